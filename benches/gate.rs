@@ -9,18 +9,14 @@ mod turn;
 
 use std::cell::Cell;
 use std::hint::black_box;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use control::gate::scheduler::Scheduler;
 use control::gate::scontrol::Scontrol;
 use control::gate::slurmrestd::Slurmrestd;
-use criterion::Criterion;
-use criterion::criterion_group;
-use criterion::criterion_main;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use criterion::{Criterion, criterion_group, criterion_main};
 use model::id::NodeName;
+use model::node_update::{NodeStateChange, NodeUpdate};
 use node::exec;
 use node::exec::ProcessRequest;
 use readers::claims::slurm::live_nodes;
@@ -46,7 +42,10 @@ fn run(lab: &str, words: &[&str]) -> String {
 }
 
 fn drain(reason: &str) -> NodeUpdate {
-    NodeUpdate { state: Some(NodeStateChange::Drain { reason: reason.to_owned() }), ..NodeUpdate::default() }
+    NodeUpdate {
+        state: Some(NodeStateChange::Drain { reason: reason.to_owned() }),
+        ..NodeUpdate::default()
+    }
 }
 
 #[expect(clippy::print_stdout, reason = "what was counted is a result, and so is nothing")]

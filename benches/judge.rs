@@ -9,23 +9,15 @@ use std::fmt::Write;
 use std::hint::black_box;
 use std::time::Duration;
 
-use criterion::Criterion;
-use criterion::Throughput;
-use criterion::criterion_group;
-use criterion::criterion_main;
-use engine::judge::JudgeInput;
-use engine::judge::Judgement;
-use engine::judge::judge_without_history;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use engine::judge::{JudgeInput, Judgement, judge_without_history};
 use engine::report;
 use engine::thresholds::builtin;
 use model::claims::Claims;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
-use model::run::Run;
-use model::run::RunInfo;
-use readers::claims::claims_file;
-use readers::claims::output_layout;
+use model::run::{Run, RunInfo};
+use model::tool_recording::{RecordingScope, ToolRecording};
 use readers::claims::output_layout::RecordedFile;
+use readers::claims::{claims_file, output_layout};
 use readers::outputs;
 use sim::recording;
 use sim::scenario::Scenario;
@@ -133,7 +125,8 @@ fn bench(criterion: &mut Criterion) {
     group.bench_function("matrix.csv", |b| b.iter(|| report::csv::render_matrix(black_box(&run))));
     group.bench_function("html", |b| {
         b.iter(|| {
-            report::html::render(black_box(&run), &report::html::HtmlPageContext::default()).expect("a page")
+            report::html::render(black_box(&run), &report::html::HtmlPageContext::default())
+                .expect("a page")
         });
     });
     group.bench_function("verdicts.json", |b| {

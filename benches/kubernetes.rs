@@ -9,8 +9,7 @@ mod turn;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use control::gate::kubernetes::Kubernetes;
 use control::gate::scheduler::Scheduler;
@@ -19,17 +18,11 @@ use control::sources::kubernetes::connection;
 use control::sources::kubernetes::connection::ResponseReadLimit;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::api::PatchParams;
-use kube::api::PostParams;
+use kube::api::{PatchParams, PostParams};
 use kube::core::params::Patch;
 use model::id::NodeName;
-use model::kubernetes_node::CERTIFICATE;
-use model::kubernetes_node::CONDITION;
-use model::kubernetes_node::REASON;
-use model::kubernetes_node::VERDICT;
-use model::kubernetes_node::VERIFIED_DOMAIN;
-use serde_json::Value;
-use serde_json::json;
+use model::kubernetes_node::{CERTIFICATE, CONDITION, REASON, VERDICT, VERIFIED_DOMAIN};
+use serde_json::{Value, json};
 use tokio::task::JoinSet;
 
 /// Fleets, in this order in one cluster.
@@ -96,7 +89,8 @@ fn name(number: usize) -> NodeName {
 
 /// Nodes as a device plugin and the feature discovery leave them.
 async fn fill(server: &kubernetes::KubernetesClientConfig, numbers: std::ops::Range<usize>) {
-    let client = connection::connect(server, ResponseReadLimit::Bounded).await.expect("a server").client;
+    let client =
+        connection::connect(server, ResponseReadLimit::Bounded).await.expect("a server").client;
     let nodes: Api<Node> = Api::all(client);
     let mut making = JoinSet::new();
     for number in numbers {
@@ -148,7 +142,8 @@ async fn fill(server: &kubernetes::KubernetesClientConfig, numbers: std::ops::Ra
 /// Takes away what the turn wrote: a journal that knows nothing of marks on nodes
 /// would trip the breaker.
 async fn undo(server: &kubernetes::KubernetesClientConfig, names: &[NodeName]) {
-    let client = connection::connect(server, ResponseReadLimit::Bounded).await.expect("a server").client;
+    let client =
+        connection::connect(server, ResponseReadLimit::Bounded).await.expect("a server").client;
     let nodes: Api<Node> = Api::all(client);
     let nothing = json!({"spec": {"taints": null}, "metadata": {
         "labels": {VERDICT: null, VERIFIED_DOMAIN: null},

@@ -8,20 +8,13 @@
 use std::hint::black_box;
 use std::time::Duration;
 
-use criterion::BatchSize;
-use criterion::Criterion;
-use criterion::criterion_group;
-use criterion::criterion_main;
+use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use model::id::NodeName;
-use model::source_report::FabricReport;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::NicReport;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
-use readers::claims::reconcile::ReconcileRules;
+use model::source_report::{
+    FabricReport, NicReport, NodeGroup, NodeGroupKind, SourceKind, SourceReport,
+};
 use readers::claims::reconcile::diff::diff_claims;
-use readers::claims::reconcile::reconcile_reports;
+use readers::claims::reconcile::{ReconcileRules, reconcile_reports};
 
 /// Racks, and nodes in each: 10,008 nodes.
 const RACKS: u32 = 556;
@@ -64,7 +57,12 @@ fn fleet(moved: u32) -> Vec<SourceReport> {
         let mut said = SourceReport::new(kind, scheme);
         for rack in 0..RACKS {
             let nodes = (1..=NODES).map(|at| node(rack, at)).collect();
-            said.groups.push(NodeGroup::new(NodeGroupKind::Domain, scheme, format!("rack{rack:03}"), nodes));
+            said.groups.push(NodeGroup::new(
+                NodeGroupKind::Domain,
+                scheme,
+                format!("rack{rack:03}"),
+                nodes,
+            ));
         }
         all.push(said);
     }
@@ -75,7 +73,8 @@ fn fleet(moved: u32) -> Vec<SourceReport> {
         SourceKind::Neighbours,
         SourceKind::Ray,
     ];
-    let mut whole: Vec<SourceReport> = kinds.map(|kind| SourceReport::new(kind, kind.label())).into();
+    let mut whole: Vec<SourceReport> =
+        kinds.map(|kind| SourceReport::new(kind, kind.label())).into();
     for rack in 0..RACKS {
         for at in 1..=NODES {
             let name = node(rack, at);
@@ -127,7 +126,11 @@ fn claims(c: &mut Criterion) {
     let mut group = c.benchmark_group("claims of 10,008 nodes");
     group.sample_size(10).measurement_time(Duration::from_secs(20));
     group.bench_function("reconcile", |b| {
-        b.iter_batched(|| said.clone(), |said| reconcile_reports(said, &rules), BatchSize::LargeInput);
+        b.iter_batched(
+            || said.clone(),
+            |said| reconcile_reports(said, &rules),
+            BatchSize::LargeInput,
+        );
     });
     group.bench_function("diff", |b| b.iter(|| diff_claims(black_box(&old), black_box(&new))));
     group.finish();

@@ -8,9 +8,7 @@ mod schemas;
 
 use std::fs::File;
 use std::path::Path;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
+use std::process::{Command, Output, Stdio};
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

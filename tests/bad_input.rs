@@ -7,12 +7,9 @@ mod patience;
 
 use std::fs;
 use std::fs::File;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Output;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use sim::recording;

@@ -2,8 +2,7 @@
 //! unpacked and checked by `tar` and `sha256sum`.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use assert_cmd::Command;

@@ -2,8 +2,7 @@
 //! and sources, what it refuses, and that its document quotes it.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::time::Duration;
 

@@ -6,13 +6,11 @@ mod acceptance;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Output;
 use std::sync::OnceLock;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 const RACK: &str = "title = \"a rack\"\nseed = 7\n[noise]\nsigma = 0.002\n\
     [[domain]]\nname = \"rack\"\nnodes = \"n[1-2]\"\nplatform = \"gb200-nvl72\"\n";

@@ -15,8 +15,7 @@ use sim::fabric::SimFabric;
 use sim::scenario::Scenario;
 use storm::episode::Episode;
 use storm::model::Fields;
-use storm::world::Domains;
-use storm::world::World;
+use storm::world::{Domains, World};
 
 /// Episodes of the ordinary test command.
 const RUNS: u64 = 6;

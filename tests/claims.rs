@@ -8,8 +8,7 @@ mod fleets;
 mod per_node;
 
 use std::fs;
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::Output;

@@ -8,22 +8,13 @@ mod apart;
 #[path = "deploy/manifests.rs"]
 mod manifests;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::PathBuf;
 
 use assert_cmd::Command;
-use manifests::OVERLAYS;
-use manifests::Right;
-use manifests::called;
-use manifests::deploy;
-use manifests::documents;
-use manifests::overlay;
-use manifests::pod_template;
-use manifests::rights;
-use serde_json::Value;
-use serde_json::json;
+use manifests::{OVERLAYS, Right, called, deploy, documents, overlay, pod_template, rights};
+use serde_json::{Value, json};
 
 /// All files below `ci/deploy` with this extension.
 fn files(extension: &str) -> Vec<PathBuf> {

@@ -2,10 +2,8 @@
 //! is refused, what is written where, and what Lua and a shell make of it.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Output;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 use std::sync::OnceLock;
 
 use serde_json::Value;

@@ -1,17 +1,14 @@
 //! `fabricgate export` for Kubernetes and Ray from outside: from a run of a simulated
 //! fabric to files, and what a shell makes of those that are scripts.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use assert_cmd::Command;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// `node0006` sits in another rack than is claimed, a GPU of `node0002` lost a link.
 const SCENARIO: &str = r#"

@@ -33,13 +33,10 @@ mod tools;
 mod wrappings;
 
 use std::fs;
-use std::panic::AssertUnwindSafe;
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::mpsc;
 use std::sync::mpsc::RecvTimeoutError;
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use dice::Dice;

@@ -2,15 +2,11 @@
 //! shows of now, what it tells of the past, and a pause.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
-use std::time::SystemTime;
-use std::time::UNIX_EPOCH;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// The reason of our drain of `node0001` in the journal.
 const OURS: &str = "fabricgate:nvlink-low:20261121-065544-3f9a1c e1";

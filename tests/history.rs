@@ -2,10 +2,8 @@
 //! are stored, and a later one is held against them.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Output;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
 
 const NODE: &str = "title = \"t\"\nseed = 5\n[noise]\nsigma = 0.003\n\
     [[domain]]\nnodes = \"h1\"\nplatform = \"hgx-h100\"\nper_node = true\n";

@@ -34,25 +34,18 @@ mod watch;
 #[path = "lab_slurm/weather.rs"]
 mod weather;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
-use control::sources::slurm;
 use control::sources::slurm::SlurmClientConfig;
-use control::sources::slurmrestd;
 use control::sources::slurmrestd::SlurmrestdClientConfig;
+use control::sources::{slurm, slurmrestd};
 use model::hostlist;
 use model::id::NodeName;
 use model::raw_result::ProcessEnding;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{NodeGroupKind, SourceKind, SourceProblemKind, SourceReport};
 use node::exec;
 use node::exec::ProcessRequest;
 
@@ -184,7 +177,12 @@ impl Lab {
 
     fn by_socket(&self, limit: Duration) -> SlurmrestdClientConfig {
         let token = Some(self.token());
-        SlurmrestdClientConfig { address: format!("unix:{}", self.socket).into(), token, user: None, limit }
+        SlurmrestdClientConfig {
+            address: format!("unix:{}", self.socket).into(),
+            token,
+            user: None,
+            limit,
+        }
     }
 
     fn ask_rest(&self) -> Vec<SourceReport> {
@@ -482,7 +480,9 @@ fn a_controller_that_is_gone_claims_nothing() {
     let rest = lab.by_socket(Duration::from_secs(15));
     lab.signal("KILL");
     let commands = lab.by_commands(Duration::from_secs(15));
-    let answers = now(async { tokio::join!(slurm::fetch_claims(&commands), slurmrestd::fetch_claims(&rest)) });
+    let answers = now(async {
+        tokio::join!(slurm::fetch_claims(&commands), slurmrestd::fetch_claims(&rest))
+    });
     lab.run(&["slurmctld"]);
     lab.settle();
     only_unreachable(&answers.0);

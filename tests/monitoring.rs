@@ -3,14 +3,11 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::process::Output;
+use std::process::{Command, Output};
 
 use serde_json::Value;
-use wiremock::Mock;
-use wiremock::MockServer;
-use wiremock::ResponseTemplate;
 use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
 const SECRET: &str = "XSECRETXWEBHOOKX";
 const TOKEN: &str = "XTOKENXOFXBEARERX";

@@ -4,19 +4,15 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
-use std::process::Output;
-use std::time::Duration;
-use std::time::Instant;
+use std::process::{Command, Output};
+use std::time::{Duration, Instant};
 
 use control::launch::Launcher;
 use control::sources::nodes;
 use control::sources::nodes::NodeCommandRunner;
-use model::gpu_facts::GpuFacts;
-use model::gpu_facts::LinkState;
+use model::gpu_facts::{GpuFacts, LinkState};
 use model::id::NodeName;
-use model::node_facts::NODE_FACTS_FORMAT;
-use model::node_facts::NodeFacts;
+use model::node_facts::{NODE_FACTS_FORMAT, NodeFacts};
 
 /// How long a test waits for what must end, before it says that it hangs.
 const HANGS: Duration = Duration::from_secs(90);
@@ -271,8 +267,13 @@ fn nodes_that_are_asked_through_a_launcher_answer_with_the_same_document() {
     let template = ["env", "NODE={node}"].map(str::to_owned).to_vec();
     let launcher = Launcher::Command { template };
     let worker = assert_cmd::cargo::cargo_bin!("fabricgate").display().to_string();
-    let nodes =
-        NodeCommandRunner { launcher: &launcher, worker: &worker, parallel: 2, limit: HANGS, allocation: None };
+    let nodes = NodeCommandRunner {
+        launcher: &launcher,
+        worker: &worker,
+        parallel: 2,
+        limit: HANGS,
+        allocation: None,
+    };
     let names = ["n1", "n2", "n3"].map(NodeName::from);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");

@@ -5,10 +5,8 @@
 //! given, and never how long anything takes.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Output;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
 
 use serde_json::Value;
 

@@ -16,12 +16,10 @@ use model;
 use std::fs;
 use std::io::ErrorKind;
 use std::net::TcpListener;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use browser::Browser;
-use engine::report::html::HtmlPageContext;
-use engine::report::html::render;
+use engine::report::html::{HtmlPageContext, render};
 use model::id::NodeName;
 use model::run::Run;
 
@@ -278,7 +276,7 @@ fn hostile_names_are_inert_in_the_page_and_in_what_its_script_says() {
 #[test]
 fn what_a_repair_changed_is_told_by_node_and_hostile_words_in_it_are_inert() {
     let evil = "\"'><img src=x onerror=owned=1></script><script>owned=1</script>";
-    let (before, mut repairs) = (fixture::rack(), fixture::across::repairs());
+    let (before, mut repairs) = (fixture::rack(), fixture::multi_run::repairs());
     repairs.without[0].why.push_str(evil);
     let repair = &mut repairs.nodes[0];
     repair.says.push(evil.to_owned());
@@ -287,7 +285,11 @@ fn what_a_repair_changed_is_told_by_node_and_hostile_words_in_it_are_inert() {
     repair.comparison.parts[0].testcase.push_str(evil);
     repair.changes[0].what.push_str(evil);
     repair.changes[1].after.push_str(evil);
-    let beside = HtmlPageContext { before: Some(&before), repairs: Some(&repairs), ..HtmlPageContext::default() };
+    let beside = HtmlPageContext {
+        before: Some(&before),
+        repairs: Some(&repairs),
+        ..HtmlPageContext::default()
+    };
     let page = render(&fixture::repaired(), &beside).expect("a page");
     let Some(Opened { mut browser, .. }) = open(&page, "") else { return };
     let said = browser.text("document.querySelector('article.repair').textContent");

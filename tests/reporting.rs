@@ -14,8 +14,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use place::Place;
-use place::Told;
+use place::{Place, Told};
 
 /// A rack behind the simulator, with monitoring and few probes.
 const CONFIG: &str = "run_dir = \"runs\"\n[launcher]\nkind = \"sim\"\nscenario = \"rack.toml\"\n\

@@ -9,36 +9,23 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::PathBuf;
 
-use engine::judge::JudgeInput;
-use engine::judge::judge_without_history;
+use engine::judge::{JudgeInput, judge_without_history};
 use engine::thresholds::builtin;
 use model::claims::Claims;
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
-use model::measurement::BufferPlacement;
-use model::measurement::MeasurementSeries;
+use model::measurement::{BufferPlacement, Measurement, MeasurementMatrix, MeasurementSeries};
 use model::parse_output::ParseOutput;
 use model::tool_recording::ToolRecording;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
-use readers::claims::claims_file;
-use readers::claims::output_layout;
+use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 use readers::claims::output_layout::RecordedFile;
+use readers::claims::{claims_file, output_layout};
 use readers::outputs;
 use serde::Deserialize;
-use sim::invocation;
-use sim::invocation::ToolInvocation;
-use sim::invocation::SimMatrix;
 use sim::fabric::SimFabric;
+use sim::invocation::{SimMatrix, ToolInvocation};
 use sim::network::parse_rail;
-use sim::recording;
-use sim::render;
 use sim::scenario::Scenario;
-use sim::tool_config::NcclTestsLayout;
-use sim::tool_config::NvbandwidthLayout;
-use sim::tool_config::RecordedTool;
+use sim::tool_config::{NcclTestsLayout, NvbandwidthLayout, RecordedTool};
+use sim::{invocation, recording, render};
 
 /// What is really wrong, as the simulator writes it beside a recording.
 #[derive(Debug, Deserialize)]
@@ -278,7 +265,8 @@ fn check(name: &str, readings: Option<u32>) {
     let scenario = scenario(name);
     let mut told = String::new();
     for seed in std::iter::once(scenario.seed).chain(SEEDS) {
-        let recording = recording::record_scenario(&scenario, Some(seed), readings).expect("a recording");
+        let recording =
+            recording::record_scenario(&scenario, Some(seed), readings).expect("a recording");
         let truth: Truth = toml::from_str(&recording.truth).expect("the truth");
         let verdicts = verdicts(&recording);
         let mut known: Vec<&str> = known(name);
@@ -364,7 +352,8 @@ fn what_is_said_of_collectives_names_the_way_and_what_would_tell() {
 fn one_clique_in_two_claims_is_open_until_a_copy_between_them() {
     let mut scenario = scenario("merged-cliques.toml");
     scenario.tools.record.retain(|what| *what != RecordedTool::NvbandwidthBetween);
-    let verdicts = verdicts(&recording::record_scenario(&scenario, None, None).expect("a recording"));
+    let verdicts =
+        verdicts(&recording::record_scenario(&scenario, None, None).expect("a recording"));
     let [found] = verdicts.findings.as_slice() else { panic!("{:?}", verdicts.findings) };
     assert_eq!((found.class.as_str(), found.outcome), ("clique-shared", Outcome::Unknown));
     assert_eq!(found.locus.kind, LocusKind::Domain);
@@ -429,7 +418,16 @@ fn bench<'a>(
     scope: &'a str,
     across: bool,
 ) -> ToolInvocation<'a> {
-    ToolInvocation { scenario, fabric, scope, spans_domain: across, seed: 5, reading: 0, prior_readings: 0, job: None }
+    ToolInvocation {
+        scenario,
+        fabric,
+        scope,
+        spans_domain: across,
+        seed: 5,
+        reading: 0,
+        prior_readings: 0,
+        job: None,
+    }
 }
 
 const NODES: &str = "title = \"t\"\n\
@@ -532,7 +530,12 @@ fn every_row_that_nccl_tests_print_is_read_as_printed() {
 }
 
 /// That a series holds the rows of a run, each as exact as it is printed.
-fn same_rows(series: &MeasurementSeries, run: &sim::collective::SimCollectiveRun, digits: i32, place: &str) {
+fn same_rows(
+    series: &MeasurementSeries,
+    run: &sim::collective::SimCollectiveRun,
+    digits: i32,
+    place: &str,
+) {
     match series.testcase.as_deref() {
         Some(name) => assert_eq!(name, run.program, "{place}"),
         // Before 2.17 the text does not name the program.
@@ -540,7 +543,10 @@ fn same_rows(series: &MeasurementSeries, run: &sim::collective::SimCollectiveRun
     }
     assert_eq!(series.points.len(), run.rows.len() * 2, "{place}");
     let halves = run.rows.iter().flat_map(|row| {
-        row.halves.iter().zip([BufferPlacement::OutOfPlace, BufferPlacement::InPlace]).map(move |h| (row, h))
+        row.halves
+            .iter()
+            .zip([BufferPlacement::OutOfPlace, BufferPlacement::InPlace])
+            .map(move |h| (row, h))
     });
     for (point, (row, (half, placement))) in series.points.iter().zip(halves) {
         let at = format!("{place}, {} bytes", row.bytes);
@@ -557,5 +563,8 @@ fn same_rows(series: &MeasurementSeries, run: &sim::collective::SimCollectiveRun
         }
     }
     let average = series.average_busbw.unwrap_or_else(|| panic!("{place}: no average"));
-    assert!((average - run.average_bus_bandwidth()).abs() <= run.average_bus_bandwidth() * 6e-6, "{place}: {average}");
+    assert!(
+        (average - run.average_bus_bandwidth()).abs() <= run.average_bus_bandwidth() * 6e-6,
+        "{place}: {average}"
+    );
 }

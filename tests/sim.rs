@@ -3,13 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use assert_cmd::Command;
-use sim::recording;
 use sim::scenario::Scenario;
-use sim::tool_dispatch;
+use sim::{recording, tool_dispatch};
 
 fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))

@@ -5,11 +5,9 @@
 #[path = "tidy/groups.rs"]
 mod groups;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use model::disagreement_class::DisagreementClass;
 use model::finding_class::FindingClass;

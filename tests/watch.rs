@@ -1,22 +1,13 @@
 //! `fabricgate watch` as a person runs it, before a stand-in for `scontrol`.
 
 use std::fs;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Read;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
-use std::time::SystemTime;
-use std::time::UNIX_EPOCH;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// How long something may take to show.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,37 +5,24 @@
 mod tcp;
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::Child;
-use std::process::ChildStdin;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
-use std::thread;
 use std::time::Duration;
+use std::{fs, thread};
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use model::exchange::ExchangeReply;
-use model::exchange::ExchangeRequest;
-use model::exchange::ExchangeShare;
+use model::exchange::{ExchangeReply, ExchangeRequest, ExchangeShare};
 use model::probe::ReadySignal;
 use model::raw_result::ProcessEnding;
-use model::worker_protocol::ProcessReport;
-use model::worker_protocol::WorkerMessage;
-use model::worker_protocol::LONGEST_LINE;
-use model::worker_protocol::ProcessOrder;
-use model::worker_protocol::PROTOCOL;
-use model::worker_protocol::STEP_VARIABLE;
-use model::worker_protocol::OutputStream;
-use model::worker_protocol::CoordinatorMessage;
-use model::worker_protocol::ReadinessCheck;
+use model::worker_protocol::{
+    CoordinatorMessage, LONGEST_LINE, OutputStream, PROTOCOL, ProcessOrder, ProcessReport,
+    ReadinessCheck, STEP_VARIABLE, WorkerMessage,
+};
 
 /// How long a test waits for what must come, before it says that it hangs.
 const HANGS: Duration = Duration::from_secs(60);
@@ -334,7 +321,10 @@ fn joint(id: u64, script: &str) -> ProcessOrder {
 
 fn answer(id: u64, number: u64, value: &str) -> CoordinatorMessage {
     let share = ExchangeShare { member: "n1".to_owned(), value: Some(value.into()), gone: None };
-    CoordinatorMessage::Answer { id, answer: ExchangeReply { number, me: 0, shares: vec![share], waited_s: 0.0 } }
+    CoordinatorMessage::Answer {
+        id,
+        answer: ExchangeReply { number, me: 0, shares: vec![share], waited_s: 0.0 },
+    }
 }
 
 fn asked(word: WorkerMessage) -> (u64, ExchangeRequest) {
@@ -491,8 +481,12 @@ fn a_server_is_ready_when_its_first_line_says_so() {
     }
     worker.say(&CoordinatorMessage::Stop { id: 1 });
     assert_eq!(worker.come(1)[&1].done.ending, ProcessEnding::Interrupted);
-    let came = worker.run(&ProcessOrder { ready: waiting, ..shell(2, "echo no port for you; exit 1") });
-    assert_eq!((came.ready.as_slice(), came.done.ending), (&[][..], ProcessEnding::Exited { code: 1 }));
+    let came =
+        worker.run(&ProcessOrder { ready: waiting, ..shell(2, "echo no port for you; exit 1") });
+    assert_eq!(
+        (came.ready.as_slice(), came.done.ending),
+        (&[][..], ProcessEnding::Exited { code: 1 })
+    );
 }
 
 #[test]
@@ -502,7 +496,10 @@ fn a_server_is_ready_when_its_port_is_served() {
     let port = free.local_addr().expect("an address").port();
     drop(free);
     let waiting = Some(ReadinessCheck { how: ReadySignal::Port, port });
-    worker.say(&CoordinatorMessage::Run(ProcessOrder { ready: waiting, ..order(1, &["sleep", "300"]) }));
+    worker.say(&CoordinatorMessage::Run(ProcessOrder {
+        ready: waiting,
+        ..order(1, &["sleep", "300"])
+    }));
     thread::sleep(Duration::from_millis(200));
     assert!(worker.lines.try_recv().is_err(), "nobody listens yet");
     let _served = TcpListener::bind(("127.0.0.1", port)).expect("still free");

@@ -1,32 +1,22 @@
 //! A turn of the gate, timed: 1,000 drains decided and carried out, everything
 //! that a turn does behind the lock. For benches of any scheduler.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::time::Duration;
-use std::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
 
-use control::gate::carry;
 use control::gate::carry::Carrier;
 use control::gate::journal::Journal;
 use control::gate::scheduler::Scheduler;
-use control::gate::stamp;
+use control::gate::{carry, stamp};
 use engine::policy::action_policy;
 use engine::policy::action_policy::Policy;
-use engine::policy::situation::EvidenceRun;
-use engine::policy::situation::Situation;
+use engine::policy::situation::{EvidenceRun, Situation};
 use model::action::ActionResult;
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
+use model::claims::{ClaimedDomain, Claims};
 use model::finding_class::FindingClass;
-use model::id::NodeName;
 use model::finding_rule::FindingRule;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
-use model::verdict::VERDICTS_FORMAT;
-use model::verdict::Verdicts;
+use model::id::NodeName;
+use model::verdict::{Finding, Locus, LocusKind, Outcome, VERDICTS_FORMAT, Verdicts};
 
 /// How long each part took, and of how many nodes.
 pub(crate) struct Timed {

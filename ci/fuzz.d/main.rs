@@ -10,8 +10,7 @@ mod fuzz;
 
 use std::sync::OnceLock;
 
-use fuzz::doors::ALL;
-use fuzz::doors::Door;
+use fuzz::doors::{ALL, Door};
 
 fn door() -> &'static Door {
     static DOOR: OnceLock<&'static Door> = OnceLock::new();

@@ -2,8 +2,7 @@
 //!
 //! For work that reads files and computes; nothing that waits for somebody.
 
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What `work` makes of each, in their order. As many at a time as there are processors.
 pub(super) fn parallel_map<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {

@@ -11,53 +11,38 @@ use tokio::sync::watch;
 
 use super::certifying::CertificateKeys;
 use super::config::Config;
-use super::evicting;
-use super::exit;
 use super::failure::CommandError;
-use super::gating::GateConfig;
-use super::gating::GateBackend;
+use super::gating::{GateBackend, GateConfig};
 use super::stdout::note;
-use super::stored;
-use control::gate::certificates;
+use super::{evicting, exit, stored};
 use control::gate::certificates::Issued;
 use control::gate::journal::JournalError;
-use control::gate::kubernetes::Kubernetes as Cluster;
-use control::gate::kubernetes::events;
-use control::gate::lease::Term;
-use control::gate::lease::TermFence;
+use control::gate::kubernetes::{Kubernetes as Cluster, events};
+use control::gate::lease::{Term, TermFence};
 use control::gate::scheduler::Scheduler;
 use control::gate::slurmrestd::Slurmrestd;
-use control::gate::stamp;
-use control::gate::turn;
-use control::gate::turn::Turn;
-use control::gate::turn::TurnError;
-use control::gate::turn::Turned;
+use control::gate::turn::{Turn, TurnError, Turned};
 use control::gate::watch::state;
+use control::gate::{certificates, stamp, turn};
 use control::launch::Launcher;
 use control::launch::kubernetes::KubernetesLauncher as Pods;
 use control::launch::slurm::SlurmPrograms;
-use control::sources::kubernetes::KubernetesClientConfig as Server;
-use control::sources::kubernetes::connection;
 use control::sources::kubernetes::connection::ResponseReadLimit;
+use control::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use control::store::State;
 use control::store::stored::Stored;
 use control::sweep;
 use control::sweep::signals::Signals;
-use engine::policy::certificate;
-use engine::policy::certificate::GateRecord;
-use engine::policy::certificate::CertificateEvidence;
-use engine::policy::identity;
+use engine::policy::certificate::{CertificateEvidence, GateRecord};
 use engine::policy::situation::EvidenceRun;
-use model::action::ActionPlan;
-use model::action::ActionResult;
-use model::action::WithheldAction;
+use engine::policy::{certificate, identity};
+use model::action::{ActionPlan, ActionResult, WithheldAction};
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
 use model::raw_result::RawResult;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
 use model::run::Run;
+use model::tool_recording::{RecordingScope, ToolRecording};
 use model::worker_protocol::MachineRecord;
 
 /// A run whose verdicts the scheduler may hear of.
@@ -140,7 +125,11 @@ pub fn pod_settings(launcher: &Launcher) -> Option<&Pods> {
 /// Takes a turn for a run: asks how the nodes stand, decides, and where it is to
 /// be applied carries out and issues certificates. What was left open before is
 /// told.
-pub fn run_gate(config: &Config, judged: &GateRunInput<'_>, apply: bool) -> Result<Turned, CommandError> {
+pub fn run_gate(
+    config: &Config,
+    judged: &GateRunInput<'_>,
+    apply: bool,
+) -> Result<Turned, CommandError> {
     let gate = require_gate(config)?;
     if apply && let Some(why) = state::disowned(&gate.folder) {
         return Err(CommandError::Environment(why));
@@ -247,7 +236,8 @@ fn issue_certificates(
     evidence: &CertificateEvidence<'_>,
     turned: &Turned,
 ) -> Vec<WithheldAction> {
-    let acted = GateRecord { live: &turned.live, records: &turned.plan.records, ledger: &turned.ledger };
+    let acted =
+        GateRecord { live: &turned.live, records: &turned.plan.records, ledger: &turned.ledger };
     let now = stamp::stamp();
     let issued =
         certificates::issue(&gate.folder, evidence, &acted, &config.policy, &keys.seal(), &now);
@@ -264,7 +254,11 @@ fn issue_certificates(
 
 /// Keeps the certificates that a run shows by itself in its own folder, for a run
 /// that no gate acted on: a burn-in before there is a cluster. No gate counts them.
-pub fn store_run_certificates(config: &Config, stored: &Stored, run: &Run) -> Result<Issued, CommandError> {
+pub fn store_run_certificates(
+    config: &Config,
+    stored: &Stored,
+    run: &Run,
+) -> Result<Issued, CommandError> {
     let record = &stored.record;
     let complete = record.state == State::Complete;
     let seen = sweep::run_seen(&record.info, &record.launcher, complete);
@@ -286,7 +280,8 @@ pub fn store_run_certificates(config: &Config, stored: &Stored, run: &Run) -> Re
     keys.problems.iter().for_each(|trouble| note(trouble));
     let now = stamp::stamp().unix;
     let (made, withheld) = certificate::issue_without_gate(&evidence, &config.policy, now);
-    certificates::keep(stored.path(), made, withheld, &keys.seal()).map_err(CommandError::environment)
+    certificates::keep(stored.path(), made, withheld, &keys.seal())
+        .map_err(CommandError::environment)
 }
 
 /// Puts what is not certified beside what else is withheld, each once.

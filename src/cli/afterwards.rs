@@ -7,18 +7,13 @@
 use std::cell::OnceCell;
 use std::path::Path;
 
-use super::acting;
 use super::config::Config;
-use super::history;
-use super::metrics;
-use super::notify;
 use super::stdout::note;
+use super::{acting, history, metrics, notify};
 use control::gate::certificates::FOLDER;
-use control::store::RecordError;
-use control::store::history::Alarms;
-use control::store::history::History;
-use control::store::stored;
+use control::store::history::{Alarms, History};
 use control::store::stored::Stored;
+use control::store::{RecordError, stored};
 use control::sweep::Done;
 use engine::report::metrics::MetricsState;
 use model::action::ActionPlan;
@@ -71,8 +66,9 @@ impl<'a> FinishedRun<'a> {
     /// than the configured ones are beside it.
     pub fn state(&self) -> &MetricsState {
         let runs = self.folder.parent().unwrap_or(&self.config.run_dir);
-        let alarms =
-            || self.alarms.get().cloned().unwrap_or_else(|| metrics::read_alarms(self.config, runs));
+        let alarms = || {
+            self.alarms.get().cloned().unwrap_or_else(|| metrics::read_alarms(self.config, runs))
+        };
         self.state.get_or_init(|| metrics::collect_state(self.config, runs, &alarms()))
     }
 }
@@ -123,7 +119,8 @@ fn store_certificates(ended: &FinishedRun<'_>) {
         return;
     }
     let kept = ended.stored().and_then(|stored| {
-        acting::store_run_certificates(ended.config, stored, ended.run).map_err(|error| error.to_string())
+        acting::store_run_certificates(ended.config, stored, ended.run)
+            .map_err(|error| error.to_string())
     });
     match kept {
         Ok(issued) => {

@@ -2,31 +2,19 @@
 //! `--apply` carried out.
 
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::Globals;
-use super::acting;
 use super::acting::GateRunInput;
-use super::config;
 use super::config::Config;
-use super::evicting;
-use super::exit;
 use super::failure::CommandError;
 use super::gating::GateBackend;
-use super::runs;
-use super::show;
-use super::stdout;
 use super::stdout::note;
-use super::stored;
-use super::topology;
 use super::topology::TopologyUpdateRequest;
+use super::{Globals, acting, config, evicting, exit, runs, show, stdout, stored, topology};
 use control::gate::turn::Turned;
-use control::store::RecordError;
-use control::store::State;
-use control::store::file;
 use control::store::folder::Folder;
 use control::store::stored::Stored;
+use control::store::{RecordError, State, file};
 use model::action::ActionPlan;
 
 /// Show what a run's verdicts ask the scheduler for; with --apply, carry it out.
@@ -110,7 +98,9 @@ fn propose_topology(
     globals: &Globals,
 ) -> anyhow::Result<u8> {
     let config = config.ok_or_else(|| {
-        CommandError::usage("--topology: expected --config FILE with a [gate], which says who is asked")
+        CommandError::usage(
+            "--topology: expected --config FILE with a [gate], which says who is asked",
+        )
     })?;
     let gate = acting::require_gate(config)?;
     let run = stored::read_run(stored)?;
@@ -132,8 +122,11 @@ fn propose_topology(
         },
         limit: gate.timeouts.limit,
     };
-    let answer =
-        if args.write_topology { topology::write_topology(&asked) } else { topology::propose_topology(&asked) }?;
+    let answer = if args.write_topology {
+        topology::write_topology(&asked)
+    } else {
+        topology::propose_topology(&asked)
+    }?;
     if globals.json {
         stdout::write_json(&answer)?;
     } else {
@@ -175,5 +168,9 @@ fn show_verdict_actions(stored: &Stored, globals: &Globals) -> anyhow::Result<u8
 }
 
 fn print_plan(plan: &ActionPlan, budgets: &[String], globals: &Globals) -> anyhow::Result<()> {
-    if globals.json { stdout::write_json(plan) } else { stdout::write_text(&show::render_actions(plan, budgets)) }
+    if globals.json {
+        stdout::write_json(plan)
+    } else {
+        stdout::write_text(&show::render_actions(plan, budgets))
+    }
 }

@@ -4,38 +4,29 @@
 //! here is only who waits for whom. A source that does not answer is a problem
 //! of its own and ends nothing.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::config::Config;
-use super::config::ClaimsSource;
-use super::config::read_text;
-use super::expectations;
+use super::config::{ClaimsSource, Config, read_text};
 use super::failure::CommandError;
 use super::gating::GateBackend;
-use super::sources::SlurmrestdSource;
-use super::sources::SourcesConfig;
+use super::sources::{SlurmrestdSource, SourcesConfig};
 use super::stdout::note;
-use super::stored;
+use super::{expectations, stored};
 use control::launch::Launcher;
-use control::sources;
 use control::sources::nodes::NodeCommandRunner;
 use control::sources::ray::RayClientConfig;
 use control::sources::slurm::SlurmClientConfig;
 use control::sources::slurmrestd::SlurmrestdClientConfig;
 use control::store::file;
-use control::sweep;
+use control::{sources, sweep};
 use engine::report::plain_text::to_plain;
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::id::NodeName;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 use readers::claims;
-use readers::claims::claims_file;
-use readers::claims::reconcile;
 use readers::claims::reconcile::ReconcileRules;
+use readers::claims::{claims_file, reconcile};
 
 /// Asks everybody that is wanted and weighs what they say. Nodes are reached as
 /// `config` says; `catalogue` tells platforms from products.

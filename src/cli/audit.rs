@@ -1,14 +1,11 @@
 //! `fabricgate audit`: the pipeline under that profile, on idle nodes only and
 //! within a budget, the stalest nodes first.
 
-use super::Globals;
-use super::auditing;
 use super::auditing::AuditOptions;
 use super::config::Config;
 use super::failure::CommandError;
-use super::holding;
 use super::plan::Profile;
-use super::sweep;
+use super::{Globals, auditing, holding, sweep};
 use control::launch::Launcher;
 use control::launch::slurm::BusyNodePolicy;
 use engine::thresholds::PlatformCatalogue;

@@ -3,35 +3,27 @@
 //!
 //! Who is chosen, `plan::stalest` says; here is gathered what it must know.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::certificate;
-use super::config::Config;
-use super::config::ConfigMistake;
+use super::config::{Config, ConfigMistake};
 use super::failure::CommandError;
 use super::gating::GateConfig;
-use super::plan::PlanBasis;
-use super::plan::PlanScope;
-use super::plan::Profile;
+use super::plan::{PlanBasis, PlanScope, Profile};
 use super::stdout::note;
-use control::gate::certificates;
-use control::gate::journal;
-use control::gate::stamp;
+use control::gate::{certificates, journal, stamp};
 use control::store::history::History;
 use control::store::lately;
 use engine::plan;
 use engine::plan::audit_selection;
-use engine::plan::audit_selection::AuditBudget;
-use engine::plan::audit_selection::AuditSelection;
-use engine::plan::audit_selection::AuditNodeState;
-use engine::plan::audit_selection::AuditSelectionRequest;
-use engine::policy::repeat_confirmation;
-use engine::policy::node_state;
+use engine::plan::audit_selection::{
+    AuditBudget, AuditNodeState, AuditSelection, AuditSelectionRequest,
+};
+use engine::policy::{node_state, repeat_confirmation};
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::hostlist;
@@ -133,7 +125,11 @@ impl AuditOptions {
 
     /// What may be taken. Nodes that somebody names are meant, all of them, unless
     /// the same person limits them.
-    pub fn budget(&self, configured: AuditBudget, named: bool) -> Result<AuditBudget, CommandError> {
+    pub fn budget(
+        &self,
+        configured: AuditBudget,
+        named: bool,
+    ) -> Result<AuditBudget, CommandError> {
         let usage = |option: &str| {
             let option = option.to_owned();
             move |why: String| CommandError::Usage(format!("--{option}: {why}"))
@@ -238,12 +234,14 @@ fn gather_node_facts(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Aud
         let lately = lately.remove(&node).unwrap_or_default();
         let unfit = claims.nodes.get(&node).and_then(|said| unfit_reason(&node, said));
         let (measured, tried, misses) = (lately.measured, lately.tried, lately.misses);
-        let of_node = AuditNodeState { measured, tried, misses, unfit, ..AuditNodeState::default() };
+        let of_node =
+            AuditNodeState { measured, tried, misses, unfit, ..AuditNodeState::default() };
         known.insert(node, of_node);
     }
     if let Some(gate) = &config.gate {
         mark_suspects(config, gate, &mut known);
-        let (issued, _) = certificates::all(&gate.folder, &certificate::read_trusted_keys(Some(config)));
+        let (issued, _) =
+            certificates::all(&gate.folder, &certificate::read_trusted_keys(Some(config)));
         for certificate in issued {
             if let Some(it) = known.get_mut(&certificate.node) {
                 it.certified = Some(certificate.issued_unix);
@@ -254,7 +252,11 @@ fn gather_node_facts(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Aud
 }
 
 /// Notes whom the gate's journal has as slow and not yet seen again.
-fn mark_suspects(config: &Config, gate: &GateConfig, known: &mut BTreeMap<NodeName, AuditNodeState>) {
+fn mark_suspects(
+    config: &Config,
+    gate: &GateConfig,
+    known: &mut BTreeMap<NodeName, AuditNodeState>,
+) {
     let ledger = match journal::look(&gate.folder) {
         Ok(ledger) => ledger,
         Err(error) => {
@@ -322,7 +324,8 @@ mod tests {
 
     #[test]
     fn options_stand_over_the_section_which_nodes_that_are_named_are_not_limited_by() {
-        let configured = AuditBudget { seconds: Some(60.0), nodes: Some(4), ..AuditBudget::default() };
+        let configured =
+            AuditBudget { seconds: Some(60.0), nodes: Some(4), ..AuditBudget::default() };
         let options = AuditOptions { nodes_at_most: Some(2), ..AuditOptions::default() };
         let both = AuditBudget { nodes: Some(2), ..configured };
         assert_eq!(options.budget(configured, false).expect("good"), both);

@@ -2,36 +2,23 @@
 //! over runs. What of it cannot be had is a note; the page is made all the same.
 
 use std::collections::BTreeSet;
-use std::path::Component;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
-use super::Globals;
-use super::config;
 use super::failure::CommandError;
-use super::keeping;
-use super::show;
 use super::show::RepairComparison;
 use super::stdout::note;
-use super::stored;
-use control::store::file;
-use control::store::history::History;
-use control::store::history::HistoryError;
-use control::store::history::Selection;
-use control::store::stored as documents;
+use super::{Globals, config, keeping, show, stored};
+use control::store::history::{History, HistoryError, Selection};
 use control::store::stored::Stored;
-use engine::judge::run_comparison;
+use control::store::{file, stored as documents};
 use engine::judge::run_comparison::ComparisonSide;
-use engine::judge::drift;
+use engine::judge::{drift, run_comparison};
 use engine::report::html::HtmlPageContext;
-use model::comparison::COMPARISON_FORMAT;
-use model::comparison::RunComparison;
-use model::comparison::RepairReport;
+use model::comparison::{COMPARISON_FORMAT, RepairReport, RunComparison};
 use model::id::NodeName;
-use model::tool_recording::ToolRecording;
 use model::run::Run;
-use model::trend::FabricPartKind;
-use model::trend::Trend;
+use model::tool_recording::ToolRecording;
+use model::trend::{FabricPartKind, Trend};
 use model::verdict::Outcome;
 
 /// Nodes whose GPUs and ports are followed one by one.
@@ -85,12 +72,20 @@ pub fn read_repair(folder: &Path) -> Option<RepairComparison> {
 }
 
 /// The earlier run, and this one held against it.
-fn read_earlier_run(run: &Run, stored: &Stored, before: &Path) -> Result<(Run, RunComparison), CommandError> {
+fn read_earlier_run(
+    run: &Run,
+    stored: &Stored,
+    before: &Path,
+) -> Result<(Run, RunComparison), CommandError> {
     let earlier = stored::open_run(before)?;
     let then = stored::read_run(&earlier)?;
     let of_then = earlier.recordings().map_err(stored::record_error)?;
     let of_now = stored.recordings().map_err(stored::record_error)?;
-    let comparison = run_comparison::compare_runs(&comparison_side(&then, &of_then), &comparison_side(run, &of_now), &|_| true);
+    let comparison = run_comparison::compare_runs(
+        &comparison_side(&then, &of_then),
+        &comparison_side(run, &of_now),
+        &|_| true,
+    );
     Ok((then, comparison))
 }
 
@@ -108,7 +103,10 @@ fn read_trends(run: &Run, folder: &Path, globals: &Globals) -> Result<Vec<Trend>
 }
 
 /// The index that a run's folder belongs to, where there is one.
-pub(super) fn find_history_index(folder: &Path, globals: &Globals) -> Result<Option<PathBuf>, CommandError> {
+pub(super) fn find_history_index(
+    folder: &Path,
+    globals: &Globals,
+) -> Result<Option<PathBuf>, CommandError> {
     let config = match globals.config.as_deref() {
         Some(path) => Some(config::open(Some(path))?),
         None => None,
@@ -131,7 +129,8 @@ fn read_trends_from(run: &Run, file: &Path) -> Result<Vec<Trend>, HistoryError> 
         ..Selection::of([FabricPartKind::Domain])
     };
     let troubled: BTreeSet<NodeName> = nodes(true).into_iter().take(MOST_NODES).collect();
-    let close = Selection { nodes: troubled, ..Selection::of([FabricPartKind::Gpu, FabricPartKind::Rail]) };
+    let close =
+        Selection { nodes: troubled, ..Selection::of([FabricPartKind::Gpu, FabricPartKind::Rail]) };
     let mut trends = Vec::new();
     // What is empty selects nothing away, and would be everything.
     if !all.nodes.is_empty() {

@@ -1,43 +1,26 @@
 //! `fabricgate report RUN --bundle NODE`: an archive of all that a run says of one node.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Globals;
-use super::beside;
-use super::exit;
 use super::failure::CommandError;
 use super::output::OutputFile;
-use super::show;
-use super::stdout;
-use super::stored;
+use super::{Globals, beside, exit, show, stdout, stored};
 use control::sources::input_file;
-use control::store::State;
-use control::store::archive;
-use control::store::history::History;
-use control::store::history::HistoryError;
-use control::store::history::Selection;
-use control::store::salvage;
+use control::store::history::{History, HistoryError, Selection};
 use control::store::salvage::Salvage;
+use control::store::{State, archive, salvage};
 use engine::judge::drift;
 use engine::report::bundle;
-use engine::report::bundle::BundleCase;
-use engine::report::bundle::Excerpt;
-use engine::report::bundle::PackedFile;
-use engine::report::bundle::BundleRawOutput;
+use engine::report::bundle::{BundleCase, BundleRawOutput, Excerpt, PackedFile};
 use model::id::NodeName;
-use model::node_facts::NODE_FACTS_FORMAT;
-use model::node_facts::NodeFacts;
-use model::node_facts::NodeFactsLine;
+use model::node_facts::{NODE_FACTS_FORMAT, NodeFacts, NodeFactsLine};
 use model::run::Run;
-use model::trend::FabricPartKind;
-use model::trend::Trend;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::trend::{FabricPartKind, Trend};
+use model::verdict::{Outcome, Verdicts};
 
 /// What a bundle is made of, and where it goes.
 #[derive(Debug)]
@@ -135,7 +118,11 @@ pub(super) fn run(order: &BundleRequest<'_>, globals: &Globals) -> anyhow::Resul
 }
 
 /// All that is known of the node; an error where the run does not know it.
-fn collect_case(order: &BundleRequest<'_>, salvage: Salvage, facts: Option<NodeFacts>) -> Result<BundleCase, CommandError> {
+fn collect_case(
+    order: &BundleRequest<'_>,
+    salvage: Salvage,
+    facts: Option<NodeFacts>,
+) -> Result<BundleCase, CommandError> {
     let Salvage { record, claims, verdicts, cells, results, machines, recordings, missing } =
         salvage;
     let judged = verdicts.is_some();
@@ -166,7 +153,9 @@ fn collect_case(order: &BundleRequest<'_>, salvage: Salvage, facts: Option<NodeF
     let shown = order.run.display();
     if nodes.is_empty() {
         let why = case.missing.join("; ");
-        return Err(CommandError::usage(format!("{shown}: nothing can be said of any node: {why}")));
+        return Err(CommandError::usage(format!(
+            "{shown}: nothing can be said of any node: {why}"
+        )));
     }
     let near = bundle::nearest_names(order.node, &nodes);
     let near: Vec<&str> = near.into_iter().map(NodeName::as_str).collect();
@@ -193,8 +182,10 @@ fn read_node_trends(case: &BundleCase, file: &Path) -> Result<Vec<Trend>, String
         );
     };
     let nodes = BTreeSet::from([case.node.clone()]);
-    let selection =
-        Selection { nodes, ..Selection::of([FabricPartKind::Node, FabricPartKind::Gpu, FabricPartKind::Rail]) };
+    let selection = Selection {
+        nodes,
+        ..Selection::of([FabricPartKind::Node, FabricPartKind::Gpu, FabricPartKind::Rail])
+    };
     let whole = history.whole_since().map_err(words)?;
     let mut trends = history.trends(&selection).map_err(words)?;
     for trend in &mut trends {
@@ -252,7 +243,10 @@ fn read_raw_outputs(folder: &Path, wanted: Vec<String>) -> Vec<BundleRawOutput> 
     let mut left = bundle::MAX_BYTES;
     let one = |name: String| {
         let found = if left == 0 {
-            Err(format!("left out: a bundle holds {} bytes of raw outputs at most", bundle::MAX_BYTES))
+            Err(format!(
+                "left out: a bundle holds {} bytes of raw outputs at most",
+                bundle::MAX_BYTES
+            ))
         } else {
             let first = bundle::HEAD_BYTES.min(left);
             salvage::ends(folder, &name, first, bundle::TAIL_BYTES.min(left - first))

@@ -6,37 +6,24 @@
 
 mod rounds;
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::Globals;
-use super::burning;
-use super::exit;
 use super::failure::CommandError;
 use super::output::OutputFile;
-use super::plan;
-use super::plan::PlanBasis;
-use super::plan::Profile;
-use super::show;
+use super::plan::{PlanBasis, Profile};
 use super::site::SweepSetup;
-use super::stdout;
 use super::stdout::note;
-use super::stored;
-use super::sweep;
 use super::tenancy::TenantExclusions;
+use super::{Globals, burning, exit, plan, show, stdout, stored, sweep};
 use control::launch::Launcher;
-use control::store::acceptance;
-use control::store::file;
 use control::store::folder::Folder;
 use control::store::id::run_id;
+use control::store::{acceptance, file};
 use engine::policy::acceptance as accept;
 use engine::report;
-use model::acceptance::ACCEPTANCE_FORMAT;
-use model::acceptance::Acceptance;
-use model::acceptance::AcceptanceOutcome;
-use model::acceptance::BurnInRequest;
-use model::acceptance::BurnInState;
-use model::acceptance::StopRule;
+use model::acceptance::{
+    ACCEPTANCE_FORMAT, Acceptance, AcceptanceOutcome, BurnInRequest, BurnInState, StopRule,
+};
 use model::claims::Claims;
 use model::hostlist;
 
@@ -55,15 +42,15 @@ pub struct BurnInArgs {
     #[command(flatten)]
     sweep: sweep::SweepArgs,
     /// Hold this many complete sweeps, instead of the configuration's [burn_in] rounds.
-    #[arg(long, value_name = "N", conflicts_with = "resume", value_parser = rounds_of)]
+    #[arg(long, value_name = "N", conflicts_with = "resume", value_parser = parse_rounds)]
     rounds: Option<u32>,
     /// Sweep again and again for so long, instead of the configuration's [burn_in] hours.
     /// With --rounds, whichever comes first.
-    #[arg(long, value_name = "H", conflicts_with = "resume", value_parser = hours_of)]
+    #[arg(long, value_name = "H", conflicts_with = "resume", value_parser = parse_hours)]
     hours: Option<f64>,
     /// Load all nodes for so long between two sweeps, instead of the configuration's
     /// [burn_in] soak_minutes; 0 for no load.
-    #[arg(long, value_name = "MIN", conflicts_with = "resume", value_parser = minutes_of)]
+    #[arg(long, value_name = "MIN", conflicts_with = "resume", value_parser = parse_minutes)]
     soak_minutes: Option<f64>,
     /// Write the acceptance document as Markdown.
     #[arg(long, value_name = "FILE")]
@@ -118,7 +105,10 @@ pub fn run(args: &BurnInArgs, globals: &Globals) -> anyhow::Result<u8> {
 }
 
 /// A new burn-in; `None` where one sweep is asked for.
-fn begin_burn_in<'a>(args: &'a BurnInArgs, globals: &'a Globals) -> anyhow::Result<Option<(BurnInSession<'a>, BurnInFiles)>> {
+fn begin_burn_in<'a>(
+    args: &'a BurnInArgs,
+    globals: &'a Globals,
+) -> anyhow::Result<Option<(BurnInSession<'a>, BurnInFiles)>> {
     let mut site = SweepSetup::from_args(&args.sweep, globals, None)?;
     let set = &site.config.burn_in;
     let asked = BurnInRequest {
@@ -158,7 +148,8 @@ fn begin_burn_in<'a>(args: &'a BurnInArgs, globals: &'a Globals) -> anyhow::Resu
         );
     }
     let profile = Profile::BurnIn;
-    let plan = PlanBasis::new(config, &chosen.claims, catalogue, profile, asked.seed)?.make_plan()?;
+    let plan =
+        PlanBasis::new(config, &chosen.claims, catalogue, profile, asked.seed)?.make_plan()?;
     sweep::check_runnable(config, &plan, profile)?;
     let now = control::sweep::now();
     let runs = args.sweep.run_dir.as_ref().unwrap_or(&config.run_dir).clone();
@@ -186,16 +177,23 @@ fn begin_burn_in<'a>(args: &'a BurnInArgs, globals: &'a Globals) -> anyhow::Resu
     };
     let folder = acceptance::create(&runs, &begun, &chosen.claims, &config.launcher)
         .map_err(|error| write_failure(&error))?;
-    let burn = BurnInSession::new(site, args, globals, chosen.fleet, chosen.claims, begun, folder, runs)?;
+    let burn =
+        BurnInSession::new(site, args, globals, chosen.fleet, chosen.claims, begun, folder, runs)?;
     Ok(Some((burn, files)))
 }
 
 /// A burn-in that was interrupted or killed.
-fn resume_burn_in<'a>(path: &Path, args: &'a BurnInArgs, globals: &'a Globals) -> anyhow::Result<BurnInSession<'a>> {
+fn resume_burn_in<'a>(
+    path: &Path,
+    args: &'a BurnInArgs,
+    globals: &'a Globals,
+) -> anyhow::Result<BurnInSession<'a>> {
     let shown = path.display();
     let opened = acceptance::open(path).map_err(stored::record_error)?;
     if opened.acceptance.state == BurnInState::Complete {
-        return Err(CommandError::Usage(format!("--resume {shown}: this burn-in is complete")).into());
+        return Err(
+            CommandError::Usage(format!("--resume {shown}: this burn-in is complete")).into()
+        );
     }
     let is_simulated = sweep::is_sim(&opened.setting.launcher);
     if args.sweep.simulated.is_requested() && !is_simulated {
@@ -211,13 +209,15 @@ fn resume_burn_in<'a>(path: &Path, args: &'a BurnInArgs, globals: &'a Globals) -
         site.config.launcher = opened.setting.launcher.clone();
     }
     super::holding::override_when_busy(&mut site.config, args.sweep.when_busy.map(|it| it.0))?;
-    let fleet = site.config.collect_measurable_claims(&site.in_force.catalogue).or_else(|error| match error {
-        CommandError::Environment(why) => {
-            note(&format!("{why}; going on with what was claimed when the burn-in began"));
-            Ok(opened.claims.clone())
-        }
-        error @ (CommandError::Usage(_) | CommandError::Refused(_)) => Err(error),
-    })?;
+    let fleet = site.config.collect_measurable_claims(&site.in_force.catalogue).or_else(
+        |error| match error {
+            CommandError::Environment(why) => {
+                note(&format!("{why}; going on with what was claimed when the burn-in began"));
+                Ok(opened.claims.clone())
+            }
+            error @ (CommandError::Usage(_) | CommandError::Refused(_)) => Err(error),
+        },
+    )?;
     site.config.check_stand_in()?;
     if !args.sweep.even_if_tenants {
         let catalogue = &site.in_force.catalogue;
@@ -242,7 +242,10 @@ fn report_outcome(
     let folder = burn.folder.path().to_owned();
     let go_on = sweep::resume_command(&folder, &args.sweep, globals, Profile::BurnIn);
     if let Err(error) = ended {
-        note(&format!("the burn-in ended after {} rounds; go on with `{go_on}`", burn.completed_rounds()));
+        note(&format!(
+            "the burn-in ended after {} rounds; go on with `{go_on}`",
+            burn.completed_rounds()
+        ));
         return Err(error);
     }
     // Where a scheduler is down, people must see the result of days all the same.
@@ -255,7 +258,10 @@ fn report_outcome(
     if globals.json {
         stdout::write_json(acceptance)?;
     } else {
-        stdout::write_text(&report::acceptance::render_terminal(acceptance, &show::terminal_style()))?;
+        stdout::write_text(&report::acceptance::render_terminal(
+            acceptance,
+            &show::terminal_style(),
+        ))?;
     }
     let written = files.write(acceptance, burn)?;
     if acceptance.stop.as_ref().is_some_and(|stop| stop.rule == StopRule::Interrupted) {

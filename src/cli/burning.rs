@@ -9,8 +9,7 @@ use toml::Spanned;
 
 use super::config::ConfigMistake;
 use engine::plan;
-use model::probe::Probe;
-use model::probe::ProbeScope;
+use model::probe::{Probe, ProbeScope};
 use readers::probe_catalog::ProbeCatalog;
 
 /// Minutes of load between two rounds where nothing is said: GPUs reach the
@@ -81,7 +80,10 @@ const MOST_HOURS: f64 = 672.0;
 const MOST_ROUNDS: u32 = 10_000;
 
 /// Checks the section.
-pub fn parse_burn_in(section: BurnInSection, catalog: &ProbeCatalog) -> Result<BurnInConfig, ConfigMistake> {
+pub fn parse_burn_in(
+    section: BurnInSection,
+    catalog: &ProbeCatalog,
+) -> Result<BurnInConfig, ConfigMistake> {
     let count = |key: &str, value: Option<Spanned<u32>>| match value {
         Some(value) => match check_rounds(*value.get_ref()) {
             Ok(rounds) => Ok(Some(rounds)),
@@ -143,7 +145,9 @@ fn find_soak_probe(name: &str, catalog: &ProbeCatalog) -> Result<Probe, String> 
             "soak {name:?} is of scope {}, expected a probe of scope node or domain",
             probe.scope.as_str()
         )),
-        None => Err(format!("there is no probe {name:?}, expected one of: {}", catalog.joined_names())),
+        None => {
+            Err(format!("there is no probe {name:?}, expected one of: {}", catalog.joined_names()))
+        }
     }
 }
 

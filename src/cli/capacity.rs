@@ -4,37 +4,25 @@
 //! Reads what was asked and what sources say of today's nodes; reckoning is
 //! `act::capacity`'s.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::Globals;
-use super::asking;
-use super::config;
-use super::config::Config;
-use super::config::ClaimsSource;
-use super::exit;
-use super::expectations;
+use super::config::{ClaimsSource, Config};
 use super::failure::CommandError;
 use super::output::OutputFile;
-use super::show;
 use super::sources::SourcesConfig;
-use super::stdout;
-use engine::policy::capacity;
-use engine::policy::capacity::OutageAssumption;
-use engine::policy::capacity::CapacityBlock;
-use engine::policy::capacity::BlockSizes;
-use engine::policy::capacity::SegmentMix;
-use engine::policy::capacity::SegmentPlacement;
-use engine::policy::capacity::CapacityQuestion;
-use engine::policy::capacity::JobShape;
+use super::{Globals, asking, config, exit, expectations, show, stdout};
 use engine::policy::action_policy::Policy;
+use engine::policy::capacity;
+use engine::policy::capacity::{
+    BlockSizes, CapacityBlock, CapacityQuestion, JobShape, OutageAssumption, SegmentMix,
+    SegmentPlacement,
+};
 use engine::report;
 use model::claims::Claims;
 use model::id::NodeName;
 use readers::claims::outages_file;
 use readers::claims::reconcile::is_out_state;
-use readers::claims::slurm::BLOCK_SIZES;
-use readers::claims::slurm::accounting;
+use readers::claims::slurm::{BLOCK_SIZES, accounting};
 
 /// Nodes of a block where nothing is said: those of an NVL72 rack.
 const DEFAULT_BLOCK_NODES: u32 = 18;
@@ -60,7 +48,7 @@ const DEFAULT_DEGRADED_SHARE: f64 = 1.0 / 18.0;
 #[derive(Debug, clap::Args)]
 pub struct CapacityArgs {
     /// Nodes of a block (18 where no source is asked).
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_NODES)))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_BLOCK_NODES)))]
     nodes: Option<u32>,
     /// Nodes of it that are out already.
     #[arg(long, value_name = "K", default_value_t = 0, conflicts_with = "from")]
@@ -71,11 +59,11 @@ pub struct CapacityArgs {
     from: Vec<String>,
     /// Segments to reckon for; powers of two, half a block, a whole one and those of the mix where
     /// none is given.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_NODES)))]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_BLOCK_NODES)))]
     segment: Vec<u32>,
     /// Also tell how many jobs of so many nodes fit at once, in segments of each --segment that is
     /// smaller; without --spread-segments and --consolidate-segments for both as well.
-    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MOST_JOB)))]
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_JOB_NODES)))]
     job: Vec<u32>,
     /// Its segments are to be in base blocks of their own (Slurm 25.11 and later).
     #[arg(long, requires = "job", requires = "segment")]
@@ -97,7 +85,7 @@ pub struct CapacityArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "mix")]
     mix_from: Option<PathBuf>,
     /// Share of nodes out at a time: 0.01 or 1%. May be given several times.
-    #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = half, conflicts_with = "observed")]
+    #[arg(long, value_name = "SHARE", value_delimiter = ',', value_parser = parse_unavailable_share, conflicts_with = "observed")]
     unavailable: Vec<f64>,
     /// How many nodes of a block were out at once instead, and for which share of time: a CSV file
     /// with the header out,share.
@@ -105,10 +93,10 @@ pub struct CapacityArgs {
     observed: Option<PathBuf>,
     /// What a suspect has lost of its rate, for the size of gang from which on its drain pays: one
     /// NVLink of eighteen where absent.
-    #[arg(long, value_name = "SHARE", value_parser = lost, default_value_t = DEGRADED, hide_default_value = true)]
+    #[arg(long, value_name = "SHARE", value_parser = parse_degraded_share, default_value_t = DEFAULT_DEGRADED_SHARE, hide_default_value = true)]
     degraded: f64,
     /// The share of a step that waits for the suspect; 0.3 where neither this nor [policy] says.
-    #[arg(long, value_name = "SHARE", value_parser = part)]
+    #[arg(long, value_name = "SHARE", value_parser = parse_exposed_share)]
     exposed: Option<f64>,
     /// Also draw it, into this file.
     #[arg(long, value_name = "FILE")]
@@ -175,7 +163,9 @@ pub fn run(args: &CapacityArgs, globals: &Globals) -> anyhow::Result<u8> {
     let mut standing = collect_blocks(args, config.as_ref())?;
     let largest = standing.blocks.iter().map(|block| block.nodes).max().unwrap_or(0);
     let mix = match (&accounting, &args.mix_from) {
-        (Some(text), Some(path)) => Some(read_accounting_mix(text, path, largest, &mut standing.notes)?),
+        (Some(text), Some(path)) => {
+            Some(read_accounting_mix(text, path, largest, &mut standing.notes)?)
+        }
         _ => written.or_else(|| Some(policy.mix.clone()).filter(|mix| !mix.0.is_empty())),
     };
     if let Some(too_large) = mix.iter().flat_map(|mix| mix.0.keys()).find(|it| largest < **it) {
@@ -229,7 +219,9 @@ pub fn run(args: &CapacityArgs, globals: &Globals) -> anyhow::Result<u8> {
 /// The shapes of jobs that are asked about.
 fn parse_job_shapes(args: &CapacityArgs) -> Result<Vec<JobShape>, CommandError> {
     let placings: &[SegmentPlacement] = match (args.consolidate_segments, args.spread_segments) {
-        (false, false) => &[SegmentPlacement::Anywhere, SegmentPlacement::Consolidated, SegmentPlacement::Spread],
+        (false, false) => {
+            &[SegmentPlacement::Anywhere, SegmentPlacement::Consolidated, SegmentPlacement::Spread]
+        }
         (true, false) => &[SegmentPlacement::Consolidated],
         (false, true) => &[SegmentPlacement::Spread],
         (true, true) => &[SegmentPlacement::ConsolidatedAndSpread],
@@ -255,7 +247,11 @@ fn parse_job_shapes(args: &CapacityArgs) -> Result<Vec<JobShape>, CommandError> 
 }
 
 /// The levels that are reckoned for: where there are several, or a job is asked about.
-fn choose_levels(asked: Option<BlockSizes>, standing: &mut CapacityBlocks, has_jobs: bool) -> Option<BlockSizes> {
+fn choose_levels(
+    asked: Option<BlockSizes>,
+    standing: &mut CapacityBlocks,
+    has_jobs: bool,
+) -> Option<BlockSizes> {
     let is_asked = asked.is_some() || has_jobs;
     if !is_asked && standing.block_sizes.len() < 2 {
         return None;
@@ -278,7 +274,10 @@ fn choose_levels(asked: Option<BlockSizes>, standing: &mut CapacityBlocks, has_j
     BlockSizes::from_first_block(first)
 }
 
-fn build_assumptions(args: &CapacityArgs, policy: &Policy) -> Result<Vec<OutageAssumption>, CommandError> {
+fn build_assumptions(
+    args: &CapacityArgs,
+    policy: &Policy,
+) -> Result<Vec<OutageAssumption>, CommandError> {
     if let Some(path) = &args.observed {
         let text = config::read_text(path)?;
         let shares = outages_file::read(&text)
@@ -293,7 +292,12 @@ fn build_assumptions(args: &CapacityArgs, policy: &Policy) -> Result<Vec<OutageA
 }
 
 /// What jobs asked for, from accounting.
-fn read_accounting_mix(text: &str, path: &Path, block: u32, notes: &mut Vec<String>) -> Result<SegmentMix, CommandError> {
+fn read_accounting_mix(
+    text: &str,
+    path: &Path,
+    block: u32,
+    notes: &mut Vec<String>,
+) -> Result<SegmentMix, CommandError> {
     let wrong = |error: String| CommandError::Usage(format!("{}:{error}", path.display()));
     let found = accounting::read(text, block).map_err(|error| wrong(error.to_string()))?;
     let mix = SegmentMix(found.node_seconds);
@@ -311,7 +315,10 @@ fn read_accounting_mix(text: &str, path: &Path, block: u32, notes: &mut Vec<Stri
     Ok(mix)
 }
 
-fn collect_blocks(args: &CapacityArgs, config: Option<&Config>) -> Result<CapacityBlocks, CommandError> {
+fn collect_blocks(
+    args: &CapacityArgs,
+    config: Option<&Config>,
+) -> Result<CapacityBlocks, CommandError> {
     if args.nodes.is_some() || (args.from.is_empty() && config.is_none()) {
         let nodes = args.nodes.unwrap_or(DEFAULT_BLOCK_NODES);
         if nodes < args.out {
@@ -398,7 +405,13 @@ fn blocks_from_claims(claims: &Claims) -> Result<CapacityBlocks, CommandError> {
         notes.push(format!("{unread} sources could not be read in full"));
     }
     let is_partial = 0 < unread || (0 < unknown && unknown < nodes);
-    Ok(CapacityBlocks { blocks, notes, block_sizes: collect_block_sizes(claims), is_every_block, is_partial })
+    Ok(CapacityBlocks {
+        blocks,
+        notes,
+        block_sizes: collect_block_sizes(claims),
+        is_every_block,
+        is_partial,
+    })
 }
 
 /// The block sizes that a source tells, the base block size first.

@@ -3,52 +3,32 @@
 //! Reads; only `keygen` writes, two new files. What a certificate is worth,
 //! `act::certificate` and `record::signing` say.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::Globals;
-use super::certificate_verify;
 use super::certifying::CertificatesConfig;
-use super::config;
 use super::config::Config;
-use super::exit;
 use super::failure::CommandError;
-use super::runs;
-use super::show;
-use super::stdout;
 use super::stdout::note;
-use super::stored;
-use control::gate::certificates;
-use control::gate::certificates::FOLDER;
-use control::gate::certificates::Read;
-use control::gate::journal;
-use control::gate::stamp;
-use control::store::RecordError;
-use control::store::acceptance;
-use control::store::file;
+use super::{Globals, certificate_verify, config, exit, runs, show, stdout, stored};
+use control::gate::certificates::{FOLDER, Read};
+use control::gate::{certificates, journal, stamp};
 use control::store::folder::parent;
-use control::store::signing;
-use control::store::signing::SigningKey;
-use control::store::signing::Trust;
-use control::store::stored as documents;
+use control::store::signing::{SigningKey, Trust};
+use control::store::{RecordError, acceptance, file, signing, stored as documents};
 use engine::policy::certificate;
 use engine::policy::journal_state::JournalState;
 use engine::report;
 use model::acceptance::ACCEPTANCE_FORMAT;
-use model::certificate::CERTIFICATES_FORMAT;
-use model::certificate::CertificatesDocument;
-use model::certificate::CertificateEntry;
-use model::certificate::CertificateStatus;
+use model::certificate::{
+    CERTIFICATES_FORMAT, CertificateEntry, CertificateStatus, CertificatesDocument,
+};
 use model::hostlist;
 use model::id::NodeName;
 use model::journal::ClockStamp;
-use model::verdict::Outcome;
-use model::verdict::VERDICTS_FORMAT;
-use model::verdict::Verdicts;
+use model::verdict::{Outcome, VERDICTS_FORMAT, Verdicts};
 
 /// Show and verify what nodes were certified to deliver.
 #[derive(Debug, clap::Args)]
@@ -119,7 +99,10 @@ pub(super) fn open_named_config(globals: &Globals) -> Result<Option<Config>, Com
 
 /// The keys of the configuration, which may be none. Trouble with one is a word.
 pub(super) fn read_trusted_keys(config: Option<&Config>) -> Trust {
-    let keys = config.map_or_else(|| CertificatesConfig::default().read_keys(), |it| it.certificates.read_keys());
+    let keys = config.map_or_else(
+        || CertificatesConfig::default().read_keys(),
+        |it| it.certificates.read_keys(),
+    );
     keys.problems.iter().for_each(|trouble| note(trouble));
     keys.trust
 }
@@ -247,13 +230,18 @@ impl CertificateFolders {
         }
     }
 
-    fn from_location(place: &CertificateLocationArgs, globals: &Globals, config: Option<&Config>) -> Result<Self, CommandError> {
+    fn from_location(
+        place: &CertificateLocationArgs,
+        globals: &Globals,
+        config: Option<&Config>,
+    ) -> Result<Self, CommandError> {
         let named = |run: &PathBuf| runs::find_run(run, globals.config.as_deref());
         let run = place.run.as_ref().map(named).transpose()?;
         if let Some(folder) = place.state.as_ref().or(run.as_ref()) {
             // A typo must not look like a fleet without certificates.
-            std::fs::read_dir(folder)
-                .map_err(|error| CommandError::Environment(format!("{}: {error}", folder.display())))?;
+            std::fs::read_dir(folder).map_err(|error| {
+                CommandError::Environment(format!("{}: {error}", folder.display()))
+            })?;
             return Ok(Self::single(folder));
         }
         let Some(config) = config else {
@@ -413,7 +401,8 @@ fn describe_certificate(
         Ok(Some(CertificateFile::Certificate(read))) => {
             let Read { certificate, document } = *read;
             let refusal = trust.refusal(&document);
-            (shown.standing, shown.why) = certificate::certificate_standing(&certificate, refusal, now.unix);
+            (shown.standing, shown.why) =
+                certificate::certificate_standing(&certificate, refusal, now.unix);
             shown.age_s = Some(now.unix.saturating_sub(certificate.issued_unix));
             shown.worst_ratio = certificate.worst_ratio();
             shown.certificate = Some(certificate);
@@ -426,7 +415,9 @@ fn describe_certificate(
 fn print_payload(found: Vec<CertificateLookup>) -> anyhow::Result<u8> {
     let count = found.len();
     let [CertificateLookup { node, read, .. }] = <[CertificateLookup; 1]>::try_from(found)
-        .map_err(|_| CommandError::Usage(format!("--payload: {count} certificates, expected one")))?;
+        .map_err(|_| {
+            CommandError::Usage(format!("--payload: {count} certificates, expected one"))
+        })?;
     match read.map_err(stored::record_error)? {
         Some(held) => stdout::write_bytes(&signing::payload(held.document()))?,
         None => {

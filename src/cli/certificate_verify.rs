@@ -9,46 +9,26 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::Globals;
-use super::certificate;
-use super::certificate::CertificateLookup;
-use super::certificate::CertificateFile;
-use super::certificate::CertificateLocationArgs;
-use super::exit;
+use super::certificate::{CertificateFile, CertificateLocationArgs, CertificateLookup};
 use super::failure::CommandError;
-use super::show;
-use super::stdout;
 use super::stdout::note;
+use super::{Globals, certificate, exit, show, stdout};
 use control::gate::certificates::Read;
 use control::gate::stamp;
 use control::launch::SIM_VARIABLE;
-use control::store::RecordError;
-use control::store::acceptance;
-use control::store::signing;
-use control::store::signing::Checked;
-use control::store::signing::PublicKey;
-use control::store::signing::SigningError;
-use control::store::signing::Trust;
-use control::store::stored as documents;
-use engine::policy::acceptance as accepting;
-use engine::policy::certificate as certifying;
+use control::store::signing::{Checked, PublicKey, SigningError, Trust};
+use control::store::{RecordError, acceptance, signing, stored as documents};
 use engine::policy::certificate::CertificateBoundary;
-use engine::policy::identity;
+use engine::policy::{acceptance as accepting, certificate as certifying, identity};
 use engine::report;
 use engine::report::plain_text::to_plain;
-use model::certificate::IdentityDifference;
-use model::certificate::DriverVoidRule;
-use model::certificate::MachineIdentity;
-use model::certificate::VERIFICATION_FORMAT;
-use model::certificate::Verification;
-use model::certificate::VerificationDocument;
-use model::certificate::VerificationOutcome;
-use model::certificate::VerificationKind;
-use model::certificate::VoidPolicy;
+use model::certificate::{
+    DriverVoidRule, IdentityDifference, MachineIdentity, VERIFICATION_FORMAT, Verification,
+    VerificationDocument, VerificationKind, VerificationOutcome, VoidPolicy,
+};
 use model::id::NodeName;
 use model::journal::ClockStamp;
-use model::node_facts::NODE_FACTS_FORMAT;
-use model::node_facts::NodeFacts;
+use model::node_facts::{NODE_FACTS_FORMAT, NodeFacts};
 use node::exec::self_exe;
 use node::facts;
 use node::facts::FactsRequest;
@@ -100,7 +80,11 @@ struct BoundaryArg(CertificateBoundary);
 
 impl clap::ValueEnum for BoundaryArg {
     fn value_variants<'a>() -> &'a [Self] {
-        &[Self(CertificateBoundary::Node), Self(CertificateBoundary::Domain), Self(CertificateBoundary::Network)]
+        &[
+            Self(CertificateBoundary::Node),
+            Self(CertificateBoundary::Domain),
+            Self(CertificateBoundary::Network),
+        ]
     }
 
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
@@ -150,7 +134,10 @@ pub(super) fn run(args: &CertificateVerifyArgs, globals: &Globals) -> anyhow::Re
     if globals.json {
         stdout::write_json(&document)?;
     } else {
-        stdout::write_text(&report::certificate::render_verification(&document, &show::terminal_style()))?;
+        stdout::write_text(&report::certificate::render_verification(
+            &document,
+            &show::terminal_style(),
+        ))?;
     }
     // That one is not valid is worth more than that another cannot be read.
     let worst = [exit::GATE_CLOSED, exit::ENVIRONMENT, exit::USAGE, exit::INCONCLUSIVE];
@@ -252,7 +239,8 @@ impl VerificationProblems {
         (trust, needed): (&Trust, bool),
         is_void: bool,
     ) -> String {
-        let (said, refused) = describe_signature(&signing::check(document, &trust.keys), trust, needed);
+        let (said, refused) =
+            describe_signature(&signing::check(document, &trust.keys), trust, needed);
         match refused {
             Some(VerificationOutcome::Invalid) => self.wrong.push(said.clone()),
             Some(_) if !is_void => self.unknown.push(said.clone()),
@@ -273,7 +261,11 @@ impl VerificationProblems {
     }
 }
 
-fn verify_document(found: CertificateLookup, holding: &VerificationContext<'_>, stand_ins: bool) -> (Verification, u8) {
+fn verify_document(
+    found: CertificateLookup,
+    holding: &VerificationContext<'_>,
+    stand_ins: bool,
+) -> (Verification, u8) {
     let mut it = Verification {
         kind: VerificationKind::Certificate,
         file: found.file.display().to_string(),
@@ -293,7 +285,9 @@ fn verify_document(found: CertificateLookup, holding: &VerificationContext<'_>, 
         Ok(Some(CertificateFile::Certificate(read))) => {
             verify_certificate(&mut it, *read, (found.withdrawn, found.is_file), holding)
         }
-        Ok(Some(CertificateFile::Acceptance(read))) => verify_acceptance(&mut it, &read, holding, stand_ins),
+        Ok(Some(CertificateFile::Acceptance(read))) => {
+            verify_acceptance(&mut it, &read, holding, stand_ins)
+        }
         Ok(None) => {
             it.why.push("it has no certificate".to_owned());
             exit::INCONCLUSIVE
@@ -323,8 +317,10 @@ fn verify_certificate(
     ));
     doubts.wrong.extend(certifying::explain_expiry(&certificate, holding.now.unix));
     doubts.wrong.extend(withdrawn);
-    let uncovered =
-        holding.scope.iter().filter_map(|asked| certifying::explain_uncovered(&certificate, asked.0));
+    let uncovered = holding
+        .scope
+        .iter()
+        .filter_map(|asked| certifying::explain_uncovered(&certificate, asked.0));
     doubts.wrong.extend(uncovered);
     if holding.machines.is_some() {
         let machine = holding.find_machine(it.node.as_ref(), holding.alone).unwrap_or_default();
@@ -356,7 +352,8 @@ fn verify_acceptance(
     holding: &VerificationContext<'_>,
     stand_ins: bool,
 ) -> u8 {
-    const VOID_ON: VoidPolicy = VoidPolicy { boot: false, driver: DriverVoidRule::Never, firmware: false };
+    const VOID_ON: VoidPolicy =
+        VoidPolicy { boot: false, driver: DriverVoidRule::Never, firmware: false };
     let document = &read.acceptance;
     it.kind = VerificationKind::Acceptance;
     it.run = Some(document.id.clone());
@@ -405,7 +402,11 @@ fn verify_acceptance(
 
 /// What a signature is worth, in words, and what follows where it counts against. A
 /// signature that nothing verifies is worth nothing; `needed` says whether none will do.
-fn describe_signature(checked: &Checked, trust: &Trust, needed: bool) -> (String, Option<VerificationOutcome>) {
+fn describe_signature(
+    checked: &Checked,
+    trust: &Trust,
+    needed: bool,
+) -> (String, Option<VerificationOutcome>) {
     let unknown = needed.then_some(VerificationOutcome::Unknown);
     match checked {
         Checked::Good(key) => (format!("good, of key {key}"), None),

@@ -4,8 +4,7 @@
 //! Checks what a person wrote. Keys are read where they are used, and what is
 //! wrong with one is told there: it keeps nothing from being measured.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -13,9 +12,7 @@ use toml::Spanned;
 
 use super::config::ConfigMistake;
 use control::gate::certificates::Seal;
-use control::store::signing::PublicKey;
-use control::store::signing::SigningKey;
-use control::store::signing::Trust;
+use control::store::signing::{PublicKey, SigningKey, Trust};
 
 /// `[certificates]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -44,7 +41,10 @@ pub struct CertificatesConfig {
 }
 
 /// Reads `[certificates]`.
-pub fn parse_certificates(section: CertificatesSection, base: &Path) -> Result<CertificatesConfig, ConfigMistake> {
+pub fn parse_certificates(
+    section: CertificatesSection,
+    base: &Path,
+) -> Result<CertificatesConfig, ConfigMistake> {
     let is_nobody = section.key.is_none() && section.public_keys.is_empty();
     if let Some(required) = section.require_signature.as_ref().filter(|it| *it.get_ref())
         && is_nobody

@@ -1,22 +1,13 @@
 //! `fabricgate claims`: what every source claims about the fabric, and where
 //! they disagree.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::Globals;
-use super::asking;
-use super::config;
 use super::config::ClaimsSource;
-use super::exit;
-use super::expectations;
 use super::failure::CommandError;
-use super::show;
 use super::sources::SourcesConfig;
-use super::stdout;
-use control::store::CLAIMS_FORMAT;
-use control::store::ClaimsRecord;
-use control::store::file;
+use super::{Globals, asking, config, exit, expectations, show, stdout};
+use control::store::{CLAIMS_FORMAT, ClaimsRecord, file};
 use engine::report;
 use model::claims::Claims;
 use model::disagreement::DisagreementSeverity;
@@ -40,10 +31,10 @@ pub struct ClaimsArgs {
     #[arg(long, value_name = "SOURCE", conflicts_with = "scenario")]
     from: Vec<String>,
     /// GPUs that every node must have.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::GPUS_PER_NODE)))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::MAX_GPUS_PER_NODE)))]
     gpus_per_node: Option<u32>,
     /// NICs of the compute network that every node must have.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::NICS_PER_NODE)))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::MAX_NICS_PER_NODE)))]
     nics_per_node: Option<u32>,
     /// Show what has changed since an earlier moment: what --json printed then, or a run folder.
     #[arg(long, value_name = "EARLIER")]
@@ -125,7 +116,8 @@ fn gather_claims(args: &ClaimsArgs, globals: &Globals) -> Result<Claims, Command
 /// The exit code: contradictions close the gate, what could not be read leaves
 /// it open whether there are some.
 fn exit_code(claims: &Claims) -> u8 {
-    let contradicts = claims.disagreements.iter().any(|d| d.severity == DisagreementSeverity::Contradiction);
+    let contradicts =
+        claims.disagreements.iter().any(|d| d.severity == DisagreementSeverity::Contradiction);
     let unread = claims.sources.iter().any(|source| source.unread_problem().is_some());
     let says_nothing =
         claims.assertions.is_empty() && claims.nodes.is_empty() && claims.domains.is_empty();

@@ -4,10 +4,8 @@ use std::path::PathBuf;
 
 use clap::CommandFactory;
 
-use super::Cli;
-use super::exit;
 use super::failure::CommandError;
-use super::stdout;
+use super::{Cli, exit, stdout};
 
 /// Print the completions of a shell.
 #[derive(Debug, clap::Args)]

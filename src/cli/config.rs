@@ -8,36 +8,26 @@ mod schema;
 pub(crate) mod simulated;
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::acting;
-use super::asking;
-use super::auditing;
-use super::burning;
 use super::burning::BurnInConfig;
-use super::certifying;
 use super::certifying::CertificatesConfig;
 use super::failure::CommandError;
-use super::gating;
 use super::gating::GateConfig;
-use super::keeping;
 use super::keeping::HistoryConfig;
-use super::launcher;
 use super::launcher::LauncherConfig;
-use super::metering;
 use super::metering::MetricsConfig;
-use super::notifying;
-use super::sources;
 use super::sources::SourcesConfig;
-use super::stored;
-use super::watching;
 use super::watching::WatchConfig;
+use super::{
+    acting, asking, auditing, burning, certifying, gating, keeping, launcher, metering, notifying,
+    sources, stored, watching,
+};
 use control::launch::Launcher;
 use control::launch::kubernetes::GpuRequestMode;
 use control::notify::NotifySettings;
@@ -45,8 +35,7 @@ use control::sources::input_file;
 use control::sweep::Confirm;
 use engine::plan::PlanLimits;
 use engine::plan::audit_selection::AuditBudget;
-use engine::policy::action_policy::Devices;
-use engine::policy::action_policy::Policy;
+use engine::policy::action_policy::{Devices, Policy};
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::probe::Probe;
@@ -91,7 +80,7 @@ struct ConfigFile {
     #[schemars(with = "Vec<String>")]
     pass_env: Vec<Spanned<String>>,
     /// How nodes are reached. Without it, this machine alone is measured.
-    #[schemars(with = "Option<launcher::Section>")]
+    #[schemars(with = "Option<launcher::LauncherSection>")]
     launcher: Option<Spanned<launcher::LauncherSection>>,
     /// What runs. Without it, the probes of the profile.
     #[serde(default)]
@@ -106,7 +95,7 @@ struct ConfigFile {
     #[schemars(with = "Option<Policy>")]
     policy: Option<Spanned<Policy>>,
     /// Who is told what is decided, with `--apply` only. Without it, nobody is.
-    #[schemars(with = "Option<gating::Section>")]
+    #[schemars(with = "Option<gating::GateSection>")]
     gate: Option<Spanned<gating::GateSection>>,
     /// What the standing gate does (`fabricgate watch`).
     #[serde(default)]
@@ -215,12 +204,16 @@ impl ProbesSection {
 }
 
 /// What may be done about nodes, where nodes are reached this way.
-fn check_policy(said: Option<Spanned<Policy>>, launcher: &Launcher) -> Result<Policy, ConfigMistake> {
+fn check_policy(
+    said: Option<Spanned<Policy>>,
+    launcher: &Launcher,
+) -> Result<Policy, ConfigMistake> {
     let Some(policy) = said else { return Ok(Policy::default()) };
     let at = policy.span().start;
     let policy = policy.into_inner();
     policy.check().map_err(|message| (at, message))?;
-    let asks_hami = acting::pod_settings(launcher).is_some_and(|it| it.gpus == GpuRequestMode::DevicePlugin);
+    let asks_hami =
+        acting::pod_settings(launcher).is_some_and(|it| it.gpus == GpuRequestMode::DevicePlugin);
     if policy.device == Devices::Hami && asks_hami {
         let why = "device = \"hami\" with pods that ask a device plugin for GPUs: the one \
                    that is out would never be measured again, and so never come back";
@@ -352,9 +345,10 @@ fn parse(
     base: &Path,
     scenario: Option<&Path>,
 ) -> Result<Config, CommandError> {
-    let read: ConfigFile =
-        toml::from_str(text).map_err(|e| CommandError::usage(TextError::from_toml(name, text, &e)))?;
-    let mistake = |(at, what): ConfigMistake| CommandError::usage(TextError::new(name, text, at, what));
+    let read: ConfigFile = toml::from_str(text)
+        .map_err(|e| CommandError::usage(TextError::from_toml(name, text, &e)))?;
+    let mistake =
+        |(at, what): ConfigMistake| CommandError::usage(TextError::new(name, text, at, what));
     let files = match read.claims {
         Some(ClaimsFiles::One(file)) => vec![base.join(file)],
         Some(ClaimsFiles::Many(files)) => files.iter().map(|file| base.join(file)).collect(),
@@ -508,7 +502,8 @@ impl Config {
     /// The history of the runs in a folder, where they are kept in one: those of a
     /// simulated fabric only where somebody asked for it.
     pub fn history_path(&self, runs: &Path) -> Option<PathBuf> {
-        let is_kept = self.history.enabled && (self.history.explicit || !self.launcher.is_stand_in());
+        let is_kept =
+            self.history.enabled && (self.history.explicit || !self.launcher.is_stand_in());
         is_kept.then(|| self.history.path_for(runs))
     }
 
@@ -541,7 +536,10 @@ impl Config {
 
     /// What is claimed, for a sweep: it goes on without sources that cannot be
     /// read, tells so, and needs one domain at least.
-    pub fn collect_measurable_claims(&self, catalogue: &PlatformCatalogue) -> Result<Claims, CommandError> {
+    pub fn collect_measurable_claims(
+        &self,
+        catalogue: &PlatformCatalogue,
+    ) -> Result<Claims, CommandError> {
         let claims = self.collect_claims(catalogue)?;
         asking::print_source_problems(&claims);
         if claims.domains.is_empty() {

@@ -8,10 +8,7 @@ pub mod keys;
 
 use std::path::PathBuf;
 
-use super::Globals;
-use super::config;
-use super::exit;
-use super::stdout;
+use super::{Globals, config, exit, stdout};
 
 /// Tell what can be configured, and check a configuration.
 #[derive(Debug, clap::Args)]

@@ -5,14 +5,10 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use super::Globals;
-use super::config;
 use super::config::Config;
-use super::exit;
 use super::failure::CommandError;
-use super::holding::NodeAllocation;
-use super::holding::AllocationPurpose;
-use super::stdout;
+use super::holding::{AllocationPurpose, NodeAllocation};
+use super::{Globals, config, exit, stdout};
 use control::gate::stamp;
 use control::launch::Launcher;
 use control::sources::nodes;
@@ -21,20 +17,15 @@ use control::store::id::run_id;
 use control::sweep;
 use engine::plan;
 use engine::report::plain_text::to_plain;
-use model::checkup::CheckupArea;
-use model::checkup::CHECKUP_FORMAT;
-use model::checkup::CheckupItem;
-use model::checkup::Checkup;
-use model::checkup::CheckupDocument;
-use model::checkup::CheckupState;
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
+use model::checkup::{
+    CHECKUP_FORMAT, Checkup, CheckupArea, CheckupDocument, CheckupItem, CheckupState,
+};
+use model::claims::{ClaimedDomain, Claims};
 use model::hostlist;
 use model::id::NodeName;
 use model::source_report::SourceProblemKind;
 use node::doctor;
-use node::doctor::LibraryPaths;
-use node::doctor::CheckupContext;
+use node::doctor::{CheckupContext, LibraryPaths};
 use node::exec::self_exe;
 use readers::probe_catalog::ProbeCatalog;
 
@@ -91,8 +82,9 @@ pub fn run(args: &DoctorArgs, globals: &Globals) -> anyhow::Result<u8> {
 /// This machine.
 fn check_this_machine(catalog: &ProbeCatalog) -> Result<Checkup, CommandError> {
     let libraries = LibraryPaths {
-        executable: self_exe::current_executable()
-            .map_err(|error| CommandError::Environment(format!("this program's own place: {error}")))?,
+        executable: self_exe::current_executable().map_err(|error| {
+            CommandError::Environment(format!("this program's own place: {error}"))
+        })?,
         cuda: library_from_env("FABRICGATE_CUDA"),
         nvml: library_from_env("FABRICGATE_NVML"),
         nccl: library_from_env("FABRICGATE_NCCL"),
@@ -115,7 +107,10 @@ fn library_from_env(variable: &str) -> Option<PathBuf> {
 
 /// Nodes, each looked at by the fabricgate it has: a node that cannot be looked
 /// at is a machine of which nothing is known; whether there is one stands beside.
-fn check_nodes(config: Option<&Config>, lists: &[String]) -> Result<(Vec<Checkup>, bool), CommandError> {
+fn check_nodes(
+    config: Option<&Config>,
+    lists: &[String],
+) -> Result<(Vec<Checkup>, bool), CommandError> {
     let Some(config) = config else {
         let text =
             "looking at nodes needs a configuration that says how they are reached ([launcher])";
@@ -135,7 +130,8 @@ fn check_nodes(config: Option<&Config>, lists: &[String]) -> Result<(Vec<Checkup
     }
     names.sort();
     names.dedup();
-    let reached = |error| CommandError::Usage(format!("{}: [launcher]: {error}", config.path.display()));
+    let reached =
+        |error| CommandError::Usage(format!("{}: [launcher]: {error}", config.path.display()));
     config.launcher.check(names.len()).map_err(reached)?;
     let hold = allocate_pods(config, &names)?;
     let here = self_exe::current_executable()
@@ -148,21 +144,32 @@ fn check_nodes(config: Option<&Config>, lists: &[String]) -> Result<(Vec<Checkup
         limit: config.connect + CHECKUP_TIMEOUT,
         allocation: hold.as_ref().map(|hold| (hold.launch_allocation(), here.as_str())),
     };
-    let answers =
-        super::build_runtime()?.block_on(nodes::run_on_each(&nodes, &names, &["doctor", "--json"], parse_checks));
+    let answers = super::build_runtime()?.block_on(nodes::run_on_each(
+        &nodes,
+        &names,
+        &["doctor", "--json"],
+        parse_checks,
+    ));
     let unreached = answers.iter().any(Result::is_err);
-    let machine = |(name, answer): (&NodeName, Result<Vec<CheckupItem>, nodes::NodeCommandProblem>)| {
-        let checks = answer.unwrap_or_else(|(_, why)| {
-            vec![CheckupItem::unknown(CheckupArea::Machine, "fabricgate there", why).mark_needed()]
-        });
-        Checkup { machine: name.to_string(), checks }
-    };
+    let machine =
+        |(name, answer): (&NodeName, Result<Vec<CheckupItem>, nodes::NodeCommandProblem>)| {
+            let checks = answer.unwrap_or_else(|(_, why)| {
+                vec![
+                    CheckupItem::unknown(CheckupArea::Machine, "fabricgate there", why)
+                        .mark_needed(),
+                ]
+            });
+            Checkup { machine: name.to_string(), checks }
+        };
     Ok((names.iter().zip(answers).map(machine).collect(), unreached))
 }
 
 /// Pods on these nodes, where nodes are reached through pods: one group of nodes
 /// of which nothing is claimed.
-fn allocate_pods(config: &Config, names: &[NodeName]) -> Result<Option<NodeAllocation>, CommandError> {
+fn allocate_pods(
+    config: &Config,
+    names: &[NodeName],
+) -> Result<Option<NodeAllocation>, CommandError> {
     if !matches!(config.launcher, Launcher::Kubernetes(_)) {
         return Ok(None);
     }
@@ -219,7 +226,10 @@ fn render_checkups(machines: &[Checkup], all: bool) -> String {
         let _ = writeln!(text, "{}: {verdict}", to_plain(&machine.machine));
         let mut left_out = 0;
         for check in &machine.checks {
-            if !all && !check.needed && matches!(check.state, CheckupState::Lacks | CheckupState::Unknown) {
+            if !all
+                && !check.needed
+                && matches!(check.state, CheckupState::Lacks | CheckupState::Unknown)
+            {
                 left_out += 1;
                 continue;
             }
@@ -234,8 +244,12 @@ fn render_checkups(machines: &[Checkup], all: bool) -> String {
 
 fn write_check(text: &mut String, check: &CheckupItem) {
     let (area, state) = (check.area.label(), check.state.as_str());
-    let _ =
-        writeln!(text, "  {state:<8} {area:<10} {}: {}", to_plain(&check.what), to_plain(&check.detail));
+    let _ = writeln!(
+        text,
+        "  {state:<8} {area:<10} {}: {}",
+        to_plain(&check.what),
+        to_plain(&check.detail)
+    );
     if check.state == CheckupState::Has {
         return;
     }

@@ -1,19 +1,14 @@
 //! What earlier runs in `run_dir` say of nodes: how they came out last, and in which run.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::config::Config;
 use super::stdout::note;
 use super::sweep;
-use control::store::RUN_FORMAT;
-use control::store::RunRecord;
-use control::store::file;
+use control::store::{RUN_FORMAT, RunRecord, file};
 use model::id::NodeName;
-use model::verdict::Outcome;
-use model::verdict::VERDICTS_FORMAT;
-use model::verdict::Verdicts;
+use model::verdict::{Outcome, VERDICTS_FORMAT, Verdicts};
 
 /// Run folders that are looked through, the newest first: a year of four a day.
 const MOST: usize = 1_500;

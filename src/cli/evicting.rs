@@ -9,26 +9,20 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::acting;
 use super::config::Config;
-use super::exit;
 use super::failure::CommandError;
 use super::gating::GateBackend;
 use super::stdout::note;
+use super::{acting, exit};
 use control::gate::journal::Journal;
-use control::gate::kubernetes::Fence;
-use control::gate::kubernetes::Kubernetes as Cluster;
-use control::gate::kubernetes::evict;
-use control::gate::kubernetes::evict::Asking;
-use control::gate::kubernetes::evict::Emptying;
+use control::gate::kubernetes::evict::{Asking, Emptying};
+use control::gate::kubernetes::{Fence, Kubernetes as Cluster, evict};
 use control::gate::turn::Turned;
 use control::sources::kubernetes::connection;
 use control::sources::kubernetes::connection::ResponseReadLimit;
 use control::sweep::signals::Signals;
-use model::action::Action;
-use model::action::ActionKind;
-use model::eviction::NodeEviction;
-use model::eviction::EvictionResult;
+use model::action::{Action, ActionKind};
+use model::eviction::{EvictionResult, NodeEviction};
 use model::id::NodeName;
 
 /// Asks pods to leave the nodes that we drained, or without `apply` tells which

@@ -5,10 +5,8 @@ use std::path::PathBuf;
 use super::exit;
 use super::failure::CommandError;
 use super::stdout::note;
-use super::thresholds::Overrides;
-use super::thresholds::unknown_platform_text;
-use engine::thresholds::PlatformCatalogue;
-use engine::thresholds::builtin;
+use super::thresholds::{Overrides, unknown_platform_text};
+use engine::thresholds::{PlatformCatalogue, builtin};
 
 /// Expectations with their digest.
 #[derive(Debug)]
@@ -35,13 +33,19 @@ pub fn load_thresholds(files: &[PathBuf]) -> Result<ActiveThresholds, CommandErr
 }
 
 /// Checks that a platform a person named exists; `place` is where they did.
-pub fn check_platform(catalogue: &PlatformCatalogue, name: &str, place: &str) -> Result<(), CommandError> {
+pub fn check_platform(
+    catalogue: &PlatformCatalogue,
+    name: &str,
+    place: &str,
+) -> Result<(), CommandError> {
     match catalogue.platform(name) {
         Some(class) if class.is_nic() => Err(CommandError::Usage(format!(
             "{place}: {name} is a class of NICs, not a platform; it is claimed as `nic` in claims.toml"
         ))),
         Some(_) => Ok(()),
-        None => Err(CommandError::Usage(format!("{place}: {}", unknown_platform_text(catalogue, name)))),
+        None => {
+            Err(CommandError::Usage(format!("{place}: {}", unknown_platform_text(catalogue, name))))
+        }
     }
 }
 

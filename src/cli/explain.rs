@@ -1,27 +1,20 @@
 //! `fabricgate explain`: from a verdict to its evidence, in words.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Globals;
-use super::exit;
 use super::failure::CommandError;
-use super::runs;
-use super::stdout;
 use super::stdout::note;
-use super::stored;
+use super::{Globals, exit, runs, stdout, stored};
 use engine::policy::drain_reason;
-use engine::report::explain::with_dates;
-use engine::report::explain::explain;
+use engine::report::explain::{explain, with_dates};
 use model::hostlist;
 use model::id::NodeName;
 use model::run::Run;
-use model::verdict::Finding;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Outcome};
 
 /// Show the chain from a verdict to its evidence.
 #[derive(Debug, clap::Args)]
@@ -101,7 +94,10 @@ enum ExplainTarget {
 }
 
 /// The run that is meant, and what of it.
-fn resolve_target(args: &ExplainArgs, config: Option<&Path>) -> Result<(PathBuf, ExplainTarget), CommandError> {
+fn resolve_target(
+    args: &ExplainArgs,
+    config: Option<&Path>,
+) -> Result<(PathBuf, ExplainTarget), CommandError> {
     let folder = runs::find_run(&args.run, config)?;
     if let Some(locus) = &args.locus {
         return Ok((folder, ExplainTarget::Locus(locus.clone())));

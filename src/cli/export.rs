@@ -3,44 +3,28 @@
 //! Opens the run, reads what options name, and writes files. What is written,
 //! `export` says.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Globals;
-use super::asking;
-use super::config;
-use super::exit;
-use super::expectations;
 use super::failure::CommandError;
-use super::runs;
-use super::show;
-use super::stdout;
-use super::stored;
+use super::{Globals, asking, config, exit, expectations, runs, show, stdout, stored};
 use control::sources::slurm;
 use control::store::State;
-use engine::export::DegradedPlacement;
-use engine::export::ExportOutput;
-use engine::export::ExportOptions;
-use engine::export::TARGETS;
-use engine::export::ExportTarget;
-use engine::export::find_target;
-use engine::place::map::MapOrigin;
-use engine::place::map::MapInput;
-use engine::place::map::VerifiedMap;
-use model::hostlist;
+use engine::export::{
+    DegradedPlacement, ExportOptions, ExportOutput, ExportTarget, TARGETS, find_target,
+};
+use engine::place::map::{MapInput, MapOrigin, VerifiedMap};
 use model::id::NodeName;
-use model::limits;
 use model::source_report::SourceKind;
+use model::{hostlist, limits};
 use readers::claims::slurm::partitions::partition_of_topology;
 
 /// Write the verified map of a run for a scheduler, a framework, or another program.
 #[derive(Debug, clap::Args)]
-#[command(after_help = targets())]
+#[command(after_help = targets_help())]
 pub struct ExportArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.
     #[arg(value_name = "RUN")]
@@ -91,7 +75,7 @@ pub struct ExportArgs {
     #[arg(long, value_name = "N")]
     pp: Option<u32>,
     /// GPUs that the job uses on each node; otherwise all.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::GPUS_PER_NODE)))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(..=i64::from(limits::MAX_GPUS_PER_NODE)))]
     gpus_per_node: Option<u32>,
     #[command(flatten)]
     trust: MapTrustArgs,
@@ -187,7 +171,8 @@ pub fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<u8> {
         .into());
     };
     let options = build_options(args, target)?;
-    let mut map = open_verified_map(&runs::find_run(&args.run, globals.config.as_deref())?, args.trust)?;
+    let mut map =
+        open_verified_map(&runs::find_run(&args.run, globals.config.as_deref())?, args.trust)?;
     if target.takes.contains(&"from") && args.from.is_none() && map.partitions.is_none() {
         map.partitions = read_partition_topologies(globals)?;
     }
@@ -250,7 +235,9 @@ pub fn open_verified_map(path: &Path, trust: MapTrustArgs) -> Result<VerifiedMap
 
 /// The topologies that Slurm's partitions name now, where a configuration says whom to ask
 /// and it answers.
-fn read_partition_topologies(globals: &Globals) -> Result<Option<BTreeMap<String, String>>, CommandError> {
+fn read_partition_topologies(
+    globals: &Globals,
+) -> Result<Option<BTreeMap<String, String>>, CommandError> {
     let Some(path) = &globals.config else { return Ok(None) };
     let config = config::open(Some(path))?;
     let Some(slurm) = asking::slurm_controller(&config) else { return Ok(None) };
@@ -317,7 +304,10 @@ fn build_options(args: &ExportArgs, target: &ExportTarget) -> Result<ExportOptio
 /// The nodes of a host list.
 fn parse_nodes(list: &str) -> Result<BTreeSet<NodeName>, CommandError> {
     let names = hostlist::expand(list).map_err(|error| {
-        CommandError::Usage(format!("--nodes {}: {error}", engine::report::plain_text::to_plain(list)))
+        CommandError::Usage(format!(
+            "--nodes {}: {error}",
+            engine::report::plain_text::to_plain(list)
+        ))
     })?;
     Ok(names.into_iter().map(NodeName::from).collect())
 }

@@ -8,41 +8,25 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::Globals;
-use super::acting;
-use super::config;
 use super::config::Config;
-use super::exit;
-use super::expectations;
 use super::failure::CommandError;
 use super::gating::GateConfig;
-use super::pausing;
-use super::stdout;
 use super::stdout::note;
+use super::{Globals, acting, config, exit, expectations, pausing, stdout};
 use control::gate::carry::Carrier;
-use control::gate::hold;
 use control::gate::hold::Cleaning;
-use control::gate::journal;
-use control::gate::journal::Journal;
-use control::gate::journal::JournalError;
-use control::gate::recover;
-use control::gate::remake;
+use control::gate::journal::{Journal, JournalError};
 use control::gate::scheduler::Scheduler;
-use control::gate::stamp;
-use engine::policy::budget;
+use control::gate::{hold, journal, recover, remake, stamp};
 use engine::policy::journal_state::JournalState;
-use engine::policy::stale_journal;
-use engine::policy::drain_overview;
-use engine::policy::pause;
+use engine::policy::{budget, drain_overview, pause, stale_journal};
 use engine::report;
 use engine::report::gate::GateLiveView;
 use engine::report::gate_log;
-use model::action::ActionRecord;
-use model::action::ActionResult;
+use model::action::{ActionRecord, ActionResult};
 use model::claims::Claims;
 use model::id::NodeName;
-use model::journal::JournalEvent;
-use model::journal::ClockStamp;
+use model::journal::{ClockStamp, JournalEvent};
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::time_format::format_rfc3339;
 
@@ -61,7 +45,7 @@ enum GateCommand {
     /// What happened, from the journal, one line per event.
     Log {
         /// How far back: a number and s, m, h or d.
-        #[arg(long, value_name = "SPAN", default_value = "24h", value_parser = pausing::span)]
+        #[arg(long, value_name = "SPAN", default_value = "24h", value_parser = pausing::parse_span)]
         since: u64,
         /// Only what is about this node.
         #[arg(value_name = "NODE")]
@@ -71,7 +55,7 @@ enum GateCommand {
     /// drained stays so, and a run that passed gives nodes back.
     Pause {
         /// For how long: a number and s, m, h or d; 30d at most.
-        #[arg(long = "for", value_name = "SPAN", value_parser = pausing::pause_of)]
+        #[arg(long = "for", value_name = "SPAN", value_parser = pausing::parse_pause)]
         lasts: u64,
         /// Why; it is kept in the journal and told wherever it matters.
         #[arg(long, value_name = "TEXT")]
@@ -130,7 +114,11 @@ pub fn run(args: &GateArgs, globals: &Globals) -> anyhow::Result<u8> {
         GateCommand::Status => show_status(&config, gate, globals),
         GateCommand::Log { since, node } => show_log(gate, *since, node.as_deref(), globals),
         GateCommand::Pause { lasts, why } => {
-            let event = pausing::pause_event(by_person::operator_name(), by_person::check_reason(why)?, *lasts);
+            let event = pausing::pause_event(
+                by_person::operator_name(),
+                by_person::check_reason(why)?,
+                *lasts,
+            );
             open_journal(gate)?.write(event).map_err(journal_error)?;
             note("the gate is paused: nothing is drained or measured; what runs now goes on");
             print_status_document(&config, gate, globals)
@@ -140,7 +128,8 @@ pub fn run(args: &GateArgs, globals: &Globals) -> anyhow::Result<u8> {
             if pause::active_pause(journal.ledger(), &stamp::stamp()).is_none() {
                 note("the gate is not paused; nothing was changed");
             } else {
-                let event = JournalEvent::Resumed { by: by_person::operator_name(), why: why.clone() };
+                let event =
+                    JournalEvent::Resumed { by: by_person::operator_name(), why: why.clone() };
                 journal.write(event).map_err(journal_error)?;
                 note("the pause is over");
             }
@@ -170,7 +159,10 @@ pub fn run(args: &GateArgs, globals: &Globals) -> anyhow::Result<u8> {
             let (records, are_gone) = recover_open_actions(&config, gate, gone)?;
             let is_open = records.iter().any(|it| it.result == ActionResult::Unknown);
             if globals.json {
-                stdout::write_json(&RecoveredDocument { format: RECOVERED_FORMAT, records: &records })?;
+                stdout::write_json(&RecoveredDocument {
+                    format: RECOVERED_FORMAT,
+                    records: &records,
+                })?;
             } else if records.is_empty() {
                 stdout::write_text("no action was left open\n")?;
             }
@@ -219,14 +211,23 @@ fn show_status(config: &Config, gate: &GateConfig, globals: &Globals) -> anyhow:
 }
 
 /// What happened since then.
-fn show_log(gate: &GateConfig, since_s: u64, node: Option<&str>, globals: &Globals) -> anyhow::Result<u8> {
+fn show_log(
+    gate: &GateConfig,
+    since_s: u64,
+    node: Option<&str>,
+    globals: &Globals,
+) -> anyhow::Result<u8> {
     let entries = journal::entries(&gate.folder).map_err(journal_error)?;
     let ago = i64::try_from(since_s).unwrap_or(i64::MAX);
     let since = stamp::stamp().unix.saturating_sub(ago);
     let node = node.map(NodeName::from);
     let events = gate_log::collect_events(&entries, since, node.as_ref());
     if globals.json {
-        stdout::write_json(&gate_log::build_document(&events, &format_rfc3339(since), node.as_ref()))?;
+        stdout::write_json(&gate_log::build_document(
+            &events,
+            &format_rfc3339(since),
+            node.as_ref(),
+        ))?;
     } else if events.is_empty() {
         stdout::write_text(&format!("nothing happened since {}\n", format_rfc3339(since)))?;
     } else {
@@ -243,7 +244,11 @@ fn read_live_nodes(gate: &GateConfig) -> Result<Result<SchedulerSnapshot, String
 }
 
 /// Programs are told how it stands now; a person was told what was done.
-fn print_status_document(config: &Config, gate: &GateConfig, globals: &Globals) -> anyhow::Result<u8> {
+fn print_status_document(
+    config: &Config,
+    gate: &GateConfig,
+    globals: &Globals,
+) -> anyhow::Result<u8> {
     if globals.json { show_status(config, gate, globals) } else { Ok(exit::PASS) }
 }
 
@@ -254,7 +259,12 @@ fn collect_fleet(config: &Config) -> Result<Claims, CommandError> {
 
 /// What is left of the budgets, where somebody says how large the fleet is: they
 /// are shares of it.
-fn remaining_budgets(config: &Config, ledger: &JournalState, live: Option<&SchedulerSnapshot>, now: &ClockStamp) -> Option<Vec<String>> {
+fn remaining_budgets(
+    config: &Config,
+    ledger: &JournalState,
+    live: Option<&SchedulerSnapshot>,
+    now: &ClockStamp,
+) -> Option<Vec<String>> {
     match collect_fleet(config) {
         Ok(fleet) => Some(budget::describe_remaining(ledger, live, &fleet, &config.policy, now)),
         Err(error) => {
@@ -284,7 +294,12 @@ fn recover_open_actions(
     let scheduler = acting::scheduler_for(gate);
     let mut journal = open_journal(gate)?;
     if let Some((host, why)) = gone {
-        by_person::record_host_gone(&mut journal, host, why, acting::pod_settings(&config.launcher).is_some())?;
+        by_person::record_host_gone(
+            &mut journal,
+            host,
+            why,
+            acting::pod_settings(&config.launcher).is_some(),
+        )?;
     }
     let (_stopper, stop) = watch::channel(false);
     let mut say = |text: &str| note(text);
@@ -320,7 +335,8 @@ fn recover_open_actions(
                 let mut carrier = with.executor(&mut journal, &mut say);
                 let vanished = remake::looked(&mut carrier, &live).await.map_err(journal_error)?;
                 let kept = gate.timeouts.kept;
-                let made = remake::remake(carrier, &vanished, None, kept).await.map_err(journal_error)?;
+                let made =
+                    remake::remake(carrier, &vanished, None, kept).await.map_err(journal_error)?;
                 are_gone &= made.iter().filter(|it| it.result == ActionResult::Done).count()
                     == vanished.lost.len();
                 records.extend(made);

@@ -3,18 +3,15 @@
 //!
 //! Checks what a person wrote and opens nothing.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::ConfigMistake;
-use super::config::parse_duration;
-use super::sources::SlurmrestdSource;
-use super::sources::SourcesConfig;
+use super::config::{ConfigMistake, parse_duration};
+use super::sources::{SlurmrestdSource, SourcesConfig};
 use control::gate::carry::KEPT;
 use control::gate::pace::Pace;
 use control::gate::recover::IN_FLIGHT;
@@ -43,7 +40,7 @@ pub struct GateSection {
     /// The folder of the journal, the lock and the certificates. Default: `gate`, beside this file.
     state: Option<PathBuf>,
     /// What carries changes to the scheduler. Default: `scontrol`.
-    #[schemars(with = "Option<Through>")]
+    #[schemars(with = "Option<GateBackendKind>")]
     through: Option<Spanned<GateBackendKind>>,
     /// Slurm's `scontrol`, with words in front where it is reached through something. Default: that
     /// of `[sources.slurm]`.
@@ -64,7 +61,7 @@ pub struct GateSection {
     in_flight_s: Option<Spanned<f64>>,
     /// As whom nodes are written, with `through = "kubernetes"`. Default: as
     /// `[sources.kubernetes]` says.
-    #[schemars(with = "Option<OfKubernetes>")]
+    #[schemars(with = "Option<GateKubernetesSection>")]
     kubernetes: Option<Spanned<GateKubernetesSection>>,
 }
 
@@ -115,7 +112,12 @@ pub struct GateConfig {
 
 /// Reads `[gate]`; the section itself is at `at`. What it does not say of Slurm
 /// is as the sources say.
-pub fn parse_gate(section: GateSection, at: usize, base: &Path, wanted: &SourcesConfig) -> Result<GateConfig, ConfigMistake> {
+pub fn parse_gate(
+    section: GateSection,
+    at: usize,
+    base: &Path,
+    wanted: &SourcesConfig,
+) -> Result<GateConfig, ConfigMistake> {
     let seconds = |key: &str, value: Option<Spanned<f64>>, usual: Duration| match value {
         None => Ok(usual),
         Some(value) => parse_duration(key, &value),
@@ -129,7 +131,9 @@ pub fn parse_gate(section: GateSection, at: usize, base: &Path, wanted: &Sources
     let settle = seconds("settle_s", section.settle_s, settle)?;
     let kept = seconds("keep_s", section.keep_s, kept)?;
     let in_flight = seconds("in_flight_s", section.in_flight_s, IN_FLIGHT)?;
-    if let (Some(section), false) = (&section.kubernetes, through == Some(GateBackendKind::Kubernetes)) {
+    if let (Some(section), false) =
+        (&section.kubernetes, through == Some(GateBackendKind::Kubernetes))
+    {
         let message = "[gate.kubernetes] says nothing without through = \"kubernetes\"";
         return Err((section.span().start, message.to_owned()));
     }
@@ -203,7 +207,10 @@ mod tests {
         let gate = read(through, &known()).expect("good");
         let file = Path::new("/site/read.kubeconfig");
         assert_eq!(way(&gate), (Some(file), Some("reader")));
-        assert_eq!((gate.timeouts.kept, gate.timeouts.settle), (Duration::ZERO, KUBERNETES_SETTLE_TIME));
+        assert_eq!(
+            (gate.timeouts.kept, gate.timeouts.settle),
+            (Duration::ZERO, KUBERNETES_SETTLE_TIME)
+        );
         let gate = read(&format!("{through}kubernetes = {{context = \"writer\"}}"), &known());
         assert_eq!(way(&gate.expect("good")), (Some(file), Some("writer")));
         let own = format!("{through}kubernetes = {{kubeconfig = \"write.kubeconfig\"}}");

@@ -7,37 +7,21 @@
 pub mod prune;
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::Globals;
-use super::config;
-use super::exit;
 use super::failure::CommandError;
 use super::keeping::HistoryConfig;
 use super::output::OutputFile;
-use super::show;
-use super::stdout;
 use super::stdout::note;
+use super::{Globals, config, exit, show, stdout};
 use control::store::history;
-use control::store::history::History;
-use control::store::history::HistoryError;
-use control::store::history::Rebuilt;
-use control::store::history::Retention;
-use control::store::history::Selection;
+use control::store::history::{History, HistoryError, Rebuilt, Retention, Selection};
 use control::sweep;
 use engine::judge::drift;
-use engine::report::trend;
-use engine::report::trend_plot;
-use model::hostlist;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::time_format;
-use model::trend::HISTORY_FORMAT;
-use model::trend::HistoryDocument;
-use model::trend::NodeHistory;
-use model::trend::FabricPartKind;
-use model::trend::Trend;
+use engine::report::{trend, trend_plot};
+use model::id::{DomainName, NodeName};
+use model::trend::{FabricPartKind, HISTORY_FORMAT, HistoryDocument, NodeHistory, Trend};
+use model::{hostlist, time_format};
 
 /// Show what runs measured over time, and where it left what is usual.
 ///
@@ -323,7 +307,11 @@ impl HistoryLocationArgs {
 impl HistoryLocation {
     /// The index, up to date: as far as runs can be read and it can be written.
     /// One that is damaged is set aside and made again.
-    pub(super) fn open(&self, anew: bool, notes: &mut Vec<String>) -> Result<History, CommandError> {
+    pub(super) fn open(
+        &self,
+        anew: bool,
+        notes: &mut Vec<String>,
+    ) -> Result<History, CommandError> {
         if !self.runs.is_dir() && !self.file.exists() {
             let (runs, file) = (self.runs.display(), self.file.display());
             return Err(CommandError::Environment(format!(

@@ -4,19 +4,15 @@
 //! judge's.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::expectations::ActiveThresholds;
 use super::failure::CommandError;
-use super::runs;
 use super::stdout::note;
-use super::stored;
+use super::{runs, stored};
 use control::store::file;
-use control::store::stored::Stored;
-use control::store::stored::runs_in;
-use engine::judge::JudgeInput;
-use engine::judge::run_summary;
+use control::store::stored::{Stored, runs_in};
+use engine::judge::{JudgeInput, run_summary};
 use model::part_history::PartHistory;
 
 /// Earlier runs that parts are compared with.
@@ -44,7 +40,8 @@ impl EarlierRunsArgs {
                     continue;
                 }
                 let stored = stored::open_run_quietly(&path)?;
-                earlier.push((stored.record.info.created.clone(), summarize_run(&stored, in_force)?));
+                earlier
+                    .push((stored.record.info.created.clone(), summarize_run(&stored, in_force)?));
             }
         }
         if !self.history.is_empty() {
@@ -67,7 +64,10 @@ fn list_run_folders(path: &Path) -> Vec<PathBuf> {
 }
 
 /// What parts showed in a stored run.
-fn summarize_run(stored: &Stored, in_force: &ActiveThresholds) -> Result<run_summary::RunSummary, CommandError> {
+fn summarize_run(
+    stored: &Stored,
+    in_force: &ActiveThresholds,
+) -> Result<run_summary::RunSummary, CommandError> {
     let recordings = stored.recordings().map_err(stored::record_error)?;
     Ok(run_summary::summarize_sound_parts(&JudgeInput {
         claims: &stored.claims,

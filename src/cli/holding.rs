@@ -7,29 +7,24 @@
 mod by_pods;
 mod by_slurm;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::config::Config;
 use super::failure::CommandError;
-use super::plan::PlanBasis;
-use super::plan::Profile;
+use super::plan::{PlanBasis, Profile};
 use super::stdout::note;
 use by_pods::PodAllocator;
 use by_slurm::SlurmAllocator;
 use control::gate::hold::HoldError;
 use control::gate::journal;
 use control::launch::Launcher;
-use control::launch::held::HeldNodes;
-use control::launch::held::WorkerTarget;
+use control::launch::held::{HeldNodes, WorkerTarget};
 use control::launch::kubernetes::pod_ranks::NO_RANKS;
 use control::launch::slurm::BusyNodePolicy;
 use control::sweep::signals::Signals;
-use engine::plan::Plan;
-use engine::plan::SkippedProbe;
+use engine::plan::{Plan, SkippedProbe};
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
@@ -58,14 +53,19 @@ impl clap::ValueEnum for WhenBusyArg {
         let (name, help) = match self.0 {
             BusyNodePolicy::Skip => ("skip", "leave them out and say so"),
             BusyNodePolicy::Wait => ("wait", "queue for them, for wait_s at most"),
-            BusyNodePolicy::Reserve => ("reserve", "keep new jobs off them, wait for those that run"),
+            BusyNodePolicy::Reserve => {
+                ("reserve", "keep new jobs off them, wait for those that run")
+            }
         };
         Some(clap::builder::PossibleValue::new(name).help(help))
     }
 }
 
 /// Puts what the command line says in the place of what the configuration says.
-pub fn override_when_busy(config: &mut Config, said: Option<BusyNodePolicy>) -> Result<(), CommandError> {
+pub fn override_when_busy(
+    config: &mut Config,
+    said: Option<BusyNodePolicy>,
+) -> Result<(), CommandError> {
     match (&mut config.launcher, said) {
         (_, None) => Ok(()),
         (Launcher::Slurm(slurm), Some(said)) => {
@@ -143,7 +143,10 @@ impl NodeAllocation {
     }
 
     /// Holds these nodes; `None` for launchers that hold nothing.
-    pub fn allocate(config: &Config, purpose: &AllocationPurpose<'_>) -> Result<Option<Self>, CommandError> {
+    pub fn allocate(
+        config: &Config,
+        purpose: &AllocationPurpose<'_>,
+    ) -> Result<Option<Self>, CommandError> {
         let runtime = super::build_runtime()?;
         let means = match &config.launcher {
             Launcher::Slurm(slurm) => {

@@ -5,24 +5,17 @@
 //! stands for "unknown" where an input could not be read.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::Globals;
 use super::abreast::parallel_map;
-use super::config;
-use super::exit;
-use super::expectations;
 use super::failure::CommandError;
 use super::history_arg::EarlierRunsArgs;
-use super::show;
 use super::stdout::note;
 use super::thresholds::Overrides;
+use super::{Globals, config, exit, expectations, show};
 use control::sources::input_file;
-use control::store::acceptance;
-use control::store::file;
 use control::store::id::run_id;
-use control::store::outputs;
+use control::store::{acceptance, file, outputs};
 use control::sweep;
 use control::sweep::gaps;
 use control::sweep::gaps::Gap;
@@ -30,14 +23,11 @@ use engine::judge;
 use engine::judge::JudgeInput;
 use model::claims::Claims;
 use model::id::NodeName;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
-use model::run::Run;
-use model::run::RunInfo;
+use model::run::{Run, RunInfo};
+use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unknown_subject::UnknownSubject;
 use model::verdict::Outcome;
-use readers::claims::single_node_domains;
-use readers::claims::output_layout;
+use readers::claims::{output_layout, single_node_domains};
 
 /// Where outputs lie in a folder.
 const LAYOUT: &str = "nodes/NODE/FILE, domains/DOMAIN/FILE or pairs/NODE/NODE/FILE";
@@ -186,7 +176,9 @@ fn read_folder(root: &Path, inputs: &mut JudgeInputs) -> Result<(), CommandError
         inputs.gaps.push(Gap { nodes: Vec::new(), what, why: "holds no outputs".to_owned() });
     }
     let found = outputs.files.into_iter();
-    inputs.outputs.extend(found.map(|(path, scope)| RecordedOutputFile { scope: Some(scope), path }));
+    inputs
+        .outputs
+        .extend(found.map(|(path, scope)| RecordedOutputFile { scope: Some(scope), path }));
     Ok(())
 }
 
@@ -194,7 +186,10 @@ fn read_folder(root: &Path, inputs: &mut JudgeInputs) -> Result<(), CommandError
 fn merge_claims(claims: &mut Claims, more: Claims, path: &Path) -> Result<(), CommandError> {
     for domain in more.domains {
         let wrong = |what: String| {
-            CommandError::Usage(format!("{}: {what} is claimed by another folder too", path.display()))
+            CommandError::Usage(format!(
+                "{}: {what} is claimed by another folder too",
+                path.display()
+            ))
         };
         if claims.domains.iter().any(|d| d.name == domain.name) {
             return Err(wrong(format!("domain {}", domain.name)));

@@ -3,8 +3,7 @@
 //!
 //! Checks what a person wrote and opens nothing.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -93,10 +92,14 @@ pub fn default_history_path(runs: &Path) -> PathBuf {
 }
 
 /// Reads `[history]`.
-pub fn parse_history(section: Option<HistorySection>, base: &Path) -> Result<HistoryConfig, ConfigMistake> {
+pub fn parse_history(
+    section: Option<HistorySection>,
+    base: &Path,
+) -> Result<HistoryConfig, ConfigMistake> {
     let Some(section) = section else { return Ok(HistoryConfig::default()) };
     let keep_days = parse_days("keep_days", section.keep_days.as_ref(), 1)?.unwrap_or(KEEP_DAYS);
-    let thin_after_days = parse_days("thin_after_days", section.thin_after_days.as_ref(), keep_days)?;
+    let thin_after_days =
+        parse_days("thin_after_days", section.thin_after_days.as_ref(), keep_days)?;
     Ok(HistoryConfig {
         enabled: section.enabled.unwrap_or(true),
         explicit: true,
@@ -108,7 +111,11 @@ pub fn parse_history(section: Option<HistorySection>, base: &Path) -> Result<His
 }
 
 /// Days from a file, from so many to a century.
-fn parse_days(key: &str, days: Option<&Spanned<u32>>, least: u32) -> Result<Option<u32>, ConfigMistake> {
+fn parse_days(
+    key: &str,
+    days: Option<&Spanned<u32>>,
+    least: u32,
+) -> Result<Option<u32>, ConfigMistake> {
     let Some(days) = days else { return Ok(None) };
     let value = *days.get_ref();
     if !(least..=MOST_DAYS).contains(&value) {

@@ -5,21 +5,16 @@
 
 mod kubernetes;
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::ConfigMistake;
-use super::config::parse_duration;
+use super::config::{ConfigMistake, parse_duration};
 use control::launch::Launcher;
-use control::launch::slurm::SlurmPrograms;
-use control::launch::slurm::SlurmLauncher;
-use control::launch::slurm::BusyNodePolicy;
-use control::launch::slurm::DrainedNodePolicy;
+use control::launch::slurm::{BusyNodePolicy, DrainedNodePolicy, SlurmLauncher, SlurmPrograms};
 
 /// Steps that run at the same time where nothing is said. The tools run on the
 /// nodes; here each costs a process and its output.
@@ -92,13 +87,13 @@ pub struct LauncherSection {
     #[schemars(with = "Option<String>")]
     user: Option<Spanned<String>>,
     /// With `slurm`: what is done about nodes that jobs run on. Default: `skip`.
-    #[schemars(with = "Option<WhenBusy>")]
+    #[schemars(with = "Option<BusyNodePolicy>")]
     busy: Option<Spanned<BusyNodePolicy>>,
     /// With `slurm`: seconds for which busy nodes are waited for. Default: 3600.
     #[schemars(with = "Option<f64>")]
     wait_s: Option<Spanned<f64>>,
     /// With `slurm`: how nodes are measured that the gate has drained. Default: `reservation`.
-    #[schemars(with = "Option<WhenDrained>")]
+    #[schemars(with = "Option<DrainedNodePolicy>")]
     drained: Option<Spanned<DrainedNodePolicy>>,
     /// With `slurm`: `srun`, with words in front where it is reached through something. Default: the
     /// one beside `scontrol`.
@@ -120,7 +115,7 @@ pub struct LauncherSection {
     #[schemars(with = "Option<Vec<String>>")]
     node_srun: Option<Spanned<Vec<String>>>,
     /// With `kubernetes`: the pods through which nodes are measured. Absent elsewhere.
-    #[schemars(with = "Option<kubernetes::Section>")]
+    #[schemars(with = "Option<kubernetes::LauncherKubernetesSection>")]
     kubernetes: Option<Spanned<kubernetes::LauncherKubernetesSection>>,
 }
 
@@ -260,7 +255,8 @@ pub fn parse_launcher(
         LauncherKind::Slurm => Launcher::Slurm(Box::new(section.into_slurm(scontrol)?)),
         LauncherKind::Kubernetes => {
             let said = section.kubernetes.map(|said| (said.span().start, said.into_inner()));
-            let (at, said) = said.unwrap_or_else(|| (at, kubernetes::LauncherKubernetesSection::default()));
+            let (at, said) =
+                said.unwrap_or_else(|| (at, kubernetes::LauncherKubernetesSection::default()));
             Launcher::Kubernetes(Box::new(said.into_kubernetes(at, base)?))
         }
         LauncherKind::Replay => {
@@ -363,7 +359,10 @@ fn parse_name(key: &str, value: Option<&Spanned<String>>) -> Result<Option<Strin
 }
 
 /// The words of a program.
-fn parse_argv(key: &str, value: Option<Spanned<Vec<String>>>) -> Result<Option<Vec<String>>, ConfigMistake> {
+fn parse_argv(
+    key: &str,
+    value: Option<Spanned<Vec<String>>>,
+) -> Result<Option<Vec<String>>, ConfigMistake> {
     let Some(value) = value else { return Ok(None) };
     if value.get_ref().first().is_none_or(String::is_empty) {
         let message = format!("{key} is empty, expected words such as [\"{key}\"]");

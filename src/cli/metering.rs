@@ -2,8 +2,7 @@
 //!
 //! Checks what a person wrote and opens nothing.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;

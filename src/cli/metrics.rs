@@ -3,34 +3,25 @@
 //!
 //! Opens records; what the numbers mean is said in `report::metrics`.
 
-use std::fs;
-use std::io;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use super::Globals;
 use super::afterwards::FinishedRun;
-use super::config;
 use super::config::Config;
-use super::exit;
 use super::failure::CommandError;
-use super::metering;
-use super::stdout;
 use super::stdout::note;
-use control::gate::shown;
+use super::{Globals, config, exit, metering, stdout};
 use control::gate::shown::Sources;
-use control::gate::stamp;
+use control::gate::{shown, stamp};
 use control::store::file;
-use control::store::folder::Folder;
-use control::store::folder::parent;
+use control::store::folder::{Folder, parent};
 use control::store::history::Alarms;
 use control::store::latest::Latest;
 use engine::report::metrics;
-use engine::report::metrics::MetricsState;
 use engine::report::metrics::levels::compute_levels;
-use engine::report::metrics::exposition;
+use engine::report::metrics::{MetricsState, exposition};
 
 /// Show the state of nodes, runs and the gate as Prometheus takes it: the newest verdict of each
 /// node, its worst ratios, its certificate, the last run of each profile, budgets, the breaker.
@@ -81,7 +72,9 @@ pub fn run(args: &MetricsArgs, globals: &Globals) -> anyhow::Result<u8> {
         (Some(file), _) => write_textfile(file, &exposition::render_classic(&families))
             .map_err(|error| CommandError::Environment(format!("{}: {error}", file.display())))?,
         (None, MetricsFormat::Text) => stdout::write_text(&exposition::render_classic(&families))?,
-        (None, MetricsFormat::Openmetrics) => stdout::write_text(&exposition::render_openmetrics(families))?,
+        (None, MetricsFormat::Openmetrics) => {
+            stdout::write_text(&exposition::render_openmetrics(families))?
+        }
     }
     Ok(exit::PASS)
 }

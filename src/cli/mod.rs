@@ -77,8 +77,7 @@ pub mod watching;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::Parser;
-use clap::Subcommand;
+use clap::{Parser, Subcommand};
 
 use failure::CommandError;
 use plan::Profile;

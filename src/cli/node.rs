@@ -4,28 +4,16 @@
 use std::io::BufReader;
 use std::path::PathBuf;
 
-use super::Globals;
-use super::exit;
-use super::node_attach;
-use super::node_attach::AttachArgs;
-use super::node_attach::WaitArgs;
-use super::node_facts;
-use super::node_facts::DriverArgs;
-use super::node_facts::FactsArgs;
-use super::node_library;
+use super::node_attach::{AttachArgs, WaitArgs};
+use super::node_facts::{DriverArgs, FactsArgs};
 use super::node_library::LibraryArgs;
-use super::node_probe;
-use super::node_probe::ProbeArgs;
-use super::node_probe::children;
 use super::node_probe::children::ChildArgs;
-use super::node_token;
-use super::sim;
+use super::node_probe::{ProbeArgs, children};
 use super::stdout::note;
-use node::exec::guard;
-use node::exec::self_exe;
+use super::{Globals, exit, node_attach, node_facts, node_library, node_probe, node_token, sim};
+use node::exec::{guard, self_exe};
 use node::worker;
-use node::worker::WorkerEnd;
-use node::worker::WorkerSetup;
+use node::worker::{WorkerEnd, WorkerSetup};
 
 /// What runs on the nodes: their account of themselves, workers, native probes.
 #[derive(Debug, clap::Args)]

@@ -11,22 +11,17 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::Api;
-use kube::api::AttachParams;
-use kube::api::AttachedProcess;
+use kube::api::{AttachParams, AttachedProcess};
 use kube::client::UpgradeConnectionError;
-use tokio::io::AsyncRead;
-use tokio::io::AsyncReadExt;
-use tokio::io::AsyncWrite;
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::exit;
 use super::stdout::note;
 use control::launch::UNREACHED_EXIT_CODE;
 use control::launch::kubernetes::CONTAINER;
-use control::sources::kubernetes::KubernetesClientConfig as Server;
-use control::sources::kubernetes::connection;
 use control::sources::kubernetes::connection::ResponseReadLimit;
+use control::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use model::text::clean;
 
 /// Bytes that are on their way at most, in either direction.

@@ -1,23 +1,19 @@
 //! `fabricgate node facts`: what this machine says of itself.
 
 use std::io::BufWriter;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::exit;
 use super::failure::CommandError;
-use super::show;
-use super::stdout;
+use super::{exit, show, stdout};
 use control::launch::SIM_VARIABLE;
 use engine::report::node_facts;
 use node::exec::self_exe;
 use node::facts;
-use node::facts::FactsRequest;
-use node::facts::driver;
 use node::facts::gpu_library::GpuLibrary;
-use node::facts::nvml::NvmlLibrary;
 use node::facts::library_record::RecordingLibrary;
+use node::facts::nvml::NvmlLibrary;
+use node::facts::{FactsRequest, driver};
 
 /// Say what this machine is: GPUs, fabric, links, NICs, IMEX.
 ///

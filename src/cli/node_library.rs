@@ -11,7 +11,7 @@ use node::doctor::library_check::ProbeLibrary;
 #[derive(Debug, clap::Args)]
 pub struct LibraryArgs {
     /// Which.
-    #[arg(value_parser = which)]
+    #[arg(value_parser = parse_library)]
     library: ProbeLibrary,
     /// The library, where it is not the one that the system finds.
     path: Option<PathBuf>,
@@ -24,6 +24,11 @@ fn parse_library(word: &str) -> Result<ProbeLibrary, String> {
 /// Asks it.
 pub fn run(args: &LibraryArgs) -> anyhow::Result<u8> {
     let (mut out, mut progress) = (std::io::stdout().lock(), std::io::stderr());
-    library_check::write_library_report(args.library, args.path.as_deref(), &mut out, &mut progress)?;
+    library_check::write_library_report(
+        args.library,
+        args.path.as_deref(),
+        &mut out,
+        &mut progress,
+    )?;
     Ok(exit::PASS)
 }

@@ -5,25 +5,20 @@
 //! The token is printed for the client that started this, and kept in a file that only
 //! its owner reads, for as long as it lasts.
 
-use std::fs;
-use std::io;
 use std::io::Write;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use kube::core::Request;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::time::timeout;
 
-use super::exit;
 use super::failure::CommandError;
-use super::stdout;
 use super::stdout::note;
-use control::sources::kubernetes::KubernetesClientConfig as Server;
-use control::sources::kubernetes::connection;
+use super::{exit, stdout};
 use control::sources::kubernetes::connection::ResponseReadLimit;
+use control::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use control::store::folder::parent;
 use control::sweep;
 
@@ -127,14 +122,8 @@ async fn request_token(args: &TokenArgs) -> Result<Value, String> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use wiremock::Mock;
-    use wiremock::MockServer;
-    use wiremock::ResponseTemplate;
-    use wiremock::matchers::any;
-    use wiremock::matchers::body_partial_json;
-    use wiremock::matchers::header;
-    use wiremock::matchers::method;
-    use wiremock::matchers::path;
+    use wiremock::matchers::{any, body_partial_json, header, method, path};
+    use wiremock::{Mock, MockServer, ResponseTemplate};
 
     use super::*;
 

@@ -7,30 +7,21 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::Globals;
 use super::afterwards::FinishedRun;
-use super::config;
 use super::config::Config;
-use super::exit;
 use super::failure::CommandError;
-use super::stdout;
 use super::stdout::note;
+use super::{Globals, config, exit, stdout};
 use control::gate::stamp;
-use control::notify::NotifyTargetKind;
-use control::notify::NotifySettings;
-use control::notify::NotifyTarget;
-use control::notify::NotifyRequest;
-use control::notify::build_body;
-use control::notify::state::NotifyStateStore;
 use control::notify::secret::SecretSource;
-use control::notify::delivery;
-use control::notify::send_notices;
-use engine::report::notice::NoticeEvent;
-use engine::report::notice::NoticeItem;
-use engine::report::notice::message::MessageContext;
+use control::notify::state::NotifyStateStore;
+use control::notify::{
+    NotifyRequest, NotifySettings, NotifyTarget, NotifyTargetKind, build_body, delivery,
+    send_notices,
+};
 use engine::report::notice::changes::NoticeChanges;
-use engine::report::notice::occasion_from_run;
-use engine::report::notice::occasion_from_state;
+use engine::report::notice::message::MessageContext;
+use engine::report::notice::{NoticeEvent, NoticeItem, occasion_from_run, occasion_from_state};
 
 /// Tell the receivers of the configuration's [notify] something.
 #[derive(Debug, clap::Args)]
@@ -129,7 +120,12 @@ impl NotifyTestResult {
     }
 }
 
-fn send_test(targets: &[&NotifyTarget], notify: &NotifySettings, dry_run: bool, json: bool) -> anyhow::Result<u8> {
+fn send_test(
+    targets: &[&NotifyTarget],
+    notify: &NotifySettings,
+    dry_run: bool,
+    json: bool,
+) -> anyhow::Result<u8> {
     let now = stamp::stamp();
     let about = MessageContext {
         site: notify.site.as_deref(),
@@ -154,7 +150,8 @@ fn send_test(targets: &[&NotifyTarget], notify: &NotifySettings, dry_run: bool, 
         let payload = build_body(target.kind, &news, &about, &now, notify);
         let name = &target.name;
         if dry_run {
-            answers.push(NotifyTestResult { payload: Some(payload), ..NotifyTestResult::new(target) });
+            answers
+                .push(NotifyTestResult { payload: Some(payload), ..NotifyTestResult::new(target) });
             continue;
         }
         let sent = runtime.block_on(async {
@@ -229,14 +226,24 @@ pub fn send_notifications(ended: &FinishedRun<'_>) {
         return;
     }
     let shown = std::path::absolute(ended.folder).unwrap_or_else(|_| ended.folder.to_owned());
-    let mut occasion = occasion_from_run(ended.run, ended.action_plan, &shown.display().to_string(), ended.partial);
+    let mut occasion = occasion_from_run(
+        ended.run,
+        ended.action_plan,
+        &shown.display().to_string(),
+        ended.partial,
+    );
     occasion.limit_to_known(ended.run, ended.state());
     let state = occasion_from_state(ended.state());
     occasion.items.extend(state.items);
     occasion.healthy.extend(state.healthy);
     occasion.whole.extend(state.whole);
     let now = stamp::stamp();
-    let telling = NotifyRequest { settings: notify, occasion: &occasion, now: &now, seed: super::random_number() };
+    let telling = NotifyRequest {
+        settings: notify,
+        occasion: &occasion,
+        now: &now,
+        seed: super::random_number(),
+    };
     let notes = match super::build_runtime() {
         Ok(runtime) => runtime.block_on(send_notices(&telling, &notification_store(ended.config))),
         Err(error) => vec![error.to_string()],

@@ -4,21 +4,16 @@
 //! when somebody is told.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::ConfigMistake;
-use super::config::parse_duration;
-use control::notify::NotifyTargetKind;
-use control::notify::NotifySettings;
-use control::notify::NotifyTarget;
-use control::notify::secret::Secret;
-use control::notify::secret::SecretSource;
+use super::config::{ConfigMistake, parse_duration};
+use control::notify::secret::{Secret, SecretSource};
+use control::notify::{NotifySettings, NotifyTarget, NotifyTargetKind};
 use engine::report::notice::NoticeEvent;
 use node::exec;
 
@@ -50,7 +45,7 @@ pub struct NotifySection {
     #[schemars(with = "Option<f64>")]
     stands_h: Option<Spanned<f64>>,
     /// The receivers, each as `[[notify.target]]`. Without one, nobody is told.
-    #[schemars(with = "Vec<Receiver>")]
+    #[schemars(with = "Vec<NotifyTargetSection>")]
     target: Vec<Spanned<NotifyTargetSection>>,
 }
 
@@ -133,7 +128,11 @@ pub fn parse_notify(section: NotifySection, base: &Path) -> Result<NotifySetting
     Ok(NotifySettings { site: section.site, targets, within, resolve_after: stands })
 }
 
-fn parse_target(receiver: NotifyTargetSection, at: usize, base: &Path) -> Result<NotifyTarget, ConfigMistake> {
+fn parse_target(
+    receiver: NotifyTargetSection,
+    at: usize,
+    base: &Path,
+) -> Result<NotifyTarget, ConfigMistake> {
     let name = receiver.name.into_inner();
     if name.is_empty() || name.contains(char::is_control) {
         return Err((at, format!("name {name:?}, expected a word")));
@@ -170,7 +169,8 @@ fn parse_target(receiver: NotifyTargetSection, at: usize, base: &Path) -> Result
         NotifySectionKind::Alertmanager => NotifyTargetKind::Alertmanager,
     };
     let usual = || NoticeEvent::ALL.into_iter().filter(|it| *it != NoticeEvent::Unknown).collect();
-    let mut on: BTreeSet<NoticeEvent> = receiver.on.map_or_else(usual, |on| on.into_iter().collect());
+    let mut on: BTreeSet<NoticeEvent> =
+        receiver.on.map_or_else(usual, |on| on.into_iter().collect());
     if kind == NotifyTargetKind::Alertmanager {
         // An alert that nobody ends would be shown for days after its repair.
         on.insert(NoticeEvent::PassAgain);
@@ -191,7 +191,12 @@ fn parse_target(receiver: NotifyTargetSection, at: usize, base: &Path) -> Result
     })
 }
 
-fn parse_bounded_seconds(key: &str, value: &Spanned<f64>, least: f64, most: f64) -> Result<Duration, ConfigMistake> {
+fn parse_bounded_seconds(
+    key: &str,
+    value: &Spanned<f64>,
+    least: f64,
+    most: f64,
+) -> Result<Duration, ConfigMistake> {
     if !(least..=most).contains(value.get_ref()) {
         let text = format!("{key} {}, expected {least} to {most} seconds", value.get_ref());
         return Err((value.span().start, text));
@@ -204,7 +209,8 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<NotifySettings, String> {
-        let section: NotifySection = toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        let section: NotifySection =
+            toml::from_str(text).map_err(|error| error.message().to_owned())?;
         parse_notify(section, Path::new("/etc")).map_err(|(_, message)| message)
     }
 

@@ -1,8 +1,7 @@
 //! Files that a person names for an answer. Each is opened before anything is measured,
 //! and takes the place of what was there only when it is whole; `-` is standard output.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::failure::CommandError;
 use super::stdout;
@@ -40,7 +39,10 @@ impl OutputFile {
         match path.metadata() {
             Ok(meta) if meta.is_dir() => Err(failed(&"it is a folder")),
             Ok(meta) if !meta.is_file() => of(OutputTarget::Special),
-            _ => Beside::open(path).map_err(|error| failed(&error)).map(OutputTarget::File).and_then(of),
+            _ => Beside::open(path)
+                .map_err(|error| failed(&error))
+                .map(OutputTarget::File)
+                .and_then(of),
         }
     }
 

@@ -2,16 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::exit;
-use super::show;
-use super::stdout;
 use super::stdout::note;
+use super::{exit, show, stdout};
 use control::sources::input_file;
 use engine::report::tool_output::render;
-use model::parse_output::ParseDocument;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseDocument, ParseOutput};
 use readers::outputs;
 
 /// Read tool outputs and print what they say; judge nothing.
@@ -39,8 +34,10 @@ pub fn run(args: &ParseArgs, json: bool) -> anyhow::Result<u8> {
             Err(error) => {
                 note(&error.to_string());
                 code = exit::ENVIRONMENT;
-                let problem =
-                    OutputProblem::new(OutputProblemKind::Unrecognised, format!("cannot be read: {error}"));
+                let problem = OutputProblem::new(
+                    OutputProblemKind::Unrecognised,
+                    format!("cannot be read: {error}"),
+                );
                 ParseOutput { problems: vec![problem], ..ParseOutput::default() }
             }
         };

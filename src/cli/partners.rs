@@ -3,33 +3,26 @@
 //!
 //! Who is cleared, run folders and certificates say; which of them, `plan::partners`.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::auditing;
 use super::config::Config;
 use super::earlier::PastRuns;
 use super::failure::CommandError;
-use super::plan;
-use super::plan::PlanScope;
-use super::plan::NodeSelectionArgs;
+use super::plan::{NodeSelectionArgs, PlanScope};
 use super::stdout::note;
+use super::{auditing, plan};
 use control::gate::certificates;
 use control::store::signing::Trust;
 use control::sweep;
 use engine::judge;
 use engine::plan::partners as choosing;
-use engine::plan::partners::PartnerCandidates;
-use engine::plan::partners::PartnerDemand;
+use engine::plan::partners::{PartnerCandidates, PartnerDemand};
 use engine::policy::certificate;
 use engine::thresholds::PlatformCatalogue;
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
+use model::claims::{ClaimedDomain, Claims};
 use model::hostlist;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::id::{DomainName, NodeName};
+use model::verdict::{Outcome, Verdicts};
 
 /// How far repeated readings of a copy between nodes scatter, as a share of the rate, where
 /// nothing disturbs them.
@@ -67,7 +60,10 @@ pub(super) fn choose_partners(
 }
 
 /// Partners are measured for the sake of others: where none of those is left, nothing is.
-pub(super) fn check_named_left(claims: &Claims, named: &BTreeSet<NodeName>) -> Result<(), CommandError> {
+pub(super) fn check_named_left(
+    claims: &Claims,
+    named: &BTreeSet<NodeName>,
+) -> Result<(), CommandError> {
     let is_left = |node: &NodeName| claims.domain_of(node).is_some();
     match named.is_empty() || named.iter().any(is_left) {
         true => Ok(()),
@@ -114,7 +110,11 @@ struct PartnerNodes {
     missing: Vec<String>,
 }
 
-fn describe_partners(partners: &PartnerNodes, named: &BTreeSet<NodeName>, readings: u32) -> Vec<String> {
+fn describe_partners(
+    partners: &PartnerNodes,
+    named: &BTreeSet<NodeName>,
+    readings: u32,
+) -> Vec<String> {
     let fold = |cleared: bool| {
         let nodes = partners.nodes.iter().filter(|(_, it)| **it == cleared);
         hostlist::fold(nodes.map(|(node, _)| node.as_str()))

@@ -4,8 +4,7 @@
 use super::acting;
 use super::config::Config;
 use super::failure::CommandError;
-use control::gate::journal;
-use control::gate::stamp;
+use control::gate::{journal, stamp};
 use engine::policy::pause;
 use model::journal::JournalEvent;
 use model::time_format::format_rfc3339;

@@ -5,22 +5,15 @@
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
-use super::Globals;
-use super::exit;
-use super::export;
 use super::export::MapTrustArgs;
 use super::failure::CommandError;
-use super::runs;
-use super::stdout;
+use super::{Globals, exit, export, runs, stdout};
 use engine::place;
-use engine::place::PlacementRequest;
-use engine::place::PlacementChoice;
-use engine::place::PlacementLevel;
-use engine::place::PlacementPart;
-use engine::place::Placement;
-use engine::place::PlacementError;
-use engine::place::PlacementRule;
 use engine::place::strength_matrix::StrengthScale;
+use engine::place::{
+    Placement, PlacementChoice, PlacementError, PlacementLevel, PlacementPart, PlacementRequest,
+    PlacementRule,
+};
 use engine::report::plain_text::to_plain;
 use model::id::NodeName;
 
@@ -75,7 +68,10 @@ enum PlaceStrategyArg {
 /// Runs the command. A choice is no verdict: the exit code says only whether one
 /// could be made.
 pub fn run(args: &PlaceArgs, globals: &Globals) -> anyhow::Result<u8> {
-    let map = export::open_verified_map(&runs::find_run(&args.run, globals.config.as_deref())?, args.trust)?;
+    let map = export::open_verified_map(
+        &runs::find_run(&args.run, globals.config.as_deref())?,
+        args.trust,
+    )?;
     let level = match (args.level, &args.node) {
         (Some(PlaceLevelArg::Gpu), _) | (None, Some(_)) => PlacementLevel::Gpu,
         (Some(PlaceLevelArg::Node), _) | (None, None) => PlacementLevel::Node,
@@ -94,7 +90,9 @@ pub fn run(args: &PlaceArgs, globals: &Globals) -> anyhow::Result<u8> {
     };
     let placement = place::choose_placement(&map, &asked).map_err(|error| match error {
         PlacementError::InvalidRequest(why) => CommandError::Usage(to_plain(&why).into_owned()),
-        PlacementError::TooFew(why) => CommandError::Usage(format!("-k {}: {}", args.count, to_plain(&why))),
+        PlacementError::TooFew(why) => {
+            CommandError::Usage(format!("-k {}: {}", args.count, to_plain(&why)))
+        }
     })?;
     if globals.json {
         stdout::write_json(&placement)?;
@@ -137,7 +135,8 @@ fn render_placement(placement: &Placement) -> String {
         );
     }
     for excluded in &placement.excluded {
-        let _ = writeln!(text, "left out: {}: {}", to_plain(&excluded.part), to_plain(&excluded.why));
+        let _ =
+            writeln!(text, "left out: {}: {}", to_plain(&excluded.part), to_plain(&excluded.why));
     }
     text
 }

@@ -3,32 +3,18 @@
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-use super::Globals;
-use super::auditing;
-use super::config;
 use super::config::Config;
 use super::earlier::PastRuns;
-use super::exit;
-use super::expectations;
 use super::failure::CommandError;
-use super::partners;
-use super::stdout;
+use super::{Globals, auditing, config, exit, expectations, partners, stdout};
 use engine::plan;
-use engine::plan::Plan;
-use engine::plan::PlanRound;
-use engine::plan::PlanStep;
-use engine::plan::cost;
-use engine::thresholds::PlatformCatalogue;
-use engine::thresholds::Platform;
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
-use model::hostlist;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::probe::Probe;
-use model::probe::ProbeScope;
+use engine::plan::{Plan, PlanRound, PlanStep, cost};
+use engine::thresholds::{Platform, PlatformCatalogue};
+use model::claims::{ClaimedDomain, Claims};
+use model::id::{DomainName, NodeName};
+use model::probe::{Probe, ProbeScope};
 pub use model::profile::Profile;
-use model::shell_quote;
+use model::{hostlist, shell_quote};
 use readers::probe_catalog::ProbeCatalog;
 
 /// Show what would be measured, where, and what it costs; run nothing.
@@ -109,7 +95,10 @@ pub struct PlanScope {
 }
 
 /// The claimed nodes among `nodes`, or all where none is named.
-pub fn select_nodes(fleet: Claims, selection: &NodeSelectionArgs) -> Result<PlanScope, CommandError> {
+pub fn select_nodes(
+    fleet: Claims,
+    selection: &NodeSelectionArgs,
+) -> Result<PlanScope, CommandError> {
     let nodes = &selection.nodes;
     if nodes.is_empty() {
         return Ok(PlanScope { claims: fleet.clone(), fleet, named: BTreeSet::new() });
@@ -220,10 +209,12 @@ pub fn run(args: &PlanArgs, globals: &Globals) -> anyhow::Result<u8> {
         true => PastRuns::default(),
         false => PastRuns::read(&config, None),
     };
-    let mut chosen = partners::choose_partners(&config, &in_force.catalogue, fleet, &args.selection, &past)?;
+    let mut chosen =
+        partners::choose_partners(&config, &in_force.catalogue, fleet, &args.selection, &past)?;
     if args.profile.0 == Profile::Audit {
         let budget = args.audit.budget(config.audit, !args.selection.nodes.is_empty())?;
-        chosen = auditing::select_audit_nodes(&config, &in_force.catalogue, chosen, budget, args.seed)?;
+        chosen =
+            auditing::select_audit_nodes(&config, &in_force.catalogue, chosen, budget, args.seed)?;
         if chosen.claims.domains.is_empty() {
             stdout::note("nobody can be measured now, so nothing is planned");
             return Ok(exit::INCONCLUSIVE);
@@ -287,7 +278,13 @@ fn render_plan(plan: &Plan, catalog: &ProbeCatalog, with_rounds: bool) -> String
 }
 
 /// One probe in one stage.
-fn write_stage(text: &mut String, plan: &Plan, catalog: &ProbeCatalog, rounds: &[PlanRound], first: &PlanStep) {
+fn write_stage(
+    text: &mut String,
+    plan: &Plan,
+    catalog: &ProbeCatalog,
+    rounds: &[PlanRound],
+    first: &PlanStep,
+) {
     let steps = || rounds.iter().flat_map(|round| &round.steps);
     let disturbs = catalog.get(&first.probe).map_or("unknown", |probe| probe.disturbs.as_str());
     let readings = match (first.readings, first.most_readings) {
@@ -325,11 +322,19 @@ fn write_stage(text: &mut String, plan: &Plan, catalog: &ProbeCatalog, rounds: &
         let _ = writeln!(text, "    on every node that takes part");
     }
     if let Some(serve) = &first.serve {
-        let _ = writeln!(text, "    with, on the other node, {}", shell_quote::join_quoted(&serve.argv));
+        let _ = writeln!(
+            text,
+            "    with, on the other node, {}",
+            shell_quote::join_quoted(&serve.argv)
+        );
     }
     if let Some(otherwise) = &first.otherwise {
         let on = if otherwise.together { ", on every node" } else { "" };
-        let _ = writeln!(text, "    where that is missing{on}, {}", shell_quote::join_quoted(&otherwise.argv));
+        let _ = writeln!(
+            text,
+            "    where that is missing{on}, {}",
+            shell_quote::join_quoted(&otherwise.argv)
+        );
     }
 }
 
@@ -413,8 +418,11 @@ mod tests {
 
     #[test]
     fn a_part_of_a_fleet_keeps_the_part_of_its_leaves() {
-        let part =
-            NodeSelectionArgs { nodes: vec!["a[1-2]".to_owned()], with_domain: false, partners: None };
+        let part = NodeSelectionArgs {
+            nodes: vec!["a[1-2]".to_owned()],
+            with_domain: false,
+            partners: None,
+        };
         let chosen = select_nodes(claims(), &part).expect("claimed");
         assert_eq!((chosen.claims.domains.len(), chosen.claims.leaves.len()), (1, 1));
         assert_eq!(chosen.claims.leaves[0].nodes.len(), 2);
@@ -422,7 +430,8 @@ mod tests {
     }
     #[test]
     fn a_node_is_measured_with_the_rest_of_its_domain_where_asked_for() {
-        let whole = NodeSelectionArgs { nodes: vec!["a3".to_owned()], with_domain: true, partners: None };
+        let whole =
+            NodeSelectionArgs { nodes: vec!["a3".to_owned()], with_domain: true, partners: None };
         let chosen = select_nodes(claims(), &whole).expect("claimed");
         assert_eq!(chosen.claims.domains.len(), 1);
         assert_eq!(chosen.claims.domains[0].nodes.len(), 4);

@@ -6,18 +6,12 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Globals;
-use super::config;
-use super::exit;
 use super::failure::CommandError;
-use super::stdout;
 use super::stdout::note;
-use model::probe::ProbeGranularity;
-use model::probe::PROBES_FORMAT;
-use model::probe::Probe;
-use model::probe::ProbeScope;
-use model::probe::ProbesDocument;
-use model::probe::ReadySignal;
+use super::{Globals, config, exit, stdout};
+use model::probe::{
+    PROBES_FORMAT, Probe, ProbeGranularity, ProbeScope, ProbesDocument, ReadySignal,
+};
 use model::shell_quote;
 use readers::probe_catalog;
 use readers::probe_catalog::ProbeCatalog;
@@ -190,7 +184,10 @@ fn render_probe(probe: &Probe) -> String {
     if let Some(otherwise) = &probe.otherwise {
         let on = if otherwise.together { " (on every node)" } else { "" };
         let parser = otherwise.parser;
-        line("otherwise", format!("{}{on}, read as {parser}", shell_quote::join_quoted(&otherwise.argv)));
+        line(
+            "otherwise",
+            format!("{}{on}, read as {parser}", shell_quote::join_quoted(&otherwise.argv)),
+        );
     }
     line("read as", probe.parser.to_string());
     let scope = match (probe.scope, probe.grain) {

@@ -6,20 +6,14 @@ mod before;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use super::Globals;
 use super::config::Config;
 use super::earlier::PastRuns;
-use super::exit;
 use super::failure::CommandError;
-use super::partners;
-use super::plan;
-use super::plan::PlanScope;
-use super::plan::Profile;
-use super::runs;
+use super::plan::{PlanScope, Profile};
 use super::show::RepairComparison;
 use super::stdout::note;
-use super::sweep;
 use super::sweep::SweepOutput;
+use super::{Globals, exit, partners, plan, runs, sweep};
 use before::PriorRun;
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
@@ -54,13 +48,16 @@ pub fn run(args: &RecertifyArgs, globals: &Globals) -> anyhow::Result<u8> {
     }
     // An hour of measuring must not end with "that run cannot be read".
     let named_before = match &args.before {
-        Some(path) => Some(before::read_named_run(&runs::find_run(path, globals.config.as_deref())?)?),
+        Some(path) => {
+            Some(before::read_named_run(&runs::find_run(path, globals.config.as_deref())?)?)
+        }
         None => None,
     };
     let mut past = PastRuns::default();
     let mut named: BTreeSet<NodeName> = BTreeSet::new();
     let mut choosing = |config: &mut Config, catalogue: &PlatformCatalogue, fleet: Claims| {
-        let (chosen, of_past) = select_nodes(args, (config, catalogue), fleet, named_before.as_ref())?;
+        let (chosen, of_past) =
+            select_nodes(args, (config, catalogue), fleet, named_before.as_ref())?;
         past = of_past;
         named.clone_from(&chosen.named);
         Ok(chosen)

@@ -3,15 +3,10 @@
 
 use std::path::PathBuf;
 
-use super::Globals;
-use super::expectations;
 use super::history_arg::EarlierRunsArgs;
-use super::judge;
-use super::runs;
-use super::show;
 use super::stdout::note;
-use super::stored;
 use super::thresholds::Overrides;
+use super::{Globals, expectations, judge, runs, show, stored};
 use control::store::State;
 
 /// Read and judge a stored run again with today's expectations.

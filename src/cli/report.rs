@@ -2,17 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::Globals;
-use super::beside;
-use super::bundling;
-use super::exit;
 use super::failure::CommandError;
 use super::output::OutputFile;
-use super::runs;
-use super::show;
 use super::show::ReportFormat;
-use super::stdout;
-use super::stored;
+use super::{Globals, beside, bundling, exit, runs, show, stdout, stored};
 
 /// Show a stored run again, in any form.
 ///
@@ -66,9 +59,10 @@ pub fn run(args: &ReportArgs, globals: &Globals) -> anyhow::Result<u8> {
     let format = match (globals.json, args.format) {
         (true, None | Some(ReportFormat::Json)) => ReportFormat::Json,
         (true, Some(_)) => {
-            return Err(
-                CommandError::usage("--format: --json means json, expected one of the two").into()
-            );
+            return Err(CommandError::usage(
+                "--format: --json means json, expected one of the two",
+            )
+            .into());
         }
         (false, format) => format.unwrap_or(ReportFormat::Terminal),
     };
@@ -81,13 +75,17 @@ pub fn run(args: &ReportArgs, globals: &Globals) -> anyhow::Result<u8> {
     let stored = stored::open_run(&folder)?;
     let run = stored::read_run(&stored)?;
     let bytes = match format {
-        ReportFormat::Html => beside::render_comparison_page(&run, &stored, &folder, before.as_deref(), globals)?,
+        ReportFormat::Html => {
+            beside::render_comparison_page(&run, &stored, &folder, before.as_deref(), globals)?
+        }
         _ => show::render_with_repair(&run, format, beside::read_repair(&folder).as_ref())?,
     };
     match output {
         Some(output) => output.write(&bytes)?,
         None if format == ReportFormat::Json => stdout::write_document(&bytes)?,
-        None if format == ReportFormat::Terminal => stdout::write_text(&String::from_utf8_lossy(&bytes))?,
+        None if format == ReportFormat::Terminal => {
+            stdout::write_text(&String::from_utf8_lossy(&bytes))?
+        }
         None => stdout::write_bytes(&bytes)?,
     }
     Ok(exit::PASS)

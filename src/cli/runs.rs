@@ -3,23 +3,17 @@
 //!
 //! Reads `run_dir`. What is there by the name that was given is taken as it is.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::config;
 use super::failure::CommandError;
 use super::stdout::note;
-use control::store::RUN_FORMAT;
-use control::store::RunRecord;
-use control::store::State;
-use control::store::file;
-use control::store::stored::json;
-use control::store::stored::runs_in;
+use control::store::stored::{json, runs_in};
+use control::store::{RUN_FORMAT, RunRecord, State, file};
 use engine::policy::drain_reason;
 use engine::policy::drain_reason::OwnReason;
 use model::id::NodeName;
-use model::verdict::VERDICTS_FORMAT;
-use model::verdict::Verdicts;
+use model::verdict::{VERDICTS_FORMAT, Verdicts};
 
 /// The newest run.
 const LATEST: &str = "latest";
@@ -45,7 +39,8 @@ pub fn find_run(named: &Path, config: Option<&Path>) -> Result<PathBuf, CommandE
     }
     let is_name = named.components().count() == 1;
     // Without a configuration that can be read, a folder that is missing is all there is to tell.
-    let found = is_name.then(|| find_runs_folder(config).ok().map(|runs| runs.join(named))).flatten();
+    let found =
+        is_name.then(|| find_runs_folder(config).ok().map(|runs| runs.join(named))).flatten();
     Ok(found.filter(|it| it.join(file::RUN).is_file()).unwrap_or_else(|| named.to_owned()))
 }
 

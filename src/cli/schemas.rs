@@ -10,50 +10,23 @@ use std::path::Path;
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 
-use super::bundling;
-use super::configuration::check;
-use super::configuration::keys;
-use super::explain;
-use super::export;
-use super::gate;
+use super::configuration::{check, keys};
 use super::history::prune;
-use super::notify;
-use super::probes;
-use super::show;
-use super::sim;
 use super::thresholds::measured;
+use super::{bundling, explain, export, gate, notify, probes, show, sim};
 use control::gate::watch::state;
 use control::store;
 use engine::export::documents;
-use engine::place;
-use engine::plan;
-use engine::policy::capacity;
-use engine::policy::topology_proposal;
-use engine::report::bundle;
-use engine::report::gate as gate_report;
-use engine::report::gate_log;
+use engine::policy::{capacity, topology_proposal};
 use engine::report::metrics::levels;
-use engine::report::notice::message;
-use engine::report::notice::changes;
+use engine::report::notice::{changes, message};
+use engine::report::{bundle, gate as gate_report, gate_log};
 use engine::thresholds::Platform;
-use model::acceptance;
-use model::action;
-use model::certificate;
-use model::checkup;
-use model::collective;
-use model::comparison;
-use model::copy;
-use model::fabric_probe;
-use model::journal;
-use model::node_facts;
-use model::parse_output;
-use model::probe;
-use model::raw_result;
-use model::tcp;
-use model::trend;
-use model::verdict;
-use model::watch;
-use model::worker_protocol;
+use engine::{place, plan};
+use model::{
+    acceptance, action, certificate, checkup, collective, comparison, copy, fabric_probe, journal,
+    node_facts, parse_output, probe, raw_result, tcp, trend, verdict, watch, worker_protocol,
+};
 
 /// The schema of what is written for `T`, pinned to its format.
 fn schema_text<T: JsonSchema>(format: Option<&str>) -> String {
@@ -73,7 +46,7 @@ fn build_schemas() -> Vec<(&'static str, String)> {
     /// `name: Type, FORMAT;` of each.
     macro_rules! schemas {
         ($($name:literal: $type:ty, $format:expr;)*) => {
-            vec![$(($name, schema::<$type>(Some($format)))),*]
+            vec![$(($name, schema_text::<$type>(Some($format)))),*]
         };
     }
     let mut made = schemas! {

@@ -1,9 +1,7 @@
 //! Where reports are plugged in: a run in, bytes out, and where they go.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -12,18 +10,10 @@ use super::failure::CommandError;
 use super::output::OutputFile;
 use super::stdout;
 use control::store::file;
-use engine::report::TerminalStyle;
-use engine::report::actions;
-use engine::report::comparison;
-use engine::report::csv;
-use engine::report::html;
-use engine::report::json;
-use engine::report::junit;
-use engine::report::terminal;
+use engine::report::{TerminalStyle, actions, comparison, csv, html, json, junit, terminal};
 use model::action::ActionPlan;
 use model::comparison::RepairReport;
-use model::run::Run;
-use model::run::RunInfo;
+use model::run::{Run, RunInfo};
 use model::verdict::Verdicts;
 
 /// A form of a report.
@@ -180,7 +170,9 @@ pub fn render_with_repair(
                 None => text.into_bytes(),
             }
         }
-        ReportFormat::Html => render_page(run, &repaired.map(RepairComparison::page_context).unwrap_or_default())?,
+        ReportFormat::Html => {
+            render_page(run, &repaired.map(RepairComparison::page_context).unwrap_or_default())?
+        }
     })
 }
 
@@ -218,15 +210,21 @@ pub fn show_run(run: &Run, files: ReportFiles, as_json: bool) -> anyhow::Result<
     } else {
         stdout::write_text(&String::from_utf8_lossy(&render(run, ReportFormat::Terminal)?))?;
     }
-    self::write_files(run, files, None)
+    write_files(run, files, None)
 }
 
 /// Writes the files that were asked for, with what a repair changed; false where one could
 /// not be written.
-pub fn write_files(run: &Run, files: ReportFiles, repaired: Option<&RepairComparison>) -> anyhow::Result<bool> {
+pub fn write_files(
+    run: &Run,
+    files: ReportFiles,
+    repaired: Option<&RepairComparison>,
+) -> anyhow::Result<bool> {
     let ReportFiles { html, csv, junit } = files;
     let mut written = true;
-    for (output, format) in [(html, ReportFormat::Html), (csv, ReportFormat::Csv), (junit, ReportFormat::Junit)] {
+    for (output, format) in
+        [(html, ReportFormat::Html), (csv, ReportFormat::Csv), (junit, ReportFormat::Junit)]
+    {
         let Some(output) = output else { continue };
         written &= write_output(output, &render_with_repair(run, format, repaired)?);
     }

@@ -6,16 +6,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::Write;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Globals;
-use super::exit;
-use super::stdout;
 use super::stdout::note;
+use super::{Globals, exit, stdout};
 use control::launch::SIM_AGE_VARIABLE;
 use control::sources::input_file;
 use model::collective::CollectiveDocument;
@@ -23,19 +20,15 @@ use model::copy::CopyDocument;
 use model::hostlist;
 use model::worker_protocol::STEP_VARIABLE;
 use node::probes::copy;
-use sim::invocation::ToolInvocation;
 use sim::fabric::SimFabric;
 use sim::fault::BurnInAge;
-use sim::noise::NoiseKey;
-use sim::native_probes;
+use sim::invocation::ToolInvocation;
 use sim::native_probes::NativeProbeSite;
-use sim::recording;
+use sim::noise::NoiseKey;
 use sim::render::SimToolOutput;
 use sim::scenario::Scenario;
-use sim::tcp;
-use sim::tool_dispatch;
 use sim::tool_dispatch::SimToolReply;
-use sim::misbehaviour;
+use sim::{misbehaviour, native_probes, recording, tcp, tool_dispatch};
 
 /// The scenario that this process plays a part of.
 pub const SCENARIO: &str = "FABRICGATE_SIM";
@@ -167,7 +160,10 @@ fn record_scenario(args: &SimRecordArgs, json: bool) -> anyhow::Result<u8> {
     };
     let target = &args.directory;
     let Some(name) = target.file_name() else {
-        return print_usage_error(&format!("{}: expected a directory with a name", target.display()));
+        return print_usage_error(&format!(
+            "{}: expected a directory with a name",
+            target.display()
+        ));
     };
     let occupied = match fs::read_dir(target) {
         Ok(mut entries) => entries.next().is_some(),
@@ -175,7 +171,10 @@ fn record_scenario(args: &SimRecordArgs, json: bool) -> anyhow::Result<u8> {
         Err(error) => return print_usage_error(&format!("{}: {error}", target.display())),
     };
     if occupied && !args.force {
-        return print_usage_error(&format!("{}: is not empty; --force replaces it", target.display()));
+        return print_usage_error(&format!(
+            "{}: is not empty; --force replaces it",
+            target.display()
+        ));
     }
     // --force is for recordings, not for whatever a typo points at.
     if occupied && !target.join("claims.toml").is_file() {
@@ -254,7 +253,9 @@ fn print_claims(args: &SimClaimsArgs) -> anyhow::Result<u8> {
 pub fn answer_by_name() -> Option<anyhow::Result<u8>> {
     let mut words = std::env::args_os();
     let program = PathBuf::from(words.next()?);
-    let name = tool_dispatch::NAMES.iter().find(|name| program.file_name().is_some_and(|f| f == **name))?;
+    let name = tool_dispatch::NAMES
+        .iter()
+        .find(|name| program.file_name().is_some_and(|f| f == **name))?;
     let scenario = std::env::var_os(SCENARIO)?;
     let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
     let own: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
@@ -344,7 +345,8 @@ pub fn answer_tcp_probe(question: &SimTcpRequest<'_>) -> Option<anyhow::Result<u
     Some(match read_role()? {
         Err(code) => Ok(code),
         Ok((scenario, node)) => {
-            let ailing = tool_dispatch::node_misbehaviour(&scenario, &[&node], tool_dispatch::TCP_PROBE);
+            let ailing =
+                tool_dispatch::node_misbehaviour(&scenario, &[&node], tool_dispatch::TCP_PROBE);
             match (ailing, question.connect) {
                 (Some(reply), _) => perform_reply(reply),
                 (None, None) => serve_tcp(),
@@ -390,7 +392,8 @@ pub fn answer_collective_probe(
     nodes: &[String],
     environment: &BTreeMap<String, String>,
 ) -> Option<anyhow::Result<SimProbeAnswer<CollectiveDocument>>> {
-    let play = |place: &NativeProbeSite<'_>| native_probes::collective::build_document(place, asked);
+    let play =
+        |place: &NativeProbeSite<'_>| native_probes::collective::build_document(place, asked);
     answer_probe(tool_dispatch::COLLECTIVE_PROBE, nodes, gpus, environment, &play)
 }
 
@@ -497,7 +500,10 @@ fn answer_tool(args: &SimToolArgs) -> anyhow::Result<u8> {
     };
     let across = fabric.node(&args.node).is_err();
     if across && !fabric.claims.iter().any(|claim| claim.name == args.node) {
-        return print_usage_error(&format!("--node {}: no node or claimed domain of the scenario", args.node));
+        return print_usage_error(&format!(
+            "--node {}: no node or claimed domain of the scenario",
+            args.node
+        ));
     }
     let bench = ToolInvocation {
         scenario: &scenario,

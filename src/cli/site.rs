@@ -3,16 +3,11 @@
 
 use std::path::PathBuf;
 
-use super::Globals;
-use super::acting;
-use super::config;
 use super::config::Config;
-use super::expectations;
 use super::expectations::ActiveThresholds;
 use super::failure::CommandError;
-use super::pausing;
-use super::sweep::SweepArgs;
-use super::sweep::stored_scenario;
+use super::sweep::{SweepArgs, stored_scenario};
+use super::{Globals, acting, config, expectations, pausing};
 use control::store::stored::Stored;
 
 /// What a command measures with: the configuration and the expectations.
@@ -42,7 +37,11 @@ impl SweepSetup {
         globals: &Globals,
         scenario: PathBuf,
     ) -> Result<Self, CommandError> {
-        Self::from_config(config::SimulationArgs::from_scenario(scenario).open_config(globals.config.as_deref())?, args)
+        Self::from_config(
+            config::SimulationArgs::from_scenario(scenario)
+                .open_config(globals.config.as_deref())?,
+            args,
+        )
     }
 
     fn from_config(mut config: Config, args: &SweepArgs) -> Result<Self, CommandError> {

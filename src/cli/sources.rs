@@ -3,8 +3,7 @@
 //!
 //! Asks nobody; `asking` does.
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use schemars::JsonSchema;
@@ -30,7 +29,7 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
 pub struct SourcesSection {
     /// Families of sources, the one whose domains are measured first. Default: file, slurm,
     /// kubernetes, nodes, cabling, frameworks.
-    #[schemars(with = "Option<Vec<Family>>")]
+    #[schemars(with = "Option<Vec<SourceFamily>>")]
     order: Option<Spanned<Vec<SourceFamily>>>,
     /// GPUs that every node must have. Without it, nobody is held to a number.
     #[serde(deserialize_with = "limits::deserialize_gpus")]
@@ -152,7 +151,11 @@ impl Default for SourcesConfig {
 
 impl SourcesSection {
     /// Who is asked under this section, with these claims files before.
-    pub fn into_config(self, files: Vec<PathBuf>, base: &Path) -> Result<SourcesConfig, ConfigMistake> {
+    pub fn into_config(
+        self,
+        files: Vec<PathBuf>,
+        base: &Path,
+    ) -> Result<SourcesConfig, ConfigMistake> {
         let mut wanted = SourcesConfig {
             files,
             gpus_per_node: self.gpus_per_node,
@@ -272,10 +275,12 @@ impl SourcesConfig {
                     }
                 },
                 ("slurmrestd", Some(address)) => {
-                    check_address(address)
-                        .map_err(|said| CommandError::Usage(format!("--from slurmrestd: {said}")))?;
+                    check_address(address).map_err(|said| {
+                        CommandError::Usage(format!("--from slurmrestd: {said}"))
+                    })?;
                     let address = address.into();
-                    wanted.slurmrestd = Some(SlurmrestdSource { address, token_file: None, user: None });
+                    wanted.slurmrestd =
+                        Some(SlurmrestdSource { address, token_file: None, user: None });
                 }
                 ("kubernetes", context) => {
                     let known = configured.kubernetes.clone();
@@ -313,7 +318,8 @@ impl SourcesConfig {
     pub fn detect() -> Self {
         let mut wanted = Self::default();
         if path_lookup::find_program("scontrol", None).is_some() {
-            wanted.slurm = Some(SlurmClientConfig { limit: wanted.limit, ..SlurmClientConfig::default() });
+            wanted.slurm =
+                Some(SlurmClientConfig { limit: wanted.limit, ..SlurmClientConfig::default() });
         }
         let set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         let home = std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default();
@@ -322,7 +328,8 @@ impl SourcesConfig {
             || home.join(".kube/config").is_file()
         {
             let limit = wanted.limit;
-            wanted.kubernetes = Some(KubernetesClientConfig { kubeconfig: None, context: None, limit });
+            wanted.kubernetes =
+                Some(KubernetesClientConfig { kubeconfig: None, context: None, limit });
         }
         wanted
     }

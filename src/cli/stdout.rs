@@ -1,10 +1,8 @@
 //! Writing the answer of a command.
 
 use std::io;
-use std::io::BufWriter;
-use std::io::Write;
-use std::sync::atomic::AtomicU8;
-use std::sync::atomic::Ordering;
+use std::io::{BufWriter, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::Serialize;
 

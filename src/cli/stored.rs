@@ -8,24 +8,20 @@ use super::abreast::parallel_map;
 use super::expectations;
 use super::failure::CommandError;
 use super::stdout::note;
-use control::launch::Launcher;
-use control::launch::WorkerProgram;
-use control::store::RecordError;
-use control::store::State;
-use control::store::stored;
+use control::launch::{Launcher, WorkerProgram};
 use control::store::stored::Stored;
+use control::store::{RecordError, State, stored};
 use control::sweep;
 use control::sweep::judged::Judged;
 use control::sweep::outputs;
 use engine::judge::Judgement;
-use engine::plan::Plan;
-use engine::plan::PlanStep;
+use engine::plan::{Plan, PlanStep};
 use engine::policy::action_policy;
 use model::part_history::PartHistory;
 use model::raw_result::RawResult;
-use model::tool_recording::ToolRecording;
 use model::run::Run;
 use model::tool_call::ToolBackend;
+use model::tool_recording::ToolRecording;
 use sim::scenario_tools::ScenarioTools;
 
 /// Opens a run folder; tells people when the run did not come to its end.
@@ -113,14 +109,22 @@ pub fn rejudge_run(
     let coverage = sweep::coverage(&stored.plan, &stored.record.launcher, results);
     let record = &stored.record;
     let seen = sweep::run_seen(&record.info, &record.launcher, record.state == State::Complete);
-    let actions =
-        action_policy::propose_from_verdicts(&verdicts, &stored.claims, &record.policy, Some(coverage), &seen);
+    let actions = action_policy::propose_from_verdicts(
+        &verdicts,
+        &stored.claims,
+        &record.policy,
+        Some(coverage),
+        &seen,
+    );
     let info = stored.record.info.clone();
     Run { info, claims, cells, verdicts, actions: Some(actions) }
 }
 
 /// The stored raw outputs, read again, several at a time.
-pub fn reparse_outputs(stored: &Stored, results: &[RawResult]) -> Result<Vec<ToolRecording>, CommandError> {
+pub fn reparse_outputs(
+    stored: &Stored,
+    results: &[RawResult],
+) -> Result<Vec<ToolRecording>, CommandError> {
     let plans = || std::iter::once(&stored.plan).chain(&stored.confirm);
     let steps: BTreeMap<usize, &PlanStep> =
         plans().flat_map(Plan::steps).map(|step| (step.step, step)).collect();

@@ -2,62 +2,39 @@
 //! profile.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::Globals;
-use super::acting;
 use super::acting::GateRunInput;
-use super::afterwards::FinishedRun;
-use super::afterwards::run_hooks;
-use super::config;
+use super::afterwards::{FinishedRun, run_hooks};
 use super::config::Config;
 use super::earlier::PastRuns;
-use super::evicting;
-use super::exit;
 use super::expectations::ActiveThresholds;
 use super::failure::CommandError;
-use super::holding;
-use super::holding::NodeAllocation;
-use super::holding::WhenBusyArg;
-use super::judge;
-use super::partners;
-use super::plan;
-use super::plan::PlanBasis;
-use super::plan::PlanScope;
-use super::plan::Profile;
-use super::runs;
-use super::show;
+use super::holding::{NodeAllocation, WhenBusyArg};
+use super::plan::{PlanBasis, PlanScope, Profile};
 use super::show::RepairComparison;
 use super::site::SweepSetup;
-use super::stdout;
 use super::stdout::note;
-use super::stored;
 use super::tenancy::TenantExclusions;
+use super::{
+    Globals, acting, config, evicting, exit, holding, judge, partners, plan, runs, show, stdout,
+    stored,
+};
 use control::gate::stamp;
 use control::gate::turn::Turned;
-use control::launch::Launcher;
-use control::launch::WorkerProgram;
 use control::launch::held::HeldNodes;
-use control::store::State;
-use control::store::file;
+use control::launch::{Launcher, WorkerProgram};
 use control::store::id::run_id;
-use control::store::stored::Stored;
-use control::store::stored::is_simulated;
+use control::store::stored::{Stored, is_simulated};
+use control::store::{State, file};
 use control::sweep;
-use control::sweep::Place;
-use control::sweep::Progress;
-use control::sweep::Sweep;
-use control::sweep::SweepError;
-use engine::plan::Plan;
-use engine::plan::lint;
+use control::sweep::{Place, Progress, Sweep, SweepError};
+use engine::plan::{Plan, lint};
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
-use model::hostlist;
 use model::id::NodeName;
-use model::run::Run;
-use model::run::RunInfo;
-use model::shell_quote;
+use model::run::{Run, RunInfo};
+use model::{hostlist, shell_quote};
 use node::exec;
 use node::exec::self_exe;
 use sim;
@@ -189,7 +166,8 @@ pub(super) fn measure_sweep(
         }
         None => None,
     };
-    let SweepSetup { mut config, in_force } = SweepSetup::from_args(args, globals, resumed.as_ref())?;
+    let SweepSetup { mut config, in_force } =
+        SweepSetup::from_args(args, globals, resumed.as_ref())?;
     let mut named = BTreeSet::new();
     let (fleet, claims, seed) = match &resumed {
         Some(stored) => resume_inputs(stored, &mut config, &in_force)?,
@@ -235,7 +213,10 @@ pub(super) fn report_outcome(
     let shown = show_run(&done.run, files, globals, repaired);
     if done.partial {
         note("interrupted: the run is partial, what was not measured is unknown");
-        note(&format!("go on with `{}`", resume_command(done.folder.path(), args, globals, profile)));
+        note(&format!(
+            "go on with `{}`",
+            resume_command(done.folder.path(), args, globals, profile)
+        ));
     }
     note(&format!("run folder {}", done.folder.path().display()));
     // Whatever went wrong above: the run was measured and judged, and people, history
@@ -258,7 +239,11 @@ fn show_run(
     repaired: Option<&RepairComparison>,
 ) -> anyhow::Result<bool> {
     if globals.json {
-        stdout::write_document(&show::render_with_repair(run, show::ReportFormat::Json, repaired)?)?;
+        stdout::write_document(&show::render_with_repair(
+            run,
+            show::ReportFormat::Json,
+            repaired,
+        )?)?;
     } else {
         let told = show::render_with_repair(run, show::ReportFormat::Terminal, repaired)?;
         stdout::write_text(&String::from_utf8_lossy(&told))?;
@@ -278,8 +263,9 @@ fn resume_inputs(
         config.launcher = then.clone();
         config.launcher.set_carried_variables(exec::child_environment::srun_export_names());
     }
-    let fleet =
-        config.collect_measurable_claims(&in_force.catalogue).or_else(|error| stored_fleet(stored, error))?;
+    let fleet = config
+        .collect_measurable_claims(&in_force.catalogue)
+        .or_else(|error| stored_fleet(stored, error))?;
     Ok((fleet, stored.claims.clone(), stored.record.seed))
 }
 
@@ -362,14 +348,22 @@ fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::Done> {
 }
 
 /// Whether a plan that was stored still keeps its rules.
-pub(super) fn check_plan(stored: &Stored, plan: &Plan, claims: &Claims) -> Result<(), CommandError> {
+pub(super) fn check_plan(
+    stored: &Stored,
+    plan: &Plan,
+    claims: &Claims,
+) -> Result<(), CommandError> {
     let Some(wrong) = lint::lint_plan(plan, claims).into_iter().next() else { return Ok(()) };
     let file = stored.path().join(file::PLAN);
     Err(CommandError::Usage(format!("{}: the plan breaks its own rules: {wrong}", file.display())))
 }
 
 /// Whether there is anything to run, and anything to run it on.
-pub(super) fn check_runnable(config: &Config, plan: &Plan, profile: Profile) -> Result<(), CommandError> {
+pub(super) fn check_runnable(
+    config: &Config,
+    plan: &Plan,
+    profile: Profile,
+) -> Result<(), CommandError> {
     config.check_stand_in()?;
     if plan.rounds.is_empty() {
         return Err(CommandError::Usage(format!(
@@ -409,7 +403,10 @@ pub(super) fn write_artifacts(done: &sweep::Done) -> anyhow::Result<()> {
 }
 
 /// The same, and what a repair changed.
-fn write_artifacts_with_repair(done: &sweep::Done, repaired: Option<&RepairComparison>) -> anyhow::Result<()> {
+fn write_artifacts_with_repair(
+    done: &sweep::Done,
+    repaired: Option<&RepairComparison>,
+) -> anyhow::Result<()> {
     for (name, bytes) in show::render_stored_forms(&done.run, repaired)? {
         done.folder.write(name, &bytes).map_err(CommandError::environment)?;
     }
@@ -454,7 +451,12 @@ pub(super) fn apply_gate(
 }
 
 /// The command that goes on with a run.
-pub(super) fn resume_command(folder: &Path, args: &SweepArgs, globals: &Globals, profile: Profile) -> String {
+pub(super) fn resume_command(
+    folder: &Path,
+    args: &SweepArgs,
+    globals: &Globals,
+    profile: Profile,
+) -> String {
     let mut words = vec!["fabricgate".to_owned(), profile.as_str().to_owned()];
     if let Some(config) = &globals.config {
         words.extend(["--config".to_owned(), config.display().to_string()]);
@@ -498,7 +500,11 @@ fn stored_fleet(stored: &Stored, error: CommandError) -> Result<Claims, CommandE
 }
 
 /// A run that can be gone on with.
-pub(super) fn open_interrupted(path: &Path, profile: Profile, args: &SweepArgs) -> Result<Stored, CommandError> {
+pub(super) fn open_interrupted(
+    path: &Path,
+    profile: Profile,
+    args: &SweepArgs,
+) -> Result<Stored, CommandError> {
     let stored = stored::open_run_quietly(path)?;
     let shown = path.display();
     if stored.record.state == State::Complete {

@@ -5,19 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use super::asking;
-use super::config::Config;
-use super::config::ClaimsSource;
+use super::config::{ClaimsSource, Config};
 use super::failure::CommandError;
-use super::gating;
 use super::stdout::note;
+use super::{asking, gating};
 use control::launch::Launcher;
-use control::sources::kubernetes;
 use control::sources::kubernetes::KubernetesClientConfig;
-use control::sources::slurm;
-use engine::plan::Plan;
-use engine::plan::SkippedProbe;
-use engine::plan::tenants;
+use control::sources::{kubernetes, slurm};
+use engine::plan::{Plan, SkippedProbe, tenants};
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::hostlist;

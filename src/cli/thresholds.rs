@@ -9,19 +9,11 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Globals;
-use super::exit;
-use super::stdout;
 use super::stdout::note;
+use super::{Globals, exit, stdout};
 use control::sources::input_file;
-use engine::thresholds::PlatformCatalogue;
-use engine::thresholds::Platform;
-use engine::thresholds::builtin;
-use engine::thresholds::fault::ThresholdFault;
-use engine::thresholds::fault::suggest_name;
-use engine::thresholds::file;
-use engine::thresholds::lint;
-use engine::thresholds::overlay;
+use engine::thresholds::fault::{ThresholdFault, suggest_name};
+use engine::thresholds::{Platform, PlatformCatalogue, builtin, file, lint, overlay};
 
 /// List, show and check the expectations in force.
 #[derive(Debug, clap::Args)]
@@ -70,7 +62,7 @@ pub enum OverrideError {
     #[error(transparent)]
     Input(#[from] input_file::InputError),
     /// A file is wrong.
-    #[error("{}", joined(.0))]
+    #[error("{}", join_faults(.0))]
     Faults(Vec<ThresholdFault>),
 }
 
@@ -101,10 +93,14 @@ impl Overrides {
 }
 
 /// Lays one file over the catalogue; gives its warnings.
-fn add_file(catalogue: &mut PlatformCatalogue, path: &std::path::Path) -> Result<Vec<ThresholdFault>, OverrideError> {
+fn add_file(
+    catalogue: &mut PlatformCatalogue,
+    path: &std::path::Path,
+) -> Result<Vec<ThresholdFault>, OverrideError> {
     let origin = path.display().to_string();
     let bytes = input_file::read(path)?;
-    let text = file::decode_text(&bytes, &origin).map_err(|fault| OverrideError::Faults(vec![*fault]))?;
+    let text =
+        file::decode_text(&bytes, &origin).map_err(|fault| OverrideError::Faults(vec![*fault]))?;
     overlay::apply(catalogue, text, &origin).map_err(OverrideError::Faults)
 }
 
@@ -181,8 +177,12 @@ pub struct CheckedThresholdFile {
 pub fn run(args: &ThresholdsArgs, globals: &Globals) -> anyhow::Result<u8> {
     let json = globals.json;
     match &args.command {
-        ThresholdsCommand::List { overrides } => with_catalogue(overrides, |all| list_platforms(all, json)),
-        ThresholdsCommand::Show { name, overrides } => with_catalogue(overrides, |all| show_platform(all, name, json)),
+        ThresholdsCommand::List { overrides } => {
+            with_catalogue(overrides, |all| list_platforms(all, json))
+        }
+        ThresholdsCommand::Show { name, overrides } => {
+            with_catalogue(overrides, |all| show_platform(all, name, json))
+        }
         ThresholdsCommand::Check { files } => check_files(files, json),
         ThresholdsCommand::Measured(args) => measured::run(args, globals),
     }
@@ -210,7 +210,11 @@ fn list_platforms(catalogue: &PlatformCatalogue, json: bool) -> anyhow::Result<u
     let digest = builtin::digest(catalogue);
     if json {
         let platforms = catalogue.platforms.values().map(summarize_platform).collect();
-        stdout::write_json(&ThresholdsListDocument { format: file::THRESHOLDS_FORMAT.to_owned(), digest, platforms })?;
+        stdout::write_json(&ThresholdsListDocument {
+            format: file::THRESHOLDS_FORMAT.to_owned(),
+            digest,
+            platforms,
+        })?;
         return Ok(exit::PASS);
     }
     let mut table =
@@ -278,8 +282,13 @@ fn check_files(files: &[PathBuf], json: bool) -> anyhow::Result<u8> {
     }
     for path in files {
         let file = path.display().to_string();
-        let mut entry =
-            CheckedThresholdFile { file, ok: true, unreadable: None, faults: vec![], warnings: vec![] };
+        let mut entry = CheckedThresholdFile {
+            file,
+            ok: true,
+            unreadable: None,
+            faults: vec![],
+            warnings: vec![],
+        };
         match add_file(&mut catalogue, path) {
             Ok(warnings) => entry.warnings = warnings,
             Err(error) => {
@@ -317,7 +326,13 @@ fn check_shipped() -> Vec<CheckedThresholdFile> {
                 Err(faults) => (faults, Vec::new()),
             };
             let ok = faults.is_empty();
-            CheckedThresholdFile { file: (*name).to_owned(), ok, unreadable: None, faults, warnings }
+            CheckedThresholdFile {
+                file: (*name).to_owned(),
+                ok,
+                unreadable: None,
+                faults,
+                warnings,
+            }
         })
         .collect()
 }

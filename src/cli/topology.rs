@@ -14,22 +14,18 @@ use super::exit;
 use super::failure::CommandError;
 use super::stdout::note;
 use control::gate::scheduler::Scheduler;
-use control::gate::topology::Controller;
-use control::gate::topology::Ending;
-use control::gate::topology::Writing;
-use control::gate::topology::Written;
+use control::gate::topology::{Controller, Ending, Writing, Written};
 use control::sweep;
 use engine::policy::topology_proposal;
-use engine::policy::topology_proposal::AtOnce;
-use engine::policy::topology_proposal::TopologyContext;
-use engine::policy::topology_proposal::TopologyProposal;
-use engine::policy::topology_proposal::TopologyRequest;
+use engine::policy::topology_proposal::{
+    AtOnce, TopologyContext, TopologyProposal, TopologyRequest,
+};
 use engine::report::plain_text::to_plain;
 use model::action::WithheldAction;
 use model::claims::Claims;
 use model::id::NodeName;
-use model::verdict::Verdicts;
 use model::shell_quote;
+use model::verdict::Verdicts;
 
 /// How long a controller may take to show a file that it read. It takes 0.6 s
 /// for 5,000 nodes, and a round of its scheduler to see which jobs it holds.
@@ -75,13 +71,17 @@ pub struct TopologyUpdateResult {
 
 /// Proposes a file; nothing is written. That the scheduler does not answer is
 /// told and ends nothing.
-pub fn propose_topology(asked: &TopologyUpdateRequest<'_>) -> Result<TopologyUpdateResult, CommandError> {
+pub fn propose_topology(
+    asked: &TopologyUpdateRequest<'_>,
+) -> Result<TopologyUpdateResult, CommandError> {
     super::build_runtime()?.block_on(build_result(asked)).map(|(answer, _)| answer)
 }
 
 /// Proposes a file and puts it in place. What is said meanwhile goes to standard
 /// error.
-pub fn write_topology(asked: &TopologyUpdateRequest<'_>) -> Result<TopologyUpdateResult, CommandError> {
+pub fn write_topology(
+    asked: &TopologyUpdateRequest<'_>,
+) -> Result<TopologyUpdateResult, CommandError> {
     super::build_runtime()?.block_on(async {
         let (mut answer, ground) = build_result(asked).await?;
         if let Some(trouble) = answer.troubles.first() {
@@ -120,8 +120,12 @@ impl TopologyUpdateResult {
         let Self { proposal, at_once, withheld, troubles, written } = self;
         let mut text = String::new();
         for withheld in withheld {
-            let _ =
-                writeln!(text, "not moved: {}: {}", to_plain(&withheld.what), to_plain(&withheld.why));
+            let _ = writeln!(
+                text,
+                "not moved: {}: {}",
+                to_plain(&withheld.what),
+                to_plain(&withheld.why)
+            );
         }
         if !proposal.is_change() {
             text.push_str("no node changes its block\n");
@@ -129,7 +133,13 @@ impl TopologyUpdateResult {
         for moved in &proposal.moved {
             let from =
                 if moved.from.is_empty() { "no block".to_owned() } else { moved.from.join(", ") };
-            let _ = writeln!(text, "{}: from {} to {}", moved.node, to_plain(&from), to_plain(&moved.to));
+            let _ = writeln!(
+                text,
+                "{}: from {} to {}",
+                moved.node,
+                to_plain(&from),
+                to_plain(&moved.to)
+            );
         }
         for line in proposal.diff.lines() {
             let _ = writeln!(text, "{}", to_plain(line));
@@ -169,7 +179,9 @@ impl TopologyUpdateResult {
 }
 
 /// The proposal, and what is known of the cluster.
-async fn build_result(asked: &TopologyUpdateRequest<'_>) -> Result<(TopologyUpdateResult, TopologyContext), CommandError> {
+async fn build_result(
+    asked: &TopologyUpdateRequest<'_>,
+) -> Result<(TopologyUpdateResult, TopologyContext), CommandError> {
     let (wanted, withheld) = collect_moves(asked)?;
     let text = std::fs::read_to_string(asked.file)
         .map_err(|error| CommandError::Environment(format!("{}: {error}", asked.file.display())))?;
@@ -197,8 +209,13 @@ async fn build_result(asked: &TopologyUpdateRequest<'_>) -> Result<(TopologyUpda
 }
 
 /// Who is to be moved where: as verdicts say, and as a person says.
-fn collect_moves(asked: &TopologyUpdateRequest<'_>) -> Result<(TopologyRequest, Vec<WithheldAction>), CommandError> {
-    let mut wanted = TopologyRequest { topology: asked.topology.map(str::to_owned), ..TopologyRequest::default() };
+fn collect_moves(
+    asked: &TopologyUpdateRequest<'_>,
+) -> Result<(TopologyRequest, Vec<WithheldAction>), CommandError> {
+    let mut wanted = TopologyRequest {
+        topology: asked.topology.map(str::to_owned),
+        ..TopologyRequest::default()
+    };
     let mut withheld = Vec::new();
     if let Some((verdicts, claims)) = asked.run {
         (wanted.moves, withheld) = topology_proposal::asked(verdicts, claims);

@@ -9,38 +9,23 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Globals;
-use super::acting;
-use super::config;
 use super::config::Config;
-use super::exit;
-use super::expectations;
 use super::failure::CommandError;
-use super::gating::GateConfig;
-use super::gating::GateBackend;
-use super::stdout;
+use super::gating::{GateBackend, GateConfig};
 use super::stdout::note;
 use super::watching::ExpiredMarkAction;
-use control::gate::lease::Term;
-use control::gate::lease::keeper;
+use super::{Globals, acting, config, exit, expectations, stdout};
+use control::gate::lease::{Term, keeper};
 use control::gate::stamp;
-use control::gate::watch::Watch;
-use control::gate::watch::WatchError;
-use control::gate::watch::http;
-use control::gate::watch::monitor;
 use control::gate::watch::monitor::Monitor;
-use control::gate::watch::pokes;
-use control::gate::watch::state;
 use control::gate::watch::vitals::Vitals;
-use control::gate::watch::watch;
+use control::gate::watch::{Watch, WatchError, http, monitor, pokes, state, watch};
 use control::notify::background::BackgroundNotifier;
 use control::sources::kubernetes::KubernetesClientConfig;
 use control::sweep::signals::Signals;
 use engine::report;
 use model::claims::Claims;
-use model::watch::WATCH_FORMAT;
-use model::watch::WatchEvent;
-use model::watch::WatchLine;
+use model::watch::{WATCH_FORMAT, WatchEvent, WatchLine};
 use node::exec::self_exe;
 
 /// The folder in which a pod finds its own account and namespace.
@@ -202,12 +187,22 @@ fn start_listener(
 
 /// Starts the thread that puts together what monitoring is shown, and that of
 /// notifications where somebody is to be told.
-fn start_monitoring(config: &Config, gate: &GateConfig, vitals: &Arc<Vitals>) -> Result<(), CommandError> {
+fn start_monitoring(
+    config: &Config,
+    gate: &GateConfig,
+    vitals: &Arc<Vitals>,
+) -> Result<(), CommandError> {
     let failed = |error: io::Error| CommandError::Environment(format!("no thread: {error}"));
     let told = config.notify.clone().filter(|it| !it.targets.is_empty());
     let aside = told.map(|notify| {
         let say = |text: &str| note(&format!("notify: {text}"));
-        BackgroundNotifier::start(notify, super::notify::notification_store(config), super::random_number(), stamp::stamp, say)
+        BackgroundNotifier::start(
+            notify,
+            super::notify::notification_store(config),
+            super::random_number(),
+            stamp::stamp,
+            say,
+        )
     });
     let keys = config.certificates.read_keys();
     let monitor = Monitor {
@@ -229,7 +224,8 @@ fn start_monitoring(config: &Config, gate: &GateConfig, vitals: &Arc<Vitals>) ->
 
 /// What is claimed. Sources that cannot be read are left out, as in a sweep.
 fn collect_claims(config: &Config) -> Result<Claims, String> {
-    let in_force = expectations::load_thresholds(&config.thresholds).map_err(|error| error.to_string())?;
+    let in_force =
+        expectations::load_thresholds(&config.thresholds).map_err(|error| error.to_string())?;
     config.collect_measurable_claims(&in_force.catalogue).map_err(|error| error.to_string())
 }
 
@@ -242,10 +238,14 @@ fn kubernetes_server(gate: &GateConfig) -> Option<KubernetesClientConfig> {
 }
 
 /// The Lease: the one that is named, and the usual one where Kubernetes is gated.
-fn lease_settings(config: &Config, kubernetes: Option<&KubernetesClientConfig>) -> Option<keeper::Wanted> {
+fn lease_settings(
+    config: &Config,
+    kubernetes: Option<&KubernetesClientConfig>,
+) -> Option<keeper::Wanted> {
     let kubernetes = kubernetes?;
     let named = config.watch.lease.clone().unwrap_or_default();
-    let of_pod = || std::fs::read_to_string(POD_NAMESPACE_FILE).ok().map(|text| text.trim().to_owned());
+    let of_pod =
+        || std::fs::read_to_string(POD_NAMESPACE_FILE).ok().map(|text| text.trim().to_owned());
     let holder = || {
         // In a pod that is its name.
         let host = stamp::host();

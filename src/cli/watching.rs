@@ -10,16 +10,12 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::ConfigMistake;
-use super::config::parse_duration;
-use super::gating::GateConfig;
-use super::gating::GateBackend;
+use super::config::{ConfigMistake, parse_duration};
+use super::gating::{GateBackend, GateConfig};
 use control::gate::watch::Pace;
-use engine::policy::repeat_confirmation;
-use engine::policy::certificate;
-use engine::policy::clean;
-use engine::policy::schedule::ScheduleSettings;
 use engine::policy::action_policy::Policy;
+use engine::policy::schedule::ScheduleSettings;
+use engine::policy::{certificate, clean, repeat_confirmation};
 use model::profile::Profile;
 
 /// How often it looks where nothing asks for it.
@@ -89,10 +85,10 @@ pub struct WatchSection {
     listen: Option<Spanned<String>>,
     /// The Lease that makes one instance of several pods, on Kubernetes only. Without it, the lock
     /// of the state folder alone does.
-    #[schemars(with = "Option<Lease>")]
+    #[schemars(with = "Option<WatchLeaseSection>")]
     lease: Option<Spanned<WatchLeaseSection>>,
     /// What becomes of the marks of nodes whose certificate has expired. Default: `condition`.
-    #[schemars(with = "Option<Expired>")]
+    #[schemars(with = "Option<ExpiredMarkAction>")]
     expired: Option<Spanned<ExpiredMarkAction>>,
 }
 
@@ -114,13 +110,13 @@ struct WatchProfilesSection {
     /// Of nodes with the start-up taint. Default: `admit`.
     unverified: Option<WatchProfile>,
     /// Of nodes that we drained and that were repaired; not `admit`. Default: `recertify`.
-    #[schemars(with = "Option<Asked>")]
+    #[schemars(with = "Option<WatchProfile>")]
     repaired: Option<Spanned<WatchProfile>>,
     /// Of nodes whose certificate has expired or will soon. Default: `recertify`.
-    #[schemars(with = "Option<Asked>")]
+    #[schemars(with = "Option<WatchProfile>")]
     expired: Option<Spanned<WatchProfile>>,
     /// Of nodes that never had one. Default: `admit`.
-    #[schemars(with = "Option<Asked>")]
+    #[schemars(with = "Option<WatchProfile>")]
     missing: Option<Spanned<WatchProfile>>,
 }
 
@@ -281,7 +277,12 @@ pub fn parse_watch(
     let settings = ScheduleSettings {
         concurrent_domains: parse_count("at_once", &section.at_once, 1, 1..=1_000)?,
         nodes: parse_count("nodes", &section.nodes, NODES, 1..=10_000)?,
-        min_nodes_together: parse_count("together", &section.together, DEFAULT_NODES_PER_SWEEP, 1..=10_000)?,
+        min_nodes_together: parse_count(
+            "together",
+            &section.together,
+            DEFAULT_NODES_PER_SWEEP,
+            1..=10_000,
+        )?,
         unverified: section.profiles.unverified.unwrap_or(WatchProfile::Admit).profile(),
         repaired: repaired.1.profile(),
         expired: expired.1.profile(),
@@ -296,7 +297,8 @@ pub fn parse_watch(
         clean_apart_s: clean::min_clean_gap_s(policy),
     };
     check_renewal(&section, &settings, policy)?;
-    if let Some(asked) = section.expired.as_ref().filter(|it| *it.get_ref() == ExpiredMarkAction::Taint)
+    if let Some(asked) =
+        section.expired.as_ref().filter(|it| *it.get_ref() == ExpiredMarkAction::Taint)
         && settings.unverified.is_none()
     {
         let message = "expired = \"taint\" with profiles.unverified = \"off\": nothing would ever \
@@ -331,7 +333,11 @@ pub fn parse_watch(
 }
 
 /// Refuses to renew what is renewed as soon as it is there.
-fn check_renewal(section: &WatchSection, settings: &ScheduleSettings, policy: &Policy) -> Result<(), ConfigMistake> {
+fn check_renewal(
+    section: &WatchSection,
+    settings: &ScheduleSettings,
+    policy: &Policy,
+) -> Result<(), ConfigMistake> {
     let Some(profile) = settings.expired else { return Ok(()) };
     let days = certificate::certificate_days(profile, policy);
     if days == 0 || settings.ahead_s < i64::from(days) * 86_400 {

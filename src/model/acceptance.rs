@@ -7,14 +7,11 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::certificate::TestMinimum;
-use super::comparison::PartComparison;
-use super::comparison::RunComparison;
-use super::id::DomainName;
-use super::id::NodeName;
+use super::comparison::{PartComparison, RunComparison};
+use super::id::{DomainName, NodeName};
 use super::signature::Signature;
 use super::verdict::Outcome;
 

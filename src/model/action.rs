@@ -5,15 +5,12 @@
 //! changes a cluster.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::finding_class::FindingClass;
-use super::id::DomainName;
-use super::id::NodeName;
+use super::id::{DomainName, NodeName};
 use super::kubernetes_node::GpuCordon;
-use super::verdict::Outcome;
-use super::verdict::RatioReference;
+use super::verdict::{Outcome, RatioReference};
 
 /// What is proposed for one node.
 #[derive(

@@ -7,13 +7,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::id::DomainName;
-use super::id::NodeName;
-use super::time_format::format_rfc3339;
+use super::id::{DomainName, NodeName};
 use super::signature::Signature;
+use super::time_format::format_rfc3339;
 use super::unit::Unit;
 use super::verdict::MeasuredScope;
 

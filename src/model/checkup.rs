@@ -3,8 +3,7 @@
 //! Types only; `doctor` looks, and nothing is judged by it.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The format of [`CheckupDocument`].
 pub const CHECKUP_FORMAT: &str = "fabricgate.doctor/1";
@@ -113,7 +112,11 @@ impl CheckupState {
 
 impl CheckupItem {
     /// Something that is there.
-    pub fn available(area: CheckupArea, what: impl Into<String>, detail: impl Into<String>) -> Self {
+    pub fn available(
+        area: CheckupArea,
+        what: impl Into<String>,
+        detail: impl Into<String>,
+    ) -> Self {
         Self::new(area, what, CheckupState::Has, detail)
     }
 
@@ -137,7 +140,12 @@ impl CheckupItem {
         Self::new(area, what, CheckupState::Unknown, detail)
     }
 
-    fn new(area: CheckupArea, what: impl Into<String>, state: CheckupState, detail: impl Into<String>) -> Self {
+    fn new(
+        area: CheckupArea,
+        what: impl Into<String>,
+        state: CheckupState,
+        detail: impl Into<String>,
+    ) -> Self {
         Self {
             area,
             what: what.into(),

@@ -8,20 +8,14 @@ use core::net::IpAddr;
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::disagreement::Disagreement;
-use super::id::DomainName;
-use super::id::NodeName;
+use super::id::{DomainName, NodeName};
 use super::limits;
-use super::source_report::JobAssumption;
-use super::source_report::NodeGroup;
-use super::source_report::NodeReport;
-use super::source_report::SourceProblemKind;
-use super::source_report::ClaimSource;
-use super::source_report::SourceKind;
-use super::source_report::SourceProblem;
+use super::source_report::{
+    ClaimSource, JobAssumption, NodeGroup, NodeReport, SourceKind, SourceProblem, SourceProblemKind,
+};
 
 /// Everything asserted, from all sources that could be read: what is measured
 /// (`domains`, `leaves`, `rails`), who says so, and who says otherwise.

@@ -5,12 +5,9 @@
 //! its PERFORMANCE.md, so that expectations are shared.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::probe_report::DriverTelemetry;
-use super::probe_report::ProbeProblem;
-use super::probe_report::ProbedRank;
+use super::probe_report::{DriverTelemetry, ProbeProblem, ProbedRank};
 
 /// The format of a [`CollectiveDocument`].
 pub const COLLECTIVE_FORMAT: &str = "fabricgate.collective/1";

@@ -4,12 +4,10 @@
 //! Plain values; who compares is the judge, who shows is a report.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::id::NodeName;
-use super::trend::RunChange;
-use super::trend::FabricPart;
+use super::trend::{FabricPart, RunChange};
 use super::unit::Unit;
 use super::verdict::Outcome;
 

@@ -5,13 +5,9 @@
 //! and matrices are shared.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::probe_report::DriverTelemetry;
-use super::probe_report::ProbeProblem;
-use super::probe_report::ProbedGpu;
-use super::probe_report::ProbedRank;
+use super::probe_report::{DriverTelemetry, ProbeProblem, ProbedGpu, ProbedRank};
 
 /// The format of a [`CopyDocument`].
 pub const COPY_FORMAT: &str = "fabricgate.copy/1";

@@ -205,7 +205,10 @@ mod tests {
     #[test]
     fn every_error_is_known_by_each_of_its_names_and_texts() {
         for (error, driver, runtime, texts) in CUDA_ERRORS {
-            assert_eq!((CudaError::from_name(runtime), error.runtime_name()), (Some(*error), *runtime));
+            assert_eq!(
+                (CudaError::from_name(runtime), error.runtime_name()),
+                (Some(*error), *runtime)
+            );
             if !driver.is_empty() {
                 assert_eq!(CudaError::from_name(&format!("{DRIVER_PREFIX}{driver}")), Some(*error));
             }
@@ -220,7 +223,10 @@ mod tests {
         for name in ["", "CUDA_ERROR_", "CUDA_ERROR_OTHER", "cudaError", "ncclSystemError"] {
             assert_eq!(CudaError::from_name(name), None);
         }
-        assert_eq!(CudaError::from_message("operation not permitted when stream is capturing"), None);
+        assert_eq!(
+            CudaError::from_message("operation not permitted when stream is capturing"),
+            None
+        );
         assert_eq!(CudaError::from_message("\u{e9}"), None);
     }
 }

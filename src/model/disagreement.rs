@@ -6,14 +6,11 @@
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::disagreement_class::DisagreementClass;
-use super::id::DomainName;
-use super::id::NodeName;
-use super::source_report::ClaimBasis;
-use super::source_report::ClaimSource;
+use super::id::{DomainName, NodeName};
+use super::source_report::{ClaimBasis, ClaimSource};
 
 /// One contradiction, with both sides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -4,8 +4,7 @@
 //! Plain values. Which may go is `act::evict`'s to say, asking is `gate`'s.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::id::NodeName;
 

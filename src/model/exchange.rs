@@ -9,8 +9,7 @@
 //! Values may be secrets of the run (NCCL's unique id): they are passed on and
 //! never kept.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 /// What begins a line by which a process asks for an exchange.

@@ -5,11 +5,9 @@
 //! document. Nothing in it is a measurement.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::probe_report::ProbeProblem;
-use super::probe_report::ProbedGpu;
+use super::probe_report::{ProbeProblem, ProbedGpu};
 
 /// The format of a [`FabricProbeDocument`].
 pub const FABRIC_PROBE_FORMAT: &str = "fabricgate.fabric/1";

@@ -29,8 +29,12 @@ impl Finding {
     /// The same finding with a rate that was held against one of these.
     pub fn with_reference(self, measured: f64, reference: RateReference) -> Self {
         match reference {
-            RateReference::Expected(value) => self.with_numbers(measured, value, Unit::GigabytesPerSecond),
-            RateReference::Peers { level, expected } => self.with_peer_level(measured, level, expected),
+            RateReference::Expected(value) => {
+                self.with_numbers(measured, value, Unit::GigabytesPerSecond)
+            }
+            RateReference::Peers { level, expected } => {
+                self.with_peer_level(measured, level, expected)
+            }
         }
     }
 

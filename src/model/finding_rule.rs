@@ -6,10 +6,7 @@
 use std::borrow::Cow;
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Deserializer;
-use serde::Serialize;
-use serde::Serializer;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Which rule decided.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -197,7 +194,8 @@ mod tests {
     fn a_rule_is_read_back_as_the_kind_that_it_was_written_as() {
         for (kind, _) in PREFIXES {
             for history_agrees in [false, true] {
-                let rule = FindingRule { history_agrees, ..kind.with_terms("more than 2 %; of x: y") };
+                let rule =
+                    FindingRule { history_agrees, ..kind.with_terms("more than 2 %; of x: y") };
                 let text = serde_json::to_string(&rule).expect("a text");
                 assert_eq!(
                     serde_json::from_str::<FindingRule>(&text).expect("a rule"),

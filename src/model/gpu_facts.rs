@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::throttle_reason::ThrottleReason;
 
@@ -163,7 +162,11 @@ impl FabricFacts {
         let conditions = [
             (health.degraded_bandwidth, HealthCondition::Yes, "degraded bandwidth"),
             (health.route_unhealthy, HealthCondition::Yes, "unhealthy route"),
-            (health.route_recovery, HealthCondition::Yes, "route recovery in progress (ask again later)"),
+            (
+                health.route_recovery,
+                HealthCondition::Yes,
+                "route recovery in progress (ask again later)",
+            ),
             (
                 health.access_timeout_recovery,
                 HealthCondition::Yes,

@@ -6,8 +6,7 @@
 //! refused, as Slurm's own reader does (`hostlist.c` takes the last `[` and
 //! wants its `]` at the end); steps and text behind the last bracket are ours.
 
-use std::collections::BTreeMap;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 /// The most names one list may stand for.
 pub const MAX_NAMES: usize = 100_000;

@@ -6,8 +6,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Declares a name: a string that is cheap to clone and orders naturally.
 macro_rules! name {

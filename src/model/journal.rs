@@ -5,15 +5,13 @@
 //! the scheduler's. `act::ledger` folds lines into what they mean.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::action::Action;
-use super::action::ActionResult;
-use super::node_update::NodeUpdate;
+use super::action::{Action, ActionResult};
 use super::eviction::NodeEviction;
 use super::finding_class::FindingClass;
 use super::id::NodeName;
+use super::node_update::NodeUpdate;
 use super::scheduler_snapshot::SchedulerNode;
 
 /// The format of a line.

@@ -4,12 +4,10 @@
 //! Plain values, as they were told. The names are `interop`'s: nobody else's
 //! prefix is ever written, but for [`DEVICE_CORDON`].
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The prefix of everything of ours on a node.
 pub const FABRICGATE_PREFIX: &str = "fabricgate.io/";

@@ -2,9 +2,8 @@
 //! server, run folders, outputs. A number is held against them where it is read, before
 //! anything of that size is made.
 
-use serde::Deserialize;
-use serde::Deserializer;
 use serde::de::Error;
+use serde::{Deserialize, Deserializer};
 
 /// GPUs of one node, and so the largest index of one plus one. The largest machines
 /// have 16, sliced ones 112; this is nine times that, and a table of all pairs of such a
@@ -43,17 +42,23 @@ fn deserialize_limited<'de, D: Deserializer<'de>>(
 }
 
 /// GPUs per node, for `deserialize_with`.
-pub fn deserialize_gpus<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+pub fn deserialize_gpus<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u32>, D::Error> {
     deserialize_limited(deserializer, MAX_GPUS_PER_NODE, "GPUs per node")
 }
 
 /// NICs per node, for `deserialize_with`.
-pub fn deserialize_nics<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+pub fn deserialize_nics<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u32>, D::Error> {
     deserialize_limited(deserializer, MAX_NICS_PER_NODE, "NICs per node")
 }
 
 /// Members of a group, for `deserialize_with`.
-pub fn deserialize_members<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
+pub fn deserialize_members<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<u32>, D::Error> {
     deserialize_limited(deserializer, MAX_MEMBERS, "members")
 }
 

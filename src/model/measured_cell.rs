@@ -2,11 +2,9 @@
 //!
 //! The judge makes cells from measurements; reports and exports read them.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::id::DomainName;
-use super::id::NodeName;
+use super::id::{DomainName, NodeName};
 use super::unit::Unit;
 use super::verdict::Outcome;
 

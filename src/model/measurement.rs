@@ -5,8 +5,7 @@
 //! file, never converted and never made up.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::unit::Unit;
 

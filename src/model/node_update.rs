@@ -4,8 +4,7 @@
 //! A value. Whether it may be made is `act`'s to say, making it is `gate`'s.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::kubernetes_node::KubernetesNodeUpdate;
 

@@ -6,11 +6,10 @@
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::tool_facts::ToolFacts;
 use super::measurement::Measurement;
+use super::tool_facts::ToolFacts;
 
 /// The tools whose outputs can be read.
 #[derive(
@@ -219,7 +218,9 @@ impl ParseOutput {
 
     /// Complete, and free of error and corrupt problems.
     pub fn is_sound(&self) -> bool {
-        self.complete && !self.has_problem(OutputProblemKind::Error) && !self.has_problem(OutputProblemKind::Corrupt)
+        self.complete
+            && !self.has_problem(OutputProblemKind::Error)
+            && !self.has_problem(OutputProblemKind::Corrupt)
     }
 }
 

@@ -4,8 +4,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::id::NodeName;
 use super::verdict::Direction;

@@ -6,8 +6,7 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::node_facts::MissingFact;
 use super::parse_output::OutputProblemKind;

@@ -6,11 +6,9 @@
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::id::DomainName;
-use super::id::NodeName;
+use super::id::{DomainName, NodeName};
 
 /// How a process ended, or why there was none.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

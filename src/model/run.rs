@@ -1,12 +1,11 @@
 //! One run: everything a report shows, as one value.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::action::ActionPlan;
-use super::measured_cell::MeasuredCell;
 use super::claims::Claims;
+use super::measured_cell::MeasuredCell;
 use super::verdict::Verdicts;
 
 /// What the run was, apart from what it found.

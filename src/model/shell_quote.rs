@@ -17,7 +17,10 @@ fn quote_word(word: &str) -> String {
         && key.starts_with(|c: char| c.is_ascii_alphabetic())
         && key.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
     {
-        return format!("{key}={}", if bare(value) { value.to_owned() } else { quote_plain(value) });
+        return format!(
+            "{key}={}",
+            if bare(value) { value.to_owned() } else { quote_plain(value) }
+        );
     }
     quote_plain(word)
 }

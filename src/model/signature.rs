@@ -4,8 +4,7 @@
 //! `signature` absent; `record::signing` makes and verifies signatures.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The one algorithm there is (RFC 8032).
 pub const ED25519: &str = "ed25519";

@@ -8,8 +8,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::claims::ClaimedRail;
 use super::id::NodeName;
@@ -284,7 +283,11 @@ pub struct NodeGroup {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
     /// GPUs each of its nodes must show.
-    #[serde(default, skip_serializing_if = "Option::is_none", deserialize_with = "limits::deserialize_gpus")]
+    #[serde(
+        default,
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "limits::deserialize_gpus"
+    )]
     pub gpus_per_node: Option<u32>,
     /// The class of its nodes' NICs, a name in `thresholds/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -360,7 +363,10 @@ pub enum ClaimBasis {
 #[serde(default)]
 pub struct NodeReport {
     /// How many GPUs it has.
-    #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "limits::deserialize_gpus")]
+    #[serde(
+        skip_serializing_if = "Option::is_none",
+        deserialize_with = "limits::deserialize_gpus"
+    )]
     pub gpus: Option<u32>,
     /// Their product, as the source spells it.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -3,8 +3,7 @@
 //! Types only. `probe::tcp` writes it, `measure` reads it.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The format of a [`TcpDocument`].
 pub const TCP_FORMAT: &str = "fabricgate.tcp/1";

@@ -30,7 +30,11 @@ pub fn clean(text: &str) -> String {
             out.push(' ');
         }
         // A log may be one word, or a million of them.
-        out.extend(word.chars().filter(|c| !is_control_or_invisible(*c) && *c != '\u{fffd}').take(LONGEST + 1));
+        out.extend(
+            word.chars()
+                .filter(|c| !is_control_or_invisible(*c) && *c != '\u{fffd}')
+                .take(LONGEST + 1),
+        );
         if 4 * LONGEST < out.len() {
             break;
         }

@@ -2,10 +2,7 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Deserializer;
-use serde::Serialize;
-use serde::Serializer;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// Why clocks are below what they could be.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

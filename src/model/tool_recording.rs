@@ -2,11 +2,9 @@
 //! judge is given.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::id::DomainName;
-use super::id::NodeName;
+use super::id::{DomainName, NodeName};
 use super::parse_output::ParseOutput;
 
 /// The stage in which suspects are measured again, after those of the catalogue of probes.

@@ -48,8 +48,7 @@ pub fn make_matchings(n: usize, k: usize, seed: u64) -> Vec<Vec<IndexPair>> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::collections::BTreeSet;
+    use std::collections::{BTreeMap, BTreeSet};
 
     use proptest::prelude::*;
 

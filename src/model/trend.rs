@@ -5,14 +5,11 @@
 //! is usual and where a step is; a report shows them.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::id::DomainName;
-use super::id::NodeName;
+use super::id::{DomainName, NodeName};
 use super::unit::Unit;
-use super::verdict::Direction;
-use super::verdict::Outcome;
+use super::verdict::{Direction, Outcome};
 
 /// The format of `fabricgate history --json`.
 pub const HISTORY_FORMAT: &str = "fabricgate.history/1";

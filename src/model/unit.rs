@@ -7,8 +7,7 @@
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The unit of a measured number.
 #[derive(

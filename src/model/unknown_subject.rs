@@ -5,13 +5,9 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Deserializer;
-use serde::Serialize;
-use serde::Serializer;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::id::DomainName;
-use super::id::NodeName;
+use super::id::{DomainName, NodeName};
 
 /// What is not known.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -8,15 +8,13 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::finding_class::FindingClass;
-use super::id::DomainName;
-use super::id::NodeName;
 use super::finding_rule::FindingRule;
-use super::unknown_subject::UnknownSubject;
+use super::id::{DomainName, NodeName};
 use super::unit::Unit;
+use super::unknown_subject::UnknownSubject;
 
 /// How a part came out. The order is the order of severity.
 #[derive(

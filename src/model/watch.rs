@@ -6,11 +6,9 @@
 use std::fmt;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::id::DomainName;
-use super::id::NodeName;
+use super::id::{DomainName, NodeName};
 
 /// The format of a line.
 pub const WATCH_FORMAT: &str = "fabricgate.watch/1";

@@ -7,11 +7,9 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::exchange::ExchangeReply;
-use super::exchange::ExchangeRequest;
+use super::exchange::{ExchangeReply, ExchangeRequest};
 use super::id::NodeName;
 use super::probe::ReadySignal;
 use super::raw_result::ProcessEnding;

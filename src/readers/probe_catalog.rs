@@ -8,20 +8,15 @@ mod validation;
 
 use std::collections::BTreeMap;
 
-use validation::check_probe_file;
 use serde::Deserialize;
 use toml::Spanned;
+use validation::check_probe_file;
 
 use model::parse_output::Tool;
-use model::probe::PairCoverage;
-use model::probe::ProbeImpact;
-use model::probe::ProbeGranularity;
-use model::probe::ProbeFallback;
-use model::probe::ProbePreconditions;
-use model::probe::Probe;
-use model::probe::ProbeScope;
-use model::probe::ReadySignal;
-use model::probe::ProbeServer;
+use model::probe::{
+    PairCoverage, Probe, ProbeFallback, ProbeGranularity, ProbeImpact, ProbePreconditions,
+    ProbeScope, ProbeServer, ReadySignal,
+};
 use model::text_error::TextError;
 
 /// The files of `probes/`.
@@ -148,15 +143,17 @@ impl ProbeCatalog {
 /// Reads the text of a probe file. `file` is its name in messages.
 pub fn parse_probe(file: &str, text: &str) -> Result<Probe, TextError> {
     let read: ProbeFile = toml::from_str(text).map_err(|e| TextError::from_toml(file, text, &e))?;
-    check_probe_file(&read).map_err(|(offset, message)| TextError::new(file, text, offset, message))?;
+    check_probe_file(&read)
+        .map_err(|(offset, message)| TextError::new(file, text, offset, message))?;
     Ok(Probe {
         name: read.name.into_inner(),
         title: read.title,
         parser: read.parser,
         argv: argv_strings(read.argv),
-        serve: read
-            .serve
-            .map(|s| ProbeServer { argv: argv_strings(s.argv).into(), ready: s.ready.into_inner() }),
+        serve: read.serve.map(|s| ProbeServer {
+            argv: argv_strings(s.argv).into(),
+            ready: s.ready.into_inner(),
+        }),
         together: read.together.is_some_and(Spanned::into_inner),
         otherwise: read.otherwise.map(|it| ProbeFallback {
             parser: it.parser,

@@ -72,7 +72,12 @@ const fn host(name: &'static str, engine: SimCopyEngine, flags: [bool; 3]) -> Si
     SimCase { name, kind: SimCaseKind::Host { to_device, bidirectional, all }, engine }
 }
 
-const fn pairs(name: &'static str, engine: SimCopyEngine, read: bool, bidirectional: bool) -> SimCase {
+const fn pairs(
+    name: &'static str,
+    engine: SimCopyEngine,
+    read: bool,
+    bidirectional: bool,
+) -> SimCase {
     SimCase { name, kind: SimCaseKind::Pairs { read, bidirectional }, engine }
 }
 
@@ -176,7 +181,9 @@ pub fn cases_of_version(version: NvbandwidthLayout, multinode: bool) -> Vec<&'st
     let node = NODE.iter().filter(move |case| match case.kind {
         SimCaseKind::HostLatency | SimCaseKind::PeerLatency => NvbandwidthLayout::V0_5 <= version,
         SimCaseKind::Local => NvbandwidthLayout::V0_8 <= version,
-        SimCaseKind::Host { bidirectional, all, .. } if case.engine == SM && bidirectional && !all => {
+        SimCaseKind::Host { bidirectional, all, .. }
+            if case.engine == SM && bidirectional && !all =>
+        {
             NvbandwidthLayout::V0_5 <= version
         }
         _ => true,
@@ -205,7 +212,10 @@ impl SimCase {
     pub fn is_latency(&self) -> bool {
         matches!(
             self.kind,
-            SimCaseKind::HostLatency | SimCaseKind::PeerLatency | SimCaseKind::CopyLatency | SimCaseKind::PeerCopyLatency
+            SimCaseKind::HostLatency
+                | SimCaseKind::PeerLatency
+                | SimCaseKind::CopyLatency
+                | SimCaseKind::PeerCopyLatency
         )
     }
 
@@ -213,7 +223,10 @@ impl SimCase {
     pub fn needs_peer(&self) -> bool {
         !matches!(
             self.kind,
-            SimCaseKind::Host { .. } | SimCaseKind::HostLatency | SimCaseKind::CopyLatency | SimCaseKind::Local
+            SimCaseKind::Host { .. }
+                | SimCaseKind::HostLatency
+                | SimCaseKind::CopyLatency
+                | SimCaseKind::Local
         )
     }
 
@@ -239,10 +252,16 @@ impl SimCase {
                 let arrow = if read { "->" } else { "<-" };
                 format!("memcpy {engine} GPU(row) {arrow} GPU(column) bandwidth (GB/s)")
             }
-            SimCaseKind::Star { read, to_one } => self.star_description(version, engine, read, to_one),
+            SimCaseKind::Star { read, to_one } => {
+                self.star_description(version, engine, read, to_one)
+            }
             // nvbandwidth has no such tests, and so no words for them.
-            SimCaseKind::PairsConcurrent { .. } | SimCaseKind::CopyLatency | SimCaseKind::PeerCopyLatency => String::new(),
-            SimCaseKind::HostLatency => "memory latency SM CPU(row) <-> GPU(column) (ns)".to_owned(),
+            SimCaseKind::PairsConcurrent { .. }
+            | SimCaseKind::CopyLatency
+            | SimCaseKind::PeerCopyLatency => String::new(),
+            SimCaseKind::HostLatency => {
+                "memory latency SM CPU(row) <-> GPU(column) (ns)".to_owned()
+            }
             SimCaseKind::PeerLatency => {
                 "Device to Device Latency SM GPU(row) <-> GPU(column) (ns)".to_owned()
             }
@@ -250,7 +269,9 @@ impl SimCase {
             SimCaseKind::Broadcast => {
                 "multicast SM GPU(column) -> All Gpus total bandwidth (GB/s)".to_owned()
             }
-            SimCaseKind::BroadcastAll => "multicast SM All -> All Gpus total bandwidth (GB/s)".to_owned(),
+            SimCaseKind::BroadcastAll => {
+                "multicast SM All -> All Gpus total bandwidth (GB/s)".to_owned()
+            }
             SimCaseKind::Bisect => "Bisect benchmarking, simultaneous write CE BW".to_owned(),
         }
     }

@@ -3,12 +3,9 @@
 //! Which rail is meant is told by the device; the peer is told by its name.
 
 use super::invocation::ToolInvocation;
-use super::network;
-use super::render;
-use super::render::SimToolOutput;
-use super::render::perftest;
-use super::tool_dispatch::SimToolReply;
-use super::tool_dispatch::parse_size;
+use super::render::{SimToolOutput, perftest};
+use super::tool_dispatch::{SimToolReply, parse_size};
+use super::{network, render};
 
 /// Ports of servers that are not told any.
 const PERFTEST_PORT: u16 = 18_515;
@@ -136,14 +133,19 @@ pub fn run_perftest(bench: &ToolInvocation<'_>, args: &[String], reads: bool) ->
     let rail = options.get(&["d", "ib-dev"]).map_or(Some(0), network::parse_rail);
     let here = fabric.node(bench.scope).ok();
     let (Some(rail), Some(here)) = (rail, here) else {
-        return SimToolReply::Prints(SimToolOutput::with_exit_code(String::new(), "IB device not found\n".to_owned(), 1));
+        return SimToolReply::Prints(SimToolOutput::with_exit_code(
+            String::new(),
+            "IB device not found\n".to_owned(),
+            1,
+        ));
     };
     if rail < fabric.network.rail_count(here) && !fabric.network.is_up(here, rail) {
         return SimToolReply::Prints(perftest::link_down());
     }
     let port = options.port(PERFTEST_PORT);
     let has = |name: &str| options.get(&[name]).is_some();
-    let one = options.get(&["s", "size"]).and_then(parse_size).unwrap_or(1 << 16).max(2).ilog2().min(23);
+    let one =
+        options.get(&["s", "size"]).and_then(parse_size).unwrap_or(1 << 16).max(2).ilog2().min(23);
     let mut run = perftest::SimPerftestRun {
         rail,
         peer: None,
@@ -184,15 +186,22 @@ pub fn run_iperf3(bench: &ToolInvocation<'_>, args: &[String]) -> SimToolReply {
     let fabric = bench.fabric;
     let port = options.port(IPERF_PORT);
     let Some(peer) = options.get(&["c", "client"]) else {
-        return SimToolReply::Serves { port, before: String::new(), answer: SimToolOutput::default() };
+        return SimToolReply::Serves {
+            port,
+            before: String::new(),
+            answer: SimToolOutput::default(),
+        };
     };
     let told = bench.job.and_then(|job| job.environment.get("FABRICGATE_SIM_RAIL"));
     let bound = options
         .get(&["bind-dev"])
         .or_else(|| Some(options.get(&["B", "bind"])?.split_once('%')?.1));
     let rail = bound.or(told.map(String::as_str)).and_then(network::parse_rail).unwrap_or(0);
-    let failed = |why: &str| render::iperf::render_failure(&format!("unable to connect to server: {why}"));
-    let Ok(here) = fabric.node(bench.scope) else { return SimToolReply::Prints(failed("No such device")) };
+    let failed =
+        |why: &str| render::iperf::render_failure(&format!("unable to connect to server: {why}"));
+    let Ok(here) = fabric.node(bench.scope) else {
+        return SimToolReply::Prints(failed("No such device"));
+    };
     let there = match fabric.node(peer) {
         Ok(there) if fabric.nodes[there].reachable => there,
         Ok(_) => return SimToolReply::Prints(failed("No route to host")),
@@ -226,7 +235,11 @@ pub fn run_iperf3(bench: &ToolInvocation<'_>, args: &[String]) -> SimToolReply {
         other: has("bidir").then_some(second),
         loss: fabric.network.loss(here, there),
     };
-    SimToolReply::Connects { port, answer: render::iperf::render_json(&run), refused: failed("Connection refused") }
+    SimToolReply::Connects {
+        port,
+        answer: render::iperf::render_json(&run),
+        refused: failed("Connection refused"),
+    }
 }
 
 #[cfg(test)]
@@ -290,7 +303,9 @@ mod tests {
     #[test]
     fn a_run_of_some_time_has_no_peak_and_counts_what_it_sent() {
         let row = |line: &str| -> Vec<f64> {
-            let SimToolReply::Connects { answer, .. } = call("n1", line) else { panic!("no client") };
+            let SimToolReply::Connects { answer, .. } = call("n1", line) else {
+                panic!("no client")
+            };
             let row = answer.stdout.lines().find(|line| line.starts_with(" 65536")).expect("a row");
             row.split_whitespace().map(|word| word.parse().expect("a number")).collect()
         };
@@ -320,13 +335,17 @@ mod tests {
                 }
             });
         assert_eq!(ports, [7001, 7001]);
-        let SimToolReply::Connects { port, .. } = call("n1", "ib_write_bw n2") else { panic!("no client") };
+        let SimToolReply::Connects { port, .. } = call("n1", "ib_write_bw n2") else {
+            panic!("no client")
+        };
         assert_eq!(port, PERFTEST_PORT);
     }
 
     #[test]
     fn a_rail_without_link_ends_the_tools_as_it_does() {
-        let SimToolReply::Prints(answer) = call("n3", "ib_write_bw -d mlx5_1") else { panic!("it starts") };
+        let SimToolReply::Prints(answer) = call("n3", "ib_write_bw -d mlx5_1") else {
+            panic!("it starts")
+        };
         let parsed = outputs::parse_output(answer.combined().as_bytes());
         assert!(answer.code == 1 && !parsed.problems.is_empty(), "{answer:?}");
         let SimToolReply::Prints(answer) = call("n1", "iperf3 -J -c n3 --bind-dev eth1") else {
@@ -340,7 +359,9 @@ mod tests {
     #[test]
     fn iperf3_tells_both_directions_apart() {
         let sums = |line: &str| {
-            let SimToolReply::Connects { answer, .. } = call("n1", line) else { panic!("no client") };
+            let SimToolReply::Connects { answer, .. } = call("n1", line) else {
+                panic!("no client")
+            };
             let value: Value = serde_json::from_str(&answer.stdout).expect("JSON");
             let rate = value["end"]["sum_received"]["bits_per_second"].as_f64().expect("a rate");
             (rate / 8e9, value)

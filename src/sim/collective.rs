@@ -6,13 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use super::invocation::ToolInvocation;
-use super::invocation::cuda_error_text;
-use super::fabric::SimFabric;
-use super::fabric::GpuIndex;
-use super::fabric::SimNode;
-use super::fabric::CopyRoute;
+use super::fabric::{CopyRoute, GpuIndex, SimFabric, SimNode};
 use super::fault::SimFault;
+use super::invocation::{ToolInvocation, cuda_error_text};
 use super::tool_config::NcclTestsLayout;
 
 /// One collective.
@@ -206,7 +202,16 @@ impl ToolInvocation<'_> {
         }
         let version = self.scenario.tools.nccl_tests;
         let program = program.to_owned();
-        Some(SimCollectiveRun { program, collective, gpus, gpus_per_process: 1, bytes, rows, version, failure })
+        Some(SimCollectiveRun {
+            program,
+            collective,
+            gpus,
+            gpus_per_process: 1,
+            bytes,
+            rows,
+            version,
+            failure,
+        })
     }
 
     /// What counting the GPUs ends with where a driver finds none, and the host.
@@ -240,12 +245,17 @@ impl ToolInvocation<'_> {
                 true => 0.0,
                 false => (size + filling) * factor / (bus * 1e3),
             };
-            let time =
-                (start + transfer) / self.read_members(key, gpus, |gpu| self.member_share(gpu, wires));
+            let time = (start + transfer)
+                / self.read_members(key, gpus, |gpu| self.member_share(gpu, wires));
             let algbw = size / time / 1e3;
             let checked = place == 0 || !collective.unchecked_in_place();
             let amount = if wrong && 0 < count { count / 1000 + 1 } else { 0 };
-            SimCollectiveHalf { time, algbw, busbw: algbw * factor, wrong: checked.then_some(amount) }
+            SimCollectiveHalf {
+                time,
+                algbw,
+                busbw: algbw * factor,
+                wrong: checked.then_some(amount),
+            }
         });
         SimCollectiveRow { bytes: whole, count, halves }
     }
@@ -271,7 +281,9 @@ impl ToolInvocation<'_> {
             _ if all => hardware.pcie_peer * 0.6,
             // Four GPUs are served by a ring, more by reduction in the switch.
             SimCollective::AllReduce if self.uses_switch_reduction(gpus) => hardware.all_reduce,
-            SimCollective::AllReduce if 4 < gpus.len() && !hardware.multicast() => hardware.all_reduce,
+            SimCollective::AllReduce if 4 < gpus.len() && !hardware.multicast() => {
+                hardware.all_reduce
+            }
             SimCollective::AllToAll => hardware.ring * 0.96,
             _ => hardware.ring,
         };
@@ -284,14 +296,17 @@ impl ToolInvocation<'_> {
         let power = self.fabric.node_of(gpu).power;
         match wires {
             SimCollectiveTransport::NvLink => self.fabric.link_share(gpu) * power,
-            SimCollectiveTransport::Pcie | SimCollectiveTransport::Nic | SimCollectiveTransport::Socket => power,
+            SimCollectiveTransport::Pcie
+            | SimCollectiveTransport::Nic
+            | SimCollectiveTransport::Socket => power,
         }
     }
 
     /// Whether the switch reduces: for more than four GPUs, where it can and
     /// nobody turned it off.
     pub fn uses_switch_reduction(&self, gpus: &[GpuIndex]) -> bool {
-        let ring = self.nccl_variable("NCCL_ALGO").is_some_and(|algo| algo.eq_ignore_ascii_case("ring"));
+        let ring =
+            self.nccl_variable("NCCL_ALGO").is_some_and(|algo| algo.eq_ignore_ascii_case("ring"));
         self.can_reduce(gpus) && !ring
     }
 
@@ -344,8 +359,9 @@ impl ToolInvocation<'_> {
         let alone = self.node_names(gpus).len() < 2;
         // Memory is imported only where NVLink joins nodes, and NCCL was not told otherwise.
         let is_off = self.nccl_variable("NCCL_MNNVL_ENABLE") == Some("0");
-        let lacks =
-            |node: &&SimNode| !node.reachable || (!node.imex && node.hardware.spans_nodes && !is_off);
+        let lacks = |node: &&SimNode| {
+            !node.reachable || (!node.imex && node.hardware.spans_nodes && !is_off)
+        };
         let missing = gpus.iter().map(|gpu| self.fabric.node_of(*gpu)).find(lacks)?;
         (!alone).then(|| {
             let what = "unhandled cuda error / import of a fabric handle failed";

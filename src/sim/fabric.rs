@@ -6,13 +6,10 @@
 
 use std::collections::BTreeMap;
 
-use super::fault::SimFault;
-use super::fault::HostLinkDirection;
-use super::fault::SimLinkDirection;
+use super::fault::{HostLinkDirection, SimFault, SimLinkDirection};
 use super::network::SimNetwork;
 use super::platform::Hardware;
-use super::scenario::ExpandedDomain;
-use super::scenario::Scenario;
+use super::scenario::{ExpandedDomain, Scenario};
 use model::hostlist;
 
 /// Index of a GPU in [`Fabric::gpus`].
@@ -220,10 +217,14 @@ impl SimFabric {
     }
 
     /// The claimed domain of several nodes that a run over all of these is of.
-    pub fn claim_of<'n>(&self, nodes: impl IntoIterator<Item = &'n str>) -> Option<&ExpandedDomain> {
+    pub fn claim_of<'n>(
+        &self,
+        nodes: impl IntoIterator<Item = &'n str>,
+    ) -> Option<&ExpandedDomain> {
         let nodes: Vec<&str> = nodes.into_iter().collect();
-        let holds =
-            |claim: &&ExpandedDomain| nodes.iter().all(|node| claim.nodes.iter().any(|it| it == node));
+        let holds = |claim: &&ExpandedDomain| {
+            nodes.iter().all(|node| claim.nodes.iter().any(|it| it == node))
+        };
         let several = self.claims.iter().filter(|claim| 1 < claim.nodes.len() && 1 < nodes.len());
         several.into_iter().find(holds)
     }
@@ -260,7 +261,9 @@ impl SimFabric {
     pub fn copy_rate(&self, from: GpuIndex, to: GpuIndex, engine: SimCopyEngine) -> f64 {
         let hardware = self.node_of(from).hardware;
         let rate = match self.route(from, to) {
-            CopyRoute::NvLink(links) => f64::from(links) * hardware.link_rate * engine.share(hardware),
+            CopyRoute::NvLink(links) => {
+                f64::from(links) * hardware.link_rate * engine.share(hardware)
+            }
             CopyRoute::Pcie => hardware.pcie_peer,
             CopyRoute::Nic => {
                 let rail = self.gpus[from].slot as usize;

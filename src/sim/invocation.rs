@@ -4,19 +4,13 @@
 //! It prints nothing.
 
 use super::cases;
-use super::cases::SimCase;
-use super::cases::SimCaseKind;
-use super::fabric::SimCopyEngine;
-use super::fabric::SimFabric;
-use super::fabric::GpuIndex;
-use super::fabric::CopyRoute;
+use super::cases::{SimCase, SimCaseKind};
+use super::fabric::{CopyRoute, GpuIndex, SimCopyEngine, SimFabric};
 use super::fault::SimFault;
 use super::mpirun::MpiJob;
-use super::noise::NoiseKey;
-use super::noise::SimNoise;
+use super::noise::{NoiseKey, SimNoise};
 use super::scenario::Scenario;
-use super::tool_config::CrossDomainCopy;
-use super::tool_config::NvbandwidthLayout;
+use super::tool_config::{CrossDomainCopy, NvbandwidthLayout};
 
 /// Microseconds until a copy engine begins a copy.
 const COPY_START: f64 = 1.6;
@@ -149,7 +143,10 @@ impl ToolInvocation<'_> {
 
     /// The key of everything this tool reads here and now.
     pub fn key(&self, what: &str) -> NoiseKey {
-        let key = NoiseKey::from_seed(self.seed).with_name(self.scope).with_name(what).with_part(u64::from(self.reading));
+        let key = NoiseKey::from_seed(self.seed)
+            .with_name(self.scope)
+            .with_name(what)
+            .with_part(u64::from(self.reading));
         let hosts = self.job.into_iter().flat_map(|job| &job.hosts);
         hosts.fold(key, |key, host| key.with_name(&host.name))
     }
@@ -233,7 +230,11 @@ impl ToolInvocation<'_> {
     }
 
     /// Runs nvbandwidth.
-    pub fn run_nvbandwidth(&self, version: NvbandwidthLayout, tests: &[String]) -> SimNvbandwidthRun {
+    pub fn run_nvbandwidth(
+        &self,
+        version: NvbandwidthLayout,
+        tests: &[String],
+    ) -> SimNvbandwidthRun {
         let gpus = self.gpus();
         let known = cases::cases_of_version(version, self.spans_domain);
         let wanted: Vec<(String, Option<&SimCase>)> = match tests.is_empty() {
@@ -244,7 +245,12 @@ impl ToolInvocation<'_> {
                 .collect(),
         };
         let refused = self.no_device_failure();
-        let mut run = SimNvbandwidthRun { refused, oversubscribed: self.oversubscribed_hosts(), tests: Vec::new(), gpus };
+        let mut run = SimNvbandwidthRun {
+            refused,
+            oversubscribed: self.oversubscribed_hosts(),
+            tests: Vec::new(),
+            gpus,
+        };
         if run.refused.is_some() {
             return run;
         }
@@ -308,7 +314,8 @@ impl ToolInvocation<'_> {
         }
         if case.is_multinode() {
             let unreachable = gpus.iter().find(|gpu| !self.fabric.node_of(**gpu).imex);
-            let stranger = gpus.iter().find(|gpu| self.fabric.route(gpus[0], **gpu) == CopyRoute::Nic);
+            let stranger =
+                gpus.iter().find(|gpu| self.fabric.route(gpus[0], **gpu) == CopyRoute::Nic);
             let refused = self.scenario.tools.cross_domain == CrossDomainCopy::Error;
             if let Some(gpu) = unreachable.or(stranger.filter(|_| refused)) {
                 let name = "CUDA_ERROR_INVALID_HANDLE";
@@ -413,7 +420,9 @@ impl ToolInvocation<'_> {
                 let truth = |from, to| COPY_START + self.peer_latency(from, to) / 1e3;
                 vec![table("", gpus.len(), self.read_matrix(gpus, key, &truth))]
             }
-            SimCaseKind::Star { .. } => row(&|gpu| self.star_rate(gpu, gpus, case.is_inbound(), case.engine)),
+            SimCaseKind::Star { .. } => {
+                row(&|gpu| self.star_rate(gpu, gpus, case.is_inbound(), case.engine))
+            }
             SimCaseKind::HostLatency => row(&|gpu| hardware(gpu).host_latency),
             SimCaseKind::PeerLatency => {
                 let cells = self.read_matrix(gpus, key, &|from, to| self.peer_latency(from, to));
@@ -454,14 +463,24 @@ impl ToolInvocation<'_> {
     fn read_pairs(&self, case: &SimCase, key: NoiseKey, gpus: &[GpuIndex], read: bool) -> Vec<f64> {
         self.read_matrix(gpus, key, &|row, column| match read {
             // A read pulls: the data moves from the column to the row.
-            true => self.fabric.copy_rate(column, row, case.engine) * self.read_share(row, column, case),
+            true => {
+                self.fabric.copy_rate(column, row, case.engine) * self.read_share(row, column, case)
+            }
             false => self.fabric.copy_rate(row, column, case.engine),
         })
     }
 
-    fn read_opposite(&self, case: &SimCase, key: NoiseKey, gpus: &[GpuIndex], read: bool) -> Vec<f64> {
+    fn read_opposite(
+        &self,
+        case: &SimCase,
+        key: NoiseKey,
+        gpus: &[GpuIndex],
+        read: bool,
+    ) -> Vec<f64> {
         self.read_matrix(gpus, key, &|row, column| match read {
-            true => self.fabric.copy_rate(row, column, case.engine) * self.read_share(column, row, case),
+            true => {
+                self.fabric.copy_rate(row, column, case.engine) * self.read_share(column, row, case)
+            }
             false => self.fabric.copy_rate(column, row, case.engine),
         })
     }
@@ -479,7 +498,13 @@ impl ToolInvocation<'_> {
 
     /// All to one or one to all at once: the one's own links are the limit,
     /// or what all the others together bring.
-    fn star_rate(&self, one: GpuIndex, gpus: &[GpuIndex], inbound: bool, engine: SimCopyEngine) -> f64 {
+    fn star_rate(
+        &self,
+        one: GpuIndex,
+        gpus: &[GpuIndex],
+        inbound: bool,
+        engine: SimCopyEngine,
+    ) -> f64 {
         let rates = gpus.iter().filter(|gpu| **gpu != one).map(|other| match inbound {
             true => self.fabric.copy_rate(*other, one, engine),
             false => self.fabric.copy_rate(one, *other, engine),

@@ -10,31 +10,30 @@
 //! does, and a seed decides all noise. Only [`tcp`] opens ports, so that
 //! whoever starts a simulated server can see it listen.
 
-pub mod invocation;
 pub mod cases;
+pub mod client_server;
 pub mod collective;
 pub mod fabric;
 pub mod fault;
-pub mod source_map;
-pub mod nvloom;
+pub mod invocation;
+pub mod misbehaviour;
 pub mod mpirun;
+pub mod native_probes;
 pub mod network;
 pub mod noise;
-pub mod native_probes;
-pub mod client_server;
+pub mod nvloom;
 pub mod platform;
 pub mod recording;
 pub mod render;
 pub mod scenario;
 pub mod scenario_tools;
+pub mod source_map;
 pub mod tcp;
-pub mod tool_dispatch;
 pub mod tool_config;
+pub mod tool_dispatch;
 pub mod truth;
-pub mod misbehaviour;
 
-pub use misbehaviour::is_unreachable;
-pub use misbehaviour::refuse_worker;
+pub use misbehaviour::{is_unreachable, refuse_worker};
 
 #[cfg(test)]
 mod render_tests;

@@ -26,7 +26,11 @@ pub const GARBAGE: &str =
     "\u{fffd}\u{1}\u{2}%%% 0xdeadbeef ~~~ {\"half\": [1,2,\n\u{7}\u{fffd}@@\n";
 
 /// What is wrong with this tool on any of these nodes.
-pub fn find_misbehaviour(scenario: &Scenario, nodes: &[&str], name: &str) -> Option<ToolMisbehaviour> {
+pub fn find_misbehaviour(
+    scenario: &Scenario,
+    nodes: &[&str],
+    name: &str,
+) -> Option<ToolMisbehaviour> {
     scenario.faults.iter().find_map(|fault| {
         let (node, tool, ailment) = match fault {
             SimFault::ToolHangs { node, tool } => (node, tool, ToolMisbehaviour::Hangs),
@@ -40,9 +44,15 @@ pub fn find_misbehaviour(scenario: &Scenario, nodes: &[&str], name: &str) -> Opt
 
 /// The first of these nodes that has no tool of this name. `nccl-tests` stands
 /// for all its programs.
-pub fn node_without_tool<'n>(scenario: &Scenario, nodes: &[&'n str], name: &str) -> Option<&'n str> {
+pub fn node_without_tool<'n>(
+    scenario: &Scenario,
+    nodes: &[&'n str],
+    name: &str,
+) -> Option<&'n str> {
     let is_it = |tool: &str| {
-        tool == name || (tool == NCCL_TESTS && super::collective::SimCollective::from_program(name).is_some())
+        tool == name
+            || (tool == NCCL_TESTS
+                && super::collective::SimCollective::from_program(name).is_some())
     };
     if scenario.tools.missing.iter().any(|tool| is_it(tool)) {
         return nodes.first().copied();
@@ -65,7 +75,10 @@ pub fn not_found(name: &str) -> SimToolOutput {
 
 /// Whether a node cannot be reached.
 pub fn is_unreachable(scenario: &Scenario, node: &str) -> bool {
-    scenario.faults.iter().any(|fault| matches!(fault, SimFault::Unreachable { node: n } if n == node))
+    scenario
+        .faults
+        .iter()
+        .any(|fault| matches!(fault, SimFault::Unreachable { node: n } if n == node))
 }
 
 /// Why no worker starts on a node, in the words of the program that would

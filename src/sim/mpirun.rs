@@ -87,7 +87,8 @@ const ONE_VALUE: &[&str] = &[
 /// Options with two values.
 const TWO_VALUES: &[&str] = &["mca", "gmca", "omca", "pmixmca", "prtemca"];
 
-const SEPARATOR: &str = "--------------------------------------------------------------------------\n";
+const SEPARATOR: &str =
+    "--------------------------------------------------------------------------\n";
 
 impl MpiJob {
     /// Whether the ranks see a variable with this value.
@@ -177,7 +178,11 @@ fn add_hosts(hosts: &mut Vec<MpiHost>, list: &str) {
 }
 
 /// Fills the slots in order with the ranks that are wanted.
-fn place_ranks(hosts: &mut Vec<MpiHost>, wanted: Option<usize>, program: &str) -> Result<(), SimToolOutput> {
+fn place_ranks(
+    hosts: &mut Vec<MpiHost>,
+    wanted: Option<usize>,
+    program: &str,
+) -> Result<(), SimToolOutput> {
     let Some(wanted) = wanted else { return Ok(()) };
     let slots: usize = hosts.iter().map(|host| host.ranks).sum();
     if slots < wanted {

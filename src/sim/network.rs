@@ -253,7 +253,9 @@ impl SimNetwork {
     /// is no link.
     pub fn line_rate(&self, from: usize, to: usize, rail: usize) -> f64 {
         let (source, sink) = (&self.nics[from], &self.nics[to]);
-        let (Some(tx), Some(rx)) = (source.shares.get(rail), sink.shares.get(rail)) else { return 0.0 };
+        let (Some(tx), Some(rx)) = (source.shares.get(rail), sink.shares.get(rail)) else {
+            return 0.0;
+        };
         let mut rate = (source.rate * tx[0]).min(sink.rate * rx[1]);
         if self.leaves_leaf(from, to) {
             for leaf in [source.leaf, sink.leaf].into_iter().flatten() {
@@ -320,8 +322,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::fabric::SimCopyEngine;
-    use crate::fabric::SimFabric;
+    use crate::fabric::{SimCopyEngine, SimFabric};
 
     /// Four HGX nodes behind two leaves.
     fn fabric(more: &str) -> SimFabric {

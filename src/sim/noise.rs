@@ -61,7 +61,8 @@ impl NoiseKey {
     /// A narrower key, by name.
     #[must_use]
     pub fn with_name(self, name: &str) -> Self {
-        name.bytes().fold(self.with_part(name.len() as u64), |key, byte| key.with_part(u64::from(byte)))
+        name.bytes()
+            .fold(self.with_part(name.len() as u64), |key, byte| key.with_part(u64::from(byte)))
     }
 
     /// The key as a number, for names and identifiers that must look random.
@@ -133,7 +134,9 @@ mod tests {
     fn a_seed_reproduces_its_readings_and_another_does_not() {
         let noise = SimNoise { sigma: 0.01, dip_rate: 0.1, ..SimNoise::default() };
         let read = |seed| {
-            (0..50).map(|i| noise.factor(NoiseKey::from_seed(seed).with_name("x").with_part(i))).collect::<Vec<_>>()
+            (0..50)
+                .map(|i| noise.factor(NoiseKey::from_seed(seed).with_name("x").with_part(i)))
+                .collect::<Vec<_>>()
         };
         assert_eq!(read(1), read(1));
         assert_ne!(read(1), read(2));
@@ -143,12 +146,14 @@ mod tests {
     fn readings_scatter_as_asked_and_dip_to_the_left() {
         let noise = SimNoise { sigma: 0.01, dip_rate: 0.0, dip_depth: [0.05, 0.4] };
         let n = 20_000;
-        let all: Vec<f64> = (0..n).map(|i| noise.factor(NoiseKey::from_seed(3).with_part(i))).collect();
+        let all: Vec<f64> =
+            (0..n).map(|i| noise.factor(NoiseKey::from_seed(3).with_part(i))).collect();
         let mean = all.iter().sum::<f64>() / 20_000.0;
         let sigma = (all.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 20_000.0).sqrt();
         assert!((mean - 1.0).abs() < 5e-4 && (sigma - 0.01).abs() < 5e-4, "{mean} {sigma}");
         let dipping = SimNoise { dip_rate: 0.05, ..noise };
-        let dips = (0..n).filter(|i| dipping.factor(NoiseKey::from_seed(3).with_part(*i)) < 0.94).count();
+        let dips =
+            (0..n).filter(|i| dipping.factor(NoiseKey::from_seed(3).with_part(*i)) < 0.94).count();
         assert!((700..1300).contains(&dips), "{dips}");
     }
 }

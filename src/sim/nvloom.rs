@@ -3,13 +3,9 @@
 //! The suites that its README advises for a large domain, on device memory;
 //! one process per GPU, started by mpirun.
 
-use super::invocation::ToolInvocation;
-use super::invocation::SimToolFailure;
-use super::invocation::SimMatrix;
 use super::cases;
-use super::fabric::SimCopyEngine;
-use super::fabric::GpuIndex;
-use super::fabric::CopyRoute;
+use super::fabric::{CopyRoute, GpuIndex, SimCopyEngine};
+use super::invocation::{SimMatrix, SimToolFailure, ToolInvocation};
 use super::noise::NoiseKey;
 use super::tool_config::NvbandwidthLayout;
 
@@ -100,7 +96,11 @@ impl ToolInvocation<'_> {
         for name in names {
             let test = SimNvloomTest {
                 name: &name,
-                engine: if name.ends_with("_sm") { SimCopyEngine::Kernel } else { SimCopyEngine::Copy },
+                engine: if name.ends_with("_sm") {
+                    SimCopyEngine::Kernel
+                } else {
+                    SimCopyEngine::Copy
+                },
                 reads: name.contains("_read_"),
                 both: name.contains("bidir"),
             };
@@ -110,7 +110,12 @@ impl ToolInvocation<'_> {
         Ok(run)
     }
 
-    fn nvloom_table(&self, test: SimNvloomTest<'_>, gpus: &[GpuIndex], racks: &[String]) -> SimNvloomTable {
+    fn nvloom_table(
+        &self,
+        test: SimNvloomTest<'_>,
+        gpus: &[GpuIndex],
+        racks: &[String],
+    ) -> SimNvloomTable {
         let key = self.key(test.name);
         let sheet = |columns: Vec<String>, row_labels: Vec<String>, cells: Vec<Option<f64>>| {
             let (key, description) = (test.name.to_owned(), String::new());
@@ -134,11 +139,18 @@ impl ToolInvocation<'_> {
     }
 
     /// The median of a GPU's copies with a sample of the others.
-    fn read_sampled(&self, test: SimNvloomTest<'_>, gpu: GpuIndex, gpus: &[GpuIndex], key: NoiseKey) -> f64 {
+    fn read_sampled(
+        &self,
+        test: SimNvloomTest<'_>,
+        gpu: GpuIndex,
+        gpus: &[GpuIndex],
+        key: NoiseKey,
+    ) -> f64 {
         let mut others: Vec<GpuIndex> = gpus.iter().copied().filter(|o| *o != gpu).collect();
         let mut rates: Vec<f64> = (0..PEERS_PER_RACK)
             .filter_map(|sample| {
-                let pick = key.with_part(gpu as u64).with_part(sample).value() % others.len().max(1) as u64;
+                let pick = key.with_part(gpu as u64).with_part(sample).value()
+                    % others.len().max(1) as u64;
                 let at = usize::try_from(pick).ok().filter(|at| *at < others.len())?;
                 Some(self.read_copy(test, gpu, others.swap_remove(at), key))
             })
@@ -147,11 +159,19 @@ impl ToolInvocation<'_> {
         rates.get(rates.len() / 2).copied().unwrap_or(0.0)
     }
 
-    fn read_copy(&self, test: SimNvloomTest<'_>, from: GpuIndex, to: GpuIndex, key: NoiseKey) -> f64 {
+    fn read_copy(
+        &self,
+        test: SimNvloomTest<'_>,
+        from: GpuIndex,
+        to: GpuIndex,
+        key: NoiseKey,
+    ) -> f64 {
         let truth = |from: GpuIndex, to: GpuIndex| {
             let reads = self.fabric.node_of(to).hardware.reads;
             let share = match self.fabric.route(from, to) {
-                CopyRoute::NvLink(_) if test.reads => reads[usize::from(test.engine == SimCopyEngine::Kernel)],
+                CopyRoute::NvLink(_) if test.reads => {
+                    reads[usize::from(test.engine == SimCopyEngine::Kernel)]
+                }
                 _ => 1.0,
             };
             self.fabric.copy_rate(from, to, test.engine) * share

@@ -4,24 +4,16 @@
 
 use std::collections::BTreeMap;
 
-use super::invocation::ToolInvocation;
 use super::fabric::SimFabric;
 use super::fault::SimFault;
-use super::mpirun::MpiHost;
-use super::mpirun::MpiJob;
-use super::network;
-use super::render;
+use super::invocation::ToolInvocation;
+use super::misbehaviour::{GARBAGE, ToolMisbehaviour};
+use super::mpirun::{MpiHost, MpiJob};
 use super::render::SimToolOutput;
 use super::render::perftest::SimPerftestRun;
-use super::scenario::ExpandedDomain;
-use super::scenario::Scenario;
-use super::tool_dispatch;
-use super::tool_config::SimToolFormat;
-use super::tool_config::RecordedTool;
-use super::truth;
-use super::misbehaviour;
-use super::misbehaviour::ToolMisbehaviour;
-use super::misbehaviour::GARBAGE;
+use super::scenario::{ExpandedDomain, Scenario};
+use super::tool_config::{RecordedTool, SimToolFormat};
+use super::{misbehaviour, network, render, tool_dispatch, truth};
 use model::hostlist;
 
 /// A recording.
@@ -74,7 +66,9 @@ pub fn record_scenario(
                         if repeats == 1 { String::new() } else { format!("-{}", reading + 1) };
                     match find_misbehaviour(&bench, stem) {
                         None => {}
-                        Some(ToolMisbehaviour::Garbage) => answer = SimToolOutput::success(GARBAGE.to_owned()),
+                        Some(ToolMisbehaviour::Garbage) => {
+                            answer = SimToolOutput::success(GARBAGE.to_owned())
+                        }
                         // Given up, and nothing of it kept.
                         Some(ToolMisbehaviour::Hangs | ToolMisbehaviour::Floods) => continue,
                     }
@@ -102,7 +96,12 @@ fn debug_job() -> MpiJob {
 }
 
 /// One node of each of two claimed domains, for every two.
-fn record_between_domains(scenario: &Scenario, fabric: &SimFabric, seed: u64, files: &mut BTreeMap<String, String>) {
+fn record_between_domains(
+    scenario: &Scenario,
+    fabric: &SimFabric,
+    seed: u64,
+    files: &mut BTreeMap<String, String>,
+) {
     let spanning = |c: &&ExpandedDomain| c.hardware.spans_nodes;
     let claims: Vec<&ExpandedDomain> = fabric.claims.iter().filter(spanning).collect();
     for (at, a) in claims.iter().enumerate() {
@@ -180,7 +179,11 @@ fn tool_of(stem: &str) -> Option<&'static str> {
 
 /// What is wrong with the tool that leaves the file of this stem.
 fn find_misbehaviour(bench: &ToolInvocation<'_>, stem: &str) -> Option<ToolMisbehaviour> {
-    misbehaviour::find_misbehaviour(bench.scenario, &bench.node_names(&bench.gpus()), tool_of(stem)?)
+    misbehaviour::find_misbehaviour(
+        bench.scenario,
+        &bench.node_names(&bench.gpus()),
+        tool_of(stem)?,
+    )
 }
 
 /// Whether a node that takes part has no such tool.
@@ -188,11 +191,15 @@ fn is_missing(bench: &ToolInvocation<'_>, stem: &str) -> bool {
     let gpus = bench.gpus();
     let mut nodes = bench.node_names(&gpus);
     nodes.push(bench.scope);
-    tool_of(stem).is_some_and(|name| misbehaviour::node_without_tool(bench.scenario, &nodes, name).is_some())
+    tool_of(stem)
+        .is_some_and(|name| misbehaviour::node_without_tool(bench.scenario, &nodes, name).is_some())
 }
 
 fn is_measurement(what: RecordedTool) -> bool {
-    !matches!(what, RecordedTool::NvlinkStatus | RecordedTool::Topo | RecordedTool::Query | RecordedTool::Imex)
+    !matches!(
+        what,
+        RecordedTool::NvlinkStatus | RecordedTool::Topo | RecordedTool::Query | RecordedTool::Imex
+    )
 }
 
 /// Where this output is taken: nodes or claimed domains, and whether across.
@@ -226,7 +233,9 @@ fn outputs(bench: &ToolInvocation<'_>, what: RecordedTool) -> Vec<(String, SimTo
     let tools = &bench.scenario.tools;
     let one = |name: &str, answer| vec![(name.to_owned(), answer)];
     match what {
-        RecordedTool::Nvbandwidth | RecordedTool::NvbandwidthDomain | RecordedTool::NvbandwidthBetween => {
+        RecordedTool::Nvbandwidth
+        | RecordedTool::NvbandwidthDomain
+        | RecordedTool::NvbandwidthBetween => {
             let tests = if bench.spans_domain { &tools.domain_tests } else { &tools.node_tests };
             let version = tools.nvbandwidth;
             let run = bench.run_nvbandwidth(version, tests);
@@ -234,9 +243,10 @@ fn outputs(bench: &ToolInvocation<'_>, what: RecordedTool) -> Vec<(String, SimTo
                 SimToolFormat::Text => {
                     one("nvbandwidth.txt", render::nvbandwidth::render_text(bench, version, &run))
                 }
-                SimToolFormat::Json => {
-                    one("nvbandwidth.json", render::nvbandwidth_json::render_json(bench, version, &run))
-                }
+                SimToolFormat::Json => one(
+                    "nvbandwidth.json",
+                    render::nvbandwidth_json::render_json(bench, version, &run),
+                ),
             }
         }
         RecordedTool::Collectives => tools
@@ -246,15 +256,21 @@ fn outputs(bench: &ToolInvocation<'_>, what: RecordedTool) -> Vec<(String, SimTo
                 Some((program, bench.run_collective(program, tools.bytes, bench.gpus())?))
             })
             .map(|(program, run)| match tools.nccl_format {
-                SimToolFormat::Text => (format!("{program}.txt"), render::nccl::render_text(bench, &run)),
+                SimToolFormat::Text => {
+                    (format!("{program}.txt"), render::nccl::render_text(bench, &run))
+                }
                 SimToolFormat::Json => {
                     let document = render::nccl_json::render_json(bench, &run);
                     (format!("{program}.json"), SimToolOutput::success(document))
                 }
             })
             .collect(),
-        RecordedTool::P2p => one("p2pBandwidthLatencyTest.txt", render::p2p::render_text(bench, false)),
-        RecordedTool::NvlinkStatus => one("nvidia-smi-nvlink.txt", render::smi::render_nvlink_status(bench)),
+        RecordedTool::P2p => {
+            one("p2pBandwidthLatencyTest.txt", render::p2p::render_text(bench, false))
+        }
+        RecordedTool::NvlinkStatus => {
+            one("nvidia-smi-nvlink.txt", render::smi::render_nvlink_status(bench))
+        }
         RecordedTool::Topo => one("nvidia-smi-topo.txt", render::smi::render_topology(bench)),
         RecordedTool::Query => one("nvidia-smi-q.txt", render::smi::render_query(bench)),
         RecordedTool::Imex => match tools.imex_format {

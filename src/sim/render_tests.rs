@@ -1,15 +1,13 @@
 //! What the tools print in corners that real ones have: sizes cut to whole parts,
 //! several GPUs of one process, nodes without any GPU, and faults that count once.
 
-use super::invocation::ToolInvocation;
-use super::invocation::SimTestOutcome;
 use super::fabric::SimFabric;
+use super::invocation::{SimTestOutcome, ToolInvocation};
 use super::mpirun::MpiEnvironment;
-use super::render;
 use super::render::SimToolOutput;
 use super::scenario::Scenario;
-use super::tool_dispatch;
 use super::tool_config::NvbandwidthLayout;
+use super::{render, tool_dispatch};
 use model::parse_output::ParseOutput;
 use readers::outputs;
 
@@ -33,7 +31,16 @@ impl SimRack {
     fn bench<'a>(&'a self, scope: &'a str, reading: u32) -> ToolInvocation<'a> {
         let across = self.fabric.node(scope).is_err();
         let (scenario, fabric) = (&self.scenario, &self.fabric);
-        ToolInvocation { scenario, fabric, scope, spans_domain: across, seed: 1, reading, prior_readings: reading, job: None }
+        ToolInvocation {
+            scenario,
+            fabric,
+            scope,
+            spans_domain: across,
+            seed: 1,
+            reading,
+            prior_readings: reading,
+            job: None,
+        }
     }
 
     fn says(&self, scope: &str, line: &str) -> SimToolOutput {
@@ -45,7 +52,8 @@ impl SimRack {
 
     /// The only number of a test, or its cells, in a reading.
     fn cells(&self, scope: &str, test: &str, reading: u32) -> Vec<f64> {
-        let run = self.bench(scope, reading).run_nvbandwidth(NvbandwidthLayout::V0_8, &[test.to_owned()]);
+        let run =
+            self.bench(scope, reading).run_nvbandwidth(NvbandwidthLayout::V0_8, &[test.to_owned()]);
         match &run.tests[0].1 {
             SimTestOutcome::Measured(tables) => tables[0].cells.iter().copied().flatten().collect(),
             other => panic!("{other:?}"),
@@ -88,7 +96,8 @@ fn every_ranks_part_is_cut_to_sixteen_bytes_and_the_sizes_are_of_that() {
     assert_eq!((found[0][0], found[2][0], found[2][1]), ("0", "4", "1"));
     assert_eq!(found.last().map(|row| (row[0], row[1])), Some(("1048576", "262144")));
     let bench = rack.bench("r", 0);
-    let run = bench.run_collective("alltoall_perf", [1 << 20, 1 << 20], bench.gpus()).expect("known");
+    let run =
+        bench.run_collective("alltoall_perf", [1 << 20, 1 << 20], bench.gpus()).expect("known");
     let json = render::nccl_json::render_json(&bench, &run);
     assert!(json.contains("\"size\":1048512,\"count\":21844,"), "{json}");
 }
@@ -218,7 +227,8 @@ fn a_gpus_own_copies_drift_once_and_a_collective_with_its_slowest_rank() {
     let rack = SimRack::new("[[fault]]\nkind=\"drift\"\ngpu=\"n1:0\"\nshare=0.1\n");
     let nic = |reading| {
         let bench = rack.bench("n1", reading);
-        render::perftest::render_bandwidth(&bench, &render::perftest::SimPerftestRun::all_sizes(2)).stdout
+        render::perftest::render_bandwidth(&bench, &render::perftest::SimPerftestRun::all_sizes(2))
+            .stdout
     };
     let table = |text: &str| text.split_once(" #bytes").map(|(_, rows)| rows.to_owned());
     assert_eq!(table(&nic(3)), table(&nic(0)));
@@ -292,7 +302,8 @@ fn nccl_names_the_cluster_that_nvidia_smi_names() {
     let bench = rack.bench("r", 0);
     let told = MpiEnvironment::from([("NCCL_DEBUG".to_owned(), "INFO".to_owned())]);
     let args = ["-b", "1M", "-e", "1M"].map(str::to_owned);
-    let Some(tool_dispatch::SimToolReply::Prints(answer)) = tool_dispatch::call_tool(&bench, "all_reduce_perf", &args, &told)
+    let Some(tool_dispatch::SimToolReply::Prints(answer)) =
+        tool_dispatch::call_tool(&bench, "all_reduce_perf", &args, &told)
     else {
         panic!("it says")
     };

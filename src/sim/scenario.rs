@@ -8,22 +8,14 @@ use std::collections::BTreeSet;
 
 use serde::Deserialize;
 
-use super::cases;
 use super::collective::SimCollective;
-use super::fault::BurnInAge;
-use super::fault::SimFault;
-use super::fault::DelayedFault;
-use super::source_map::ScenarioSourceMap;
-use super::network;
+use super::fault::{BurnInAge, DelayedFault, SimFault};
 use super::network::SimNetworkSection;
 use super::noise::SimNoise;
-use super::platform;
 use super::platform::Hardware;
-use super::tool_dispatch;
-use super::tool_config::SimToolFormat;
-use super::tool_config::NvbandwidthLayout;
-use super::tool_config::SimToolConfig;
-use super::misbehaviour;
+use super::source_map::ScenarioSourceMap;
+use super::tool_config::{NvbandwidthLayout, SimToolConfig, SimToolFormat};
+use super::{cases, misbehaviour, network, platform, tool_dispatch};
 use model::hostlist;
 
 /// One scenario file.
@@ -191,7 +183,9 @@ impl Scenario {
         if tools.nvbandwidth_format == SimToolFormat::Json && !tools.nvbandwidth.has_json() {
             return Err("tools.nvbandwidth_format = \"json\": known for 0.5 to 0.8 only".to_owned());
         }
-        if let Some(name) = self.tools.collectives.iter().find(|n| SimCollective::from_program(n).is_none()) {
+        if let Some(name) =
+            self.tools.collectives.iter().find(|n| SimCollective::from_program(n).is_none())
+        {
             return Err(format!("tools.collectives: no program `{name}` in nccl-tests"));
         }
         for tool in &self.tools.missing {
@@ -230,9 +224,16 @@ impl Scenario {
             SimFault::ToolHangs { tool, .. }
             | SimFault::ToolFloods { tool, .. }
             | SimFault::ToolGarbage { tool, .. } => {
-                match tool_dispatch::NAMES.iter().chain(tool_dispatch::PROBES).any(|name| name == tool) {
+                match tool_dispatch::NAMES
+                    .iter()
+                    .chain(tool_dispatch::PROBES)
+                    .any(|name| name == tool)
+                {
                     true => Ok(()),
-                    false => Err(format!("no tool `{tool}`; known are {}", tool_dispatch::NAMES.join(", "))),
+                    false => Err(format!(
+                        "no tool `{tool}`; known are {}",
+                        tool_dispatch::NAMES.join(", ")
+                    )),
                 }
             }
             SimFault::ToolMissing { tool, .. } => check_installed(tool),
@@ -252,7 +253,9 @@ impl Scenario {
             }
             SimFault::ToolError { testcase: Some(test), .. } => {
                 let known = cases::cases_of_version(NvbandwidthLayout::V0_10, true);
-                match known.iter().any(|case| case.name == *test) || cases::native_case(test).is_some() {
+                match known.iter().any(|case| case.name == *test)
+                    || cases::native_case(test).is_some()
+                {
                     true => Ok(()),
                     false => Err(format!("nvbandwidth has no test `{test}`")),
                 }
@@ -308,7 +311,11 @@ fn check_installed(tool: &str) -> Result<(), String> {
     }
 }
 
-fn expand_domains(section: &str, domains: &[ScenarioDomain], lines: &ScenarioSourceMap) -> Result<Vec<ExpandedDomain>, String> {
+fn expand_domains(
+    section: &str,
+    domains: &[ScenarioDomain],
+    lines: &ScenarioSourceMap,
+) -> Result<Vec<ExpandedDomain>, String> {
     let mut groups = Vec::new();
     let mut seen = BTreeSet::new();
     for (number, domain) in domains.iter().enumerate() {

@@ -3,19 +3,16 @@
 //!
 //! Native probes need a worker and are not answered here.
 
-use super::invocation::ToolInvocation;
 use super::fabric::SimFabric;
 use super::fault::BurnInAge;
+use super::invocation::ToolInvocation;
 use super::noise::NoiseKey;
 use super::render::SimToolOutput;
 use super::scenario::Scenario;
-use super::tool_dispatch;
 use super::tool_dispatch::SimToolReply;
-use super::misbehaviour;
+use super::{misbehaviour, tool_dispatch};
 use model::raw_result::ProcessEnding;
-use model::tool_call::ToolBackend;
-use model::tool_call::ToolOutput;
-use model::tool_call::ToolCall;
+use model::tool_call::{ToolBackend, ToolCall, ToolOutput};
 
 /// A scenario and its fabric, built once for all readings.
 #[derive(Debug)]
@@ -41,8 +38,10 @@ impl ScenarioTools {
 impl ToolBackend for ScenarioTools {
     fn run_tool(&self, call: &ToolCall<'_>) -> Result<ToolOutput, String> {
         let [first, ..] = call.nodes else { return Err("the step names no node".to_owned()) };
-        let refused =
-            call.nodes.iter().find_map(|node| misbehaviour::refuse_worker(&self.scenario, node.as_str()));
+        let refused = call
+            .nodes
+            .iter()
+            .find_map(|node| misbehaviour::refuse_worker(&self.scenario, node.as_str()));
         if let Some(why) = refused {
             return Err(why);
         }
@@ -51,7 +50,8 @@ impl ToolBackend for ScenarioTools {
             return Err("the step has no command".to_owned());
         };
         // As simulated workers number readings, by step and reading.
-        let key = NoiseKey::from_seed(0).with_name(&format!("{}.{}", call.step, call.reading)).value();
+        let key =
+            NoiseKey::from_seed(0).with_name(&format!("{}.{}", call.step, call.reading)).value();
         let bench = ToolInvocation {
             scenario: &self.scenario,
             fabric: &self.fabric,
@@ -76,9 +76,9 @@ fn to_tool_answer(reply: SimToolReply) -> ToolOutput {
     };
     match reply {
         // A server is there whenever its client is.
-        SimToolReply::Prints(answer) | SimToolReply::Serves { answer, .. } | SimToolReply::Connects { answer, .. } => {
-            ended(answer)
-        }
+        SimToolReply::Prints(answer)
+        | SimToolReply::Serves { answer, .. }
+        | SimToolReply::Connects { answer, .. } => ended(answer),
         SimToolReply::Hangs => {
             ToolOutput { ending: ProcessEnding::TimedOut, stdout: Vec::new(), stderr: Vec::new() }
         }

@@ -5,8 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use toml::de::DeTable;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
 use model::text_error::LineIndex;
 

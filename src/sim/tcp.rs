@@ -5,18 +5,14 @@
 
 use std::io;
 use std::io::Write;
-use std::net::Ipv4Addr;
-use std::net::TcpListener;
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::fabric::SimFabric;
-use super::network;
 use super::noise::NoiseKey;
-use super::render;
 use super::scenario::Scenario;
+use super::{network, render};
 
 /// Streams each way.
 const STREAMS: u32 = 4;
@@ -64,7 +60,8 @@ pub fn build_document(
         if !up || !fabric.nodes[to].reachable {
             return Err(format!("connect to {peer}: No route to host"));
         }
-        let key = NoiseKey::from_seed(scenario.seed).with_name("tcp").with_name(step.unwrap_or_default());
+        let key =
+            NoiseKey::from_seed(scenario.seed).with_name("tcp").with_name(step.unwrap_or_default());
         let key = key.with_part(from as u64).with_part(to as u64).with_part(rail as u64);
         let way = |from: usize, to: usize, key: NoiseKey| {
             let power = fabric.nodes[from].power.min(fabric.nodes[to].power);

@@ -2,18 +2,12 @@
 
 use proptest::prelude::*;
 
-use super::invocation::ToolInvocation;
-use super::invocation::SimTestOutcome;
-use super::fabric::SimCopyEngine;
-use super::fabric::SimFabric;
-use super::fabric::CopyRoute;
-use super::mpirun;
-use super::recording;
-use super::render;
+use super::fabric::{CopyRoute, SimCopyEngine, SimFabric};
+use super::invocation::{SimTestOutcome, ToolInvocation};
 use super::scenario::Scenario;
-use super::tool_dispatch;
 use super::tool_config::NvbandwidthLayout;
 use super::truth::TrueFaultClass;
+use super::{mpirun, recording, render, tool_dispatch};
 
 fn scenario(more: &str) -> Scenario {
     let text = format!(
@@ -28,7 +22,16 @@ fn fabric(more: &str) -> SimFabric {
 
 fn bench<'a>(scenario: &'a Scenario, fabric: &'a SimFabric, scope: &'a str) -> ToolInvocation<'a> {
     let across = fabric.node(scope).is_err();
-    ToolInvocation { scenario, fabric, scope, spans_domain: across, seed: 1, reading: 0, prior_readings: 0, job: None }
+    ToolInvocation {
+        scenario,
+        fabric,
+        scope,
+        spans_domain: across,
+        seed: 1,
+        reading: 0,
+        prior_readings: 0,
+        job: None,
+    }
 }
 
 const HEALTHY: f64 = 18.0 * 50.0 * 0.861;
@@ -119,8 +122,8 @@ fn a_read_shows_the_data_direction_transposed_against_a_write() {
     let fabric = SimFabric::build(&scenario).expect("a fabric");
     let node = "n1".to_owned();
     let cells = |test: &str| {
-        let run =
-            bench(&scenario, &fabric, &node).run_nvbandwidth(NvbandwidthLayout::V0_8, &[test.to_owned()]);
+        let run = bench(&scenario, &fabric, &node)
+            .run_nvbandwidth(NvbandwidthLayout::V0_8, &[test.to_owned()]);
         match &run.tests[0].1 {
             SimTestOutcome::Measured(tables) => tables[0].cells.clone(),
             other => panic!("{other:?}"),
@@ -184,7 +187,8 @@ fn an_error_ends_the_run_and_names_host_and_rank() {
     let scenario = scenario("[[fault]]\nkind = \"tool-error\"\nnode = \"n2\"\n");
     let fabric = SimFabric::build(&scenario).expect("a fabric");
     let args = ["-p", "multinode"].map(str::to_owned);
-    let answer = tool_dispatch::run_tool(&bench(&scenario, &fabric, "n1"), "nvbandwidth", &args).expect("known");
+    let answer = tool_dispatch::run_tool(&bench(&scenario, &fabric, "n1"), "nvbandwidth", &args)
+        .expect("known");
     assert_eq!(answer.code, 1);
     assert!(answer.stdout.ends_with("Running multinode_device_to_device_memcpy_read_ce.\n"));
     assert!(answer.stderr.contains("[CUDA_ERROR_ECC_UNCORRECTABLE]"), "{}", answer.stderr);
@@ -286,10 +290,14 @@ fn a_missing_imex_peer_ends_runs_across_the_domain_and_shows_in_its_table() {
 }
 
 /// What mpirun on `node` answers, and what our parsers make of it.
-fn run_launched(scenario: &Scenario, line: &str) -> (render::SimToolOutput, model::parse_output::ParseOutput) {
+fn run_launched(
+    scenario: &Scenario,
+    line: &str,
+) -> (render::SimToolOutput, model::parse_output::ParseOutput) {
     let fabric = SimFabric::build(scenario).expect("a fabric");
     let args: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    let answer = tool_dispatch::run_tool(&bench(scenario, &fabric, "n1"), "mpirun", &args).expect("known");
+    let answer =
+        tool_dispatch::run_tool(&bench(scenario, &fabric, "n1"), "mpirun", &args).expect("known");
     let parsed = readers::outputs::parse_output(answer.combined().as_bytes());
     (answer, parsed)
 }
@@ -371,7 +379,8 @@ fn nvidia_smi_lists_who_uses_the_gpus() {
     let fabric = SimFabric::build(&scenario).expect("a fabric");
     let ask = |node: &str, query: &str| {
         let args = [query.to_owned(), "--format=csv,noheader".to_owned()];
-        tool_dispatch::run_tool(&bench(&scenario, &fabric, node), "nvidia-smi", &args).expect("known")
+        tool_dispatch::run_tool(&bench(&scenario, &fabric, node), "nvidia-smi", &args)
+            .expect("known")
     };
     let apps = "--query-compute-apps=pid,process_name";
     assert_eq!(ask("n1", apps).stdout, "");
@@ -394,9 +403,17 @@ fn tools_that_do_not_behave_do_so_under_mpirun_too() {
         tool_dispatch::call_tool(&bench(&scenario, &fabric, "n1"), name, &args, &Default::default())
     };
     assert!(matches!(call("nvbandwidth", ""), Some(tool_dispatch::SimToolReply::Prints(_))));
-    assert_eq!(call("mpirun", "-H n1:4,n2:4 nvbandwidth"), Some(tool_dispatch::SimToolReply::Hangs));
-    assert!(matches!(call("mpirun", "-H n1:4,n3:4 nvbandwidth"), Some(tool_dispatch::SimToolReply::Prints(_))));
-    let Some(tool_dispatch::SimToolReply::Prints(garbage)) = call("all_reduce_perf", "-g 4") else { panic!("says") };
+    assert_eq!(
+        call("mpirun", "-H n1:4,n2:4 nvbandwidth"),
+        Some(tool_dispatch::SimToolReply::Hangs)
+    );
+    assert!(matches!(
+        call("mpirun", "-H n1:4,n3:4 nvbandwidth"),
+        Some(tool_dispatch::SimToolReply::Prints(_))
+    ));
+    let Some(tool_dispatch::SimToolReply::Prints(garbage)) = call("all_reduce_perf", "-g 4") else {
+        panic!("says")
+    };
     let parsed = readers::outputs::parse_output(garbage.stdout.as_bytes());
     assert!(parsed.tool.is_none() && parsed.measurements.is_empty(), "{parsed:?}");
 }
@@ -476,7 +493,11 @@ fn the_log_of_a_node_with_one_gpu_is_whole() {
         );
         let scenario = Scenario::parse(&text).expect("good");
         let fabric = SimFabric::build(&scenario).expect("a fabric");
-        let answer = tool_dispatch::run_tool(&bench(&scenario, &fabric, "g1"), "nvidia-smi", &["-q".to_owned()]);
+        let answer = tool_dispatch::run_tool(
+            &bench(&scenario, &fabric, "g1"),
+            "nvidia-smi",
+            &["-q".to_owned()],
+        );
         let parsed = readers::outputs::parse_output(answer.expect("known").stdout.as_bytes());
         assert!(parsed.complete, "{:?}", parsed.problems);
     }
@@ -526,9 +547,14 @@ fn the_truth_names_claimed_domains_and_single_nodes() {
         [[fault]]\nkind=\"lost-links\"\ngpu=\"n1:1\"\ncount=2\n\
         [[fault]]\nkind=\"gpu-missing\"\ngpu=\"n1:1\"\n";
     let scenario = Scenario::parse(text).expect("good");
-    let truth = super::truth::compute_truth(&scenario, &SimFabric::build(&scenario).expect("a fabric"), 1).wrongs;
+    let truth =
+        super::truth::compute_truth(&scenario, &SimFabric::build(&scenario).expect("a fabric"), 1)
+            .wrongs;
     assert_eq!(truth[0].domain.as_deref(), Some("x"));
     assert_eq!([&truth[1], &truth[2]].map(|w| w.node.as_deref()), [Some("m1"), Some("m2")]);
-    assert_eq!((truth[3].class, truth[3].peer.as_deref()), (TrueFaultClass::MergedCliques, Some("y")));
+    assert_eq!(
+        (truth[3].class, truth[3].peer.as_deref()),
+        (TrueFaultClass::MergedCliques, Some("y"))
+    );
     assert_eq!(truth[4].share, Some(1.0 - 2.0 / 18.0));
 }

@@ -4,21 +4,14 @@
 //! and change nothing. What a tool does besides printing (to listen, to hang)
 //! is told, not done: the command line does it.
 
-use super::invocation::ToolInvocation;
-use super::cases;
 use super::collective::SimCollectiveRun;
-use super::mpirun;
-use super::mpirun::MpiEnvironment;
-use super::mpirun::MpiJob;
-use super::client_server;
-use super::recording;
-use super::render;
-use super::render::SimToolOutput;
-use super::scenario::ExpandedDomain;
-use super::scenario::Scenario;
-use super::tool_config::NvbandwidthLayout;
-use super::misbehaviour;
+use super::invocation::ToolInvocation;
 use super::misbehaviour::ToolMisbehaviour;
+use super::mpirun::{MpiEnvironment, MpiJob};
+use super::render::SimToolOutput;
+use super::scenario::{ExpandedDomain, Scenario};
+use super::tool_config::NvbandwidthLayout;
+use super::{cases, client_server, misbehaviour, mpirun, recording, render};
 
 /// The programs that are answered for, each under its own name.
 pub const NAMES: &[&str] = &[
@@ -89,9 +82,9 @@ pub enum SimToolReply {
 /// such tool. What it does besides printing is left out.
 pub fn run_tool(bench: &ToolInvocation<'_>, name: &str, args: &[String]) -> Option<SimToolOutput> {
     match call_tool(bench, name, args, &MpiEnvironment::new())? {
-        SimToolReply::Prints(answer) | SimToolReply::Serves { answer, .. } | SimToolReply::Connects { answer, .. } => {
-            Some(answer)
-        }
+        SimToolReply::Prints(answer)
+        | SimToolReply::Serves { answer, .. }
+        | SimToolReply::Connects { answer, .. } => Some(answer),
         SimToolReply::Hangs | SimToolReply::Floods => Some(SimToolOutput::default()),
     }
 }
@@ -121,7 +114,9 @@ pub fn call_tool(
     args: &[String],
     environment: &MpiEnvironment,
 ) -> Option<SimToolReply> {
-    if NAMES.contains(&name) && misbehaviour::node_without_tool(bench.scenario, &[bench.scope], name).is_some() {
+    if NAMES.contains(&name)
+        && misbehaviour::node_without_tool(bench.scenario, &[bench.scope], name).is_some()
+    {
         return Some(SimToolReply::Prints(misbehaviour::not_found(name)));
     }
     if name == "mpirun" {
@@ -143,8 +138,9 @@ pub fn call_tool(
         "iperf3" => client_server::run_iperf3(bench, args),
         _ => SimToolReply::Prints(run_printing_tool(bench, name, args)?),
     };
-    if let SimToolReply::Prints(answer) | SimToolReply::Serves { answer, .. } | SimToolReply::Connects { answer, .. } =
-        &mut reply
+    if let SimToolReply::Prints(answer)
+    | SimToolReply::Serves { answer, .. }
+    | SimToolReply::Connects { answer, .. } = &mut reply
     {
         // Faults name an output as its recording is named.
         let recorded = match (name, args.first().map(String::as_str)) {
@@ -153,13 +149,18 @@ pub fn call_tool(
             ("nvidia-smi", Some("-q" | "--query")) => "nvidia-smi-q",
             _ => name,
         };
-        answer.stdout = recording::truncate_output(bench, recorded, std::mem::take(&mut answer.stdout));
+        answer.stdout =
+            recording::truncate_output(bench, recorded, std::mem::take(&mut answer.stdout));
     }
     Some(reply)
 }
 
 /// A tool that prints and ends.
-fn run_printing_tool(bench: &ToolInvocation<'_>, name: &str, args: &[String]) -> Option<SimToolOutput> {
+fn run_printing_tool(
+    bench: &ToolInvocation<'_>,
+    name: &str,
+    args: &[String],
+) -> Option<SimToolOutput> {
     Some(match name {
         "nvbandwidth" => run_nvbandwidth(bench, args),
         "p2pBandwidthLatencyTest" => {
@@ -188,12 +189,18 @@ pub fn node_misbehaviour(scenario: &Scenario, nodes: &[&str], name: &str) -> Opt
     Some(match misbehaviour::find_misbehaviour(scenario, nodes, name)? {
         ToolMisbehaviour::Hangs => SimToolReply::Hangs,
         ToolMisbehaviour::Floods => SimToolReply::Floods,
-        ToolMisbehaviour::Garbage => SimToolReply::Prints(SimToolOutput::success(misbehaviour::GARBAGE.to_owned())),
+        ToolMisbehaviour::Garbage => {
+            SimToolReply::Prints(SimToolOutput::success(misbehaviour::GARBAGE.to_owned()))
+        }
     })
 }
 
 /// `mpirun`: one rank per GPU of the hosts it names.
-fn run_mpirun(bench: &ToolInvocation<'_>, args: &[String], environment: &MpiEnvironment) -> SimToolReply {
+fn run_mpirun(
+    bench: &ToolInvocation<'_>,
+    args: &[String],
+    environment: &MpiEnvironment,
+) -> SimToolReply {
     if let Some(reply) = invocation_misbehaviour(bench, "mpirun") {
         return reply;
     }
@@ -251,7 +258,11 @@ fn run_nvbandwidth(bench: &ToolInvocation<'_>, args: &[String]) -> SimToolOutput
         tests = known.iter().filter(|c| fits(c.name)).map(|c| c.name.to_owned()).collect();
         if tests.is_empty() {
             let stderr = "Specified list of testcase prefixes did not match any testcases\n";
-            return SimToolOutput { stderr: stderr.to_owned(), code: 1, ..SimToolOutput::default() };
+            return SimToolOutput {
+                stderr: stderr.to_owned(),
+                code: 1,
+                ..SimToolOutput::default()
+            };
         }
     }
     // A test may be named by its number.
@@ -279,11 +290,19 @@ fn run_nvloom(bench: &ToolInvocation<'_>, args: &[String]) -> SimToolOutput {
     let tests = flag_values(args, &["-t", "--testcase"]);
     match bench.run_nvloom(&suites, &tests) {
         Ok(run) => render::nvloom::render_text(bench, &run),
-        Err(name) => SimToolOutput::with_exit_code(format!("No such testcase as \"{name}\"\n"), String::new(), 1),
+        Err(name) => SimToolOutput::with_exit_code(
+            format!("No such testcase as \"{name}\"\n"),
+            String::new(),
+            1,
+        ),
     }
 }
 
-fn run_nccl_tests(bench: &ToolInvocation<'_>, name: &str, args: &[String]) -> Option<SimToolOutput> {
+fn run_nccl_tests(
+    bench: &ToolInvocation<'_>,
+    name: &str,
+    args: &[String],
+) -> Option<SimToolOutput> {
     let size = |flags: &[&str]| flag_values(args, flags).first().and_then(|text| parse_size(text));
     // 32 MiB is the tools' own default for both.
     let least = size(&["-b", "--minbytes"]).unwrap_or(32 << 20).max(1);
@@ -302,7 +321,10 @@ fn run_nccl_tests(bench: &ToolInvocation<'_>, name: &str, args: &[String]) -> Op
     // The GPUs are counted before anything is asked of them.
     if bench.first_host_without_gpu().is_some() {
         let run = bench.run_collective(name, sizes, Vec::new())?;
-        return Some(render::nccl::render_text(bench, &SimCollectiveRun { gpus_per_process: wanted, ..run }));
+        return Some(render::nccl::render_text(
+            bench,
+            &SimCollectiveRun { gpus_per_process: wanted, ..run },
+        ));
     }
     // Under a launcher every rank has -g GPUs, without one one process has
     // them, and across a claimed domain every GPU is a rank.
@@ -323,7 +345,8 @@ fn run_nccl_tests(bench: &ToolInvocation<'_>, name: &str, args: &[String]) -> Op
         None if gpus.len() < wanted => return too_few(wanted, gpus.len()),
         None => gpus.truncate(wanted),
     }
-    let run = SimCollectiveRun { gpus_per_process: each, ..bench.run_collective(name, sizes, gpus)? };
+    let run =
+        SimCollectiveRun { gpus_per_process: each, ..bench.run_collective(name, sizes, gpus)? };
     let mut answer = render::nccl::render_text(bench, &run);
     if let Some(path) = flag_values(args, &["-J", "--output_file"]).into_iter().next() {
         answer.stdout = format!("# Writing JSON output to {path}\n{}", answer.stdout);

@@ -5,12 +5,9 @@
 use serde::Serialize;
 
 use super::fabric::SimFabric;
-use super::fault::SimFault;
-use super::fault::HostLinkDirection;
-use super::fault::SimLinkDirection;
+use super::fault::{HostLinkDirection, SimFault, SimLinkDirection};
 use super::network;
-use super::scenario::ExpandedDomain;
-use super::scenario::Scenario;
+use super::scenario::{ExpandedDomain, Scenario};
 use model::hostlist;
 
 /// Everything that is wrong.
@@ -170,7 +167,8 @@ fn claimed_domain_of(scenario: &Scenario, fabric: &SimFabric, domain: &str) -> S
     let real = scenario.real_domains().unwrap_or_default();
     let group = real.iter().find(|group| group.name == domain);
     let nodes = group.map_or(&[][..], |group| &group.nodes);
-    let shared = |claim: &&ExpandedDomain| nodes.iter().filter(|it| claim.nodes.contains(it)).count();
+    let shared =
+        |claim: &&ExpandedDomain| nodes.iter().filter(|it| claim.nodes.contains(it)).count();
     let most = fabric.claims.iter().rev().max_by_key(shared);
     most.filter(|claim| 0 < shared(claim)).map_or(domain, |claim| &claim.name).to_owned()
 }
@@ -273,9 +271,13 @@ fn from_fault(fault: &SimFault, fabric: &SimFabric) -> TrueFault {
             let lost = wrong(TrueFaultClass::LostLinks, locus, "degraded");
             at_gpu(TrueFault { share: Some(share), direction: way, ..lost }, gpu)
         }
-        SimFault::GpuParked { gpu } => at_gpu(wrong(TrueFaultClass::GpuParked, "gpu", "failed"), gpu),
+        SimFault::GpuParked { gpu } => {
+            at_gpu(wrong(TrueFaultClass::GpuParked, "gpu", "failed"), gpu)
+        }
         SimFault::GpuSwapped { gpu } => at_gpu(wrong(TrueFaultClass::GpuSwapped, "gpu", ""), gpu),
-        SimFault::GpuMissing { gpu } => at_gpu(wrong(TrueFaultClass::GpuMissing, "gpu", "failed"), gpu),
+        SimFault::GpuMissing { gpu } => {
+            at_gpu(wrong(TrueFaultClass::GpuMissing, "gpu", "failed"), gpu)
+        }
         SimFault::PlaneOut { domain, .. } => TrueFault {
             domain: Some(domain.clone()),
             ..wrong(TrueFaultClass::PlaneOut, "plane", "degraded")
@@ -304,7 +306,10 @@ fn from_fault(fault: &SimFault, fabric: &SimFabric) -> TrueFault {
             at_node(wrong(TrueFaultClass::FabricDown, "node", "failed"), node)
         }
         SimFault::PowerCap { node, share } => at_node(
-            TrueFault { share: Some(*share), ..wrong(TrueFaultClass::PowerCap, "node", "degraded") },
+            TrueFault {
+                share: Some(*share),
+                ..wrong(TrueFaultClass::PowerCap, "node", "degraded")
+            },
             node,
         ),
         SimFault::Corrupt { gpu } => at_gpu(wrong(TrueFaultClass::Corrupt, "gpu", "failed"), gpu),
@@ -314,7 +319,9 @@ fn from_fault(fault: &SimFault, fabric: &SimFabric) -> TrueFault {
         SimFault::Truncated { scope, .. } => {
             at_scope(wrong(TrueFaultClass::Truncated, "domain", "unknown"), scope)
         }
-        SimFault::Waived { node, .. } => at_node(wrong(TrueFaultClass::Waived, "node", "unknown"), node),
+        SimFault::Waived { node, .. } => {
+            at_node(wrong(TrueFaultClass::Waived, "node", "unknown"), node)
+        }
         SimFault::ShownInactive { gpu, .. } => {
             at_gpu(wrong(TrueFaultClass::ShownInactive, "gpu", ""), gpu)
         }
@@ -353,7 +360,10 @@ fn from_fault(fault: &SimFault, fabric: &SimFabric) -> TrueFault {
         }
         SimFault::Dips { gpu, rate, .. } => {
             // Few dips are healthy; many are no level that could be known.
-            at_gpu(wrong(TrueFaultClass::Dips, "gpu", if *rate < 0.3 { "" } else { "unknown" }), gpu)
+            at_gpu(
+                wrong(TrueFaultClass::Dips, "gpu", if *rate < 0.3 { "" } else { "unknown" }),
+                gpu,
+            )
         }
         SimFault::Drift { gpu, .. } => at_gpu(wrong(TrueFaultClass::Drift, "gpu", "unknown"), gpu),
         SimFault::RailRate { node, rail, share, direction } => {
@@ -380,7 +390,9 @@ fn from_fault(fault: &SimFault, fabric: &SimFabric) -> TrueFault {
             ..wrong(TrueFaultClass::LeafUplink, "leaf", "degraded")
         },
         // Nothing is known of what was not asked or did not answer.
-        SimFault::Busy { node, .. } => at_node(wrong(TrueFaultClass::Busy, "node", "unknown"), node),
+        SimFault::Busy { node, .. } => {
+            at_node(wrong(TrueFaultClass::Busy, "node", "unknown"), node)
+        }
         SimFault::Unreachable { node } => {
             at_node(wrong(TrueFaultClass::Unreachable, "node", "unknown"), node)
         }

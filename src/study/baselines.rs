@@ -4,11 +4,9 @@
 //! median of everything that was read of a part, and the rate of a healthy pair
 //! exactly. Only the retest measures on its own.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::instrument::SimInstrument;
-use super::instrument::PairSample;
+use super::instrument::{PairSample, SimInstrument};
 use super::sweep::StudySweep;
 use super::world::StudyWorld;
 use engine::plan::PlanStep;
@@ -23,7 +21,8 @@ const FLOOR_SHARE: f64 = 0.90;
 const FIRST_RETEST_STEP: usize = 1_000_000;
 
 /// The rules, in the order they are shown.
-pub const BASELINES: [&str; 5] = ["floor 90 %", "-10 % of median", "Tukey 1.5", "Tukey 3", "retest"];
+pub const BASELINES: [&str; 5] =
+    ["floor 90 %", "-10 % of median", "Tukey 1.5", "Tukey 3", "retest"];
 
 /// Whom each rule accuses, and the readings that its retests took.
 pub(super) fn accuse_parts(
@@ -91,7 +90,8 @@ fn retest_low_pairs(
     for (at, suspect) in suspects.iter().enumerate() {
         let nodes = vec![name(*suspect), name(passed[at % passed.len()])];
         for model in &swept.models {
-            let step = PlanStep { step: FIRST_RETEST_STEP + at, nodes: nodes.clone(), ..model.clone() };
+            let step =
+                PlanStep { step: FIRST_RETEST_STEP + at, nodes: nodes.clone(), ..model.clone() };
             again.extend(low(&instrument.samples(&step, 0)));
             readings += 1;
         }

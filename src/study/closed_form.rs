@@ -6,8 +6,7 @@
 //! here are acquitted more often. A lasting cause, such as a hot rack, is no
 //! noise and not in these numbers.
 
-use statrs::distribution::ContinuousCDF;
-use statrs::distribution::Normal;
+use statrs::distribution::{ContinuousCDF, Normal};
 
 use super::world::DIPS;
 use engine::judge::sequential_test;
@@ -50,7 +49,10 @@ impl ClosedFormOdds {
     pub fn from_sigma(sigma: f64) -> Self {
         let looks = PARTNERS.map(|partners| {
             let error = stats::median_error(sigma, partners as usize);
-            stats::median_chance(low_reading_chance(sigma, MIN_EFFECT.max(SIGNIFICANCE_Z * error)), partners)
+            stats::median_chance(
+                low_reading_chance(sigma, MIN_EFFECT.max(SIGNIFICANCE_Z * error)),
+                partners,
+            )
         });
         let ends = 2.0 * GPUS as f64;
         let cells = GPUS * PARTNERS[0] as usize;
@@ -85,7 +87,8 @@ fn repeated_end_chance(sigma: f64) -> f64 {
     let partners = PARTNERS[1];
     let line = MIN_EFFECT.max(SIGNIFICANCE_Z * stats::median_error(sigma, partners as usize));
     let one = low_reading_chance(sigma, line);
-    let is_read_again = sequential_test::decide_path(&[1.0 - line], sigma) == SequentialDecision::Undecided;
+    let is_read_again =
+        sequential_test::decide_path(&[1.0 - line], sigma) == SequentialDecision::Undecided;
     let pairs = MOST_READINGS * (MOST_READINGS - 1.0) / 2.0;
     let cell = if is_read_again { (pairs * one.powi(2)).min(one) } else { one };
     stats::median_chance(cell, partners)
@@ -139,7 +142,11 @@ mod tests {
             agreed += u32::from(high - low <= 5.0 * 0.01);
         }
         let counted = f64::from(agreed) / 200_000.0;
-        assert!((counted / dip_agreement_chance(0.01) - 1.0).abs() < 0.05, "{counted} {}", dip_agreement_chance(0.01));
+        assert!(
+            (counted / dip_agreement_chance(0.01) - 1.0).abs() < 0.05,
+            "{counted} {}",
+            dip_agreement_chance(0.01)
+        );
     }
 
     #[test]

@@ -3,8 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::StudyPoint;
-use super::StudyWorld;
+use super::{StudyPoint, StudyWorld};
 
 /// The picture's size and margins, in pixels.
 const SIZE: [f64; 2] = [640.0, 340.0];
@@ -105,8 +104,7 @@ pub fn render_svg(points: &[StudyPoint]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::StudySetting;
-    use super::super::StudyTally;
+    use super::super::{StudySetting, StudyTally};
     use super::*;
 
     #[test]
@@ -123,6 +121,6 @@ mod tests {
         assert!(svg.contains("noise 1 %") && svg.contains("noise 2 %"), "{svg}");
         // All found is at the top, at the right end of the axis.
         assert!(svg.contains("cx=\"490.0\" cy=\"28.0\""), "{svg}");
-        assert!(super::render_svg(&[]).ends_with("</svg>\n"));
+        assert!(render_svg(&[]).ends_with("</svg>\n"));
     }
 }

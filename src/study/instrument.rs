@@ -14,16 +14,14 @@ use engine::plan::PlanStep;
 use model::measurement::Measurement;
 use model::parse_output::ParseOutput;
 use model::tool_recording::ToolRecording;
-use sim::invocation::ToolInvocation;
-use sim::invocation::SimTestOutcome;
 use sim::fabric::SimFabric;
-use sim::mpirun::MpiHost;
-use sim::mpirun::MpiJob;
+use sim::invocation::{SimTestOutcome, ToolInvocation};
+use sim::mpirun::{MpiHost, MpiJob};
 use sim::noise::NoiseKey;
 use sim::render::perftest;
 use sim::scenario::Scenario;
-use sim::tool_dispatch;
 use sim::tool_config::NvbandwidthLayout;
+use sim::tool_dispatch;
 
 /// For so long the probes of the rails run, in seconds (`-D`).
 const SECONDS: u32 = 2;
@@ -119,7 +117,8 @@ impl SimInstrument<'_> {
         let fill = |word: &String| word.replace("{peer_address}", &peer).replace("{port}", "20000");
         let argv: Vec<String> = step.argv.iter().map(fill).collect();
         let bench = self.new_invocation(step, reading, step.nodes[0].as_str(), None);
-        let answer = tool_dispatch::run_tool(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
+        let answer =
+            tool_dispatch::run_tool(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
         readers::outputs::parse_streams(answer.stdout.as_bytes(), answer.stderr.as_bytes())
     }
 
@@ -176,7 +175,8 @@ impl SimInstrument<'_> {
         let node = |at: usize| self.fabric.node(step.nodes[at].as_str()).expect("a planned node");
         let (here, there, reads) = (node(0), node(1), step.probe == "ib-read-bw");
         let (src, dst) = if reads { (there, here) } else { (here, there) };
-        let key = bench.key(if reads { "ib_read_bw" } else { "ib_write_bw" }).with_part(there as u64);
+        let key =
+            bench.key(if reads { "ib_read_bw" } else { "ib_write_bw" }).with_part(there as u64);
         let line = network.rdma_rate(src, dst, 0);
         let first = bench.gpus().first().map_or(0, |gpu| *gpu as u64);
         let average = perftest::average_rate(&bench, line, key, MESSAGE_BYTES, first);
@@ -204,7 +204,8 @@ fn put_numbers(parsed: &mut ParseOutput, numbers: &[f64]) {
                 point.algbw = Some(round_as_printed(*number, 2));
                 let sent = perftest::messages_sent(number / 8.0, SECONDS, MESSAGE_BYTES);
                 point.iterations = format!("{sent:.0}").parse().ok();
-                point.msgrate = Some(round_as_printed(number / 8.0 * 1e3 / MESSAGE_BYTES as f64, 6));
+                point.msgrate =
+                    Some(round_as_printed(number / 8.0 * 1e3 / MESSAGE_BYTES as f64, 6));
             }
         }
         _ => {}

@@ -6,10 +6,10 @@
 //! them as a live sweep does, without processes. A seed decides everything, so
 //! the number of threads makes no difference.
 
+mod baselines;
+mod closed_form;
 mod figure;
 mod instrument;
-mod closed_form;
-mod baselines;
 mod score;
 mod sweep;
 mod table;
@@ -18,33 +18,25 @@ mod tests;
 mod world;
 pub mod year;
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-use instrument::SimInstrument;
-use instrument::OutputShapes;
+use instrument::{OutputShapes, SimInstrument};
 use world::StudyGround;
 
-use engine::plan::PlanLimits;
-use engine::plan::PlanRequest;
+use engine::plan::{PlanLimits, PlanRequest};
 use model::probe::Probe;
 use model::profile::Profile;
 use readers::probe_catalog::ProbeCatalog;
 use sim::fabric::SimFabric;
 use sim::noise::NoiseKey;
 
-pub use figure::render_svg;
-pub use closed_form::ClosedFormOdds;
 pub use baselines::BASELINES;
+pub use closed_form::ClosedFormOdds;
+pub use figure::render_svg;
 pub use score::StudyTally;
-pub use table::STUDY_FORMAT;
-pub use table::StudyDocument;
-pub use table::build_document;
-pub use table::render_text;
-pub use world::StudySetting;
-pub use world::StudyWorld;
+pub use table::{STUDY_FORMAT, StudyDocument, build_document, render_text};
+pub use world::{StudySetting, StudyWorld};
 
 /// Readings of a step while they do not decide: what a sweep has when nothing
 /// is configured.
@@ -65,7 +57,11 @@ pub struct StudyPoint {
 pub fn run_study(setting: StudySetting, trials: u64, seed: u64, threads: usize) -> StudyPoint {
     let ground = StudyGround::new(setting.world);
     let next = AtomicU64::new(0);
-    let point = StudyPoint { setting, scheme: StudyTally::default(), baselines: [StudyTally::default(); 5] };
+    let point = StudyPoint {
+        setting,
+        scheme: StudyTally::default(),
+        baselines: [StudyTally::default(); 5],
+    };
     let total = Mutex::new(point);
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
@@ -95,12 +91,18 @@ pub fn run_study(setting: StudySetting, trials: u64, seed: u64, threads: usize) 
 
 /// The key of all chance of one trial.
 fn trial_key(setting: &StudySetting, seed: u64, trial: u64) -> NoiseKey {
-    let key = NoiseKey::from_seed(seed).with_name(setting.world.as_str()).with_part(setting.sigma.to_bits());
+    let key = NoiseKey::from_seed(seed)
+        .with_name(setting.world.as_str())
+        .with_part(setting.sigma.to_bits());
     key.with_part(setting.loss.to_bits()).with_part(setting.faults as u64).with_part(trial)
 }
 
 /// What a sweep of a trial is asked.
-fn build_request<'a>(ground: &'a StudyGround, probes: &'a [&'a Probe], key: NoiseKey) -> PlanRequest<'a> {
+fn build_request<'a>(
+    ground: &'a StudyGround,
+    probes: &'a [&'a Probe],
+    key: NoiseKey,
+) -> PlanRequest<'a> {
     PlanRequest {
         claims: &ground.claims,
         profile: Profile::Audit,
@@ -128,7 +130,8 @@ fn run_trial(
     let mut instrument =
         SimInstrument { scenario: &scenario, fabric: &fabric, shapes, renders_outputs: false };
     let swept = sweep::run_sweep(&build_request(ground, probes, key), &mut instrument);
-    let (accused, retests) = baselines::accuse_parts(ground.world, ground.expected, &swept, &instrument);
+    let (accused, retests) =
+        baselines::accuse_parts(ground.world, ground.expected, &swept, &instrument);
     let mut rivals = accused.map(|accused| StudyTally::from_accused(&accused, &guilty));
     let [one_number @ .., retest] = &mut rivals;
     for rival in one_number {
@@ -136,7 +139,12 @@ fn run_trial(
     }
     retest.rounds = swept.models.len() as u64 * (1 + u64::from(0 < retests));
     retest.readings = swept.matching_readings + retests;
-    let mut ours = StudyTally::from_verdicts(setting, &fabric, [&swept.first_verdicts, &swept.final_verdicts], &guilty);
+    let mut ours = StudyTally::from_verdicts(
+        setting,
+        &fabric,
+        [&swept.first_verdicts, &swept.final_verdicts],
+        &guilty,
+    );
     (ours.rounds, ours.readings) = (swept.rounds, swept.readings);
     (ours, rivals)
 }

@@ -2,16 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::world::StudySetting;
-use super::world::StudyWorld;
+use super::world::{StudySetting, StudyWorld};
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use model::id::NodeName;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 use sim::fabric::SimFabric;
 
 /// What many sweeps came to, in whole numbers: their order makes no difference.

@@ -8,20 +8,13 @@
 use std::collections::BTreeSet;
 
 use super::instrument::PairSample;
-use engine::judge;
-use engine::judge::JudgeInput;
-use engine::judge::Judgement;
-use engine::judge::sequential_test;
-use engine::plan;
-use engine::plan::Plan;
-use engine::plan::PlanRequest;
-use engine::plan::PlanStep;
-use engine::plan::ConfirmationSuspect;
-use engine::thresholds::PlatformCatalogue;
-use engine::thresholds::builtin;
+use engine::judge::{JudgeInput, Judgement, sequential_test};
+use engine::plan::{ConfirmationSuspect, Plan, PlanRequest, PlanStep};
+use engine::thresholds::{PlatformCatalogue, builtin};
+use engine::{judge, plan};
 use model::claims::Claims;
-use model::part_history::PartHistory;
 use model::parse_output::ParseOutput;
+use model::part_history::PartHistory;
 use model::tool_recording::ToolRecording;
 use model::verdict::Verdicts;
 
@@ -182,7 +175,8 @@ fn plan_confirmation(
         return None;
     }
     let cleared = judge::confirm::find_cleared_nodes(judgement, recordings);
-    let plan = plan::plan_confirmation(main, request, &suspects, &cleared, main.seed.wrapping_add(1));
+    let plan =
+        plan::plan_confirmation(main, request, &suspects, &cleared, main.seed.wrapping_add(1));
     (!plan.rounds.is_empty()).then_some(plan)
 }
 

@@ -2,16 +2,11 @@
 
 use std::fmt::Write;
 
-use comfy_table::CellAlignment;
-use comfy_table::Table;
+use comfy_table::{CellAlignment, Table};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::ClosedFormOdds;
-use super::StudyPoint;
-use super::BASELINES;
-use super::StudyTally;
-use super::StudyWorld;
+use super::{BASELINES, ClosedFormOdds, StudyPoint, StudyTally, StudyWorld};
 
 /// The format of the JSON document.
 pub const STUDY_FORMAT: &str = "fabricgate.study/1";
@@ -21,7 +16,8 @@ pub fn render_text(points: &[StudyPoint]) -> String {
     let mut out = String::new();
     let mut rest = points;
     while let Some(first) = rest.first() {
-        let of = |p: &StudyPoint| (p.setting.world, p.setting.sigma.to_bits(), p.setting.faults == 0);
+        let of =
+            |p: &StudyPoint| (p.setting.world, p.setting.sigma.to_bits(), p.setting.faults == 0);
         let end = rest.iter().position(|p| of(p) != of(first)).unwrap_or(rest.len());
         let (points, others) = rest.split_at(end);
         rest = others;

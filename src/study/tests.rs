@@ -18,8 +18,12 @@ fn run_one_sweep(setting: &StudySetting, trial: u64, rendered: bool) -> sweep::S
     let names = setting.world.probes().iter();
     let probes: Vec<&Probe> = names.filter_map(|name| catalog.get(name)).collect();
     let mut shapes = OutputShapes::new();
-    let mut instrument =
-        SimInstrument { scenario: &scenario, fabric: &fabric, shapes: &mut shapes, renders_outputs: rendered };
+    let mut instrument = SimInstrument {
+        scenario: &scenario,
+        fabric: &fabric,
+        shapes: &mut shapes,
+        renders_outputs: rendered,
+    };
     sweep::run_sweep(&build_request(&ground, &probes, key), &mut instrument)
 }
 
@@ -30,13 +34,17 @@ fn readings_without_tools_are_those_of_the_tools() {
         (setting(StudyWorld::Domain, 0.03, 1.0 / 18.0, 1), 2),
         (setting(StudyWorld::Fleet, 0.02, 0.5, 5), 4),
     ] {
-        let (fast, slow) = (run_one_sweep(&setting, trial, false), run_one_sweep(&setting, trial, true));
+        let (fast, slow) =
+            (run_one_sweep(&setting, trial, false), run_one_sweep(&setting, trial, true));
         assert!(153 <= fast.recordings.len(), "{}", fast.recordings.len());
         for (fast, slow) in fast.recordings.iter().zip(&slow.recordings) {
             assert_eq!(fast, slow);
         }
         assert_eq!(fast.recordings.len(), slow.recordings.len());
-        assert_eq!((fast.first_verdicts, fast.final_verdicts), (slow.first_verdicts, slow.final_verdicts));
+        assert_eq!(
+            (fast.first_verdicts, fast.final_verdicts),
+            (slow.first_verdicts, slow.final_verdicts)
+        );
     }
 }
 
@@ -54,7 +62,11 @@ fn a_half_of_a_gpu_is_found_and_nobody_else_blamed() {
     assert_eq!((point.scheme.faults, point.scheme.found, point.scheme.false_blames), (12, 12, 0));
     assert_eq!(point.scheme.false_confirmed, 0);
     // 17 rounds at least, and all 153 pairs of nodes.
-    assert!(17 * 4 <= point.scheme.rounds && 153 * 4 <= point.scheme.readings, "{:?}", point.scheme);
+    assert!(
+        17 * 4 <= point.scheme.rounds && 153 * 4 <= point.scheme.readings,
+        "{:?}",
+        point.scheme
+    );
 }
 
 #[test]
@@ -66,7 +78,10 @@ fn a_half_of_a_nic_is_found_among_a_thousand_nodes() {
 #[test]
 fn without_a_fault_the_fences_blame_and_the_scheme_does_not() {
     let point = run_study(setting(StudyWorld::Domain, 0.01, 0.0, 0), 4, 1, 2);
-    assert_eq!((point.scheme.faults, point.scheme.false_blames, point.scheme.false_sweeps), (0, 0, 0));
+    assert_eq!(
+        (point.scheme.faults, point.scheme.false_blames, point.scheme.false_sweeps),
+        (0, 0, 0)
+    );
     let fences = point.baselines[2];
     assert!(0 < fences.false_blames, "{fences:?}");
 }

@@ -7,12 +7,9 @@ use std::fmt::Write;
 use model::claims::Claims;
 use model::id::DomainName;
 use readers::claims::claims_file;
-use sim::fabric::SimCopyEngine;
-use sim::fabric::SimFabric;
-use sim::fault::SimFault;
-use sim::fault::SimLinkDirection;
-use sim::noise::NoiseKey;
-use sim::noise::SimNoise;
+use sim::fabric::{SimCopyEngine, SimFabric};
+use sim::fault::{SimFault, SimLinkDirection};
+use sim::noise::{NoiseKey, SimNoise};
 use sim::scenario::Scenario;
 
 /// Share of readings that dip, and how deep: the left tail.
@@ -101,12 +98,17 @@ impl StudyGround {
     }
 
     /// The faulty parts of a trial: each other ones, in an order of chance.
-    pub(super) fn draw_faulty_parts(&self, setting: &StudySetting, key: NoiseKey) -> BTreeSet<usize> {
+    pub(super) fn draw_faulty_parts(
+        &self,
+        setting: &StudySetting,
+        key: NoiseKey,
+    ) -> BTreeSet<usize> {
         let units = self.world.units();
         let mut guilty = BTreeSet::new();
         let mut number = 0;
         while guilty.len() < setting.faults.min(units) {
-            let pick = (key.with_name("guilty").with_part(number).fraction() * units as f64).floor();
+            let pick =
+                (key.with_name("guilty").with_part(number).fraction() * units as f64).floor();
             guilty.extend((0..units).find(|unit| *unit as f64 >= pick));
             number += 1;
         }
@@ -172,9 +174,9 @@ fn fleet_sections() -> (String, String) {
 /// eighteenths; these do not, and two of them meet at the rate of one.
 fn slow_gpu(gpu: usize, share: f64) -> impl Iterator<Item = SimFault> {
     let name = |gpu: usize| format!("n{:02}:{}", gpu / RACK.1 + 1, gpu % RACK.1);
-    (0..StudyWorld::Domain.units())
-        .filter(move |other| *other != gpu)
-        .map(move |other| SimFault::SlowPair { a: name(gpu), b: name(other), share, one_way: false })
+    (0..StudyWorld::Domain.units()).filter(move |other| *other != gpu).map(move |other| {
+        SimFault::SlowPair { a: name(gpu), b: name(other), share, one_way: false }
+    })
 }
 
 fn slow_nic(node: usize, share: f64) -> SimFault {

@@ -7,8 +7,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use super::place::Place;
-use super::place::run;
+use super::place::{Place, run};
 
 /// Kilobytes of address space: what the program maps, and some hundred megabytes.
 const MEMORY: u64 = 1 << 20;

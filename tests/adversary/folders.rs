@@ -3,18 +3,15 @@
 
 use std::fs;
 use std::fs::File;
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::os::unix::fs::symlink;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use control::store::file;
 use control::store::history::History;
 
-use super::place::Place;
-use super::place::change;
+use super::place::{Place, change};
 
 /// Everything that reads a run folder.
 const READERS: &[&[&str]] = &[

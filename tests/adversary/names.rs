@@ -9,8 +9,7 @@ use std::fs;
 
 use serde_json::json;
 
-use super::place::Place;
-use super::place::change;
+use super::place::{Place, change};
 
 /// What somebody may call a node.
 const NAMES: &[&str] = &[

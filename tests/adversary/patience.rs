@@ -1,11 +1,8 @@
 //! Waiting for a program that may hang, while all that it says is read.
 
 use std::io::Read;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 /// What came of a command, which reads nothing; one that hangs is ended and fails the test.
 pub(crate) fn output(command: &mut Command, limit: Duration) -> Output {

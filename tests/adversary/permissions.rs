@@ -1,13 +1,10 @@
 //! Who may read and write what is left on disk, whatever the umask.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 
-use super::place::Place;
-use super::place::files;
+use super::place::{Place, files};
 
 const MACHINES: &str = "title = \"t\"\nseed = 5\n[noise]\nsigma = 0.002\n[[domain]]\nname = \"rack\"\nnodes = \"n[1-2]\"\n\
     platform = \"gb200-nvl72\"\n";

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-use super::place::Place;
-use super::place::files;
+use super::place::{Place, files};
 
 /// Every secret here begins so.
 const MARK: &str = "s3cr3t-";

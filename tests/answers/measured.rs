@@ -4,8 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::fabricgate;
-use crate::told;
+use crate::{fabricgate, told};
 
 /// Runs a command in a folder: its exit code and what it said.
 fn says(folder: &Path, words: &[&str]) -> (Option<i32>, String, String) {

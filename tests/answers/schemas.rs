@@ -1,19 +1,14 @@
 //! What commands print and leave behind, held against the published schemas by a
 //! validator that is not ours.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use boon::Compiler;
-use boon::SchemaIndex;
-use boon::Schemas;
+use boon::{Compiler, SchemaIndex, Schemas};
 use serde_json::Value;
 
-use crate::fabricgate;
-use crate::root;
-use crate::told;
+use crate::{fabricgate, root, told};
 
 /// Formats that nothing below writes: their probes need hardware, their documents a
 /// cluster, or thousands of sweeps.

@@ -2,17 +2,12 @@
 //! checked by the real openssl, edited, incomplete, of other hardware.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use crate::fabricgate;
-use crate::program;
-use crate::public;
-use crate::site;
+use crate::{fabricgate, program, public, site};
 
 /// The folder of a burn-in over the rack of all tests, held once.
 fn burnt_in() -> &'static Path {

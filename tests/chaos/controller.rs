@@ -5,38 +5,22 @@
 //! and carries out what it heard while it hung.
 
 use std::collections::BTreeMap;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Read;
-use std::io::Write;
-use std::os::unix::net::UnixListener;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::time::Duration;
-use std::time::Instant;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use engine::policy::drain_reason;
 use model::hostlist;
 use rustix::process::Signal;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::storm::fates::Victim;
 use super::storm::hand::Edit;
-use super::storm::model::By;
-use super::storm::model::DRAIN;
-use super::storm::model::Entry;
-use super::storm::model::Fields;
-use super::storm::model::Order;
-use super::storm::model::What;
+use super::storm::model::{By, DRAIN, Entry, Fields, Order, What};
 use super::storm::slurm;
-use super::storm::world::Forecast;
-use super::storm::world::Weather;
-use super::storm::world::World;
+use super::storm::world::{Forecast, Weather, World};
 
 /// Who may be killed, by the number of a command.
 type Victims = BTreeMap<u32, Victim>;
@@ -319,7 +303,8 @@ impl State {
             lists.flat_map(|list| hostlist::expand(list).expect("a host list")).collect();
         let order = slurm::order(body);
         let journal = std::fs::metadata(&self.journal).map_or(0, |it| it.len());
-        let run = order.set.get(DRAIN).and_then(|it| drain_reason::parse_reason(it)).map(|own| own.run);
+        let run =
+            order.set.get(DRAIN).and_then(|it| drain_reason::parse_reason(it)).map(|own| own.run);
         let verdicts = run.map(|run| self.runs.join(run).join("verdicts.json"));
         let evidence = verdicts.is_none_or(|file| file.is_file());
         let by = By::Gate(command);

@@ -5,36 +5,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::fs::File;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::ExitStatus;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
-use std::time::SystemTime;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::process::Signal;
 
 use super::dice::Dice;
-use super::fates;
-use super::fates::AHEAD;
-use super::fates::Disk;
-use super::fates::Fate;
-use super::fates::Victim;
+use super::fates::{AHEAD, Disk, Fate, Victim};
 use super::hand::Edit;
-use super::journal;
-use super::model::DRAIN;
-use super::model::History;
-use super::model::Limits;
-use super::model::What;
-use super::runs;
-use super::site;
+use super::model::{DRAIN, History, Limits, What};
 use super::site::Fleet;
-use super::world::Domains;
-use super::world::Weather;
-use super::world::World;
+use super::world::{Domains, Weather, World};
+use super::{fates, journal, runs, site};
 
 /// How long any command may wait, with nothing to do for any of its processes,
 /// before it counts as hung. What waits for its turn on a busy machine does not.

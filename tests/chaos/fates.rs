@@ -4,18 +4,12 @@
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::ExitStatus;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustix::process::Pid;
-use rustix::process::PidfdFlags;
-use rustix::process::Signal;
-use rustix::process::pidfd_open;
-use rustix::process::pidfd_send_signal;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 /// How lines of a story begin that say what may befall somebody, and not what did.
 pub(crate) const AHEAD: &str = "ahead: ";

@@ -1,9 +1,7 @@
 //! What people do to nodes, before and while the gate works.
 
 use super::dice::Dice;
-use super::model::DRAIN;
-use super::model::Fields;
-use super::model::Order;
+use super::model::{DRAIN, Fields, Order};
 
 /// One edit.
 #[derive(Clone, Debug, PartialEq)]

@@ -3,12 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::model::By;
-use super::model::DRAIN;
-use super::model::Entry;
-use super::model::Fields;
-use super::model::Order;
-use super::model::What;
+use super::model::{By, DRAIN, Entry, Fields, Order, What};
 
 /// The log so far.
 #[derive(Debug)]

@@ -5,8 +5,7 @@
 //! asked and changed, the lines of the journal, and run folders. It knows nothing
 //! of the gate's types, and shares no code with it.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::journal::Line;
 use super::runs::Evidence;

@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use super::storm::journal::Line;
 use super::storm::model::*;
-use super::storm::runs::Evidence;
-use super::storm::runs::Finding;
+use super::storm::runs::{Evidence, Finding};
 
 fn fields(pairs: &[(&str, &str)]) -> Fields {
     pairs.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect()

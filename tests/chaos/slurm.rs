@@ -1,12 +1,9 @@
 //! Slurm's words for nodes, from and to fields: what a listing says, and what an
 //! update asks for. As 24.11 and 26.05 have them.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::model::DRAIN;
-use super::model::Fields;
-use super::model::Order;
+use super::model::{DRAIN, Fields, Order};
 
 /// The features that the gate writes, by its own defaults.
 const OURS: [&str; 2] = ["fabric_verified", "fabric_degraded"];

@@ -22,13 +22,10 @@ pub(crate) mod world;
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use episode::Done;
-use episode::Ended;
-use episode::Episode;
+use episode::{Done, Ended, Episode};
 
 pub(crate) fn number(name: &str, usual: u64) -> u64 {
     std::env::var(name).map_or(usual, |text| text.parse().expect("a number"))

@@ -8,8 +8,7 @@ use std::time::Duration;
 use super::dice::Dice;
 use super::fates::Victim;
 use super::hand::Edit;
-use super::model::Entry;
-use super::model::Fields;
+use super::model::{Entry, Fields};
 use super::site;
 
 /// What becomes of one question of the gate.

@@ -3,11 +3,9 @@
 
 use std::fmt::Write;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::Place;
-use super::disagreements;
+use super::{Place, disagreements};
 
 const RACKS: [&str; 2] =
     ["aaaaaaaa-0000-4000-8000-000000000001", "bbbbbbbb-0000-4000-8000-000000000002"];

@@ -1,19 +1,13 @@
 //! What keeps measuring and gating apart: users, volumes, tokens, and the network of pods.
 //! Each holds for every container of every overlay, and between any two of them.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::containers;
-use super::manifests::OVERLAYS;
-use super::manifests::called;
-use super::manifests::deploy;
-use super::manifests::overlay;
-use super::manifests::pod_template;
+use super::manifests::{OVERLAYS, called, deploy, overlay, pod_template};
 
 /// One container of a pod, as far as it matters here.
 #[derive(Debug)]

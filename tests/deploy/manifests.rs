@@ -3,14 +3,11 @@
 //! Does only what ours need: resources, components, generated ConfigMaps and
 //! images. The laboratory holds it against kustomize itself.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// `ci/deploy`.
 pub(crate) fn deploy() -> PathBuf {

@@ -2,11 +2,7 @@
 //! whatever the text, a reader says something sound or names what is wrong.
 
 use model::source_report::SourceReport;
-use readers::claims::cabling;
-use readers::claims::job;
-use readers::claims::nccl_topology;
-use readers::claims::neighbours;
-use readers::claims::ray;
+use readers::claims::{cabling, job, nccl_topology, neighbours, ray};
 
 use super::dice::Dice;
 use super::fuzz;

@@ -4,14 +4,13 @@
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
-use sim::invocation::ToolInvocation;
 use sim::fabric::SimFabric;
-use sim::native_probes;
+use sim::invocation::ToolInvocation;
 use sim::native_probes::NativeProbeSite;
-use sim::render;
 use sim::render::perftest::SimPerftestRun;
 use sim::scenario::Scenario;
 use sim::tool_config::NvbandwidthLayout;
+use sim::{native_probes, render};
 
 /// Outputs of every tool, by the name of its parser.
 #[derive(Debug, Default)]
@@ -162,7 +161,8 @@ fn matrices(bench: &ToolInvocation<'_>, corpus: &mut Corpus) {
 
 fn collectives(bench: &ToolInvocation<'_>, corpus: &mut Corpus) {
     for program in ["all_reduce_perf", "alltoall_perf"] {
-        let run = bench.run_collective(program, [1024, 8192], bench.gpus()).expect("a known program");
+        let run =
+            bench.run_collective(program, [1024, 8192], bench.gpus()).expect("a known program");
         corpus.nccl.push(render::nccl::render_text(bench, &run).combined().into_bytes());
         corpus.nccl.push(render::nccl_json::render_json(bench, &run).into_bytes());
     }
@@ -323,7 +323,8 @@ fn own_probes(corpus: &mut Corpus) {
                 lane: false,
             };
             corpus.copy.push(printed(&|place| {
-                serde_json::to_string(&native_probes::copy::build_document(place, &task)).expect("plain data")
+                serde_json::to_string(&native_probes::copy::build_document(place, &task))
+                    .expect("plain data")
             }));
             let tests = ["all_reduce_perf", "sendrecv_perf"].map(str::to_owned);
             let asked = native_probes::collective::SimCollectiveRequest {

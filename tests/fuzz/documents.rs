@@ -3,22 +3,16 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use engine::thresholds::builtin;
-use engine::thresholds::file;
-use engine::thresholds::overlay;
+use engine::thresholds::{builtin, file, overlay};
 use fabricgate::cli::config;
 use model::hostlist;
-use model::probe::ProbeScope;
-use model::probe::placeholder;
+use model::probe::{ProbeScope, placeholder};
 use model::source_report::SourceReport;
 use model::text_error::TextError;
 use readers::claims::claims_file;
-use readers::claims::kubernetes::compute_domains;
-use readers::claims::kubernetes::nodes;
-use readers::claims::kubernetes::topologies;
+use readers::claims::kubernetes::{compute_domains, nodes, topologies};
 use readers::outputs::lenient_json;
 use readers::outputs::text::decode;
 use readers::probe_catalog;
@@ -355,7 +349,10 @@ pub(super) fn probe_files(bytes: &[u8]) {
                 assert!(!rest.contains(['{', '}']), "{word:?}");
             }
             let is_two_sided = matches!(probe.scope, ProbeScope::Pair | ProbeScope::Rail);
-            assert!(is_two_sided || (probe.serve.is_none() && !probe.uses_placeholder(placeholder::PEER)));
+            assert!(
+                is_two_sided
+                    || (probe.serve.is_none() && !probe.uses_placeholder(placeholder::PEER))
+            );
             assert!(probe.serve.is_some() || !probe.uses_placeholder(placeholder::PORT));
             assert_eq!(probe.reads_itself, probe.uses_placeholder(placeholder::READINGS));
             assert!([0, 1, 2, 4, 5].contains(&probe.stage));

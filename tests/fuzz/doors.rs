@@ -7,11 +7,7 @@ use readers::claims::format_detection;
 use readers::outputs;
 
 use super::corpus::corpus;
-use super::documents;
-use super::kept;
-use super::slurm;
-use super::stored;
-use super::tools;
+use super::{documents, kept, slurm, stored, tools};
 
 /// One way in.
 pub(crate) struct Door {

@@ -2,13 +2,11 @@
 //! judge comes to an answer and counts past no type's end.
 
 use std::collections::BTreeMap;
-use std::panic::AssertUnwindSafe;
-use std::panic::catch_unwind;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use engine::judge;
 use engine::thresholds::builtin;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::tool_recording::{RecordingScope, ToolRecording};
 use readers::claims::claims_file;
 use readers::outputs;
 

@@ -4,43 +4,25 @@
 use std::fs;
 use std::sync::OnceLock;
 
-use control::gate::certificates;
-use control::gate::journal;
 use control::gate::journal::Journal;
-use control::store::RecordError;
-use control::store::acceptance;
-use control::store::signing;
-use control::store::signing::PublicKey;
-use control::store::signing::Trust;
-use engine::policy::budget;
-use engine::policy::certificate;
-use engine::policy::drain_overview;
+use control::gate::{certificates, journal};
+use control::store::signing::{PublicKey, Trust};
+use control::store::{RecordError, acceptance, signing};
 use engine::policy::action_policy::Policy;
-use engine::policy::node_state;
+use engine::policy::{budget, certificate, drain_overview, node_state};
 use engine::report;
 use model::acceptance::Acceptance;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionResult;
-use model::action::VerdictMark;
-use model::certificate::CERTIFICATES_FORMAT;
-use model::certificate::CertificatesDocument;
-use model::certificate::CertificateEntry;
-use model::node_update::NodeUpdate;
+use model::action::{Action, ActionKind, ActionResult, VerdictMark};
+use model::certificate::{CERTIFICATES_FORMAT, CertificateEntry, CertificatesDocument};
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::journal::JournalEntry;
-use model::journal::JournalEvent;
-use model::journal::HoldKind;
-use model::journal::JOURNAL_FORMAT;
-use model::journal::ClockStamp;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::journal::{ClockStamp, HoldKind, JOURNAL_FORMAT, JournalEntry, JournalEvent};
+use model::node_update::NodeUpdate;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::verdict::Outcome;
 
 use super::stored;
-use super::stored::STYLE;
-use super::stored::is_quiet;
+use super::stored::{STYLE, is_quiet};
 
 /// When all this is looked at.
 const NOW: i64 = 1_795_233_600;
@@ -67,9 +49,14 @@ pub(crate) fn journals(bytes: &[u8]) {
     let shown = report::gate::GateLiveView { nodes: &rows, unasked: None, live: None };
     is_quiet(&report::gate::render(&ledger, &now, shown));
     let entries = journal::entries(place.path()).expect("it was summed");
-    is_quiet(&report::gate_log::render(&report::gate_log::collect_events(&entries, i64::MIN, None)));
+    is_quiet(&report::gate_log::render(&report::gate_log::collect_events(
+        &entries,
+        i64::MIN,
+        None,
+    )));
     for node in ledger.drains.values().map(|drain| &drain.before) {
-        let _ = (node_state::drain_owner(node, &ledger), node_state::explain_no_release(node, &ledger));
+        let _ =
+            (node_state::drain_owner(node, &ledger), node_state::explain_no_release(node, &ledger));
         let _ = node_state::explain_no_drain(node, &ledger);
     }
     let _ = budget::budget_shares(&ledger, 18, &policy, &now);
@@ -80,7 +67,10 @@ pub(crate) fn journals(bytes: &[u8]) {
     gate.write(JournalEvent::Reset { by: "a".to_owned(), why: "b".to_owned() }).expect("written");
     let (after, lines) = (gate.ledger().clone(), ledger.lines + 2);
     drop(gate);
-    assert_eq!((after.lines, &after.drains, &after.open_intents), (lines, &ledger.drains, &ledger.open_intents));
+    assert_eq!(
+        (after.lines, &after.drains, &after.open_intents),
+        (lines, &ledger.drains, &ledger.open_intents)
+    );
     let again = journal::look(place.path()).expect("what a gate wrote can be read");
     assert_eq!(again, after);
 }

@@ -3,8 +3,7 @@
 use std::collections::HashSet;
 
 use model::measurement::Measurement;
-use model::parse_output::ParseDocument;
-use model::parse_output::ParseOutput;
+use model::parse_output::{ParseDocument, ParseOutput};
 use readers::outputs::text::decode;
 use serde_json::Value;
 

@@ -5,15 +5,10 @@
 
 use std::collections::BTreeSet;
 
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceReport;
-use readers::claims::slurm::config;
-use readers::claims::slurm::nodes;
-use readers::claims::slurm::partitions;
-use readers::claims::slurm::show_topology;
-use readers::claims::slurm::sinfo;
-use readers::claims::slurm::topology_conf;
-use readers::claims::slurm::topology_yaml;
+use model::source_report::{NodeGroupKind, SourceReport};
+use readers::claims::slurm::{
+    config, nodes, partitions, show_topology, sinfo, topology_conf, topology_yaml,
+};
 
 use super::dice::Dice;
 use super::fuzz;

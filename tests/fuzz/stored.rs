@@ -6,23 +6,18 @@
 //! keeps is in `kept`.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use control::store::file;
-use control::store::history::History;
-use control::store::history::Selection;
-use control::store::salvage;
-use control::store::stored;
+use control::store::history::{History, Selection};
+use control::store::{file, salvage, stored};
 use engine::report;
 use engine::report::TerminalStyle;
 use model::run::Run;
 use model::trend::FabricPartKind;
-use model::worker_protocol::WorkerMessage;
-use model::worker_protocol::CoordinatorMessage;
+use model::worker_protocol::{CoordinatorMessage, WorkerMessage};
 
 use super::dice::Dice;
 use super::fuzz;
@@ -221,7 +216,8 @@ pub(crate) fn run_folders(bytes: &[u8]) {
     let run = Run { info: run.record.info, claims: run.claims, cells, verdicts, actions };
     is_quiet(&report::terminal::render(&run, &STYLE));
     is_quiet(&report::junit::render(&run));
-    let page = report::html::render(&run, &report::html::HtmlPageContext::default()).expect("a page");
+    let page =
+        report::html::render(&run, &report::html::HtmlPageContext::default()).expect("a page");
     assert_eq!(page.matches("<script").count(), page.matches("</script").count());
     let table = report::csv::render_matrix(&run);
     let mut rows = csv::Reader::from_reader(table.as_slice());
@@ -238,7 +234,13 @@ pub(crate) fn histories(bytes: &[u8]) {
         Err(error) => return assert!(error.to_string().contains("history.db"), "{error}"),
     };
     let _ = (history.runs(), history.nodes(), history.known(), history.last_measured());
-    let every = [FabricPartKind::Link, FabricPartKind::Gpu, FabricPartKind::Node, FabricPartKind::Rail, FabricPartKind::Domain];
+    let every = [
+        FabricPartKind::Link,
+        FabricPartKind::Gpu,
+        FabricPartKind::Node,
+        FabricPartKind::Rail,
+        FabricPartKind::Domain,
+    ];
     let trends = history.trends(&Selection::of(every));
     if let Ok(trends) = trends {
         assert!(trends.iter().all(|it| !it.points.is_empty()), "a series of nothing");

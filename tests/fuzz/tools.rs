@@ -1,18 +1,15 @@
 //! Fuzz targets for the outputs of tools: no parser ends, hangs or invents a number,
 //! whatever it is given.
 
-use model::parse_output::ParseOutput;
-use model::parse_output::Tool;
+use model::parse_output::{ParseOutput, Tool};
 use readers::outputs;
-use readers::outputs::ParserConfidence;
-use readers::outputs::ParserInput;
 use readers::outputs::text::decode;
+use readers::outputs::{ParserConfidence, ParserInput};
 
 use super::corpus::corpus;
 use super::dice::Dice;
-use super::fuzz;
 use super::mutation::mutate;
-use super::properties;
+use super::{fuzz, properties};
 
 /// One parser, given mutations of its own tool's outputs whether or not it
 /// recognises them; then the whole reader, which may choose another one.
@@ -67,11 +64,8 @@ fn stands(tool: Option<Tool>) -> bool {
 /// Whether every number of an input must stand in it: its tool takes them over, and no
 /// part of it may be of a tool that converts (a file of two tools is read as both).
 fn all_stand(bytes: &[u8], parsed: &ParseOutput) -> bool {
-    use outputs::iperf3;
-    use outputs::nvloom;
-    use outputs::perftest;
     use outputs::smi::nvlink;
-    use outputs::tcp;
+    use outputs::{iperf3, nvloom, perftest, tcp};
     const CONVERTING: [fn(&ParserInput<'_>) -> ParserConfidence; 5] = [
         iperf3::recognises,
         nvloom::recognises,

@@ -2,12 +2,9 @@
 //! is read from it.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput};
 use readers::outputs;
 
 use super::corpus::corpus;
@@ -160,7 +157,8 @@ fn walk(folder: &Path, files: &mut Vec<PathBuf>) {
 fn same(parsed: &ParseOutput) -> ParseOutput {
     let mut parsed = parsed.clone();
     parsed.facts.hosts.clear();
-    let plain = |p: &OutputProblem| OutputProblem { line: None, rank: None, host: None, ..p.clone() };
+    let plain =
+        |p: &OutputProblem| OutputProblem { line: None, rank: None, host: None, ..p.clone() };
     parsed.problems = parsed.problems.iter().map(plain).collect();
     parsed
 }

@@ -3,15 +3,11 @@
 //! are the simulated machines'.
 
 use model::parse_output::OutputProblemKind;
-use node::probes::copy::task::CrossNodePairs;
-use node::probes::copy::task::CopyTask;
+use node::probes::copy::task::{CopyTask, CrossNodePairs};
 use node::probes::protocol::ProbeMessage;
 
-use crate::stub::Library;
-use crate::stub::Machine;
-use crate::talking::Said;
-use crate::talking::Talker;
-use crate::talking::talk;
+use crate::stub::{Library, Machine};
+use crate::talking::{Said, Talker, talk};
 
 const WRITE: &str = "multinode_device_to_device_memcpy_write_ce";
 const READ: &str = "multinode_device_to_device_memcpy_read_ce";

@@ -8,13 +8,9 @@ use model::copy::CopyDocument;
 use model::parse_output::OutputProblemKind;
 use node::ffi::cuda::code;
 
-use crate::copy::machine;
-use crate::copy::only;
-use crate::copy::probe;
-use crate::copy::table;
+use crate::copy::{machine, only, probe, table};
 use crate::program::Place;
-use crate::stub::Library;
-use crate::stub::Machine;
+use crate::stub::{Library, Machine};
 
 const DOWN: &str = "host_to_device_memcpy_ce";
 const READ: &str = "device_to_device_memcpy_read_ce";
@@ -140,7 +136,10 @@ fn a_lost_peer_is_named_and_pairs_without_it_are_measured() {
     let place = Place::of(&machine(3).with("lost 1 = 719 after 60"));
     let (ran, document) = probe(&place, READ, &["--readings=1"]);
     assert_eq!((ran.code, document.complete), (INCONCLUSIVE, false));
-    assert!(document.problems.iter().all(|it| it.kind == OutputProblemKind::Error), "{document:#?}");
+    assert!(
+        document.problems.iter().all(|it| it.kind == OutputProblemKind::Error),
+        "{document:#?}"
+    );
     let lost = document.problems.iter().filter(|it| it.class == "gpu-lost");
     assert!(lost.filter_map(|it| it.gpu).any(|gpu| gpu == 1), "{document:#?}");
     assert_eq!(table(&document, READ, 0), "- - 390.0 | - - - | 390.0 - -");

@@ -3,33 +3,24 @@
 //! coordinator and an attendant do between them is done here by a board.
 
 use std::collections::BTreeMap;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Read;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Read, Write};
 use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use model::collective::CollectivePoint;
-use model::exchange::ExchangeReply;
-use model::exchange::ExchangeRequest;
-use model::exchange::EXCHANGE_PREFIX;
+use model::exchange::{EXCHANGE_PREFIX, ExchangeReply, ExchangeRequest};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
-use node::probes::exchange_group::ExchangeGroup;
 use node::probes::collective::formula::NcclCollective;
 use node::probes::collective::nccl_path;
 use node::probes::collective::task::CollectiveTask;
+use node::probes::exchange_group::ExchangeGroup;
 use node::probes::protocol::ProbeMessage;
 
-use crate::stub::Library;
-use crate::stub::Machine;
+use crate::stub::{Library, Machine};
 
 /// How long a test waits for what must end, before it says that it hangs.
 const HANGS: Duration = Duration::from_secs(120);
@@ -308,8 +299,12 @@ fn the_unique_id_is_given_once_and_never_shown() {
 #[test]
 fn messages_too_large_to_be_checked_wholly_are_checked_in_places() {
     let least_bytes = 6 << 20;
-    let task =
-        CollectiveTask { least_bytes, most_bytes: 6 << 20, iterations: 1, ..task(&["all_gather_perf"]) };
+    let task = CollectiveTask {
+        least_bytes,
+        most_bytes: 6 << 20,
+        iterations: 1,
+        ..task(&["all_gather_perf"])
+    };
     let ran = measured(&[Node::of("n1", 2)], &task);
     let points = ran[0].points();
     assert_eq!(points.len(), 1, "{ran:#?}");
@@ -338,7 +333,10 @@ fn wrong_data_is_counted_and_names_the_rank_that_received_it() {
     let problems = ran[1].problems();
     assert_eq!(problems.len(), 3, "one for every size: {problems:?}");
     for problem in problems {
-        assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Corrupt, "wrong-data"));
+        assert_eq!(
+            (problem.kind, problem.class.as_str()),
+            (OutputProblemKind::Corrupt, "wrong-data")
+        );
         assert_eq!(
             (problem.gpu, problem.testcase.as_deref()),
             (Some(1), Some("reduce_scatter_perf"))
@@ -519,7 +517,8 @@ fn no_driver_is_one_clear_problem_and_the_others_know() {
 #[test]
 fn no_library_at_all_is_one_clear_problem() {
     let nccl = Some(PathBuf::from("/no/such/libnccl.so.2"));
-    let ran = measured(&[Node::of("n1", 1)], &CollectiveTask { nccl, ..task(&["all_reduce_perf"]) });
+    let ran =
+        measured(&[Node::of("n1", 1)], &CollectiveTask { nccl, ..task(&["all_reduce_perf"]) });
     let problem = ran[0].problem();
     assert_eq!((problem.class.as_str(), problem.kind), ("no-nccl", OutputProblemKind::Error));
     assert!(problem.detail.contains("/no/such/libnccl.so.2"), "{problem:?}");
@@ -531,7 +530,8 @@ fn an_nccl_too_old_to_wait_connects_by_waiting() {
     let nodes = three().map(|node| node.without(&["ncclCommInitRankConfig", "ncclCommFinalize"]));
     let ran = measured(&nodes, &task(&["all_reduce_perf"]));
     assert!(ran.iter().all(Ran::is_whole), "{ran:#?}");
-    let is_note = |line: &ProbeMessage| matches!(line, ProbeMessage::Note { name, .. } if name == "blocking");
+    let is_note =
+        |line: &ProbeMessage| matches!(line, ProbeMessage::Note { name, .. } if name == "blocking");
     assert!(ran[0].lines.iter().any(is_note));
     assert_eq!(ran[0].points().len(), 3);
 }
@@ -547,7 +547,8 @@ fn a_test_whose_calls_are_missing_is_skipped_and_the_others_run() {
 
 #[test]
 fn communicators_that_block_measure_the_same() {
-    let wanted = nccl_path::NcclPathRequest { blocking: true, ..nccl_path::NcclPathRequest::default() };
+    let wanted =
+        nccl_path::NcclPathRequest { blocking: true, ..nccl_path::NcclPathRequest::default() };
     let ran = run(&three(), &task(&["all_reduce_perf", "alltoall_perf"]), &wanted);
     assert!(ran.iter().all(Ran::is_whole), "{ran:#?}");
     assert_eq!(ran[0].points().len(), 6);
@@ -576,11 +577,17 @@ fn what_nccl_says_of_its_path_is_read_and_held_against_what_was_asked_for() {
     assert!(said.transports.contains("P2P/CUMEM"), "{said:?}");
     assert_eq!(said.algorithms["all_reduce_perf"], "RING");
     assert!(nccl_path::check_path(nccl_path::NcclPath::Ib, &said, 2).is_some());
-    let wanted = nccl_path::NcclPathRequest { path: Some(nccl_path::NcclPath::Socket), ..nccl_path::NcclPathRequest::default() };
+    let wanted = nccl_path::NcclPathRequest {
+        path: Some(nccl_path::NcclPath::Socket),
+        ..nccl_path::NcclPathRequest::default()
+    };
     let forced = run(&three(), &tests, &wanted);
     assert_eq!(nccl_path::check_path(nccl_path::NcclPath::Socket, &path_of(&forced), 2), None);
     assert!(forced[0].strange.is_empty(), "standard output is for our own lines");
-    let rail = nccl_path::NcclPathRequest { rail: Some("mlx5_3".to_owned()), ..nccl_path::NcclPathRequest::default() };
+    let rail = nccl_path::NcclPathRequest {
+        rail: Some("mlx5_3".to_owned()),
+        ..nccl_path::NcclPathRequest::default()
+    };
     let pinned = run(&three(), &tests, &rail);
     assert!(pinned[0].stderr.contains("NCCL_IB_HCA set to =mlx5_3"), "{}", pinned[0].stderr);
     assert_eq!(nccl_path::check_path(nccl_path::NcclPath::Ib, &path_of(&pinned), 2), None);

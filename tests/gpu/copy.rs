@@ -3,15 +3,12 @@
 
 use std::path::Path;
 
-use model::copy::CopyDocument;
-use model::copy::CopyTest;
+use model::copy::{CopyDocument, CopyTest};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-use crate::program::Place;
-use crate::program::Ran;
-use crate::stub::Library;
-use crate::stub::Machine;
+use crate::program::{Place, Ran};
+use crate::stub::{Library, Machine};
 
 /// Small copies and few.
 const SMALL: [&str; 9] = [
@@ -208,7 +205,10 @@ fn pairs_that_do_not_reach_each_other_have_no_number() {
     let place = Place::of(&machine(3).with("no-peer 0 2").with("no-peer 2 0"));
     let (ran, document) = probe(&place, READ, &[]);
     let problem = only(&document);
-    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Waived, "no-peer-access"));
+    assert_eq!(
+        (problem.kind, problem.class.as_str()),
+        (OutputProblemKind::Waived, "no-peer-access")
+    );
     assert_eq!(table(&document, READ, 0), "- 390.0 - | 390.0 - 390.0 | - 390.0 -");
     assert_eq!((ran.code, document.complete), (Some(0), true));
 }

@@ -1,8 +1,7 @@
 //! The copy-engine probe on simulated machines: which numbers it says for which
 //! cells, what it says of faults, and that it gives back whatever it took.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
@@ -10,11 +9,9 @@ use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 use node::probes::copy;
 use node::probes::copy::task::CopyTask;
-use node::probes::protocol::ProbeMessage;
-use node::probes::protocol::ProbeEmitter;
+use node::probes::protocol::{ProbeEmitter, ProbeMessage};
 
-use crate::stub::Library;
-use crate::stub::Machine;
+use crate::stub::{Library, Machine};
 
 /// What a probe said, and what it told of its progress.
 #[derive(Debug)]
@@ -219,7 +216,10 @@ fn data_that_arrives_wrong_speaks_against_the_copy_and_its_number_is_said() {
     let problems = said.problems();
     assert_eq!(problems.len(), 2, "{problems:#?}");
     for (problem, (test, by)) in problems.iter().zip(tests.iter().zip([1, 2])) {
-        assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Corrupt, "wrong-data"));
+        assert_eq!(
+            (problem.kind, problem.class.as_str()),
+            (OutputProblemKind::Corrupt, "wrong-data")
+        );
         assert_eq!((problem.testcase.as_deref(), problem.gpu), (Some(*test), Some(by)));
         // One bit of one word in the middle of each of three copies of 64 KiB.
         let start = "3 words were wrong (first at byte 32768: 0x";
@@ -252,7 +252,10 @@ fn gpus_without_a_way_to_each_other_have_no_number() {
     let tests = ["device_to_device_memcpy_write_ce", "device_to_device_concurrent_memcpy_write_ce"];
     let said = measured(&machine(3).with("no-peer 0 2"), task(&tests));
     let problem = said.only_problem();
-    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Waived, "no-peer-access"));
+    assert_eq!(
+        (problem.kind, problem.class.as_str()),
+        (OutputProblemKind::Waived, "no-peer-access")
+    );
     assert!(problem.detail.starts_with("GPU 0 and GPU 2 do not reach"), "{}", problem.detail);
     for test in tests {
         assert_eq!(said.cells(test).len(), 4, "{test}");
@@ -391,7 +394,8 @@ fn gpus_are_numbered_along_the_bus_and_only_those_asked_for_are_used() {
         .with("gpu 0 local = 1000")
         .with("gpu 2 bus = 0000:3B:00.0")
         .with("gpu 0 down = 30");
-    let said = measured(&machine, CopyTask { gpus: vec![2, 0], ..task(&["host_to_device_memcpy_ce"]) });
+    let said =
+        measured(&machine, CopyTask { gpus: vec![2, 0], ..task(&["host_to_device_memcpy_ce"]) });
     let gpus = said.lines.iter().filter_map(|line| match line {
         ProbeMessage::Gpu(gpu) => Some((gpu.index, gpu.bus_id.clone().expect("an address"))),
         _ => None,

@@ -2,26 +2,21 @@
 //! and what they refuse. The numbers are the simulated machine's.
 
 use std::path::Path;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use node::ffi::cuda::DevicePointer;
-use node::ffi::cuda::CudaContext;
-use node::ffi::cuda::CudaLibrary;
-use node::ffi::cuda::CudaCallError;
-use node::ffi::cuda::CudaDevice;
-use node::ffi::cuda::CudaStream;
-use node::ffi::cuda::code;
 use node::ffi::cuda::code::attribute;
+use node::ffi::cuda::{
+    CudaCallError, CudaContext, CudaDevice, CudaLibrary, CudaStream, DevicePointer, code,
+};
 
-use crate::stub::Library;
-use crate::stub::Machine;
+use crate::stub::{Library, Machine};
 
 /// A driver of this machine, and the folder it lives in.
 pub(crate) fn driver(machine: &Machine) -> (tempfile::TempDir, CudaLibrary) {
     let folder = tempfile::tempdir().expect("a folder");
-    let cuda = CudaLibrary::load(Some(&machine.driver(folder.path(), Library::Cuda))).expect("loads");
+    let cuda =
+        CudaLibrary::load(Some(&machine.driver(folder.path(), Library::Cuda))).expect("loads");
     (folder, cuda)
 }
 
@@ -139,7 +134,11 @@ fn memory_is_given_until_there_is_none_and_taken_back() {
     assert_eq!(cuda.memory_info(), Ok((8 << 20, 8 << 20)));
     cuda.destroy_stream(gpus[0].stream).expect("ended");
     cuda.release_primary_context(gpus[0].device).expect("released");
-    assert_eq!(code_of(cuda.set_current_context(gpus[0].context)), Some(201), "CUDA_ERROR_INVALID_CONTEXT");
+    assert_eq!(
+        code_of(cuda.set_current_context(gpus[0].context)),
+        Some(201),
+        "CUDA_ERROR_INVALID_CONTEXT"
+    );
 }
 
 #[test]
@@ -164,7 +163,8 @@ fn a_held_stream_waits_for_the_host_and_events_for_streams() {
     let first = gpus[0].stream;
     let second = cuda.create_stream().expect("a stream");
     let gate = cuda.host_memory(4096).expect("host memory");
-    let (reached, never) = (cuda.create_event().expect("an event"), cuda.create_event().expect("an event"));
+    let (reached, never) =
+        (cuda.create_event().expect("an event"), cuda.create_event().expect("an event"));
     cuda.wait_value(first, gate.address().expect("an address"), 1).expect("held");
     cuda.fill(gpus[0].memory, 9, BYTES / 4, first).expect("filled");
     cuda.record_event(reached, first).expect("recorded");
@@ -235,7 +235,11 @@ fn with_a_context_goes_what_was_taken_in_it() {
     cuda.release_primary_context(one.device).expect("once");
     assert!(words(&cuda, one, one.memory, 8) == [0, 0], "still there");
     cuda.release_primary_context(one.device).expect("twice");
-    assert_eq!(code_of(cuda.release_primary_context(one.device)), Some(201), "CUDA_ERROR_INVALID_CONTEXT");
+    assert_eq!(
+        code_of(cuda.release_primary_context(one.device)),
+        Some(201),
+        "CUDA_ERROR_INVALID_CONTEXT"
+    );
     cuda.set_current_context(other.context).expect("entered");
     assert_eq!(code_of(cuda.free(one.memory)), Some(code::INVALID_VALUE));
     assert_eq!(code_of(cuda.wait_stream(one.stream)), Some(code::INVALID_HANDLE));
@@ -261,7 +265,10 @@ fn fabric_memory_is_created_exported_imported_and_mapped() {
     let (_here, owner, owners) = begun(&Machine::of(2).with("node = n1").with("clique = 7"));
     let (_there, other, others) = begun(&Machine::of(2).with("node = n2").with("clique = 7"));
     let bytes = owner.granularity(owners[1].device).expect("a size");
-    assert_eq!(code_of(owner.create_allocation(owners[1].device, bytes + 1)), Some(code::INVALID_VALUE));
+    assert_eq!(
+        code_of(owner.create_allocation(owners[1].device, bytes + 1)),
+        Some(code::INVALID_VALUE)
+    );
     let created = owner.create_allocation(owners[1].device, bytes).expect("created");
     let at = owner.reserve_addresses(bytes, bytes).expect("reserved");
     owner.map_allocation(at, bytes, created).expect("mapped");
@@ -271,7 +278,9 @@ fn fabric_memory_is_created_exported_imported_and_mapped() {
     owner.fill(at, 5, bytes / 4, owners[1].stream).expect("filled");
     owner.wait_stream(owners[1].stream).expect("done");
 
-    let imported = other.import_fabric_handle(owner.export_fabric_handle(created).expect("exported")).expect("imported");
+    let imported = other
+        .import_fabric_handle(owner.export_fabric_handle(created).expect("exported"))
+        .expect("imported");
     let seen = other.reserve_addresses(bytes, bytes).expect("reserved");
     other.map_allocation(seen, bytes, imported).expect("mapped");
     other.set_access(seen, bytes, others[0].device).expect("allowed");
@@ -286,7 +295,9 @@ fn fabric_memory_is_created_exported_imported_and_mapped() {
     other.release_allocation(imported).expect("released");
 
     // Its own, which is how one finds out whether the fabric works at all.
-    let own = owner.import_fabric_handle(owner.export_fabric_handle(created).expect("exported")).expect("its own");
+    let own = owner
+        .import_fabric_handle(owner.export_fabric_handle(created).expect("exported"))
+        .expect("its own");
     owner.release_allocation(own).expect("released");
     assert_eq!(code_of(owner.free_addresses(at, bytes)), Some(code::INVALID_VALUE), "still mapped");
     owner.unmap_addresses(at, bytes).expect("unmapped");
@@ -345,7 +356,8 @@ fn opens_what_another_process_has() {
     cuda.set_current_context(gpus[0].context).expect("entered");
     let there = cuda.ipc_open(handle).expect("opened");
     assert_eq!(words(&cuda, gpus[0], there, 8), [1, 1]);
-    let (start, end) = (cuda.create_event().expect("an event"), cuda.create_event().expect("an event"));
+    let (start, end) =
+        (cuda.create_event().expect("an event"), cuda.create_event().expect("an event"));
     cuda.record_event(start, gpus[0].stream).expect("recorded");
     cuda.copy(gpus[0].memory, there, BYTES, gpus[0].stream).expect("copied");
     cuda.record_event(end, gpus[0].stream).expect("recorded");

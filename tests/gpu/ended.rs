@@ -4,19 +4,13 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use model::copy::CopyDocument;
 use model::parse_output::OutputProblemKind;
-use rustix::process::Pid;
-use rustix::process::Signal;
-use rustix::process::kill_process;
+use rustix::process::{Pid, Signal, kill_process};
 
-use crate::copy::machine;
-use crate::copy::only;
-use crate::copy::probe;
-use crate::copy::table;
+use crate::copy::{machine, only, probe, table};
 use crate::program::Place;
 
 const DOWN: &str = "host_to_device_memcpy_ce";
@@ -87,7 +81,10 @@ fn the_limit_of_the_whole_probe_holds() {
     let place = Place::of(&machine(2).with(HANGS_LATE));
     let (ran, document) = probe(&place, DOWN, &["--readings=1", "--limit=3"]);
     let problem = only(&document);
-    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Truncated, "out-of-time"));
+    assert_eq!(
+        (problem.kind, problem.class.as_str()),
+        (OutputProblemKind::Truncated, "out-of-time")
+    );
     // How far it came until then is the machine's business.
     assert!(matches!(ran.code, Some(4 | 5)) && !document.complete, "{ran:?}");
 }
@@ -129,7 +126,10 @@ fn who_interrupts_the_probe_gets_what_there_is() {
     let ran = place.ended(started);
     let document: CopyDocument = ran.document();
     let problem = only(&document);
-    assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Truncated, "interrupted"));
+    assert_eq!(
+        (problem.kind, problem.class.as_str()),
+        (OutputProblemKind::Truncated, "interrupted")
+    );
     assert_eq!(table(&document, DOWN, 0), "55.0 -");
     assert_eq!((ran.code, document.complete), (Some(4), false));
 }

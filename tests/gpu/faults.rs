@@ -3,10 +3,7 @@
 
 use node::ffi::cuda::code;
 
-use crate::driver::BYTES;
-use crate::driver::begun;
-use crate::driver::code_of;
-use crate::driver::driver;
+use crate::driver::{BYTES, begun, code_of, driver};
 use crate::stub::Machine;
 
 #[test]

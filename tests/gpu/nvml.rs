@@ -1,22 +1,15 @@
 //! What the management library says, through the real program: `node facts`, and
 //! the process that watches GPUs around a probe.
 
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Read;
-use std::io::Write;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Command, Output, Stdio};
 
-use model::gpu_facts::FabricState;
-use model::gpu_facts::LinkState;
+use model::gpu_facts::{FabricState, LinkState};
 use model::node_facts::NodeFacts;
 use model::probe_report::DriverTelemetry;
 use node::facts::telemetry;
 
-use crate::stub::Library;
-use crate::stub::Machine;
+use crate::stub::{Library, Machine};
 use model::throttle_reason::ThrottleReason;
 
 /// The program under test on this machine.
@@ -146,8 +139,9 @@ fn around_a_probe_the_load_the_growth_of_errors_and_others_are_told() {
         (at(&gpu.before), at(&gpu.under_load))
     };
     assert_eq!((clock(first), clock(second)), ((Some(345), Some(1_980)), (Some(345), Some(1_980))));
-    let generation =
-        |at: &Option<model::probe_report::GpuTelemetrySample>| at.as_ref().and_then(|it| it.pcie_generation);
+    let generation = |at: &Option<model::probe_report::GpuTelemetrySample>| {
+        at.as_ref().and_then(|it| it.pcie_generation)
+    };
     assert_eq!((generation(&second.before), generation(&second.under_load)), (Some(1), Some(3)));
     let throttled = &first.under_load.as_ref().expect("sampled").throttled;
     assert_eq!(throttled.as_slice(), [ThrottleReason::SoftwarePowerCap]);

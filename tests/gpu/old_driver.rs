@@ -1,14 +1,9 @@
 //! A driver that lacks calls: each says so by its name, and nothing else fails.
 
-use node::ffi::cuda::DevicePointer;
-use node::ffi::cuda::CudaLibrary;
-use node::ffi::cuda::CudaCallError;
-use node::ffi::cuda::CudaDevice;
+use node::ffi::cuda::{CudaCallError, CudaDevice, CudaLibrary, DevicePointer};
 
-use crate::driver::begun;
-use crate::driver::driver;
-use crate::stub::Library;
-use crate::stub::Machine;
+use crate::driver::{begun, driver};
+use crate::stub::{Library, Machine};
 use crate::symbols::looked_up;
 
 /// What a call lacks.
@@ -97,7 +92,10 @@ fn each_call_that_a_driver_lacks_says_so() {
 fn a_driver_without_fabric_memory_does_everything_else() {
     let missing = ["cuMemCreate", "cuMemExportToShareableHandle", "cuDeviceGetUuid_v2"];
     let (_folder, old, gpus) = begun(&Machine::of(2).without(Library::Cuda, &missing));
-    assert_eq!(CudaLibrary::missing_symbols(&old), ["cuDeviceGetUuid_v2", "cuMemCreate", missing[1]]);
+    assert_eq!(
+        CudaLibrary::missing_symbols(&old),
+        ["cuDeviceGetUuid_v2", "cuMemCreate", missing[1]]
+    );
     let error = old.create_allocation(gpus[0].device, 2 << 20).expect_err("it is not there");
     let said = "this driver has no cuMemCreate: it is older than the call";
     assert_eq!((error.to_string().as_str(), error.code()), (said, None));

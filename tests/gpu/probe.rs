@@ -8,13 +8,10 @@ use model::copy::CopyDocument;
 use model::fabric_probe::FabricProbeDocument;
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
-use rustix::process::Pid;
-use rustix::process::Signal;
-use rustix::process::kill_process;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::copy::machine;
-use crate::program::Place;
-use crate::program::Ran;
+use crate::program::{Place, Ran};
 use crate::stub::Machine;
 
 const COLLECTIVE: [&str; 10] = [
@@ -160,7 +157,10 @@ fn a_fabric_that_is_not_permitted_is_an_answer_and_no_fault() {
     let (ran, document) = fabric(&place, &[]);
     let step = document.steps.iter().find(|it| it.step == "fabric-create").expect("tried");
     assert!(step.said.contains("800"), "{}", step.said);
-    assert!(document.problems.iter().all(|it| it.kind == OutputProblemKind::Error), "{document:#?}");
+    assert!(
+        document.problems.iter().all(|it| it.kind == OutputProblemKind::Error),
+        "{document:#?}"
+    );
     assert_eq!((ran.code, document.complete), (Some(4), false));
 }
 

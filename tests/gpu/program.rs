@@ -4,15 +4,10 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-use crate::stub::Library;
-use crate::stub::MACHINE;
-use crate::stub::Machine;
+use crate::stub::{Library, MACHINE, Machine};
 
 /// How long a test waits for what must end, before it says that it hangs.
 const HANGS: Duration = Duration::from_secs(120);

@@ -8,11 +8,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::fs::File;
-use std::hash::DefaultHasher;
-use std::hash::Hash;
-use std::hash::Hasher;
-use std::path::Path;
-use std::path::PathBuf;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// The variable by which a library finds its machine's description.

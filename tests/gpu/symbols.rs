@@ -7,9 +7,7 @@ use std::path::Path;
 use node::ffi::cuda::CudaLibrary;
 use node::ffi::nccl::NcclLibrary;
 
-use crate::stub::Library;
-use crate::stub::Machine;
-use crate::stub::build;
+use crate::stub::{Library, Machine, build};
 
 /// The symbols that a source of ours looks up: those between quotes in its list.
 pub(crate) fn looked_up(path: &str) -> BTreeSet<String> {

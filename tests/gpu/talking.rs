@@ -1,25 +1,16 @@
 //! Child processes of a probe that talk with each other, each on a machine of
 //! its own, and the board between them.
 
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::Child;
-use std::process::ChildStdin;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use model::exchange::ExchangeReply;
-use model::exchange::ExchangeRequest;
-use model::exchange::EXCHANGE_PREFIX;
+use model::exchange::{EXCHANGE_PREFIX, ExchangeReply, ExchangeRequest};
 use model::probe_report::ProbeProblem;
 use node::probes::exchange_group::ExchangeGroup;
-use node::probes::protocol::ProbeMatrixCell;
-use node::probes::protocol::ProbeMessage;
+use node::probes::protocol::{ProbeMatrixCell, ProbeMessage};
 
 use crate::stub::Machine;
 
@@ -117,7 +108,8 @@ pub(crate) fn talk(talkers: &[Talker]) -> Vec<Said> {
         let now = began.elapsed();
         let said: Vec<String> = running.iter().map(|it| text(&it.progress)).collect();
         assert!(now < HANGS, "they hang: {said:?}");
-        let wait = board.next_deadline().map_or(Duration::from_secs(1), |due| due.saturating_sub(now));
+        let wait =
+            board.next_deadline().map_or(Duration::from_secs(1), |due| due.saturating_sub(now));
         let answers = match lines.recv_timeout(wait.min(Duration::from_secs(1))) {
             Ok((at, Some(line))) => match line.strip_prefix(EXCHANGE_PREFIX) {
                 Some(text) => {

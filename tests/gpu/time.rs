@@ -1,15 +1,9 @@
 //! The simulated machine's time: copies that run at the same time share what they
 //! go through, and events tell it. What a probe's numbers mean rests on this.
 
-use node::ffi::cuda::DevicePointer;
-use node::ffi::cuda::CudaLibrary;
-use node::ffi::cuda::CudaEvent;
-use node::ffi::cuda::CudaStream;
+use node::ffi::cuda::{CudaEvent, CudaLibrary, CudaStream, DevicePointer};
 
-use crate::driver::BYTES;
-use crate::driver::Used;
-use crate::driver::begun;
-use crate::driver::words;
+use crate::driver::{BYTES, Used, begun, words};
 use crate::stub::Machine;
 
 /// A copy: to, from, and on which of the GPUs.
@@ -24,7 +18,8 @@ fn together(cuda: &CudaLibrary, gpus: &[Used], copies: &[Copied]) -> Vec<f64> {
         .map(|(to, from, gpu)| {
             cuda.set_current_context(gpus[*gpu].context).expect("entered");
             let stream = cuda.create_stream().expect("a stream");
-            let (start, end) = (cuda.create_event().expect("an event"), cuda.create_event().expect("one"));
+            let (start, end) =
+                (cuda.create_event().expect("an event"), cuda.create_event().expect("one"));
             cuda.wait_value(stream, word, 1).expect("held");
             cuda.record_event(start, stream).expect("recorded");
             cuda.copy(*to, *from, BYTES, stream).expect("copied");

@@ -1,10 +1,7 @@
 //! What laboratories have carried out: proposals as the gate makes them, on nodes of
 //! theirs.
 
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionPlan;
-use model::action::VerdictMark;
+use model::action::{Action, ActionKind, ActionPlan, VerdictMark};
 use model::finding_class::FindingClass;
 use model::verdict::Outcome;
 

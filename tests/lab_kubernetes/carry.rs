@@ -4,39 +4,21 @@
 use std::path::Path;
 use std::time::Duration;
 
-use control::gate::carry;
 use control::gate::carry::Carrier;
-use control::gate::journal;
 use control::gate::journal::Journal;
 use control::gate::kubernetes::Kubernetes;
-use control::gate::recover;
 use control::gate::scheduler::Scheduler;
+use control::gate::{carry, journal, recover};
 use engine::policy::marks::MarkNames;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionPlan;
-use model::action::ActionRecord;
-use model::action::ActionResult;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use model::action::{Action, ActionKind, ActionPlan, ActionRecord, ActionResult};
 use model::journal::JournalEvent;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::REASON;
-use model::kubernetes_node::UNVERIFIED;
-use serde_json::Value;
-use serde_json::json;
+use model::kubernetes_node::{DEGRADED, REASON, UNVERIFIED};
+use model::node_update::{NodeStateChange, NodeUpdate};
+use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::changes::NODES;
-use super::changes::add;
-use super::changes::named;
-use super::changes::of_others;
-use super::changes::own_condition;
-use super::changes::plain_node;
-use super::changes::remove;
-use super::changes::version;
-use super::lab::Lab;
-use super::lab::lab;
+use super::changes::{NODES, add, named, of_others, own_condition, plain_node, remove, version};
+use super::lab::{Lab, lab};
 use super::turns;
 use super::turns::plan;
 
@@ -185,8 +167,10 @@ async fn what_a_crash_left_open_is_seen_on_the_nodes() {
     let live = gate.read(&named(&names)).await.expect("an answer");
     let folder = tempfile::tempdir().expect("a folder");
     let reason = "fabricgate:nvlink-low:r1 e1".to_owned();
-    let change =
-        NodeUpdate { state: Some(NodeStateChange::Drain { reason: reason.clone() }), ..NodeUpdate::default() };
+    let change = NodeUpdate {
+        state: Some(NodeStateChange::Drain { reason: reason.clone() }),
+        ..NodeUpdate::default()
+    };
     let mut journal = Journal::open(folder.path()).expect("a journal");
     let intents = live.nodes.values().map(|before| JournalEvent::Intent {
         id: format!("r1/{}/drain/e1", before.name),

@@ -5,33 +5,20 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use control::gate::kubernetes::Kubernetes;
-use control::gate::scheduler::Scheduler;
-use control::gate::scheduler::SchedulerError;
+use control::gate::scheduler::{Scheduler, SchedulerError};
 use kube::core::Request;
 use kube::core::params::DeleteParams;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
 use model::id::NodeName;
-use model::kubernetes_node::CERTIFICATE;
-use model::kubernetes_node::CONDITION;
-use model::kubernetes_node::FabricNodeCondition;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::KubernetesNodeUpdate;
-use model::kubernetes_node::FABRICGATE_PREFIX;
-use model::kubernetes_node::REASON;
-use model::kubernetes_node::TaintEdit;
-use model::kubernetes_node::UNVERIFIED;
-use model::kubernetes_node::VERDICT;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::kubernetes_node::{
+    CERTIFICATE, CONDITION, DEGRADED, FABRICGATE_PREFIX, FabricNodeCondition, KubernetesNodeUpdate,
+    REASON, TaintEdit, UNVERIFIED, VERDICT,
+};
+use model::node_update::{NodeStateChange, NodeUpdate};
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::source_report::SourceProblemKind;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::lab::Lab;
-use super::lab::Server;
-use super::lab::lab;
-use super::lab::wait_for;
+use super::lab::{Lab, Server, lab, wait_for};
 
 pub(super) const NODES: &str = "/api/v1/nodes";
 pub(super) const OURS: &str = "fabricgate:nvlink-low:r1 e1";
@@ -165,7 +152,8 @@ pub(super) fn of_others(node: &Value) -> Value {
         node["metadata"][words] = if own.is_null() { json!({}) } else { own };
     }
     let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
-    let is_ours = |it: &Value| it["key"].as_str().is_some_and(|key| key.starts_with(FABRICGATE_PREFIX));
+    let is_ours =
+        |it: &Value| it["key"].as_str().is_some_and(|key| key.starts_with(FABRICGATE_PREFIX));
     node["spec"]["taints"] = taints.into_iter().filter(|it| !is_ours(it)).collect();
     let conditions = node["status"]["conditions"].as_array_mut().expect("conditions");
     conditions.retain(|it| it["type"] != CONDITION);

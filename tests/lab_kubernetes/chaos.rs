@@ -4,42 +4,24 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::time::Duration;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use engine::policy::drain_reason;
 use rustix::process::Signal;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::daemons::Daemons;
-use super::daemons::Kept;
-use super::lab;
-use super::proxy::Call;
-use super::proxy::Proxy;
-use super::proxy::Weather as Sky;
-use super::storm;
+use super::daemons::{Daemons, Kept};
+use super::proxy::{Call, Proxy, Weather as Sky};
 use super::storm::episode::Episode;
 use super::storm::fates::Victim;
 use super::storm::hand::Edit;
 use super::storm::log::Log;
-use super::storm::model::By;
-use super::storm::model::DRAIN;
-use super::storm::model::Entry;
-use super::storm::model::Fields;
-use super::storm::model::Order;
-use super::storm::model::What;
-use super::storm::world::Domains;
-use super::storm::world::Forecast;
-use super::storm::world::Weather;
-use super::storm::world::World;
-use super::turns::Admin;
-use super::turns::now;
+use super::storm::model::{By, DRAIN, Entry, Fields, Order, What};
+use super::storm::world::{Domains, Forecast, Weather, World};
+use super::turns::{Admin, now};
+use super::{lab, storm};
 
 /// Episodes of the ordinary test command: each takes the most part of a minute.
 const RUNS: u64 = 1;
@@ -258,7 +240,8 @@ impl Shared {
         }
         let order = order(&node, &patch);
         let journal = fs::metadata(self.site.join("gate/journal.jsonl")).map_or(0, |it| it.len());
-        let run = order.set.get(DRAIN).and_then(|it| drain_reason::parse_reason(it)).map(|own| own.run);
+        let run =
+            order.set.get(DRAIN).and_then(|it| drain_reason::parse_reason(it)).map(|own| own.run);
         let verdicts = run.map(|run| self.site.join("runs").join(run).join("verdicts.json"));
         let evidence = verdicts.is_none_or(|file| file.is_file());
         let mut state = self.state();

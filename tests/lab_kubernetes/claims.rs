@@ -6,19 +6,10 @@ use std::time::Duration;
 
 use control::sources::kubernetes::fetch_claims;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroup;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
-use serde_json::Value;
-use serde_json::json;
+use model::source_report::{ClaimBasis, NodeGroup, SourceKind, SourceProblemKind, SourceReport};
+use serde_json::{Value, json};
 
-use super::lab::Lab;
-use super::lab::Server;
-use super::lab::fabricgate;
-use super::lab::own_lab;
-use super::lab::wait_for;
+use super::lab::{Lab, Server, fabricgate, own_lab, wait_for};
 
 const RACK_A: &str = "11111111-2222-3333-4444-555555555555.1";
 const RACK_B: &str = "66666666-7777-8888-9999-aaaaaaaaaaaa.2";
@@ -97,8 +88,8 @@ fn kinds(said: &[SourceReport]) -> Vec<(SourceKind, Vec<SourceProblemKind>)> {
 
 #[tokio::test]
 async fn a_real_server_says_exactly_what_it_was_filled_with() {
-    use SourceProblemKind::*;
     use SourceKind::*;
+    use SourceProblemKind::*;
     let Some(lab) = own_lab(&[("FABRICGATE_LAB_BARE", "1")]) else { return };
     let server = lab.admin().await;
 

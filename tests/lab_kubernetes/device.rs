@@ -6,27 +6,14 @@ use std::path::Path;
 
 use control::gate::kubernetes::Kubernetes;
 use control::gate::scheduler::Scheduler;
-use model::action::ActionKind;
-use model::action::ActionResult;
-use model::kubernetes_node::DEVICE;
-use model::kubernetes_node::DEVICE_CORDON;
-use model::kubernetes_node::GpuCordon;
-use model::kubernetes_node::GpuCordonMethod;
-use model::kubernetes_node::REASON;
-use serde_json::Value;
-use serde_json::json;
+use model::action::{ActionKind, ActionResult};
+use model::kubernetes_node::{DEVICE, DEVICE_CORDON, GpuCordon, GpuCordonMethod, REASON};
+use serde_json::{Value, json};
 
-use super::carry::action;
-use super::carry::records;
-use super::changes::add;
-use super::changes::plain_node;
-use super::gate::scenario;
-use super::gate::site_with;
-use super::lab::Lab;
-use super::lab::Server;
-use super::lab::lab;
-use super::lab::own_lab;
-use super::lab::wait_for;
+use super::carry::{action, records};
+use super::changes::{add, plain_node};
+use super::gate::{scenario, site_with};
+use super::lab::{Lab, Server, lab, own_lab, wait_for};
 use super::turns::plan;
 
 const RULES: &str = "/apis/resource.k8s.io/v1beta2/devicetaintrules";

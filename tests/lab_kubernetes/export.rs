@@ -3,20 +3,13 @@
 //! rules about single devices.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kube::core::Request;
 use kube::core::params::PostParams;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::lab::Lab;
-use super::lab::Server;
-use super::lab::fabricgate;
-use super::lab::lab;
-use super::lab::own_lab;
-use super::lab::wait_for;
+use super::lab::{Lab, Server, fabricgate, lab, own_lab, wait_for};
 
 const NODES: &str = "/api/v1/nodes";
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";

@@ -5,17 +5,9 @@
 use std::fs;
 use std::path::PathBuf;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::lab::Lab;
-use super::lab::Nodes;
-use super::lab::Server;
-use super::lab::Simulated;
-use super::lab::Told;
-use super::lab::clique;
-use super::lab::fabricgate;
-use super::lab::lab;
+use super::lab::{Lab, Nodes, Server, Simulated, Told, clique, fabricgate, lab};
 
 const UNVERIFIED: &str = "fabricgate.io/unverified";
 const DEGRADED: &str = "fabricgate.io/degraded";

@@ -6,34 +6,22 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use control::gate::journal;
 use control::gate::kubernetes::Kubernetes as Gate;
 use engine::policy::journal_state::JournalState;
-use model::action::ActionKind;
-use model::action::ActionPlan;
+use model::action::{ActionKind, ActionPlan};
 use node::exec;
 use node::exec::ProcessRequest;
 use serde_json::Value;
 
-use super::proxy::Call;
-use super::proxy::Proxy;
-use super::proxy::Weather;
-use super::turns::Admin;
-use super::turns::action;
-use super::turns::drained;
-use super::turns::drained_before;
-use super::turns::foreign;
-use super::turns::laboratory;
-use super::turns::now;
-use super::turns::own;
-use super::turns::plan;
-use super::turns::said;
-use super::turns::through;
-use super::turns::turn;
+use super::proxy::{Call, Proxy, Weather};
+use super::turns::{
+    Admin, action, drained, drained_before, foreign, laboratory, now, own, plan, said, through,
+    turn,
+};
 
 /// The folder of a turn that another process of these tests takes.
 const CHILD: &str = "FABRICGATE_LAB_KILLED";

@@ -8,39 +8,22 @@
 
 use std::fmt::Debug;
 use std::fs;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::fs::symlink;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::ChildStdin;
-use std::process::ChildStdout;
-use std::process::Command;
-use std::process::Stdio;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-use std::time::Instant;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard};
+use std::time::{Duration, Instant};
 
 use control::sources::kubernetes::KubernetesClientConfig;
 use control::sources::tls;
-use kube::Client;
-use kube::Config;
-use kube::api::ListParams;
-use kube::api::PatchParams;
-use kube::api::PostParams;
-use kube::config::KubeConfigOptions;
-use kube::config::Kubeconfig;
+use kube::api::{ListParams, PatchParams, PostParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::Request;
-use kube::core::params::DeleteParams;
-use kube::core::params::Patch;
-use serde_json::Value;
-use serde_json::json;
+use kube::core::params::{DeleteParams, Patch};
+use kube::{Client, Config};
+use serde_json::{Value, json};
 use sim;
 
 /// The kubeconfig of its administrator.

@@ -3,49 +3,26 @@
 //!
 //! The latter is done in the fence, which is asked right before every write.
 
-use super::changes::NODES;
-use super::changes::OURS;
-use super::changes::add_plain;
-use super::changes::certify;
-use super::changes::drain;
-use super::changes::gate;
-use super::changes::named;
-use super::changes::one;
-use super::changes::own_condition;
-use super::changes::plain_node;
-use super::changes::read;
-use super::changes::remove;
-use super::changes::resume;
-use super::changes::status;
-use super::changes::version;
-use super::lab::Lab;
-use super::lab::Server;
-use super::lab::lab;
+use super::changes::{
+    NODES, OURS, add_plain, certify, drain, gate, named, one, own_condition, plain_node, read,
+    remove, resume, status, version,
+};
+use super::lab::{Lab, Server, lab};
 use super::proxy::Proxy;
-use control::gate::kubernetes::Fence;
-use control::gate::kubernetes::Kubernetes;
-use control::gate::scheduler::Answer;
-use control::gate::scheduler::Scheduler;
-use control::gate::scheduler::SchedulerError;
+use control::gate::kubernetes::{Fence, Kubernetes};
+use control::gate::scheduler::{Answer, Scheduler, SchedulerError};
 use control::sources::kubernetes::KubernetesClientConfig as Asked;
 use kube::Client;
 use kube::core::Request;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
 use model::id::NodeName;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::GATE;
-use model::kubernetes_node::KubernetesNodeUpdate;
-use model::kubernetes_node::FABRICGATE_PREFIX;
-use model::kubernetes_node::REASON;
-use model::kubernetes_node::VERDICT;
+use model::kubernetes_node::{
+    DEGRADED, FABRICGATE_PREFIX, GATE, KubernetesNodeUpdate, REASON, VERDICT,
+};
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::source_report::SourceProblemKind;
-use serde_json::Value;
-use serde_json::json;
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::Mutex;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// The drain of run `r1` in its first turn, by the gate of this name.

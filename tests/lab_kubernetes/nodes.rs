@@ -7,19 +7,12 @@ use std::path::Path;
 
 use k8s_openapi::api::core::v1::Pod;
 use kube::Api;
-use kube::api::AttachParams;
-use kube::api::LogParams;
-use serde_json::Value;
-use serde_json::json;
-use tokio::io::AsyncReadExt;
-use tokio::io::AsyncWriteExt;
+use kube::api::{AttachParams, LogParams};
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinSet;
 
-use super::lab::Lab;
-use super::lab::Nodes;
-use super::lab::Server;
-use super::lab::lab;
-use super::lab::wait_for;
+use super::lab::{Lab, Nodes, Server, lab, wait_for};
 
 /// A rack, a namespace and the server.
 struct Site {

@@ -3,40 +3,23 @@
 
 use std::fs;
 use std::net::TcpListener;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Command;
-use std::process::Stdio;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use control::gate::journal;
 use control::gate::kubernetes::Kubernetes as Gate;
 use control::gate::scheduler::Scheduler;
-use model::action::ActionKind;
-use model::action::ActionResult;
 use model::action::ActionResult::*;
+use model::action::{ActionKind, ActionResult};
 use model::source_report::SourceProblemKind;
-use rustix::process::Pid;
-use rustix::process::Signal;
-use rustix::process::kill_process;
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::lab;
-use super::proxy::Proxy;
-use super::proxy::Weather;
-use super::turns::Admin;
-use super::turns::action;
-use super::turns::drained;
-use super::turns::foreign;
-use super::turns::now;
-use super::turns::own;
-use super::turns::plan;
-use super::turns::results;
-use super::turns::said;
-use super::turns::through;
-use super::turns::turn;
+use super::proxy::{Proxy, Weather};
+use super::turns::{Admin, action, drained, foreign, now, own, plan, results, said, through, turn};
 
 /// The server's process, which can be stopped and started again.
 #[derive(Clone)]

@@ -1,26 +1,14 @@
 //! Nodes that are measured through pods: made, waited for, spoken with, and gone,
 //! whatever becomes of who made them.
 
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::lab::Lab;
-use super::lab::Nodes;
-use super::lab::Server;
-use super::lab::Simulated;
-use super::lab::Told;
-use super::lab::binary;
-use super::lab::fabricgate;
-use super::lab::lab;
-use super::lab::wait_for;
+use super::lab::{Lab, Nodes, Server, Simulated, Told, binary, fabricgate, lab, wait_for};
 
 /// A rack, a namespace for pods, a configuration, and what stands for hardware.
 struct Site {

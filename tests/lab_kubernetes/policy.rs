@@ -1,11 +1,8 @@
 //! The policy that an operator installs, in a real server: it admits what the gate
 //! writes on a node and refuses every other change of it.
 
-use super::deploy::Asker;
-use super::deploy::MERGE;
-use super::deploy::STRATEGIC;
-use serde_json::Value;
-use serde_json::json;
+use super::deploy::{Asker, MERGE, STRATEGIC};
+use serde_json::{Value, json};
 use std::time::Duration;
 
 /// A node as others keep it: labels, annotations, taints and conditions of theirs.

@@ -7,21 +7,16 @@
 #![allow(dead_code, reason = "not every test makes every weather")]
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::Router;
-use axum::body::Body;
-use axum::body::to_bytes;
-use axum::extract::Request;
-use axum::extract::State;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Request, State};
 use axum::response::Response;
 use control::sources::tls;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// One question, as it came.
 #[derive(Clone, Debug)]

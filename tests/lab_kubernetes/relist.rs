@@ -4,24 +4,16 @@
 use std::fs;
 use std::fs::File;
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use control::gate::kubernetes::Kubernetes as Gate;
-use control::sources::kubernetes::connection::ResponseReadLimit;
-use control::sources::kubernetes::connection::connect;
-use serde_json::Value;
-use serde_json::json;
+use control::sources::kubernetes::connection::{ResponseReadLimit, connect};
+use serde_json::{Value, json};
 
 use super::lab;
 use super::outage::Process;
-use super::turns::Admin;
-use super::turns::NODES;
-use super::turns::now;
-use super::turns::through;
+use super::turns::{Admin, NODES, now, through};
 
 /// How long something may take to show.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -87,7 +79,8 @@ impl Drop for Watch {
 /// What the server says to who would go on from there: an error in place of
 /// events, or events until a second is over.
 async fn from(kubeconfig: &Path, version: &str) -> String {
-    let client = connect(&through(kubeconfig), ResponseReadLimit::Bounded).await.expect("a way").client;
+    let client =
+        connect(&through(kubeconfig), ResponseReadLimit::Bounded).await.expect("a way").client;
     let uri = format!("{NODES}?watch=true&timeoutSeconds=1&resourceVersion={version}");
     let request = axum::http::Request::builder().uri(uri).body(Vec::new()).expect("a request");
     match client.request_text(request).await {

@@ -1,26 +1,13 @@
 //! What each account that an operator installs may do, asked of a real server: what
 //! the guide says and nothing else, and nothing of it for no use.
 
-use super::deploy::APPLY;
-use super::deploy::Answer;
-use super::deploy::Asker;
-use super::deploy::MERGE;
-use super::deploy::STRATEGIC;
-use super::deploy::manifests::Right;
-use super::deploy::manifests::deploy;
-use super::deploy::manifests::documents;
-use super::deploy::manifests::rights;
-use super::lab::Lab;
-use super::lab::Simulated;
-use super::lab::binary;
-use super::lab::fabricgate;
-use super::lab::lab;
+use super::deploy::manifests::{Right, deploy, documents, rights};
+use super::deploy::{APPLY, Answer, Asker, MERGE, STRATEGIC};
+use super::lab::{Lab, Simulated, binary, fabricgate, lab};
 use super::policy::make_node;
 use assert_cmd::Command;
-use serde_json::Value;
-use serde_json::json;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use serde_json::{Value, json};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 use std::time::Duration;

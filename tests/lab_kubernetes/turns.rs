@@ -2,40 +2,30 @@
 //! look like before and after: shared by the tests of bad weather.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use control::gate::carry;
 use control::gate::carry::Carrier;
 use control::gate::journal::Journal;
 use control::gate::kubernetes::Kubernetes as Gate;
-use control::gate::recover;
 use control::gate::scheduler::Scheduler;
+use control::gate::{carry, recover};
 use control::sources::kubernetes::KubernetesClientConfig;
-use control::sources::kubernetes::connection::ResponseReadLimit;
-use control::sources::kubernetes::connection::connect;
+use control::sources::kubernetes::connection::{ResponseReadLimit, connect};
 use engine::policy::journal_state::JournalState;
 use engine::policy::marks::MarkNames;
 use kube::Client;
 use kube::core::Request;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionPlan;
-use model::action::ActionRecord;
-use model::action::ActionResult;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use model::action::{Action, ActionKind, ActionPlan, ActionRecord, ActionResult};
 use model::id::NodeName;
 use model::journal::JournalEvent;
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::lab;
 use super::lab::Lab;
-use super::proposals;
 pub(super) use super::proposals::plan;
+use super::{lab, proposals};
 
 pub(super) const CLASS: &str = "nvlink-low";
 pub(super) const NODES: &str = "/api/v1/nodes";

@@ -4,35 +4,20 @@
 use std::fs;
 use std::fs::File;
 use std::path::PathBuf;
-use std::process::Child;
-use std::process::Command;
-use std::process::Stdio;
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use control::gate::kubernetes::Fence;
-use control::gate::kubernetes::Kubernetes;
-use control::gate::lease::Term;
-use control::gate::lease::TermFence;
-use control::gate::lease::keeper::Keeper;
-use control::gate::lease::keeper::Standing;
-use control::gate::lease::keeper::Wanted;
-use control::gate::scheduler::Scheduler;
-use control::gate::scheduler::SchedulerError;
+use control::gate::kubernetes::{Fence, Kubernetes};
+use control::gate::lease::keeper::{Keeper, Standing, Wanted};
+use control::gate::lease::{Term, TermFence};
+use control::gate::scheduler::{Scheduler, SchedulerError};
 use control::sources::kubernetes::KubernetesClientConfig as Asked;
+use model::kubernetes_node::{KubernetesNodeUpdate, VERDICT};
 use model::node_update::NodeUpdate;
-use model::kubernetes_node::KubernetesNodeUpdate;
-use model::kubernetes_node::VERDICT;
 use model::source_report::SourceProblemKind;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::lab::Lab;
-use super::lab::Nodes;
-use super::lab::Server;
-use super::lab::Simulated;
-use super::lab::binary;
-use super::lab::lab;
-use super::lab::wait_for;
+use super::lab::{Lab, Nodes, Server, Simulated, binary, lab, wait_for};
 
 /// Fast enough for tests, slow enough for a busy machine.
 const LEASE: (u64, u64) = (6, 1);
@@ -466,7 +451,11 @@ async fn a_watch_that_is_killed_leaves_nothing_that_its_successor_does_not_end()
     let trouble = second.until("trouble", 1).await;
     let what = trouble["what"].as_str().expect("words");
     assert!(what.contains(&job) && what.contains("were ended"), "{what}");
-    assert!(node::exec::background::find_marked_processes("FABRICGATE_WATCH_JOB", &job).expect("/proc").is_empty());
+    assert!(
+        node::exec::background::find_marked_processes("FABRICGATE_WATCH_JOB", &job)
+            .expect("/proc")
+            .is_empty()
+    );
     site.until_certified(&second).await;
     assert_eq!(second.end(), Some(0));
 }

@@ -8,45 +8,24 @@
 use std::fs;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use control::gate::journal;
-use control::gate::kubernetes::Kubernetes as Gate;
-use control::gate::kubernetes::events;
+use control::gate::kubernetes::{Kubernetes as Gate, events};
 use control::gate::scheduler::Scheduler;
-use control::sources::kubernetes::connection::ResponseReadLimit;
-use control::sources::kubernetes::connection::connect;
+use control::sources::kubernetes::connection::{ResponseReadLimit, connect};
 use engine::policy::journal_state::JournalState;
-use model::action::ActionKind;
-use model::action::ActionRecord;
-use model::action::ActionResult;
 use model::action::ActionResult::*;
+use model::action::{ActionKind, ActionRecord, ActionResult};
 use model::source_report::SourceProblemKind;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::proxy::Call;
-use super::proxy::Proxy;
-use super::proxy::Weather;
-use super::turns::Admin;
-use super::turns::NODES;
-use super::turns::action;
-use super::turns::drained;
-use super::turns::drained_before;
-use super::turns::foreign;
-use super::turns::laboratory;
-use super::turns::now;
-use super::turns::object;
-use super::turns::own;
-use super::turns::plan;
-use super::turns::results;
-use super::turns::said;
-use super::turns::through;
-use super::turns::turn;
-use super::turns::turn_of;
+use super::proxy::{Call, Proxy, Weather};
+use super::turns::{
+    Admin, NODES, action, drained, drained_before, foreign, laboratory, now, object, own, plan,
+    results, said, through, turn, turn_of,
+};
 
 /// One gate, one node, and the weather between them and the server.
 struct Site {
@@ -297,7 +276,8 @@ fn a_right_that_is_missing_is_told_and_nothing_is_believed_done() {
     half.proxy.weather(first(usize::MAX, Call::is_status, denied));
     let (result, detail) = half.drain();
     let is_there = drained(&half.now()).is_some();
-    let is_known = own(&half.ledger()) == [half.node.as_str()] || !half.ledger().open_intents.is_empty();
+    let is_known =
+        own(&half.ledger()) == [half.node.as_str()] || !half.ledger().open_intents.is_empty();
     assert!(is_there && is_known, "{result:?}: {detail}: {:?}", half.ledger());
     assert_eq!(foreign(&half.now()), foreign(&half.before));
     // Pods may not be seen: nobody is known to be idle, and drains are made still.

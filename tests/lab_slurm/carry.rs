@@ -2,27 +2,19 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use control::gate::carry;
 use control::gate::carry::Carrier;
-use control::gate::journal;
 use control::gate::journal::Journal;
-use control::gate::recover;
 use control::gate::scontrol::Scontrol;
+use control::gate::{carry, journal, recover};
 use engine::policy::journal_state::JournalState;
 use engine::policy::marks::MarkNames;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionPlan;
-use model::action::ActionRecord;
-use model::action::ActionResult;
+use model::action::{Action, ActionKind, ActionPlan, ActionRecord, ActionResult};
 use model::scheduler_snapshot::SchedulerNode;
 
 use super::changes::one;
-pub(super) use super::proposals::action;
-pub(super) use super::proposals::plan;
+pub(super) use super::proposals::{action, plan};
 use super::*;
 
 /// Longer than the 10 s after which Slurm itself gives up.
@@ -376,6 +368,9 @@ fn defect_5_an_undo_within_moments_is_respected() {
     assert_eq!(site.updates().len(), 1, "it is not told twice");
     assert!(!site.node("node0019").has_state("DRAIN"));
     let ledger = site.ledger();
-    assert_eq!((own(&ledger).len(), ledger.undone_drains.len(), ledger.open_intents.len()), (0, 1, 0));
+    assert_eq!(
+        (own(&ledger).len(), ledger.undone_drains.len(), ledger.open_intents.len()),
+        (0, 1, 0)
+    );
     assert!(ledger.controller.is_some(), "its start is known: {ledger:?}");
 }

@@ -2,14 +2,11 @@
 //! lists that are applied in part, drains that are not what they seem. What
 //! happens when the controller fails is in `weather`.
 
-use control::gate::scheduler::Scheduler;
-use control::gate::scheduler::SchedulerError;
+use control::gate::scheduler::{Scheduler, SchedulerError};
 use control::gate::scontrol::Scontrol;
 use control::gate::slurmrestd::Slurmrestd;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::node_update::{NodeStateChange, NodeUpdate};
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 
 use super::*;
 
@@ -133,7 +130,8 @@ fn one_call_drains_many_and_both_ways_read_the_same() {
 fn the_words_that_are_shown_do_what_is_meant() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
-    let change = NodeUpdate { extra: Some(r#"{"a": "it's $(x)"}"#.to_owned()), ..drain("two words") };
+    let change =
+        NodeUpdate { extra: Some(r#"{"a": "it's $(x)"}"#.to_owned()), ..drain("two words") };
     for argv in ways.scontrol.words(&named(&["node0003", "node0004"]), &change) {
         assert_eq!(argv[0], lab.run);
         lab.run(&argv[1..].iter().map(String::as_str).collect::<Vec<_>>());
@@ -422,8 +420,10 @@ fn features_are_written_whole_and_can_be_taken_away() {
         }
         // One list alone: what is available becomes active, and what is active
         // cannot be dropped.
-        let alone =
-            |words: &[&str]| NodeUpdate { available_features: list(words), ..NodeUpdate::default() };
+        let alone = |words: &[&str]| NodeUpdate {
+            available_features: list(words),
+            ..NodeUpdate::default()
+        };
         done(way, &pair, &alone(&["gb200", "more"]));
         assert_eq!(one(way, "node0014").active_features, ["gb200", "more"]);
         told(way, &pair, &alone(&["gb200"])).expect_err("it is active");
@@ -454,7 +454,8 @@ fn features_go_with_a_reconfiguration_and_the_free_fields_stay() {
         assert_eq!(node.comment, "rack visit on monday");
         assert_eq!(node.reason.as_deref(), Some("fabricgate:x:r1 e1"));
         assert_eq!(node.state, ["IDLE", "DRAIN"]);
-        let undo = NodeUpdate { extra: Some(String::new()), comment: Some(String::new()), ..resume() };
+        let undo =
+            NodeUpdate { extra: Some(String::new()), comment: Some(String::new()), ..resume() };
         done(way, &["node0016"], &undo);
         lab.wait_for("it idle", || one(way, "node0016").state == ["IDLE"]);
         let node = one(way, "node0016");

@@ -6,22 +6,16 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::storm;
 use super::storm::episode::Episode;
 use super::storm::fates::Victim;
 use super::storm::hand::Edit;
 use super::storm::log::Log;
-use super::storm::model::By;
-use super::storm::model::Entry;
-use super::storm::model::Fields;
-use super::storm::model::What;
+use super::storm::model::{By, Entry, Fields, What};
 use super::storm::slurm;
-use super::storm::world::Domains;
-use super::storm::world::Weather;
-use super::storm::world::World;
+use super::storm::world::{Domains, Weather, World};
 use super::*;
 
 /// Episodes of the ordinary test command: each takes the most part of a minute.

@@ -1,32 +1,22 @@
 //! Exports for Slurm, read by a real one: a topology with blocks as measured, a
 //! filter that its commands run, and a host file that srun follows.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use engine::export::DegradedPlacement;
-use engine::export::ExportOptions;
-use engine::export::find_target;
-use engine::place::map::MapInput;
-use engine::place::map::VerifiedMap;
+use engine::export::{DegradedPlacement, ExportOptions, find_target};
+use engine::place::map::{MapInput, VerifiedMap};
 use engine::thresholds::builtin;
-use model::measured_cell::MeasuredCell;
 use model::id::NodeName;
-use model::run::Run;
-use model::run::RunInfo;
+use model::measured_cell::MeasuredCell;
+use model::run::{Run, RunInfo};
 use model::source_report::SourceKind;
 use model::unit::Unit;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::verdict::{NodeVerdict, Outcome, Verdicts};
 use readers::claims::claims_file;
 use readers::claims::slurm::partitions::partition_of_topology;
 
-use super::Lab;
-use super::blocks;
-use super::lab;
-use super::of;
+use super::{Lab, blocks, lab, of};
 
 /// The two racks of the lab, where node0018 was measured in the second and node0005
 /// has a slow link.
@@ -156,7 +146,10 @@ fn slurmctld_has_the_blocks_as_they_were_measured() {
         if lab.has_yaml() { ("topology.yaml", "yaml") } else { ("topology.conf", "conf") };
     let topology = lab.has_yaml().then(|| "topo-block".to_owned());
     for (degraded, expected) in [
-        (DegradedPlacement::Keep, vec![("block01", "node[0001-0017]"), ("block02", "node[0018-0036]")]),
+        (
+            DegradedPlacement::Keep,
+            vec![("block01", "node[0001-0017]"), ("block02", "node[0018-0036]")],
+        ),
         (
             DegradedPlacement::OwnBlock,
             vec![
@@ -207,13 +200,15 @@ fn defect_9_a_topology_that_a_partition_names_is_never_left_out() {
     });
     let mut map = map();
     map.partitions = Some(named.collect());
-    let write =
-        |options: &ExportOptions| (find_target("slurm-topology").expect("a target").write)(&map, options);
+    let write = |options: &ExportOptions| {
+        (find_target("slurm-topology").expect("a target").write)(&map, options)
+    };
     let said = write(&ExportOptions::default()).expect_err("refused").to_string();
     assert!(said.contains("topo-flat") && said.contains("--from FILE"), "{said}");
     // The site's own file, changed, is taken.
     let file = std::fs::read_to_string(etc(&lab).join("topology.yaml")).expect("the lab's");
-    let whole = write(&ExportOptions { from: Some(file), ..ExportOptions::default() }).expect("written");
+    let whole =
+        write(&ExportOptions { from: Some(file), ..ExportOptions::default() }).expect("written");
     let text = String::from_utf8(whole.files[0].bytes.clone()).expect("text");
     assert!(text.contains("topo-flat"), "{text}");
     let mut put = Put::on(&lab);

@@ -7,11 +7,7 @@ mod state;
 use std::fs;
 use std::path::Path;
 
-use super::hold::HEALTHY;
-use super::hold::Told;
-use super::hold::fabricgate;
-use super::hold::furnish;
-use super::hold::site;
+use super::hold::{HEALTHY, Told, fabricgate, furnish, site};
 use super::*;
 
 const OPERATORS: &str = "psu: swap, ticket 4711";

@@ -3,24 +3,18 @@
 //! nodes are simulated, and answer through the same door as real ones.
 
 use std::fmt::Write as _;
-use std::fs;
-use std::os::unix::fs::PermissionsExt;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::sync::mpsc;
-use std::thread;
+use std::{fs, thread};
 
 use control::gate::journal::Journal;
 use engine::policy::drain_reason;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionResult;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use model::action::{Action, ActionKind, ActionResult};
 use model::journal::JournalEvent;
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
-use node::exec::ProcessEvent;
-use node::exec::ProcessContext;
+use node::exec::{ProcessContext, ProcessEvent};
 use serde_json::Value;
 use sim;
 
@@ -184,7 +178,8 @@ pub(super) fn start(site: &tempfile::TempDir, arguments: &[&str]) -> Running {
     let argv: Vec<String> = std::iter::once(binary()).chain(words).collect();
     let (tell, told) = mpsc::channel();
     let thread = thread::spawn(move || {
-        let request = ProcessRequest { argv, limit: Duration::from_secs(300), capture: exec::CAPTURE };
+        let request =
+            ProcessRequest { argv, limit: Duration::from_secs(300), capture: exec::CAPTURE };
         let (_nobody, stop) = tokio::sync::watch::channel(false);
         let setting = ProcessContext::default();
         let mut seen = |seen: ProcessEvent<'_>| {
@@ -192,7 +187,8 @@ pub(super) fn start(site: &tempfile::TempDir, arguments: &[&str]) -> Running {
                 tell.send(group).expect("somebody listens");
             }
         };
-        let finished = now(exec::run_observed(&request, &setting, stop, &mut seen)).expect("started");
+        let finished =
+            now(exec::run_observed(&request, &setting, stop, &mut seen)).expect("started");
         let code = match finished.ending {
             ProcessEnding::Exited { code } => Some(code),
             _ => None,

@@ -3,13 +3,9 @@
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use super::hold::HEALTHY;
-use super::hold::fabricgate;
-use super::hold::furnish;
-use super::hold::site;
+use super::hold::{HEALTHY, fabricgate, furnish, site};
 use super::*;
 
 /// One that is certified, one that is not, and one whose certificate was edited.

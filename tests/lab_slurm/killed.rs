@@ -8,31 +8,15 @@ use control::gate::journal;
 use control::gate::journal::Journal;
 use control::gate::scontrol::Scontrol;
 use engine::policy::journal_state::JournalState;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionPlan;
-use model::action::ActionResult;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use model::action::{Action, ActionKind, ActionPlan, ActionResult};
 use model::journal::JournalEvent;
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 
-use super::carry::PATIENCE;
-use super::carry::action;
-use super::carry::drains;
-use super::carry::own;
-use super::carry::plan;
-use super::carry::program;
-use super::carry::tidy;
-use super::carry::turn;
+use super::carry::{PATIENCE, action, drains, own, plan, program, tidy, turn};
 use super::changes::seen;
-use super::gate::expect;
-use super::gate::newest;
-use super::gate::with_faults;
-use super::hold::Told;
-use super::hold::fabricgate;
-use super::hold::furnish;
-use super::hold::site;
+use super::gate::{expect, newest, with_faults};
+use super::hold::{Told, fabricgate, furnish, site};
 use super::*;
 
 /// The folder of a turn that another process of these tests takes.
@@ -154,7 +138,8 @@ impl<'l> Killed<'l> {
         let here = self.folder.path();
         kill.arm(here);
         let _ = fs::remove_file(here.join("records.json"));
-        let program = exec::self_exe::current_executable().expect("these tests").display().to_string();
+        let program =
+            exec::self_exe::current_executable().expect("these tests").display().to_string();
         let child = format!("{CHILD}={}", here.display());
         let test = "killed::the_turn_that_is_killed";
         let argv = ["env", &child, &program, "--exact", test, "--nocapture"].map(str::to_owned);
@@ -188,7 +173,8 @@ impl Drop for Killed<'_> {
 
 /// What a gate could have changed of a node.
 fn said(node: &SchedulerNode) -> (Vec<String>, Option<String>, String, Vec<String>, Vec<String>) {
-    let SchedulerNode { state, reason, extra, active_features, available_features, .. } = node.clone();
+    let SchedulerNode { state, reason, extra, active_features, available_features, .. } =
+        node.clone();
     (state, reason, extra, active_features, available_features)
 }
 

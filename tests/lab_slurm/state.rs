@@ -4,21 +4,12 @@
 use std::fs;
 use std::path::Path;
 
-use control::gate::hold;
-use control::gate::journal;
+use control::gate::{hold, journal};
 use control::launch::slurm::SlurmPrograms;
 
 use crate::carry::tidy;
-use crate::gate::expect;
-use crate::gate::newest;
-use crate::gate::with_faults;
-use crate::hold::Told;
-use crate::hold::drained_by_us;
-use crate::hold::endless;
-use crate::hold::fabricgate;
-use crate::hold::furnish;
-use crate::hold::site;
-use crate::hold::start;
+use crate::gate::{expect, newest, with_faults};
+use crate::hold::{Told, drained_by_us, endless, fabricgate, furnish, site, start};
 use crate::*;
 
 const NODE: &str = "node0007";

@@ -1,42 +1,31 @@
 //! Features, free fields and topologies on a real Slurm: what it forgets, and what
 //! is put back.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use control::gate::reassert;
 use control::gate::scheduler::Scheduler;
 use control::gate::scontrol::Scontrol;
-use control::gate::topology::Controller;
-use control::gate::topology::Ending;
-use control::gate::topology::Writing;
-use control::gate::topology::Written;
-use engine::policy::journal_state::JournalState;
-use engine::policy::marks;
-use engine::policy::marks::MarkNames;
+use control::gate::topology::{Controller, Ending, Writing, Written};
 use engine::policy::action_policy::Policy;
-use engine::policy::topology_proposal;
-use engine::policy::topology_proposal::FaultKind;
-use engine::policy::topology_proposal::TopologyContext;
-use engine::policy::topology_proposal::TopologyProposal;
-use engine::policy::topology_proposal::TopologyRequest;
+use engine::policy::journal_state::JournalState;
+use engine::policy::marks::MarkNames;
+use engine::policy::topology_proposal::{
+    FaultKind, TopologyContext, TopologyProposal, TopologyRequest,
+};
+use engine::policy::{marks, topology_proposal};
 use fabricgate::cli::topology as cli;
 use fabricgate::cli::topology::TopologyUpdateRequest;
-use model::action::ActionResult;
-use model::action::VerdictMark;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use model::action::{ActionResult, VerdictMark};
 use model::finding_class::FindingClass;
 use model::id::NodeName;
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 use model::verdict::Outcome;
 
-use super::Lab;
-use super::lab;
-use super::nodes;
-use super::now;
+use super::{Lab, lab, nodes, now};
 
 const LIMIT: Duration = Duration::from_secs(15);
 
@@ -312,7 +301,10 @@ fn the_command_line_writes_what_it_showed() {
     let answer = cli::write_topology(&asked).expect("an answer");
     assert_eq!((answer.exit_code(), &answer.proposal.diff), (0, &shown.proposal.diff));
     assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), shown.proposal.after);
-    assert!(cli::propose_topology(&TopologyUpdateRequest { moves: &["node0018".to_owned()], ..asked }).is_err());
+    assert!(
+        cli::propose_topology(&TopologyUpdateRequest { moves: &["node0018".to_owned()], ..asked })
+            .is_err()
+    );
     // Where the scheduler does not answer, nothing is written.
     let silent = Scontrol { argv: lab.argv(&["false"]), limit: LIMIT, remote_shell: Some(false) };
     assert!(cli::write_topology(&TopologyUpdateRequest { scheduler: &silent, ..asked }).is_err());

@@ -4,10 +4,7 @@
 use std::fs;
 
 use super::gate::expect;
-use super::hold::HEALTHY;
-use super::hold::fabricgate;
-use super::hold::furnish;
-use super::hold::site;
+use super::hold::{HEALTHY, fabricgate, furnish, site};
 use super::*;
 
 /// Two nodes are enough: each more is some processes more.

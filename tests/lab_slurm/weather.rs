@@ -6,14 +6,7 @@ use control::gate::scontrol::Scontrol;
 use control::gate::slurmrestd::Slurmrestd;
 use model::scheduler_snapshot::SchedulerNode;
 
-use super::changes::Ways;
-use super::changes::comment;
-use super::changes::done;
-use super::changes::drain;
-use super::changes::named;
-use super::changes::one;
-use super::changes::resume;
-use super::changes::told;
+use super::changes::{Ways, comment, done, drain, named, one, resume, told};
 use super::*;
 
 /// Restarts a controller that was killed, and waits until it knows its nodes.

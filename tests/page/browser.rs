@@ -4,21 +4,14 @@
 //! It gets a folder of its own, and ends with the test. Nothing here knows what
 //! a page must be like.
 
-use std::io::BufRead as _;
-use std::io::BufReader;
-use std::io::Write as _;
-use std::path::Path;
-use std::path::PathBuf;
-use std::process::Child;
-use std::process::ChildStdin;
-use std::process::Command;
-use std::process::Stdio;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
 use std::sync::mpsc::Receiver;
 use std::time::Duration;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// What browsers of this kind are called.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "google-chrome-stable"];

@@ -5,11 +5,7 @@ use std::process::Stdio;
 
 use serde_json::Value;
 
-use super::Cluster;
-use super::node_outcome;
-use super::stderr;
-use super::stdout;
-use super::unknown;
+use super::{Cluster, node_outcome, stderr, stdout, unknown};
 
 #[test]
 fn a_plan_says_what_would_run_and_runs_nothing() {

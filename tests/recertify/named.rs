@@ -1,9 +1,7 @@
 //! Defects 13 and 19 of the operator's review: a run is found by its id, by `latest`, by
 //! the reason of a drain, and by a node alone.
 
-use super::Place;
-use super::json_of;
-use super::lost;
+use super::{Place, json_of, lost};
 
 /// Two runs: a GPU of n2 is bad in the first, none in the second. Their ids.
 fn twice() -> (Place, String, String) {

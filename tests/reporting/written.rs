@@ -7,8 +7,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use super::place::Place;
-use super::rack;
-use super::run_of;
+use super::{rack, run_of};
 
 /// Every option that names a file, with the command that takes it. RUN is a run folder, REC
 /// recorded outputs.

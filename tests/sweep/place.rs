@@ -3,10 +3,7 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Child;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
+use std::process::{Child, Command, Output, Stdio};
 
 use serde_json::Value;
 

@@ -4,8 +4,7 @@
 //! What is really connected decides, and neither judge nor simulator is asked for it. Seeds
 //! are fixed; `FABRICGATE_SCOPE_CASES` asks for more cases than run by default.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde_json::Value;

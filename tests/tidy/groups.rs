@@ -1,10 +1,7 @@
 //! Which folders may use which: groups that are to become crates, and arrows that are
 //! not there.
 
-use super::code;
-use super::files;
-use super::name;
-use super::uses;
+use super::{code, files, name, uses};
 
 /// Groups of folders, and the groups that each may use besides itself.
 const GROUPS: &[(&str, &[&str], &[&str])] = &[

@@ -1,30 +1,17 @@
 //! The TCP probe that a worker runs: between two processes of its own, with strangers
 //! at the port, and with a peer that dies.
 
-use std::fs;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Read;
-use std::io::Write;
-use std::net::TcpListener;
-use std::net::TcpStream;
-use std::process::Child;
-use std::process::Command;
-use std::process::Output;
-use std::process::Stdio;
-use std::thread;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
+use std::{fs, thread};
 
 use model::probe::ReadySignal;
 use model::tcp::TcpDocument;
-use model::worker_protocol::WorkerMessage;
-use model::worker_protocol::ProcessOrder;
-use model::worker_protocol::CoordinatorMessage;
-use model::worker_protocol::ReadinessCheck;
+use model::worker_protocol::{CoordinatorMessage, ProcessOrder, ReadinessCheck, WorkerMessage};
 
-use super::Worker;
-use super::order;
-use super::program;
+use super::{Worker, order, program};
 
 /// The TCP probe with these arguments.
 fn tcp(arguments: &[&str]) -> Command {

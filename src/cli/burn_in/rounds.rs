@@ -9,45 +9,27 @@ mod taken;
 
 use std::fs::File;
 use std::path::PathBuf;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::BurnInArgs;
-use super::write_acceptance;
-use super::write_failure;
-use crate::cli::Globals;
-use crate::cli::afterwards::FinishedRun;
-use crate::cli::afterwards::run_hooks;
+use super::{BurnInArgs, write_acceptance, write_failure};
+use crate::cli::afterwards::{FinishedRun, run_hooks};
 use crate::cli::failure::CommandError;
-use crate::cli::holding;
-use crate::cli::holding::NodeAllocation;
-use crate::cli::holding::AllocationPurpose;
-use crate::cli::plan::PlanBasis;
-use crate::cli::plan::Profile;
+use crate::cli::holding::{AllocationPurpose, NodeAllocation};
+use crate::cli::plan::{PlanBasis, Profile};
 use crate::cli::site::SweepSetup;
 use crate::cli::stdout::note;
-use crate::cli::stored;
-use crate::cli::sweep;
+use crate::cli::{Globals, holding, stored, sweep};
 use control::launch::WorkerProgram;
-use control::store::State;
-use control::store::file;
 use control::store::folder::Folder;
 use control::store::stored::Stored;
-use control::sweep::Again;
-use control::sweep::Confirm;
-use control::sweep::Done;
-use control::sweep::Place;
-use control::sweep::Sweep;
+use control::store::{State, file};
+use control::sweep::{Again, Confirm, Done, Place, Sweep};
 use engine::plan;
 use engine::plan::Plan;
-use engine::policy::acceptance as accept;
-use engine::policy::burn_in_termination;
-use model::acceptance::Acceptance;
-use model::acceptance::AcceptanceOutcome;
-use model::acceptance::BurnInRound;
-use model::acceptance::BurnInState;
-use model::acceptance::BurnInStop;
-use model::acceptance::StopRule;
+use engine::policy::{acceptance as accept, burn_in_termination};
+use model::acceptance::{
+    Acceptance, AcceptanceOutcome, BurnInRound, BurnInState, BurnInStop, StopRule,
+};
 use model::claims::Claims;
 use model::profile::Profile as Named;
 use model::run::Run;
@@ -120,7 +102,8 @@ impl<'a> BurnInSession<'a> {
         let asked = &self.acceptance.asked;
         let plan = self.plan_basis(&claims, asked.seed)?.make_plan()?;
         let each = holding::job_minutes(plan.estimate_s, config.confirm.wait) as f64;
-        let left = asked.rounds.map_or(1.0, |n| f64::from(n) - self.completed_rounds() as f64).max(1.0);
+        let left =
+            asked.rounds.map_or(1.0, |n| f64::from(n) - self.completed_rounds() as f64).max(1.0);
         let by_rounds = left * (each + asked.soak_minutes);
         // A last round may begin right before the hours are over.
         let by_hours = asked.hours.map(|hours| hours * 60.0 + each + asked.soak_minutes);
@@ -163,7 +146,11 @@ impl<'a> BurnInSession<'a> {
         self.acceptance.rounds.iter().filter(|round| round.ended.is_some()).count()
     }
 
-    fn plan_basis<'b>(&'b self, claims: &'b Claims, seed: u64) -> Result<PlanBasis<'b>, CommandError> {
+    fn plan_basis<'b>(
+        &'b self,
+        claims: &'b Claims,
+        seed: u64,
+    ) -> Result<PlanBasis<'b>, CommandError> {
         let SweepSetup { config, in_force } = &self.site;
         PlanBasis::new(config, claims, &in_force.catalogue, Profile::BurnIn, seed)
     }
@@ -171,7 +158,11 @@ impl<'a> BurnInSession<'a> {
     /// Round after round, until a rule ends it.
     pub(super) fn run(&mut self) -> anyhow::Result<()> {
         loop {
-            if let Some(stop) = burn_in_termination::check_stop(&self.acceptance, self.elapsed_hours(), self.next_round_hours()) {
+            if let Some(stop) = burn_in_termination::check_stop(
+                &self.acceptance,
+                self.elapsed_hours(),
+                self.next_round_hours(),
+            ) {
                 return self.finish(BurnInState::Complete, stop);
             }
             let before = self.acceptance.rounds.iter().filter(|round| round.ended.is_some());
@@ -196,7 +187,10 @@ impl<'a> BurnInSession<'a> {
 
     fn record_interruption(&mut self, after_round: u32) -> anyhow::Result<()> {
         let why = "somebody ended it".to_owned();
-        self.finish(BurnInState::Partial, BurnInStop { rule: StopRule::Interrupted, after_round, why })
+        self.finish(
+            BurnInState::Partial,
+            BurnInStop { rule: StopRule::Interrupted, after_round, why },
+        )
     }
 
     fn finish(&mut self, state: BurnInState, stop: BurnInStop) -> anyhow::Result<()> {
@@ -280,7 +274,9 @@ impl<'a> BurnInSession<'a> {
                 run_hooks(&FinishedRun::new(&self.site.config, &done, None));
                 (done.run, done.partial, done.folder.path().to_owned())
             }
-            BurnInRoundEnd::Stored(stored) => (stored::read_run(&stored)?, false, stored.path().to_owned()),
+            BurnInRoundEnd::Stored(stored) => {
+                (stored::read_run(&stored)?, false, stored.path().to_owned())
+            }
         };
         if let Some(round) = self.acceptance.rounds.last_mut() {
             round.minutes += minutes;

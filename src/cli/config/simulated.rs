@@ -1,23 +1,16 @@
 //! `--sim`: a simulated fabric in the place of a cluster. Workers answer as its
 //! nodes; nothing here knows what it is made of.
 
-use std::fs;
-use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use super::Config;
-use super::open;
-use super::open_with_scenario;
-use super::parse;
-use super::read_text;
+use super::{Config, open, open_with_scenario, parse, read_text};
 use crate::cli::failure::CommandError;
 use engine::thresholds::fault::suggest_name;
 use model::text_error::TextError;
 use sim::fabric::SimFabric;
-use sim::scenario::Scenario;
-use sim::scenario::ScenarioError;
+use sim::scenario::{Scenario, ScenarioError};
 
 /// Options of commands that can do without a configuration.
 #[derive(Debug, clap::Args)]
@@ -110,7 +103,9 @@ pub(super) fn build_fabric(path: &Path) -> Result<SimFabric, CommandError> {
     let wrong = |why: String| CommandError::Usage(format!("{name}: {why}"));
     let text = read_text(path)?;
     let scenario = Scenario::parse(&text).map_err(|error| match error {
-        ScenarioError::Syntax(error) => CommandError::usage(TextError::from_toml(&name, &text, &error)),
+        ScenarioError::Syntax(error) => {
+            CommandError::usage(TextError::from_toml(&name, &text, &error))
+        }
         ScenarioError::Inconsistent(why) => wrong(why),
     })?;
     SimFabric::build(&scenario).map_err(wrong)

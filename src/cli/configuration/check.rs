@@ -4,27 +4,19 @@
 
 use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::cli::config;
-use crate::cli::config::Config;
-use crate::cli::config::ClaimsSource;
-use crate::cli::exit;
-use crate::cli::expectations;
+use crate::cli::config::{ClaimsSource, Config};
 use crate::cli::failure::CommandError;
 use crate::cli::gating::GateBackend;
 use crate::cli::sources::SourcesConfig;
-use crate::cli::stdout;
-use crate::cli::watching;
-use control::launch::Launcher;
-use control::launch::remote_shell;
+use crate::cli::{config, exit, expectations, stdout, watching};
+use control::launch::{Launcher, remote_shell};
 use control::notify::secret::SecretSource;
-use engine::policy::action_policy::Policy;
-use engine::policy::action_policy::SoftFaults;
+use engine::policy::action_policy::{Policy, SoftFaults};
 use model::shell_quote;
 
 /// The format of `config check --json`.
@@ -62,7 +54,8 @@ pub fn check_config(file: Option<&Path>, json: bool) -> anyhow::Result<u8> {
     let name = file.map(|file| file.display().to_string()).unwrap_or_default();
     match read_config(file) {
         Ok(config) => {
-            let (means, warnings) = (describe_config(&config), collect_warnings(&config, &Path::exists));
+            let (means, warnings) =
+                (describe_config(&config), collect_warnings(&config, &Path::exists));
             if json {
                 let format = CHECK_FORMAT;
                 let checked = ConfigCheckDocument {
@@ -143,8 +136,12 @@ fn describe_config(config: &Config) -> Vec<ConfigMeaning> {
         None => "nobody is told anything".to_owned(),
         Some(gate) => {
             let told = match &gate.backend {
-                GateBackend::Scontrol(it) => format!("Slurm through `{}`", shell_quote::join_quoted(&it.argv)),
-                GateBackend::Slurmrestd(rest) => format!("Slurm through slurmrestd at {}", rest.address),
+                GateBackend::Scontrol(it) => {
+                    format!("Slurm through `{}`", shell_quote::join_quoted(&it.argv))
+                }
+                GateBackend::Slurmrestd(rest) => {
+                    format!("Slurm through slurmrestd at {}", rest.address)
+                }
                 GateBackend::Kubernetes(_) => "Kubernetes".to_owned(),
             };
             format!("{told} is told with --apply; state in {}", gate.folder.display())
@@ -288,9 +285,9 @@ fn find_unknown_shells(config: &Config) -> Vec<String> {
         programs.push(("[launcher] salloc", &it.salloc, it.remote_shell));
     }
     programs.dedup_by(|a, b| a.1 == b.1);
-    let unknown = programs
-        .into_iter()
-        .filter(|(_, program, said)| remote_shell::detect_reader(program, *said) == remote_shell::ArgvReader::Unknown);
+    let unknown = programs.into_iter().filter(|(_, program, said)| {
+        remote_shell::detect_reader(program, *said) == remote_shell::ArgvReader::Unknown
+    });
     unknown
         .map(|(key, program, _)| {
             format!(
@@ -440,7 +437,8 @@ mod tests {
         let hook = "[notify]\n[[notify.target]]\nname = \"ops\"\nkind = \"generic\"\nbearer_file = \"b\"\n";
         let url = |url: &str| format!("claims = \"c\"\n{hook}url = \"{url}\"\n");
         let listens = |at: &str| format!("claims = \"c\"\n[watch]\nlisten = \"{at}:9464\"\n");
-        let said = |text: &str, mode: u32| find_exposures(&read_text(text), &|_| Some(mode)).join("\n");
+        let said =
+            |text: &str, mode: u32| find_exposures(&read_text(text), &|_| Some(mode)).join("\n");
         for (text, mode, expected) in [
             (rest("http://slurm:6820"), 0o600, "http://"),
             (rest("https://slurm:6820"), 0o644, "token_file: "),

@@ -123,7 +123,16 @@ fn build_key(key: String, schema: &Value, is_required: bool) -> ConfigKey {
         default = Some(format!("`{}`", to_toml(value)));
     }
     let choices = list_choices(schema);
-    ConfigKey { key, kind: describe_kind(schema), meaning, default, is_sentence, required, choices, section }
+    ConfigKey {
+        key,
+        kind: describe_kind(schema),
+        meaning,
+        default,
+        is_sentence,
+        required,
+        choices,
+        section,
+    }
 }
 
 /// A default as one writes it.
@@ -155,7 +164,9 @@ fn describe_kind(schema: &Value) -> String {
         Some("array") => format!("list of {}s", describe_kind(&schema["items"])),
         _ if !list_choices(schema).is_empty() => "one of".to_owned(),
         Some("object") => match values {
-            [value, _] if value["type"].is_string() => format!("table of {}s", describe_kind(value)),
+            [value, _] if value["type"].is_string() => {
+                format!("table of {}s", describe_kind(value))
+            }
             [_, patterns] if patterns.is_object() => {
                 let first = patterns.as_object().and_then(|it| it.values().next());
                 format!(
@@ -182,8 +193,9 @@ fn list_choices(schema: &Value) -> Vec<ConfigKeyChoice> {
     let mut all: Vec<ConfigKeyChoice> = one_of.iter().filter_map(choice).collect();
     for group in one_of.iter().chain([schema, &schema["items"]]) {
         let words = group["enum"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let bare =
-            |it: &Value| Some(ConfigKeyChoice { value: it.as_str()?.to_owned(), meaning: String::new() });
+        let bare = |it: &Value| {
+            Some(ConfigKeyChoice { value: it.as_str()?.to_owned(), meaning: String::new() })
+        };
         all.extend(words.iter().filter_map(bare));
     }
     if all.is_empty() && schema["items"].is_object() {

@@ -1,30 +1,23 @@
 //! What only a person can tell the gate: that a node is gone for good, that a drain in
 //! our form is ours, that the processes of a machine are no more.
 
-use crate::cli::acting;
 use crate::cli::config::Config;
-use crate::cli::exit;
 use crate::cli::failure::CommandError;
 use crate::cli::gating::GateConfig;
 use crate::cli::stdout::note;
+use crate::cli::{acting, exit};
 use control::gate::journal::Journal;
-use control::gate::reassert;
-use control::gate::stamp;
+use control::gate::{reassert, stamp};
 use engine::policy::journal_state::JournalState;
-use engine::policy::marks;
-use engine::policy::node_state;
 use engine::policy::node_state::DrainOwner;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionResult;
-use model::node_update::NodeUpdate;
+use engine::policy::{marks, node_state};
+use model::action::{Action, ActionKind, ActionResult};
 use model::claims::Claims;
 use model::id::NodeName;
 use model::journal::JournalEvent;
-use model::kubernetes_node::GATE;
-use model::kubernetes_node::KubernetesNodeUpdate;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::kubernetes_node::{GATE, KubernetesNodeUpdate};
+use model::node_update::NodeUpdate;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
 
 /// Which node, and why.
@@ -56,13 +49,18 @@ impl OperatorArgs {
         let node = NodeName::from(self.node.as_str());
         match node.is_one_node() {
             true => Ok(node),
-            false => Err(CommandError::Usage(format!("{:?}: expected the name of one node", self.node))),
+            false => {
+                Err(CommandError::Usage(format!("{:?}: expected the name of one node", self.node)))
+            }
         }
     }
 }
 
 /// One node as the scheduler shows it now; `None` where it knows no such node.
-fn read_node(gate: &GateConfig, node: &NodeName) -> Result<(SchedulerSnapshot, Option<SchedulerNode>), CommandError> {
+fn read_node(
+    gate: &GateConfig,
+    node: &NodeName,
+) -> Result<(SchedulerSnapshot, Option<SchedulerNode>), CommandError> {
     let scheduler = acting::scheduler_for(gate);
     let nodes = std::slice::from_ref(node);
     let live = crate::cli::build_runtime()?
@@ -157,7 +155,12 @@ pub(super) fn adopt_drain(
 }
 
 /// Says on a node of Kubernetes that this gate has its drain.
-fn mark_adopted_node(gate: &GateConfig, journal: &Journal, live: &SchedulerSnapshot, node: &NodeName) -> Result<u8, CommandError> {
+fn mark_adopted_node(
+    gate: &GateConfig,
+    journal: &Journal,
+    live: &SchedulerSnapshot,
+    node: &NodeName,
+) -> Result<u8, CommandError> {
     if live.nodes[node].kubernetes.is_none() {
         return Ok(exit::PASS);
     }

@@ -6,27 +6,19 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::HistoryLocation;
-use super::HistoryLocationArgs;
-use super::history_error;
-use crate::cli::Globals;
-use crate::cli::exit;
+use super::{HistoryLocation, HistoryLocationArgs, history_error};
 use crate::cli::failure::CommandError;
-use crate::cli::stdout;
 use crate::cli::stdout::note;
-use control::gate::certificates;
-use control::gate::journal;
-use control::store::State;
-use control::store::file;
+use crate::cli::{Globals, exit, stdout};
+use control::gate::{certificates, journal};
 use control::store::folder::Folder;
 use control::store::history::History;
-use control::store::stored;
+use control::store::{State, file, stored};
 use control::sweep;
 use model::time_format::DAY_S;
 
@@ -147,7 +139,10 @@ fn print_prune(document: &PruneDocument) -> anyhow::Result<()> {
 
 /// Runs that somebody refers to, and who. That a reference cannot be read is no
 /// permission: it ends the command.
-fn find_referenced_runs(place: &HistoryLocation, history: &History) -> Result<BTreeMap<String, String>, CommandError> {
+fn find_referenced_runs(
+    place: &HistoryLocation,
+    history: &History,
+) -> Result<BTreeMap<String, String>, CommandError> {
     let mut needed = BTreeMap::new();
     for (node, run) in history.newest().map_err(history_error)? {
         needed.entry(run).or_insert_with(|| format!("it is the newest complete run of {node}"));
@@ -188,7 +183,8 @@ fn find_candidates(
     needed: &BTreeMap<String, String>,
 ) -> Result<Vec<PruneCandidate>, CommandError> {
     let known = history.known().map_err(history_error)?;
-    let wrong = |path: &Path, error| CommandError::Environment(format!("{}: {error}", path.display()));
+    let wrong =
+        |path: &Path, error| CommandError::Environment(format!("{}: {error}", path.display()));
     let (mut folders, mut texts) = (Vec::new(), Vec::new());
     for entry in fs::read_dir(runs).map_err(|error| wrong(runs, error))? {
         let folder = entry.map_err(|error| wrong(runs, error))?.path();

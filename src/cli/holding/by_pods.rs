@@ -3,8 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::AllocationPurpose;
-use super::AllocationRecord;
+use super::{AllocationPurpose, AllocationRecord};
 use crate::cli::config::Config;
 use crate::cli::failure::CommandError;
 use crate::cli::gating::CALL_TIMEOUT;
@@ -12,15 +11,10 @@ use crate::cli::stdout::note;
 use control::gate::hold::HoldError;
 use control::gate::kubernetes::Kubernetes as Cluster;
 use control::gate::pods;
-use control::gate::pods::Holder;
-use control::gate::pods::Holding;
-use control::gate::pods::Objects;
-use control::gate::pods::Wanted;
-use control::gate::pods::Wish;
+use control::gate::pods::{Holder, Holding, Objects, Wanted, Wish};
 use control::gate::scheduler::Scheduler;
 use control::launch::held::HeldNodes;
-use control::launch::kubernetes::KubernetesLauncher;
-use control::launch::kubernetes::RankLaunchMode;
+use control::launch::kubernetes::{KubernetesLauncher, RankLaunchMode};
 use control::sources::kubernetes::KubernetesClientConfig as Server;
 
 /// How pods hold nodes, and which.
@@ -72,7 +66,10 @@ impl PodAllocator {
         self.kubernetes.ranks != RankLaunchMode::None
     }
 
-    pub(super) async fn acquire(&mut self, purpose: &AllocationPurpose<'_>) -> Result<(), HoldError> {
+    pub(super) async fn acquire(
+        &mut self,
+        purpose: &AllocationPurpose<'_>,
+    ) -> Result<(), HoldError> {
         let domains = purpose.claims.domains.iter().map(|domain| Wanted {
             name: domain.name.clone(),
             nodes: domain.nodes.iter().filter(|it| purpose.nodes.contains(*it)).cloned().collect(),

@@ -3,22 +3,14 @@
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::AllocationPurpose;
-use super::AllocationRecord;
+use super::{AllocationPurpose, AllocationRecord};
 use crate::cli::acting;
 use crate::cli::config::Config;
-use crate::cli::gating::GateConfig;
-use crate::cli::gating::CALL_TIMEOUT;
-use crate::cli::gating::SETTLE_TIME;
-use crate::cli::gating::GateBackend;
+use crate::cli::gating::{CALL_TIMEOUT, GateBackend, GateConfig, SETTLE_TIME};
 use crate::cli::stdout::note;
 use control::gate::carry::KEPT;
 use control::gate::hold;
-use control::gate::hold::HoldError;
-use control::gate::hold::Holder;
-use control::gate::hold::Holding;
-use control::gate::hold::Leftovers;
-use control::gate::hold::Wish;
+use control::gate::hold::{HoldError, Holder, Holding, Leftovers, Wish};
 use control::gate::pace::Pace;
 use control::gate::recover::IN_FLIGHT;
 use control::gate::scheduler::Scheduler;
@@ -70,7 +62,8 @@ impl SlurmAllocator {
     pub(super) fn new(config: &Config, slurm: &SlurmLauncher, run: &str) -> Self {
         let tells_slurm = |gate: &&GateConfig| !matches!(gate.backend, GateBackend::Kubernetes(_));
         let gate = config.gate.as_ref().filter(tells_slurm);
-        let usual = Pace { limit: CALL_TIMEOUT, settle: SETTLE_TIME, kept: KEPT, in_flight: IN_FLIGHT };
+        let usual =
+            Pace { limit: CALL_TIMEOUT, settle: SETTLE_TIME, kept: KEPT, in_flight: IN_FLIGHT };
         let pace = gate.map_or(usual, |it| it.timeouts);
         let scheduler: Box<dyn Scheduler> = match gate {
             Some(gate) => acting::scheduler_for(gate),
@@ -94,7 +87,10 @@ impl SlurmAllocator {
         &self.holding.held
     }
 
-    pub(super) async fn acquire(&mut self, purpose: &AllocationPurpose<'_>) -> Result<(), HoldError> {
+    pub(super) async fn acquire(
+        &mut self,
+        purpose: &AllocationPurpose<'_>,
+    ) -> Result<(), HoldError> {
         let of = |domain: &model::claims::ClaimedDomain| -> Vec<NodeName> {
             domain.nodes.iter().filter(|node| purpose.nodes.contains(*node)).cloned().collect()
         };

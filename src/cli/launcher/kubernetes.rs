@@ -4,22 +4,17 @@
 //! Checks what a person wrote and opens nothing.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
 use super::parse_name;
-use crate::cli::config::ConfigMistake;
-use crate::cli::config::parse_duration;
-use control::launch::kubernetes::ComputeDomainMode;
-use control::launch::kubernetes::GpuRequestMode;
-use control::launch::kubernetes::KubernetesLauncher;
-use control::launch::kubernetes::PullPolicy;
-use control::launch::kubernetes::RankLaunchMode;
-use control::launch::kubernetes::Toleration;
+use crate::cli::config::{ConfigMistake, parse_duration};
+use control::launch::kubernetes::{
+    ComputeDomainMode, GpuRequestMode, KubernetesLauncher, PullPolicy, RankLaunchMode, Toleration,
+};
 use control::launch::slurm::BusyNodePolicy;
 
 /// More of one resource than any node has.
@@ -89,7 +84,7 @@ pub(super) struct LauncherKubernetesSection {
     #[schemars(with = "Option<String>")]
     priority_class: Option<Spanned<String>>,
     /// What is done about nodes with GPU pods; not `reserve`. Default: `skip`.
-    #[schemars(with = "Option<WhenBusy>")]
+    #[schemars(with = "Option<BusyNodePolicy>")]
     busy: Option<Spanned<BusyNodePolicy>>,
     /// Seconds for which busy nodes are waited for. Default: 3600.
     #[schemars(with = "Option<f64>")]
@@ -104,7 +99,11 @@ pub(super) struct LauncherKubernetesSection {
 
 impl LauncherKubernetesSection {
     /// What is said of pods; the section itself is at `at`.
-    pub(super) fn into_kubernetes(self, at: usize, base: &Path) -> Result<KubernetesLauncher, ConfigMistake> {
+    pub(super) fn into_kubernetes(
+        self,
+        at: usize,
+        base: &Path,
+    ) -> Result<KubernetesLauncher, ConfigMistake> {
         let usual = KubernetesLauncher::default();
         let Some(image) = parse_name("image", self.image.as_ref())? else {
             let message = "launcher of kind \"kubernetes\": expected image = \"REGISTRY/NAME:TAG\" \
@@ -149,7 +148,8 @@ impl LauncherKubernetesSection {
         Ok(KubernetesLauncher {
             kubeconfig: self.kubeconfig.map(|file| base.join(file)),
             context: parse_name("context", self.context.as_ref())?,
-            namespace: parse_label("namespace", self.namespace.as_ref())?.unwrap_or(usual.namespace),
+            namespace: parse_label("namespace", self.namespace.as_ref())?
+                .unwrap_or(usual.namespace),
             image,
             pull_secret: parse_dns_name("pull_secret", self.pull_secret.as_ref())?,
             pull_policy: self.pull_policy,
@@ -192,7 +192,10 @@ fn check_count(key: &str, count: &Spanned<u32>) -> Result<(), ConfigMistake> {
     if (1..=MAX_RESOURCE_COUNT).contains(count.get_ref()) {
         return Ok(());
     }
-    Err((count.span().start, format!("{key} {}, expected 1 to {MAX_RESOURCE_COUNT}", count.get_ref())))
+    Err((
+        count.span().start,
+        format!("{key} {}, expected 1 to {MAX_RESOURCE_COUNT}", count.get_ref()),
+    ))
 }
 
 /// Lower-case letters, digits and dashes, beginning and ending with none of these.
@@ -206,18 +209,32 @@ fn is_label(text: &str) -> bool {
 }
 
 /// The name of a namespace (RFC 1123 label).
-fn parse_label(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, ConfigMistake> {
+fn parse_label(
+    key: &str,
+    value: Option<&Spanned<String>>,
+) -> Result<Option<String>, ConfigMistake> {
     parse_checked(key, value, is_label, "lower-case letters, digits and dashes, 63 at most")
 }
 
 /// The name of most objects (RFC 1123 subdomain).
-fn parse_dns_name(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, ConfigMistake> {
+fn parse_dns_name(
+    key: &str,
+    value: Option<&Spanned<String>>,
+) -> Result<Option<String>, ConfigMistake> {
     let is_name = |text: &str| text.len() <= 253 && text.split('.').all(is_label);
-    parse_checked(key, value, is_name, "the name of an object: lower-case letters, digits, dashes, dots")
+    parse_checked(
+        key,
+        value,
+        is_name,
+        "the name of an object: lower-case letters, digits, dashes, dots",
+    )
 }
 
 /// A size, as Kubernetes writes it: a number, and maybe a suffix.
-fn parse_quantity(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, ConfigMistake> {
+fn parse_quantity(
+    key: &str,
+    value: Option<&Spanned<String>>,
+) -> Result<Option<String>, ConfigMistake> {
     const SUFFIXES: &[&str] = &["", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
     let is_size = |text: &str| {
         let digits = text.trim_start_matches(|c: char| c.is_ascii_digit());

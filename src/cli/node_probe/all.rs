@@ -1,17 +1,11 @@
 //! `fabricgate node probe all`: everything that this node can measure by itself.
 
-use super::attending;
-use super::attending::GpuProbeOptions;
-use super::attending::ProbeProgress;
-use super::collective;
+use super::attending::{GpuProbeOptions, ProbeProgress};
 use super::collective::CollectiveArgs;
-use super::copy;
 use super::copy::CopyArgs;
-use super::fabric;
 use super::fabric::FabricArgs;
-use crate::cli::exit;
-use crate::cli::sim;
-use crate::cli::stdout;
+use super::{attending, collective, copy, fabric};
+use crate::cli::{exit, sim, stdout};
 
 /// Measure everything that this node can measure by itself: all copies, ways of
 /// sharing memory, all collectives.
@@ -37,7 +31,7 @@ pub struct AllArgs {
         value_parser = clap::value_parser!(u64).range(1..=65_536))]
     buffer: u64,
     /// The largest message of collectives.
-    #[arg(long, value_name = "BYTES", default_value = "8G", value_parser = attending::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "8G", value_parser = attending::parse_bytes)]
     max: u64,
 }
 

@@ -3,38 +3,27 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::io::BufRead;
-use std::io::IsTerminal;
-use std::io::Write;
+use std::io::{BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::Serialize;
-use tokio::sync::mpsc;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-use crate::cli::exit;
 use crate::cli::failure::CommandError;
-use crate::cli::sim;
-use crate::cli::stdout;
+use crate::cli::{exit, sim, stdout};
 use control::sweep::signals::Signals;
 use model::parse_output::OutputProblemKind;
-use model::probe_report::DriverTelemetry;
-use model::probe_report::ProbeProblem;
-use model::probe_report::ProbedGpu;
+use model::probe_report::{DriverTelemetry, ProbeProblem, ProbedGpu};
 use model::worker_protocol::LONGEST_LINE;
 use node::exec::self_exe;
 use node::facts::telemetry;
+use node::probes::protocol::{ProbeEmitter, ProbeMessage};
 use node::probes::supervisor;
-use node::probes::supervisor::SupervisorOutput;
-use node::probes::supervisor::ExchangePeers;
-use node::probes::supervisor::ProbeChildSpec;
-use node::probes::supervisor::SamplerSpec;
-use node::probes::supervisor::SupervisorSpec;
-use node::probes::supervisor::child_output::ChildOutput;
-use node::probes::supervisor::child_output::clean;
-use node::probes::protocol::ProbeMessage;
-use node::probes::protocol::ProbeEmitter;
+use node::probes::supervisor::child_output::{ChildOutput, clean};
+use node::probes::supervisor::{
+    ExchangePeers, ProbeChildSpec, SamplerSpec, SupervisorOutput, SupervisorSpec,
+};
 
 /// The name of this machine, as the kernel tells it.
 const HOST_NAME: &str = "/proc/sys/kernel/hostname";
@@ -58,10 +47,10 @@ pub struct GpuProbeOptions {
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     pub root: PathBuf,
     /// Seconds that all of it may take; what was measured until then is kept.
-    #[arg(long, value_name = "S", default_value_t = 600.0, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value_t = 600.0, value_parser = parse_seconds)]
     pub limit: f64,
     /// Seconds without a word after which a process counts as hung.
-    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = parse_seconds)]
     pub silence: f64,
     /// Do not ask the driver for clocks, temperatures and errors meanwhile.
     #[arg(long)]
@@ -172,7 +161,11 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 
 /// Starts the processes and waits for what comes of it. The processes die with
 /// this thread.
-pub fn run_supervised(work: &SupervisorSpec, together: bool, telling: &mut ProbeProgress) -> anyhow::Result<SupervisorOutput> {
+pub fn run_supervised(
+    work: &SupervisorSpec,
+    together: bool,
+    telling: &mut ProbeProgress,
+) -> anyhow::Result<SupervisorOutput> {
     let runtime = crate::cli::build_runtime()?;
     let attended = runtime.block_on(async {
         let (ends, stop) = watch::channel(None);
@@ -280,7 +273,11 @@ pub fn list_gpus(
     }
     let mut work = common.build_work()?;
     work.sampler = None;
-    work.children.push(ProbeChildSpec { args: words, env: child_environment(), ..ProbeChildSpec::default() });
+    work.children.push(ProbeChildSpec {
+        args: words,
+        env: child_environment(),
+        ..ProbeChildSpec::default()
+    });
     let attended = run_supervised(&work, false, telling)?;
     let heard = attended.children.first();
     let mut listed = NodeGpus::default();

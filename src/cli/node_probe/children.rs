@@ -4,21 +4,18 @@
 //! They may hang or die at any moment, which is why they are processes.
 
 use std::io;
-use std::io::BufRead;
-use std::io::Write;
+use std::io::{BufRead, Write};
 use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 
 use crate::cli::exit;
 use crate::cli::failure::CommandError;
-use node::facts::telemetry;
 use node::facts::nvml::NvmlLibrary;
-use node::probes::collective;
-use node::probes::copy;
+use node::facts::telemetry;
 use node::probes::copy::listing;
-use node::probes::fabric;
 use node::probes::protocol::ProbeEmitter;
+use node::probes::{collective, copy, fabric};
 
 /// Do a part of a probe, and say what comes of it one document a line.
 #[derive(Debug, clap::Args)]

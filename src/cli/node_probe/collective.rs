@@ -5,27 +5,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use super::attending;
-use super::attending::GpuProbeOptions;
-use super::attending::GpuSelection;
-use super::attending::ProbeProgress;
-use crate::cli::exit;
+use super::attending::{GpuProbeOptions, GpuSelection, ProbeProgress};
 use crate::cli::failure::CommandError;
-use crate::cli::sim;
 use crate::cli::sim::SimProbeAnswer;
-use crate::cli::stdout;
+use crate::cli::{exit, sim, stdout};
 use ::sim::native_probes::collective::SimCollectiveRequest as AskedOfSimulation;
 use engine::report;
 use model::collective::CollectiveDocument;
 use model::probe_report::ProbeProblem;
-use node::probes::supervisor::ProbeChildSpec;
-use node::probes::supervisor::collective_document;
-use node::probes::supervisor::collective_document::CollectiveProbeRequest;
-use node::probes::supervisor::child_output::clean;
 use node::probes::collective::formula::NcclCollective;
 use node::probes::collective::nccl_path;
-use node::probes::collective::nccl_path::NcclPath;
-use node::probes::collective::nccl_path::NcclPathRequest;
+use node::probes::collective::nccl_path::{NcclPath, NcclPathRequest};
 use node::probes::collective::task::CollectiveTask;
+use node::probes::supervisor::child_output::clean;
+use node::probes::supervisor::collective_document::CollectiveProbeRequest;
+use node::probes::supervisor::{ProbeChildSpec, collective_document};
 
 /// Measure collectives of NCCL over the GPUs of this node, one process per GPU,
 /// without MPI.
@@ -46,7 +40,7 @@ pub struct CollectiveArgs {
     #[arg(long, value_name = "PATH", env = "FABRICGATE_NCCL")]
     nccl: Option<PathBuf>,
     /// The GPUs that take part, by their number in the order of the PCI bus.
-    #[arg(long, value_name = "LIST", default_value = "all", value_parser = attending::gpus)]
+    #[arg(long, value_name = "LIST", default_value = "all", value_parser = attending::parse_gpus)]
     gpus: GpuSelection,
     /// Tests by nccl-tests' names, in the order they shall run; `all` are all.
     #[arg(long, value_name = "TEST,..", value_delimiter = ',', default_value = "all_reduce_perf")]
@@ -56,10 +50,10 @@ pub struct CollectiveArgs {
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     readings: u32,
     /// The smallest message: bytes, or with K, M or G.
-    #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = attending::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "8M", value_parser = attending::parse_bytes)]
     min: u64,
     /// The largest.
-    #[arg(long, value_name = "BYTES", default_value = "8G", value_parser = attending::bytes)]
+    #[arg(long, value_name = "BYTES", default_value = "8G", value_parser = attending::parse_bytes)]
     max: u64,
     /// From one size to the next.
     #[arg(long, value_name = "N", default_value_t = 2,
@@ -248,7 +242,8 @@ fn measure(
     }
     let attended = attending::run_supervised(&work, args.common.together, telling)?;
     let around = attending::driver_telemetry(&attended);
-    let mut document = CollectiveDocument { around, ..collective_document::build_document(asked, &attended) };
+    let mut document =
+        CollectiveDocument { around, ..collective_document::build_document(asked, &attended) };
     document.complete &= lacking.is_empty();
     document.problems.extend(lacking);
     Ok(document)
@@ -258,7 +253,11 @@ fn measure(
 const ENDING_S: u64 = 15;
 
 /// What would be measured.
-fn describe_plan(args: &CollectiveArgs, asked: &CollectiveProbeRequest, telling: &mut ProbeProgress) -> anyhow::Result<String> {
+fn describe_plan(
+    args: &CollectiveArgs,
+    asked: &CollectiveProbeRequest,
+    telling: &mut ProbeProgress,
+) -> anyhow::Result<String> {
     let gpus = match attending::list_gpus(&args.common, telling)? {
         Ok(listed) => format!("{:?}", listed.select(&args.gpus).0),
         Err(problems) => first_problem(&problems),

@@ -3,21 +3,15 @@
 use std::fmt::Write as _;
 
 use super::attending;
-use super::attending::GpuProbeOptions;
-use super::attending::GpuSelection;
-use super::attending::ProbeProgress;
-use crate::cli::exit;
-use crate::cli::sim;
+use super::attending::{GpuProbeOptions, GpuSelection, ProbeProgress};
 use crate::cli::sim::SimProbeAnswer;
-use crate::cli::stdout;
+use crate::cli::{exit, sim, stdout};
 use engine::report;
 use model::copy::CopyDocument;
-use node::probes::supervisor::ProbeChildSpec;
-use node::probes::supervisor::copy_document;
-use node::probes::supervisor::child_output::clean;
 use node::probes::copy::cases;
-use node::probes::copy::task::CrossNodePairs;
-use node::probes::copy::task::CopyTask;
+use node::probes::copy::task::{CopyTask, CrossNodePairs};
+use node::probes::supervisor::child_output::clean;
+use node::probes::supervisor::{ProbeChildSpec, copy_document};
 
 /// The tests of a quick look.
 const QUICK_TESTS: [&str; 5] = [
@@ -46,7 +40,7 @@ pub struct CopyArgs {
     #[command(flatten)]
     what: CopyTestArgs,
     /// The GPUs to measure, by their number in the order of the PCI bus: 0,2-3.
-    #[arg(long, value_name = "LIST", default_value = "all", value_parser = attending::gpus)]
+    #[arg(long, value_name = "LIST", default_value = "all", value_parser = attending::parse_gpus)]
     gpus: GpuSelection,
     /// Numbers taken of each cell.
     #[arg(long, value_name = "K", default_value_t = 3,
@@ -155,7 +149,11 @@ fn has_begun(document: &CopyDocument) -> bool {
 }
 
 /// Measures.
-fn measure(args: &CopyArgs, task: &CopyTask, telling: &mut ProbeProgress) -> anyhow::Result<CopyDocument> {
+fn measure(
+    args: &CopyArgs,
+    task: &CopyTask,
+    telling: &mut ProbeProgress,
+) -> anyhow::Result<CopyDocument> {
     let mut work = args.common.build_work()?;
     work.children.push(ProbeChildSpec {
         args: attending::child_command("copy-child", task)?,

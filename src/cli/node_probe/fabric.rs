@@ -2,17 +2,13 @@
 //! allows.
 
 use super::attending;
-use super::attending::GpuProbeOptions;
-use super::attending::ProbeProgress;
-use crate::cli::exit;
+use super::attending::{GpuProbeOptions, ProbeProgress};
 use crate::cli::failure::CommandError;
-use crate::cli::sim;
-use crate::cli::stdout;
+use crate::cli::{exit, sim, stdout};
 use engine::report;
 use model::fabric_probe::FabricProbeDocument;
-use node::probes::supervisor::ProbeChildSpec;
-use node::probes::supervisor::fabric_document;
 use node::probes::fabric::task::FabricTask;
+use node::probes::supervisor::{ProbeChildSpec, fabric_document};
 
 /// Try which ways of sharing GPU memory work here: between processes, and over
 /// the NVLink fabric between nodes.
@@ -38,7 +34,9 @@ pub struct FabricArgs {
 pub fn run(args: &FabricArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::Result<u8> {
     if args.common.dry_run {
         let size = args.size;
-        stdout::write_text(&format!("two processes share {size} MiB of every GPU; a few seconds\n"))?;
+        stdout::write_text(&format!(
+            "two processes share {size} MiB of every GPU; a few seconds\n"
+        ))?;
         return Ok(exit::PASS);
     }
     if sim::is_simulated() {
@@ -54,7 +52,10 @@ pub fn run(args: &FabricArgs, json: bool, telling: &mut ProbeProgress) -> anyhow
     Ok(attending::exit_code(document.complete, !document.steps.is_empty(), &document.problems))
 }
 
-fn probe_fabric(args: &FabricArgs, telling: &mut ProbeProgress) -> anyhow::Result<FabricProbeDocument> {
+fn probe_fabric(
+    args: &FabricArgs,
+    telling: &mut ProbeProgress,
+) -> anyhow::Result<FabricProbeDocument> {
     let task = FabricTask {
         cuda: args.common.cuda.clone(),
         root: args.common.root.clone(),

@@ -5,11 +5,8 @@ use std::io::Write;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use crate::cli::random_number;
-use crate::cli::exit;
 use crate::cli::failure::CommandError;
-use crate::cli::sim;
-use crate::cli::stdout;
+use crate::cli::{exit, random_number, sim, stdout};
 use node::probes::tcp;
 
 /// Measure throughput both ways and latency between two nodes over TCP.
@@ -47,10 +44,10 @@ pub struct TcpArgs {
         value_parser = clap::value_parser!(u32).range(1..=i64::from(tcp::MOST_STREAMS)))]
     streams: u32,
     /// Seconds that each rate is taken over.
-    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = some_seconds)]
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = parse_positive_seconds)]
     seconds: f64,
     /// Seconds of data before that.
-    #[arg(long, value_name = "S", default_value_t = 0.2, value_parser = seconds)]
+    #[arg(long, value_name = "S", default_value_t = 0.2, value_parser = parse_seconds)]
     warmup: f64,
     /// How often to measure.
     #[arg(long, value_name = "K", default_value_t = 1,
@@ -60,7 +57,7 @@ pub struct TcpArgs {
     #[arg(long)]
     no_latency: bool,
     /// Seconds to wait for a client with --serve.
-    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = some_seconds)]
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = parse_positive_seconds)]
     wait: f64,
 }
 

@@ -4,10 +4,8 @@
 //! Opens run folders and the journal. What changed is the judge's to compare and
 //! `act::repair`'s to say.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::path::Path;
-use std::path::PathBuf;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 
 use crate::cli::config::Config;
 use crate::cli::earlier::PastRuns;
@@ -23,15 +21,11 @@ use engine::judge::run_comparison;
 use engine::judge::run_comparison::ComparisonSide;
 use engine::policy::repair_summary;
 use engine::policy::repair_summary::RepairSides;
-use model::comparison::COMPARISON_FORMAT;
-use model::comparison::NodeRepair;
-use model::comparison::RepairReport;
-use model::comparison::UncomparedNode;
+use model::comparison::{COMPARISON_FORMAT, NodeRepair, RepairReport, UncomparedNode};
 use model::id::NodeName;
-use model::tool_recording::ToolRecording;
 use model::run::Run;
-use model::trend::RunChangeKind;
-use model::trend::RunChange;
+use model::tool_recording::ToolRecording;
+use model::trend::{RunChange, RunChangeKind};
 use model::verdict::Outcome;
 use readers::claims::reconcile::diff;
 
@@ -96,8 +90,11 @@ pub(super) fn compare_with_prior(
     drained: &BTreeMap<NodeName, String>,
     named_before: Option<PriorRun>,
 ) -> anyhow::Result<RepairComparison> {
-    let mut repairs =
-        RepairReport { format: COMPARISON_FORMAT.to_owned(), nodes: Vec::new(), without: Vec::new() };
+    let mut repairs = RepairReport {
+        format: COMPARISON_FORMAT.to_owned(),
+        nodes: Vec::new(),
+        without: Vec::new(),
+    };
     let now = RecertificationRun::read(swept)?;
     let mut read: BTreeMap<PathBuf, Result<PriorRun, String>> = BTreeMap::new();
     for node in named {
@@ -143,7 +140,8 @@ impl<'a> RecertificationRun<'a> {
         let then = before.run.verdicts.nodes.iter().find(|it| it.node == *node);
         let id = &before.run.info.id;
         let then = then.ok_or_else(|| format!("run {id} does not tell of it"))?;
-        let was = read_identities(&before.stored, &before.recordings).map_err(|it| it.to_string())?;
+        let was =
+            read_identities(&before.stored, &before.recordings).map_err(|it| it.to_string())?;
         let changes = self.list_changes(node, before, was.get(node));
         let side = |run: &'a Run, recordings: &'a [ToolRecording]| ComparisonSide {
             run: &run.info.id,
@@ -159,8 +157,9 @@ impl<'a> RecertificationRun<'a> {
         };
         let later = side(self.run, &[]);
         let later = ComparisonSide { recordings: &self.recordings, ..later };
-        let comparison =
-            run_comparison::compare_runs(&earlier, &later, &|part| part.node.as_ref() == Some(node));
+        let comparison = run_comparison::compare_runs(&earlier, &later, &|part| {
+            part.node.as_ref() == Some(node)
+        });
         let after = self.run.verdicts.nodes.iter().find(|it| it.node == *node);
         let says = repair_summary::summarize_repair(&RepairSides {
             node,

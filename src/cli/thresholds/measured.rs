@@ -10,31 +10,18 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::Overrides;
-use super::unknown_platform_text;
-use crate::cli::Globals;
-use crate::cli::exit;
-use crate::cli::expectations;
+use super::{Overrides, unknown_platform_text};
 use crate::cli::failure::CommandError;
-use crate::cli::runs;
-use crate::cli::show;
-use crate::cli::stdout;
 use crate::cli::stdout::note;
-use crate::cli::stored;
+use crate::cli::{Globals, exit, expectations, runs, show, stdout, stored};
 use engine::judge::site_levels;
-use engine::judge::site_levels::SiteLevelRefusal;
-use engine::judge::site_levels::SiteTestLevel;
-use engine::judge::site_levels::SiteCollectiveLevel;
-use engine::thresholds::PlatformCatalogue;
-use engine::thresholds::site_file;
-use engine::thresholds::site_file::SiteExpectation;
-use engine::thresholds::site_file::SiteCollective;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use engine::judge::site_levels::{SiteCollectiveLevel, SiteLevelRefusal, SiteTestLevel};
+use engine::thresholds::site_file::{SiteCollective, SiteExpectation};
+use engine::thresholds::{PlatformCatalogue, site_file};
+use model::id::{DomainName, NodeName};
 use model::run::Run;
 use model::text::clean;
+use model::tool_recording::{RecordingScope, ToolRecording};
 
 /// The format of the JSON document.
 pub const MEASURED_FORMAT: &str = "fabricgate.thresholds-measured/1";
@@ -186,10 +173,13 @@ pub fn run(args: &ThresholdsMeasuredArgs, globals: &Globals) -> anyhow::Result<u
         let (id, created) = (clean(&run.info.id), clean(&run.info.created));
         format!("median of {numbers} numbers on {nodes} nodes, run {id} of {created}{real}")
     };
-    let stated: Vec<SiteCollective<'_>> =
-        collectives.iter().map(|level| level.to_stated(source(level.numbers, level.nodes))).collect();
+    let stated: Vec<SiteCollective<'_>> = collectives
+        .iter()
+        .map(|level| level.to_stated(source(level.numbers, level.nodes)))
+        .collect();
     let head = header_lines(&run, &args.overrides);
-    let sheet = site_file::render_site_file(&name, &head, &collect_stated(&tests, &source), &stated);
+    let sheet =
+        site_file::render_site_file(&name, &head, &collect_stated(&tests, &source), &stated);
     for (test, why) in &left_out {
         note(&format!("{test} is left out: {why}"));
     }
@@ -223,7 +213,10 @@ pub fn run(args: &ThresholdsMeasuredArgs, globals: &Globals) -> anyhow::Result<u
             collectives: collectives.iter().map(to_measured_collective).collect(),
             left_out: left_out
                 .iter()
-                .map(|(test, why)| UnmeasuredTest { testcase: (*test).to_owned(), why: why.to_string() })
+                .map(|(test, why)| UnmeasuredTest {
+                    testcase: (*test).to_owned(),
+                    why: why.to_string(),
+                })
                 .collect(),
         })?;
     } else if args.output.is_none() {
@@ -233,7 +226,11 @@ pub fn run(args: &ThresholdsMeasuredArgs, globals: &Globals) -> anyhow::Result<u
 }
 
 /// The platform that is asked for, else the only one of the run.
-fn choose_platform(run: &Run, asked: Option<&str>, catalogue: &PlatformCatalogue) -> Result<String, CommandError> {
+fn choose_platform(
+    run: &Run,
+    asked: Option<&str>,
+    catalogue: &PlatformCatalogue,
+) -> Result<String, CommandError> {
     if let Some(name) = asked {
         expectations::check_platform(catalogue, name, "--platform")?;
         return Ok(name.to_owned());

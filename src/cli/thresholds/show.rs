@@ -1,15 +1,9 @@
 //! One platform as tables for people: its numbers, and below them their
 //! sources. Renders text and prints nothing.
 
-use comfy_table::CellAlignment;
-use comfy_table::ColumnConstraint;
-use comfy_table::ContentArrangement;
-use comfy_table::Table;
-use comfy_table::presets;
+use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, presets};
 
-use engine::thresholds::CollectiveExpectation;
-use engine::thresholds::Expectation;
-use engine::thresholds::Platform;
+use engine::thresholds::{CollectiveExpectation, Expectation, Platform};
 use model::text::format_percent;
 
 /// Where the one column of prose in a table is folded. Names and numbers are
@@ -98,7 +92,10 @@ fn test_row(expectation: &Expectation, sources: &mut NumberedSources) -> Vec<Str
     ]
 }
 
-fn collective_row(collective: &CollectiveExpectation, sources: &mut NumberedSources) -> Vec<String> {
+fn collective_row(
+    collective: &CollectiveExpectation,
+    sources: &mut NumberedSources,
+) -> Vec<String> {
     let ranks = if collective.min_ranks == collective.max_ranks {
         collective.min_ranks.to_string()
     } else {
@@ -199,8 +196,7 @@ fn format_size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::thresholds::PlatformCatalogue;
-    use engine::thresholds::overlay;
+    use engine::thresholds::{PlatformCatalogue, overlay};
 
     const LAB: &str = r#"
 format = "fabricgate.thresholds/1"

@@ -6,10 +6,9 @@
 //! looks, and a node called `ALL` is every node; so none of them is sent.
 
 use super::scheduler::SchedulerError;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
 use model::hostlist;
 use model::id::NodeName;
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::source_report::SourceProblemKind;
 use model::text::clean;
 

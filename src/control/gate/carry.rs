@@ -12,8 +12,7 @@ mod still;
 mod told;
 
 use std::cmp::Ordering;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
@@ -21,34 +20,21 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::journal::Journal;
-use super::journal::JournalError;
-use super::scheduler::Answer;
-use super::scheduler::Scheduler;
-use super::scheduler::SchedulerError;
-use super::sight::Sight;
-use super::sight::words;
+use super::journal::{Journal, JournalError};
+use super::scheduler::{Answer, Scheduler, SchedulerError};
+use super::sight::{Sight, words};
 use super::stamp;
-use confirm::Seen;
-use confirm::Until;
-use confirm::not_there;
+use confirm::{Seen, Until, not_there};
 use engine::policy::marks;
 use engine::policy::marks::MarkNames;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionPlan;
-use model::action::ActionRecord;
-use model::action::ActionResult;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use model::action::{Action, ActionKind, ActionPlan, ActionRecord, ActionResult};
 use model::id::NodeName;
 use model::journal::JournalEvent;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::node_update::{NodeStateChange, NodeUpdate};
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::source_report::SourceProblemKind;
 use model::text;
-use still::sign;
-use still::state;
+use still::{sign, state};
 
 /// How long a change may take to show, where nobody says otherwise: Slurm's
 /// own MessageTimeout, after which whatever was told has been heard.
@@ -190,7 +176,11 @@ impl Group<'_> {
     fn call(&self) -> (Vec<NodeName>, NodeUpdate, SchedulerSnapshot) {
         let nodes = self.ready.iter().map(|it| it.item.action.node.clone()).collect();
         let seen = self.ready.iter().map(|it| (it.before.name.clone(), it.before.clone()));
-        (nodes, self.change.clone(), SchedulerSnapshot { nodes: seen.collect(), troubles: Vec::new() })
+        (
+            nodes,
+            self.change.clone(),
+            SchedulerSnapshot { nodes: seen.collect(), troubles: Vec::new() },
+        )
     }
 }
 
@@ -398,8 +388,15 @@ impl<'p> Turn<'_, 'p> {
         let journal = &*self.carrier.journal;
         let state = state(action, node, journal.ledger(), self.run, journal.epoch())?;
         let device = still::device(action, node, journal.ledger())?;
-        let said =
-            |mark| marks::change_beside_device(action.kind, device.as_ref(), node, mark, self.carrier.names);
+        let said = |mark| {
+            marks::change_beside_device(
+                action.kind,
+                device.as_ref(),
+                node,
+                mark,
+                self.carrier.names,
+            )
+        };
         let said = action.mark.as_ref().map(said);
         let mut change = NodeUpdate { state, ..said.unwrap_or_default() };
         sign(&mut change, node, journal.ledger());
@@ -428,7 +425,8 @@ impl<'p> Turn<'_, 'p> {
         for told in told::announced(&groups) {
             (self.carrier.say)(&told);
         }
-        let calls: Vec<(Vec<NodeName>, NodeUpdate, SchedulerSnapshot)> = groups.iter().map(Group::call).collect();
+        let calls: Vec<(Vec<NodeName>, NodeUpdate, SchedulerSnapshot)> =
+            groups.iter().map(Group::call).collect();
         let begun = self.begin(groups)?;
         let changed = begun.iter().filter(|(begun, _)| begun.change.state.is_some());
         let changed = changed.map(|(it, _)| (it.item.action.node.clone(), it.item.action.kind));
@@ -522,9 +520,12 @@ impl<'p> Turn<'_, 'p> {
         concluded: Vec<(Begun<'p>, ActionResult, String)>,
         seen: &Seen,
     ) -> Result<(), JournalError> {
-        let outcome = |(begun, result, detail): &(Begun<'_>, ActionResult, String)| {
-            JournalEvent::Outcome { id: begun.id.clone(), result: *result, detail: text::clean(detail) }
-        };
+        let outcome =
+            |(begun, result, detail): &(Begun<'_>, ActionResult, String)| JournalEvent::Outcome {
+                id: begun.id.clone(),
+                result: *result,
+                detail: text::clean(detail),
+            };
         let is_untold = |(begun, result, _): &&(Begun<'_>, ActionResult, String)| {
             *result == ActionResult::Done && seen.is_untold(begun)
         };

@@ -1,11 +1,6 @@
 //! Plans against a scheduler in memory that misbehaves as Slurm does.
 
-use super::super::fixture::Fake;
-use super::super::fixture::Mishap;
-use super::super::fixture::action;
-use super::super::fixture::journal;
-use super::super::fixture::now;
-use super::super::fixture::plan;
+use super::super::fixture::{Fake, Mishap, action, journal, now, plan};
 use super::super::journal::look;
 use super::*;
 use engine::policy::node_state;
@@ -363,7 +358,11 @@ fn a_drain_without_a_record_is_not_ended() {
 /// A node of Kubernetes that is idle, in this boot.
 fn of_kubernetes(name: &str, boot: &str) -> SchedulerNode {
     let kubernetes = Some(Box::default());
-    SchedulerNode { boot_id: Some(boot.to_owned()), kubernetes, ..SchedulerNode::new(name, &["IDLE"]) }
+    SchedulerNode {
+        boot_id: Some(boot.to_owned()),
+        kubernetes,
+        ..SchedulerNode::new(name, &["IDLE"])
+    }
 }
 
 #[test]
@@ -451,7 +450,8 @@ fn defect_5_a_drain_that_a_person_undoes_within_moments_is_respected_and_known_a
         let drain = action(ActionKind::Drain, "n1");
         let mark = drain.mark.clone().expect("a mark");
         let extra = marks::mark_change(&SchedulerNode::new("n1", &["IDLE"]), &mark, &names()).extra;
-        let undone = SchedulerNode { extra: extra.expect("written"), ..SchedulerNode::new("n1", &["IDLE"]) };
+        let undone =
+            SchedulerNode { extra: extra.expect("written"), ..SchedulerNode::new("n1", &["IDLE"]) };
         fake.others.borrow_mut().extend([Vec::new(), Vec::new(), vec![undone]]);
         let records = carried(&fake, &mut journal, &plan(vec![drain]));
         assert_eq!(results(&records), [("n1", ActionResult::Superseded)], "{starts:?} {records:?}");

@@ -6,31 +6,20 @@
 //! certificate says and when it is void, `act::certificate` decides.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use serde_json::Value;
 
 use super::stamp;
-use crate::store::RecordError;
-use crate::store::folder::Folder;
-use crate::store::folder::replace;
-use crate::store::signing::SigningKey;
-use crate::store::signing::Trust;
-use crate::store::stored;
-use engine::policy::certificate;
-use engine::policy::certificate::GateRecord;
-use engine::policy::certificate::CertificateEvidence;
+use crate::store::folder::{Folder, replace};
+use crate::store::signing::{SigningKey, Trust};
+use crate::store::{RecordError, stored};
 use engine::policy::action_policy::Policy;
-use model::action::ActionKind;
-use model::action::ActionRecord;
-use model::action::ActionResult;
-use model::action::WithheldAction;
-use model::certificate::CERTIFICATE_FORMAT;
-use model::certificate::Certificate;
-use model::certificate::VoidRecord;
+use engine::policy::certificate;
+use engine::policy::certificate::{CertificateEvidence, GateRecord};
+use model::action::{ActionKind, ActionRecord, ActionResult, WithheldAction};
+use model::certificate::{CERTIFICATE_FORMAT, Certificate, VoidRecord};
 use model::id::NodeName;
 use model::journal::ClockStamp;
 use model::scheduler_snapshot::SchedulerSnapshot;
@@ -142,7 +131,8 @@ fn write(
     let mut issued = Issued { nodes: Vec::new(), withheld };
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     for new in sealed(made, seal, &mut issued.withheld) {
-        let mut withhold = |why| issued.withheld.push(WithheldAction::new(new.node.to_string(), why));
+        let mut withhold =
+            |why| issued.withheld.push(WithheldAction::new(new.node.to_string(), why));
         match trusted(folder, &new.node, seal.trust) {
             Ok(Some(old)) if !certificate::replaces(&new, &old, now) => {
                 withhold(format!("passed, and is certified until {} already", old.expires));
@@ -289,7 +279,12 @@ pub fn valid(
 
 /// Declares a node's certificate void, as when it was drained; whether there
 /// was one to void. One that cannot be read is void already.
-pub fn void(folder: &Path, node: &NodeName, why: &str, now: &ClockStamp) -> Result<bool, RecordError> {
+pub fn void(
+    folder: &Path,
+    node: &NodeName,
+    why: &str,
+    now: &ClockStamp,
+) -> Result<bool, RecordError> {
     let old = match read(folder, node) {
         Err(RecordError::Malformed { .. }) => return Ok(false),
         read => read?,

@@ -1,8 +1,7 @@
 //! Certificates come back as they were written, and what cannot be read is told
 //! and counts for nothing.
 
-use super::super::fixture::MADE;
-use super::super::fixture::certificate;
+use super::super::fixture::{MADE, certificate};
 use super::*;
 
 /// No signature is asked for.
@@ -13,7 +12,11 @@ fn unsealed() -> Seal<'static> {
 }
 
 fn now(after: i64) -> ClockStamp {
-    ClockStamp { at: "2026-03-04T06:00:00.000Z".to_owned(), unix: MADE + after, ..ClockStamp::default() }
+    ClockStamp {
+        at: "2026-03-04T06:00:00.000Z".to_owned(),
+        unix: MADE + after,
+        ..ClockStamp::default()
+    }
 }
 
 fn issued(folder: &Path, nodes: &[&str]) -> Issued {
@@ -43,7 +46,8 @@ fn certificates_come_back_as_they_were_issued() {
 fn the_control_group_is_of_the_last_day_and_holds() {
     let dir = tempfile::tempdir().expect("a folder");
     issued(dir.path(), &["n1"]);
-    let controls = |after| valid(dir.path(), &SchedulerSnapshot::default(), &NOBODY, &now(after)).0.len();
+    let controls =
+        |after| valid(dir.path(), &SchedulerSnapshot::default(), &NOBODY, &now(after)).0.len();
     assert_eq!([controls(-1), controls(0), controls(DAY_S), controls(DAY_S + 1)], [0, 1, 1, 0]);
     assert!(void(dir.path(), &"n1".into(), "drained by us", &now(60)).expect("written"));
     assert_eq!(controls(60), 0);

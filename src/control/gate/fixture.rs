@@ -1,28 +1,18 @@
 //! A scheduler in memory, for tests of whoever carries plans out: it does as it
 //! is told, and can be told to misbehave as Slurm was seen to.
 
-use std::cell::Cell;
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::bounds;
 use super::journal::Journal;
-use super::scheduler::Answer;
-use super::scheduler::Scheduler;
-use super::scheduler::SchedulerError;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionPlan;
-use model::action::VerdictMark;
-use model::certificate::Certificate;
-use model::certificate::MachineIdentity;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use super::scheduler::{Answer, Scheduler, SchedulerError};
+use model::action::{Action, ActionKind, ActionPlan, VerdictMark};
+use model::certificate::{Certificate, MachineIdentity};
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::node_update::{NodeStateChange, NodeUpdate};
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::source_report::SourceProblemKind;
 use model::verdict::Outcome;
 
@@ -189,9 +179,10 @@ impl Scheduler for Fake {
             self.do_it(nodes, change);
             match mishap {
                 Mishap::LateAndDone => Err(late()),
-                Mishap::InPart => {
-                    Err(SchedulerError::new(SourceProblemKind::Missing, "Invalid node name specified"))
-                }
+                Mishap::InPart => Err(SchedulerError::new(
+                    SourceProblemKind::Missing,
+                    "Invalid node name specified",
+                )),
                 Mishap::ThenSilent => {
                     self.silent.set(true);
                     Ok(())

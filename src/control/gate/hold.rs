@@ -9,53 +9,32 @@ mod calls;
 mod end;
 mod leftovers;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::journal::Journal;
-use super::journal::JournalError;
-use super::scheduler::Scheduler;
-use super::scheduler::SchedulerError;
-use super::sight;
-use super::stamp;
+use super::journal::{Journal, JournalError};
+use super::scheduler::{Scheduler, SchedulerError};
+use super::{sight, stamp};
 use crate::gate::pace::Pace;
-use crate::launch::LaunchError;
-use crate::launch::check_name;
-use crate::launch::held::HeldNodes;
-use crate::launch::held::WorkerTarget;
-use crate::launch::slurm::IMMEDIATE_S;
-use crate::launch::slurm::SlurmJobRequest;
-use crate::launch::slurm::SlurmPrograms;
-use crate::launch::slurm::SlurmLauncher;
-use crate::launch::slurm::BusyNodePolicy;
-use crate::launch::slurm::DrainedNodePolicy;
-use calls::Calls;
-use calls::Complaint;
-use calls::folded;
-use calls::outside;
+use crate::launch::held::{HeldNodes, WorkerTarget};
+use crate::launch::slurm::{
+    BusyNodePolicy, DrainedNodePolicy, IMMEDIATE_S, SlurmJobRequest, SlurmLauncher, SlurmPrograms,
+};
+use crate::launch::{LaunchError, check_name};
+use calls::{Calls, Complaint, folded, outside};
 use engine::policy::journal_state::JournalState;
 use engine::policy::node_state;
 use engine::policy::node_state::DrainOwner;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::journal::JournalEvent;
-use model::journal::HoldKind;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::id::{DomainName, NodeName};
+use model::journal::{HoldKind, JournalEvent};
+use model::node_update::{NodeStateChange, NodeUpdate};
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 
-pub use end::Cleaning;
-pub use end::Leftovers;
-pub use end::clean;
-pub use end::free;
-pub use end::tidied;
 pub(super) use end::write_after;
+pub use end::{Cleaning, Leftovers, clean, free, tidied};
 
 /// How often a job is asked for: each time without the nodes that somebody took
 /// in the meantime.
@@ -217,7 +196,13 @@ impl Holder<'_> {
     }
 
     /// Who is idle, busy, drained by us, or unfit.
-    fn sorted(&self, all: &[NodeName], live: &SchedulerSnapshot, ledger: &JournalState, drained: bool) -> Sorted {
+    fn sorted(
+        &self,
+        all: &[NodeName],
+        live: &SchedulerSnapshot,
+        ledger: &JournalState,
+        drained: bool,
+    ) -> Sorted {
         let mut sorted = Sorted {
             unfit: outside(self.slurm.partition.as_deref(), all, live),
             ..Sorted::default()
@@ -371,7 +356,8 @@ impl Holder<'_> {
             // From here on they are to be drained again, however this ends.
             self.announce(&name, HoldKind::Reservation, &wanted.reserved, &lifting)?;
             holding.drained = lifting;
-            let resume = NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
+            let resume =
+                NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
             let told = self.scheduler.change(&drained, &resume).await;
             if let Err(error) = told {
                 // Some may be back; those that are not are left out below.
@@ -415,7 +401,12 @@ impl Holder<'_> {
     }
 
     /// Why a node cannot be measured now.
-    fn unfit(&self, live: &SchedulerSnapshot, node: &NodeName, ours: Option<&str>) -> Option<String> {
+    fn unfit(
+        &self,
+        live: &SchedulerSnapshot,
+        node: &NodeName,
+        ours: Option<&str>,
+    ) -> Option<String> {
         match live.nodes.get(node) {
             None => Some("the scheduler does not know it".to_owned()),
             Some(node) => node_state::explain_no_measurement(&self.without_reservation(node, ours)),

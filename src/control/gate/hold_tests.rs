@@ -5,9 +5,7 @@
 use super::super::fixture;
 use super::super::fixture::Fake;
 use super::*;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionResult;
+use model::action::{Action, ActionKind, ActionResult};
 
 const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 

@@ -4,32 +4,19 @@
 //! It keeps the lock that makes its process the one gate of this state folder.
 //! What lines mean, `act::ledger` says. Nothing here asks a scheduler.
 
-use std::fs;
-use std::fs::DirBuilder;
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::io;
-use std::io::Read;
-use std::io::Seek;
-use std::io::Write;
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::path::PathBuf;
-use std::time::Duration;
-use std::time::Instant;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use serde::Deserialize;
 
-use super::stamp;
-use super::strict;
+use super::{stamp, strict};
 use crate::store::folder::parent;
 use engine::policy::journal_state::JournalState;
-use model::journal::JournalEntry;
-use model::journal::JournalEvent;
-use model::journal::JOURNAL_FORMAT;
-use model::journal::ClockStamp;
+use model::journal::{ClockStamp, JOURNAL_FORMAT, JournalEntry, JournalEvent};
 use model::text;
 
 /// The file of lines.
@@ -189,7 +176,11 @@ impl Journal {
 
     /// The same in a turn that lies behind `last`, where that was taken by a journal that
     /// knew more than this one: no number of a turn is used twice.
-    pub fn write_beyond(&mut self, last: Option<u64>, event: JournalEvent) -> Result<(), JournalError> {
+    pub fn write_beyond(
+        &mut self,
+        last: Option<u64>,
+        event: JournalEvent,
+    ) -> Result<(), JournalError> {
         let epoch = last.and_then(|last| last.checked_add(1)).unwrap_or_default();
         self.append(epoch.max(self.ledger.epoch), vec![event])
     }
@@ -335,7 +326,11 @@ fn sum(path: &Path, bytes: &[u8]) -> Result<(JournalState, usize), JournalError>
 }
 
 /// Takes all whole lines, and gives how many bytes they are.
-fn lines(path: &Path, bytes: &[u8], take: &mut dyn FnMut(JournalEntry)) -> Result<usize, JournalError> {
+fn lines(
+    path: &Path,
+    bytes: &[u8],
+    take: &mut dyn FnMut(JournalEntry),
+) -> Result<usize, JournalError> {
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let lines = bytes[..whole].split_inclusive(|byte| *byte == b'\n');
     for ((line, number), bytes) in (1..).zip(1..).zip(lines) {

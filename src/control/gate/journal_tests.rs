@@ -182,7 +182,8 @@ fn a_lock_that_is_held_by_another_process_holds_until_that_one_is_killed() {
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let other = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let request = ProcessRequest { argv, limit: Duration::from_secs(60), capture: exec::CAPTURE };
+        let request =
+            ProcessRequest { argv, limit: Duration::from_secs(60), capture: exec::CAPTURE };
         runtime.expect("a runtime").block_on(exec::run(&request, stopped))
     });
     let start = Instant::now();
@@ -295,7 +296,8 @@ fn a_full_disk_is_an_error_before_anything_is_done_and_leaves_no_half_line() {
     let command = |words: &[&str]| {
         let argv = words.iter().map(|word| (*word).to_owned()).collect();
         let (_nobody, stop) = tokio::sync::watch::channel(false);
-        let request = ProcessRequest { argv, limit: Duration::from_secs(20), capture: exec::CAPTURE };
+        let request =
+            ProcessRequest { argv, limit: Duration::from_secs(20), capture: exec::CAPTURE };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let ended = runtime.expect("a runtime").block_on(exec::run(&request, stop));
         ended.is_ok_and(|it| it.ending.is_success())

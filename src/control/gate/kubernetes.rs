@@ -21,14 +21,12 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::bounds;
-use super::scheduler::Answer;
-use super::scheduler::Scheduler;
-use super::scheduler::SchedulerError;
+use super::scheduler::{Answer, Scheduler, SchedulerError};
 use crate::sources::kubernetes::KubernetesClientConfig as Server;
 use engine::policy::command_line;
 use line::Line;
-use model::node_update::NodeUpdate;
 use model::id::NodeName;
+use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::source_report::SourceProblemKind;
 use model::text::clean;

@@ -9,25 +9,19 @@
 pub mod keeper;
 
 use std::fmt;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use kube::Api;
-use kube::api::ObjectMeta;
-use kube::api::PostParams;
+use kube::api::{ObjectMeta, PostParams};
 use tokio::time::timeout;
 
 use super::kubernetes::Fence;
-use super::scheduler::Answer;
-use super::scheduler::SchedulerError;
+use super::scheduler::{Answer, SchedulerError};
 use super::stamp;
-use crate::sources::kubernetes::KubernetesClientConfig as Server;
-use crate::sources::kubernetes::connection;
 use crate::sources::kubernetes::connection::ResponseReadLimit;
+use crate::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use model::source_report::SourceProblemKind;
 use model::text::clean;
 

@@ -10,43 +10,33 @@ mod objects;
 mod placing;
 mod stage;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::hold::HoldError;
-use super::hold::Leftovers;
-use super::hold::tidied;
-use super::hold::write_after;
+use super::hold::{HoldError, Leftovers, tidied, write_after};
 use super::journal::Journal;
 use super::scheduler::Scheduler;
 use super::stamp;
 use crate::gate::pace::Pace;
 use crate::launch::check_name;
 use crate::launch::held::HeldNodes;
-use crate::launch::kubernetes::KubernetesLauncher;
-use crate::launch::kubernetes::UNSCHEDULABLE;
 use crate::launch::kubernetes::manifest::ManifestOwner;
+use crate::launch::kubernetes::{KubernetesLauncher, UNSCHEDULABLE};
 use crate::launch::slurm::BusyNodePolicy;
 use engine::policy::journal_state::JournalState;
 use engine::policy::node_state;
 use engine::policy::node_state::DrainOwner;
 use model::hostlist;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::journal::JournalEvent;
-use model::journal::HoldKind;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::id::{DomainName, NodeName};
+use model::journal::{HoldKind, JournalEvent};
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean as cleaned;
 use placing::Placing;
 
-pub(super) use end::left;
-pub(super) use end::remove;
+pub(super) use end::{left, remove};
 pub use objects::Objects;
 
 /// How often nodes are looked at that are waited for.
@@ -190,10 +180,12 @@ pub async fn hold(
 pub async fn free(holder: &mut Holder<'_>, holding: &mut Holding) -> Vec<String> {
     let Some(name) = holding.run.take() else { return Vec::new() };
     match remove(holder.objects, &name, stamp::stamp().unix).await {
-        Ok(detail) => match write_after(holder.folder, vec![JournalEvent::Freed { name, detail }]).await {
-            Ok(()) => Vec::new(),
-            Err(error) => vec![format!("the gate's journal: {error}")],
-        },
+        Ok(detail) => {
+            match write_after(holder.folder, vec![JournalEvent::Freed { name, detail }]).await {
+                Ok(()) => Vec::new(),
+                Err(error) => vec![format!("the gate's journal: {error}")],
+            }
+        }
         Err(why) => vec![format!("pods of run {name} may still be there: {why}")],
     }
 }
@@ -249,7 +241,13 @@ impl Holder<'_> {
     }
 
     /// Who is idle, busy, or unfit.
-    fn sorted(&self, all: &[NodeName], live: &SchedulerSnapshot, ledger: &JournalState, drained: bool) -> Sorted {
+    fn sorted(
+        &self,
+        all: &[NodeName],
+        live: &SchedulerSnapshot,
+        ledger: &JournalState,
+        drained: bool,
+    ) -> Sorted {
         let mut sorted = Sorted::default();
         for name in all {
             let Some(node) = live.nodes.get(name) else {
@@ -295,8 +293,14 @@ impl Holder<'_> {
 
     /// The node as it is for pods that tolerate what ours do: our own taints are
     /// no obstacle, and are not lifted for that.
-    fn as_for_pods(&self, node: &SchedulerNode, ledger: &JournalState, drained: bool) -> SchedulerNode {
-        let ours = drained && matches!(node_state::drain_owner(node, ledger), DrainOwner::ThisGate(_));
+    fn as_for_pods(
+        &self,
+        node: &SchedulerNode,
+        ledger: &JournalState,
+        drained: bool,
+    ) -> SchedulerNode {
+        let ours =
+            drained && matches!(node_state::drain_owner(node, ledger), DrainOwner::ThisGate(_));
         let mut node = node.clone();
         if ours && node_state::appended_text(&node).is_none() {
             node.state.retain(|word| word != "DRAIN");

@@ -7,17 +7,16 @@
 
 use std::collections::BTreeMap;
 
-use super::scheduler::Scheduler;
-use super::scheduler::SchedulerError;
+use super::scheduler::{Scheduler, SchedulerError};
 use super::sight::says;
 use super::stamp;
+use engine::policy::action_policy::Policy;
 use engine::policy::journal_state::JournalState;
 use engine::policy::marks;
-use engine::policy::action_policy::Policy;
 use model::action::ActionResult;
-use model::node_update::NodeUpdate;
 use model::id::NodeName;
 use model::journal::JournalEvent;
+use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::source_report::SourceProblemKind;
 
@@ -238,7 +237,11 @@ mod tests {
         (slurm, ledger)
     }
 
-    fn told(slurm: &Forgetful, live: &SchedulerSnapshot, ledger: &JournalState) -> Vec<(String, ActionResult)> {
+    fn told(
+        slurm: &Forgetful,
+        live: &SchedulerSnapshot,
+        ledger: &JournalState,
+    ) -> Vec<(String, ActionResult)> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         let told = runtime.block_on(reassert(slurm, live, ledger, &Policy::default()));
         told.iter().map(|it| (it.node.to_string(), it.result)).collect()

@@ -4,23 +4,18 @@
 //! Nothing is undone here that a person could have done, and nothing is done
 //! again: that is for the turn at hand to propose.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use super::carry::Carrier;
-use super::certificates;
 use super::journal::JournalError;
-use super::sight::Sight;
-use super::sight::is_untold;
-use super::sight::sight;
-use super::stamp;
+use super::sight::{Sight, is_untold, sight};
 use super::stamp::age;
+use super::{certificates, stamp};
 use engine::policy::journal_state::OpenIntent;
-use model::action::ActionRecord;
-use model::action::ActionResult;
+use model::action::{ActionRecord, ActionResult};
 use model::id::NodeName;
 use model::journal::JournalEvent;
 use model::text;

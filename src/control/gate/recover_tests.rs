@@ -3,19 +3,13 @@
 use tokio::sync::watch;
 
 use super::super::certificates::Seal;
-use super::super::fixture::Fake;
-use super::super::fixture::action;
-use super::super::fixture::certificate;
-use super::super::fixture::journal;
-use super::super::fixture::now;
+use super::super::fixture::{Fake, action, certificate, journal, now};
 use super::super::journal::Journal;
 use super::*;
 use crate::store::signing::Trust;
 use engine::policy::marks::MarkNames;
-use model::action::Action;
-use model::action::ActionKind;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use model::action::{Action, ActionKind};
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 
 const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
@@ -167,8 +161,11 @@ fn a_node_that_is_gone_for_long_is_dropped() {
 fn what_nobody_answered_is_not_dropped_by_the_next_turn() {
     let fake = Fake::of(1);
     let (_folder, mut journal) = journal();
-    let late =
-        JournalEvent::Outcome { id: "a".to_owned(), result: ActionResult::Unknown, detail: String::new() };
+    let late = JournalEvent::Outcome {
+        id: "a".to_owned(),
+        result: ActionResult::Unknown,
+        detail: String::new(),
+    };
     let begun = intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1"));
     journal.write_all(vec![begun, late]).expect("written");
     let looked = |journal: &mut Journal| {

@@ -8,15 +8,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::carry;
-use super::carry::Carrier;
-use super::carry::note_start;
+use super::carry::{Carrier, note_start};
 use super::journal::JournalError;
 use super::scheduler::Scheduler;
 use engine::policy::lost_drains;
 use engine::policy::lost_drains::LostDrains;
-use model::action::Action;
-use model::action::ActionPlan;
-use model::action::ActionRecord;
+use model::action::{Action, ActionPlan, ActionRecord};
 use model::hostlist;
 use model::id::NodeName;
 use model::journal::JournalEvent;
@@ -25,7 +22,10 @@ use model::text::clean;
 
 /// What became of our drains that nodes do not show. The start of the controller is
 /// asked for where one is gone, and written down.
-pub async fn looked(carrier: &mut Carrier<'_>, live: &SchedulerSnapshot) -> Result<LostDrains, JournalError> {
+pub async fn looked(
+    carrier: &mut Carrier<'_>,
+    live: &SchedulerSnapshot,
+) -> Result<LostDrains, JournalError> {
     if !lost_drains::has_undrained(live, carrier.journal.ledger()) {
         return Ok(LostDrains::default());
     }

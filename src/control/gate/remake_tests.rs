@@ -2,16 +2,11 @@
 
 use tokio::sync::watch;
 
-use super::super::fixture::Fake;
-use super::super::fixture::action;
-use super::super::fixture::journal;
-use super::super::fixture::now;
-use super::super::fixture::plan;
+use super::super::fixture::{Fake, action, journal, now, plan};
 use super::super::journal::Journal;
 use super::*;
 use engine::policy::marks::MarkNames;
-use model::action::ActionKind;
-use model::action::ActionResult;
+use model::action::{ActionKind, ActionResult};
 use model::kubernetes_node::KubernetesNode;
 use model::scheduler_snapshot::SchedulerNode;
 
@@ -58,7 +53,8 @@ fn defect_2_a_drain_that_a_controller_lost_is_made_again_as_it_was() {
     fake.put(SchedulerNode::new("n1", &["IDLE"]));
     fake.put(SchedulerNode::new("n2", &["IDLE"]));
     // A person took one of them away: our words stay.
-    let said = journal.ledger().drain_details[&NodeName::from("n2")].extra.clone().expect("written");
+    let said =
+        journal.ledger().drain_details[&NodeName::from("n2")].extra.clone().expect("written");
     fake.put(SchedulerNode { extra: said, ..SchedulerNode::new("n2", &["IDLE"]) });
     let records = made_again(&fake, &mut journal, None);
     assert_eq!(records.len(), 1, "{records:?}");

@@ -10,8 +10,8 @@ use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 
-use model::node_update::NodeUpdate;
 use model::id::NodeName;
+use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::source_report::SourceProblemKind;
 

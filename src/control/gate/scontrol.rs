@@ -7,17 +7,11 @@
 use std::time::Duration;
 
 use super::bounds;
-use super::scheduler::Answer;
-use super::scheduler::Scheduler;
-use super::scheduler::SchedulerError;
+use super::scheduler::{Answer, Scheduler, SchedulerError};
 use crate::launch::remote_shell;
-use crate::sources::slurm::SlurmClient;
-use crate::sources::slurm::SlurmAnswerFailure;
-use crate::sources::slurm::SlurmProgram;
-use crate::sources::slurm::SlurmClientConfig;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use crate::sources::slurm::{SlurmAnswerFailure, SlurmClient, SlurmClientConfig, SlurmProgram};
 use model::id::NodeName;
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::source_report::SourceProblemKind;
 use model::text::clean;
@@ -39,7 +33,8 @@ pub struct Scontrol {
 
 impl Default for Scontrol {
     fn default() -> Self {
-        let SlurmClientConfig { scontrol: argv, limit, remote_shell, .. } = SlurmClientConfig::default();
+        let SlurmClientConfig { scontrol: argv, limit, remote_shell, .. } =
+            SlurmClientConfig::default();
         Self { argv, limit, remote_shell }
     }
 }
@@ -99,8 +94,9 @@ impl Scontrol {
 
     async fn boot_time(&self) -> Result<Option<String>, SchedulerError> {
         let slurm = self.asked();
-        let answer =
-            SlurmClient { config: &slurm, capture: MOST }.query(SlurmProgram::Scontrol, &["show", "config"]).await;
+        let answer = SlurmClient { config: &slurm, capture: MOST }
+            .query(SlurmProgram::Scontrol, &["show", "config"])
+            .await;
         let text = answer.text.map_err(|lack| SchedulerError::new(lack.kind, lack.message))?;
         Ok(boot_time(&text))
     }
@@ -147,7 +143,10 @@ async fn reached(slurm: &SlurmClientConfig) -> Result<SlurmClient<'_>, Scheduler
 
 /// Nodes as they are listed. Those that Slurm does not know are left out by it,
 /// and an answer without any is one. Not knowing why there is none is none.
-async fn listed(desk: &SlurmClient<'_>, question: &[&str]) -> Result<SchedulerSnapshot, SchedulerError> {
+async fn listed(
+    desk: &SlurmClient<'_>,
+    question: &[&str],
+) -> Result<SchedulerSnapshot, SchedulerError> {
     let answer = desk.query(SlurmProgram::Scontrol, question).await;
     let text = answer.text.map_err(|lack| {
         let remedy = match lack.kind {
@@ -160,7 +159,10 @@ async fn listed(desk: &SlurmClient<'_>, question: &[&str]) -> Result<SchedulerSn
     })?;
     let live = live_nodes::read(&answer.place, &text);
     if live.nodes.is_empty() && !live.troubles.is_empty() {
-        return Err(SchedulerError::new(SourceProblemKind::Incomplete, clean(&live.troubles.join("; "))));
+        return Err(SchedulerError::new(
+            SourceProblemKind::Incomplete,
+            clean(&live.troubles.join("; ")),
+        ));
     }
     Ok(live)
 }

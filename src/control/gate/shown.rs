@@ -5,15 +5,13 @@
 
 use std::path::Path;
 
-use super::certificates;
-use super::journal;
+use super::{certificates, journal};
 use crate::store::history::Alarms;
 use crate::store::latest::Latest;
 use crate::store::signing::Trust;
 use engine::policy::action_policy::Policy;
-use engine::report::metrics::MetricsState;
-use engine::report::metrics::inputs;
 use engine::report::metrics::inputs::MetricsInputs;
+use engine::report::metrics::{MetricsState, inputs};
 use model::certificate::Certificate;
 use model::claims::Claims;
 use model::journal::ClockStamp;

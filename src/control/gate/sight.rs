@@ -3,19 +3,14 @@
 //! Pure: a node as it is, as it was, and what was written. An error of the call
 //! that wrote it plays no part: only what shows counts.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use engine::policy::plane::SchedulerKind;
 use engine::policy::node_state;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
-use model::kubernetes_node::FabricNodeCondition;
-use model::kubernetes_node::GATE;
-use model::kubernetes_node::KubernetesNodeUpdate;
-use model::kubernetes_node::KubernetesNode;
-use model::kubernetes_node::Taint;
-use model::kubernetes_node::TaintEdit;
+use engine::policy::plane::SchedulerKind;
+use model::kubernetes_node::{
+    FabricNodeCondition, GATE, KubernetesNode, KubernetesNodeUpdate, Taint, TaintEdit,
+};
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 use model::text;
 
@@ -48,7 +43,10 @@ pub(super) fn sight(node: &SchedulerNode, before: &SchedulerNode, change: &NodeU
         {
             match node_state::is_drained(node) {
                 true => marks(now),
-                false => marks(format!("{now}, draining: {} still run", SchedulerKind::from_node(node).workload_name())),
+                false => marks(format!(
+                    "{now}, draining: {} still run",
+                    SchedulerKind::from_node(node).workload_name()
+                )),
             }
         }
         Some(NodeStateChange::Drain { .. }) => match &node.reason {
@@ -195,7 +193,10 @@ fn taint(node: &KubernetesNode, edit: &TaintEdit) -> Option<String> {
 }
 
 /// What would put back the marks that these write, but for the condition.
-fn marks_as_they_were(before: &SchedulerNode, wanted: &KubernetesNodeUpdate) -> KubernetesNodeUpdate {
+fn marks_as_they_were(
+    before: &SchedulerNode,
+    wanted: &KubernetesNodeUpdate,
+) -> KubernetesNodeUpdate {
     let nothing = KubernetesNode::default();
     let was = before.kubernetes.as_deref().unwrap_or(&nothing);
     let words = |wanted: &BTreeMap<String, Option<String>>, was: &BTreeMap<String, String>| {
@@ -345,7 +346,8 @@ mod tests {
             it.taints.push(unverified.clone());
         });
         assert!(matches!(see(&hers, &marked(None)), Sight::Foreign(_)));
-        let cordoned = SchedulerNode { state: vec!["IDLE".into(), "CORDONED".into()], ..done.clone() };
+        let cordoned =
+            SchedulerNode { state: vec!["IDLE".into(), "CORDONED".into()], ..done.clone() };
         assert!(matches!(see(&cordoned, &marked(None)), Sight::Shows(_)));
         let another = of_cluster("u2", |it| label(it, "pass"));
         assert!(matches!(see(&another, &marked(None)), Sight::Foreign(_)));

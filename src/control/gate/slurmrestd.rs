@@ -8,21 +8,16 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::bounds;
-use super::scheduler::Answer;
-use super::scheduler::Scheduler;
-use super::scheduler::SchedulerError;
+use super::scheduler::{Answer, Scheduler, SchedulerError};
 use super::scontrol::Scontrol;
 use crate::sources::http::ServerAddress;
 use crate::sources::slurmrestd as source;
-use crate::sources::slurmrestd::SlurmrestdClient;
-use crate::sources::slurmrestd::SlurmrestdProblem;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use crate::sources::slurmrestd::{SlurmrestdClient, SlurmrestdProblem};
 use model::id::NodeName;
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::source_report::SourceProblemKind;
 use model::text::clean;
@@ -116,8 +111,10 @@ impl Slurmrestd {
             return Ok(None);
         }
         let answer = line.query(format!("slurm/{version}/conf/")).await;
-        let document: Value = serde_json::from_str(&answer.text.map_err(plain)?)
-            .map_err(|error| SchedulerError::new(SourceProblemKind::Malformed, error.to_string()))?;
+        let document: Value =
+            serde_json::from_str(&answer.text.map_err(plain)?).map_err(|error| {
+                SchedulerError::new(SourceProblemKind::Malformed, error.to_string())
+            })?;
         let at = document["slurm_conf_meta"]["BOOT_TIME"].as_i64().filter(|at| 0 < *at);
         Ok(at.map(|at| at.to_string()))
     }
@@ -139,7 +136,8 @@ impl Slurmrestd {
             return Err(SchedulerError::new(SourceProblemKind::Unsupported, message));
         }
         for list in lists {
-            let told = line.send_update(&format!("slurm/{version}/nodes/"), &body(&list, change)).await;
+            let told =
+                line.send_update(&format!("slurm/{version}/nodes/"), &body(&list, change)).await;
             told.map_err(refusal)?;
         }
         Ok(())
@@ -203,10 +201,8 @@ fn body(list: &str, change: &NodeUpdate) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use wiremock::Mock;
-    use wiremock::MockServer;
-    use wiremock::ResponseTemplate;
     use wiremock::matchers::path;
+    use wiremock::{Mock, MockServer, ResponseTemplate};
 
     use super::*;
 

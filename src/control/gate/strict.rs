@@ -1,14 +1,10 @@
 //! Whether the state folder and its files are ours alone: as sshd does with its keys, since
 //! whoever writes there decides what the gate believes to have done.
 
-use std::fs;
-use std::fs::File;
-use std::fs::Metadata;
-use std::fs::OpenOptions;
-use std::io;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, Metadata, OpenOptions};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
+use std::{fs, io};
 
 use rustix::fs::OFlags;
 
@@ -98,8 +94,7 @@ pub(super) fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
 

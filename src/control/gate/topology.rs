@@ -8,10 +8,8 @@
 mod controller;
 mod disk;
 
-use std::path::Path;
-use std::path::PathBuf;
-use std::time::Duration;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -19,10 +17,9 @@ use serde::Serialize;
 pub use controller::Controller;
 
 use engine::policy::topology_proposal;
-use engine::policy::topology_proposal::TopologyBlocks;
-use engine::policy::topology_proposal::TopologyForm;
-use engine::policy::topology_proposal::TopologyProposal;
-use engine::policy::topology_proposal::SlurmVersion;
+use engine::policy::topology_proposal::{
+    SlurmVersion, TopologyBlocks, TopologyForm, TopologyProposal,
+};
 use model::hostlist;
 use model::id::NodeName;
 use model::text::clean;

@@ -4,53 +4,34 @@
 //! What is decided, `act` decides. Without [`Turn::apply`] the same is read and
 //! decided, and nothing is written anywhere.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use tokio::sync::watch;
 
-use super::carry;
 use super::carry::Carrier;
-use super::certificates;
-use super::hold;
 use super::hold::Cleaning;
-use super::journal;
-use super::journal::Journal;
-use super::journal::JournalError;
-use super::reassert;
-use super::recover;
-use super::remake;
-use super::scheduler::Scheduler;
-use super::scheduler::SchedulerError;
-use super::stamp;
+use super::journal::{Journal, JournalError};
+use super::scheduler::{Scheduler, SchedulerError};
+use super::{carry, certificates, hold, journal, reassert, recover, remake, stamp};
 use crate::gate::pace::Pace;
 use crate::launch::kubernetes::KubernetesLauncher;
 use crate::launch::slurm::SlurmPrograms;
 use crate::store::signing::Trust;
-use engine::policy::budget;
-use engine::policy::journal_state::JournalState;
-use engine::policy::journal_events;
-use engine::policy::stale_journal;
-use engine::policy::action_policy;
 use engine::policy::action_policy::Policy;
-use engine::policy::situation::PlanCoverage;
-use engine::policy::situation::EvidenceRun;
-use engine::policy::situation::Situation;
-use engine::policy::node_state;
-use engine::policy::lost_drains;
-use model::action::ActionPlan;
-use model::action::ActionRecord;
+use engine::policy::journal_state::JournalState;
+use engine::policy::situation::{EvidenceRun, PlanCoverage, Situation};
+use engine::policy::{
+    action_policy, budget, journal_events, lost_drains, node_state, stale_journal,
+};
+use model::action::{ActionPlan, ActionRecord};
 use model::claims::Claims;
 use model::eviction::NodeEviction;
-use model::hostlist;
 use model::id::NodeName;
-use model::journal::JournalEntry;
-use model::journal::JournalEvent;
-use model::journal::JOURNAL_FORMAT;
+use model::journal::{JOURNAL_FORMAT, JournalEntry, JournalEvent};
 use model::scheduler_snapshot::SchedulerSnapshot;
-use model::text;
 use model::verdict::Verdicts;
+use model::{hostlist, text};
 
 /// From this many nodes on, all are asked for: their names would make a longer
 /// question than the answer is.
@@ -163,11 +144,16 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     }
     tell_unrecorded(&mut turn, &live, &ledger);
     let controls = controls(&mut turn, &live);
-    for event in decided(&turn, &live, &ledger, &controls, |it| journal_events::collect_events(it, turn.policy)) {
+    for event in decided(&turn, &live, &ledger, &controls, |it| {
+        journal_events::collect_events(it, turn.policy)
+    }) {
         take(&mut ledger, event);
     }
-    let plan = decided(&turn, &live, &ledger, &controls, |it| action_policy::propose_actions(it, turn.policy));
-    let budgets = budget::describe_remaining(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
+    let plan = decided(&turn, &live, &ledger, &controls, |it| {
+        action_policy::propose_actions(it, turn.policy)
+    });
+    let budgets =
+        budget::describe_remaining(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
     Ok(Turned { plan, recovered: Vec::new(), ledger, live, budgets, evictions: Vec::new() })
 }
 
@@ -190,7 +176,8 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let mut live = read(&turn, journal.ledger()).await?;
     let vanished = remake::looked(&mut carrier(&mut turn, &mut journal), &live).await?;
     // Before anything is made again: an older journal does not know what was released.
-    let why = stale_journal::explain_stale(&live, journal.ledger(), &turn.run.id).or_else(|| vanished.explain_trip());
+    let why = stale_journal::explain_stale(&live, journal.ledger(), &turn.run.id)
+        .or_else(|| vanished.explain_trip());
     if let Some(why) = why.filter(|_| journal.ledger().breaker.is_none()) {
         let last = stale_journal::last_turn(&live, journal.ledger());
         journal.write_beyond(last, JournalEvent::Tripped { why, run: turn.run.id.clone() })?;
@@ -212,23 +199,25 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     }
     say_troubles(&mut turn, &live);
     let controls = controls(&mut turn, &live);
-    for event in
-        decided(&turn, &live, journal.ledger(), &controls, |it| journal_events::collect_events(it, turn.policy))
-    {
+    for event in decided(&turn, &live, journal.ledger(), &controls, |it| {
+        journal_events::collect_events(it, turn.policy)
+    }) {
         journal.write(event)?;
     }
     if journal.ledger().breaker.is_none()
-        && let Some(why) =
-            decided(&turn, &live, journal.ledger(), &controls, |it| budget::explain_trip(it, turn.policy))
+        && let Some(why) = decided(&turn, &live, journal.ledger(), &controls, |it| {
+            budget::explain_trip(it, turn.policy)
+        })
     {
         journal.write(JournalEvent::Tripped { why, run: turn.run.id.clone() })?;
     }
-    let mut plan =
-        decided(&turn, &live, journal.ledger(), &controls, |it| action_policy::propose_actions(it, turn.policy));
+    let mut plan = decided(&turn, &live, journal.ledger(), &controls, |it| {
+        action_policy::propose_actions(it, turn.policy)
+    });
     plan.dry_run = false;
-    for event in
-        decided(&turn, &live, journal.ledger(), &controls, |it| journal_events::collect_suspicions(it, &plan))
-    {
+    for event in decided(&turn, &live, journal.ledger(), &controls, |it| {
+        journal_events::collect_suspicions(it, &plan)
+    }) {
         journal.write(event)?;
     }
     let (run, kept) = (turn.run.id.clone(), turn.pace.kept);
@@ -237,7 +226,8 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let faults = certificates::at_fault(&plan.records);
     certificates::void_all(turn.folder, faults, &why, &mut *turn.say);
     let ledger = journal.ledger().clone();
-    let budgets = budget::describe_remaining(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
+    let budgets =
+        budget::describe_remaining(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
     Ok(Turned { plan, recovered, ledger, live, budgets, evictions: Vec::new() })
 }
 
@@ -349,8 +339,7 @@ mod tests {
     use super::super::fixture;
     use super::super::fixture::Fake;
     use super::*;
-    use model::action::ActionKind;
-    use model::action::ActionResult;
+    use model::action::{ActionKind, ActionResult};
     use model::claims::ClaimedDomain;
     use model::kubernetes_node::KubernetesNode;
     use model::scheduler_snapshot::SchedulerNode;

@@ -18,29 +18,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio::sync::watch;
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, sleep};
 
 use self::jobs::Jobs;
-use self::look::Look;
-use self::look::Looked;
+use self::look::{Look, Looked};
 use self::state::State;
 use self::vitals::Vitals;
-use super::lease::Term;
-use super::lease::keeper;
-use super::lease::keeper::Keeper;
-use super::lease::keeper::Standing;
+use super::lease::keeper::{Keeper, Standing};
+use super::lease::{Term, keeper};
 use super::scheduler::Scheduler;
 use super::stamp;
 use crate::store::signing::Trust;
-use engine::policy::schedule::MeasurementJob;
-use engine::policy::schedule::ScheduleSettings;
 use engine::policy::action_policy::Policy;
+use engine::policy::schedule::{MeasurementJob, ScheduleSettings};
 use model::claims::Claims;
-use model::watch::JobOutcome;
-use model::watch::WatchEvent;
+use model::watch::{JobOutcome, WatchEvent};
 
 /// How often it is seen to that we still may, and what jobs have printed.
 const TICK: Duration = Duration::from_secs(1);

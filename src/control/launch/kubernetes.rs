@@ -11,14 +11,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::slurm::BusyNodePolicy;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::NO_SCHEDULE;
-use model::kubernetes_node::Taint;
-use model::kubernetes_node::UNVERIFIED;
+use model::kubernetes_node::{DEGRADED, NO_SCHEDULE, Taint, UNVERIFIED};
 
 /// The container in which workers run; a pod has no other of ours.
 pub const CONTAINER: &str = "worker";
@@ -215,8 +211,10 @@ impl Default for KubernetesLauncher {
 impl KubernetesLauncher {
     /// What our pods tolerate: our own taints, and what the site says.
     pub fn all_tolerations(&self) -> Vec<Toleration> {
-        let mut all =
-            vec![Toleration::for_taint(DEGRADED, NO_SCHEDULE), Toleration::for_taint(UNVERIFIED, NO_SCHEDULE)];
+        let mut all = vec![
+            Toleration::for_taint(DEGRADED, NO_SCHEDULE),
+            Toleration::for_taint(UNVERIFIED, NO_SCHEDULE),
+        ];
         if self.cordoned {
             all.push(Toleration::for_taint(UNSCHEDULABLE, NO_SCHEDULE));
         }
@@ -282,10 +280,14 @@ mod tests {
 
     #[test]
     fn what_a_site_tolerates_is_as_narrow_as_it_says() {
-        let gpu = Toleration { value: Some("present".to_owned()), ..Toleration::for_taint("gpu", "") };
+        let gpu =
+            Toleration { value: Some("present".to_owned()), ..Toleration::for_taint("gpu", "") };
         let gpu = Toleration { effect: None, ..gpu };
-        let kubernetes =
-            KubernetesLauncher { tolerations: vec![gpu], cordoned: true, ..KubernetesLauncher::default() };
+        let kubernetes = KubernetesLauncher {
+            tolerations: vec![gpu],
+            cordoned: true,
+            ..KubernetesLauncher::default()
+        };
         let fine = [taint("gpu", "present", "NoExecute"), taint(UNSCHEDULABLE, "", NO_SCHEDULE)];
         assert_eq!(kubernetes.repelled_by(&fine), None);
         assert!(kubernetes.repelled_by(&[taint("gpu", "reserved", NO_SCHEDULE)]).is_some());

@@ -6,19 +6,17 @@
 
 pub mod held;
 pub mod kubernetes;
-pub mod srun_ranks;
 pub mod remote_shell;
 pub mod slurm;
+pub mod srun_ranks;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use held::HeldNodes;
-use held::WorkerTarget;
+use held::{HeldNodes, WorkerTarget};
 use kubernetes::KubernetesLauncher;
 use model::id::NodeName;
 use model::shell_quote;
@@ -220,9 +218,10 @@ impl Launcher {
         check_name(node)?;
         let (seat, why) = (held.targets.get(node), held.skipped.get(node));
         match (self, seat) {
-            (Self::Slurm(slurm), Some(seat @ (WorkerTarget::Job(_) | WorkerTarget::Unallocated))) => {
-                Ok(slurm.step_argv(node, seat, argv))
-            }
+            (
+                Self::Slurm(slurm),
+                Some(seat @ (WorkerTarget::Job(_) | WorkerTarget::Unallocated)),
+            ) => Ok(slurm.step_argv(node, seat, argv)),
             (Self::Kubernetes(kubernetes), Some(WorkerTarget::Pod { name, .. })) => {
                 Ok(kubernetes.attach_argv(here, name, argv))
             }
@@ -238,7 +237,11 @@ impl Launcher {
     }
 
     /// What to start so that a worker runs on `node`.
-    pub fn worker_command(&self, node: &NodeName, program: &WorkerProgram) -> Result<LaunchCommand, LaunchError> {
+    pub fn worker_command(
+        &self,
+        node: &NodeName,
+        program: &WorkerProgram,
+    ) -> Result<LaunchCommand, LaunchError> {
         let call = match self {
             Self::Command { .. } | Self::Slurm(_) | Self::Kubernetes(_) => &program.node_exe,
             _ => &program.local_exe,
@@ -296,9 +299,12 @@ impl Launcher {
             }
             _ => return Ok(argv.to_vec()),
         };
-        let seats: Vec<Option<&WorkerTarget>> = nodes.iter().map(|node| held.targets.get(node)).collect();
+        let seats: Vec<Option<&WorkerTarget>> =
+            nodes.iter().map(|node| held.targets.get(node)).collect();
         let job = match seats.first() {
-            Some(Some(WorkerTarget::Job(job))) if seats.iter().all(|seat| *seat == seats[0]) => Some(job),
+            Some(Some(WorkerTarget::Job(job))) if seats.iter().all(|seat| *seat == seats[0]) => {
+                Some(job)
+            }
             _ => None,
         };
         let none = String::new();
@@ -430,7 +436,11 @@ mod tests {
             targets: BTreeMap::from([(node.clone(), job("7"))]),
             skipped: BTreeMap::from([(other.clone(), "drained".to_owned())]),
         };
-        let program = WorkerProgram { node_exe: "f".to_owned(), held: held.clone(), ..WorkerProgram::default() };
+        let program = WorkerProgram {
+            node_exe: "f".to_owned(),
+            held: held.clone(),
+            ..WorkerProgram::default()
+        };
         let words = slurm.worker_command(&node, &program).expect("held").argv.join(" ");
         assert!(words.contains("--jobid=7") && words.ends_with(" f node worker"), "{words}");
         let why = "drained".to_owned();
@@ -472,7 +482,10 @@ mod tests {
                 assert_eq!(words, Ok(own.to_vec()));
             }
             let mpirun = ["mpirun", "--host", "n1:4,n2:4", "tool"].map(str::to_owned);
-            assert!(launcher.step_command(&mpirun, &nodes, &held).is_err(), "so that it is run instead");
+            assert!(
+                launcher.step_command(&mpirun, &nodes, &held).is_err(),
+                "so that it is run instead"
+            );
         }
     }
 
@@ -486,12 +499,16 @@ mod tests {
             skipped: [("n2".into(), "GPU pods run on it".to_owned())].into(),
         };
         let (here, there) = ("/bin/fg".to_owned(), "fabricgate".to_owned());
-        let program = WorkerProgram { local_exe: here, node_exe: there, held, ..WorkerProgram::default() };
+        let program =
+            WorkerProgram { local_exe: here, node_exe: there, held, ..WorkerProgram::default() };
         let words = launcher.worker_command(&node, &program).expect("held").argv.join(" ");
         assert!(words.starts_with("/bin/fg node attach ") && words.contains(" --pod pod-1 "));
         assert!(words.ends_with(" -- fabricgate node worker"), "{words}");
         let why = "GPU pods run on it".to_owned();
-        assert_eq!(launcher.worker_command(&"n2".into(), &program), Err(LaunchError::NotHeld { why }));
+        assert_eq!(
+            launcher.worker_command(&"n2".into(), &program),
+            Err(LaunchError::NotHeld { why })
+        );
         assert!(launcher.argv(&node, &[]).is_err() && launcher.is_connect_failure(255));
     }
 

@@ -79,7 +79,11 @@ fn file_name(word: &str) -> &str {
 
 /// A program and words behind it, quoted where a shell reads them; why not, where that is
 /// not known and a shell would run some of them.
-pub fn quote_argv(program: &[String], said: Option<bool>, words: &[&str]) -> Result<Vec<String>, String> {
+pub fn quote_argv(
+    program: &[String],
+    said: Option<bool>,
+    words: &[&str],
+) -> Result<Vec<String>, String> {
     let reader = detect_reader(program, said);
     if reader == ArgvReader::Unknown
         && let Some(word) = words.iter().find(|word| word.contains(SHELL_METACHARACTERS))

@@ -4,8 +4,7 @@
 //! here is what to type for it.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::held::WorkerTarget;
 use model::id::NodeName;
@@ -322,7 +321,8 @@ mod tests {
             "run /opt/srun --jobid=7 --overlap --mem=0 --export=PATH --nodes=1 --ntasks=1 --nodelist=n1 \
              --cpu-bind=none --mpi=none fabricgate node"
         );
-        let steered = SlurmLauncher { carried: vec!["NCCL_DEBUG".to_owned(), "PATH".to_owned()], ..lab() };
+        let steered =
+            SlurmLauncher { carried: vec!["NCCL_DEBUG".to_owned(), "PATH".to_owned()], ..lab() };
         let step = steered.step_argv(&node, &WorkerTarget::Job("7".to_owned()), &argv).join(" ");
         assert!(step.contains(" --export=NCCL_DEBUG,PATH "), "{step}");
         let beside = lab().step_argv(&node, &WorkerTarget::Unallocated, &argv).join(" ");

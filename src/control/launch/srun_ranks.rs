@@ -77,7 +77,10 @@ pub fn convert_to_srun(
 }
 
 /// Reads options; what is left begins with the program.
-fn parse_mpirun<'w>(mut words: &'w [String], asked: &mut MpirunOptions) -> Result<&'w [String], LaunchError> {
+fn parse_mpirun<'w>(
+    mut words: &'w [String],
+    asked: &mut MpirunOptions,
+) -> Result<&'w [String], LaunchError> {
     while let Some((option, rest)) = words.split_first() {
         let Some(name) = option.strip_prefix('-') else { return Ok(words) };
         let name = name.strip_prefix('-').unwrap_or(name);
@@ -113,9 +116,11 @@ mod tests {
     }
 
     fn srun(line: &str) -> Result<Option<String>, String> {
-        let argv = convert_to_srun(&split_words(line), &SlurmLauncher::default(), "7").map_err(|e| e.to_string())?;
+        let argv = convert_to_srun(&split_words(line), &SlurmLauncher::default(), "7")
+            .map_err(|e| e.to_string())?;
         let line = |argv: Vec<String>| {
-            let unset = STEP_SIZE_VARIABLES.iter().map(|name| format!("-u {name} ")).collect::<String>();
+            let unset =
+                STEP_SIZE_VARIABLES.iter().map(|name| format!("-u {name} ")).collect::<String>();
             argv.join(" ").replace(&unset, "")
         };
         Ok(argv.map(line))

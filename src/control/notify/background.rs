@@ -5,13 +5,10 @@
 
 use std::io;
 use std::sync::mpsc;
-use std::sync::mpsc::SyncSender;
-use std::sync::mpsc::TrySendError;
+use std::sync::mpsc::{SyncSender, TrySendError};
 
-use super::NotifySettings;
-use super::NotifyRequest;
 use super::state::NotifyStateStore;
-use super::send_notices;
+use super::{NotifyRequest, NotifySettings, send_notices};
 use engine::report::notice::NoticeOccasion;
 use model::journal::ClockStamp;
 
@@ -39,7 +36,8 @@ impl BackgroundNotifier {
             // It ends when the other side is gone.
             for occasion in waiting {
                 let now = clock();
-                let telling = NotifyRequest { settings: &notify, occasion: &occasion, now: &now, seed };
+                let telling =
+                    NotifyRequest { settings: &notify, occasion: &occasion, now: &now, seed };
                 for note in runtime.block_on(send_notices(&telling, &store)) {
                     say(&note);
                 }

@@ -5,19 +5,14 @@
 
 use std::time::Duration;
 
-use reqwest::Client;
-use reqwest::StatusCode;
-use reqwest::header::HeaderMap;
-use reqwest::header::LOCATION;
-use reqwest::header::RETRY_AFTER;
+use reqwest::header::{HeaderMap, LOCATION, RETRY_AFTER};
 use reqwest::redirect::Policy;
+use reqwest::{Client, StatusCode};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::NotifyTargetKind;
-use super::NotifyTarget;
-use super::secret::redact;
-use super::secret::url_origin;
+use super::secret::{redact, url_origin};
+use super::{NotifyTarget, NotifyTargetKind};
 use crate::sources::tls;
 use model::text::clean;
 
@@ -88,7 +83,8 @@ pub async fn send_message(
     let address = target.address.read().map_err(DeliveryError::Unread)?;
     let bearer = target.bearer.as_ref().map(|it| it.read()).transpose();
     let bearer = bearer.map_err(DeliveryError::Unread)?;
-    let mut url = address.parse_url().map_err(|why| DeliveryError::Unread(format!("its address: {why}")))?;
+    let mut url =
+        address.parse_url().map_err(|why| DeliveryError::Unread(format!("its address: {why}")))?;
     let place = url_origin(&url);
     if target.kind == NotifyTargetKind::Alertmanager && !url.path().contains("/api/") {
         let path = format!("{}/api/v2/alerts", url.path().trim_end_matches('/'));
@@ -113,10 +109,19 @@ pub async fn send_message(
         });
         let after = match tried {
             AttemptResult::Done { status, said } => {
-                return Ok(Delivery { status, attempts, origin: place, answer: shorten_answer(&said, &pieces) });
+                return Ok(Delivery {
+                    status,
+                    attempts,
+                    origin: place,
+                    answer: shorten_answer(&said, &pieces),
+                });
             }
             AttemptResult::Never { status, said } => {
-                return Err(DeliveryError::Refused { place, status, said: shorten_answer(&said, &pieces) });
+                return Err(DeliveryError::Refused {
+                    place,
+                    status,
+                    said: shorten_answer(&said, &pieces),
+                });
             }
             AttemptResult::Again { why, after } => {
                 last = shorten_answer(&why, &pieces);
@@ -155,7 +160,9 @@ fn build_client(target: &NotifyTarget) -> Result<Client, String> {
             .ok_or_else(|| format!("{shown}: expected certificates in PEM"))?;
         builder = builder.tls_certs_merge(certificates);
     }
-    builder.build().map_err(|error| format!("no HTTP client: {}; {}", error_chain(error), tls::MISSING_CA_HINT))
+    builder.build().map_err(|error| {
+        format!("no HTTP client: {}; {}", error_chain(error), tls::MISSING_CA_HINT)
+    })
 }
 
 async fn send_once(request: reqwest::RequestBuilder) -> AttemptResult {

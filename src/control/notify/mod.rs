@@ -5,9 +5,9 @@
 //! and no address or token is in any text that leaves this module.
 
 pub mod background;
-pub mod state;
-pub mod secret;
 pub mod delivery;
+pub mod secret;
+pub mod state;
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -15,16 +15,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use self::state::NotifyStateStore;
 use self::secret::SecretSource;
-use engine::report::notice::NoticeEvent;
-use engine::report::notice::NoticeOccasion;
-use engine::report::notice::alertmanager;
-use engine::report::notice::message::MessageContext;
-use engine::report::notice::message::build_notice;
-use engine::report::notice::changes::NoticeChanges;
-use engine::report::notice::changes::DeliveryState;
-use engine::report::notice::slack;
+use self::state::NotifyStateStore;
+use engine::report::notice::changes::{DeliveryState, NoticeChanges};
+use engine::report::notice::message::{MessageContext, build_notice};
+use engine::report::notice::{NoticeEvent, NoticeOccasion, alertmanager, slack};
 use model::journal::ClockStamp;
 
 /// What a receiver takes.
@@ -117,7 +112,8 @@ pub async fn send_notices(telling: &NotifyRequest<'_>, store: &NotifyStateStore)
         notes.extend(taken.note.take());
         let unix = now.unix + i64::try_from(begun.elapsed().as_secs()).unwrap_or(0);
         let before = taken.notified.clone();
-        let (on_the_way, busy) = begin_messages(telling, &left, &mut taken.notified, unix, &mut notes);
+        let (on_the_way, busy) =
+            begin_messages(telling, &left, &mut taken.notified, unix, &mut notes);
         if taken.notified != before {
             save_state(store, &taken, &mut notes);
         }
@@ -239,7 +235,11 @@ async fn join_all<T>(all: Vec<impl Future<Output = T>>) -> Vec<T> {
 }
 
 /// The body of a message.
-fn build_payload(kind: NotifyTargetKind, news: &NoticeChanges, telling: &NotifyRequest<'_>) -> Value {
+fn build_payload(
+    kind: NotifyTargetKind,
+    news: &NoticeChanges,
+    telling: &NotifyRequest<'_>,
+) -> Value {
     let NotifyRequest { settings: notify, occasion, now, .. } = telling;
     let about = MessageContext {
         site: notify.site.as_deref(),
@@ -254,7 +254,13 @@ fn build_payload(kind: NotifyTargetKind, news: &NoticeChanges, telling: &NotifyR
 }
 
 /// The body of a message about this.
-pub fn build_body(kind: NotifyTargetKind, news: &NoticeChanges, about: &MessageContext<'_>, now: &ClockStamp, notify: &NotifySettings) -> Value {
+pub fn build_body(
+    kind: NotifyTargetKind,
+    news: &NoticeChanges,
+    about: &MessageContext<'_>,
+    now: &ClockStamp,
+    notify: &NotifySettings,
+) -> Value {
     match kind {
         NotifyTargetKind::Generic => serde_json::to_value(build_notice(news, about))
             .expect("a message is made of structs, lists and numbers"),

@@ -3,15 +3,10 @@
 use std::collections::BTreeSet;
 
 use serde_json::json;
-use wiremock::Mock;
-use wiremock::MockServer;
-use wiremock::ResponseTemplate;
-use wiremock::matchers::any;
-use wiremock::matchers::header;
-use wiremock::matchers::path;
+use wiremock::matchers::{any, header, path};
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
-use super::super::secret::Secret;
-use super::super::secret::SecretSource;
+use super::super::secret::{Secret, SecretSource};
 use super::*;
 
 const SECRET: &str = "T0SECRETPART";
@@ -20,7 +15,9 @@ fn target(server: &str, attempts: u32, timeout: Duration) -> NotifyTarget {
     NotifyTarget {
         name: "ops".to_owned(),
         kind: NotifyTargetKind::Generic,
-        address: SecretSource::Inline(Secret::from(format!("{server}/services/{SECRET}?key=KEYSECRET"))),
+        address: SecretSource::Inline(Secret::from(format!(
+            "{server}/services/{SECRET}?key=KEYSECRET"
+        ))),
         bearer: None,
         ca_file: None,
         on: BTreeSet::new(),

@@ -9,12 +9,9 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::store::RecordError;
-use crate::store::folder;
 use crate::store::folder::Folder;
-use crate::store::stored;
-use engine::report::notice::changes::NOTIFIED_FORMAT;
-use engine::report::notice::changes::DeliveryState;
+use crate::store::{RecordError, folder, stored};
+use engine::report::notice::changes::{DeliveryState, NOTIFIED_FORMAT};
 
 /// The name of the file.
 pub const STATE_FILE: &str = "notified.json";

@@ -1,13 +1,10 @@
 //! What receivers get when they are slow, gone or many, and what is remembered of it.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use wiremock::Mock;
-use wiremock::MockServer;
-use wiremock::ResponseTemplate;
 use wiremock::matchers::any;
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
 use crate::notify::secret::Secret;
@@ -79,7 +76,8 @@ async fn the_memory_is_free_while_a_receiver_is_waited_for_and_nobody_is_told_tw
         let taken = store.lock_state(Duration::ZERO).await.expect("the memory is free");
         taken.notified.targets["ops"].being_told_until
     };
-    let (first, second, until) = tokio::join!(send_notices(&telling, &store), send_notices(&telling, &store), look);
+    let (first, second, until) =
+        tokio::join!(send_notices(&telling, &store), send_notices(&telling, &store), look);
     assert_eq!((first, second), (vec![], vec![]));
     assert!(until.is_some_and(|until| now.unix < until), "{until:?}");
     assert_eq!(server.received_requests().await.expect("they are kept").len(), 1);
@@ -106,7 +104,11 @@ async fn who_ended_without_a_word_keeps_a_receiver_for_a_time_and_no_longer() {
     drop(taken);
     let told = async |unix: i64| {
         let now = at(unix);
-        send_notices(&NotifyRequest { settings: &notify, occasion: &occasion, now: &now, seed: 1 }, &store).await
+        send_notices(
+            &NotifyRequest { settings: &notify, occasion: &occasion, now: &now, seed: 1 },
+            &store,
+        )
+        .await
     };
     // The other receiver is told all the same.
     assert_eq!(told(1_000_000).await, ["ops: another process is at it, too long"]);

@@ -1,16 +1,12 @@
 //! Files that hold claims: opened here, read by `inventory::detect`.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::input_file;
 use super::input_file::InputError;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
-use readers::claims::format_detection;
-use readers::claims::output_layout;
+use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
+use readers::claims::{format_detection, output_layout};
 
 /// What editors of other systems call "Unicode".
 const UTF_16_MESSAGE: &str = "is UTF-16 text, expected UTF-8 (iconv -f UTF-16 -t UTF-8)";
@@ -101,7 +97,8 @@ fn read_folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<SourceReport> 
         all.extend(read);
     }
     if all.is_empty() {
-        let message = format!("holds nothing that is known, expected {}", format_detection::KNOWN_FORMATS);
+        let message =
+            format!("holds nothing that is known, expected {}", format_detection::KNOWN_FORMATS);
         rest.push_problem(SourceProblemKind::Missing, None, message);
     } else if others.is_empty() && rest.problems.is_empty() {
         return all;
@@ -117,7 +114,7 @@ fn read_recognised(path: &Path, text: &str) -> Vec<SourceReport> {
     let base = path.parent().unwrap_or(Path::new("")).to_owned();
     let mut include = |name: &str| {
         let file = base.join(name);
-        self::read_text(&file).map_err(|unread| unread.message)
+        read_text(&file).map_err(|unread| unread.message)
     };
     let mut all = format_detection::read_text(&path.display().to_string(), text, &mut include);
     for said in all.iter_mut().filter(|said| is_in_force(said.source.kind)) {
@@ -165,10 +162,14 @@ impl SourceFileError {
     fn kind(&self) -> SourceProblemKind {
         match self.cause {
             SourceFileErrorCause::Io(std::io::ErrorKind::NotFound) => SourceProblemKind::Missing,
-            SourceFileErrorCause::Io(std::io::ErrorKind::PermissionDenied) => SourceProblemKind::Denied,
+            SourceFileErrorCause::Io(std::io::ErrorKind::PermissionDenied) => {
+                SourceProblemKind::Denied
+            }
             SourceFileErrorCause::Io(_) => SourceProblemKind::Unreachable,
             SourceFileErrorCause::Unsuitable => SourceProblemKind::Unsupported,
-            SourceFileErrorCause::Utf16 | SourceFileErrorCause::Encoding => SourceProblemKind::Malformed,
+            SourceFileErrorCause::Utf16 | SourceFileErrorCause::Encoding => {
+                SourceProblemKind::Malformed
+            }
         }
     }
 
@@ -287,6 +288,9 @@ mod tests {
         assert_eq!(rest.notes, ["not read: notes.txt"]);
         assert!(rest.problems.is_empty());
         let empty = tempfile::tempdir().expect("a folder");
-        assert_eq!(read(&[empty.path().to_owned()])[0].problems[0].kind, SourceProblemKind::Missing);
+        assert_eq!(
+            read(&[empty.path().to_owned()])[0].problems[0].kind,
+            SourceProblemKind::Missing
+        );
     }
 }

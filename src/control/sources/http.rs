@@ -5,8 +5,7 @@
 
 use std::fmt;
 
-use reqwest::Response;
-use reqwest::Url;
+use reqwest::{Response, Url};
 
 /// Where a server is, as a person wrote it. It may hold a password or a key;
 /// shown, in messages and to debug, it does not.
@@ -63,7 +62,10 @@ pub(super) enum ResponseBodyError {
 }
 
 /// All of an answer, unless it is longer than this many bytes.
-pub(super) async fn read_body(mut response: Response, most: usize) -> Result<Vec<u8>, ResponseBodyError> {
+pub(super) async fn read_body(
+    mut response: Response,
+    most: usize,
+) -> Result<Vec<u8>, ResponseBodyError> {
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.map_err(ResponseBodyError::ConnectionLost)? {
         if most < body.len() + piece.len() {

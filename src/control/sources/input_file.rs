@@ -3,8 +3,7 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The largest file that is read. The outputs of all supported tools are far
 /// smaller: nccl-tests' JSON with every iteration of 1,440 ranks is 40 MB.
@@ -35,7 +34,7 @@ pub enum InputError {
         path: PathBuf,
     },
     /// It is too large to be a tool's output.
-    #[error("{}: is {} MiB, an output of a supported tool has at most {} MiB", path.display(), size >> 20, LARGEST >> 20)]
+    #[error("{}: is {} MiB, an output of a supported tool has at most {} MiB", path.display(), size >> 20, MAX_INPUT_BYTES >> 20)]
     TooLarge {
         /// The file.
         path: PathBuf,

@@ -4,8 +4,8 @@
 //! a problem of that source; nothing that a server, a kubeconfig or a plugin in
 //! it does makes the caller wait longer than its limits.
 
-pub mod connection;
 mod client;
+pub mod connection;
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,13 +13,9 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 use client::KubernetesReader;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
-use model::source_report::SourceProblem;
+use model::source_report::{SourceKind, SourceProblem, SourceProblemKind, SourceReport};
 use readers::claims::kubernetes::compute_domains::ComputeDomainReader;
-use readers::claims::kubernetes::nodes::LabelsByNode;
-use readers::claims::kubernetes::nodes::NodeObjectReader;
+use readers::claims::kubernetes::nodes::{LabelsByNode, NodeObjectReader};
 use readers::claims::kubernetes::topologies::TopologyObjectReader;
 
 /// What a whole cluster may take, in questions: 100,000 nodes are 200 pages,
@@ -80,8 +76,12 @@ pub async fn fetch_claims(kubernetes: &KubernetesClientConfig) -> Vec<SourceRepo
     let most = kubernetes.limit.saturating_mul(MAX_WAIT_IN_REQUESTS);
     match tokio::time::timeout(most, answered).await {
         Ok(Ok(said)) => said,
-        Ok(Err(_)) => no_answer_reports(kubernetes, "the client ended without an answer".to_owned()),
-        Err(_) => no_answer_reports(kubernetes, format!("the cluster was not read within {most:?}")),
+        Ok(Err(_)) => {
+            no_answer_reports(kubernetes, "the client ended without an answer".to_owned())
+        }
+        Err(_) => {
+            no_answer_reports(kubernetes, format!("the cluster was not read within {most:?}"))
+        }
     }
 }
 
@@ -92,11 +92,15 @@ fn no_answer_reports(kubernetes: &KubernetesClientConfig, message: String) -> Ve
     vec![said]
 }
 
-async fn fetch_all(kubernetes: &KubernetesClientConfig, connected: oneshot::Sender<()>) -> Vec<SourceReport> {
+async fn fetch_all(
+    kubernetes: &KubernetesClientConfig,
+    connected: oneshot::Sender<()>,
+) -> Vec<SourceReport> {
     let server = match KubernetesReader::connect(kubernetes).await {
         Ok(server) => server,
         Err(problem) => {
-            let mut said = SourceReport::new(SourceKind::KubernetesNodes, kubernetes.display_name());
+            let mut said =
+                SourceReport::new(SourceKind::KubernetesNodes, kubernetes.display_name());
             said.problems.push(problem);
             return vec![said];
         }
@@ -141,8 +145,13 @@ async fn fetch_compute_domains(server: &KubernetesReader) -> SourceReport {
                 domains.push_problem(problem);
             }
             // Older drivers keep the members in the ComputeDomain alone.
-            match server.read_pages(&path("computedomaincliques"), |page| domains.add_page(page)).await {
-                Err(problem) if problem.kind != SourceProblemKind::Missing => domains.push_problem(problem),
+            match server
+                .read_pages(&path("computedomaincliques"), |page| domains.add_page(page))
+                .await
+            {
+                Err(problem) if problem.kind != SourceProblemKind::Missing => {
+                    domains.push_problem(problem)
+                }
                 _ => {}
             }
         }
@@ -150,7 +159,12 @@ async fn fetch_compute_domains(server: &KubernetesReader) -> SourceReport {
     domains.into_report()
 }
 
-async fn fetch_topologies(server: &KubernetesReader, group: &str, name: &str, labels: &LabelsByNode) -> SourceReport {
+async fn fetch_topologies(
+    server: &KubernetesReader,
+    group: &str,
+    name: &str,
+    labels: &LabelsByNode,
+) -> SourceReport {
     let mut topologies = TopologyObjectReader::new(&server.display_name(&format!("/apis/{group}")));
     let asked = async {
         let versions = ["v1", "v1beta2", "v1beta1", "v1alpha1"];

@@ -13,18 +13,12 @@ use tokio::time::timeout;
 use crate::launch::Launcher;
 use crate::launch::held::HeldNodes;
 use model::id::NodeName;
-use model::node_facts::NODE_FACTS_FORMAT;
-use model::node_facts::NodeFacts;
+use model::node_facts::{NODE_FACTS_FORMAT, NodeFacts};
 use model::raw_result::ProcessEnding;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 use model::text::clean;
 use node::exec;
-use node::exec::FinishedProcess;
-use node::exec::ProcessRequest;
-use node::exec::ProcessEvent;
-use node::exec::ProcessContext;
+use node::exec::{FinishedProcess, ProcessContext, ProcessEvent, ProcessRequest};
 use readers::claims::node_facts;
 
 /// What this source is called.
@@ -96,7 +90,8 @@ pub async fn run_on_each<T: Send + 'static>(
     read: fn(&[u8]) -> Result<T, NodeCommandProblem>,
 ) -> Vec<Result<T, NodeCommandProblem>> {
     let mut waiting: VecDeque<(usize, &NodeName)> = names.iter().enumerate().collect();
-    let mut answers: Vec<Option<Result<T, NodeCommandProblem>>> = names.iter().map(|_| None).collect();
+    let mut answers: Vec<Option<Result<T, NodeCommandProblem>>> =
+        names.iter().map(|_| None).collect();
     let mut asking = JoinSet::new();
     let words: Vec<String> =
         std::iter::once(&nodes.worker).chain(words).map(|word| (*word).to_owned()).collect();
@@ -138,7 +133,9 @@ async fn run_on_node<T>(
     let request = ProcessRequest { argv, limit, capture: MAX_ANSWER_BYTES };
     let (_keep, stop) = watch::channel(false);
     let mut nobody = |_: ProcessEvent<'_>| {};
-    match timeout(limit + KILL_TIMEOUT, exec::run_observed(&request, setting, stop, &mut nobody)).await {
+    match timeout(limit + KILL_TIMEOUT, exec::run_observed(&request, setting, stop, &mut nobody))
+        .await
+    {
         Ok(Ok(finished)) => read_answer(&finished, limit, read),
         Ok(Err(error)) => Err((SourceProblemKind::Unreachable, error.to_string())),
         Err(_) => Err((SourceProblemKind::Unreachable, no_answer_message(limit))),
@@ -162,7 +159,9 @@ fn read_answer<T>(
     }
     match (read(&finished.stdout.bytes), &finished.ending) {
         (Ok(answer), _) => Ok(answer),
-        (Err(_), ProcessEnding::TimedOut) => Err((SourceProblemKind::Unreachable, no_answer_message(limit))),
+        (Err(_), ProcessEnding::TimedOut) => {
+            Err((SourceProblemKind::Unreachable, no_answer_message(limit)))
+        }
         (Err(_), ending) if finished.stdout.bytes.is_empty() => {
             Err((SourceProblemKind::Unreachable, failure_message("said nothing", ending, finished)))
         }
@@ -183,7 +182,9 @@ fn parse_facts(bytes: &[u8]) -> Result<Box<NodeFacts>, NodeCommandProblem> {
             Err((SourceProblemKind::Unsupported, why))
         }
         Ok(_) => Err((SourceProblemKind::Malformed, "is no account".to_owned())),
-        Err(error) => Err((SourceProblemKind::Malformed, format!("answer cannot be read ({error})"))),
+        Err(error) => {
+            Err((SourceProblemKind::Malformed, format!("answer cannot be read ({error})")))
+        }
     }
 }
 
@@ -218,8 +219,13 @@ mod tests {
         let template = ["sh", "-c", script, "{node}"];
         let template = template.iter().map(|word| (*word).to_owned()).collect();
         let launcher = Launcher::Command { template };
-        let nodes =
-            NodeCommandRunner { launcher: &launcher, worker: "fabricgate", parallel: 2, limit, allocation: None };
+        let nodes = NodeCommandRunner {
+            launcher: &launcher,
+            worker: "fabricgate",
+            parallel: 2,
+            limit,
+            allocation: None,
+        };
         asked(&nodes, names)
     }
 
@@ -260,7 +266,10 @@ mod tests {
         let said = run(&script, &["n1", "n2"], LONG);
         assert_eq!(said.nodes.len(), 1);
         let problem = &said.problems[0];
-        assert_eq!((problem.kind, problem.at.as_deref()), (SourceProblemKind::Unreachable, Some("n2")));
+        assert_eq!(
+            (problem.kind, problem.at.as_deref()),
+            (SourceProblemKind::Unreachable, Some("n2"))
+        );
         assert!(problem.message.contains("no route to host"), "{problem}");
     }
 
@@ -303,12 +312,22 @@ mod tests {
             Launcher::Sim { scenario: "/s.toml".into(), workers: true },
             Launcher::Replay { run: "/run".into() },
         ] {
-            let nodes =
-                NodeCommandRunner { launcher: &launcher, worker: "x", parallel: 1, limit: LONG, allocation: None };
+            let nodes = NodeCommandRunner {
+                launcher: &launcher,
+                worker: "x",
+                parallel: 1,
+                limit: LONG,
+                allocation: None,
+            };
             assert_eq!(asked(&nodes, &["n1"]).problems[0].kind, SourceProblemKind::Unsupported);
         }
-        let nodes =
-            NodeCommandRunner { launcher: &Launcher::Local, worker: "x", parallel: 1, limit: LONG, allocation: None };
+        let nodes = NodeCommandRunner {
+            launcher: &Launcher::Local,
+            worker: "x",
+            parallel: 1,
+            limit: LONG,
+            allocation: None,
+        };
         assert_eq!(asked(&nodes, &["n1", "n2"]).problems[0].kind, SourceProblemKind::Unsupported);
     }
 }

@@ -5,17 +5,11 @@
 
 use std::time::Duration;
 
-use reqwest::Client;
-use reqwest::StatusCode;
-use reqwest::Url;
+use reqwest::{Client, StatusCode, Url};
 
-use super::http;
-use super::http::ServerAddress;
-use super::http::ResponseBodyError;
-use super::tls;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use super::http::{ResponseBodyError, ServerAddress};
+use super::{http, tls};
+use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 use readers::claims::ray;
 
 /// Nodes with their host names.
@@ -118,7 +112,10 @@ fn add_failures(said: &mut SourceReport, failed: Vec<(String, RayFetchFailure)>)
     }
 }
 
-fn unanswered_report(address: &ServerAddress, failed: Vec<(String, RayFetchFailure)>) -> SourceReport {
+fn unanswered_report(
+    address: &ServerAddress,
+    failed: Vec<(String, RayFetchFailure)>,
+) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::Ray, address.to_string());
     add_failures(&mut said, failed);
     said
@@ -147,7 +144,11 @@ fn display_url(url: &Url) -> String {
 }
 
 /// The body of one answer, or why there is none.
-async fn fetch_within(client: &Client, url: Url, limit: Duration) -> Result<String, RayFetchFailure> {
+async fn fetch_within(
+    client: &Client,
+    url: Url,
+    limit: Duration,
+) -> Result<String, RayFetchFailure> {
     // The client's own limit begins anew with some redirects; this one does not.
     match tokio::time::timeout(limit, fetch(client, url, limit)).await {
         Ok(answer) => answer,
@@ -161,7 +162,11 @@ fn timeout_failure(limit: Duration) -> RayFetchFailure {
 
 async fn fetch(client: &Client, url: Url, limit: Duration) -> Result<String, RayFetchFailure> {
     let unreachable = |error: &reqwest::Error| {
-        if error.is_timeout() { timeout_failure(limit) } else { RayFetchFailure::no_answer(root_cause(error)) }
+        if error.is_timeout() {
+            timeout_failure(limit)
+        } else {
+            RayFetchFailure::no_answer(root_cause(error))
+        }
     };
     let response = client.get(url).send().await.map_err(|e| unreachable(&e))?;
     let status = response.status();
@@ -197,11 +202,8 @@ fn root_cause(error: &reqwest::Error) -> String {
 
 #[cfg(test)]
 mod tests {
-    use wiremock::Mock;
-    use wiremock::MockServer;
-    use wiremock::ResponseTemplate;
-    use wiremock::matchers::header;
-    use wiremock::matchers::path;
+    use wiremock::matchers::{header, path};
+    use wiremock::{Mock, MockServer, ResponseTemplate};
 
     use super::*;
 
@@ -217,14 +219,19 @@ mod tests {
          "resourcesTotal": {"GPU": 4.0, "topo_rank": 3.0}}}]}}"#;
 
     /// Runs a question against a dashboard that answers so.
-    fn answered(limit: Duration, summary: ResponseTemplate, state: ResponseTemplate) -> SourceReport {
+    fn answered(
+        limit: Duration,
+        summary: ResponseTemplate,
+        state: ResponseTemplate,
+    ) -> SourceReport {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         runtime.block_on(async {
             let server = MockServer::start().await;
             Mock::given(path("/nodes")).respond_with(summary).mount(&server).await;
             Mock::given(path("/api/v0/nodes")).respond_with(state).mount(&server).await;
-            let mut all = fetch_claims(&RayClientConfig { address: server.uri().into(), limit }).await;
+            let mut all =
+                fetch_claims(&RayClientConfig { address: server.uri().into(), limit }).await;
             assert_eq!(all.len(), 1);
             all.remove(0)
         })
@@ -257,7 +264,10 @@ mod tests {
     #[test]
     fn a_dashboard_without_one_answer_is_asked_for_the_other() {
         let said = answered(PATIENT, status(404), text(NODES));
-        assert_eq!((names(&said), kinds(&said)), (vec!["10.0.0.1"], vec![SourceProblemKind::Missing]));
+        assert_eq!(
+            (names(&said), kinds(&said)),
+            (vec!["10.0.0.1"], vec![SourceProblemKind::Missing])
+        );
         let empty = r#"{"result": true, "data": {"summary": []}}"#;
         let said = answered(PATIENT, text(empty), text(NODES));
         assert_eq!((names(&said), kinds(&said)), (vec!["10.0.0.1"], vec![]));
@@ -317,7 +327,8 @@ mod tests {
         assert_eq!(names(&said), ["n1"]);
         assert!(said.source.place.ends_with("/nodes?view=summary"), "{said:?}");
         let refused = RayClientConfig { address: "ftp://me:secret@head".into(), ..ray.clone() };
-        let shown = format!("{ray:?} {said:?} {refused:?} {:?}", runtime.block_on(fetch_claims(&refused)));
+        let shown =
+            format!("{ray:?} {said:?} {refused:?} {:?}", runtime.block_on(fetch_claims(&refused)));
         assert!(!shown.contains("secret"), "{shown}");
     }
 

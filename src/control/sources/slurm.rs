@@ -11,15 +11,11 @@ use tokio::sync::watch;
 
 use crate::launch::remote_shell;
 use model::raw_result::ProcessEnding;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
-use model::text::clean;
 use model::shell_quote;
+use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
+use model::text::clean;
 use node::exec;
-use node::exec::ExecError;
-use node::exec::FinishedProcess;
-use node::exec::ProcessRequest;
+use node::exec::{ExecError, FinishedProcess, ProcessRequest};
 use readers::claims::slurm;
 
 /// How the controller is asked.
@@ -68,7 +64,11 @@ async fn fetch_with_capture(slurm: &SlurmClientConfig, capture: usize) -> Vec<So
     let (topology, yaml, nodes, partitions, config, sinfo) = tokio::join!(
         desk.query_scontrol(&["show", "topology"]),
         desk.query_scontrol(&["show", "topoconf"]),
-        desk.query_json_or_text(SlurmProgram::Scontrol, &["show", "node", "--json"], &["show", "node", "-o"]),
+        desk.query_json_or_text(
+            SlurmProgram::Scontrol,
+            &["show", "node", "--json"],
+            &["show", "node", "-o"]
+        ),
         desk.query_json_or_text(
             SlurmProgram::Scontrol,
             &["show", "partition", "--json"],
@@ -160,7 +160,10 @@ impl SlurmClient<'_> {
                 // Words that are not understood here: the questions will tell.
                 Ok(_) => return None,
                 Err(lack)
-                    if matches!(lack.kind, SourceProblemKind::Unsupported | SourceProblemKind::Incomplete) =>
+                    if matches!(
+                        lack.kind,
+                        SourceProblemKind::Unsupported | SourceProblemKind::Incomplete
+                    ) =>
                 {
                     return None;
                 }
@@ -176,13 +179,21 @@ impl SlurmClient<'_> {
 
     /// Asks for JSON, and for text where this Slurm writes none, or more of it
     /// than is kept: text is a fifth as long.
-    async fn query_json_or_text(&self, program: SlurmProgram, json: &[&str], text: &[&str]) -> SlurmAnswer {
+    async fn query_json_or_text(
+        &self,
+        program: SlurmProgram,
+        json: &[&str],
+        text: &[&str],
+    ) -> SlurmAnswer {
         let mut answer = self.query(program, json).await;
         let why = match &answer.text {
             Ok(text) if text.trim_start().starts_with('{') => return answer,
             Ok(_) => "it is not JSON".to_owned(),
             Err(lack)
-                if matches!(lack.kind, SourceProblemKind::Unsupported | SourceProblemKind::Incomplete) =>
+                if matches!(
+                    lack.kind,
+                    SourceProblemKind::Unsupported | SourceProblemKind::Incomplete
+                ) =>
             {
                 lack.message.clone()
             }
@@ -239,13 +250,19 @@ impl SlurmClient<'_> {
 
     /// What was told, if it was told. The exit code alone says too little:
     /// `scontrol show topology` ends with 0 whatever went wrong.
-    fn check_output(&self, finished: Result<FinishedProcess, ExecError>) -> Result<Vec<u8>, SlurmAnswerFailure> {
+    fn check_output(
+        &self,
+        finished: Result<FinishedProcess, ExecError>,
+    ) -> Result<Vec<u8>, SlurmAnswerFailure> {
         let finished = self.check_exit(finished)?;
         if finished.stdout.bytes.iter().all(u8::is_ascii_whitespace) {
             let complaint = clean(&String::from_utf8_lossy(&finished.stderr.bytes));
             let is_silence = complaint.is_empty();
             let told = if is_silence { "nothing was printed" } else { &complaint };
-            return Err(SlurmAnswerFailure { is_silence, ..new_failure(classify_complaint(&complaint), told) });
+            return Err(SlurmAnswerFailure {
+                is_silence,
+                ..new_failure(classify_complaint(&complaint), told)
+            });
         }
         if 0 < finished.stdout.dropped {
             let most = format!("more was printed than the {} bytes that are kept", self.capture);
@@ -255,7 +272,10 @@ impl SlurmClient<'_> {
     }
 
     /// Whether it was started and says itself that all went well.
-    fn check_exit(&self, finished: Result<FinishedProcess, ExecError>) -> Result<FinishedProcess, SlurmAnswerFailure> {
+    fn check_exit(
+        &self,
+        finished: Result<FinishedProcess, ExecError>,
+    ) -> Result<FinishedProcess, SlurmAnswerFailure> {
         let finished = finished.map_err(|error| match &error {
             ExecError::Refused { source, .. } => {
                 SlurmAnswerFailure::new(SourceProblemKind::Denied, format!("{error}: {source}"))
@@ -272,14 +292,19 @@ impl SlurmClient<'_> {
                 return Err(new_failure(SourceProblemKind::Unreachable, &waited));
             }
             ref ending if ending.is_unreachable() => {
-                return Err(new_failure(SourceProblemKind::Missing, &join_complaint(&ending.to_string(), &complaint)));
+                return Err(new_failure(
+                    SourceProblemKind::Missing,
+                    &join_complaint(&ending.to_string(), &complaint),
+                ));
             }
             ProcessEnding::Exited { code: 0 } => {}
             ref ending => {
                 let said = if complaint.is_empty() { clean(printed) } else { complaint };
                 let kind = match classify_complaint(&said) {
                     // What ssh ends with where it does not get there.
-                    SourceProblemKind::Incomplete if *ending == ProcessEnding::Exited { code: 255 } => {
+                    SourceProblemKind::Incomplete
+                        if *ending == ProcessEnding::Exited { code: 255 } =>
+                    {
                         SourceProblemKind::Unreachable
                     }
                     kind => kind,
@@ -292,7 +317,11 @@ impl SlurmClient<'_> {
 }
 
 /// An answer read, with what must be known about it.
-fn read_answer(answer: SlurmAnswer, kind: SourceKind, read: fn(&str, &str) -> SourceReport) -> SourceReport {
+fn read_answer(
+    answer: SlurmAnswer,
+    kind: SourceKind,
+    read: fn(&str, &str) -> SourceReport,
+) -> SourceReport {
     let mut said = match answer.text {
         Ok(text) => read(&answer.place, &text),
         Err(lack) => {
@@ -307,7 +336,11 @@ fn read_answer(answer: SlurmAnswer, kind: SourceKind, read: fn(&str, &str) -> So
 
 /// The topology in force. Where all nodes are equal nothing is printed, which
 /// must be told from nothing being known.
-fn topology_report(mut topology: SlurmAnswer, yaml: &SlurmAnswer, config: &SlurmAnswer) -> SourceReport {
+fn topology_report(
+    mut topology: SlurmAnswer,
+    yaml: &SlurmAnswer,
+    config: &SlurmAnswer,
+) -> SourceReport {
     if topology.text.as_ref().is_err_and(|lack| lack.is_silence) {
         // Beside a topology.yaml, TopologyPlugin means nothing and may say block.
         let plugin = config.text.as_ref().ok().and_then(|text| topology_plugin(text));

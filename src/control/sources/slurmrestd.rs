@@ -12,24 +12,14 @@ use std::error::Error;
 use std::fmt;
 use std::time::Duration;
 
-use reqwest::Client;
-use reqwest::StatusCode;
-use reqwest::Url;
-use reqwest::header::HeaderMap;
-use reqwest::header::HeaderValue;
+use reqwest::header::{HeaderMap, HeaderValue};
+use reqwest::{Client, StatusCode, Url};
 
-use self::envelope::SlurmrestdEnvelope;
-use self::envelope::SlurmrestdFault;
-use self::envelope::SlurmrestdPing;
-use self::envelope::newest_version;
-use super::http;
-use super::http::ServerAddress;
-use super::http::ResponseBodyError;
+use self::envelope::{SlurmrestdEnvelope, SlurmrestdFault, SlurmrestdPing, newest_version};
+use super::http::{ResponseBodyError, ServerAddress};
 use super::slurm::classify_complaint;
-use super::tls;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use super::{http, tls};
+use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 use model::text::clean;
 use readers::claims::slurm;
 
@@ -161,10 +151,16 @@ pub(crate) struct SlurmrestdClient {
 }
 
 impl SlurmrestdClient {
-    pub(crate) fn new(rest: &SlurmrestdClientConfig, most: usize) -> Result<Self, SlurmrestdProblem> {
+    pub(crate) fn new(
+        rest: &SlurmrestdClientConfig,
+        most: usize,
+    ) -> Result<Self, SlurmrestdProblem> {
         let expected = "expected http://host:6820, https://host:6820 or unix:/path/of/the/socket";
         let bad = |why: &str| {
-            new_problem(SourceProblemKind::Malformed, format!("the address of slurmrestd: {why}, {expected}"))
+            new_problem(
+                SourceProblemKind::Malformed,
+                format!("the address of slurmrestd: {why}, {expected}"),
+            )
         };
         tls::install_provider();
         let headers = auth_headers(rest)?;
@@ -199,16 +195,26 @@ impl SlurmrestdClient {
         if !matches!(base.scheme(), "http" | "https") || base.host_str().is_none() {
             return Err(bad("it names no host that speaks HTTP"));
         }
-        let client = tls::configure_for_scheme(builder, base.scheme()).build().map_err(|error| {
-            let why = format!("no HTTP client: {}; {}", error_chain(&error), tls::MISSING_CA_HINT);
-            new_problem(SourceProblemKind::Unreachable, why)
-        })?;
+        let client =
+            tls::configure_for_scheme(builder, base.scheme()).build().map_err(|error| {
+                let why =
+                    format!("no HTTP client: {}; {}", error_chain(&error), tls::MISSING_CA_HINT);
+                new_problem(SourceProblemKind::Unreachable, why)
+            })?;
         let place = match socket {
             Some(_) => place,
             None => base.as_str().trim_end_matches('/').to_owned(),
         };
         let is_socket = socket.is_some();
-        Ok(Self { client, base, place, is_socket, has_token, limit: rest.limit, max_answer_bytes: most })
+        Ok(Self {
+            client,
+            base,
+            place,
+            is_socket,
+            has_token,
+            limit: rest.limit,
+            max_answer_bytes: most,
+        })
     }
 
     /// The version of the interface that both sides know, from a ping that the
@@ -307,10 +313,16 @@ impl SlurmrestdClient {
         let place = format!("{}/{path}", self.place);
         let reply = match self.get(&path).await {
             Ok(reply) => reply,
-            Err(trouble) => return SlurmrestdAnswer { place, text: Err(trouble), problems: Vec::new() },
+            Err(trouble) => {
+                return SlurmrestdAnswer { place, text: Err(trouble), problems: Vec::new() };
+            }
         };
         if reply.status != StatusCode::OK {
-            return SlurmrestdAnswer { place, text: Err(self.refusal_problem(&reply)), problems: Vec::new() };
+            return SlurmrestdAnswer {
+                place,
+                text: Err(self.refusal_problem(&reply)),
+                problems: Vec::new(),
+            };
         }
         let text = self.json_object_text(&reply);
         // 200 does not mean that it went well.
@@ -320,7 +332,11 @@ impl SlurmrestdClient {
 
     /// Tells it something. 200 does not mean that it was done, nor that all of
     /// it was understood.
-    pub(crate) async fn send_update(&self, path: &str, body: &serde_json::Value) -> Result<(), SlurmrestdProblem> {
+    pub(crate) async fn send_update(
+        &self,
+        path: &str,
+        body: &serde_json::Value,
+    ) -> Result<(), SlurmrestdProblem> {
         let reply = self.send_request(self.client.post(self.build_url(path)?).json(body)).await?;
         if reply.status != StatusCode::OK {
             // From 2000 on, numbers are the controller's own: it answered, with
@@ -333,14 +349,22 @@ impl SlurmrestdClient {
                 _ => self.refusal_problem(&reply),
             });
         }
-        let envelope: SlurmrestdEnvelope = serde_json::from_slice(&reply.body).map_err(|error| {
-            new_problem(SourceProblemKind::Malformed, format!("the answer to a change: {error}"))
-        })?;
+        let envelope: SlurmrestdEnvelope =
+            serde_json::from_slice(&reply.body).map_err(|error| {
+                new_problem(
+                    SourceProblemKind::Malformed,
+                    format!("the answer to a change: {error}"),
+                )
+            })?;
         if let Some(fault) = envelope.errors.first() {
             return Err(problem_from_fault(fault));
         }
         // The words of data_parser, in 24.11 and 26.05 alike.
-        let ignored = envelope.warnings.iter().map(SlurmrestdFault::describe).find(|it| it.contains("gnoring"));
+        let ignored = envelope
+            .warnings
+            .iter()
+            .map(SlurmrestdFault::describe)
+            .find(|it| it.contains("gnoring"));
         match ignored {
             Some(words) => Err(new_problem(SourceProblemKind::Unsupported, words)),
             None => Ok(()),
@@ -357,7 +381,10 @@ impl SlurmrestdClient {
         self.send_request(self.client.get(self.build_url(path)?)).await
     }
 
-    async fn send_request(&self, request: reqwest::RequestBuilder) -> Result<SlurmrestdReply, SlurmrestdProblem> {
+    async fn send_request(
+        &self,
+        request: reqwest::RequestBuilder,
+    ) -> Result<SlurmrestdReply, SlurmrestdProblem> {
         let failed = |error: reqwest::Error| self.request_problem(&error);
         let response = request.send().await.map_err(failed)?;
         let status = response.status();
@@ -365,7 +392,8 @@ impl SlurmrestdClient {
             Ok(body) => Ok(SlurmrestdReply { status, body }),
             Err(ResponseBodyError::ConnectionLost(error)) => Err(failed(error)),
             Err(ResponseBodyError::TooLong) => {
-                let most = format!("the answer is longer than the {} bytes taken", self.max_answer_bytes);
+                let most =
+                    format!("the answer is longer than the {} bytes taken", self.max_answer_bytes);
                 Err(new_problem(SourceProblemKind::Incomplete, most))
             }
         }
@@ -416,11 +444,13 @@ impl SlurmrestdClient {
             let begins: String = reply.text().chars().take(120).collect();
             came = format!("{came}: {}", clean(&begins));
         }
-        let kind = faults.first().and_then(SlurmrestdFault::problem_kind).unwrap_or(match status.as_u16() {
-            401 | 403 | 511 => SourceProblemKind::Denied,
-            500.. => SourceProblemKind::Unreachable,
-            _ => SourceProblemKind::Unsupported,
-        });
+        let kind = faults.first().and_then(SlurmrestdFault::problem_kind).unwrap_or(
+            match status.as_u16() {
+                401 | 403 | 511 => SourceProblemKind::Denied,
+                500.. => SourceProblemKind::Unreachable,
+                _ => SourceProblemKind::Unsupported,
+            },
+        );
         let remedy = if status.is_redirection() {
             "; redirections are not followed"
         } else {

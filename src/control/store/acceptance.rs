@@ -3,26 +3,17 @@
 //! It is written after every round, each file whole or not at all, so that
 //! whatever ends the program costs at most the round that was under way.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::CLAIMS_FORMAT;
-use super::ClaimsRecord;
-use super::RecordError;
-use super::file;
-use super::folder::Folder;
-use super::folder::io_error;
-use super::stored;
+use super::folder::{Folder, io_error};
+use super::{CLAIMS_FORMAT, ClaimsRecord, RecordError, file, stored};
 use crate::launch::Launcher;
-use model::acceptance::ACCEPTANCE_FORMAT;
-use model::acceptance::Acceptance;
+use model::acceptance::{ACCEPTANCE_FORMAT, Acceptance};
 use model::claims::Claims;
 
 /// The document.

@@ -6,8 +6,7 @@
 use std::io;
 use std::path::Path;
 
-use flate2::Compression;
-use flate2::GzBuilder;
+use flate2::{Compression, GzBuilder};
 
 use super::folder;
 

@@ -5,24 +5,16 @@
 //! one write and forced to disk; a reader ignores a last line without its end.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::fs::DirBuilder;
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::io;
-use std::io::BufWriter;
-use std::io::Write;
-use std::os::unix::fs::DirBuilderExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::fs::{DirBuilder, File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-use super::RecordError;
-use super::inside;
-use super::layout;
+use super::{RecordError, inside, layout};
 
 /// A run folder that is being written.
 #[derive(Clone, Debug)]
@@ -409,8 +401,7 @@ mod power;
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
 

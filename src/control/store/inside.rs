@@ -5,15 +5,12 @@
 //! lead to what is nobody's business: only regular files of a bounded size are
 //! read, and what a document names must really lie in its folder.
 
-use std::fs;
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::io;
+use std::fs::{File, OpenOptions};
 use std::io::Read;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::Component;
-use std::path::Path;
+use std::path::{Component, Path};
+use std::{fs, io};
 
 use rustix::fs::OFlags;
 

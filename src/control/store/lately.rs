@@ -5,23 +5,16 @@
 //! run that cannot be read tells nothing, and is told; nothing here decides what
 //! follows.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde::Deserialize;
 
-use super::RUN_FORMAT;
-use super::RecordError;
-use super::RunRecord;
-use super::file;
-use super::stored;
+use super::{RUN_FORMAT, RecordError, RunRecord, file, stored};
 use crate::launch::Launcher;
 use engine::plan::PLAN_FORMAT;
 use model::id::NodeName;
-use model::verdict::Outcome;
-use model::verdict::VERDICTS_FORMAT;
-use model::verdict::Verdicts;
+use model::verdict::{Outcome, VERDICTS_FORMAT, Verdicts};
 
 /// Runs that are looked at: a daily audit of three years.
 const MOST: usize = 1_000;

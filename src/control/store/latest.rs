@@ -7,25 +7,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::RUN_FORMAT;
-use super::RecordError;
-use super::RunRecord;
-use super::State as RunState;
-use super::file;
-use super::stored;
+use super::{RUN_FORMAT, RecordError, RunRecord, State as RunState, file, stored};
 use engine::report::metrics::ProfileMetricsState;
-use engine::report::metrics::inputs::RunMetrics;
-use engine::report::metrics::inputs::newest_runs;
-use engine::report::metrics::levels::LEVELS_FORMAT;
-use engine::report::metrics::levels::RunLevels;
-use engine::report::metrics::levels::PathClass;
-use engine::report::metrics::levels::compute_levels;
-use model::action::ACTIONS_FORMAT;
-use model::action::ActionPlan;
-use model::measured_cell::MeasuredCell;
+use engine::report::metrics::inputs::{RunMetrics, newest_runs};
+use engine::report::metrics::levels::{LEVELS_FORMAT, PathClass, RunLevels, compute_levels};
+use model::action::{ACTIONS_FORMAT, ActionPlan};
 use model::id::NodeName;
-use model::verdict::VERDICTS_FORMAT;
-use model::verdict::Verdicts;
+use model::measured_cell::MeasuredCell;
+use model::verdict::{VERDICTS_FORMAT, Verdicts};
 
 /// What the nodes of one run showed.
 type OfRun = BTreeMap<NodeName, BTreeMap<PathClass, f64>>;
@@ -159,8 +148,7 @@ fn levels_of(path: &Path) -> Result<OfRun, RecordError> {
 mod tests {
     use super::*;
     use crate::store::folder::Folder;
-    use model::verdict::NodeVerdict;
-    use model::verdict::Outcome;
+    use model::verdict::{NodeVerdict, Outcome};
 
     /// A run of one degraded node that showed this share.
     fn written(folder: &Folder, state: &str, share: f64) {

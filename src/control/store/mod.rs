@@ -21,14 +21,13 @@ pub mod stored;
 use std::path::PathBuf;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::launch::Launcher;
 use engine::policy::action_policy::Policy;
 use model::claims::Claims;
-use model::tool_recording::ToolRecording;
 use model::run::RunInfo;
+use model::tool_recording::ToolRecording;
 use readers::claims::reconcile::diff::ClaimsChange;
 
 /// The format of `run.json`.

@@ -4,11 +4,9 @@
 //! listed, never silently passed over.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::tool_recording::RecordingScope;
 use readers::claims::output_layout;
 use readers::claims::output_layout::RecordedFile;

@@ -4,32 +4,22 @@
 //! What is missing or damaged is told, never made up. Whoever judges reads a run
 //! through `stored`, which takes it whole or not at all.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
 use serde::de::DeserializeOwned;
 
-use super::CLAIMS_FORMAT;
-use super::ClaimsRecord;
-use super::MEASUREMENT_FORMAT;
-use super::MeasurementRecord;
-use super::RUN_FORMAT;
-use super::RecordError;
-use super::RunRecord;
-use super::file;
 use super::folder::io_error;
-use super::inside;
-use super::stored;
-use model::measured_cell::MeasuredCell;
+use super::{
+    CLAIMS_FORMAT, ClaimsRecord, MEASUREMENT_FORMAT, MeasurementRecord, RUN_FORMAT, RecordError,
+    RunRecord, file, inside, stored,
+};
 use model::claims::Claims;
-use model::raw_result::RESULT_FORMAT;
-use model::raw_result::RawResult;
+use model::measured_cell::MeasuredCell;
+use model::raw_result::{RESULT_FORMAT, RawResult};
 use model::tool_recording::ToolRecording;
-use model::verdict::VERDICTS_FORMAT;
-use model::verdict::Verdicts;
-use model::worker_protocol::MACHINE_FORMAT;
-use model::worker_protocol::MachineRecord;
+use model::verdict::{VERDICTS_FORMAT, Verdicts};
+use model::worker_protocol::{MACHINE_FORMAT, MachineRecord};
 
 /// What of a run folder could be read.
 #[derive(Clone, Debug)]
@@ -166,8 +156,7 @@ pub fn ends(
     first: u64,
     last: u64,
 ) -> io::Result<(Vec<u8>, Vec<u8>, u64)> {
-    use std::io::Read;
-    use std::io::Seek;
+    use std::io::{Read, Seek};
 
     let mut file = inside::named(folder, name)?;
     let size = file.metadata()?.len();

@@ -6,30 +6,21 @@
 //! that others may read is refused. Whether a missing signature matters, the
 //! caller's [`Trust`] says.
 
-use std::fmt;
-use std::fs;
 use std::fs::File;
-use std::io;
 use std::io::Read;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::{fmt, fs, io};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use ring::rand::SecureRandom;
-use ring::rand::SystemRandom;
-use ring::signature::ED25519;
-use ring::signature::Ed25519KeyPair;
-use ring::signature::KeyPair;
-use ring::signature::UnparsedPublicKey;
-use rustls_pki_types::PrivatePkcs8KeyDer;
-use rustls_pki_types::SubjectPublicKeyInfoDer;
+use ring::rand::{SecureRandom, SystemRandom};
+use ring::signature::{ED25519, Ed25519KeyPair, KeyPair, UnparsedPublicKey};
 use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{PrivatePkcs8KeyDer, SubjectPublicKeyInfoDer};
 use serde::Serialize;
 use serde_json::Value;
-use sha2::Digest;
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 
 use model::signature;
 use model::signature::Signature;

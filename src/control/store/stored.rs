@@ -1,42 +1,28 @@
 //! Reading a run folder back, also one whose run did not come to its end.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io;
-use std::io::BufRead;
-use std::io::BufReader;
-use std::io::Read;
-use std::path::Path;
-use std::path::PathBuf;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::CLAIMS_FORMAT;
-use super::ClaimsRecord;
-use super::MEASUREMENT_FORMAT;
-use super::MeasurementRecord;
-use super::RUN_FORMAT;
-use super::RecordError;
-use super::RunRecord;
-use super::file;
 use super::folder::io_error;
-use super::inside;
+use super::{
+    CLAIMS_FORMAT, ClaimsRecord, MEASUREMENT_FORMAT, MeasurementRecord, RUN_FORMAT, RecordError,
+    RunRecord, file, inside,
+};
 use crate::launch::Launcher;
-use engine::plan::PLAN_FORMAT;
-use engine::plan::Plan;
-use model::action::ACTIONS_FORMAT;
-use model::action::ActionPlan;
-use model::measured_cell::MeasuredCell;
+use engine::plan::{PLAN_FORMAT, Plan};
+use model::action::{ACTIONS_FORMAT, ActionPlan};
 use model::claims::Claims;
-use model::raw_result::RESULT_FORMAT;
-use model::raw_result::RawResult;
+use model::measured_cell::MeasuredCell;
+use model::raw_result::{RESULT_FORMAT, RawResult};
 use model::tool_recording::ToolRecording;
-use model::verdict::VERDICTS_FORMAT;
-use model::verdict::Verdicts;
-use model::worker_protocol::MACHINE_FORMAT;
-use model::worker_protocol::MachineRecord;
+use model::verdict::{VERDICTS_FORMAT, Verdicts};
+use model::worker_protocol::{MACHINE_FORMAT, MachineRecord};
 
 /// Bytes of an output that are read: what a run keeps of one is a quarter of it.
 const LARGEST_RAW: u64 = 256 << 20;

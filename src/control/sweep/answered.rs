@@ -2,14 +2,11 @@
 //! filled and outputs are kept as those of nodes are.
 
 use super::fill;
-use super::fill::End;
-use super::fill::Filling;
-use super::step::Reading;
-use super::step::blank;
+use super::fill::{End, Filling};
+use super::step::{Reading, blank};
 use super::worker::Outcome;
 use model::raw_result::RawResult;
-use model::tool_call::ToolBackend;
-use model::tool_call::ToolCall;
+use model::tool_call::{ToolBackend, ToolCall};
 use node::exec::CapturedStream;
 
 /// Takes a reading from these tools.

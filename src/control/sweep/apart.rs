@@ -4,27 +4,19 @@
 //! pair that gave nothing usable is told, and says as much of the other end: a node that
 //! most of its partners over the same rail found as it should be is judged by those.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::gaps;
-use super::judged::Judged;
-use super::judged::judge_these;
-use engine::plan::Plan;
-use engine::plan::ConfirmationSuspect;
+use super::judged::{Judged, judge_these};
+use engine::plan::{ConfirmationSuspect, Plan};
 use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::measurement::Measurement;
 use model::probe::ProbeScope;
 use model::raw_result::RawResult;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unknown_subject::UnknownSubject;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 
 /// Fewer other partners than this do not speak for a node.
 const FEWEST: usize = 2;
@@ -98,8 +90,13 @@ pub(super) fn suspects(
     if all.len() <= 2 * found.len() {
         return Vec::new();
     }
-    let suspect =
-        |((node, peer, rail), probes)| ConfirmationSuspect { node, peer: Some(peer), rail, gpus: None, probes };
+    let suspect = |((node, peer, rail), probes)| ConfirmationSuspect {
+        node,
+        peer: Some(peer),
+        rail,
+        gpus: None,
+        probes,
+    };
     found.into_iter().map(suspect).collect()
 }
 

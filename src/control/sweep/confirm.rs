@@ -7,19 +7,13 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::Sweep;
-use super::apart;
-use super::judged;
 use super::judged::Judged;
 use super::measured::Measured;
 use super::rounds::Runner;
 use super::worker::stopped;
-use engine::judge;
-use engine::plan;
-use engine::plan::Plan;
-use engine::plan::PlanRequest;
-use engine::plan::ConfirmationSuspect;
-use engine::plan::lint;
+use super::{Sweep, apart, judged};
+use engine::plan::{ConfirmationSuspect, Plan, PlanRequest, lint};
+use engine::{judge, plan};
 
 /// How suspicions are confirmed.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -59,7 +53,11 @@ pub(super) fn plan(sweep: &Sweep<'_>, measured: &Measured) -> Option<Plan> {
 
 /// The plan that measures suspects again; `run` is what it was raised from, without
 /// recordings.
-pub(super) fn wanted(run: &Judged<'_>, request: &PlanRequest<'_>, measured: &Measured) -> Option<Plan> {
+pub(super) fn wanted(
+    run: &Judged<'_>,
+    request: &PlanRequest<'_>,
+    measured: &Measured,
+) -> Option<Plan> {
     let judgement = judged::judge_these(run, measured.recordings(), false);
     let suspects = judge::confirm::find_suspects(&judgement);
     let probes: BTreeMap<&str, &str> = measured

@@ -5,45 +5,28 @@
 //! worse verdict for it, and none of its own may be degraded or failed. Fixed seeds run
 //! with all tests; `FABRICGATE_FALSE_REPORTS` says how many of each fleet to run.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::answered;
-use super::confirm;
-use super::coverage;
-use super::false_outputs_tests::IMEX;
-use super::false_outputs_tests::NCCL;
-use super::false_outputs_tests::TEST;
-use super::false_outputs_tests::ranks;
-use super::false_outputs_tests::scaled;
-use super::false_outputs_tests::table;
-use super::judged;
+use super::false_outputs_tests::{IMEX, NCCL, TEST, ranks, scaled, table};
 use super::judged::Judged;
 use super::measured::Measured;
-use super::outputs;
 use super::step::Reading;
 use super::worker::Outcome as Ran;
+use super::{answered, confirm, coverage, judged, outputs};
 use crate::launch::Launcher;
 use engine::plan;
-use engine::plan::PlanLimits;
-use engine::plan::Plan;
-use engine::plan::PlanRequest;
-use engine::plan::PlanStep;
+use engine::plan::{Plan, PlanLimits, PlanRequest, PlanStep};
 use engine::policy::action_policy;
 use engine::policy::action_policy::Policy;
 use engine::policy::situation::EvidenceRun;
 use engine::thresholds::builtin;
 use model::action::ActionPlan;
 use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::probe::Probe;
 use model::profile::Profile;
-use model::raw_result::ProcessEnding;
-use model::raw_result::RawResult;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::raw_result::{ProcessEnding, RawResult};
+use model::verdict::{LocusKind, Outcome, Verdicts};
 use readers::claims::claims_file;
 use readers::probe_catalog::ProbeCatalog;
 use sim::noise::NoiseKey;
@@ -163,9 +146,20 @@ impl Fleet {
         let run = Judged { recordings, ..self.judging(&main, again.as_ref(), &results) };
         let verdicts = judged(run).verdicts;
         let coverage = coverage(&main, &Launcher::Local, &results);
-        let seen = EvidenceRun { id: "r".to_owned(), complete: true, real: true, ..EvidenceRun::default() };
+        let seen = EvidenceRun {
+            id: "r".to_owned(),
+            complete: true,
+            real: true,
+            ..EvidenceRun::default()
+        };
         let policy = Policy::default();
-        let actions = action_policy::propose_from_verdicts(&verdicts, &self.claims, &policy, Some(coverage), &seen);
+        let actions = action_policy::propose_from_verdicts(
+            &verdicts,
+            &self.claims,
+            &policy,
+            Some(coverage),
+            &seen,
+        );
         Swept { verdicts, actions }
     }
 
@@ -345,7 +339,8 @@ impl Faulty {
         let factor = pick(self.key.with_name("factor"), &[0.1, 0.5, 0.8, 0.93, 1.2, 8.0]);
         let other = step.nodes.iter().find(|node| **node != self.node);
         let peer = other.map_or(self.about.as_str(), NodeName::as_str);
-        let who = pick(key.with_name("who"), &[self.about.as_str(), peer, peer, self.node.as_str()]);
+        let who =
+            pick(key.with_name("who"), &[self.about.as_str(), peer, peer, self.node.as_str()]);
         let said = match self.report {
             Report::Rates => scaled(&text, factor, |_| true),
             Report::Rows => {
@@ -390,7 +385,9 @@ impl Faulty {
                     .replace(mark, self.node.as_str())
             }
             Report::Cut => text[..text.len() / 2].to_owned(),
-            Report::Garbage => pick(key.with_name("none"), &["", "hello\n", "{\"a\": 1}\n"]).to_owned(),
+            Report::Garbage => {
+                pick(key.with_name("none"), &["", "hello\n", "{\"a\": 1}\n"]).to_owned()
+            }
             Report::Fails => {
                 ran.ending = ProcessEnding::Exited { code: 1 };
                 let words = format!(
@@ -521,7 +518,8 @@ fn against_two(fleet: &Fleet, count: u64, seed: u64) {
         let key = NoiseKey::from_seed(seed).with_name("two").with_part(trial);
         let nodes = pick(key.with_name("domain"), &[0, 1]);
         let nodes = &fleet.claims.domains[nodes].nodes;
-        let at = usize::try_from(key.with_name("first").value() % nodes.len() as u64).expect("small");
+        let at =
+            usize::try_from(key.with_name("first").value() % nodes.len() as u64).expect("small");
         let of = |more: usize| &nodes[(at + more) % nodes.len()];
         let [first, second, about] = [of(0), of(1), of(2)];
         let mut both = [first, second].map(|node| Faulty::about(node, about, key));

@@ -69,7 +69,8 @@ fn address(end: End<'_>, rail: Option<&ClaimedRail>) -> Result<(String, String),
     };
     let fits = |device: &str, ip: IpAddr| match rail {
         Some(rail) if rail.device.is_some() || rail.network.is_some() => {
-            rail.device.as_deref().is_none_or(|d| d == device) && rail.contains_address(ip).unwrap_or(true)
+            rail.device.as_deref().is_none_or(|d| d == device)
+                && rail.contains_address(ip).unwrap_or(true)
         }
         _ => !INWARD.iter().any(|inward| device.starts_with(inward)),
     };

@@ -4,19 +4,13 @@ use std::path::Path;
 
 use super::step::blank;
 use crate::store;
-use crate::store::ClaimsRecord;
-use crate::store::file;
 use crate::store::folder::Folder;
-use engine::plan::PlanLimits;
-use engine::plan::PLAN_FORMAT;
-use engine::plan::Plan;
-use engine::plan::PlanRound;
-use engine::plan::PlanStep;
+use crate::store::{ClaimsRecord, file};
+use engine::plan::{PLAN_FORMAT, Plan, PlanLimits, PlanRound, PlanStep};
 use model::claims::Claims;
 use model::parse_output::Tool;
 use model::probe::ProbeScope;
-use model::raw_result::ProcessEnding;
-use model::raw_result::RawResult;
+use model::raw_result::{ProcessEnding, RawResult};
 
 /// A tool that ended well.
 pub(super) const WELL: ProcessEnding = ProcessEnding::Exited { code: 0 };

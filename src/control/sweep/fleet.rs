@@ -4,23 +4,19 @@
 //! A node that cannot be reached keeps nobody else waiting; what was planned
 //! there is not started, with the reason.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::sync::Mutex;
-use tokio::sync::Semaphore;
+use tokio::sync::{Mutex, Semaphore};
 use tokio::task::JoinSet;
 
 use super::worker::Worker;
-use crate::launch::Launcher;
-use crate::launch::WorkerProgram;
+use crate::launch::{Launcher, WorkerProgram};
 use engine::report::reason_groups;
 use model::id::NodeName;
-use model::worker_protocol::MACHINE_FORMAT;
-use model::worker_protocol::MachineRecord;
+use model::worker_protocol::{MACHINE_FORMAT, MachineRecord};
 
 /// Workers that are started at the same time: each is a process here and a
 /// login there.

@@ -4,25 +4,17 @@
 //! Pure. The judge sees outputs only; that one is missing, and why, is known
 //! here. A gap never makes anything better, and never accuses anybody.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use engine::plan::Plan;
-use engine::plan::PlanStep;
+use engine::plan::{Plan, PlanStep};
 use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::parse_output::Tool;
 use model::raw_result;
 use model::raw_result::RawResult;
 use model::tool_recording::ToolRecording;
 use model::unknown_subject::UnknownSubject;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::UnknownEntry;
-use model::verdict::Verdicts;
+use model::verdict::{Finding, LocusKind, NodeVerdict, Outcome, UnknownEntry, Verdicts};
 
 /// Something that should be known and is not.
 #[derive(Clone, Debug, PartialEq, Eq)]

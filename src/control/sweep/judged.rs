@@ -4,26 +4,20 @@
 //! Pure. The same run under the same expectations gives the same verdicts,
 //! whenever and wherever it is judged.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::apart;
-use super::gaps;
+use super::{apart, gaps};
 use crate::launch::Launcher;
 use engine::judge;
-use engine::judge::JudgeInput;
-use engine::judge::Judgement;
-use engine::plan::Plan;
-use engine::plan::PlanStep;
+use engine::judge::{JudgeInput, Judgement};
+use engine::plan::{Plan, PlanStep};
 use engine::policy::situation::PlanCoverage;
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
-use model::part_history::PartHistory;
 use model::id::NodeName;
-use model::raw_result::ProcessEnding;
-use model::raw_result::RawResult;
-use model::tool_recording::CONFIRM_STAGE;
-use model::tool_recording::ToolRecording;
+use model::part_history::PartHistory;
+use model::raw_result::{ProcessEnding, RawResult};
+use model::tool_recording::{CONFIRM_STAGE, ToolRecording};
 
 /// What a stored or a live run is judged from.
 #[derive(Debug)]
@@ -61,9 +55,11 @@ pub fn judged_against(mut run: Judged<'_>, history: &PartHistory) -> Judgement {
     let mut judgement = judge::judge_run(&case(&run, first, true), history);
     if run.confirm.is_some() {
         let suspects = judge::confirm::find_suspects(&judgement);
-        let second = judge_these(&run, &judge::confirm::select_confirm_recordings(&all, &suspects), true);
+        let second =
+            judge_these(&run, &judge::confirm::select_confirm_recordings(&all, &suspects), true);
         let again = case(&run, again, false);
-        judgement.verdicts = judge::confirm::apply_confirmation(&judgement, &second.verdicts, &again);
+        judgement.verdicts =
+            judge::confirm::apply_confirmation(&judgement, &second.verdicts, &again);
         judgement.cells.extend(second.cells.into_iter().filter(|c| c.stage == Some(CONFIRM_STAGE)));
     }
     let gaps = gaps::of_run(run.plan, run.results, &all, &judgement.verdicts);
@@ -73,7 +69,11 @@ pub fn judged_against(mut run: Judged<'_>, history: &PartHistory) -> Judgement {
 }
 
 /// The judge's word on some of the recordings of a run.
-pub(super) fn judge_these(run: &Judged<'_>, recordings: &[ToolRecording], cells: bool) -> Judgement {
+pub(super) fn judge_these(
+    run: &Judged<'_>,
+    recordings: &[ToolRecording],
+    cells: bool,
+) -> Judgement {
     judge::judge_without_history(&case(run, recordings, cells))
 }
 
@@ -103,7 +103,8 @@ pub(super) fn is_out_of_reach(result: &RawResult, launcher: &Launcher) -> bool {
 /// missing is left out where others remain: one node alone puts no sweep in doubt.
 pub fn coverage(plan: &Plan, launcher: &Launcher, results: &[RawResult]) -> PlanCoverage {
     let came = |result: &&RawResult| {
-        let ended = matches!(result.ending, ProcessEnding::Exited { .. } | ProcessEnding::Signalled { .. });
+        let ended =
+            matches!(result.ending, ProcessEnding::Exited { .. } | ProcessEnding::Signalled { .. });
         ended && !is_out_of_reach(result, launcher)
     };
     let came: BTreeSet<(usize, u32)> =

@@ -7,15 +7,10 @@
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use tokio::sync::OwnedSemaphorePermit;
-use tokio::sync::Semaphore;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
-use crate::store::MEASUREMENT_FORMAT;
-use crate::store::MeasurementRecord;
-use crate::store::RecordError;
-use crate::store::file;
 use crate::store::folder::Folder;
+use crate::store::{MEASUREMENT_FORMAT, MeasurementRecord, RecordError, file};
 use model::raw_result::RawResult;
 use model::tool_recording::ToolRecording;
 use node::exec::CapturedStream;

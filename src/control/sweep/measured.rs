@@ -2,13 +2,10 @@
 //!
 //! Pure. Numbers only: the outputs themselves are on disk, not here.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use engine::plan::Plan;
-use engine::plan::PlanStep;
-use model::raw_result::ProcessEnding;
-use model::raw_result::RawResult;
+use engine::plan::{Plan, PlanStep};
+use model::raw_result::{ProcessEnding, RawResult};
 use model::tool_recording::ToolRecording;
 
 /// What was measured so far, also before an interruption.
@@ -146,14 +143,16 @@ impl Measured {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sweep::fixture::WELL;
-    use crate::sweep::fixture::result;
-    use crate::sweep::fixture::step;
+    use crate::sweep::fixture::{WELL, result, step};
     use model::tool_recording::RecordingScope;
 
     fn recording(number: usize, reading: u32) -> ToolRecording {
         let file = format!("raw/{number}-{reading}");
-        ToolRecording::new(RecordingScope::Node("n1".into()), &file, readers::outputs::parse_output(b""))
+        ToolRecording::new(
+            RecordingScope::Node("n1".into()),
+            &file,
+            readers::outputs::parse_output(b""),
+        )
     }
 
     fn unreached() -> ProcessEnding {

@@ -35,54 +35,38 @@ mod worker;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicUsize;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
-use crate::launch::Launcher;
-use crate::launch::WorkerProgram;
+use crate::launch::{Launcher, WorkerProgram};
 use crate::store;
-use crate::store::ClaimsRecord;
-use crate::store::RecordError;
-use crate::store::RunRecord;
-use crate::store::State;
-use crate::store::file;
 use crate::store::folder::Folder;
-use crate::store::stored;
 use crate::store::stored::Stored;
+use crate::store::{ClaimsRecord, RecordError, RunRecord, State, file, stored};
 use engine::plan;
-use engine::plan::Plan;
-use engine::plan::PlanRequest;
+use engine::plan::{Plan, PlanRequest};
 use engine::policy::action_policy;
 use engine::policy::action_policy::Policy;
 use engine::policy::situation::EvidenceRun;
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
-use model::run::Run;
-use model::run::RunInfo;
+use model::run::{Run, RunInfo};
 use model::tool_call::ToolBackend;
 
-use fleet::Fleet;
-use fleet::Unreached;
+use fleet::{Fleet, Unreached};
 use judged::Judged;
 use keep::Keeper;
 use measured::Measured;
 use room::Room;
-use rounds::Ran;
-use rounds::Runner;
-use rounds::Source;
+use rounds::{Ran, Runner, Source};
 use signals::Signals;
 
 pub use confirm::Confirm;
-pub use judged::coverage;
-pub use judged::judged;
-pub use judged::judged_against;
+pub use judged::{coverage, judged, judged_against};
 pub use progress::Progress;
 
 /// The present moment, RFC 3339 with milliseconds.
@@ -517,8 +501,13 @@ fn conclude(
     folder.write_lines(file::CELLS, &judgement.cells)?;
     let coverage = coverage(&plan, sweep.launcher, &results);
     let seen = run_seen(&record.info, &record.launcher, !partial);
-    let actions =
-        action_policy::propose_from_verdicts(&judgement.verdicts, sweep.fleet, sweep.policy, Some(coverage), &seen);
+    let actions = action_policy::propose_from_verdicts(
+        &judgement.verdicts,
+        sweep.fleet,
+        sweep.policy,
+        Some(coverage),
+        &seen,
+    );
     folder.write_json(file::ACTIONS, &actions)?;
     record.state = if partial { State::Partial } else { State::Complete };
     record.ended = Some(shown(now()));

@@ -9,10 +9,7 @@ use std::collections::BTreeSet;
 use engine::plan::PlanStep;
 use model::id::NodeName;
 use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::probe::ProbeScope;
 
 /// The tools of a step: its own, and the one in its place.

@@ -7,19 +7,18 @@
 use super::ordered;
 use super::worker::Outcome;
 use engine::plan::PlanStep;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::probe::ProbeScope;
-use model::raw_result::ProcessEnding;
-use model::raw_result::RawResult;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::raw_result::{ProcessEnding, RawResult};
+use model::tool_recording::{RecordingScope, ToolRecording};
 
 /// Where the numbers of a step belong.
 pub fn scope(step: &PlanStep) -> Option<RecordingScope> {
     match (step.scope, step.nodes.as_slice(), &step.domain) {
         (ProbeScope::Node, [node], _) => Some(RecordingScope::Node(node.clone())),
-        (ProbeScope::Rail, [first, second], _) => Some(RecordingScope::Pair(first.clone(), second.clone())),
+        (ProbeScope::Rail, [first, second], _) => {
+            Some(RecordingScope::Pair(first.clone(), second.clone()))
+        }
         (ProbeScope::Pair | ProbeScope::Domain, _, Some(domain)) => {
             Some(RecordingScope::Domain(domain.clone()))
         }
@@ -31,7 +30,9 @@ pub fn scope(step: &PlanStep) -> Option<RecordingScope> {
 pub(super) fn name(step: &PlanStep, result: &mut RawResult, outcome: &Outcome) {
     let started = !matches!(
         result.ending,
-        ProcessEnding::Missing { .. } | ProcessEnding::NotStarted { .. } | ProcessEnding::Busy { .. }
+        ProcessEnding::Missing { .. }
+            | ProcessEnding::NotStarted { .. }
+            | ProcessEnding::Busy { .. }
     );
     let place = match scope(step) {
         Some(RecordingScope::Node(node)) => format!("nodes/{node}"),
@@ -58,7 +59,12 @@ fn plain(name: &str) -> String {
 /// Reads the output of a step; `None` where there is nothing to read. An
 /// output whose tool did not end well is never complete, whatever it looks
 /// like, and one that was interrupted is taken again, not read.
-pub fn read(step: &PlanStep, result: &RawResult, stdout: &[u8], stderr: &[u8]) -> Option<ToolRecording> {
+pub fn read(
+    step: &PlanStep,
+    result: &RawResult,
+    stdout: &[u8],
+    stderr: &[u8],
+) -> Option<ToolRecording> {
     let file = result.stdout.clone()?;
     if result.ending == ProcessEnding::Interrupted {
         return None;
@@ -85,7 +91,9 @@ pub fn read(step: &PlanStep, result: &RawResult, stdout: &[u8], stderr: &[u8]) -
     }
     if let Some(why) = gap {
         parsed.complete = false;
-        if !parsed.has_problem(OutputProblemKind::Error) && !parsed.has_problem(OutputProblemKind::Corrupt) {
+        if !parsed.has_problem(OutputProblemKind::Error)
+            && !parsed.has_problem(OutputProblemKind::Corrupt)
+        {
             parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, why));
         }
     }

@@ -1,29 +1,19 @@
 //! Telling people on standard error how far a sweep is: a bar on a terminal,
 //! plain lines in a log.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
 use std::collections::btree_map::Entry;
-use std::io::IsTerminal;
-use std::io::Write;
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{IsTerminal, Write};
 use std::sync::Mutex;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use indicatif::ProgressBar;
-use indicatif::ProgressDrawTarget;
-use indicatif::ProgressStyle;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use engine::plan::Plan;
-use engine::plan::PlanRound;
-use engine::plan::PlanStep;
-use engine::plan::cost;
-use engine::report::reason_groups;
-use engine::report::plain_text;
+use engine::plan::{Plan, PlanRound, PlanStep, cost};
+use engine::report::{plain_text, reason_groups};
 use model::hostlist;
 use model::id::NodeName;
-use model::raw_result::ProcessEnding;
-use model::raw_result::RawResult;
+use model::raw_result::{ProcessEnding, RawResult};
 use model::tool_recording::ToolRecording;
 
 /// Whom to tell how far a sweep is.

@@ -1,19 +1,16 @@
 //! A stored run in the place of nodes: every step is answered with what was
 //! printed then, so that the whole pipeline can be run again on a desk.
 
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
 use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 
 use super::step::blank;
 use super::worker::Outcome;
-use crate::store::RecordError;
-use crate::store::stored;
+use crate::store::{RecordError, stored};
 use engine::plan::PlanStep;
 use model::id::NodeName;
-use model::raw_result::ProcessEnding;
-use model::raw_result::RawResult;
+use model::raw_result::{ProcessEnding, RawResult};
 use model::tool_recording::CONFIRM_STAGE;
 use node::exec::CapturedStream;
 
@@ -127,11 +124,13 @@ mod tests {
     fn a_reading_that_is_not_asked_for_again_answers_no_other_step() {
         let dir = tempfile::tempdir().expect("a folder");
         let not_tried = || ProcessEnding::not_started("not tried: reading 1 hung");
-        let results = [(0, 0, ProcessEnding::TimedOut), (0, 1, not_tried()), (1, 0, WELL), (1, 1, WELL)]
-            .map(|(step, reading, ending)| RawResult {
-                stdout: None,
-                ..fixture::result(step, reading, ending)
-            });
+        let results =
+            [(0, 0, ProcessEnding::TimedOut), (0, 1, not_tried()), (1, 0, WELL), (1, 1, WELL)].map(
+                |(step, reading, ending)| RawResult {
+                    stdout: None,
+                    ..fixture::result(step, reading, ending)
+                },
+            );
         let folder = fixture::run(dir.path(), &fixture::plan(&[0, 1]), &results);
         let stored = Stored::open(folder.path()).expect("a run");
         // Both steps are the same probe on the same node. Behind the first reading,

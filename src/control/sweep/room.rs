@@ -5,11 +5,9 @@
 //! A node that floods uses up its own share: what others print is kept all the same.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 
 use super::outputs;
 use super::worker::Outcome;

@@ -4,41 +4,29 @@
 //! taken. What decides whether another reading is needed is the judge's
 //! (`judge::sequential`).
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use tokio::sync::Semaphore;
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::answered;
 use super::fleet::Fleet;
-use super::keep::Ended;
-use super::keep::Keeper;
+use super::keep::{Ended, Keeper};
 use super::measured::Measured;
 use super::otherwise::Lacking;
-use super::outputs;
 use super::progress::Progress;
 use super::replay::Stored;
 use super::room::Room;
-use super::step;
 use super::step::Reading;
 use super::worker::Outcome;
+use super::{answered, outputs, step};
 use engine::judge::sequential_test;
-use engine::plan::Plan;
-use engine::plan::PlanRound;
-use engine::plan::PlanStep;
-use model::claims::ClaimedRail;
-use model::claims::Claims;
+use engine::plan::{Plan, PlanRound, PlanStep};
+use model::claims::{ClaimedRail, Claims};
 use model::parse_output::ParseOutput;
-use model::raw_result::ProcessEnding;
-use model::raw_result::RawResult;
+use model::raw_result::{ProcessEnding, RawResult};
 use model::tool_call::ToolBackend;
 use node::exec::CAPTURE;
 
@@ -244,7 +232,8 @@ impl Runner<'_> {
                 sequential_test::collect_paths(step.step, &read)
             })
             .collect();
-        let undecided: BTreeSet<usize> = sequential_test::undecided_steps(&paths).into_iter().collect();
+        let undecided: BTreeSet<usize> =
+            sequential_test::undecided_steps(&paths).into_iter().collect();
         open.into_iter().map(|s| s.step).filter(|s| undecided.contains(s)).collect()
     }
 

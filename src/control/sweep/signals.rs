@@ -1,8 +1,6 @@
 //! The signals that end a run early.
 
-use tokio::signal::unix::Signal;
-use tokio::signal::unix::SignalKind;
-use tokio::signal::unix::signal;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that are listened to.
 #[derive(Debug)]

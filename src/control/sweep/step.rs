@@ -9,29 +9,17 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::fill;
-use super::fill::End;
-use super::fill::Filling;
+use super::fill::{End, Filling};
 use super::fleet::Fleet;
-use super::now;
-use super::otherwise;
 use super::otherwise::Lacking;
-use super::shown;
-use super::together;
-use super::worker::Outcome;
-use super::worker::Running;
-use super::worker::Worker;
-use super::worker::stopped;
+use super::worker::{Outcome, Running, Worker, stopped};
+use super::{fill, now, otherwise, shown, together};
 use engine::plan::PlanStep;
 use model::claims::ClaimedRail;
 use model::id::NodeName;
 use model::probe::ReadySignal;
-use model::raw_result::ProcessEnding;
-use model::raw_result::RESULT_FORMAT;
-use model::raw_result::RawResult;
-use model::worker_protocol::ProcessOrder;
-use model::worker_protocol::STEP_VARIABLE;
-use model::worker_protocol::ReadinessCheck;
+use model::raw_result::{ProcessEnding, RESULT_FORMAT, RawResult};
+use model::worker_protocol::{ProcessOrder, ReadinessCheck, STEP_VARIABLE};
 use node::exec::child_environment;
 
 /// How long a serving process may take until it listens. Loading CUDA on a
@@ -265,7 +253,10 @@ pub(super) fn order(reading: &Reading<'_>, argv: Vec<String>) -> ProcessOrder {
     let name = format!("{}.{}", step.step, reading.reading);
     let mut env = BTreeMap::from([(STEP_VARIABLE.to_owned(), name)]);
     // A node's own variables that tools there are to get.
-    env.extend(child_environment::passed_variables().map(|names| (child_environment::PASS_ENV_VARIABLE.to_owned(), names)));
+    env.extend(
+        child_environment::passed_variables()
+            .map(|names| (child_environment::PASS_ENV_VARIABLE.to_owned(), names)),
+    );
     ProcessOrder {
         id: 0,
         argv,

@@ -11,26 +11,18 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use tokio::sync::watch;
-use tokio::time::Instant;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep_until};
 
-use super::fill;
-use super::fill::End;
-use super::fill::Filling;
+use super::fill::{End, Filling};
 use super::fleet::Fleet;
-use super::step;
 use super::step::Reading;
-use super::worker::Outcome;
-use super::worker::Running;
-use super::worker::Worker;
-use super::worker::last_words;
-use super::worker::stopped;
+use super::worker::{Outcome, Running, Worker, last_words, stopped};
+use super::{fill, step};
 use model::exchange::ExchangeReply;
 use model::id::NodeName;
 use model::probe::ProbeScope;
 use model::raw_result::ProcessEnding;
-use model::worker_protocol::WorkerMessage;
-use model::worker_protocol::ProcessOrder;
+use model::worker_protocol::{ProcessOrder, WorkerMessage};
 use node::exec::CapturedStream;
 use node::probes::exchange_group::ExchangeGroup;
 use readers::outputs::text;
@@ -246,7 +238,8 @@ impl Parts<'_> {
         if self.wrong.iter().any(|(at, _)| *at == who) {
             return;
         }
-        let (Some(why), Part::Runs(running)) = (self.board.gone_reason(who), &mut self.parts[who]) else {
+        let (Some(why), Part::Runs(running)) = (self.board.gone_reason(who), &mut self.parts[who])
+        else {
             return;
         };
         self.wrong.push((who, format!("{}: {why}", self.nodes[who])));
@@ -348,7 +341,9 @@ fn ending(
     nodes: &[NodeName],
     least: usize,
 ) -> (ProcessEnding, Option<String>) {
-    let Some((first, why)) = wrong.first() else { return (ProcessEnding::Exited { code: 0 }, None) };
+    let Some((first, why)) = wrong.first() else {
+        return (ProcessEnding::Exited { code: 0 }, None);
+    };
     if let Some(at) = outcomes.iter().position(|it| it.ending == ProcessEnding::TimedOut) {
         return (ProcessEnding::TimedOut, Some(format!("{} ran past its time limit", nodes[at])));
     }
@@ -367,7 +362,9 @@ fn ending(
         };
     }
     match &outcomes[*first].ending {
-        ProcessEnding::Exited { code: 127 } => (ProcessEnding::Exited { code: 127 }, Some(why.clone())),
+        ProcessEnding::Exited { code: 127 } => {
+            (ProcessEnding::Exited { code: 127 }, Some(why.clone()))
+        }
         _ => {
             let more = match wrong.len() - 1 {
                 0 => String::new(),
@@ -379,7 +376,12 @@ fn ending(
 }
 
 fn was_started(ending: &ProcessEnding) -> bool {
-    !matches!(ending, ProcessEnding::Missing { .. } | ProcessEnding::NotStarted { .. } | ProcessEnding::Busy { .. })
+    !matches!(
+        ending,
+        ProcessEnding::Missing { .. }
+            | ProcessEnding::NotStarted { .. }
+            | ProcessEnding::Busy { .. }
+    )
 }
 
 /// Tells a process to end.
@@ -477,7 +479,10 @@ mod tests {
         assert_eq!(ended(lost, 3).0, ProcessEnding::not_started(why()));
         let missing = ProcessEnding::Missing { program: "x".to_owned() };
         assert_eq!(ended(missing.clone(), 3).0, missing, "so that it is measured otherwise");
-        assert_eq!(ended(ProcessEnding::Exited { code: 127 }, 2).0, ProcessEnding::Exited { code: 127 });
+        assert_eq!(
+            ended(ProcessEnding::Exited { code: 127 }, 2).0,
+            ProcessEnding::Exited { code: 127 }
+        );
     }
 
     #[test]

@@ -7,46 +7,29 @@ mod greeting;
 mod harmless;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
-use std::task::Context;
-use std::task::Poll;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use tokio::sync::mpsc;
-use tokio::sync::watch;
-use tokio::time::Instant;
-use tokio::time::timeout;
-use tokio::time::timeout_at;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, timeout, timeout_at};
 
-use greeting::NoGreeting;
-use greeting::greeting;
-use greeting::with_last_words;
+use greeting::{NoGreeting, greeting, with_last_words};
 
 use crate::launch::LaunchCommand;
 use model::exchange::ExchangeReply;
 use model::id::NodeName;
 use model::raw_result::ProcessEnding;
 use model::text::clean;
-use model::worker_protocol::ProcessReport;
-use model::worker_protocol::MachineEnvironment;
-use model::worker_protocol::WorkerMessage;
-use model::worker_protocol::LONGEST_LINE;
-use model::worker_protocol::ProcessOrder;
-use model::worker_protocol::PROTOCOL;
-use model::worker_protocol::OutputStream as Which;
-use model::worker_protocol::CoordinatorMessage;
-use node::exec::CAPTURE;
-use node::exec::CapturedStream;
-use node::exec::session::SessionInput;
-use node::exec::session::SessionOutput;
-use node::exec::session::SessionProcess;
-use node::exec::session::ProcessSession;
+use model::worker_protocol::{
+    CoordinatorMessage, LONGEST_LINE, MachineEnvironment, OutputStream as Which, PROTOCOL,
+    ProcessOrder, ProcessReport, WorkerMessage,
+};
+use node::exec::session::{ProcessSession, SessionInput, SessionOutput, SessionProcess};
+use node::exec::{CAPTURE, CapturedStream};
 use readers::outputs::text;
 
 /// Lines that a login may print before the worker speaks.
@@ -188,11 +171,16 @@ impl Worker {
         launch: &LaunchCommand,
         limit: Duration,
     ) -> Result<Self, String> {
-        let session = ProcessSession::start_trusted(&launch.argv, &launch.env, launch.environment_access, None)
-            .map_err(|error| match std::error::Error::source(&error) {
-                Some(source) => format!("{error}: {source}"),
-                None => error.to_string(),
-            })?;
+        let session = ProcessSession::start_trusted(
+            &launch.argv,
+            &launch.env,
+            launch.environment_access,
+            None,
+        )
+        .map_err(|error| match std::error::Error::source(&error) {
+            Some(source) => format!("{error}: {source}"),
+            None => error.to_string(),
+        })?;
         let ProcessSession { mut input, mut output, mut process } = session;
         let hello = CoordinatorMessage::Hello {
             protocol: PROTOCOL,

@@ -4,21 +4,14 @@
 //! A node that was measured against nobody is a piece of its own: that it reaches its
 //! claimed neighbours is not known.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::selection;
-use super::refuse;
+use super::{ExportOptions, ExportRefusal, refuse, selection};
 use crate::place::best_subset;
 use crate::place::best_subset::PairStrengths;
-use crate::place::map::MapDomain;
-use crate::place::map::MapMember;
-use crate::place::map::VerifiedMap;
+use crate::place::map::{MapDomain, MapMember, VerifiedMap};
 use model::hostlist;
-use model::id::GpuId;
-use model::id::NodeName;
+use model::id::{GpuId, NodeName};
 use model::text::clean;
 use model::verdict::Outcome;
 
@@ -46,7 +39,10 @@ pub(super) struct AllocationPiece<'m> {
 
 impl<'m> JobAllocation<'m> {
     /// What the options ask for: these nodes, or all verified ones of a domain.
-    pub(super) fn from_options(map: &'m VerifiedMap, options: &ExportOptions) -> Result<Self, ExportRefusal> {
+    pub(super) fn from_options(
+        map: &'m VerifiedMap,
+        options: &ExportOptions,
+    ) -> Result<Self, ExportRefusal> {
         let mut remarks = Vec::new();
         let nodes = match (&options.nodes, &options.domain) {
             (Some(_), Some(_)) => return refuse("--nodes and --domain: expected one of the two"),
@@ -72,7 +68,9 @@ impl<'m> JobAllocation<'m> {
     }
 
     /// Every node with the domain of its piece, in order.
-    pub(super) fn nodes(&self) -> impl Iterator<Item = (&AllocationPiece<'m>, &'m NodeName, &'m MapMember)> {
+    pub(super) fn nodes(
+        &self,
+    ) -> impl Iterator<Item = (&AllocationPiece<'m>, &'m NodeName, &'m MapMember)> {
         self.pieces
             .iter()
             .flat_map(|piece| piece.nodes.iter().map(move |(node, member)| (piece, *node, *member)))
@@ -114,7 +112,8 @@ fn domain_nodes<'m>(
         }
     };
     let is_fit = |node: &&NodeName| {
-        domain.measured.contains(*node) && map.members.get(*node).is_some_and(MapMember::is_verified)
+        domain.measured.contains(*node)
+            && map.members.get(*node).is_some_and(MapMember::is_verified)
     };
     let (fit, unfit): (Vec<&NodeName>, Vec<&NodeName>) =
         domain.nodes().into_iter().partition(|node| is_fit(node));

@@ -8,12 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::ExportOutput;
-use super::ExportFile;
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::ExportTarget;
-use super::refuse;
+use super::{ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse};
 use crate::place::map::VerifiedMap;
 use model::verdict::Outcome;
 

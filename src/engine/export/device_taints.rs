@@ -6,20 +6,13 @@
 //! ResourceSlices are asked for, and a GPU is found in them by its UUID. One that is in
 //! none of them, or in several, gets no rule.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::ExportOutput;
-use super::ExportFile;
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::ExportTarget;
-use super::selection;
-use super::refuse;
-use super::yaml;
+use super::{
+    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse, selection, yaml,
+};
 use crate::place::map::VerifiedMap;
 use crate::policy::kubernetes_label;
 use model::finding_class::FindingClass;
@@ -78,7 +71,8 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     if effect == "None" && 0 < count {
         remarks.push("effect None changes nothing; --effect NoSchedule keeps pods away".to_owned());
     }
-    let file = ExportFile::text("device-taint-rules.yaml", yaml::render_documents(&comment, &rules));
+    let file =
+        ExportFile::text("device-taint-rules.yaml", yaml::render_documents(&comment, &rules));
     Ok(ExportOutput { files: vec![file], remarks })
 }
 

@@ -2,25 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use crate::place::map::MapInput;
-use crate::place::map::VerifiedMap;
+use crate::place::map::{MapInput, VerifiedMap};
 use crate::thresholds::builtin;
-use model::measured_cell::MeasuredCell;
 use model::finding_class::FindingClass;
-use model::id::NodeName;
 use model::finding_rule::FindingRule;
-use model::run::Run;
-use model::run::RunInfo;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
+use model::id::NodeName;
+use model::measured_cell::MeasuredCell;
+use model::run::{Run, RunInfo};
+use model::source_report::{ClaimBasis, NodeGroup, NodeGroupKind};
 use model::unit::Unit;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::verdict::{Finding, Locus, LocusKind, NodeVerdict, Outcome, Verdicts};
 use readers::claims::claims_file;
 
 const GPUS: u32 = 4;

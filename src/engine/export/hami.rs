@@ -6,27 +6,19 @@
 //! for their way over PCI Express. Here it is 100 times the links that the measured
 //! rate comes to; the second term is not measured and is absent.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::ExportOutput;
-use super::ExportFile;
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::ExportTarget;
-use super::selection;
 use super::labels::is_object_name;
-use super::refuse;
-use crate::place::map::MapMember;
-use crate::place::map::VerifiedMap;
+use super::{
+    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse, selection,
+};
+use crate::place::map::{MapMember, VerifiedMap};
 use crate::place::strength_matrix::StrengthScale;
-use model::id::GpuId;
-use model::id::NodeName;
-use model::text::clean;
+use model::id::{GpuId, NodeName};
 use model::shell_quote;
+use model::text::clean;
 
 /// Our key, in HAMi's schema.
 const SCORES_KEY: &str = "fabricgate.io/node-nvidia-score";
@@ -88,7 +80,8 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
         let list = Value::from(list);
         if is_object_name(node.as_str()) {
             let name = node.to_string();
-            let annotations = [format!("{SCORES_KEY}={list}"), format!("{RUN_KEY}={}", clean(&map.run.id))];
+            let annotations =
+                [format!("{SCORES_KEY}={list}"), format!("{RUN_KEY}={}", clean(&map.run.id))];
             let command = ["kubectl", "annotate", "--overwrite", "node", &name].map(str::to_owned);
             let words: Vec<String> = command.into_iter().chain(annotations).collect();
             script.push_str(&shell_quote::join_quoted(&words));
@@ -245,8 +238,16 @@ fn compare_scores(
                 // A direction that is left out is none of the same score.
                 _ if there != back => "hami-asymmetric",
                 None => "not-measured",
-                Some(ours) if f64::from(*ours) / POINTS_PER_LINK <= f64::from(links) - NOISE_LINKS => "lower",
-                Some(ours) if f64::from(links) + NOISE_LINKS <= f64::from(*ours) / POINTS_PER_LINK => "higher",
+                Some(ours)
+                    if f64::from(*ours) / POINTS_PER_LINK <= f64::from(links) - NOISE_LINKS =>
+                {
+                    "lower"
+                }
+                Some(ours)
+                    if f64::from(links) + NOISE_LINKS <= f64::from(*ours) / POINTS_PER_LINK =>
+                {
+                    "higher"
+                }
                 Some(_) => "as-believed",
             };
             lower += u32::from(says == "lower");

@@ -5,14 +5,9 @@
 
 use serde_json::json;
 
-use super::ExportOutput;
-use super::ExportFile;
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::ExportTarget;
-use super::kueue;
-use super::labels;
-use super::yaml;
+use super::{
+    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, kueue, labels, yaml,
+};
 use crate::place::map::VerifiedMap;
 use model::kubernetes_node::VERIFIED_DOMAIN;
 
@@ -40,7 +35,8 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
         kueue::TOPOLOGY,
         kueue::count_comments(map, &said)
     );
-    let mut files = vec![ExportFile::text("kai.yaml", yaml::render_documents(&comment, &[topology]))];
+    let mut files =
+        vec![ExportFile::text("kai.yaml", yaml::render_documents(&comment, &[topology]))];
     files.extend(labels::label_files(map, &said));
     Ok(ExportOutput { files, remarks: said.remarks })
 }

@@ -1,22 +1,16 @@
 //! What the targets for Kubernetes and Ray write of one made-up map, and what of it must be so.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::ExportOptions;
-use super::find_target;
-use crate::place::map::DomainBasis;
-use crate::place::map::MapDomain;
-use crate::place::map::MapGpu;
-use crate::place::map::MapMember;
-use crate::place::map::MapOrigin;
-use crate::place::map::MeasuredReach;
-use crate::place::map::VerifiedMap;
+use super::{ExportOptions, find_target};
+use crate::place::map::{
+    DomainBasis, MapDomain, MapGpu, MapMember, MapOrigin, MeasuredReach, VerifiedMap,
+};
 use crate::place::strength_matrix::StrengthMatrix;
-use model::measured_cell::MeasuredCell;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
+use model::measured_cell::MeasuredCell;
 use model::unit::Unit;
 use model::verdict::Outcome;
 
@@ -237,7 +231,9 @@ fn a_rule_is_made_of_a_device_that_slices_know_and_no_other() {
     let parted =
         none(serde_json::json!([slice("p", serde_json::json!([device("a", &uuid(10, 1)), part]))]));
     assert!(parted.contains("no slice has a device"), "{parted}");
-    assert!(refusal("device-taint-rules", &ExportOptions::default()).contains("--slices is missing"));
+    assert!(
+        refusal("device-taint-rules", &ExportOptions::default()).contains("--slices is missing")
+    );
     let wrong = ExportOptions { slices: Some("{}".to_owned()), ..ExportOptions::default() };
     assert!(refusal("device-taint-rules", &wrong).contains("expected a list of ResourceSlices"));
 }
@@ -284,7 +280,8 @@ fn ray_nodes_have_domains_that_were_measured_and_ranks_that_nobody_shares() {
 fn a_node_or_a_domain_that_the_run_does_not_have_is_refused_and_not_passed_over() {
     let slices = || Some("{\"items\": []}".to_owned());
     let strange = BTreeSet::from([node(1), node(99)]);
-    let nodes = ExportOptions { nodes: Some(strange), slices: slices(), ..ExportOptions::default() };
+    let nodes =
+        ExportOptions { nodes: Some(strange), slices: slices(), ..ExportOptions::default() };
     let domain = Some("nowhere".to_owned());
     let domain = ExportOptions { domain, slices: slices(), ..ExportOptions::default() };
     for to in ["device-taint-rules", "hami-scores", "kai", "kubernetes-labels", "kueue", "ray"] {

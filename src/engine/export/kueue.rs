@@ -4,20 +4,12 @@
 //! The objects are the same for every run: Kueue forbids changes of either. What a run
 //! changes are labels, so that a node which is no longer verified leaves the topology.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::ExportOutput;
-use super::ExportFile;
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::ExportTarget;
-use super::labels;
 use super::labels::ExportLabelSet;
-use super::yaml;
+use super::{ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, labels, yaml};
 use crate::place::map::VerifiedMap;
-use model::kubernetes_node::VERDICT;
-use model::kubernetes_node::VERIFIED_DOMAIN;
+use model::kubernetes_node::{VERDICT, VERIFIED_DOMAIN};
 
 /// The topology's name, for KAI too.
 pub(super) const TOPOLOGY: &str = "fabricgate-nvlink";

@@ -9,23 +9,16 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
-use super::ExportOutput;
-use super::ExportFile;
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::ExportTarget;
-use super::selection;
-use super::refuse;
-use crate::place::map::MapMember;
-use crate::place::map::MeasuredReach;
-use crate::place::map::VerifiedMap;
+use super::{
+    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse, selection,
+};
+use crate::place::map::{MapMember, MeasuredReach, VerifiedMap};
 use crate::policy::kubernetes_label;
 use model::id::NodeName;
-use model::kubernetes_node::VERDICT;
-use model::kubernetes_node::VERIFIED_DOMAIN;
+use model::kubernetes_node::{VERDICT, VERIFIED_DOMAIN};
+use model::shell_quote;
 use model::text::clean;
 use model::verdict::Outcome;
-use model::shell_quote;
 
 /// The NVLink domain a node was measured to be in, whatever its verdict.
 pub const MEASURED_DOMAIN: &str = "fabricgate.io/measured-domain";
@@ -64,7 +57,10 @@ pub(super) struct ExportLabelSet {
 }
 
 /// What is to be said of nodes.
-pub(super) fn collect_labels(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportLabelSet, ExportRefusal> {
+pub(super) fn collect_labels(
+    map: &VerifiedMap,
+    options: &ExportOptions,
+) -> Result<ExportLabelSet, ExportRefusal> {
     let mut said = ExportLabelSet { nodes: BTreeMap::new(), remarks: Vec::new() };
     let (mut silent, mut nameless) = (Vec::new(), Vec::new());
     for (node, member) in selection::select_members(map, options)? {
@@ -104,14 +100,18 @@ fn is_unknown(member: &MapMember) -> bool {
 fn node_labels(map: &VerifiedMap, node: &NodeName, member: &MapMember) -> ExportNodeLabels {
     let measured = map.domain_of(node).filter(|domain| domain.measured.contains(node));
     let domain = measured.map(|domain| kubernetes_label::label_value(&domain.name));
-    let class = member.worst.and_then(|worst| RATIO_CLASSES.iter().find(|(from, _)| *from <= worst));
+    let class =
+        member.worst.and_then(|worst| RATIO_CLASSES.iter().find(|(from, _)| *from <= worst));
     let is_verified = member.is_verified() && !member.is_misplaced && !member.is_apart;
     BTreeMap::from([
         (VERDICT, Some(member.outcome.to_string())),
         // As the gate writes it: a node that did not pass is verified in no domain.
         (VERIFIED_DOMAIN, domain.clone().filter(|_| is_verified)),
         (MEASURED_DOMAIN, domain),
-        (MEASURED_CLIQUE, member.clique().filter(|_| measured.is_some()).map(kubernetes_label::label_value)),
+        (
+            MEASURED_CLIQUE,
+            member.clique().filter(|_| measured.is_some()).map(kubernetes_label::label_value),
+        ),
         (RATIO_CLASS, class.map(|(_, name)| (*name).to_owned())),
         (MEASURED_RUN, Some(kubernetes_label::label_value(&map.run.id))),
     ])

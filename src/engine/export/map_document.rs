@@ -3,19 +3,19 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::ExportOutput;
-use super::ExportFile;
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::ExportTarget;
+use super::{ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget};
 use crate::place::map::VerifiedMap;
 
 /// The format of the document.
 pub const MAP_FORMAT: &str = "fabricgate.map/1";
 
 /// `--to map`.
-pub(super) const TARGET: ExportTarget =
-    ExportTarget { name: "map", about: "the whole verified map as one JSON document", takes: &[], write };
+pub(super) const TARGET: ExportTarget = ExportTarget {
+    name: "map",
+    about: "the whole verified map as one JSON document",
+    takes: &[],
+    write,
+};
 
 /// The map as a document (`fabricgate.map/1`).
 #[derive(Debug, Serialize, JsonSchema)]

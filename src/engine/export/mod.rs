@@ -6,19 +6,19 @@
 //! it is not known. Nothing here changes a cluster or opens a file.
 
 mod allocation;
-mod selection;
 mod cli_filter;
 mod device_taints;
 mod hami;
 mod kai;
 mod kueue;
 pub mod labels;
+mod map_document;
 mod nccl;
 mod ranks;
 mod ray;
+mod selection;
 mod slurm_topology;
 mod topograph;
-mod map_document;
 mod yaml;
 
 #[cfg(test)]
@@ -26,12 +26,9 @@ mod kubernetes_tests;
 
 pub mod documents {
     //! What is written as JSON of our own, for whoever checks its schemas.
-    pub use super::nccl::ENVIRONMENT_FORMAT;
-    pub use super::nccl::EnvironmentDocument;
-    pub use super::ranks::RANKS_FORMAT;
-    pub use super::ranks::RanksDocument;
-    pub use super::map_document::MAP_FORMAT;
-    pub use super::map_document::MapDocument;
+    pub use super::map_document::{MAP_FORMAT, MapDocument};
+    pub use super::nccl::{ENVIRONMENT_FORMAT, EnvironmentDocument};
+    pub use super::ranks::{RANKS_FORMAT, RanksDocument};
 }
 
 #[cfg(test)]

@@ -9,15 +9,9 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::ExportOutput;
-use super::ExportFile;
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::ExportTarget;
 use super::allocation::JobAllocation;
-use super::refuse;
-use crate::place::map::MapOrigin;
-use crate::place::map::VerifiedMap;
+use super::{ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse};
+use crate::place::map::{MapOrigin, VerifiedMap};
 use model::text::clean;
 use model::verdict::Outcome;
 
@@ -112,9 +106,13 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
 }
 
 /// Whether NCCL must use NVLink between nodes.
-fn multi_node_variable(map: &VerifiedMap, allocation: &JobAllocation<'_>) -> Result<NcclVariable, UnsetNcclVariable> {
+fn multi_node_variable(
+    map: &VerifiedMap,
+    allocation: &JobAllocation<'_>,
+) -> Result<NcclVariable, UnsetNcclVariable> {
     const NAME: &str = "NCCL_MNNVL_ENABLE";
-    let not = |why: &str| Err(UnsetNcclVariable { name: NAME, why: why.to_owned(), source: NCCL_DOCS });
+    let not =
+        |why: &str| Err(UnsetNcclVariable { name: NAME, why: why.to_owned(), source: NCCL_DOCS });
     let nodes = allocation.nodes().count();
     let is_sound = allocation.nodes().all(|(_, node, member)| {
         map.domain_of(node).is_some_and(|it| it.measured.contains(node)) && member.is_verified()
@@ -141,7 +139,10 @@ fn multi_node_variable(map: &VerifiedMap, allocation: &JobAllocation<'_>) -> Res
 }
 
 /// The NICs that passed on every node.
-fn hca_variable(map: &VerifiedMap, allocation: &JobAllocation<'_>) -> Result<NcclVariable, UnsetNcclVariable> {
+fn hca_variable(
+    map: &VerifiedMap,
+    allocation: &JobAllocation<'_>,
+) -> Result<NcclVariable, UnsetNcclVariable> {
     const NAME: &str = "NCCL_IB_HCA";
     let not = |why: String| Err(UnsetNcclVariable { name: NAME, why, source: NCCL_DOCS });
     if map.rails.is_empty() {
@@ -189,10 +190,14 @@ fn hca_variable(map: &VerifiedMap, allocation: &JobAllocation<'_>) -> Result<Ncc
 }
 
 /// HybridEP's ranks per NVLink domain, and whether it uses fabric handles.
-fn hybrid_ep_variables(allocation: &JobAllocation<'_>) -> [Result<NcclVariable, UnsetNcclVariable>; 2] {
+fn hybrid_ep_variables(
+    allocation: &JobAllocation<'_>,
+) -> [Result<NcclVariable, UnsetNcclVariable>; 2] {
     const RANKS: &str = "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN";
     const MNNVL: &str = "USE_MNNVL";
-    let not = |name, why: &str| Err(UnsetNcclVariable { name, why: why.to_owned(), source: HYBRID_EP_DOCS });
+    let not = |name, why: &str| {
+        Err(UnsetNcclVariable { name, why: why.to_owned(), source: HYBRID_EP_DOCS })
+    };
     if !allocation.pieces.iter().all(|piece| piece.is_measured) {
         let why = "not every node was measured against others: HybridEP finds out by trying";
         return [not(RANKS, why), not(MNNVL, why)];
@@ -247,7 +252,8 @@ fn gcd(a: usize, b: usize) -> usize {
 fn render_shell(map: &VerifiedMap, set: &[NcclVariable], unset: &[UnsetNcclVariable]) -> String {
     let mut text = map.comment_lines("#");
     for NcclVariable { name, value, why, source } in set {
-        let _ = writeln!(text, "# {}\n# {source}\nexport {name}={}", clean(why), quote_shell(value));
+        let _ =
+            writeln!(text, "# {}\n# {source}\nexport {name}={}", clean(why), quote_shell(value));
     }
     for UnsetNcclVariable { name, why, .. } in unset {
         let _ = writeln!(text, "# {name} is not set: {}", clean(why));

@@ -7,16 +7,11 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::ExportOutput;
-use super::ExportFile;
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::ExportTarget;
-use super::allocation;
 use super::allocation::JobAllocation;
-use super::refuse;
-use crate::place::map::MapOrigin;
-use crate::place::map::VerifiedMap;
+use super::{
+    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, allocation, refuse,
+};
+use crate::place::map::{MapOrigin, VerifiedMap};
 use model::id::NodeName;
 use model::text::clean;
 
@@ -124,7 +119,14 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
             for (local_rank, gpu) in (0..).zip(gpus) {
                 let uuid = member.gpus.get(&gpu).and_then(|gpu| gpu.uuid.as_deref());
                 let rank = to_u32(ranks.len());
-                ranks.push(RankPlacement { rank, node, local_rank, gpu, uuid, domain: &piece.domain });
+                ranks.push(RankPlacement {
+                    rank,
+                    node,
+                    local_rank,
+                    gpu,
+                    uuid,
+                    domain: &piece.domain,
+                });
             }
         }
         pieces.push(RankDomain {
@@ -134,7 +136,8 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
             ranks: to_u32(ranks.len()) - first_rank,
         });
     }
-    let mut warnings = layout_warnings(&pieces, to_u32(ranks.len()), allocation.gpus_per_node, tp, pp);
+    let mut warnings =
+        layout_warnings(&pieces, to_u32(ranks.len()), allocation.gpus_per_node, tp, pp);
     warnings.extend(doubtful);
     remarks.extend(warnings.iter().cloned());
     let nodes: Vec<&NodeName> = allocation.nodes().map(|(_, node, _)| node).collect();

@@ -7,26 +7,19 @@
 //! fall onto each other; so ranks begin at 1, and are counted over the whole map, also
 //! where only a part of it is asked for.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::ExportOutput;
-use super::ExportFile;
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::ExportTarget;
-use super::selection;
-use super::refuse;
-use crate::place::map::MapDomain;
-use crate::place::map::VerifiedMap;
+use super::{
+    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse, selection,
+};
+use crate::place::map::{MapDomain, VerifiedMap};
 use crate::policy::kubernetes_label;
 use model::id::NodeName;
+use model::shell_quote;
 use model::text::clean;
 use model::verdict::Outcome;
-use model::shell_quote;
 
 /// What frameworks look for.
 const DOMAIN_RESOURCE_PREFIX: &str = "nvlink_domain_";
@@ -55,7 +48,13 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
             // A node that cannot be used as claimed is no place for a piece of a job.
             Some(_) if member.outcome == Outcome::Failed => faulty.push(node.to_string()),
             Some(domain) => {
-                words.insert(format!("{DOMAIN_RESOURCE_PREFIX}{}", kubernetes_label::label_value(&domain.name)), json!(1));
+                words.insert(
+                    format!(
+                        "{DOMAIN_RESOURCE_PREFIX}{}",
+                        kubernetes_label::label_value(&domain.name)
+                    ),
+                    json!(1),
+                );
             }
             None => unmeasured.push(node.to_string()),
         }

@@ -5,12 +5,8 @@
 
 use std::collections::BTreeSet;
 
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::refuse;
-use crate::place::map::MapDomain;
-use crate::place::map::MapMember;
-use crate::place::map::VerifiedMap;
+use super::{ExportOptions, ExportRefusal, refuse};
+use crate::place::map::{MapDomain, MapMember, VerifiedMap};
 use model::hostlist;
 use model::id::NodeName;
 use model::text::clean;
@@ -33,7 +29,10 @@ pub(super) fn select_members<'m>(
 }
 
 /// Refuses nodes that the run does not have.
-pub(super) fn check_known(map: &VerifiedMap, nodes: &BTreeSet<NodeName>) -> Result<(), ExportRefusal> {
+pub(super) fn check_known(
+    map: &VerifiedMap,
+    nodes: &BTreeSet<NodeName>,
+) -> Result<(), ExportRefusal> {
     let strange: Vec<&str> =
         nodes.iter().filter(|it| !map.members.contains_key(*it)).map(NodeName::as_str).collect();
     if strange.is_empty() {
@@ -43,7 +42,10 @@ pub(super) fn check_known(map: &VerifiedMap, nodes: &BTreeSet<NodeName>) -> Resu
 }
 
 /// The domain of this name.
-pub(super) fn find_domain<'m>(map: &'m VerifiedMap, name: &str) -> Result<&'m MapDomain, ExportRefusal> {
+pub(super) fn find_domain<'m>(
+    map: &'m VerifiedMap,
+    name: &str,
+) -> Result<&'m MapDomain, ExportRefusal> {
     match map.domain(name) {
         Some(domain) => Ok(domain),
         None => refuse(format!("--domain {}: the run has {}", clean(name), list_domains(map))),

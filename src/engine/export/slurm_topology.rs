@@ -6,25 +6,17 @@
 //! checked by `act::topology` before anybody sees it; changing an existing file is
 //! its work altogether.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::DegradedPlacement;
-use super::ExportOutput;
-use super::ExportFile;
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::ExportTarget;
-use super::refuse;
-use crate::place::map::DomainBasis;
-use crate::place::map::MeasuredReach;
-use crate::place::map::VerifiedMap;
+use super::{
+    DegradedPlacement, ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse,
+};
+use crate::place::map::{DomainBasis, MeasuredReach, VerifiedMap};
 use crate::policy::topology_proposal;
-use crate::policy::topology_proposal::TopologyForm;
-use crate::policy::topology_proposal::TopologyContext;
-use crate::policy::topology_proposal::SlurmVersion;
-use crate::policy::topology_proposal::TopologyRequest;
+use crate::policy::topology_proposal::{
+    SlurmVersion, TopologyContext, TopologyForm, TopologyRequest,
+};
 use model::finding_class::join_class_names;
 use model::hostlist;
 use model::id::NodeName;
@@ -61,7 +53,9 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     let form = parse_form(options)?.unwrap_or(TopologyForm::Yaml);
     let name = options.topology.as_deref().unwrap_or(DEFAULT_TOPOLOGY_NAME);
     if form == TopologyForm::Conf && name != DEFAULT_TOPOLOGY_NAME {
-        return refuse(format!("--topology: a topology.conf has one, which Slurm calls {DEFAULT_TOPOLOGY_NAME}"));
+        return refuse(format!(
+            "--topology: a topology.conf has one, which Slurm calls {DEFAULT_TOPOLOGY_NAME}"
+        ));
     }
     let mut remarks = Vec::new();
     check_partitions(map, form, name, &mut remarks)?;
@@ -112,7 +106,8 @@ fn check_partitions(
         1 => String::new(),
         count => format!(" (and {} partitions more)", count - 1),
     };
-    let all_one = partitions.values().collect::<BTreeSet<_>>().len() == 1 && form == TopologyForm::Yaml;
+    let all_one =
+        partitions.values().collect::<BTreeSet<_>>().len() == 1 && form == TopologyForm::Yaml;
     let name_it = if all_one { format!("--topology {topology}, or ") } else { String::new() };
     refuse(format!(
         "partition {partition} names topology {topology}{more}, which a file with {own} alone lacks: \
@@ -182,7 +177,9 @@ fn build_blocks(
                 let how = match member.reach {
                     MeasuredReach::Nothing => "not measured",
                     // Its own links say nothing about whom it reaches.
-                    MeasuredReach::Inside | MeasuredReach::Across => "not measured against the others",
+                    MeasuredReach::Inside | MeasuredReach::Across => {
+                        "not measured against the others"
+                    }
                 };
                 block.comments.push(format!("{node}: as claimed, {how}"));
             }
@@ -191,7 +188,11 @@ fn build_blocks(
                 block.nodes.insert(node.clone());
                 continue;
             }
-            let what = format!("{node}: {} ({})", member.outcome, clean(&join_class_names(&member.classes)));
+            let what = format!(
+                "{node}: {} ({})",
+                member.outcome,
+                clean(&join_class_names(&member.classes))
+            );
             match degraded {
                 DegradedPlacement::Keep => {
                     block.comments.push(format!("{what}, kept: gate it by a drain"));
@@ -303,7 +304,12 @@ fn render_head(map: &VerifiedMap) -> String {
     )
 }
 
-fn render_yaml(map: &VerifiedMap, name: &str, size: &str, blocks: &BTreeMap<String, SlurmExportBlock>) -> String {
+fn render_yaml(
+    map: &VerifiedMap,
+    name: &str,
+    size: &str,
+    blocks: &BTreeMap<String, SlurmExportBlock>,
+) -> String {
     let name = block_name(name);
     let mut text = render_head(map);
     let _ = write!(
@@ -321,7 +327,11 @@ fn render_yaml(map: &VerifiedMap, name: &str, size: &str, blocks: &BTreeMap<Stri
     text
 }
 
-fn render_conf(map: &VerifiedMap, size: &str, blocks: &BTreeMap<String, SlurmExportBlock>) -> String {
+fn render_conf(
+    map: &VerifiedMap,
+    size: &str,
+    blocks: &BTreeMap<String, SlurmExportBlock>,
+) -> String {
     let mut text = render_head(map);
     for (name, block) in blocks {
         for comment in &block.comments {
@@ -347,8 +357,10 @@ fn check_written(
     let topology = (form == TopologyForm::Yaml).then(|| block_name(name));
     let wanted = TopologyRequest { topology, moves: BTreeMap::new() };
     let ground = TopologyContext { version, nodes };
-    let proposal = topology_proposal::propose_topology(text, &wanted, &ground)
-        .map_err(|error| ExportRefusal(format!("what would be written cannot be read back: {error}")))?;
+    let proposal =
+        topology_proposal::propose_topology(text, &wanted, &ground).map_err(|error| {
+            ExportRefusal(format!("what would be written cannot be read back: {error}"))
+        })?;
     if let Some(fault) = proposal.blocking_faults().first() {
         return refuse(format!("what would be written is not a topology: {}", fault.what));
     }
@@ -359,7 +371,11 @@ fn check_written(
 }
 
 /// An existing file with misplaced nodes moved, and every other letter as it is.
-fn change_existing(map: &VerifiedMap, options: &ExportOptions, text: &str) -> Result<ExportOutput, ExportRefusal> {
+fn change_existing(
+    map: &VerifiedMap,
+    options: &ExportOptions,
+    text: &str,
+) -> Result<ExportOutput, ExportRefusal> {
     if options.degraded != DegradedPlacement::Keep || options.block_size.is_some() {
         return refuse(
             "--from: an existing file keeps its nodes and sizes; only misplaced nodes move",

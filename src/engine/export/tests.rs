@@ -1,15 +1,8 @@
 //! Targets on made-up runs: what they say of what was measured, the same bytes for the
 //! same run, and no more than its own lines changed by one node.
 
-use super::DegradedPlacement;
-use super::ExportOutput;
-use super::ExportOptions;
-use super::TARGETS;
-use super::fixture;
-use super::find_target;
-use crate::place::map::DomainBasis;
-use crate::place::map::MeasuredReach;
-use crate::place::map::VerifiedMap;
+use super::{DegradedPlacement, ExportOptions, ExportOutput, TARGETS, find_target, fixture};
+use crate::place::map::{DomainBasis, MeasuredReach, VerifiedMap};
 use model::id::NodeName;
 use model::run::Run;
 use model::verdict::Outcome;
@@ -165,7 +158,8 @@ fn one_node_that_gets_worse_changes_only_lines_that_are_about_it() {
     let mut worse = healthy.clone();
     fixture::find(&mut worse, "n02", Some(1), None, "nvlink-low", Outcome::Degraded);
     for (to, most) in [("slurm-topology", 1), ("slurm-cli-filter", 2), ("topograph", 0)] {
-        let (before, after) = (text(&healthy, to, &options_for(to)), text(&worse, to, &options_for(to)));
+        let (before, after) =
+            (text(&healthy, to, &options_for(to)), text(&worse, to, &options_for(to)));
         let diff = similar::TextDiff::from_lines(&before, &after);
         let changed: Vec<String> = diff
             .iter_all_changes()
@@ -233,7 +227,8 @@ fn a_topology_keeps_sets_apart_or_leaves_out_the_degraded_as_asked() {
 #[test]
 fn an_existing_topology_keeps_every_letter_but_those_of_misplaced_nodes() {
     let file = "# ours since 2024\nBlockName=rack1  Nodes=n[01-04]  # row A\nBlockName=rack2 Nodes=n[05-08]\nBlockSizes=3\n";
-    let from = |text: &str| ExportOptions { from: Some(text.to_owned()), ..ExportOptions::default() };
+    let from =
+        |text: &str| ExportOptions { from: Some(text.to_owned()), ..ExportOptions::default() };
     let after = export(&fixture::misplaced(), "slurm-topology", &from(file));
     let after = String::from_utf8(after.files[0].bytes.clone()).expect("text");
     assert!(after.starts_with("# made by fabricgate "), "{after}");
@@ -291,8 +286,10 @@ fn a_node_of_which_nobody_knows_its_gpus_does_not_hide_one_that_has_too_few() {
 
 #[test]
 fn ranks_warn_where_a_layout_does_not_fit_the_measured_domains() {
-    let layout = |tp, pp, names: &[&str]| ExportOptions { tp: Some(tp), pp: Some(pp), ..nodes(names) };
-    let said = |options: &ExportOptions| export(&fixture::racks(), "ranks", options).remarks.join("\n");
+    let layout =
+        |tp, pp, names: &[&str]| ExportOptions { tp: Some(tp), pp: Some(pp), ..nodes(names) };
+    let said =
+        |options: &ExportOptions| export(&fixture::racks(), "ranks", options).remarks.join("\n");
     assert_eq!(said(&layout(4, 2, &["n01", "n02", "n05", "n06"])), "");
     let crossing = said(&layout(8, 1, &["n01", "n05"]));
     assert!(crossing.contains("ranks 0 to 7 reaches from another domain into rack2"), "{crossing}");
@@ -307,7 +304,8 @@ fn ranks_warn_where_a_layout_does_not_fit_the_measured_domains() {
     let asked = ExportOptions { gpus_per_node: Some(9), ..nodes(&["n01"]) };
     assert!(refusal(&fixture::racks(), "ranks", &asked).contains("a node has 4"));
     assert!(
-        refusal(&fixture::racks(), "ranks", &ExportOptions::default()).contains("--domain, one of rack1")
+        refusal(&fixture::racks(), "ranks", &ExportOptions::default())
+            .contains("--domain, one of rack1")
     );
 }
 
@@ -395,7 +393,10 @@ fn names_that_another_system_would_read_otherwise_are_escaped_or_refused() {
     run.claims.domains[0].nodes[0] = "n[1-9]".into();
     run.claims.leaves.clear();
     for to in ["slurm-topology", "topograph"] {
-        assert!(refusal(&run, to, &ExportOptions::default()).contains("no name of one node"), "{to}");
+        assert!(
+            refusal(&run, to, &ExportOptions::default()).contains("no name of one node"),
+            "{to}"
+        );
     }
 }
 
@@ -425,8 +426,9 @@ fn a_place_says_no_smallest_loss_where_one_node_has_none() {
         rules: vec![place::PlacementRule::Best],
         allow_degraded: false,
     };
-    let detectable =
-        |run: &Run| place::choose_placement(&fixture::map(run), &asked).expect("two of four").detectable;
+    let detectable = |run: &Run| {
+        place::choose_placement(&fixture::map(run), &asked).expect("two of four").detectable
+    };
     let mut run = fixture::racks();
     assert_eq!(detectable(&run), Some(0.02));
     run.verdicts.nodes[1].detectable = None;
@@ -478,8 +480,11 @@ fn block_sizes_of_several_levels_are_written_as_they_were_read() {
     let run = fixture::racks();
     let written = |sizes: &[usize], form: &str, size: Option<u32>| {
         let map = VerifiedMap { block_sizes: sizes.to_vec(), ..fixture::map(&run) };
-        let options =
-            ExportOptions { form: Some(form.to_owned()), block_size: size, ..ExportOptions::default() };
+        let options = ExportOptions {
+            form: Some(form.to_owned()),
+            block_size: size,
+            ..ExportOptions::default()
+        };
         let export = (find_target("slurm-topology").expect("a target").write)(&map, &options);
         let export = export.expect("written");
         (String::from_utf8(export.files[0].bytes.clone()).expect("text"), export.remarks)

@@ -5,23 +5,21 @@
 //! declared without a domain: topograph takes what it is given for discovered. Leaves
 //! are claimed; a sweep does not find switches.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use super::ExportOutput;
-use super::ExportFile;
-use super::ExportOptions;
-use super::ExportRefusal;
-use super::ExportTarget;
-use super::refuse;
+use super::{ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse};
 use crate::place::map::VerifiedMap;
 use model::id::NodeName;
 use model::text::clean;
 
 /// `--to topograph`.
-pub(super) const TARGET: ExportTarget =
-    ExportTarget { name: "topograph", about: "a model file of NVIDIA's topograph", takes: &[], write };
+pub(super) const TARGET: ExportTarget = ExportTarget {
+    name: "topograph",
+    about: "a model file of NVIDIA's topograph",
+    takes: &[],
+    write,
+};
 
 /// The annotation that its test and simulated providers read a domain from.
 const DOMAIN: &str = "accelerator.topology.test/domain";

@@ -5,38 +5,28 @@
 //! so; where it cannot, a contradiction leaves the run unknown. Nothing here
 //! says anything against a node: this runs when all nodes have their verdict.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::domain_recordings::DomainRecordings;
 use super::class_traits::traits_of;
+use super::component_state::is_unknown_value;
+use super::domain_recordings::DomainRecordings;
 use super::fabric::FabricJudgement;
-use super::finding::new_finding;
-use super::finding::domain_locus;
 use super::fabric_group::FabricGroup;
+use super::finding::{domain_locus, new_finding};
 use super::finding_set::FindingSet;
 use super::membership;
-use super::component_state::is_unknown_value;
 use crate::thresholds::Platform;
 use model::claims::Claims;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
+use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::disagreement_class::DisagreementClass;
 use model::finding_class::FindingClass;
+use model::finding_rule::{FindingRule, RuleKind};
 use model::gpu_facts::is_null_cluster_uuid;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::finding_rule::FindingRule;
-use model::finding_rule::RuleKind;
-use model::source_report::ClaimBasis;
-use model::source_report::JobAssumption;
-use model::source_report::FabricReport;
-use model::unknown_subject::UnknownSubject;
+use model::id::{DomainName, NodeName};
+use model::source_report::{ClaimBasis, FabricReport, JobAssumption};
 use model::unit::Unit;
-use model::verdict::Evidence;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::unknown_subject::UnknownSubject;
+use model::verdict::{Evidence, Finding, LocusKind, Outcome};
 
 /// What of a measurement tells who is right in a disagreement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,8 +124,11 @@ pub(super) fn judge(
     if claims.disagreements.is_empty() && claims.beliefs.is_empty() && claims.nodes.is_empty() {
         return;
     }
-    let measured: Vec<Option<MeasuredParts>> =
-        domains.iter().zip(judged).map(|(domain, islands)| find_measured_parts(domain, islands)).collect();
+    let measured: Vec<Option<MeasuredParts>> = domains
+        .iter()
+        .zip(judged)
+        .map(|(domain, islands)| find_measured_parts(domain, islands))
+        .collect();
     for (domain, measured) in domains.iter().zip(&measured) {
         if let Some(measured) = measured {
             judge_labels(domain, measured, claims, ledger);
@@ -181,7 +174,10 @@ impl<'d> DomainMembers<'d> {
     }
 }
 
-fn find_measured_parts(domain: &DomainRecordings<'_>, islands: &[(FabricGroup<'_>, FabricJudgement)]) -> Option<MeasuredParts> {
+fn find_measured_parts(
+    domain: &DomainRecordings<'_>,
+    islands: &[(FabricGroup<'_>, FabricJudgement)],
+) -> Option<MeasuredParts> {
     let island = islands.iter().map(|(island, _)| island).find(|island| island.node.is_none())?;
     let parts = membership::connected_nodes(island);
     let file = domain.across_nodes.first().map(|recording| recording.file.clone())?;
@@ -192,11 +188,13 @@ fn find_measured_parts(domain: &DomainRecordings<'_>, islands: &[(FabricGroup<'_
 /// against the measurement by `asserted`.
 fn find_label<'c>(claims: &'c Claims, node: &NodeName) -> Option<(String, &'c FabricReport)> {
     let words = claims.nodes.get(node)?.fabric.iter();
-    words.filter(|f| !matches!(f.basis, Some(ClaimBasis::Reported | ClaimBasis::Measured))).find_map(|f| {
-        let uuid = f.cluster_uuid.as_deref().filter(|uuid| !is_unknown_value(Some(uuid)))?;
-        let id = f.clique_id.as_deref().filter(|id| !is_unknown_value(Some(id)))?;
-        (!is_null_cluster_uuid(uuid)).then(|| (format!("{uuid}.{id}"), f))
-    })
+    words
+        .filter(|f| !matches!(f.basis, Some(ClaimBasis::Reported | ClaimBasis::Measured)))
+        .find_map(|f| {
+            let uuid = f.cluster_uuid.as_deref().filter(|uuid| !is_unknown_value(Some(uuid)))?;
+            let id = f.clique_id.as_deref().filter(|id| !is_unknown_value(Some(id)))?;
+            (!is_null_cluster_uuid(uuid)).then(|| (format!("{uuid}.{id}"), f))
+        })
 }
 
 /// How a label came to be, as people say it.
@@ -217,7 +215,12 @@ fn list_nodes(nodes: &[&NodeName]) -> String {
 }
 
 /// The labels of a domain against its measured parts.
-fn judge_labels(domain: &DomainRecordings<'_>, measured: &MeasuredParts, claims: &Claims, ledger: &mut FindingSet) {
+fn judge_labels(
+    domain: &DomainRecordings<'_>,
+    measured: &MeasuredParts,
+    claims: &Claims,
+    ledger: &mut FindingSet,
+) {
     /// The rule behind both.
     const RULE: FindingRule = FindingRule::fixed(
         RuleKind::Clique,
@@ -226,7 +229,9 @@ fn judge_labels(domain: &DomainRecordings<'_>, measured: &MeasuredParts, claims:
     let mut labelled: BTreeMap<String, Vec<&NodeName>> = BTreeMap::new();
     let mut first: Option<&FabricReport> = None;
     for node in &domain.nodes {
-        if let (Some((clique, said)), Some(_)) = (find_label(claims, node), measured.find_part(node)) {
+        if let (Some((clique, said)), Some(_)) =
+            (find_label(claims, node), measured.find_part(node))
+        {
             first.get_or_insert(said);
             labelled.entry(clique).or_default().push(node);
         }
@@ -417,7 +422,12 @@ fn judge_disagreement(
         }
         DisagreementSeverity::Contradiction => {
             let is_member = |node: &NodeName| members.nodes.contains(&(node, at));
-            match settle_disagreement(told, &domains[at], (measured[at].as_ref(), is_member), ledger) {
+            match settle_disagreement(
+                told,
+                &domains[at],
+                (measured[at].as_ref(), is_member),
+                ledger,
+            ) {
                 Some(by) => ledger
                     .notes
                     .push(format!("claims ({}): {}; settled: {by}", told.class, told.summary)),
@@ -443,7 +453,8 @@ fn settle_disagreement(
         };
         // Of two domains one is the finding's own, and the other its peer.
         let peer = NodeName::from(domain.name.as_str());
-        let mut named = ledger.findings_of_domain(&domain.name).chain(ledger.findings_of_node(&peer));
+        let mut named =
+            ledger.findings_of_domain(&domain.name).chain(ledger.findings_of_node(&peer));
         return named.find(here).map(|f| f.summary.clone());
     }
     if by == DisagreementEvidence::BeliefMeasured {

@@ -51,21 +51,31 @@ const DEFAULT_TRAITS: ClassTraits = ClassTraits {
 pub(super) fn traits_of(class: &FindingClass) -> ClassTraits {
     let again = |path| ClassTraits { confirmed_over: Some(path), ..DEFAULT_TRAITS };
     match class {
-        FindingClass::NvlinkLow => {
-            ClassTraits { is_from_matrix: true, has_driver_telemetry: true, ..again(ConfirmScope::Fabric) }
-        }
+        FindingClass::NvlinkLow => ClassTraits {
+            is_from_matrix: true,
+            has_driver_telemetry: true,
+            ..again(ConfirmScope::Fabric)
+        },
         FindingClass::P2pLow | FindingClass::PcieP2pLow => {
             ClassTraits { has_driver_telemetry: true, ..again(ConfirmScope::Fabric) }
         }
-        FindingClass::NvlinkAbsent => ClassTraits { is_from_matrix: true, ..again(ConfirmScope::Fabric) },
+        FindingClass::NvlinkAbsent => {
+            ClassTraits { is_from_matrix: true, ..again(ConfirmScope::Fabric) }
+        }
         FindingClass::WrongDomain | FindingClass::MultiNodeNvlinkOff => {
             ClassTraits { is_from_matrix: true, is_membership: true, ..again(ConfirmScope::Domain) }
         }
         FindingClass::ToolError => ClassTraits { has_rate: false, ..again(ConfirmScope::Domain) },
         FindingClass::NicLow | FindingClass::PathLow => again(ConfirmScope::Network),
-        FindingClass::NicUnreachable => ClassTraits { has_rate: false, ..again(ConfirmScope::Network) },
-        FindingClass::DataCorruption => ClassTraits { has_rate: false, ..again(ConfirmScope::Data) },
-        FindingClass::SplitDomain => ClassTraits { is_from_matrix: true, is_membership: true, ..DEFAULT_TRAITS },
+        FindingClass::NicUnreachable => {
+            ClassTraits { has_rate: false, ..again(ConfirmScope::Network) }
+        }
+        FindingClass::DataCorruption => {
+            ClassTraits { has_rate: false, ..again(ConfirmScope::Data) }
+        }
+        FindingClass::SplitDomain => {
+            ClassTraits { is_from_matrix: true, is_membership: true, ..DEFAULT_TRAITS }
+        }
         FindingClass::PlaneLow | FindingClass::DomainLow | FindingClass::FabricNotConfigured => {
             ClassTraits { is_from_matrix: true, ..DEFAULT_TRAITS }
         }

@@ -5,38 +5,27 @@
 //! hold nodes that do not reach each other, or hide that two claimed domains
 //! are one. What is slow is judged elsewhere; here only who belongs together.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::domain_recordings::DomainRecordings;
 use super::class_traits::traits_of;
-use super::fabric::FabricJudgement;
-use super::finding::new_finding;
-use super::finding::domain_locus;
-use super::finding::node_locus;
-use super::finding::format_rate;
-use super::fabric_group;
-use super::fabric_group::FabricGroup;
-use super::finding_set::FindingSet;
-use super::membership;
-use super::host_index::HostIndex;
 use super::component_state::is_unknown_value;
-use crate::thresholds::MeasurementConditions;
-use crate::thresholds::Platform;
-use model::tool_facts::GpuFabric;
+use super::domain_recordings::DomainRecordings;
+use super::fabric::FabricJudgement;
+use super::fabric_group::FabricGroup;
+use super::finding::{domain_locus, format_rate, new_finding, node_locus};
+use super::finding_set::FindingSet;
+use super::host_index::HostIndex;
+use super::{fabric_group, membership};
+use crate::thresholds::{MeasurementConditions, Platform};
 use model::finding_class::FindingClass;
+use model::finding_rule::{FindingRule, RuleKind};
 use model::gpu_facts::is_null_cluster_uuid;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::finding_rule::FindingRule;
-use model::finding_rule::RuleKind;
+use model::id::{DomainName, NodeName};
 use model::stats;
-use model::unknown_subject::UnknownSubject;
+use model::tool_facts::GpuFabric;
 use model::unit::Unit;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::unknown_subject::UnknownSubject;
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// The rule behind all that is said of one clique.
 const RULE: FindingRule = FindingRule::fixed(
@@ -49,7 +38,8 @@ type CliqueMembers<'d> = BTreeMap<String, Vec<(&'d NodeName, &'d str)>>;
 
 /// Rates between two claimed domains: share of the expectation, rate, and the
 /// expectation, with the file.
-type CrossDomainRates<'d> = BTreeMap<(&'d DomainName, &'d DomainName), Vec<(f64, f64, f64, &'d str)>>;
+type CrossDomainRates<'d> =
+    BTreeMap<(&'d DomainName, &'d DomainName), Vec<(f64, f64, f64, &'d str)>>;
 
 /// Holds what is asserted against what was measured.
 pub(super) fn judge(
@@ -57,7 +47,8 @@ pub(super) fn judge(
     judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>],
     ledger: &mut FindingSet,
 ) {
-    let shown: Vec<CliqueMembers<'_>> = domains.iter().map(|domain| collect_cliques(domain, ledger)).collect();
+    let shown: Vec<CliqueMembers<'_>> =
+        domains.iter().map(|domain| collect_cliques(domain, ledger)).collect();
     for ((domain, islands), shown) in domains.iter().zip(judged).zip(&shown) {
         let island = islands.iter().map(|(island, _)| island).find(|i| i.node.is_none());
         let parts = island.map(membership::connected_nodes).unwrap_or_default();
@@ -67,7 +58,10 @@ pub(super) fn judge(
 }
 
 /// The cliques of a rack-scale domain, by what they are.
-fn collect_cliques<'d>(domain: &'d DomainRecordings<'_>, ledger: &mut FindingSet) -> CliqueMembers<'d> {
+fn collect_cliques<'d>(
+    domain: &'d DomainRecordings<'_>,
+    ledger: &mut FindingSet,
+) -> CliqueMembers<'d> {
     let mut nodes = CliqueMembers::new();
     if !domain.platform.is_some_and(Platform::spans_nodes) {
         return nodes;
@@ -92,7 +86,11 @@ fn collect_cliques<'d>(domain: &'d DomainRecordings<'_>, ledger: &mut FindingSet
                         node_locus(&domain.name, node),
                         rule,
                     );
-                    ledger.add(found.with_summary(said.clone()).with_evidence(&recording.file, None, said));
+                    ledger.add(found.with_summary(said.clone()).with_evidence(
+                        &recording.file,
+                        None,
+                        said,
+                    ));
                 }
             }
         }
@@ -102,7 +100,8 @@ fn collect_cliques<'d>(domain: &'d DomainRecordings<'_>, ledger: &mut FindingSet
 
 fn clique_id(fabric: &GpuFabric) -> Option<String> {
     let (uuid, id) = (fabric.cluster_uuid.as_deref()?, fabric.clique_id.as_deref()?);
-    let usable = !is_unknown_value(Some(uuid)) && !is_unknown_value(Some(id)) && !is_null_cluster_uuid(uuid);
+    let usable =
+        !is_unknown_value(Some(uuid)) && !is_unknown_value(Some(id)) && !is_null_cluster_uuid(uuid);
     usable.then(|| format!("{uuid}.{id}"))
 }
 
@@ -143,7 +142,11 @@ fn judge_domain(
         let found = new_finding(Outcome::Failed, class, locus, RULE).with_summary(said);
         ledger.add(shown.iter().fold(found, |found, (clique, members)| {
             let (node, file) = members[0];
-            found.with_evidence(file, None, format!("{} outputs show {clique}, as {node}", members.len()))
+            found.with_evidence(
+                file,
+                None,
+                format!("{} outputs show {clique}, as {node}", members.len()),
+            )
         }));
         return;
     };
@@ -195,7 +198,11 @@ fn report_split_clique(
 }
 
 /// Claimed domains against each other.
-fn judge_across_domains(domains: &[DomainRecordings<'_>], shown: &[CliqueMembers<'_>], ledger: &mut FindingSet) {
+fn judge_across_domains(
+    domains: &[DomainRecordings<'_>],
+    shown: &[CliqueMembers<'_>],
+    ledger: &mut FindingSet,
+) {
     let rates = collect_cross_domain_rates(domains, ledger);
     let cliques: Vec<Option<&str>> = shown.iter().map(find_main_clique).collect();
     for (first, second) in select_domain_pairs(domains, &cliques, &rates) {
@@ -250,8 +257,13 @@ fn select_domain_pairs(
 
 /// Two claimed domains that show one clique, and nothing was read between them.
 /// A site may claim several blocks inside one fabric on purpose.
-fn unmeasured_pair_finding(a: &DomainRecordings<'_>, b: &DomainRecordings<'_>, clique: &str) -> Finding {
-    let locus = Locus { peer: Some(b.name.to_string()), ..domain_locus(LocusKind::Domain, &a.name) };
+fn unmeasured_pair_finding(
+    a: &DomainRecordings<'_>,
+    b: &DomainRecordings<'_>,
+    clique: &str,
+) -> Finding {
+    let locus =
+        Locus { peer: Some(b.name.to_string()), ..domain_locus(LocusKind::Domain, &a.name) };
     let (a, b) = (&a.name, &b.name);
     let said = format!(
         "{a} and {b} are claimed apart and both show clique {clique}, and nothing was measured between them: one \
@@ -271,7 +283,8 @@ fn domain_pair_finding(
     clique: Option<&str>,
     read: &[(f64, f64, f64, &str)],
 ) -> Option<Finding> {
-    let locus = Locus { peer: Some(b.name.to_string()), ..domain_locus(LocusKind::Domain, &a.name) };
+    let locus =
+        Locus { peer: Some(b.name.to_string()), ..domain_locus(LocusKind::Domain, &a.name) };
     let (a, b) = (&a.name, &b.name);
     let mut shares: Vec<f64> = read.iter().map(|r| r.0).collect();
     let middle = stats::median(&mut shares)?;
@@ -307,8 +320,9 @@ fn domain_pair_finding(
             (
                 Outcome::Failed,
                 FindingClass::MergedCliques,
-                RuleKind::Clique
-                    .with_terms("nodes of one ClusterUUID and CliqueId reach each other at NVLink speed"),
+                RuleKind::Clique.with_terms(
+                    "nodes of one ClusterUUID and CliqueId reach each other at NVLink speed",
+                ),
                 said,
             )
         }
@@ -328,7 +342,10 @@ fn domain_pair_finding(
 
 /// Rates between nodes of different claimed domains. A run that measured only
 /// those is accounted for here.
-fn collect_cross_domain_rates<'d>(domains: &'d [DomainRecordings<'_>], ledger: &mut FindingSet) -> CrossDomainRates<'d> {
+fn collect_cross_domain_rates<'d>(
+    domains: &'d [DomainRecordings<'_>],
+    ledger: &mut FindingSet,
+) -> CrossDomainRates<'d> {
     let mut rates = CrossDomainRates::new();
     let mut homes: HostIndex<usize> = HostIndex::default();
     for (at, domain) in domains.iter().enumerate() {

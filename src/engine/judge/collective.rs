@@ -6,40 +6,28 @@
 //! transport; where none fits, nothing is said about the level, and where two
 //! do that tell a different story, the level is not known to be right.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::domain_recordings::DomainRecordings;
 use super::class_traits::traits_of;
+use super::collective_peers::{CollectivePeers, SlowCollectiveRun};
+use super::domain_recordings::DomainRecordings;
 use super::fabric::FabricJudgement;
-use super::finding::new_finding;
-use super::finding::domain_locus;
-use super::finding::node_locus;
 use super::fabric_group::FabricGroup;
+use super::finding::{domain_locus, new_finding, node_locus};
 use super::finding_set::FindingSet;
 use super::node_verdicts;
-use super::collective_peers::CollectivePeers;
-use super::collective_peers::SlowCollectiveRun;
-use crate::thresholds::CollectiveConditions;
-use crate::thresholds::CollectiveExpectation;
-use crate::thresholds::NicPorts;
-use crate::thresholds::ForcedPath;
+use crate::thresholds::{CollectiveConditions, CollectiveExpectation, ForcedPath, NicPorts};
 use model::finding_class::FindingClass;
-use model::id::NodeName;
-use model::measurement::Measurement;
-use model::measurement::MeasurementSeries;
-use model::parse_output::Tool;
-use model::tool_recording::ToolRecording;
 use model::finding_rule::RuleKind;
+use model::id::NodeName;
+use model::measurement::{Measurement, MeasurementSeries};
+use model::parse_output::Tool;
 use model::stats;
-use model::unknown_subject::UnknownSubject;
 use model::text::format_percent;
+use model::tool_recording::ToolRecording;
 use model::unit::Unit;
-use model::verdict::Direction;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::unknown_subject::UnknownSubject;
+use model::verdict::{Direction, Finding, Locus, LocusKind, Outcome};
 
 /// A collective repeats within some percent; closer than this is no fault.
 const MIN_EFFECT: f64 = 0.05;
@@ -63,7 +51,8 @@ pub(super) struct CollectiveRunKey<'a> {
 }
 
 /// What runs reached, and in which output.
-pub(super) type CollectiveReadings<'a> = BTreeMap<CollectiveRunKey<'a>, Vec<(f64, &'a ToolRecording)>>;
+pub(super) type CollectiveReadings<'a> =
+    BTreeMap<CollectiveRunKey<'a>, Vec<(f64, &'a ToolRecording)>>;
 
 /// What one collective of an output reached.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -125,11 +114,14 @@ pub(super) fn judge<'a>(
 
 /// The collectives of a domain, readings of the same run together.
 pub(super) fn group_readings<'d>(domain: &'d DomainRecordings<'_>) -> CollectiveReadings<'d> {
-    let own = domain.per_node.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
+    let own =
+        domain.per_node.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
     let across = domain.across_nodes.iter().map(|r| (None, *r));
     let mut runs: BTreeMap<CollectiveRunKey<'_>, Vec<(f64, &ToolRecording)>> = BTreeMap::new();
     for (node, recording) in own.chain(across) {
-        for CollectiveResult { testcase, ranks, bytes, path, busbw, .. } in collect_results(recording) {
+        for CollectiveResult { testcase, ranks, bytes, path, busbw, .. } in
+            collect_results(recording)
+        {
             let members = find_participants(domain, node, recording);
             let key = CollectiveRunKey { node, members, testcase, ranks, bytes, path };
             runs.entry(key).or_default().push((busbw, recording));
@@ -174,7 +166,11 @@ pub(super) fn rank_count(recording: &ToolRecording) -> Option<u32> {
 }
 
 /// The nodes that took part.
-fn find_participants(domain: &DomainRecordings<'_>, node: Option<&NodeName>, recording: &ToolRecording) -> Vec<NodeName> {
+fn find_participants(
+    domain: &DomainRecordings<'_>,
+    node: Option<&NodeName>,
+    recording: &ToolRecording,
+) -> Vec<NodeName> {
     if let Some(node) = node {
         return vec![node.clone()];
     }
@@ -222,12 +218,15 @@ fn judge_runs<'a>(
         false => algorithms.iter().any(|name| name.starts_with("NVLS")),
     };
     let run = BestCollectiveRun { domain, islands, key, what: &what, busbw, recording, readings };
-    let reached = CollectiveResult { testcase, ranks, bytes, path, busbw, unit: Unit::GigabytesPerSecond };
+    let reached =
+        CollectiveResult { testcase, ranks, bytes, path, busbw, unit: Unit::GigabytesPerSecond };
     // A run over one rail is one over other NICs than those of the node.
     let nics = domain.nics.filter(|_| readings.iter().all(|(_, r)| r.rail.is_none()));
     let conditions = build_conditions(&reached, algorithms.clone(), nics);
     let expected = match domain.platform {
-        Some(platform) => platform.collective_expectations(&conditions).map_err(|why| why.to_string()),
+        Some(platform) => {
+            platform.collective_expectations(&conditions).map_err(|why| why.to_string())
+        }
         None => Err("the platform is not known".to_owned()),
     };
     let (expectations, why) = match expected {
@@ -235,7 +234,8 @@ fn judge_runs<'a>(
         Err(why) => (Vec::new(), why),
     };
     if over_nics && !expectations.iter().any(|e| busbw < e.busbw * FALLBACK_SHARE) {
-        let how = format!("multi-node NVLink was off and NICs carried it{}", explain_mnnvl_off(readings));
+        let how =
+            format!("multi-node NVLink was off and NICs carried it{}", explain_mnnvl_off(readings));
         ledger.add(run.fallback_finding(FindingClass::MnnvlOff, &how));
     }
     let slowest = expectations.iter().min_by(|a, b| a.busbw.total_cmp(&b.busbw));
@@ -258,7 +258,9 @@ fn judge_runs<'a>(
     let under_floor = expected.floor.is_some_and(|f| busbw < f);
     if 1.0 - allowed <= ratio && !under_floor {
         match is_nvls_off {
-            true => ledger.add(run.fallback_finding(FindingClass::NvlsOff, &explain_nvls_off(readings))),
+            true => {
+                ledger.add(run.fallback_finding(FindingClass::NvlsOff, &explain_nvls_off(readings)))
+            }
             false => run.accept_as_fast(expected, &expectations, ledger),
         }
         return;
@@ -273,12 +275,23 @@ fn judge_runs<'a>(
             expected.busbw,
             expected.algorithm
         );
-        ledger.add(found.with_numbers(busbw, expected.busbw, Unit::GigabytesPerSecond).with_summary(low));
+        ledger.add(
+            found.with_numbers(busbw, expected.busbw, Unit::GigabytesPerSecond).with_summary(low),
+        );
         return;
     }
-    let slow =
-        SlowCollectiveRun { what: &what, busbw, expected: expected.busbw, allowed, file: &recording.file };
-    if FALLBACK_SHARE <= ratio && !under_floor && !over_nics && peers.excuse(domain, key, slow, ledger) {
+    let slow = SlowCollectiveRun {
+        what: &what,
+        busbw,
+        expected: expected.busbw,
+        allowed,
+        file: &recording.file,
+    };
+    if FALLBACK_SHARE <= ratio
+        && !under_floor
+        && !over_nics
+        && peers.excuse(domain, key, slow, ledger)
+    {
         return;
     }
     let matrix_is_low = ledger.findings_of_domain(&domain.name).any(is_from_matrix);
@@ -323,7 +336,8 @@ impl BestCollectiveRun<'_> {
             "a collective must run over what the platform has (NCCL INFO: MNNVL across nodes, NVLS \
                     where the switches reduce)",
         );
-        let mut found = new_finding(Outcome::Degraded, class, self.locus(), rule).with_summary(said);
+        let mut found =
+            new_finding(Outcome::Degraded, class, self.locus(), rule).with_summary(said);
         (found.measured, found.unit) = (Some(self.busbw), Some(Unit::GigabytesPerSecond));
         let detail = format!("NCCL names {names}");
         found.with_evidence(&self.recording.file, Some(self.key.testcase), detail)
@@ -388,8 +402,9 @@ impl BestCollectiveRun<'_> {
         let line = ratio * (1.0 - allowed - MIN_EFFECT);
         let here = ledger.findings_of_domain(&domain.name).filter(|f| is_from_matrix(f));
         let low = here.filter(|f| self.share_on_used_paths(f).is_some_and(|share| share < line));
-        let worst =
-            low.min_by(|a, b| a.deciding_share().unwrap_or(0.0).total_cmp(&b.deciding_share().unwrap_or(0.0)));
+        let worst = low.min_by(|a, b| {
+            a.deciding_share().unwrap_or(0.0).total_cmp(&b.deciding_share().unwrap_or(0.0))
+        });
         let Some(worst) = worst else { return };
         let said = format!(
             "{what} is as fast as it must be ({} of the expectation), and copies show {} ({}, {}): one of the two \
@@ -407,14 +422,18 @@ impl BestCollectiveRun<'_> {
         ));
         // A locus names one node or all: other members than that node are in doubt.
         let node = worst.locus.node.clone().filter(|_| key.members.len() < domain.nodes.len());
-        let locus = Locus { node: node.clone(), ..domain_locus(LocusKind::Instrument, &domain.name) };
+        let locus =
+            Locus { node: node.clone(), ..domain_locus(LocusKind::Instrument, &domain.name) };
         let detail = format!("{what}: {}", format_percent(ratio));
-        let mut found = new_finding(Outcome::Unknown, FindingClass::MatrixContradicted, locus, &rule)
-            .with_summary(said.clone())
-            .with_evidence(&recording.file, Some(key.testcase), detail);
+        let mut found =
+            new_finding(Outcome::Unknown, FindingClass::MatrixContradicted, locus, &rule)
+                .with_summary(said.clone())
+                .with_evidence(&recording.file, Some(key.testcase), detail);
         found.evidence.extend(worst.evidence.first().cloned());
         if node.is_some() {
-            key.members.iter().for_each(|member| ledger.add_doubt(member, node_verdicts::no_pass_reason(&said)));
+            key.members
+                .iter()
+                .for_each(|member| ledger.add_doubt(member, node_verdicts::no_pass_reason(&said)));
         }
         ledger.add(found);
     }
@@ -434,8 +453,9 @@ impl BestCollectiveRun<'_> {
         if finding.locus.kind == LocusKind::Pair || !members.contains(node) {
             return None;
         }
-        let holds =
-            |(island, _): &&(FabricGroup<'_>, FabricJudgement)| island.gpus.iter().any(|g| g.node == *node);
+        let holds = |(island, _): &&(FabricGroup<'_>, FabricJudgement)| {
+            island.gpus.iter().any(|g| g.node == *node)
+        };
         // Inside a node that is an island, a run takes all paths there are.
         let Some((island, fabric)) =
             self.islands.iter().find(holds).filter(|(island, _)| island.node.is_none())

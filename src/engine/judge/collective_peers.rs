@@ -6,21 +6,17 @@
 
 use std::collections::BTreeMap;
 
+use super::collective::{CollectiveReadings, CollectiveRunKey};
 use super::domain_recordings::DomainRecordings;
-use super::collective::CollectiveRunKey;
-use super::collective::CollectiveReadings;
 use super::finding::new_finding;
 use super::finding_set::FindingSet;
 use model::finding_class::FindingClass;
-use model::id::NodeName;
 use model::finding_rule::RuleKind;
+use model::id::NodeName;
 use model::stats;
 use model::text::format_percent;
 use model::unit::Unit;
-use model::verdict::Evidence;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Evidence, Locus, LocusKind, Outcome};
 
 /// Fewer nodes than this show no level of their own.
 const SMALLEST_FLEET: usize = 4;
@@ -59,7 +55,10 @@ pub(super) struct SlowCollectiveRun<'r> {
 
 impl<'a> CollectivePeers<'a> {
     /// The middle of what the nodes of these domains reached in these runs of theirs.
-    pub(super) fn from_runs(domains: &[DomainRecordings<'a>], runs: &[CollectiveReadings<'a>]) -> Self {
+    pub(super) fn from_runs(
+        domains: &[DomainRecordings<'a>],
+        runs: &[CollectiveReadings<'a>],
+    ) -> Self {
         let mut all: BTreeMap<PeerRunKey<'a>, Vec<f64>> = BTreeMap::new();
         for (domain, runs) in domains.iter().zip(runs) {
             for (key, readings) in runs {
@@ -103,7 +102,13 @@ impl<'a> CollectivePeers<'a> {
         true
     }
 
-    fn record_low(&mut self, same: PeerRunKey<'a>, node: &NodeName, slow: SlowCollectiveRun<'_>, median: f64) {
+    fn record_low(
+        &mut self,
+        same: PeerRunKey<'a>,
+        node: &NodeName,
+        slow: SlowCollectiveRun<'_>,
+        median: f64,
+    ) {
         const MOST_FILES: usize = 6;
         let low = self.low.entry(same).or_insert_with(|| LowCollective {
             what: slow.what.to_owned(),
@@ -139,8 +144,8 @@ impl<'a> CollectivePeers<'a> {
                 peer: Some(format!("{platform}, {what}")),
                 ..Locus::new(LocusKind::Instrument)
             };
-            let found =
-                new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, rule).with_summary(said);
+            let found = new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, rule)
+                .with_summary(said);
             let mut found = found.with_numbers(median, expected, Unit::GigabytesPerSecond);
             found.evidence = evidence;
             ledger.add(found);
@@ -149,7 +154,10 @@ impl<'a> CollectivePeers<'a> {
 }
 
 /// Which run this is on any node; `None` of one across nodes.
-fn peer_run_key<'a>(domain: &DomainRecordings<'a>, key: &CollectiveRunKey<'a>) -> Option<PeerRunKey<'a>> {
+fn peer_run_key<'a>(
+    domain: &DomainRecordings<'a>,
+    key: &CollectiveRunKey<'a>,
+) -> Option<PeerRunKey<'a>> {
     key.node?;
     Some((&domain.platform?.name, key.testcase, key.ranks, key.bytes, key.path))
 }

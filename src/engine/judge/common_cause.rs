@@ -3,28 +3,20 @@
 //!
 //! Works on findings about levels; it measures nothing and blames nobody.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::domain_recordings::DomainRecordings;
-use super::fabric;
 use super::fabric::FabricJudgement;
-use super::finding::new_finding;
 use super::fabric_group::FabricGroup;
+use super::finding::new_finding;
 use super::finding_set::FindingSet;
-use super::level;
-use super::node_verdicts;
-use super::peel;
+use super::{fabric, level, node_verdicts, peel};
 use model::finding_class::FindingClass;
-use model::id::DomainName;
-use model::id::NodeName;
 use model::finding_rule::RuleKind;
+use model::id::{DomainName, NodeName};
 use model::stats;
 use model::text::format_percent;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// This share of all islands of a platform, low alike, is no coincidence.
 const NEARLY_ALL: f64 = 0.75;
@@ -67,9 +59,10 @@ pub(super) fn judge(
         }
         let typical = &low[0].1;
         let what = if low[0].0.node.is_some() { "nodes" } else { "domains" };
-        let links = fabric::missing_links_of_group(low[0].0, middle).map_or(String::new(), |links| {
-            format!(" ({links} missing in every one of them would do the same)")
-        });
+        let links = fabric::missing_links_of_group(low[0].0, middle)
+            .map_or(String::new(), |links| {
+                format!(" ({links} missing in every one of them would do the same)")
+            });
         let said = format!(
             "{} of {} {what} of {platform} are low alike, by {}{links}: one cause above them, not as many faults. \
              Clocks, a power limit, a driver, a wrong expectation, or the measurement: the same test with another \
@@ -84,7 +77,8 @@ pub(super) fn judge(
             format_percent(SAME_SHARE)
         ));
         let locus = Locus { peer: Some(platform.to_owned()), ..Locus::new(LocusKind::Instrument) };
-        let found = new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule).with_summary(said);
+        let found = new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)
+            .with_summary(said);
         let mut found = found.with_numbers_of(typical);
         match found.ratio_to_peers {
             Some(_) => found.ratio_to_peers = Some(middle),

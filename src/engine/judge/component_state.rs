@@ -7,27 +7,17 @@
 use std::collections::BTreeSet;
 
 use super::domain_recordings::DomainRecordings;
-use super::finding::new_finding;
-use super::finding::domain_locus;
-use super::finding::gpu_locus;
-use super::finding::node_locus;
+use super::finding::{domain_locus, gpu_locus, new_finding, node_locus};
 use super::finding_set::FindingSet;
 use super::nvlink_matrix;
 use crate::thresholds::NvlinkSpec;
-use model::tool_facts::DcgmDiagnostic;
-use model::tool_facts::GpuFabric;
-use model::tool_facts::GpuLinks;
-use model::tool_facts::ImexStatus;
-use model::tool_facts::ImexNode;
 use model::finding_class::FindingClass;
-use model::id::GpuId;
-use model::id::NodeName;
-use model::tool_recording::ToolRecording;
 use model::finding_rule::RuleKind;
+use model::id::{GpuId, NodeName};
+use model::tool_facts::{DcgmDiagnostic, GpuFabric, GpuLinks, ImexNode, ImexStatus};
+use model::tool_recording::ToolRecording;
 use model::unit::Unit;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, LocusKind, Outcome};
 
 /// A printed line rate within this share of the nominal one is the same rate.
 const SAME_RATE: f64 = 0.98;
@@ -80,10 +70,14 @@ fn judge_nvlinks(
     let (has, must) =
         (f64::from(u32::try_from(most).unwrap_or(u32::MAX)), f64::from(expected.links));
     if links.all_inactive || most == 0 {
-        let rule =
-            RuleKind::Links.with_terms("a GPU without any active NVLink is not attached to the fabric");
-        let found =
-            new_finding(Outcome::Failed, FindingClass::NvlinkAbsent, gpu_locus(&domain.name, &gpu), rule);
+        let rule = RuleKind::Links
+            .with_terms("a GPU without any active NVLink is not attached to the fabric");
+        let found = new_finding(
+            Outcome::Failed,
+            FindingClass::NvlinkAbsent,
+            gpu_locus(&domain.name, &gpu),
+            rule,
+        );
         let found = found.with_numbers(0.0, must, Unit::Count);
         let found = found.with_evidence(&recording.file, None, "no active NVLink");
         ledger.add_of_gpu(&gpu, found, "all NVLinks are inactive");
@@ -117,8 +111,12 @@ fn judge_nvlinks(
         let Some(rate) = link.rate.filter(|r| *r < line_rate * SAME_RATE) else { continue };
         let said = format!("NVLink {} runs at {rate} of {line_rate} GB/s", link.link);
         let rule = RuleKind::Links.with_terms("a link that trained below the platform's line rate");
-        let found =
-            new_finding(Outcome::Degraded, FindingClass::NvlinkRate, gpu_locus(&domain.name, &gpu), rule);
+        let found = new_finding(
+            Outcome::Degraded,
+            FindingClass::NvlinkRate,
+            gpu_locus(&domain.name, &gpu),
+            rule,
+        );
         let found = found.with_numbers(rate, line_rate, Unit::GigabytesPerSecond);
         let found = found.with_evidence(&recording.file, None, format!("GPU {gpu}: {said}"));
         ledger.add_of_gpu(&gpu, found, &said);
@@ -156,12 +154,17 @@ fn judge_registration(
     let rule = RuleKind::FabricState
         .with_terms("a GPU takes part once its registration is Completed with Success");
     if state.eq_ignore_ascii_case("in progress") {
-        ledger.add_doubt(node, format!("GPU {gpu}: fabric registration is in progress; look again"));
+        ledger
+            .add_doubt(node, format!("GPU {gpu}: fabric registration is in progress; look again"));
     } else if !state.eq_ignore_ascii_case("completed") || status_bad {
         let status = status.unwrap_or("no status");
         let said = format!("fabric state {state}, status {status}");
-        let found =
-            new_finding(Outcome::Failed, FindingClass::FabricState, gpu_locus(&domain.name, &gpu), rule);
+        let found = new_finding(
+            Outcome::Failed,
+            FindingClass::FabricState,
+            gpu_locus(&domain.name, &gpu),
+            rule,
+        );
         let found = found.with_evidence(&recording.file, None, format!("GPU {gpu}: {said}"));
         ledger.add_of_gpu(&gpu, found, &said);
     }
@@ -217,7 +220,9 @@ impl ImexTable<'_> {
         let gone = self.state.nodes.iter().filter(|member| is_gone(member)).count();
         let others = said.saturating_sub(1);
         let is_known = |asked: &NodeName| {
-            tables.iter().any(|other| other.queried_node != self.queried_node && other.ready.contains(asked))
+            tables
+                .iter()
+                .any(|other| other.queried_node != self.queried_node && other.ready.contains(asked))
         };
         1 < gone && others < 2 * gone && !self.queried_node.is_some_and(is_known)
     }
@@ -244,13 +249,15 @@ fn find_missing_peers(tables: &[ImexTable<'_>]) -> BTreeSet<NodeName> {
         let own = Some(*node);
         let against: BTreeSet<Option<&NodeName>> =
             trusted.iter().filter(|it| it.gone.contains(*node)).map(|it| it.queried_node).collect();
-        let is_acquitted = tables
-            .iter()
-            .any(|it| it.ready.contains(*node) && it.queried_node != own && !against.contains(&it.queried_node));
+        let is_acquitted = tables.iter().any(|it| {
+            it.ready.contains(*node)
+                && it.queried_node != own
+                && !against.contains(&it.queried_node)
+        });
         let is_mutual = |other: &NodeName| {
-            tables
-                .iter()
-                .any(|it| it.queried_node == own && it.queried_node != Some(other) && it.gone.contains(other))
+            tables.iter().any(|it| {
+                it.queried_node == own && it.queried_node != Some(other) && it.gone.contains(other)
+            })
         };
         let only = against.iter().copied().reduce(|_, _| None).flatten();
         !against.is_empty() && !is_acquitted && !only.is_some_and(is_mutual)
@@ -260,7 +267,8 @@ fn find_missing_peers(tables: &[ImexTable<'_>]) -> BTreeSet<NodeName> {
 
 /// The IMEX domain, from all tables of it.
 fn judge_imex(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
-    let own = domain.per_node.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
+    let own =
+        domain.per_node.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
     let across = domain.across_nodes.iter().map(|r| (None, *r));
     let tables: Vec<ImexTable<'_>> = own
         .chain(across)
@@ -280,7 +288,8 @@ fn judge_imex(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
         said.extend(judge_imex_table(domain, table, &missing, ledger).map(|found| (table, found)));
     }
     // What one node alone says of the domain concerns that node.
-    let asked: BTreeSet<Option<&NodeName>> = said.iter().map(|(table, _)| table.queried_node).collect();
+    let asked: BTreeSet<Option<&NodeName>> =
+        said.iter().map(|(table, _)| table.queried_node).collect();
     let only = asked.into_iter().reduce(|_, _| None).flatten();
     for (_, mut found) in said {
         if let Some(node) = only.filter(|_| 1 < tables.len()) {
@@ -363,7 +372,7 @@ fn judge_diagnostic(
         None => node_locus(&domain.name, node),
     };
     let rule = RuleKind::Diagnostic.with_terms("dcgmi reports a failed hardware test");
-    let found =
-        new_finding(Outcome::Failed, FindingClass::DiagnosticFailed, locus, rule).with_summary(said.clone());
+    let found = new_finding(Outcome::Failed, FindingClass::DiagnosticFailed, locus, rule)
+        .with_summary(said.clone());
     ledger.add(found.with_evidence(&recording.file, Some(&diagnostic.test), said));
 }

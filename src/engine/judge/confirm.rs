@@ -6,40 +6,23 @@
 //! becomes unknown where they are fine; one whose paths were not read again stays as it
 //! was, and says so.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::JudgeInput;
-use super::Judgement;
-use super::confirm_readings::ConfirmReadings;
-use super::confirm_readings::LowestReading;
-use super::confirm_readings::ConfirmResult;
-use super::class_traits::ConfirmScope;
-use super::class_traits::traits_of;
-use super::finding::new_finding;
-use super::finding::format_rate;
-use super::confirm_coverage::ConfirmCoverage;
-use super::confirm_coverage::has_numbers;
-use super::confirm_coverage::nodes_of;
-use super::node_verdicts;
-use super::node_verdicts::FindingsByLocus;
-use super::rail_readings;
+use super::class_traits::{ConfirmScope, traits_of};
+use super::confirm_coverage::{ConfirmCoverage, has_numbers, nodes_of};
+use super::confirm_readings::{ConfirmReadings, ConfirmResult, LowestReading};
+use super::finding::{format_rate, new_finding};
 use super::host_index::HostIndex;
+use super::node_verdicts::FindingsByLocus;
+use super::{JudgeInput, Judgement, node_verdicts, rail_readings};
 use model::finding_class::FindingClass;
+use model::finding_rule::{FindingRule, RuleKind};
 use model::id::NodeName;
-use model::tool_recording::CONFIRM_STAGE;
-use model::tool_recording::ToolRecording;
-use model::finding_rule::FindingRule;
-use model::finding_rule::RuleKind;
 use model::text::format_percent;
-use model::verdict::Evidence;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::UnknownEntry;
-use model::verdict::Verdicts;
+use model::tool_recording::{CONFIRM_STAGE, ToolRecording};
+use model::verdict::{
+    Evidence, Finding, Locus, LocusKind, NodeVerdict, Outcome, UnknownEntry, Verdicts,
+};
 
 #[cfg(test)]
 thread_local! {
@@ -96,7 +79,10 @@ pub fn find_suspects(judgement: &Judgement) -> Vec<ConfirmSuspect> {
 }
 
 /// The nodes that were measured and that no finding names: good partners.
-pub fn find_cleared_nodes(judgement: &Judgement, recordings: &[ToolRecording]) -> BTreeSet<NodeName> {
+pub fn find_cleared_nodes(
+    judgement: &Judgement,
+    recordings: &[ToolRecording],
+) -> BTreeSet<NodeName> {
     let named: BTreeSet<NodeName> = judgement
         .verdicts
         .findings
@@ -113,7 +99,10 @@ pub fn find_cleared_nodes(judgement: &Judgement, recordings: &[ToolRecording]) -
 
 /// What the second look is judged from: everything of the confirm stage, and of
 /// before what no suspect took part in.
-pub fn select_confirm_recordings(recordings: &[ToolRecording], suspects: &[ConfirmSuspect]) -> Vec<ToolRecording> {
+pub fn select_confirm_recordings(
+    recordings: &[ToolRecording],
+    suspects: &[ConfirmSuspect],
+) -> Vec<ToolRecording> {
     // Suspects by rail, and those that are not of the network.
     let mut named: BTreeMap<Option<Option<String>>, HostIndex<()>> = BTreeMap::new();
     for suspect in suspects {
@@ -123,7 +112,9 @@ pub fn select_confirm_recordings(recordings: &[ToolRecording], suspects: &[Confi
     let is_tainted = |recording: &ToolRecording| {
         let network = rail_readings::is_of_network(recording);
         let here = named.get(&network.then(|| rail_readings::rail_of(recording)));
-        here.is_some_and(|here| nodes_of(recording).iter().any(|node| here.has_candidate(node.as_str())))
+        here.is_some_and(|here| {
+            nodes_of(recording).iter().any(|node| here.has_candidate(node.as_str()))
+        })
     };
     let kept = recordings.iter().filter(|r| r.stage == Some(CONFIRM_STAGE) || !is_tainted(r));
     kept.cloned().collect()
@@ -131,7 +122,11 @@ pub fn select_confirm_recordings(recordings: &[ToolRecording], suspects: &[Confi
 
 /// The first verdict after the second look. `second` is the judge's word on
 /// [`second_case`]; `again` is the case with the recordings of the confirm stage alone.
-pub fn apply_confirmation(judged: &Judgement, second: &Verdicts, again: &JudgeInput<'_>) -> Verdicts {
+pub fn apply_confirmation(
+    judged: &Judgement,
+    second: &Verdicts,
+    again: &JudgeInput<'_>,
+) -> Verdicts {
     let first = &judged.verdicts;
     // On a bad day there are as many findings as nodes: each is held against those that
     // name the same nodes, and never against all.
@@ -174,7 +169,9 @@ pub fn apply_confirmation(judged: &Judgement, second: &Verdicts, again: &JudgeIn
         } else if let Some(part) = seen.first() {
             add_confirmation(&mut kept, part);
         } else if is_unreached(finding)
-            && find_candidates(&later, finding).into_iter().any(|f| is_unreached(f) && is_same_part(finding, f))
+            && find_candidates(&later, finding)
+                .into_iter()
+                .any(|f| is_unreached(f) && is_same_part(finding, f))
             && are_healthy_with_others(finding, &again)
         {
             confirm_unreached(&mut kept, partners);
@@ -200,7 +197,8 @@ pub fn apply_confirmation(judged: &Judgement, second: &Verdicts, again: &JudgeIn
                     } else {
                         kept.outcome = Outcome::Unknown;
                         kept.rule = not_confirmed_rule(partners);
-                        kept.summary = format!("{}; {}", kept.summary, not_confirmed_rule(partners));
+                        kept.summary =
+                            format!("{}; {}", kept.summary, not_confirmed_rule(partners));
                         dropped.push((finding, partners));
                     }
                 }
@@ -212,7 +210,9 @@ pub fn apply_confirmation(judged: &Judgement, second: &Verdicts, again: &JudgeIn
                         format_rate(read.level)
                     );
                 }
-                ConfirmResult::NotRead if 0 < partners && are_healthy_with_others(finding, &again) => {
+                ConfirmResult::NotRead
+                    if 0 < partners && are_healthy_with_others(finding, &again) =>
+                {
                     kept.summary = format!(
                         "{}; both were fine later, with {partners} other partners, and their own path was not read again",
                         kept.summary
@@ -234,7 +234,10 @@ pub fn apply_confirmation(judged: &Judgement, second: &Verdicts, again: &JudgeIn
             found.locus.domain.as_ref().filter(|_| found.class == FindingClass::MultiNodeNvlinkOff);
         let there = all.into_iter().flat_map(|domain| known.findings_of_domain(domain));
         let is_known = places.contains_key(&found.id)
-            || find_candidates(&known, found).into_iter().chain(there).any(|f| is_same_part(f, found));
+            || find_candidates(&known, found)
+                .into_iter()
+                .chain(there)
+                .any(|f| is_same_part(f, found));
         if !is_known {
             out.notes.push(format!("seen in the second look only: {}", found.summary));
         }
@@ -253,11 +256,13 @@ pub fn apply_confirmation(judged: &Judgement, second: &Verdicts, again: &JudgeIn
     };
     let nodes: Vec<NodeVerdict> = first.nodes.iter().map(after).collect();
     out.nodes = nodes;
-    let stale: BTreeSet<UnknownEntry> = node_verdicts::list_unknown_nodes(&first.nodes).into_iter().collect();
+    let stale: BTreeSet<UnknownEntry> =
+        node_verdicts::list_unknown_nodes(&first.nodes).into_iter().collect();
     out.unknown.retain(|unknown| !stale.contains(unknown));
     out.outcome = node_verdicts::worst_outcome(&out.nodes, &out.findings, &out.unknown);
     out.unknown.extend(node_verdicts::list_unknown_nodes(&out.nodes));
-    out.findings.sort_by(|a, b| node_verdicts::severity_key(a).cmp(&node_verdicts::severity_key(b)));
+    out.findings
+        .sort_by(|a, b| node_verdicts::severity_key(a).cmp(&node_verdicts::severity_key(b)));
     out
 }
 
@@ -290,7 +295,10 @@ fn find_candidates<'f>(about: &FindingsByLocus<'f>, finding: &Finding) -> Vec<&'
 }
 
 /// What is told of findings, by the nodes that these name.
-fn group_by_node<T: Clone>(told: Vec<T>, finding: impl Fn(&T) -> &Finding) -> BTreeMap<NodeName, Vec<T>> {
+fn group_by_node<T: Clone>(
+    told: Vec<T>,
+    finding: impl Fn(&T) -> &Finding,
+) -> BTreeMap<NodeName, Vec<T>> {
     let mut by_end: BTreeMap<NodeName, Vec<T>> = BTreeMap::new();
     for it in told {
         let found = finding(&it);
@@ -353,8 +361,9 @@ fn revise_verdict(
         verdict.reason = format!("{}: {}", not_confirmed_rule(*partners), finding.summary);
         verdict.kept_by = None;
     } else if resolved.iter().any(rested) {
-        let touching =
-            about.iter().find(|f| node_verdicts::blocks_pass(f, before.domain.as_ref(), &before.node));
+        let touching = about
+            .iter()
+            .find(|f| node_verdicts::blocks_pass(f, before.domain.as_ref(), &before.node));
         verdict.kept_by = touching.map(|finding| finding.id.clone());
         (verdict.outcome, verdict.reason) = match touching {
             Some(finding) => (Outcome::Unknown, node_verdicts::no_pass_reason(&finding.summary)),
@@ -414,10 +423,15 @@ fn is_unreached(finding: &Finding) -> bool {
 
 /// What became of the paths of a finding: the same GPUs, rail and direction. Of what has
 /// no rate, and of whole levels, a measurement of the same nodes is all there is.
-fn assess_finding(finding: &Finding, again: &ConfirmReadings<'_>, looks: &ConfirmCoverage) -> ConfirmResult {
+fn assess_finding(
+    finding: &Finding,
+    again: &ConfirmReadings<'_>,
+    looks: &ConfirmCoverage,
+) -> ConfirmResult {
     let is_level =
         finding.locus.kind == LocusKind::Node && finding.class != FindingClass::WrongDomain;
-    let has_rate = traits_of(&finding.class).has_rate && finding.deciding_share().is_some() && !is_level;
+    let has_rate =
+        traits_of(&finding.class).has_rate && finding.deciding_share().is_some() && !is_level;
     match has_rate {
         true => again.assess(finding, is_of_network(finding)),
         false if looks.has_part(finding) => ConfirmResult::Healthy,

@@ -1,18 +1,15 @@
 //! Which nodes the recordings of a second look measured again, and with whom.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 #[cfg(test)]
 use super::confirm::COMPARISONS;
-use super::confirm::is_of_network;
-use super::confirm::peer_node;
-use super::rail_readings;
+use super::confirm::{is_of_network, peer_node};
 use super::host_index::HostIndex;
+use super::rail_readings;
 use model::id::NodeName;
 use model::measurement::Measurement;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::tool_recording::{RecordingScope, ToolRecording};
 use model::verdict::Finding;
 
 /// One recording of the second look that holds numbers.
@@ -47,21 +44,27 @@ impl ConfirmCoverage {
             rail: rail_readings::rail_of(r),
             nodes: nodes_of(r),
         };
-        let recordings: Vec<ConfirmRecording> = again.iter().filter(|r| has_numbers(r)).map(look).collect();
-        let mut by_node: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
+        let recordings: Vec<ConfirmRecording> =
+            again.iter().filter(|r| has_numbers(r)).map(look).collect();
+        let mut places: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
         for (at, node) in
             recordings.iter().enumerate().flat_map(|(at, l)| l.nodes.iter().map(move |n| (at, n)))
         {
-            by_node.entry(node).or_default().push(at);
+            places.entry(node).or_default().push(at);
         }
         let mut by_node = HostIndex::default();
-        by_node.into_iter().for_each(|(node, at)| by_node.add(node, at));
+        places.into_iter().for_each(|(node, at)| by_node.add(node, at));
         Self { recordings, by_node }
     }
 
     /// Those in which a node took part and that could have shown a finding.
-    fn recordings_with<'l>(&'l self, node: &NodeName, finding: &'l Finding) -> impl Iterator<Item = &'l ConfirmRecording> {
-        let places: BTreeSet<usize> = self.by_node.find_candidates(node.as_str()).flatten().copied().collect();
+    fn recordings_with<'l>(
+        &'l self,
+        node: &NodeName,
+        finding: &'l Finding,
+    ) -> impl Iterator<Item = &'l ConfirmRecording> {
+        let places: BTreeSet<usize> =
+            self.by_node.find_candidates(node.as_str()).flatten().copied().collect();
         places.into_iter().map(|at| &self.recordings[at]).filter(|look| look.can_show(finding))
     }
 
@@ -70,9 +73,11 @@ impl ConfirmCoverage {
     pub(super) fn has_part(&self, finding: &Finding) -> bool {
         let Some(node) = &finding.locus.node else { return false };
         let peer = peer_node(finding);
-        let took_part =
-            |look: &ConfirmRecording, node: &NodeName| look.nodes.iter().any(|n| n.matches_host(node.as_str()));
-        self.recordings_with(node, finding).any(|look| peer.as_ref().is_none_or(|peer| took_part(look, peer)))
+        let took_part = |look: &ConfirmRecording, node: &NodeName| {
+            look.nodes.iter().any(|n| n.matches_host(node.as_str()))
+        };
+        self.recordings_with(node, finding)
+            .any(|look| peer.as_ref().is_none_or(|peer| took_part(look, peer)))
     }
 
     /// Whether a node was measured again where a finding was seen.

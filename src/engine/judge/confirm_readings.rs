@@ -4,25 +4,14 @@
 //! A suspect is never part of what it is held against here: the levels are those of the
 //! first measurement, which were taken without what was blamed.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::JudgeInput;
-use super::domain_recordings;
 use super::fabric::FabricJudgement;
-use super::fabric_group;
-use super::fabric_group::PairReadingGroup;
-use super::fabric_group::FabricGroup;
-use super::peel;
-use super::rail_readings;
-use super::rail_readings::RailGroup;
-use super::rail_readings::RailReadings;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::verdict::Direction;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
+use super::fabric_group::{FabricGroup, PairReadingGroup};
+use super::rail_readings::{RailGroup, RailReadings};
+use super::{JudgeInput, domain_recordings, fabric_group, peel, rail_readings};
+use model::id::{DomainName, NodeName};
+use model::verdict::{Direction, Finding, Locus, LocusKind};
 
 /// Fewer partners than this do not tell a slow end from a slow path.
 const FEWEST_PARTNERS: usize = 2;
@@ -47,7 +36,8 @@ impl ReferenceLevels {
     /// Adds those of an island.
     pub(super) fn add_fabric_group(&mut self, island: &FabricGroup<'_>, fabric: &FabricJudgement) {
         for levels in [&fabric.peeled.levels, &fabric.both_ways.levels] {
-            let known = island.reading_groups.iter().zip(levels).filter(|(_, level)| level.is_finite());
+            let known =
+                island.reading_groups.iter().zip(levels).filter(|(_, level)| level.is_finite());
             for (group, level) in known {
                 let key = (island.domain.clone(), island.node.clone(), group.clone());
                 self.fabric.entry(key).or_insert(*level);
@@ -63,7 +53,11 @@ impl ReferenceLevels {
     }
 
     /// Whether a test reads pairs of nodes (true), or pairs inside one (false).
-    fn find_path_kinds(&self, domain: Option<&DomainName>, testcases: &BTreeSet<&str>) -> BTreeSet<bool> {
+    fn find_path_kinds(
+        &self,
+        domain: Option<&DomainName>,
+        testcases: &BTreeSet<&str>,
+    ) -> BTreeSet<bool> {
         let here = self.fabric.keys().filter(|(name, ..)| Some(name) == domain);
         let read = here.filter(|(_, _, group)| testcases.contains(&*group.testcase));
         read.map(|(_, _, group)| group.between_nodes).collect()
@@ -186,7 +180,13 @@ impl<'l> ConfirmReadings<'l> {
     }
 
     /// The same of one end, over its partners that are not suspected.
-    fn assess_end(&self, finding: &Finding, ratio: f64, reads: &[&RelativeReading], network: bool) -> ConfirmResult {
+    fn assess_end(
+        &self,
+        finding: &Finding,
+        ratio: f64,
+        reads: &[&RelativeReading],
+        network: bool,
+    ) -> ConfirmResult {
         let locus = &finding.locus;
         let Some(node) = &locus.node else { return ConfirmResult::NotRead };
         let is_bad = |other: &PathEnd| {
@@ -196,7 +196,8 @@ impl<'l> ConfirmReadings<'l> {
                 || gpu.is_some_and(|gpu| self.suspects.contains(&of(Some(gpu))))
         };
         // By direction and test, what each partner shows.
-        let mut met: BTreeMap<(bool, &str, bool), BTreeMap<&PathEnd, Vec<&RelativeReading>>> = BTreeMap::new();
+        let mut met: BTreeMap<(bool, &str, bool), BTreeMap<&PathEnd, Vec<&RelativeReading>>> =
+            BTreeMap::new();
         for &read in reads {
             let [src, dst] = &read.ends;
             for (sends, mine, other) in [(true, src, dst), (false, dst, src)] {
@@ -223,12 +224,14 @@ impl<'l> ConfirmReadings<'l> {
             // All GPUs of one other node are one partner.
             let nodes: BTreeSet<&NodeName> = partners.keys().map(|end| &end.node).collect();
             let count = if between { nodes.len() } else { partners.len() };
-            let mut own: BTreeMap<(&NodeName, Option<u32>), Vec<&RelativeReading>> = BTreeMap::new();
+            let mut own: BTreeMap<(&NodeName, Option<u32>), Vec<&RelativeReading>> =
+                BTreeMap::new();
             for (end, reads) in partners {
                 let partner = (&end.node, end.gpu.filter(|_| !between));
                 own.entry(partner).or_default().extend(median_reading(reads));
             }
-            let mut middles: Vec<&RelativeReading> = own.into_values().filter_map(median_reading).collect();
+            let mut middles: Vec<&RelativeReading> =
+                own.into_values().filter_map(median_reading).collect();
             middles.sort_by(|a, b| a.share().total_cmp(&b.share()));
             // Of two partners one good reading clears, as in peeling.
             let at = if middles.len() == 2 { 1 } else { middles.len().saturating_sub(1) / 2 };
@@ -291,10 +294,13 @@ fn compare_shares(share: f64, first: f64) -> LossComparison {
 /// the middle of them is.
 fn assess_pair(finding: &Finding, ratio: f64, reads: &[&RelativeReading]) -> ConfirmResult {
     let locus = &finding.locus;
-    let (Some(node), Some(far)) = (&locus.node, far_end(locus)) else { return ConfirmResult::NotRead };
+    let (Some(node), Some(far)) = (&locus.node, far_end(locus)) else {
+        return ConfirmResult::NotRead;
+    };
     let between = |read: &&&RelativeReading| {
         let [src, dst] = &read.ends;
-        let from = |a: &PathEnd, b: &PathEnd| a.matches(node, locus.gpu) && b.matches(&far.node, far.gpu);
+        let from =
+            |a: &PathEnd, b: &PathEnd| a.matches(node, locus.gpu) && b.matches(&far.node, far.gpu);
         from(src, dst) || (locus.direction.is_none() && from(dst, src))
     };
     let mut here: Vec<&RelativeReading> = reads.iter().filter(between).copied().collect();
@@ -325,7 +331,11 @@ fn median_reading(mut reads: Vec<&RelativeReading>) -> Option<&RelativeReading> 
 }
 
 /// Adds what GPUs of an island read from each other.
-fn add_fabric_readings(island: &FabricGroup<'_>, levels: &ReferenceLevels, all: &mut Vec<RelativeReading>) {
+fn add_fabric_readings(
+    island: &FabricGroup<'_>,
+    levels: &ReferenceLevels,
+    all: &mut Vec<RelativeReading>,
+) {
     // A test that was not run before has no level but what the platform must show.
     let of = |(at, group): (usize, &PairReadingGroup)| {
         let key = (island.domain.clone(), island.node.clone(), group.clone());
@@ -342,7 +352,9 @@ fn add_fabric_readings(island: &FabricGroup<'_>, levels: &ReferenceLevels, all: 
         let Some(level) = known[r.group] else { continue };
         let ends = [end(r.src), end(r.dst)];
         let testcase = &island.reading_groups[r.group].testcase;
-        let is_of = |source: &&fabric_group::ReadingSource| ends.iter().all(|end| source.involves(&end.node));
+        let is_of = |source: &&fabric_group::ReadingSource| {
+            ends.iter().all(|end| source.involves(&end.node))
+        };
         let file = island.files.get(testcase).into_iter().flatten().find(is_of);
         all.push(RelativeReading {
             testcase: testcase.to_string(),
@@ -358,7 +370,11 @@ fn add_fabric_readings(island: &FabricGroup<'_>, levels: &ReferenceLevels, all: 
 }
 
 /// Adds what nodes of a rail read from each other.
-fn add_network_readings(rail: &RailReadings<'_>, levels: &ReferenceLevels, all: &mut Vec<RelativeReading>) {
+fn add_network_readings(
+    rail: &RailReadings<'_>,
+    levels: &ReferenceLevels,
+    all: &mut Vec<RelativeReading>,
+) {
     for r in &rail.readings {
         let group = &rail.groups[r.group];
         let Some(level) = levels.network.get(&rail_level_key(rail, group)) else { continue };

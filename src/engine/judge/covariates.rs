@@ -5,30 +5,22 @@
 //! splits the fleet into groups that are low as a whole or not at all, and explains
 //! most of the variance between nodes. What it explains is no fault of a node.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::domain_recordings::DomainRecordings;
 use super::fabric::FabricJudgement;
+use super::fabric_group::{FabricGroup, pair_matrices};
 use super::finding::new_finding;
-use super::fabric_group::FabricGroup;
-use super::fabric_group::pair_matrices;
 use super::finding_set::FindingSet;
 use super::level::SMALLEST_FLEET;
-use super::node_verdicts;
-use super::peel;
+use super::{node_verdicts, peel};
 use model::claims::Claims;
 use model::finding_class::FindingClass;
-use model::id::DomainName;
-use model::id::NodeName;
 use model::finding_rule::RuleKind;
+use model::id::{DomainName, NodeName};
 use model::stats;
 use model::text::format_percent;
-use model::verdict::Direction;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Direction, Finding, Locus, LocusKind, Outcome};
 
 /// A covariate must explain this share of the variance between nodes.
 const MIN_EXPLAINED_VARIANCE: f64 = 0.8;
@@ -113,8 +105,10 @@ pub(super) fn judge(
         }
     }
     for (platform, units) in platforms {
-        let low: Vec<bool> =
-            units.iter().map(|unit| ledger.findings_of_node(unit.node).any(|f| is_low(f, unit))).collect();
+        let low: Vec<bool> = units
+            .iter()
+            .map(|unit| ledger.findings_of_node(unit.node).any(|f| is_low(f, unit)))
+            .collect();
         let count = low.iter().filter(|low| **low).count();
         if units.len() < 2 * SMALLEST_FLEET || count < 2 || count == units.len() {
             continue;
@@ -153,13 +147,20 @@ fn collect_samples<'a>(
             Some(_) => Some(level.ratio),
             None => {
                 let ways = [Direction::Tx, Direction::Rx];
-                let shown = gpus.iter().flat_map(|g| ways.map(|way| fabric.peeled.end_level(*g, way)));
+                let shown =
+                    gpus.iter().flat_map(|g| ways.map(|way| fabric.peeled.end_level(*g, way)));
                 stats::median(&mut shown.flatten().map(|it| it.ratio).collect::<Vec<_>>())
             }
         };
         let Some(ratio) = ratio else { continue };
         let has = node_covariates(domain, node, at, claims);
-        units.push(CovariateSample { domain: &domain.name, node, ratio, meets: level.meets, covariates: has });
+        units.push(CovariateSample {
+            domain: &domain.name,
+            node,
+            ratio,
+            meets: level.meets,
+            covariates: has,
+        });
     }
     units
 }
@@ -205,7 +206,11 @@ fn node_covariates(
 }
 
 /// The share of the variance that a covariate explains, where it explains the low nodes.
-fn explained_variance(covariate: Covariate, units: &[CovariateSample<'_>], low: &[bool]) -> Option<f64> {
+fn explained_variance(
+    covariate: Covariate,
+    units: &[CovariateSample<'_>],
+    low: &[bool],
+) -> Option<f64> {
     let mut groups: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for (at, unit) in units.iter().enumerate() {
         groups.entry(unit.covariates.get(&covariate)?).or_default().push(at);
@@ -232,7 +237,9 @@ fn explained_variance(covariate: Covariate, units: &[CovariateSample<'_>], low: 
     let all = sum_of_squares(&ratios);
     let within: f64 = groups
         .values()
-        .map(|members| sum_of_squares(&members.iter().map(|at| units[*at].ratio).collect::<Vec<_>>()))
+        .map(|members| {
+            sum_of_squares(&members.iter().map(|at| units[*at].ratio).collect::<Vec<_>>())
+        })
         .sum();
     let share = if 0.0 < all { 1.0 - within / all } else { 0.0 };
     (MIN_EXPLAINED_VARIANCE <= share).then_some(share)
@@ -285,7 +292,9 @@ fn withdraw_findings(
     let peer = Some(format!("{what} {values}"));
     let locus = Locus { peer, ..Locus::new(LocusKind::Instrument) };
     let mut found = new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)
-        .with_summary(format!("{said}; the same test on one of them with another {what} would tell"));
+        .with_summary(format!(
+            "{said}; the same test on one of them with another {what} would tell"
+        ));
     if let Some(typical) = taken.first() {
         found = found.with_numbers_of(typical);
     }

@@ -5,29 +5,24 @@
 //! against anybody, with one exception: a complete output that lists fewer
 //! GPUs than the node must have says that GPUs are missing.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::domain_recordings::DomainRecordings;
-use super::collective;
 use super::fabric::FabricJudgement;
-use super::finding::new_finding;
-use super::finding::node_locus;
-use super::fabric_group::FabricGroup;
-use super::fabric_group::pair_matrices;
+use super::fabric_group::{FabricGroup, pair_matrices};
+use super::finding::{new_finding, node_locus};
 use super::finding_set::FindingSet;
-use super::testcase;
+use super::{collective, testcase};
 use crate::thresholds::Platform;
 use model::finding_class::FindingClass;
+use model::finding_rule::RuleKind;
 use model::id::NodeName;
 use model::limits;
 use model::measurement::Measurement;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::parse_output::{OutputProblemKind, Tool};
 use model::tool_recording::ToolRecording;
-use model::finding_rule::RuleKind;
-use model::unknown_subject::UnknownSubject;
 use model::unit::Unit;
+use model::unknown_subject::UnknownSubject;
 use model::verdict::Outcome;
 
 /// Nodes and GPUs of a domain that were not, or not wholly, measured.
@@ -54,7 +49,8 @@ pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
         if let Some(must) = domain.gpus_per_node {
             judge_gpu_count(domain, node, must, ledger);
         }
-        let met = ledger.measured_boundaries.get(node).is_some_and(|crossed| !crossed.domain.is_empty());
+        let met =
+            ledger.measured_boundaries.get(node).is_some_and(|crossed| !crossed.domain.is_empty());
         if domain.claims_partners() && !met {
             ledger.add_doubt(node, explain_no_partner(domain));
         }
@@ -117,7 +113,11 @@ fn explain_no_partner(domain: &DomainRecordings<'_>) -> String {
 
 /// Copies between host memory and a GPU for which a test printed no number, in
 /// none of its readings.
-fn report_blank_host_copies(domain: &DomainRecordings<'_>, node: &NodeName, ledger: &mut FindingSet) {
+fn report_blank_host_copies(
+    domain: &DomainRecordings<'_>,
+    node: &NodeName,
+    ledger: &mut FindingSet,
+) {
     let mut read: BTreeMap<(&str, &str), bool> = BTreeMap::new();
     for recording in domain.per_node.get(node).into_iter().flatten() {
         for measurement in &recording.parsed.measurements {
@@ -139,7 +139,8 @@ fn report_blank_host_copies(domain: &DomainRecordings<'_>, node: &NodeName, ledg
 
 /// Hosts in a run across the domain that nobody claims for it.
 fn find_unclaimed_hosts(domain: &DomainRecordings<'_>) -> BTreeSet<NodeName> {
-    let hosts = domain.across_nodes.iter().flat_map(|r| domain.gpus_of_ranks(&r.parsed).into_values());
+    let hosts =
+        domain.across_nodes.iter().flat_map(|r| domain.gpus_of_ranks(&r.parsed).into_values());
     hosts.map(|gpu| gpu.node).filter(|node| !domain.nodes.contains(node)).collect()
 }
 
@@ -171,7 +172,8 @@ fn has_bandwidth(recording: &ToolRecording) -> bool {
 /// its platform joins them by NVLink or states what they must show. Cards without peer
 /// access have nothing between them to be measured.
 fn needs_gpu_to_gpu(domain: &DomainRecordings<'_>, platform: &Platform, node: &NodeName) -> bool {
-    let shown = || domain.per_node.get(node).into_iter().flatten().filter_map(|r| count_gpus_in(r)).max();
+    let shown =
+        || domain.per_node.get(node).into_iter().flatten().filter_map(|r| count_gpus_in(r)).max();
     let several = domain.gpus_per_node.or_else(shown).is_some_and(|gpus| 1 < gpus);
     several && platform.joins_gpus()
 }
@@ -185,7 +187,12 @@ fn has_gpu_to_gpu(recording: &ToolRecording) -> bool {
 }
 
 /// How many GPUs the complete outputs of a node show.
-fn judge_gpu_count(domain: &DomainRecordings<'_>, node: &NodeName, must: u32, ledger: &mut FindingSet) {
+fn judge_gpu_count(
+    domain: &DomainRecordings<'_>,
+    node: &NodeName,
+    must: u32,
+    ledger: &mut FindingSet,
+) {
     for recording in domain.per_node.get(node).into_iter().flatten() {
         let Some(has) = count_gpus_in(recording) else { continue };
         if has < must {
@@ -210,7 +217,8 @@ fn judge_gpu_count(domain: &DomainRecordings<'_>, node: &NodeName, must: u32, le
 /// The number of GPUs an output shows, where it shows all a node has.
 fn count_gpus_in(recording: &ToolRecording) -> Option<u32> {
     let parsed = &recording.parsed;
-    let cut = parsed.has_problem(OutputProblemKind::Truncated) || parsed.has_problem(OutputProblemKind::Error);
+    let cut = parsed.has_problem(OutputProblemKind::Truncated)
+        || parsed.has_problem(OutputProblemKind::Error);
     let facts = &parsed.facts;
     let whole = !parsed.has_problem(OutputProblemKind::Truncated);
     let count = match parsed.tool? {
@@ -236,7 +244,12 @@ fn count_gpus_in(recording: &ToolRecording) -> Option<u32> {
 /// Pairs of an island that were not read: charged to as few GPUs as possible.
 /// Where pairs were `sampled`, only those that a test asked for had to be read,
 /// and every GPU had to be read with somebody.
-pub(super) fn judge_pairs(island: &FabricGroup<'_>, fabric: &FabricJudgement, sampled: bool, ledger: &mut FindingSet) {
+pub(super) fn judge_pairs(
+    island: &FabricGroup<'_>,
+    fabric: &FabricJudgement,
+    sampled: bool,
+    ledger: &mut FindingSet,
+) {
     for (node, count) in &island.left_out {
         let why = format!(
             "{count} of its GPUs were not judged: one table holds {} GPUs",
@@ -333,8 +346,10 @@ pub(super) fn judge_pairs(island: &FabricGroup<'_>, fabric: &FabricJudgement, sa
             for other in (0..n).filter(|o| left[*o] && !worst.contains(o)) {
                 if !read[gpu * n + other] || !read[other * n + gpu] {
                     let other = &island.gpus[other];
-                    ledger
-                        .add_doubt(&other.node, format!("GPU {other} was not measured with GPU {id}"));
+                    ledger.add_doubt(
+                        &other.node,
+                        format!("GPU {other} was not measured with GPU {id}"),
+                    );
                 }
             }
         }

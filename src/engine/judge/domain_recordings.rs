@@ -3,25 +3,17 @@
 //! A claim says where a node belongs; where nothing is claimed, the recordings
 //! themselves say it. Ambiguity is kept as a doubt, never settled by a guess.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::JudgeInput;
-use super::gpu_product;
 use super::fabric_group::pair_matrices;
-use super::rail_readings;
 use super::host_index::HostIndex;
-use crate::thresholds::NicPorts;
-use crate::thresholds::Platform;
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
-use model::id::DomainName;
-use model::id::GpuId;
-use model::id::NodeName;
+use super::{JudgeInput, gpu_product, rail_readings};
+use crate::thresholds::{NicPorts, Platform};
+use model::claims::{ClaimedDomain, Claims};
+use model::id::{DomainName, GpuId, NodeName};
 use model::limits;
 use model::parse_output::ParseOutput;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unknown_subject::UnknownSubject;
 use model::verdict::UnknownEntry;
 
@@ -145,13 +137,19 @@ pub(super) fn group_by_domain<'a>(case: &JudgeInput<'a>) -> (Vec<DomainRecording
         placed.push((name, Some(node), recording));
     }
 
-    for node in case.recordings.iter().filter(|r| rail_readings::is_of_network(r)).flat_map(rail_readings::named_nodes) {
+    for node in case
+        .recordings
+        .iter()
+        .filter(|r| rail_readings::is_of_network(r))
+        .flat_map(rail_readings::named_nodes)
+    {
         if homes.find(node.as_str()).is_none() {
             add_single_node_domain(&mut claims, &mut homes, &node);
         }
     }
 
-    let mut here: BTreeMap<DomainName, Vec<(Option<NodeName>, &'a ToolRecording)>> = BTreeMap::new();
+    let mut here: BTreeMap<DomainName, Vec<(Option<NodeName>, &'a ToolRecording)>> =
+        BTreeMap::new();
     for (name, node, recording) in placed {
         here.entry(name).or_default().push((node, recording));
     }
@@ -167,7 +165,11 @@ pub(super) fn group_by_domain<'a>(case: &JudgeInput<'a>) -> (Vec<DomainRecording
 }
 
 /// A domain of its own for a node that nobody claims, and its name.
-fn add_single_node_domain(claims: &mut Claims, homes: &mut HostIndex<DomainName>, node: &NodeName) -> DomainName {
+fn add_single_node_domain(
+    claims: &mut Claims,
+    homes: &mut HostIndex<DomainName>,
+    node: &NodeName,
+) -> DomainName {
     let name = DomainName::from(node.as_str());
     claims.domains.push(new_unclaimed_domain(name.clone(), vec![node.clone()]));
     homes.add(node, name.clone());
@@ -230,7 +232,10 @@ fn build_domain<'a>(
     let mut doubts = Vec::new();
     if claimed.nodes.is_empty() && across.iter().any(|r| !pair_matrices(r).is_empty()) {
         let why = "its hosts are claimed by several domains, so its pairs measure none of them";
-        doubts.push(UnknownEntry { what: UnknownSubject::domain(&claimed.name), why: why.to_owned() });
+        doubts.push(UnknownEntry {
+            what: UnknownSubject::domain(&claimed.name),
+            why: why.to_owned(),
+        });
     }
     let set = ClaimedRecordings { claimed, per_node: &mut own, across_nodes: &mut across };
     let (platform, foreign) = resolve_platform(case, set, &mut doubts);
@@ -288,11 +293,17 @@ impl<'a> ClaimedRecordings<'_, 'a> {
 
     /// Takes out what names GPUs that are not of this platform. A run in which such a GPU
     /// took part says nothing of the others either.
-    fn take_foreign(&mut self, case: &JudgeInput<'a>, platform: &Platform) -> BTreeMap<NodeName, String> {
+    fn take_foreign(
+        &mut self,
+        case: &JudgeInput<'a>,
+        platform: &Platform,
+    ) -> BTreeMap<NodeName, String> {
         let mut foreign: BTreeMap<NodeName, String> = BTreeMap::new();
-        let why = |product: &str| gpu_product::explain_foreign_gpu(product, platform, case.catalogue);
+        let why =
+            |product: &str| gpu_product::explain_foreign_gpu(product, platform, case.catalogue);
         self.per_node.retain(|node, recordings| {
-            let found = collect_product_names(recordings.iter().copied()).iter().find_map(|p| why(p));
+            let found =
+                collect_product_names(recordings.iter().copied()).iter().find_map(|p| why(p));
             let is_foreign = found.is_some();
             foreign.extend(found.map(|why| (node.clone(), why)));
             !is_foreign
@@ -333,7 +344,9 @@ fn resolve_platform<'a>(
     // Where nothing else is left, it is the name of the platform that is wrong.
     if measured && set.all().next().is_none() && !foreign.is_empty() {
         let whys: BTreeSet<&String> = foreign.values().collect();
-        doubts.extend(whys.into_iter().map(|why| UnknownEntry { what: what.clone(), why: why.clone() }));
+        doubts.extend(
+            whys.into_iter().map(|why| UnknownEntry { what: what.clone(), why: why.clone() }),
+        );
         return (None, foreign);
     }
     (Some(platform), foreign)
@@ -380,7 +393,9 @@ fn detect_platform<'a>(
 }
 
 /// Product names of all GPUs that the recordings list.
-fn collect_product_names<'a>(recordings: impl Iterator<Item = &'a ToolRecording>) -> BTreeSet<String> {
+fn collect_product_names<'a>(
+    recordings: impl Iterator<Item = &'a ToolRecording>,
+) -> BTreeSet<String> {
     let mut products = BTreeSet::new();
     for recording in recordings {
         let facts = &recording.parsed.facts;

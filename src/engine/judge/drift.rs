@@ -15,19 +15,13 @@
 
 use std::collections::BTreeSet;
 
-use statrs::distribution::ContinuousCDF;
-use statrs::distribution::Normal;
-use statrs::distribution::StudentsT;
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 
 use model::stats;
 use model::stats::Cusum;
-use model::trend::TrendAlarm;
-use model::trend::TrendBaseline;
-use model::trend::RunChangeKind;
-use model::trend::RunChange;
-use model::trend::FabricPartKind;
-use model::trend::TrendPoint;
-use model::trend::Trend;
+use model::trend::{
+    FabricPartKind, RunChange, RunChangeKind, Trend, TrendAlarm, TrendBaseline, TrendPoint,
+};
 use model::verdict::Outcome;
 
 /// Fewer points are no baseline.
@@ -249,7 +243,8 @@ pub fn assess_since(trend: &mut Trend, from_unix: i64) {
         following.follow(at);
         before = Some(&point.at);
     }
-    let SeriesMonitor { reference, is_renewing: renewing, mut alarms, readings_back: left, .. } = following;
+    let SeriesMonitor { reference, is_renewing: renewing, mut alarms, readings_back: left, .. } =
+        following;
     let is_new = |alarm: &TrendAlarm| {
         let point = trend.points.iter().find(|point| point.run == alarm.run);
         point.is_some_and(|point| from_unix <= point.at_unix)

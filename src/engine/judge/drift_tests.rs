@@ -4,8 +4,7 @@
 use super::*;
 use model::id::NodeName;
 use model::stats::normal_sampler::NormalSampler;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
+use model::trend::{FabricPart, FabricPartKind};
 use model::unit::Unit;
 
 /// Mean number of readings until an alarm where nothing is wrong: the sum as a

@@ -6,19 +6,16 @@
 //! on the same run; a low number taken while somebody else computed is not
 //! known, as on a node that is refused because it is busy.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::domain_recordings::DomainRecordings;
 use super::class_traits::traits_of;
+use super::domain_recordings::DomainRecordings;
 use super::finding_set::FindingSet;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::probe_report::GpuTelemetry;
 use model::tool_recording::ToolRecording;
-use model::verdict::Evidence;
-use model::verdict::Finding;
-use model::verdict::Outcome;
+use model::verdict::{Evidence, Finding, Outcome};
 
 /// What was said of one GPU around one run.
 struct GpuRunTelemetry<'a> {

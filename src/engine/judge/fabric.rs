@@ -1,43 +1,26 @@
 //! One island judged: who is cut off, whose row or column is low, which pairs,
 //! and whether the whole level is what the platform must deliver.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::tool_disputes;
-use super::tool_disputes::ToolDispute;
-use super::finding::new_finding;
-use super::finding::gpu_locus;
-use super::finding::node_locus;
-use super::fabric_group::FabricGroup;
-use super::fabric_group::PairReading;
-use super::level;
+use super::fabric_group::{FabricGroup, PairReading};
+use super::finding::{gpu_locus, new_finding, node_locus};
 use super::level::FabricLevel;
-use super::peel;
-use super::peel::EndBlame;
-use super::peel::PairReadings;
-use super::peel::LowPair;
-use super::peel::PeelResult;
-use super::peel::PartnerStatistic;
-use super::peel::PairClassification;
-use super::run_levels;
+use super::peel::{
+    EndBlame, LowPair, PairClassification, PairReadings, PartnerStatistic, PeelResult,
+};
 use super::run_levels::RunLevel;
-use super::output_participants;
-use super::isolation;
+use super::tool_disputes::ToolDispute;
+use super::{isolation, level, output_participants, peel, run_levels, tool_disputes};
 use crate::thresholds::Platform;
 use model::finding_class::FindingClass;
+use model::finding_rule::{FindingRule, RuleKind};
 use model::id::NodeName;
 use model::parse_output::Tool;
-use model::finding_rule::FindingRule;
-use model::finding_rule::RuleKind;
 use model::stats;
-use model::unknown_subject::UnknownSubject;
 use model::text::format_percent;
-use model::verdict::Direction;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::unknown_subject::UnknownSubject;
+use model::verdict::{Direction, Finding, Locus, LocusKind, Outcome};
 
 /// More unexplained low cells than this share, and two, are no dips of healthy
 /// noise, which touch about one reading in 200.
@@ -92,7 +75,8 @@ pub(super) fn judge(island: &FabricGroup<'_>, fleet: &level::FleetLevels) -> Fab
         out.both_ways.detectable = vec![None; island.gpus.len()];
         return out;
     }
-    let statistic = if island.is_uniform() { PartnerStatistic::Median } else { PartnerStatistic::Max };
+    let statistic =
+        if island.is_uniform() { PartnerStatistic::Median } else { PartnerStatistic::Max };
     let (even, runs) = run_levels::remove_run_levels(island);
     report_disturbed_runs(island, &runs, &mut out);
     let together = |r: &&PairReading| {
@@ -104,7 +88,8 @@ pub(super) fn judge(island: &FabricGroup<'_>, fleet: &level::FleetLevels) -> Fab
     let directed: Vec<PairReading> = even.iter().filter(together).copied().collect();
     out.directed = even;
     let nodes = island.gpus_by_node().len();
-    let classes: Vec<u8> = island.reading_groups.iter().map(|key| u8::from(key.between_nodes)).collect();
+    let classes: Vec<u8> =
+        island.reading_groups.iter().map(|key| u8::from(key.between_nodes)).collect();
     let active = out.active.clone();
     let ends = island.gpus.len();
     let (classes, active) = (classes.as_slice(), active.as_slice());
@@ -218,8 +203,10 @@ fn common_partners(
     };
     let node = &island.gpus[gpus[0]].node;
     // Half of what was lost, as a second look asks for.
-    let half: BTreeMap<usize, f64> =
-        gpus.iter().map(|gpu| (*gpu, f64::midpoint(1.0, worst_blame(peeled, *gpu).ratio))).collect();
+    let half: BTreeMap<usize, f64> = gpus
+        .iter()
+        .map(|gpu| (*gpu, f64::midpoint(1.0, worst_blame(peeled, *gpu).ratio)))
+        .collect();
     let level = |r: &PairReading| peeled.levels[r.group];
     let is_low = |r: &PairReading| {
         let ends = [r.src, r.dst];
@@ -245,7 +232,11 @@ fn add_finding(
     others: &BTreeSet<NodeName>,
     (findings, unknown): (&mut Vec<Finding>, &mut Vec<(UnknownSubject, String)>),
 ) {
-    let found = if others.is_empty() { found } else { output_participants::widen_to_participants(found, others) };
+    let found = if others.is_empty() {
+        found
+    } else {
+        output_participants::widen_to_participants(found, others)
+    };
     if found.outcome == Outcome::Unknown {
         unknown.push((UnknownSubject::node(node), found.summary.clone()));
     }
@@ -256,8 +247,12 @@ fn add_finding(
 /// whose column is fine, with no other tool to ask.
 fn is_warm_up(island: &FabricGroup<'_>, peeled: &PeelResult, gpu: usize, both_ways: bool) -> bool {
     let one_way = peeled.is_blamed(gpu, Direction::Tx) != peeled.is_blamed(gpu, Direction::Rx);
-    let only_p2p = island.reading_groups.iter().all(|g| g.tool == Some(Tool::P2pBandwidthLatencyTest));
-    !both_ways && one_way && only_p2p && 1.0 - tool_disputes::WARM_UP < worst_blame(peeled, gpu).ratio
+    let only_p2p =
+        island.reading_groups.iter().all(|g| g.tool == Some(Tool::P2pBandwidthLatencyTest));
+    !both_ways
+        && one_way
+        && only_p2p
+        && 1.0 - tool_disputes::WARM_UP < worst_blame(peeled, gpu).ratio
 }
 
 /// A run that reads lower than the others of its island was disturbed as a whole.
@@ -273,7 +268,11 @@ fn report_disturbed_runs(island: &FabricGroup<'_>, runs: &[RunLevel], out: &mut 
 }
 
 /// GPUs that one tool reads low and another one does not.
-fn report_disputes(island: &FabricGroup<'_>, disputes: &BTreeMap<usize, ToolDispute>, out: &mut FabricJudgement) {
+fn report_disputes(
+    island: &FabricGroup<'_>,
+    disputes: &BTreeMap<usize, ToolDispute>,
+    out: &mut FabricJudgement,
+) {
     for (gpu, dispute) in disputes {
         let found = tool_disputes::new_dispute_finding(island, *gpu, dispute);
         let node = UnknownSubject::node(&island.gpus[*gpu].node);
@@ -317,7 +316,12 @@ fn low_class(island: &FabricGroup<'_>) -> FindingClass {
     }
 }
 
-fn tray_finding(island: &FabricGroup<'_>, peeled: &PeelResult, gpus: &[usize], both_ways: bool) -> Finding {
+fn tray_finding(
+    island: &FabricGroup<'_>,
+    peeled: &PeelResult,
+    gpus: &[usize],
+    both_ways: bool,
+) -> Finding {
     let lowest = gpus
         .iter()
         .copied()
@@ -334,7 +338,12 @@ fn tray_finding(island: &FabricGroup<'_>, peeled: &PeelResult, gpus: &[usize], b
 }
 
 /// The finding against one GPU, or one direction of it.
-fn gpu_finding(island: &FabricGroup<'_>, peeled: &PeelResult, gpu: usize, both_ways: bool) -> Finding {
+fn gpu_finding(
+    island: &FabricGroup<'_>,
+    peeled: &PeelResult,
+    gpu: usize,
+    both_ways: bool,
+) -> Finding {
     let id = &island.gpus[gpu];
     let blame = worst_blame(peeled, gpu);
     let tx = peeled.is_blamed(gpu, Direction::Tx);
@@ -452,7 +461,8 @@ fn report_low_pairs(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
             (p.src, p.dst) == (pair.src, pair.dst) || (p.dst, p.src) == (pair.src, pair.dst)
         });
         // There a reading counts once for either direction.
-        let word = peel::classify_pair(pair.readings / 2, pair.span, pair.ratio, out.both_ways.sigma);
+        let word =
+            peel::classify_pair(pair.readings / 2, pair.span, pair.ratio, out.both_ways.sigma);
         if !known && 2 < pair.readings && word == PairClassification::Fault {
             out.findings.push(pair_finding(island, &out.both_ways, pair));
         }

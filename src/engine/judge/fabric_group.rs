@@ -6,28 +6,18 @@
 //! they may be compared with: same test, same launch (on the node or across
 //! nodes), same side of the node's edge.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::hash::DefaultHasher;
-use std::hash::Hash;
-use std::hash::Hasher;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 use super::domain_recordings::DomainRecordings;
-use super::output_problems;
 use super::output_participants::OutputParticipants;
-use super::testcase;
 use super::testcase::CellShape;
-use crate::thresholds::MeasurementConditions;
-use crate::thresholds::Expectation;
-use crate::thresholds::TestPath;
-use crate::thresholds::Platform;
-use model::id::DomainName;
-use model::id::GpuId;
-use model::id::NodeName;
+use super::{output_problems, testcase};
+use crate::thresholds::{Expectation, MeasurementConditions, Platform, TestPath};
+use model::id::{DomainName, GpuId, NodeName};
 use model::limits;
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
+use model::measurement::{Measurement, MeasurementMatrix};
 use model::parse_output::Tool;
 use model::tool_recording::ToolRecording;
 use model::unit::Unit;
@@ -336,7 +326,9 @@ pub(super) fn buffer_bytes(recording: &ToolRecording) -> Option<u64> {
 const LARGE_BUFFER: u64 = 512 << 20;
 
 /// The pair matrices of a recording.
-pub(super) fn pair_matrices(recording: &ToolRecording) -> Vec<(&MeasurementMatrix, &str, CellShape)> {
+pub(super) fn pair_matrices(
+    recording: &ToolRecording,
+) -> Vec<(&MeasurementMatrix, &str, CellShape)> {
     let matrices = recording.parsed.measurements.iter().filter_map(|m| match m {
         Measurement::Matrix(matrix) => Some(matrix),
         _ => None,
@@ -351,7 +343,11 @@ pub(super) fn pair_matrices(recording: &ToolRecording) -> Vec<(&MeasurementMatri
         .collect()
 }
 
-fn build_fabric_group<'a>(domain: &DomainRecordings<'a>, only: Option<&NodeName>, at_once: bool) -> FabricGroup<'a> {
+fn build_fabric_group<'a>(
+    domain: &DomainRecordings<'a>,
+    only: Option<&NodeName>,
+    at_once: bool,
+) -> FabricGroup<'a> {
     let is_ours = |node: &NodeName| only.is_none_or(|only| node == only);
     let own = domain.per_node.iter().filter(|(node, _)| is_ours(node));
     let own = own.flat_map(|(node, recordings)| recordings.iter().map(move |r| (Some(node), *r)));
@@ -414,7 +410,14 @@ fn build_fabric_group<'a>(domain: &DomainRecordings<'a>, only: Option<&NodeName>
             let mut group = |between_nodes| {
                 let across = node.is_none();
                 let (testcase, tool) = (testcase.clone(), recording.parsed.tool);
-                let key = PairReadingGroup { testcase, tool, across_nodes: across, between_nodes, small_buffer, bytes };
+                let key = PairReadingGroup {
+                    testcase,
+                    tool,
+                    across_nodes: across,
+                    between_nodes,
+                    small_buffer,
+                    bytes,
+                };
                 groups.iter().position(|known| *known == key).unwrap_or_else(|| {
                     groups.push(key);
                     groups.len() - 1
@@ -461,7 +464,11 @@ fn build_fabric_group<'a>(domain: &DomainRecordings<'a>, only: Option<&NodeName>
         both_ways,
         both_ways_runs: both_runs,
         holes,
-        cut_nodes: if only.is_none() { output_problems::find_unimportable_pairs(domain) } else { Vec::new() },
+        cut_nodes: if only.is_none() {
+            output_problems::find_unimportable_pairs(domain)
+        } else {
+            Vec::new()
+        },
         files,
     }
 }

@@ -1,29 +1,24 @@
 //! Every measured cell in the direction of the data, for `matrix.csv` and the
 //! pictures, with what it was compared with and how it came out.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::domain_recordings::DomainRecordings;
 use super::fabric::FabricJudgement;
-use super::fabric_group;
 use super::fabric_group::FabricGroup;
 use super::finding_set::FindingSet;
 use super::peel::LowPair;
-use super::testcase;
 use super::testcase::CellShape;
+use super::{fabric_group, testcase};
 use crate::thresholds::MeasurementConditions;
-use model::measured_cell::MeasuredCell;
 use model::finding_class::FindingClass;
-use model::id::GpuId;
-use model::id::NodeName;
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
+use model::id::{GpuId, NodeName};
+use model::measured_cell::MeasuredCell;
+use model::measurement::{Measurement, MeasurementMatrix};
 use model::tool_recording::ToolRecording;
 use model::unit::Unit;
-use model::verdict::Direction;
-use model::verdict::Outcome;
+use model::verdict::{Direction, Outcome};
 
 /// A cell closer to its reference than this is as expected.
 const MIN_EFFECT: f64 = super::peel::MIN_EFFECT;
@@ -56,7 +51,8 @@ pub(super) fn add_cells(
     let scale = CellReference { domain, islands, ledger, positions: places };
     // Runs of other nodes are no further readings of these.
     let mut readings: BTreeMap<(Vec<NodeName>, String), u32> = BTreeMap::new();
-    let own = domain.per_node.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
+    let own =
+        domain.per_node.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
     let across = domain.across_nodes.iter().map(|r| (None, *r));
     for (node, recording) in own.chain(across) {
         let members = || domain.gpus_of_ranks(&recording.parsed).into_values().map(|g| g.node);
@@ -165,7 +161,8 @@ impl CellReference<'_> {
     /// thereby right.
     fn expected_of_pairs(&self, testcase: &str, recording: &ToolRecording) -> Option<(f64, f64)> {
         let platform = self.domain.platform?;
-        let conditions = MeasurementConditions::new(testcase, fabric_group::buffer_bytes(recording));
+        let conditions =
+            MeasurementConditions::new(testcase, fabric_group::buffer_bytes(recording));
         let e = platform.expectation(&conditions).ok()?;
         let bandwidth = e.unit == Unit::GigabytesPerSecond;
         e.value.filter(|_| bandwidth).map(|value| (value, e.tolerance))
@@ -178,7 +175,9 @@ impl CellReference<'_> {
 
     /// Whether a finding explains that a cell between these ends is low.
     fn is_guilty(&self, src: &FabricCellEnd, dst: &FabricCellEnd) -> bool {
-        let (Some((island, s)), Some((other, d))) = (src.position, dst.position) else { return false };
+        let (Some((island, s)), Some((other, d))) = (src.position, dst.position) else {
+            return false;
+        };
         if island != other {
             return false;
         }
@@ -205,7 +204,11 @@ impl CellReference<'_> {
 }
 
 /// Fills in ratio and outcome.
-pub(super) fn compare_cell(mut cell: MeasuredCell, reference: Option<(f64, f64)>, guilty: bool) -> MeasuredCell {
+pub(super) fn compare_cell(
+    mut cell: MeasuredCell,
+    reference: Option<(f64, f64)>,
+    guilty: bool,
+) -> MeasuredCell {
     let expected = reference.map(|(value, _)| value);
     let line = reference.map_or(MIN_EFFECT, |(_, tolerance)| tolerance.max(MIN_EFFECT));
     cell.expected = expected.map(super::finding::round_fine);

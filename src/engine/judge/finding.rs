@@ -2,21 +2,13 @@
 
 use std::fmt::Write;
 
-use sha2::Digest;
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 
-pub(super) use model::finding::RateReference;
-pub(super) use model::finding::round_fine;
-pub(super) use model::finding::round;
+pub(super) use model::finding::{RateReference, round, round_fine};
 use model::finding_class::FindingClass;
-use model::id::DomainName;
-use model::id::GpuId;
-use model::id::NodeName;
 use model::finding_rule::FindingRule;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::id::{DomainName, GpuId, NodeName};
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// A finding with nothing measured yet. Offline there is no second look, so
 /// it is not confirmed.

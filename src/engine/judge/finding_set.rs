@@ -4,22 +4,15 @@
 //! there are as many findings as nodes: whoever asks for those of a node or a domain
 //! gets them without looking at all others.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::confirm_readings::ReferenceLevels;
 use super::peel;
 use model::hostlist;
-use model::id::DomainName;
-use model::id::GpuId;
-use model::id::NodeName;
-use model::unknown_subject::UnknownSubject;
+use model::id::{DomainName, GpuId, NodeName};
 use model::unit::Unit;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::MeasuredScope;
-use model::verdict::Outcome;
-use model::verdict::UnknownEntry;
+use model::unknown_subject::UnknownSubject;
+use model::verdict::{Finding, Locus, MeasuredScope, Outcome, UnknownEntry};
 
 /// What has been said so far about one case.
 #[derive(Debug, Default)]
@@ -328,9 +321,7 @@ impl LocusIndex {
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::new_finding;
-    use super::super::finding::domain_locus;
-    use super::super::finding::node_locus;
+    use super::super::finding::{domain_locus, new_finding, node_locus};
     use super::*;
     use model::finding_class::FindingClass;
     use model::finding_rule::FindingRule;

@@ -7,22 +7,17 @@
 use std::collections::BTreeMap;
 
 use super::domain_recordings::DomainRecordings;
-use super::finding::new_finding;
-use super::finding::gpu_locus;
-use super::fabric_group;
+use super::finding::{gpu_locus, new_finding};
 use super::finding_set::FindingSet;
-use super::testcase;
 use super::testcase::CellShape;
-use crate::thresholds::MeasurementConditions;
-use crate::thresholds::Expectation;
-use crate::thresholds::TestPath;
+use super::{fabric_group, testcase};
+use crate::thresholds::{Expectation, MeasurementConditions, TestPath};
 use model::finding_class::FindingClass;
+use model::finding_rule::RuleKind;
 use model::id::GpuId;
 use model::measurement::Measurement;
-use model::finding_rule::RuleKind;
 use model::unit::Unit;
-use model::verdict::Locus;
-use model::verdict::Outcome;
+use model::verdict::{Locus, Outcome};
 
 /// A single reading above this share of its level may be a dip (healthy ones
 /// reach 0.6); one below is none.
@@ -55,7 +50,8 @@ pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
                         continue;
                     };
                     let entry = best.entry((name, GpuId::new(node.clone(), gpu)));
-                    let one = entry.or_insert(BestReading { value, readings: 0, file: &recording.file });
+                    let one =
+                        entry.or_insert(BestReading { value, readings: 0, file: &recording.file });
                     one.value = one.value.max(value);
                     one.readings += 1;
                 }
@@ -109,7 +105,8 @@ fn report_below_floor(
         _ => FindingClass::NvlinkLow,
     };
     let locus = Locus { direction, ..gpu_locus(&domain.name, gpu) };
-    let rule = RuleKind::Floor.with_terms(format!("below {floor:.1} GB/s ({})", expectation.source));
+    let rule =
+        RuleKind::Floor.with_terms(format!("below {floor:.1} GB/s ({})", expectation.source));
     let found = new_finding(Outcome::Degraded, class, locus, &rule)
         .with_numbers(best.value, level, Unit::GigabytesPerSecond)
         .with_summary(said)

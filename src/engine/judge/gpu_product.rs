@@ -6,12 +6,15 @@
 
 use std::collections::BTreeSet;
 
-use crate::thresholds::PlatformCatalogue;
-use crate::thresholds::Platform;
+use crate::thresholds::{Platform, PlatformCatalogue};
 
 /// Why this product is no GPU of the platform, with both names; `None` where it is, or
 /// may be.
-pub(super) fn explain_foreign_gpu(product: &str, platform: &Platform, catalogue: &PlatformCatalogue) -> Option<String> {
+pub(super) fn explain_foreign_gpu(
+    product: &str,
+    platform: &Platform,
+    catalogue: &PlatformCatalogue,
+) -> Option<String> {
     if platform.devices.is_empty() || platform.has_device(product) {
         return None;
     }

@@ -6,24 +6,18 @@
 
 use std::collections::BTreeMap;
 
-use super::fabric;
 use super::fabric::FabricJudgement;
-use super::finding::new_finding;
-use super::finding::gpu_locus;
-use super::finding::round;
 use super::fabric_group::FabricGroup;
+use super::finding::{gpu_locus, new_finding, round};
 use super::finding_set::FindingSet;
 use super::level::SMALLEST_FLEET;
-use super::peel;
+use super::{fabric, peel};
 use model::finding_class::FindingClass;
-use model::id::NodeName;
 use model::finding_rule::RuleKind;
+use model::id::NodeName;
 use model::stats;
 use model::text::format_percent;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// Pieces of evidence that a finding of this kind keeps.
 pub(super) const MAX_EVIDENCE: usize = 6;
@@ -76,9 +70,14 @@ pub(super) fn judge(judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>], ledger: 
 }
 
 /// Judges the GPUs of one island; returns how far their readings usually lie apart.
-fn judge_gpus(island: &FabricGroup<'_>, fabric: &FabricJudgement, ledger: &mut FindingSet) -> Option<f64> {
+fn judge_gpus(
+    island: &FabricGroup<'_>,
+    fabric: &FabricJudgement,
+    ledger: &mut FindingSet,
+) -> Option<f64> {
     let cells = collect_cells(fabric);
-    let shown: Vec<GpuStability> = (0..island.gpus.len()).filter_map(|gpu| summarize_gpu(gpu, &cells)).collect();
+    let shown: Vec<GpuStability> =
+        (0..island.gpus.len()).filter_map(|gpu| summarize_gpu(gpu, &cells)).collect();
     let mut spreads: Vec<f64> = shown.iter().map(|s| s.spread).collect();
     let usual = stats::median(&mut spreads).map(|s| s.max(peel::LEAST_SIGMA))?;
     let falls: Vec<f64> = shown.iter().map(|s| relative_fall(&s.trend)).collect();
@@ -112,7 +111,8 @@ fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
         let mut spreads: Vec<f64> = islands.iter().map(|(_, spread)| *spread).collect();
         let fleet = stats::median(&mut spreads).filter(|_| SMALLEST_FLEET <= islands.len());
         let is_noisy = |spread: f64| {
-            NOISY_SPREAD < spread || fleet.is_some_and(|f| NOTEWORTHY.max(SPREAD_FACTOR * f) < spread)
+            NOISY_SPREAD < spread
+                || fleet.is_some_and(|f| NOTEWORTHY.max(SPREAD_FACTOR * f) < spread)
         };
         let noisy: Vec<_> = islands.iter().filter(|(_, spread)| is_noisy(*spread)).collect();
         let Some((first, spread)) = noisy.first() else { continue };
@@ -131,8 +131,8 @@ fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
             );
             let locus =
                 Locus { peer: Some(platform.to_owned()), ..Locus::new(LocusKind::Instrument) };
-            let found =
-                new_finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule).with_summary(said);
+            let found = new_finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule)
+                .with_summary(said);
             ledger.add(fabric::add_evidence(first, found));
             continue;
         }
@@ -146,8 +146,8 @@ fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
                 node: island.node.clone(),
                 ..super::finding::domain_locus(LocusKind::Instrument, &island.domain)
             };
-            let found =
-                new_finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule).with_summary(said);
+            let found = new_finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule)
+                .with_summary(said);
             ledger.add(fabric::add_evidence(island, found));
         }
     }
@@ -236,7 +236,13 @@ fn summarize_gpu(gpu: usize, cells: &[StabilityCell]) -> Option<GpuStability> {
     })
 }
 
-fn report_drift(island: &FabricGroup<'_>, shown: &GpuStability, own: f64, line: f64, ledger: &mut FindingSet) {
+fn report_drift(
+    island: &FabricGroup<'_>,
+    shown: &GpuStability,
+    own: f64,
+    line: f64,
+    ledger: &mut FindingSet,
+) {
     let id = &island.gpus[shown.gpu];
     let steps: Vec<String> = shown.trend.iter().take(8).map(|t| format!("{t:.3}")).collect();
     let said = format!(
@@ -264,7 +270,12 @@ fn report_drift(island: &FabricGroup<'_>, shown: &GpuStability, own: f64, line: 
     );
 }
 
-fn report_unstable(island: &FabricGroup<'_>, shown: &GpuStability, usual: f64, ledger: &mut FindingSet) {
+fn report_unstable(
+    island: &FabricGroup<'_>,
+    shown: &GpuStability,
+    usual: f64,
+    ledger: &mut FindingSet,
+) {
     let id = &island.gpus[shown.gpu];
     let said = format!(
         "GPU {id} is unstable: its readings of one pair lie {} apart with {} partners, {} is usual here; \
@@ -310,7 +321,8 @@ fn add_finding(
 ) {
     let (gpu, id) = (shown.gpu, &island.gpus[shown.gpu]);
     let groups = 0..island.reading_groups.len();
-    let of = |group| Some((island.file_of(group, gpu)?, island.reading_groups[group].testcase.clone()));
+    let of =
+        |group| Some((island.file_of(group, gpu)?, island.reading_groups[group].testcase.clone()));
     if let Some((file, testcase)) = groups.filter_map(of).next() {
         found = found.with_evidence(file, Some(&testcase), detail);
     }

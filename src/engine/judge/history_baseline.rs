@@ -5,42 +5,26 @@
 //! slow is found by the others, and where another reference decided, it agrees
 //! or says nothing.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::domain_recordings::DomainRecordings;
 use super::fabric::FabricJudgement;
-use super::finding::new_finding;
-use super::finding::domain_locus;
-use super::finding::node_locus;
-use super::finding::format_rate;
-use super::finding::round;
 use super::fabric_group::FabricGroup;
+use super::finding::{domain_locus, format_rate, new_finding, node_locus, round};
 use super::finding_set::FindingSet;
-use super::level::SMALLEST_FLEET;
-use super::run_summary;
-use super::run_summary::FEWEST_RUNS;
-use super::run_summary::RunSummary;
-use super::peel;
 use super::host_index::HostIndex;
+use super::level::SMALLEST_FLEET;
+use super::run_summary::{FEWEST_RUNS, RunSummary};
+use super::{peel, run_summary};
 use model::claims::Claims;
 use model::finding_class::FindingClass;
-use model::part_history::PartHistory;
-use model::part_history::PartTestKey;
-use model::part_history::PartReading;
-use model::part_history::UsualLevel;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
-use model::finding_rule::FindingRule;
-use model::finding_rule::RuleKind;
+use model::finding_rule::{FindingRule, RuleKind};
+use model::id::{DomainName, NodeName};
+use model::part_history::{PartHistory, PartReading, PartTestKey, UsualLevel};
 use model::stats;
 use model::text::format_percent;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::tool_recording::{RecordingScope, ToolRecording};
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// Fewer parts of an island have nothing in common yet.
 const FEWEST_PARTS: usize = 4;
@@ -136,7 +120,11 @@ struct BaselineGroup<'d> {
     platform: Option<String>,
 }
 
-fn compare_with_usual<'h>(part: &PartTestKey, shown: &PartReading, usual: &'h UsualLevel) -> BaselineDrop<'h> {
+fn compare_with_usual<'h>(
+    part: &PartTestKey,
+    shown: &PartReading,
+    usual: &'h UsualLevel,
+) -> BaselineDrop<'h> {
     #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
     let runs = usual.count as f64;
     // How far a further run may lie from the middle of those there are.
@@ -236,7 +224,12 @@ fn add_agreement(found: &mut Finding, lower: &BaselineDrop<'_>) {
 }
 
 /// One part that is below its own history and was not found otherwise.
-fn report_part(domain: Option<&DomainName>, lower: &BaselineDrop<'_>, taken: &RecordingsByNode<'_>, ledger: &mut FindingSet) {
+fn report_part(
+    domain: Option<&DomainName>,
+    lower: &BaselineDrop<'_>,
+    taken: &RecordingsByNode<'_>,
+    ledger: &mut FindingSet,
+) {
     let PartTestKey { node, gpu, rail, .. } = &lower.part;
     let against = |f: &Finding| {
         f.locus.node.as_ref() == Some(node)
@@ -280,9 +273,14 @@ fn report_part(domain: Option<&DomainName>, lower: &BaselineDrop<'_>, taken: &Re
         describe_period(lower.usual),
         explain_open(lower.usual)
     );
-    let found = new_finding(drop_outcome(lower.usual), FindingClass::BelowOwnHistory, locus, drop_rule(lower))
-        .with_own_history(lower.now, lower.usual.median)
-        .with_summary(said.clone());
+    let found = new_finding(
+        drop_outcome(lower.usual),
+        FindingClass::BelowOwnHistory,
+        locus,
+        drop_rule(lower),
+    )
+    .with_own_history(lower.now, lower.usual.median)
+    .with_summary(said.clone());
     let found = Finding { detectable: Some(round(lower.line)), ..found };
     if found.outcome == Outcome::Unknown {
         ledger.add_doubt(node, said);
@@ -318,14 +316,21 @@ impl<'r> RecordingsByNode<'r> {
 
     /// Those that a node took part in, in order.
     fn recordings_of(&self, node: &NodeName) -> impl Iterator<Item = &'r ToolRecording> {
-        let places: BTreeSet<usize> = self.by_node.find_candidates(node.as_str()).flatten().copied().collect();
+        let places: BTreeSet<usize> =
+            self.by_node.find_candidates(node.as_str()).flatten().copied().collect();
         places.into_iter().map(|at| &self.recordings[at])
     }
 }
 
-fn with_files(mut found: Finding, part: &PartTestKey, taken: &RecordingsByNode<'_>, detail: &str) -> Finding {
-    let has =
-        |r: &&ToolRecording| r.parsed.measurements.iter().any(|m| m.testcase() == Some(&part.testcase));
+fn with_files(
+    mut found: Finding,
+    part: &PartTestKey,
+    taken: &RecordingsByNode<'_>,
+    detail: &str,
+) -> Finding {
+    let has = |r: &&ToolRecording| {
+        r.parsed.measurements.iter().any(|m| m.testcase() == Some(&part.testcase))
+    };
     for recording in taken.recordings_of(&part.node).filter(has).take(4) {
         found = found.with_evidence(&recording.file, Some(&part.testcase), detail);
     }
@@ -341,7 +346,8 @@ fn report_whole_fabrics(
     ledger: &mut FindingSet,
 ) {
     let all = judged.iter().flatten().filter(|(island, _)| !island.directed.is_empty()).count();
-    let fabrics: Vec<&(BaselineGroup<'_>, BaselineDrop<'_>)> = common.iter().filter(|(g, _)| !g.network).collect();
+    let fabrics: Vec<&(BaselineGroup<'_>, BaselineDrop<'_>)> =
+        common.iter().filter(|(g, _)| !g.network).collect();
     let everywhere = SMALLEST_FLEET <= fabrics.len() && fabrics.len() * 4 >= all * 3;
     let tells = "what changed since (clocks, power limits, firmware, the tool) or the measurement: the same test \
                  with the tool and settings of then would tell";
@@ -355,9 +361,10 @@ fn report_whole_fabrics(
             describe_period(lower.usual)
         );
         let locus = Locus { peer: group.platform.clone(), ..Locus::new(LocusKind::Instrument) };
-        let found = new_finding(Outcome::Unknown, FindingClass::BelowOwnHistory, locus, drop_rule(lower))
-            .with_own_history(lower.now, lower.usual.median)
-            .with_summary(said);
+        let found =
+            new_finding(Outcome::Unknown, FindingClass::BelowOwnHistory, locus, drop_rule(lower))
+                .with_own_history(lower.now, lower.usual.median)
+                .with_summary(said);
         ledger.add(with_files(found, &lower.part, taken, "a typical part"));
     }
     for (group, lower) in common.iter().filter(|(g, _)| g.network || !everywhere) {
@@ -402,8 +409,11 @@ fn report_whole_fabrics(
             format_rate(lower.usual.median)
         );
         let is_part = group.node.is_some();
-        let outcome =
-            if is_part || group.domain.is_some() { drop_outcome(lower.usual) } else { Outcome::Unknown };
+        let outcome = if is_part || group.domain.is_some() {
+            drop_outcome(lower.usual)
+        } else {
+            Outcome::Unknown
+        };
         let found = new_finding(outcome, FindingClass::BelowOwnHistory, locus, drop_rule(lower))
             .with_own_history(lower.now, lower.usual.median)
             .with_summary(said.clone());

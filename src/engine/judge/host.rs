@@ -5,34 +5,21 @@
 //! Only copies of one GPU at a time by a copy engine are judged; what GPUs get
 //! under load depends on the CPU and is shown, not judged.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::domain_recordings::DomainRecordings;
-use super::finding::RateReference;
-use super::finding::new_finding;
-use super::finding::gpu_locus;
-use super::finding::node_locus;
-use super::fabric_group;
+use super::finding::{RateReference, gpu_locus, new_finding, node_locus};
 use super::finding_set::FindingSet;
-use super::testcase;
 use super::testcase::CellShape;
-use crate::thresholds::MeasurementConditions;
-use crate::thresholds::Expectation;
-use crate::thresholds::Platform;
+use super::{fabric_group, testcase};
+use crate::thresholds::{Expectation, MeasurementConditions, Platform};
 use model::finding_class::FindingClass;
-use model::id::GpuId;
-use model::id::NodeName;
+use model::finding_rule::{FindingRule, RuleKind};
+use model::id::{GpuId, NodeName};
 use model::measurement::Measurement;
-use model::finding_rule::FindingRule;
-use model::finding_rule::RuleKind;
 use model::stats;
 use model::text::format_percent;
-use model::verdict::Direction;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Direction, Finding, Locus, LocusKind, Outcome};
 
 /// Closer than this to the reference is placement, not a fault.
 const MIN_EFFECT: f64 = 0.15;
@@ -101,8 +88,8 @@ fn find_sound_parts(domains: &[DomainRecordings<'_>]) -> SoundParts {
     for domain in domains {
         let platform = domain.platform.map_or("", |p| p.name.as_str());
         for (testcase, gpu, value, _) in collect_host_readings(domain) {
-            let is_judged =
-                matches!(testcase::shape_of(testcase), CellShape::Host(_)) && testcase.ends_with("_ce");
+            let is_judged = matches!(testcase::shape_of(testcase), CellShape::Host(_))
+                && testcase.ends_with("_ce");
             if !is_judged {
                 tests.entry((platform, testcase)).or_default().push((gpu, value));
             }
@@ -110,7 +97,8 @@ fn find_sound_parts(domains: &[DomainRecordings<'_>]) -> SoundParts {
     }
     let mut sound = SoundParts::new();
     for ((_, testcase), values) in tests {
-        let (CellShape::Host(direction) | CellShape::LoadedHost(direction)) = testcase::shape_of(testcase)
+        let (CellShape::Host(direction) | CellShape::LoadedHost(direction)) =
+            testcase::shape_of(testcase)
         else {
             continue;
         };
@@ -126,7 +114,9 @@ fn find_sound_parts(domains: &[DomainRecordings<'_>]) -> SoundParts {
 
 /// Every number between host memory and a GPU of this domain: test case, GPU,
 /// value, file.
-fn collect_host_readings<'a>(domain: &'a DomainRecordings<'a>) -> Vec<(&'a str, GpuId, f64, &'a str)> {
+fn collect_host_readings<'a>(
+    domain: &'a DomainRecordings<'a>,
+) -> Vec<(&'a str, GpuId, f64, &'a str)> {
     let mut cells = Vec::new();
     for (node, recordings) in &domain.per_node {
         for recording in recordings {
@@ -166,7 +156,12 @@ struct LowHostCopy {
 /// Enters what is low: as findings where more than one reading says so or one
 /// is deeper than dips go, as a remark where another copy over the same link and the same
 /// way is fine, else as something to read again: a dip and a slow link look alike once.
-fn report_low_copies(low: Vec<LowHostCopy>, sound: &SoundParts, judged: usize, ledger: &mut FindingSet) {
+fn report_low_copies(
+    low: Vec<LowHostCopy>,
+    sound: &SoundParts,
+    judged: usize,
+    ledger: &mut FindingSet,
+) {
     let (guilty, once): (Vec<LowHostCopy>, Vec<LowHostCopy>) =
         merge_directions(low).into_iter().partition(is_certain);
     guilty.into_iter().for_each(|low| ledger.add(low.finding));
@@ -227,7 +222,8 @@ fn judge_test(
     ledger: &mut FindingSet,
 ) -> Vec<LowHostCopy> {
     let platform: Option<&Platform> = copies.first().and_then(|c| c.domain.platform);
-    let expectation = platform.and_then(|p| p.expectation(&MeasurementConditions::with_default_size(testcase)).ok());
+    let expectation = platform
+        .and_then(|p| p.expectation(&MeasurementConditions::with_default_size(testcase)).ok());
     let expected = expectation.and_then(|e| e.value);
     let mut values: Vec<f64> = copies.iter().map(|c| c.value).collect();
     let enough = SMALLEST_FLEET <= values.len();
@@ -267,9 +263,12 @@ fn judge_test(
             Locus { direction: Some(direction), ..node_locus(&one.domain.name, &one.gpu.node) };
         let readings = found.iter().map(|l| l.readings).sum();
         let worst = found.into_iter().map(|l| l.finding);
-        let mut worst = worst.min_by(|a, b| finding_ratio(a).total_cmp(&finding_ratio(b))).expect("all are low");
+        let mut worst = worst
+            .min_by(|a, b| finding_ratio(a).total_cmp(&finding_ratio(b)))
+            .expect("all are low");
         let id =
-            new_finding(worst.outcome, worst.class.clone(), locus.clone(), FindingRule::default()).id;
+            new_finding(worst.outcome, worst.class.clone(), locus.clone(), FindingRule::default())
+                .id;
         worst.summary = format!(
             "all {all} GPUs of {}: {testcase} is low, at worst {:.1} of {:.1} GB/s: look at the host, not at a GPU",
             one.gpu.node,
@@ -301,8 +300,10 @@ fn low_finding(
     let below_floor = expectation.and_then(|e| e.floor).filter(|f| copy.value < *f);
     let value = expected.map(|(value, _)| value);
     let (held, rule) = if let Some(level) = below_peers {
-        let rule = RuleKind::HostCopy
-            .with_terms(format!("more than {} below the median of its peers", format_percent(line)));
+        let rule = RuleKind::HostCopy.with_terms(format!(
+            "more than {} below the median of its peers",
+            format_percent(line)
+        ));
         (RateReference::Peers { level, expected: value }, rule)
     } else if let Some(value) = below_expected {
         let rule = RuleKind::HostCopy
@@ -362,11 +363,13 @@ fn merge_directions(low: Vec<LowHostCopy>) -> Vec<LowHostCopy> {
         let twin = &mut merged[at];
         let both = Locus { direction: None, ..twin.finding.locus.clone() };
         let evidence = twin.finding.evidence.iter().chain(&low.finding.evidence).cloned().collect();
-        let worst =
-            [&low.finding, &twin.finding].into_iter().min_by(|a, b| finding_ratio(a).total_cmp(&finding_ratio(b)));
+        let worst = [&low.finding, &twin.finding]
+            .into_iter()
+            .min_by(|a, b| finding_ratio(a).total_cmp(&finding_ratio(b)));
         let worst = worst.expect("one of two").clone();
         let id =
-            new_finding(worst.outcome, worst.class.clone(), both.clone(), FindingRule::default()).id;
+            new_finding(worst.outcome, worst.class.clone(), both.clone(), FindingRule::default())
+                .id;
         let summary = format!("{} (both directions are low)", worst.summary);
         twin.finding = Finding { id, locus: both, evidence, summary, ..worst };
         twin.readings += low.readings;

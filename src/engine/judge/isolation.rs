@@ -6,28 +6,17 @@
 
 use std::collections::BTreeSet;
 
-use super::fabric::FabricJudgement;
-use super::fabric::add_evidence;
-use super::finding::RateReference;
-use super::finding::new_finding;
-use super::finding::domain_locus;
-use super::finding::gpu_locus;
-use super::finding::node_locus;
-use super::fabric_group::FabricGroup;
-use super::fabric_group::PairReading;
-use super::membership::ConnectedParts;
-use super::membership::ReachabilityMatrix;
+use super::fabric::{FabricJudgement, add_evidence};
+use super::fabric_group::{FabricGroup, PairReading};
+use super::finding::{RateReference, domain_locus, gpu_locus, new_finding, node_locus};
+use super::membership::{ConnectedParts, ReachabilityMatrix};
 use super::output_participants;
 use model::finding_class::FindingClass;
+use model::finding_rule::{FindingRule, RuleKind};
 use model::id::NodeName;
-use model::finding_rule::FindingRule;
-use model::finding_rule::RuleKind;
 use model::stats;
 use model::unknown_subject::UnknownSubject;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// Nodes and GPUs that do not reach the others at fabric speed.
 pub(super) fn judge(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
@@ -109,7 +98,8 @@ fn find_isolated_gpus(
                     gpu_locus(&island.domain, id),
                     rule,
                 );
-                let found = add_evidence(island, found.with_reference(value, held).with_summary(said));
+                let found =
+                    add_evidence(island, found.with_reference(value, held).with_summary(said));
                 add_finding(island, &id.node, found, (&[*gpu], level), out);
             }
         }
@@ -122,7 +112,12 @@ fn find_isolated_gpus(
 }
 
 /// A node whose GPUs form several groups.
-fn judge_split_node(island: &FabricGroup<'_>, reach: &ReachabilityMatrix, gpus: &[Vec<usize>], out: &mut FabricJudgement) {
+fn judge_split_node(
+    island: &FabricGroup<'_>,
+    reach: &ReachabilityMatrix,
+    gpus: &[Vec<usize>],
+    out: &mut FabricJudgement,
+) {
     let ConnectedParts { sets, cut } = reach.find_connected(gpus);
     let is_cut = !cut.is_empty() && 1 < sets.len();
     let Some(node) = island.node.as_ref().filter(|_| is_cut) else { return };
@@ -133,11 +128,15 @@ fn judge_split_node(island: &FabricGroup<'_>, reach: &ReachabilityMatrix, gpus: 
     });
     let groups = groups.collect::<Vec<_>>().join(" | ");
     let said = format!("the GPUs of {node} reach each other only inside the groups {groups}");
-    let rule =
-        RuleKind::NoPath.with_terms("pairs between the groups read below 30 % of the fabric's level");
-    let found =
-        new_finding(Outcome::Failed, FindingClass::SplitNode, node_locus(&island.domain, node), rule)
-            .with_summary(said);
+    let rule = RuleKind::NoPath
+        .with_terms("pairs between the groups read below 30 % of the fabric's level");
+    let found = new_finding(
+        Outcome::Failed,
+        FindingClass::SplitNode,
+        node_locus(&island.domain, node),
+        rule,
+    )
+    .with_summary(said);
     out.findings.push(add_evidence(island, found));
     for set in sets.iter().skip(1) {
         detach_part(set.iter().map(|at| gpus[*at][0]).collect(), out);
@@ -151,7 +150,12 @@ fn detach_part(part: Vec<usize>, out: &mut FabricJudgement) {
 }
 
 /// Nodes that are not in the domain they are claimed to be in.
-fn judge_split_domain(island: &FabricGroup<'_>, reach: &ReachabilityMatrix, members: &[Vec<usize>], out: &mut FabricJudgement) {
+fn judge_split_domain(
+    island: &FabricGroup<'_>,
+    reach: &ReachabilityMatrix,
+    members: &[Vec<usize>],
+    out: &mut FabricJudgement,
+) {
     let connected = reach.find_connected(members);
     let (sets, cut) = (&connected.sets, &connected.cut);
     // Where pairs were sampled, sets that never met are no cut.
@@ -166,8 +170,8 @@ fn judge_split_domain(island: &FabricGroup<'_>, reach: &ReachabilityMatrix, memb
             island.domain
         );
         let locus = domain_locus(LocusKind::Domain, &island.domain);
-        let found =
-            new_finding(Outcome::Failed, FindingClass::MultiNodeNvlinkOff, locus, RULE).with_summary(said);
+        let found = new_finding(Outcome::Failed, FindingClass::MultiNodeNvlinkOff, locus, RULE)
+            .with_summary(said);
         out.findings.push(add_evidence(island, found));
         out.unknown.extend(members.iter().map(|gpus| {
             (
@@ -245,7 +249,8 @@ fn report_split_domain<'i>(
         island.domain
     );
     let locus = domain_locus(LocusKind::Domain, &island.domain);
-    let found = new_finding(Outcome::Failed, FindingClass::SplitDomain, locus, RULE).with_summary(said);
+    let found =
+        new_finding(Outcome::Failed, FindingClass::SplitDomain, locus, RULE).with_summary(said);
     out.findings.push(add_evidence(island, found));
     for at in sets.iter().flatten() {
         let why = format!(
@@ -284,7 +289,8 @@ fn report_non_member(
              its peers (nvidia-imex-ctl -N) would tell which"
         ),
     };
-    let found = new_finding(Outcome::Failed, FindingClass::WrongDomain, node_locus(domain, node), RULE);
+    let found =
+        new_finding(Outcome::Failed, FindingClass::WrongDomain, node_locus(domain, node), RULE);
     let found = found.with_reference(value.unwrap_or(0.0), held).with_summary(said);
     let found = add_evidence(island, found);
     // Runs of two that could not import each other's memory have two nodes each.
@@ -312,7 +318,11 @@ fn add_finding(
         Some(_) => BTreeSet::new(),
         None => output_participants::participants_of_readings(island, node, readings, is_low),
     };
-    let found = if others.is_empty() { found } else { output_participants::widen_to_participants(found, &others) };
+    let found = if others.is_empty() {
+        found
+    } else {
+        output_participants::widen_to_participants(found, &others)
+    };
     if found.outcome == Outcome::Unknown {
         out.unknown.push((UnknownSubject::node(node), found.summary.clone()));
     }
@@ -364,8 +374,9 @@ fn typical_reading_between(
             || (some.contains(&r.dst) && others.contains(&r.src))
     };
     let mut values: Vec<f64> = island.directed.iter().filter(between).map(|r| r.value).collect();
-    let expected =
-        (0..island.reading_groups.len()).find_map(|g| island.expected_level(g)).map(|(value, _)| value);
+    let expected = (0..island.reading_groups.len())
+        .find_map(|g| island.expected_level(g))
+        .map(|(value, _)| value);
     let mut all: Vec<f64> = island.directed.iter().map(|r| r.value).collect();
     let upper = stats::quantile(&mut all, 0.9).unwrap_or(0.0);
     let level = RateReference::Peers { level: upper, expected: None };

@@ -4,8 +4,7 @@
 use std::collections::BTreeMap;
 
 use super::finding_set::FindingSet;
-use super::rail_readings::RailReadings;
-use super::rail_readings::order_pair;
+use super::rail_readings::{RailReadings, order_pair};
 use model::stats;
 
 /// Fewer round trips have no usual one.
@@ -23,7 +22,9 @@ pub(super) fn judge(rail: &RailReadings<'_>, ledger: &mut FindingSet) {
     };
     let mut far: BTreeMap<(usize, usize), f64> = BTreeMap::new();
     for (a, b, us) in &rail.latencies {
-        if usual * OUTLIER_FACTOR_AND_MICROSECONDS.0 < *us && usual + OUTLIER_FACTOR_AND_MICROSECONDS.1 < *us {
+        if usual * OUTLIER_FACTOR_AND_MICROSECONDS.0 < *us
+            && usual + OUTLIER_FACTOR_AND_MICROSECONDS.1 < *us
+        {
             let longest = far.entry(order_pair(*a, *b)).or_insert(*us);
             *longest = longest.max(*us);
         }

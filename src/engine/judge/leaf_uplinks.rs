@@ -4,23 +4,18 @@
 //! Looked at before any node: in a sweep most partners of a node sit under
 //! other leaves, and all nodes of such a leaf would look guilty.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::finding::new_finding;
 use super::rail_readings;
-use super::rail_readings::RailReadings;
-use super::rail_readings::order_pair;
+use super::rail_readings::{RailReadings, order_pair};
 use model::claims::Claims;
 use model::finding_class::FindingClass;
-use model::id::NodeName;
 use model::finding_rule::RuleKind;
+use model::id::NodeName;
 use model::stats;
 use model::text::format_percent;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// Flows that share an uplink by chance read lower: with two hosts per leaf
 /// 5 % of healthy pairs are below 0.95 and hardly one below this.
@@ -63,8 +58,11 @@ pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) ->
     // What pairs inside leaves show in the same test is the reference.
     let reference = |group: usize| {
         let wanted = &rail.groups[group].testcase;
-        let inside =
-            rail.groups.iter().zip(levels).find(|(g, _)| !g.crosses_leaves && g.testcase == *wanted);
+        let inside = rail
+            .groups
+            .iter()
+            .zip(levels)
+            .find(|(g, _)| !g.crosses_leaves && g.testcase == *wanted);
         inside.map(|(_, level)| *level).filter(|level| level.is_finite())
     };
     let mut inside: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
@@ -147,14 +145,18 @@ pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) ->
         };
         let spine = everywhere && 2 < low.len();
         let name = if spine { others.join(",") } else { claimed.name.clone() };
-        let locus =
-            Locus { leaf: Some(name), peer, rail: rail.name.clone(), ..Locus::new(LocusKind::Leaf) };
+        let locus = Locus {
+            leaf: Some(name),
+            peer,
+            rail: rail.name.clone(),
+            ..Locus::new(LocusKind::Leaf)
+        };
         let rule = RuleKind::Leaf.with_terms(format!(
             "the median between every two leaves lies more than {} below the level inside leaves",
             format_percent(MIN_EFFECT)
         ));
-        let mut found =
-            new_finding(Outcome::Degraded, FindingClass::LeafLow, locus, &rule).with_summary(said.clone());
+        let mut found = new_finding(Outcome::Degraded, FindingClass::LeafLow, locus, &rule)
+            .with_summary(said.clone());
         let crossing = rail.files.iter().filter(|((a, b), _)| {
             leaf_of[*a] != leaf_of[*b]
                 && (spine || [leaf_of[*a], leaf_of[*b]].contains(&Some(*leaf)))

@@ -7,24 +7,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::fabric;
-use super::finding::RateReference;
-use super::finding::new_finding;
-use super::finding::domain_locus;
-use super::finding::node_locus;
-use super::fabric_group::PairReadingGroup;
-use super::fabric_group::FabricGroup;
-use super::peel;
+use super::fabric_group::{FabricGroup, PairReadingGroup};
+use super::finding::{RateReference, domain_locus, new_finding, node_locus};
 use super::peel::PeelResult;
+use super::{fabric, peel};
 use crate::thresholds::Expectation;
 use model::finding_class::FindingClass;
 use model::finding_rule::RuleKind;
 use model::stats;
 use model::text::format_percent;
 use model::unit::Unit;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, LocusKind, Outcome};
 
 /// Fewer islands than this are no fleet.
 pub(super) const SMALLEST_FLEET: usize = 3;
@@ -147,7 +140,13 @@ pub(super) fn judge(
             format_percent(island.tolerance(*group, e)),
             e.source
         );
-        findings.push(low_level_finding(island, *group, *level, RateReference::Expected(*value), &against));
+        findings.push(low_level_finding(
+            island,
+            *group,
+            *level,
+            RateReference::Expected(*value),
+            &against,
+        ));
     }
     let line_of = |group: usize, e: &Expectation| least_value(line(group, e), e);
     if !below_fleet && !below_expected && under_floor.is_none() {
@@ -222,15 +221,22 @@ fn nearest_group(compared: &[(usize, f64, f64)], ratio: Option<f64>) -> Option<(
 }
 
 /// The finding that a whole island is low.
-fn low_level_finding(island: &FabricGroup<'_>, group: usize, level: f64, held: RateReference, against: &str) -> Finding {
+fn low_level_finding(
+    island: &FabricGroup<'_>,
+    group: usize,
+    level: f64,
+    held: RateReference,
+    against: &str,
+) -> Finding {
     let reference = held.value();
     let ratio = level / reference;
     let links = fabric::missing_links_of_group(island, ratio);
     let (locus, what) = match &island.node {
         Some(node) => (node_locus(&island.domain, node), format!("all pairs of {node}")),
-        None if links.is_some() => {
-            (domain_locus(LocusKind::Plane, &island.domain), format!("all pairs of {}", island.domain))
-        }
+        None if links.is_some() => (
+            domain_locus(LocusKind::Plane, &island.domain),
+            format!("all pairs of {}", island.domain),
+        ),
         None => (
             domain_locus(LocusKind::Domain, &island.domain),
             format!("all pairs of {}", island.domain),
@@ -250,15 +256,24 @@ fn low_level_finding(island: &FabricGroup<'_>, group: usize, level: f64, held: R
                  under load (nvidia-smi -q), and another tool, would tell"
             .to_owned(),
     };
-    let said =
-        format!("{what} are {} low: {level:.1} of {reference:.1} GB/s{hint}", format_percent(1.0 - ratio));
+    let said = format!(
+        "{what} are {} low: {level:.1} of {reference:.1} GB/s{hint}",
+        format_percent(1.0 - ratio)
+    );
     let rule = RuleKind::Level.with_terms(against.to_owned());
-    let found = new_finding(Outcome::Degraded, class, locus, rule).with_reference(level, held).with_summary(said);
+    let found = new_finding(Outcome::Degraded, class, locus, rule)
+        .with_reference(level, held)
+        .with_summary(said);
     with_group_files(island, group, level, found)
 }
 
 /// The same finding with the files behind a group's level.
-fn with_group_files(island: &FabricGroup<'_>, group: usize, level: f64, mut found: Finding) -> Finding {
+fn with_group_files(
+    island: &FabricGroup<'_>,
+    group: usize,
+    level: f64,
+    mut found: Finding,
+) -> Finding {
     let testcase = &island.reading_groups[group].testcase;
     for file in island.files.get(testcase).into_iter().flatten().take(4) {
         let detail = format!("median of all pairs {level:.2} GB/s");

@@ -5,11 +5,9 @@
 //! no slow link but another path. Groups, not blame: what they mean is decided
 //! in `fabric`.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::fabric_group::PairReadingGroup;
-use super::fabric_group::FabricGroup;
+use super::fabric_group::{FabricGroup, PairReadingGroup};
 use model::id::NodeName;
 use model::stats;
 
@@ -130,8 +128,10 @@ impl ConnectedParts {
 /// The nodes of a domain by who was measured to reach whom at fabric speed, the
 /// largest part first; nothing where no two nodes were measured.
 pub(super) fn connected_nodes(island: &FabricGroup<'_>) -> Vec<BTreeSet<NodeName>> {
-    let between = |r: &super::fabric_group::PairReading| island.reading_groups[r.group].between_nodes;
-    if !island.is_uniform() || (!island.directed.iter().any(between) && island.cut_nodes.is_empty()) {
+    let between =
+        |r: &super::fabric_group::PairReading| island.reading_groups[r.group].between_nodes;
+    if !island.is_uniform() || (!island.directed.iter().any(between) && island.cut_nodes.is_empty())
+    {
         return Vec::new();
     }
     let nodes = island.gpus_by_node();

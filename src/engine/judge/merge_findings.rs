@@ -3,23 +3,15 @@
 //!
 //! Works on findings alone; it measures nothing and blames nobody new.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::domain_recordings::DomainRecordings;
-use super::finding::new_finding;
-use super::finding::domain_locus;
-use super::finding::node_locus;
+use super::finding::{domain_locus, new_finding, node_locus};
 use super::finding_set::FindingSet;
 use model::finding_class::FindingClass;
-use model::id::DomainName;
-use model::id::NodeName;
 use model::finding_rule::FindingRule;
-use model::verdict::Evidence;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::id::{DomainName, NodeName};
+use model::verdict::{Evidence, Finding, Locus, LocusKind, Outcome};
 
 /// States of single GPUs that a switch, a partition or a host can cause in all of
 /// them at once, in the order in which they are merged.
@@ -63,7 +55,10 @@ pub(super) fn merge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     let domains_shown: BTreeSet<(&DomainName, &FindingClass)> =
         shown.iter().map(|(domain, _, class)| (domain, *class)).collect();
     for domain in domains {
-        for class in SHARED_CAUSE_CLASSES.iter().filter(|class| domains_shown.contains(&(&domain.name, *class))) {
+        for class in SHARED_CAUSE_CLASSES
+            .iter()
+            .filter(|class| domains_shown.contains(&(&domain.name, *class)))
+        {
             if domain.spans_nodes() {
                 lift_to_domain(domain, class, ledger);
             }
@@ -114,7 +109,8 @@ fn is_gpu_finding(finding: &Finding, domain: &DomainRecordings<'_>, class: &Find
 fn lift_to_domain(domain: &DomainRecordings<'_>, class: &FindingClass, ledger: &mut FindingSet) {
     let all = domain.nodes.len() * domain.gpus_per_node.unwrap_or(0) as usize;
     let here = |f: &Finding| is_gpu_finding(f, domain, class);
-    let alike: Vec<&Finding> = ledger.findings_of_domain(&domain.name).filter(|f| here(f)).collect();
+    let alike: Vec<&Finding> =
+        ledger.findings_of_domain(&domain.name).filter(|f| here(f)).collect();
     let nodes: BTreeSet<&NodeName> = alike.iter().filter_map(|f| f.locus.node.as_ref()).collect();
     if all < SMALLEST_DOMAIN || nodes.len() < 2 || !is_nearly_all(alike.len(), all) {
         return;
@@ -140,7 +136,12 @@ fn lift_to_domain(domain: &DomainRecordings<'_>, class: &FindingClass, ledger: &
 }
 
 /// The same for all GPUs of one node.
-fn lift_to_node(domain: &DomainRecordings<'_>, node: &NodeName, class: &FindingClass, ledger: &mut FindingSet) {
+fn lift_to_node(
+    domain: &DomainRecordings<'_>,
+    node: &NodeName,
+    class: &FindingClass,
+    ledger: &mut FindingSet,
+) {
     let here =
         |f: &Finding| is_gpu_finding(f, domain, class) && f.locus.node.as_ref() == Some(node);
     let alike: Vec<&Finding> = ledger.findings_of_node(node).filter(|f| here(f)).collect();
@@ -172,7 +173,8 @@ fn most_common<'f>(findings: &[&'f Finding]) -> Option<&'f Finding> {
 
 fn new_lifted_finding(typical: &Finding, locus: Locus, summary: String) -> Finding {
     let id =
-        new_finding(typical.outcome, typical.class.clone(), locus.clone(), FindingRule::default()).id;
+        new_finding(typical.outcome, typical.class.clone(), locus.clone(), FindingRule::default())
+            .id;
     Finding { id, locus, summary, ..typical.clone() }
 }
 

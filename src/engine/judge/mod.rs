@@ -4,81 +4,80 @@
 //! unverified data end as unknown by a named rule; they never count for or
 //! against a node.
 
-mod confirm_readings;
-mod domain_recordings;
-mod clique_claims;
-mod merge_findings;
-mod fabric_matrix;
 mod claims;
 mod class_traits;
+mod clique_claims;
 pub mod collective;
+mod collective_peers;
 mod common_cause;
-pub mod run_comparison;
+mod component_state;
 pub mod confirm;
+mod confirm_coverage;
+mod confirm_readings;
 mod covariates;
 mod coverage;
-mod gpu_product;
-mod tool_disputes;
+mod domain_recordings;
 pub mod drift;
+mod driver_telemetry;
 mod fabric;
-mod latency_outliers;
-mod finding;
-mod floor;
-mod host;
 mod fabric_group;
-mod leaf_uplinks;
+mod fabric_matrix;
+mod finding;
 mod finding_set;
+mod floor;
+mod gpu_product;
+mod gpu_stability;
+mod history_baseline;
+mod host;
+mod host_index;
+mod isolation;
+mod latency_outliers;
+mod leaf_uplinks;
 mod level;
-mod confirm_coverage;
 mod membership;
-mod pair_matrix;
+mod merge_findings;
 mod network;
+mod network_matrix;
 mod nic;
 mod node_verdicts;
-mod history_baseline;
-mod pair_failures;
-pub mod run_summary;
-mod network_matrix;
-mod peel;
-mod collective_peers;
-mod output_problems;
-mod rail_readings;
-mod unreached_pairs;
-mod host_index;
-mod run_levels;
+mod nvlink_matrix;
 mod output_participants;
-pub mod sequential_test;
-mod isolation;
-mod component_state;
-mod gpu_stability;
+mod output_problems;
+mod pair_failures;
+mod pair_matrix;
 mod path_stability;
-mod driver_telemetry;
+mod peel;
+mod rail_readings;
+pub mod run_comparison;
+mod run_levels;
+pub mod run_summary;
+pub mod sequential_test;
+pub mod site_levels;
 mod testcase;
 #[cfg(test)]
 mod tests;
-mod nvlink_matrix;
-pub mod site_levels;
+mod tool_disputes;
+mod unreached_pairs;
 
+use collective_peers::CollectivePeers;
 pub use confirm_readings::ReferenceLevels;
 use domain_recordings::DomainRecordings;
 use fabric::FabricJudgement;
 use fabric_group::FabricGroup;
 use finding_set::FindingSet;
-use collective_peers::CollectivePeers;
 
 use std::collections::BTreeSet;
 
 use crate::thresholds::PlatformCatalogue;
-use model::measured_cell::MeasuredCell;
 use model::claims::Claims;
-use model::part_history::PartHistory;
-use model::tool_recording::ToolRecording;
 use model::finding_rule::RuleKind;
+use model::measured_cell::MeasuredCell;
+use model::part_history::PartHistory;
 use model::stats;
-use model::unknown_subject::UnknownSubject;
 use model::text::format_percent;
-use model::verdict::VERDICTS_FORMAT;
-use model::verdict::Verdicts;
+use model::tool_recording::ToolRecording;
+use model::unknown_subject::UnknownSubject;
+use model::verdict::{VERDICTS_FORMAT, Verdicts};
 
 /// What is judged, and against what.
 #[derive(Clone, Copy, Debug)]
@@ -205,7 +204,8 @@ fn judge_fabrics<'a>(
     sampled: bool,
     ledger: &mut FindingSet,
 ) -> Vec<Vec<(FabricGroup<'a>, FabricJudgement)>> {
-    let islands: Vec<Vec<FabricGroup<'a>>> = domains.iter().map(fabric_group::fabric_groups).collect();
+    let islands: Vec<Vec<FabricGroup<'a>>> =
+        domains.iter().map(fabric_group::fabric_groups).collect();
     let fleet = level::FleetLevels::from_groups(islands.iter().flatten());
     let mut judged = Vec::new();
     for islands in islands {
@@ -229,7 +229,11 @@ fn judge_fabrics<'a>(
 
 /// Judges what reaches each other and not the rest of its island. What is said of its
 /// level concerns its nodes and not all of the domain.
-fn judge_part(island: &FabricGroup<'_>, fleet: &level::FleetLevels, ledger: &mut FindingSet) -> FabricJudgement {
+fn judge_part(
+    island: &FabricGroup<'_>,
+    fleet: &level::FleetLevels,
+    ledger: &mut FindingSet,
+) -> FabricJudgement {
     let mut fabric = fabric::judge(island, fleet);
     let findings = std::mem::take(&mut fabric.findings);
     let (own, whole): (Vec<_>, Vec<_>) =
@@ -249,7 +253,8 @@ fn judge_part(island: &FabricGroup<'_>, fleet: &level::FleetLevels, ledger: &mut
 /// the others of its node. Whether all of them have what a pair has alone was
 /// never measured on such a machine, so that the level itself is a remark.
 fn judge_concurrent(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
-    let islands: Vec<FabricGroup<'_>> = domains.iter().flat_map(fabric_group::concurrent_fabric_groups).collect();
+    let islands: Vec<FabricGroup<'_>> =
+        domains.iter().flat_map(fabric_group::concurrent_fabric_groups).collect();
     let fleet = level::FleetLevels::from_groups(islands.iter());
     for island in &islands {
         let mut fabric = fabric::judge(island, &fleet);
@@ -295,12 +300,22 @@ fn record_fabric(island: &FabricGroup<'_>, fabric: &mut FabricJudgement, ledger:
         // More readings help against noise, and not where healthy parts differ: that is in
         // what the node declares.
         let errors = fabric.peeled.end_levels[gpu].iter().flatten().map(|shown| shown.error);
-        report_too_noisy(island, gpu, peel::smallest_detectable(errors.fold(0.0, f64::max)), ledger);
+        report_too_noisy(
+            island,
+            gpu,
+            peel::smallest_detectable(errors.fold(0.0, f64::max)),
+            ledger,
+        );
     }
 }
 
 /// A sweep that could not have seen the loss of one link says so.
-fn report_too_noisy(island: &FabricGroup<'_>, gpu: usize, detectable: f64, ledger: &mut FindingSet) {
+fn report_too_noisy(
+    island: &FabricGroup<'_>,
+    gpu: usize,
+    detectable: f64,
+    ledger: &mut FindingSet,
+) {
     let links =
         island.platform.and_then(|p| p.nvlink.as_ref()).filter(|n| n.switched).map(|n| n.links);
     let Some(one_link) = links.map(|links| 1.0 / f64::from(links.max(1))) else { return };

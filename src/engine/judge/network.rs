@@ -8,55 +8,35 @@
 
 mod implausible_rates;
 mod intermittent_paths;
-mod rail_levels;
+mod low_rails;
 mod noise_tail;
+mod rail_levels;
 mod rail_pairs;
 #[cfg(test)]
 mod tests;
-mod low_rails;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::domain_recordings::DomainRecordings;
-use super::finding::new_finding;
-use super::finding::format_rate;
-use super::finding::round;
 use super::fabric_group::PairReading;
-use super::leaf_uplinks;
+use super::finding::{format_rate, new_finding, round};
 use super::finding_set::FindingSet;
-use super::nic;
-use super::peel;
-use super::peel::PairReadings;
-use super::peel::PeelResult;
-use super::peel::PartnerStatistic;
-use super::peel::PairClassification;
-use super::rail_readings;
-use super::rail_readings::ReadingsByEnd;
-use super::rail_readings::RailGroup;
-use super::rail_readings::RailReadings;
-use super::rail_readings::order_pair;
-use super::path_stability;
-use rail_levels::RailLevels;
-use rail_levels::SiblingLevels;
+use super::peel::{PairClassification, PairReadings, PartnerStatistic, PeelResult};
+use super::rail_readings::{RailGroup, RailReadings, ReadingsByEnd, order_pair};
+use super::{leaf_uplinks, nic, path_stability, peel, rail_readings};
 use model::stats;
 use model::text::format_percent;
 use noise_tail::NoiseTail;
-use rail_pairs::RailPairCell;
-use rail_pairs::RailPairs;
-use rail_pairs::count_good_partners;
+use rail_levels::{RailLevels, SiblingLevels};
+use rail_pairs::{RailPairCell, RailPairs, count_good_partners};
 
 use model::claims::Claims;
 use model::finding_class::FindingClass;
+use model::finding_rule::RuleKind;
 use model::hostlist;
 use model::id::NodeName;
 use model::tool_recording::ToolRecording;
-use model::finding_rule::RuleKind;
-use model::verdict::Direction;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Direction, Finding, Locus, LocusKind, Outcome};
 
 /// Healthy pairs differ by routes and buffers, not only by noise: the chance
 /// that any of them looks low for that.
@@ -85,7 +65,12 @@ impl NodeDomains<'_> {
     }
 
     /// A locus of the network between these nodes: in their domain, where it is one.
-    fn locus_between(&self, kind: LocusKind, nodes: &[&NodeName], rail: &RailReadings<'_>) -> Locus {
+    fn locus_between(
+        &self,
+        kind: LocusKind,
+        nodes: &[&NodeName],
+        rail: &RailReadings<'_>,
+    ) -> Locus {
         let names: BTreeSet<_> =
             nodes.iter().map(|n| self.domains.get(*n).map(|d| d.name.clone())).collect();
         let only = names.into_iter().reduce(|_, _| None).flatten();
@@ -118,11 +103,20 @@ pub(super) fn judge(
     }
     let levels = rail_levels::estimate_levels(&rails);
     let many = rails.iter().map(|rail| rail.cells().len()).sum();
-    let sweep = NetworkTotals { cells: many, dips: intermittent_paths::DipRate::from_rails(&rails, &levels) };
-    let reached: BTreeSet<NodeName> = rails.iter().flat_map(RailReadings::reached_nodes).cloned().collect();
+    let sweep = NetworkTotals {
+        cells: many,
+        dips: intermittent_paths::DipRate::from_rails(&rails, &levels),
+    };
+    let reached: BTreeSet<NodeName> =
+        rails.iter().flat_map(RailReadings::reached_nodes).cloned().collect();
     record_measured_partners(&rails, ledger);
     for (rail, levels) in rails.iter_mut().zip(levels) {
-        super::unreached_pairs::judge(rail, &reached, |kind, node, rail| homes.locus_at(kind, node, rail), ledger);
+        super::unreached_pairs::judge(
+            rail,
+            &reached,
+            |kind, node, rail| homes.locus_at(kind, node, rail),
+            ledger,
+        );
         judge_rail(&homes, claims, rail, (levels, &sweep), ledger);
         super::latency_outliers::judge(rail, ledger);
     }
@@ -271,7 +265,11 @@ fn peel_rail(
     let field = PairReadings {
         ends: rail.nodes.len(),
         nodes: rail.nodes.len(),
-        classes: &rail.groups.iter().map(|group| u8::from(group.crosses_leaves)).collect::<Vec<_>>(),
+        classes: &rail
+            .groups
+            .iter()
+            .map(|group| u8::from(group.crosses_leaves))
+            .collect::<Vec<_>>(),
         readings: &rail.readings,
         active: &vec![true; rail.nodes.len()],
         start_levels: Some(start),
@@ -300,7 +298,11 @@ fn peel_rail(
 
 /// Where nobody says what a NIC must show, pairs say it of each other, and rails of one
 /// kind do. One pair alone is its own level, whatever it shows: that is not known.
-fn report_no_reference(rail: &RailReadings<'_>, siblings: &[SiblingLevels], ledger: &mut FindingSet) {
+fn report_no_reference(
+    rail: &RailReadings<'_>,
+    siblings: &[SiblingLevels],
+    ledger: &mut FindingSet,
+) {
     let mut alone: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     let mut compared: BTreeSet<usize> = BTreeSet::new();
     for (at, group) in rail.groups.iter().enumerate() {
@@ -311,7 +313,8 @@ fn report_no_reference(rail: &RailReadings<'_>, siblings: &[SiblingLevels], ledg
             continue;
         };
         // The same test between and inside leaves.
-        let others = rail.groups.iter().enumerate().any(|(n, it)| n != at && it.is_same_kind(group));
+        let others =
+            rail.groups.iter().enumerate().any(|(n, it)| n != at && it.is_same_kind(group));
         let agrees = siblings[at].confirms(value);
         if expected_rate(group).is_some() || 1 < met.len() || others || agrees {
             compared.extend(met.iter().flat_map(|(a, b)| [*a, *b]));
@@ -409,7 +412,11 @@ fn report_blames(
         ));
         let locus = Locus { direction: one_way, ..homes.locus_at(LocusKind::Rail, node, rail) };
         let mut found = new_finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
-            .with_peer_level(measured, level, expected_rate(&rail.groups[*group]).map(|(value, _)| value))
+            .with_peer_level(
+                measured,
+                level,
+                expected_rate(&rail.groups[*group]).map(|(value, _)| value),
+            )
             .with_summary(said);
         found.detectable = Some(round(blame.detectable));
         let partners: BTreeSet<usize> =
@@ -437,8 +444,12 @@ fn with_files(
             };
             let mut values: Vec<f64> = by_end[a].iter().filter(between).map(|r| r.value).collect();
             let middle = stats::median(&mut values).unwrap_or(0.0);
-            let detail =
-                format!("{} and {}: {} GB/s (median)", rail.nodes[a], rail.nodes[b], format_rate(middle));
+            let detail = format!(
+                "{} and {}: {} GB/s (median)",
+                rail.nodes[a],
+                rail.nodes[b],
+                format_rate(middle)
+            );
             found = found.with_evidence(file, Some(testcase), detail);
         }
     }
@@ -541,7 +552,11 @@ fn report_low_pairs(
             ..homes.locus_at(LocusKind::Pair, from, rail)
         };
         let found = new_finding(outcome, FindingClass::PathLow, locus, &rule)
-            .with_peer_level(level * lowest.median, level, expected_rate(group).map(|(value, _)| value))
+            .with_peer_level(
+                level * lowest.median,
+                level,
+                expected_rate(group).map(|(value, _)| value),
+            )
             .with_summary(said);
         ledger.add(with_files(found, (rail, by_end), (a, b), &group.testcase));
     }

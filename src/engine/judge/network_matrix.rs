@@ -1,26 +1,21 @@
 //! The cells of the scale-out network: one per rate between two nodes, for
 //! `matrix.csv` and the pictures. Nothing is judged here.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::domain_recordings::DomainRecordings;
 use super::fabric_matrix::compare_cell;
 use super::finding_set::FindingSet;
-use super::nic;
-use super::rail_readings;
 use super::host_index::HostIndex;
+use super::{nic, rail_readings};
 use crate::thresholds::MeasurementConditions;
-use model::measured_cell::MeasuredCell;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
+use model::measured_cell::MeasuredCell;
 use model::tool_recording::ToolRecording;
-use model::verdict::Direction;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Direction, Finding, LocusKind, Outcome};
 
 /// Adds all cells of the network.
 pub(super) fn add_cells(
@@ -92,7 +87,9 @@ impl<'f> NetworkFindings<'f> {
                     suspects.at.entry((rail, node)).or_default().push(finding);
                 }
                 (LocusKind::Rail | LocusKind::Pair, None) => {}
-                _ if finding.class == FindingClass::NetworkLow => _ = suspects.low_rails.insert(rail),
+                _ if finding.class == FindingClass::NetworkLow => {
+                    _ = suspects.low_rails.insert(rail)
+                }
                 _ => {}
             }
         }

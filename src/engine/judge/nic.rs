@@ -7,25 +7,18 @@
 use std::collections::BTreeMap;
 
 use super::domain_recordings::DomainRecordings;
-use super::finding::RateReference;
-use super::finding::new_finding;
-use super::finding::node_locus;
+use super::finding::{RateReference, new_finding, node_locus};
 use super::finding_set::FindingSet;
-use crate::thresholds::MeasurementConditions;
-use crate::thresholds::Platform;
-use crate::thresholds::format_size;
+use crate::thresholds::{MeasurementConditions, Platform, format_size};
 use model::finding_class::FindingClass;
-use model::id::NodeName;
-use model::measurement::Measurement;
-use model::measurement::MeasurementSeries;
-use model::parse_output::Tool;
-use model::tool_recording::ToolRecording;
 use model::finding_rule::RuleKind;
+use model::id::NodeName;
+use model::measurement::{Measurement, MeasurementSeries};
+use model::parse_output::Tool;
 use model::stats;
 use model::text::format_percent;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::tool_recording::ToolRecording;
+use model::verdict::{Locus, LocusKind, Outcome};
 
 /// A rate class down is half; queue pairs, memory and distance move healthy
 /// ports by up to 8 % (368 of 395 Gb/s with one queue pair: nccl issue 2171).
@@ -60,7 +53,9 @@ pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
 }
 
 /// Every port that was measured, by what it may be compared with.
-fn collect_ports<'a>(domains: &'a [DomainRecordings<'a>]) -> BTreeMap<PortGroupKey<'a>, Vec<NicPort<'a>>> {
+fn collect_ports<'a>(
+    domains: &'a [DomainRecordings<'a>],
+) -> BTreeMap<PortGroupKey<'a>, Vec<NicPort<'a>>> {
     let mut kinds: BTreeMap<PortGroupKey<'a>, Vec<NicPort<'a>>> = BTreeMap::new();
     for domain in domains {
         let class = domain.nic.map_or("", |nic| nic.name.as_str());
@@ -198,7 +193,8 @@ fn judge_ports(testcase: &str, ports: &[NicPort<'_>], ledger: &mut FindingSet) {
             rail: port.device.map(str::to_owned),
             ..node_locus(&port.domain.name, port.node)
         };
-        let rule = RuleKind::Nic.with_terms(format!("more than {} below {against}", format_percent(MIN_EFFECT)));
+        let rule = RuleKind::Nic
+            .with_terms(format!("more than {} below {against}", format_percent(MIN_EFFECT)));
         let mut found = new_finding(Outcome::Degraded, FindingClass::NicLow, locus, &rule)
             .with_reference(port.value, held)
             .with_summary(said)
@@ -209,7 +205,10 @@ fn judge_ports(testcase: &str, ports: &[NicPort<'_>], ledger: &mut FindingSet) {
 }
 
 /// What a class of NIC must show, in GB/s, and its tolerance.
-pub(super) fn expected_rate(nic: &Platform, measured: &MeasurementConditions<'_>) -> Option<(f64, f64)> {
+pub(super) fn expected_rate(
+    nic: &Platform,
+    measured: &MeasurementConditions<'_>,
+) -> Option<(f64, f64)> {
     let expectation = nic.expectation(measured).ok()?;
     let value = expectation.unit.to_gigabytes_per_second(expectation.value?)?;
     Some((value, expectation.tolerance))

@@ -4,28 +4,22 @@
 //! wrong with a domain, a plane or the instrument keeps a node from passing
 //! and says nothing against it. A slow pair has two ends and either may be it.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::domain_recordings::DomainRecordings;
 use super::class_traits::traits_of;
-use super::finding_set::MeasuredBoundaries;
-use super::finding_set::FindingSet;
-use super::finding_set::LocusIndex;
+use super::domain_recordings::DomainRecordings;
+use super::finding_set::{FindingSet, LocusIndex, MeasuredBoundaries};
 use model::finding_class::FindingClass;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::unknown_subject::UnknownSubject;
+use model::id::{DomainName, NodeName};
 use model::text::format_percent;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::UnknownEntry;
+use model::unknown_subject::UnknownSubject;
+use model::verdict::{Finding, Locus, LocusKind, NodeVerdict, Outcome, UnknownEntry};
 
 /// The verdicts of all nodes of these domains, in order of name.
-pub(super) fn judge_nodes(domains: &[DomainRecordings<'_>], ledger: &FindingSet) -> Vec<NodeVerdict> {
+pub(super) fn judge_nodes(
+    domains: &[DomainRecordings<'_>],
+    ledger: &FindingSet,
+) -> Vec<NodeVerdict> {
     let about = FindingsByLocus::new(ledger.findings());
     let mut nodes: Vec<NodeVerdict> = Vec::new();
     for domain in domains {
@@ -75,7 +69,10 @@ pub(super) const AS_EXPECTED: &str = "everything measured is as expected";
 fn pass_reason(inside: Option<f64>, over: Option<&(Option<String>, f64)>) -> String {
     match over {
         Some((Some(rail), most)) if inside.is_some_and(|inside| inside < *most) => {
-            format!("{AS_EXPECTED}; {} and more would have been seen over {rail}", format_percent(*most))
+            format!(
+                "{AS_EXPECTED}; {} and more would have been seen over {rail}",
+                format_percent(*most)
+            )
         }
         Some((None, most)) if inside.is_some_and(|inside| inside < *most) => {
             format!(
@@ -113,7 +110,8 @@ impl<'f> FindingsByLocus<'f> {
         for finding in findings {
             let at = about.findings.len();
             about.locus_index.add(at, &finding.locus);
-            if let Some(domain) = finding.locus.domain.as_ref().filter(|_| is_domain_wide(finding)) {
+            if let Some(domain) = finding.locus.domain.as_ref().filter(|_| is_domain_wide(finding))
+            {
                 about.domain_wide.entry(domain).or_default().push(at);
             }
             about.findings.push(finding);
@@ -123,7 +121,11 @@ impl<'f> FindingsByLocus<'f> {
 
     /// Those that name any of these nodes, and those about a domain as a whole, in the
     /// order they were found.
-    pub(super) fn findings_about(&self, nodes: &[&NodeName], domain: Option<&DomainName>) -> Vec<&'f Finding> {
+    pub(super) fn findings_about(
+        &self,
+        nodes: &[&NodeName],
+        domain: Option<&DomainName>,
+    ) -> Vec<&'f Finding> {
         let named = nodes.iter().map(|node| self.locus_index.of_node(node.as_str()));
         let there = domain.and_then(|it| self.domain_wide.get(it)).map(Vec::as_slice);
         let all: BTreeSet<usize> = named.chain(there).flatten().copied().collect();
@@ -131,7 +133,10 @@ impl<'f> FindingsByLocus<'f> {
     }
 
     /// Those that name a domain as theirs.
-    pub(super) fn findings_of_domain(&self, domain: &DomainName) -> impl Iterator<Item = &'f Finding> {
+    pub(super) fn findings_of_domain(
+        &self,
+        domain: &DomainName,
+    ) -> impl Iterator<Item = &'f Finding> {
         self.locus_index.of_domain(domain).iter().map(|at| self.findings[*at])
     }
 }
@@ -163,7 +168,11 @@ fn judge_node(
         reason,
         kept_by: None,
         detectable,
-        detectable_together: ledger.detectable_overall.get(node).copied().map(super::finding::round),
+        detectable_together: ledger
+            .detectable_overall
+            .get(node)
+            .copied()
+            .map(super::finding::round),
         fabric_detectable: inside.filter(|_| inside != detectable),
         scope: ledger.measured_boundaries.get(node).map(MeasuredBoundaries::to_scope),
     };
@@ -187,8 +196,9 @@ fn judge_node(
     if let Some(doubt) = domain.doubts.first() {
         return say(Outcome::Unknown, doubt.why.clone());
     }
-    let touched =
-        |f: &&&Finding| blocks_pass(f, Some(&domain.name), node) && !(explained && is_collective(f));
+    let touched = |f: &&&Finding| {
+        blocks_pass(f, Some(&domain.name), node) && !(explained && is_collective(f))
+    };
     let kept = |by: &Finding| NodeVerdict {
         kept_by: Some(by.id.clone()),
         ..say(Outcome::Unknown, no_pass_reason(&by.summary))
@@ -231,7 +241,9 @@ pub(super) fn blocks_pass(finding: &Finding, domain: Option<&DomainName>, node: 
             domain.is_some() && finding.locus.domain.as_ref() == domain && !is_anothers
         }
         // A pair over the network has an end in another domain.
-        LocusKind::Pair => finding.locus.node.as_ref() == Some(node) || is_far_end_in(finding, node),
+        LocusKind::Pair => {
+            finding.locus.node.as_ref() == Some(node) || is_far_end_in(finding, node)
+        }
         _ => false,
     }
 }

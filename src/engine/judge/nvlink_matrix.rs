@@ -5,16 +5,14 @@
 //! each other that they are whole; otherwise it is unknown whose links are missing.
 
 use super::domain_recordings::DomainRecordings;
-use super::finding::new_finding;
-use super::finding::gpu_locus;
+use super::finding::{gpu_locus, new_finding};
 use super::finding_set::FindingSet;
 use crate::thresholds::NvlinkSpec;
-use model::tool_facts::SmiTopology;
 use model::finding_class::FindingClass;
-use model::id::GpuId;
-use model::id::NodeName;
-use model::tool_recording::ToolRecording;
 use model::finding_rule::RuleKind;
+use model::id::{GpuId, NodeName};
+use model::tool_facts::SmiTopology;
+use model::tool_recording::ToolRecording;
 use model::unit::Unit;
 use model::verdict::Outcome;
 
@@ -98,7 +96,16 @@ pub(super) fn judge(
         for at in without {
             let said = "it has no NVLink to any other GPU, and the others have";
             let class = (FindingClass::NvlinkAbsent, Outcome::Failed);
-            report_gpu(domain, node, recording, expected, (linked.gpus[at], 0), class, said, ledger);
+            report_gpu(
+                domain,
+                node,
+                recording,
+                expected,
+                (linked.gpus[at], 0),
+                class,
+                said,
+                ledger,
+            );
         }
     } else if !without.is_empty() {
         let why = format!("{}: no NVLink of {} is shown", recording.file, of(&without));
@@ -113,7 +120,16 @@ pub(super) fn judge(
             let said = "at most so many NVLinks to any other GPU are active, and the others \
                         have all among each other";
             let class = (FindingClass::NvlinkInactive, Outcome::Degraded);
-            report_gpu(domain, node, recording, expected, (linked.gpus[at], has), class, said, ledger);
+            report_gpu(
+                domain,
+                node,
+                recording,
+                expected,
+                (linked.gpus[at], has),
+                class,
+                said,
+                ledger,
+            );
         }
     } else {
         let why = format!(
@@ -139,8 +155,8 @@ fn report_gpu(
 ) {
     let gpu = GpuId::new(node.clone(), gpu);
     let said = format!("{has} of {} NVLinks: {said}", expected.links);
-    let rule =
-        RuleKind::Links.with_terms("the matrix of the driver shows fewer NVLinks than the platform has");
+    let rule = RuleKind::Links
+        .with_terms("the matrix of the driver shows fewer NVLinks than the platform has");
     let found = new_finding(outcome, class, gpu_locus(&domain.name, &gpu), rule)
         .with_numbers(f64::from(has), f64::from(expected.links), Unit::Count)
         .with_evidence(&recording.file, None, format!("GPU {gpu}: {said}"));

@@ -5,22 +5,16 @@
 //! shows it: its own output and that of another, or outputs with two others. Where one
 //! did, either of the two may be it. Outputs without a plan are taken at their text.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::fabric_group::{FabricGroup, PairReading};
 use super::finding::new_finding;
-use super::fabric_group::FabricGroup;
-use super::fabric_group::PairReading;
 use super::finding_set::FindingSet;
+use model::finding_rule::FindingRule;
 use model::id::NodeName;
 use model::parse_output::Tool;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
-use model::finding_rule::FindingRule;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::tool_recording::{RecordingScope, ToolRecording};
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// Which nodes took part in an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +38,9 @@ impl OutputParticipants {
         match &recording.scope {
             RecordingScope::Node(node) => Self::Single(node.clone()),
             _ if recording.nodes.is_empty() => Self::Unknown,
-            RecordingScope::Domain(_) if by_themselves && 2 < recording.nodes.len() => Self::Independent,
+            RecordingScope::Domain(_) if by_themselves && 2 < recording.nodes.len() => {
+                Self::Independent
+            }
             _ => Self::Mixed(recording.nodes.clone()),
         }
     }
@@ -65,7 +61,9 @@ impl OutputParticipants {
 
 /// The nodes that took part in everything that shows a thing; empty where none did, or
 /// nothing is known of it.
-fn common_participants(all: impl Iterator<Item = Option<BTreeSet<NodeName>>>) -> BTreeSet<NodeName> {
+fn common_participants(
+    all: impl Iterator<Item = Option<BTreeSet<NodeName>>>,
+) -> BTreeSet<NodeName> {
     let mut common: Option<BTreeSet<NodeName>> = None;
     for others in all {
         let Some(others) = others else { return BTreeSet::new() };
@@ -108,7 +106,9 @@ pub(super) fn participants_of_level(
         OutputParticipants::Unknown => None,
         OutputParticipants::Single(node) => Some([node.clone()].into()),
         OutputParticipants::Mixed(nodes) => Some(nodes.iter().cloned().collect()),
-        OutputParticipants::Independent => Some([r.src, r.dst].map(|gpu| island.gpus[gpu].node.clone()).into()),
+        OutputParticipants::Independent => {
+            Some([r.src, r.dst].map(|gpu| island.gpus[gpu].node.clone()).into())
+        }
     }))
 }
 
@@ -131,7 +131,8 @@ pub(super) fn widen_to_participants(found: Finding, others: &BTreeSet<NodeName>)
     let Locus { domain, node, rail, .. } = found.locus.clone();
     let peer = Some(first.to_owned());
     let locus = Locus { domain, node, rail, peer, ..Locus::new(LocusKind::Pair) };
-    let id = new_finding(found.outcome, found.class.clone(), locus.clone(), FindingRule::default()).id;
+    let id =
+        new_finding(found.outcome, found.class.clone(), locus.clone(), FindingRule::default()).id;
     Finding { id, locus, summary, ..found }
 }
 
@@ -159,9 +160,13 @@ pub(super) fn judge(recordings: &[ToolRecording], ledger: &mut FindingSet) {
         let others = match found.ratio.is_some() && !tests.is_empty() {
             true => {
                 let own = of.get(&node).into_iter().flatten().filter(holds);
-                common_participants(own.map(|recording| OutputParticipants::from_recording(recording).others(&node, None)))
+                common_participants(own.map(|recording| {
+                    OutputParticipants::from_recording(recording).others(&node, None)
+                }))
             }
-            false => common_participants(named().map(|recording| OutputParticipants::from_recording(recording?).others(&node, None))),
+            false => common_participants(named().map(|recording| {
+                OutputParticipants::from_recording(recording?).others(&node, None)
+            })),
         };
         let found = if others.is_empty() { found } else { widen_to_participants(found, &others) };
         if found.outcome == Outcome::Unknown {

@@ -8,26 +8,18 @@
 use std::collections::BTreeSet;
 
 use super::domain_recordings::DomainRecordings;
-use super::finding::new_finding;
-use super::finding::domain_locus;
-use super::finding::node_locus;
+use super::finding::{domain_locus, new_finding, node_locus};
 use super::finding_set::FindingSet;
-use super::pair_failures;
 use super::pair_failures::FailurePairs;
-use super::testcase;
+use super::{pair_failures, testcase};
 use model::cuda_error::CudaError;
 use model::finding_class::FindingClass;
-use model::id::NodeName;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
-use model::tool_recording::ToolRecording;
 use model::finding_rule::RuleKind;
+use model::id::NodeName;
+use model::parse_output::{OutputProblem, OutputProblemKind, Tool};
+use model::tool_recording::ToolRecording;
 use model::unknown_subject::UnknownSubject;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// Errors of CUDA that a part of the fabric causes, whatever program ran. Others (out of
 /// memory, a driver that does not fit, bad arguments) say something of the run.
@@ -84,7 +76,9 @@ pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
 fn find_broken_nodes(domain: &DomainRecordings<'_>) -> BTreeSet<NodeName> {
     let is_broken = |recording: &&ToolRecording| {
         let mut problems = recording.parsed.problems.iter();
-        problems.any(|p| p.kind == OutputProblemKind::Error && problem_outcome(p, recording) == Outcome::Failed)
+        problems.any(|p| {
+            p.kind == OutputProblemKind::Error && problem_outcome(p, recording) == Outcome::Failed
+        })
     };
     let own = domain.per_node.iter().filter(|(_, own)| own.iter().any(is_broken));
     own.map(|(node, _)| node.clone()).collect()
@@ -101,7 +95,9 @@ fn is_explained(
     let parsed = &recording.parsed;
     let problems: Vec<&OutputProblem> =
         parsed.problems.iter().filter(|p| !is_normal(p, domain, recording)).collect();
-    let ends = |p: &&OutputProblem| matches!(p.kind, OutputProblemKind::Error | OutputProblemKind::Truncated);
+    let ends = |p: &&OutputProblem| {
+        matches!(p.kind, OutputProblemKind::Error | OutputProblemKind::Truncated)
+    };
     let members = find_participants(domain, recording);
     let here: Vec<&NodeName> = members.iter().filter(|node| culprits.contains(*node)).collect();
     let failed = !problems.is_empty() || !parsed.complete;
@@ -137,7 +133,11 @@ fn gpus_corrupt_alone(recording: &ToolRecording) -> impl Iterator<Item = u32> + 
 /// The GPU that wrong data on one node is to be blamed on. Our own probe names
 /// the GPU that copied; between two GPUs it may be the other one. A collective
 /// is wrong everywhere when one member is.
-fn corrupt_gpu(problem: &OutputProblem, recording: &ToolRecording, alone: &BTreeSet<u32>) -> Option<u32> {
+fn corrupt_gpu(
+    problem: &OutputProblem,
+    recording: &ToolRecording,
+    alone: &BTreeSet<u32>,
+) -> Option<u32> {
     if !is_native_probe(recording) {
         return problem.gpu;
     }
@@ -163,7 +163,9 @@ fn two_node_runs<'a>(domain: &DomainRecordings<'a>) -> (Vec<TwoNodeRun<'a>>, BTr
     }
     let mut runs = Vec::new();
     for recording in &domain.across_nodes {
-        let Ok([a, b]) = <[NodeName; 2]>::try_from(find_participants(domain, recording)) else { continue };
+        let Ok([a, b]) = <[NodeName; 2]>::try_from(find_participants(domain, recording)) else {
+            continue;
+        };
         let parsed = &recording.parsed;
         let failed = parsed.problems.iter().any(|p| !is_normal(p, domain, recording))
             || !parsed.complete
@@ -308,14 +310,21 @@ fn judge_node_output(
     }
 }
 
-fn judge_domain_output(domain: &DomainRecordings<'_>, recording: &ToolRecording, ledger: &mut FindingSet) {
+fn judge_domain_output(
+    domain: &DomainRecordings<'_>,
+    recording: &ToolRecording,
+    ledger: &mut FindingSet,
+) {
     let parsed = &recording.parsed;
     if parsed.tool.is_none() {
         let why = parsed.problems.first().map_or("not recognised", |p| p.detail.as_str());
         ledger.add_unknown(UnknownSubject::Other(recording.file.clone()), why);
     }
-    let bad: Vec<&OutputProblem> =
-        parsed.problems.iter().filter(|p| problem_outcome(p, recording) == Outcome::Failed).collect();
+    let bad: Vec<&OutputProblem> = parsed
+        .problems
+        .iter()
+        .filter(|p| problem_outcome(p, recording) == Outcome::Failed)
+        .collect();
     let blamed: BTreeSet<NodeName> = bad
         .iter()
         .filter(|p| p.kind == OutputProblemKind::Error)
@@ -324,8 +333,8 @@ fn judge_domain_output(domain: &DomainRecordings<'_>, recording: &ToolRecording,
     let corrupt: BTreeSet<NodeName> =
         bad.iter().filter_map(|p| problem_node(domain, recording, p)).collect();
     // Of our own probe every rank says what it saw, whoever is the cause.
-    let shared =
-        is_native_probe(recording) && (1 < corrupt.len() || parsed.tool == Some(Tool::FabricgateCollective));
+    let shared = is_native_probe(recording)
+        && (1 < corrupt.len() || parsed.tool == Some(Tool::FabricgateCollective));
     for problem in &parsed.problems {
         let node = problem_node(domain, recording, problem);
         match (problem_outcome(problem, recording), node.filter(|_| !shared)) {
@@ -335,7 +344,12 @@ fn judge_domain_output(domain: &DomainRecordings<'_>, recording: &ToolRecording,
                 if problem.kind == OutputProblemKind::Corrupt || blamed.len() == 1 =>
             {
                 let said = format!("{node}: {}", problem.detail);
-                ledger.add(failed_finding(problem, node_locus(&domain.name, &node), recording, &said));
+                ledger.add(failed_finding(
+                    problem,
+                    node_locus(&domain.name, &node),
+                    recording,
+                    &said,
+                ));
             }
             (Outcome::Failed, _) => {
                 let said = format!("{}: {}", domain.name, problem.detail);
@@ -361,7 +375,10 @@ fn judge_domain_output(domain: &DomainRecordings<'_>, recording: &ToolRecording,
         }
     }
     if !parsed.complete && parsed.problems.is_empty() {
-        ledger.add_unknown(UnknownSubject::Other(recording.file.clone()), "the output is not complete");
+        ledger.add_unknown(
+            UnknownSubject::Other(recording.file.clone()),
+            "the output is not complete",
+        );
         for node in find_participants(domain, recording) {
             ledger.add_doubt(&node, format!("{} is not complete", recording.file));
         }
@@ -381,7 +398,11 @@ fn find_participants(domain: &DomainRecordings<'_>, recording: &ToolRecording) -
 }
 
 /// The node a problem names, by host or by rank.
-fn problem_node(domain: &DomainRecordings<'_>, recording: &ToolRecording, problem: &OutputProblem) -> Option<NodeName> {
+fn problem_node(
+    domain: &DomainRecordings<'_>,
+    recording: &ToolRecording,
+    problem: &OutputProblem,
+) -> Option<NodeName> {
     let by_host = problem.host.as_deref().map(|h| domain.node_of_host(h));
     let by_rank =
         || domain.gpus_of_ranks(&recording.parsed).get(&problem.rank?).map(|g| g.node.clone());
@@ -399,9 +420,11 @@ fn problem_outcome(problem: &OutputProblem, recording: &ToolRecording) -> Outcom
             let code = problem.code.as_deref().unwrap_or("");
             let copies = recording.parsed.tool != Some(Tool::NcclTests);
             let is_fabric = |error: CudaError| {
-                CUDA_HARDWARE_ERRORS.contains(&error) || (copies && CUDA_COPY_ERRORS.contains(&error))
+                CUDA_HARDWARE_ERRORS.contains(&error)
+                    || (copies && CUDA_COPY_ERRORS.contains(&error))
             };
-            let fails = NVML_HARDWARE_ERRORS.contains(&code) || CudaError::from_name(code).is_some_and(is_fabric);
+            let fails = NVML_HARDWARE_ERRORS.contains(&code)
+                || CudaError::from_name(code).is_some_and(is_fabric);
             if fails { Outcome::Failed } else { Outcome::Unknown }
         }
         _ => Outcome::Unknown,
@@ -410,7 +433,11 @@ fn problem_outcome(problem: &OutputProblem, recording: &ToolRecording) -> Outcom
 
 /// Waived because there is nothing to test: pairs on a node with one GPU, and
 /// tests across nodes that were started on one node.
-fn is_normal(problem: &OutputProblem, domain: &DomainRecordings<'_>, recording: &ToolRecording) -> bool {
+fn is_normal(
+    problem: &OutputProblem,
+    domain: &DomainRecordings<'_>,
+    recording: &ToolRecording,
+) -> bool {
     if problem.kind != OutputProblemKind::Waived {
         return false;
     }
@@ -427,7 +454,12 @@ fn is_normal(problem: &OutputProblem, domain: &DomainRecordings<'_>, recording: 
     name.starts_with("multinode_") || (needs_peers && one_gpu)
 }
 
-fn add_doubt(node: &NodeName, problem: &OutputProblem, recording: &ToolRecording, ledger: &mut FindingSet) {
+fn add_doubt(
+    node: &NodeName,
+    problem: &OutputProblem,
+    recording: &ToolRecording,
+    ledger: &mut FindingSet,
+) {
     let test = problem.testcase.as_deref().map_or(String::new(), |t| format!("{t} "));
     ledger.add_doubt(
         node,
@@ -435,11 +467,17 @@ fn add_doubt(node: &NodeName, problem: &OutputProblem, recording: &ToolRecording
     );
 }
 
-fn failed_finding(problem: &OutputProblem, locus: Locus, recording: &ToolRecording, said: &str) -> Finding {
+fn failed_finding(
+    problem: &OutputProblem,
+    locus: Locus,
+    recording: &ToolRecording,
+    said: &str,
+) -> Finding {
     let (class, rule) = match problem.kind {
         OutputProblemKind::Corrupt => (
             FindingClass::DataCorruption,
-            RuleKind::Data.with_terms("the tool found wrong data; a fast wrong copy is a hard fault"),
+            RuleKind::Data
+                .with_terms("the tool found wrong data; a fast wrong copy is a hard fault"),
         ),
         _ => (
             FindingClass::ToolError,

@@ -5,8 +5,7 @@
 //! left over stays unknown for both.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Fewer partners than this cannot tell whose fault it is.
 const FEWEST: usize = 2;

@@ -5,25 +5,18 @@
 //! A path has a few readings, and healthy ones dip: what one reading shows is
 //! nothing here.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::finding::new_finding;
-use super::finding::round;
+use super::finding::{new_finding, round};
 use super::finding_set::FindingSet;
-use super::peel;
-use super::rail_readings::RailReadings;
-use super::rail_readings::order_pair;
-use super::gpu_stability;
+use super::rail_readings::{RailReadings, order_pair};
+use super::{gpu_stability, peel};
 use model::finding_class::FindingClass;
-use model::id::NodeName;
 use model::finding_rule::RuleKind;
+use model::id::NodeName;
 use model::stats;
 use model::text::format_percent;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// With fewer, one dip is a quarter of the readings and more.
 const FEWEST_READINGS: usize = 5;
@@ -79,11 +72,13 @@ pub(super) fn judge(
         report_noisy(rail, sigma, ledger);
         return;
     }
-    let mut falls: Vec<f64> = paths.iter().map(|p| gpu_stability::relative_fall(&p.trend)).collect();
+    let mut falls: Vec<f64> =
+        paths.iter().map(|p| gpu_stability::relative_fall(&p.trend)).collect();
     // What all of them do is the network's, or the room's.
     let common = stats::median(&mut falls).filter(|_| 2 * FEWEST_PATHS <= paths.len());
     let common = common.unwrap_or(0.0);
-    let says: Vec<Option<Instability>> = paths.iter().map(|p| classify_path(p, common, sigma)).collect();
+    let says: Vec<Option<Instability>> =
+        paths.iter().map(|p| classify_path(p, common, sigma)).collect();
     let mut told: BTreeSet<usize> = BTreeSet::new();
     let mut of_end = vec![Vec::new(); rail.nodes.len()];
     for (number, path) in paths.iter().enumerate() {
@@ -180,7 +175,13 @@ fn classify_path(path: &PathStability, common: f64, sigma: f64) -> Option<Instab
 
 /// Enters a finding that makes nobody worse than unknown. Where the best readings
 /// are as they must be, a level found low is explained.
-fn add_finding(rail: &RailReadings<'_>, paths: &[&PathStability], kind: Instability, locus: Locus, ledger: &mut FindingSet) {
+fn add_finding(
+    rail: &RailReadings<'_>,
+    paths: &[&PathStability],
+    kind: Instability,
+    locus: Locus,
+    ledger: &mut FindingSet,
+) {
     let node = locus.node.clone().expect("a path has nodes");
     let what = match &locus.peer {
         Some(peer) => format!("{node} and {peer}{}", rail.sentence_suffix()),
@@ -188,7 +189,8 @@ fn add_finding(rail: &RailReadings<'_>, paths: &[&PathStability], kind: Instabil
     };
     let (class, said, rule, ratio) = match kind {
         Instability::Falls => {
-            let mut falls: Vec<f64> = paths.iter().map(|p| gpu_stability::relative_fall(&p.trend)).collect();
+            let mut falls: Vec<f64> =
+                paths.iter().map(|p| gpu_stability::relative_fall(&p.trend)).collect();
             let fall = stats::median(&mut falls).unwrap_or(0.0);
             let readings = paths.iter().map(|p| p.trend.len()).min().unwrap_or(0);
             (
@@ -291,8 +293,8 @@ fn report_noisy(rail: &RailReadings<'_>, sigma: f64, ledger: &mut FindingSet) {
         format_percent(NOISY_SPREAD)
     ));
     let locus = Locus { rail: rail.name.clone(), ..Locus::new(LocusKind::Instrument) };
-    let mut found =
-        new_finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule).with_summary(said);
+    let mut found = new_finding(Outcome::Unknown, FindingClass::NoisyEverywhere, locus, &rule)
+        .with_summary(said);
     for file in rail.files.values().flatten().take(4) {
         found = found.with_evidence(file, None, "a path of it");
     }

@@ -13,16 +13,12 @@ mod low_pairs;
 #[cfg(test)]
 mod tests;
 
-use blame::BlamedEnds;
-use blame::BlameRule;
-pub(super) use low_pairs::PairClassification;
-pub(super) use low_pairs::span;
-pub(super) use low_pairs::classify_pair;
+use blame::{BlameRule, BlamedEnds};
+pub(super) use low_pairs::{PairClassification, classify_pair, span};
 
 use super::fabric_group::PairReading;
 use super::pair_matrix::PairMatrix;
-use model::finding_rule::FindingRule;
-use model::finding_rule::RuleKind;
+use model::finding_rule::{FindingRule, RuleKind};
 use model::stats;
 use model::verdict::Direction;
 
@@ -179,7 +175,11 @@ pub(super) fn peel_readings(field: &PairReadings<'_>, statistic: PartnerStatisti
 }
 
 /// Peels with levels that begin at this quantile, or in the middle.
-fn peel_from(field: &PairReadings<'_>, statistic: PartnerStatistic, upper: Option<f64>) -> PeelResult {
+fn peel_from(
+    field: &PairReadings<'_>,
+    statistic: PartnerStatistic,
+    upper: Option<f64>,
+) -> PeelResult {
     let (n, active) = (field.ends, field.active);
     let mut readings: Vec<PairReading> =
         field.readings.iter().copied().filter(|r| active[r.src] && active[r.dst]).collect();
@@ -192,8 +192,8 @@ fn peel_from(field: &PairReadings<'_>, statistic: PartnerStatistic, upper: Optio
         let told = field.start_levels.filter(|_| turn == 1);
         let first = turn == 1 && told.is_none() && upper.is_some();
         let upper = upper.filter(|_| first);
-        out.levels =
-            told.map_or_else(|| estimate_levels(groups, &readings, &blamed, upper), <[f64]>::to_vec);
+        out.levels = told
+            .map_or_else(|| estimate_levels(groups, &readings, &blamed, upper), <[f64]>::to_vec);
         let mut cells = PairMatrix::new(n, &readings, &out.levels);
         let spread = blame::estimate_spread(&cells, &blamed);
         out.sigma = spread.sigma;

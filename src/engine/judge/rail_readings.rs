@@ -4,29 +4,20 @@
 //! Readings are put into the direction the data moved, in GB/s. Nothing is
 //! compared here; that is `network`'s work.
 
-use core::net::IpAddr;
-use core::net::Ipv4Addr;
-use core::net::Ipv6Addr;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::domain_recordings::DomainRecordings;
 use super::fabric_group::PairReading;
-use super::nic;
 use super::host_index::HostIndex;
-use crate::thresholds::MeasurementConditions;
-use crate::thresholds::Platform;
-use model::claims::ClaimedRail;
-use model::claims::Claims;
+use super::nic;
+use crate::thresholds::{MeasurementConditions, Platform};
+use model::claims::{ClaimedRail, Claims};
 use model::id::NodeName;
-use model::measurement::Measurement;
-use model::measurement::MeasurementSeries;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::measurement::{Measurement, MeasurementSeries};
+use model::parse_output::{OutputProblem, OutputProblemKind, Tool};
+use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unit::Unit;
 use readers::outputs::unreached;
 
@@ -169,7 +160,8 @@ pub(super) fn order_pair(a: usize, b: usize) -> (usize, usize) {
 
 /// Whether a recording is of the scale-out network and of two nodes or more.
 pub(super) fn is_of_network(recording: &ToolRecording) -> bool {
-    matches!(recording.scope, RecordingScope::Pair(..)) || recording.parsed.tool == Some(Tool::FabricgateTcp)
+    matches!(recording.scope, RecordingScope::Pair(..))
+        || recording.parsed.tool == Some(Tool::FabricgateTcp)
 }
 
 /// The rail a recording ran over, as the sweep or its output names it.
@@ -290,7 +282,10 @@ pub(super) struct NetworkRate<'a> {
 }
 
 /// All rates of a recording of the network, in the direction of the data.
-pub(super) fn collect_rates<'r, T>(recording: &'r ToolRecording, known: &HostIndex<T>) -> Vec<NetworkRate<'r>> {
+pub(super) fn collect_rates<'r, T>(
+    recording: &'r ToolRecording,
+    known: &HostIndex<T>,
+) -> Vec<NetworkRate<'r>> {
     let node = |name: &str| known.find_name(name).cloned().unwrap_or_else(|| NodeName::from(name));
     let pair = match &recording.scope {
         RecordingScope::Pair(a, b) => Some((node(a.as_str()), node(b.as_str()))),
@@ -375,7 +370,9 @@ pub(super) fn collect_rails<'a>(
     for recording in recordings.iter().filter(|r| is_of_network(r)) {
         let said = |key: &str| recording.parsed.facts.parameters.get(key).cloned();
         let name = names.rail_of(recording);
-        let rail = rails.entry(name.clone()).or_insert_with(|| RailReadings { name, ..RailReadings::default() });
+        let rail = rails
+            .entry(name.clone())
+            .or_insert_with(|| RailReadings { name, ..RailReadings::default() });
         let settings = ["streams", "num_streams", "number_of_qps"].into_iter().find_map(said);
         let mut numbers = 0;
         let mut small = None;
@@ -457,7 +454,9 @@ fn add_failures<'a>(
         fail(problem.kind, problem.testcase.as_deref(), said(problem), false);
     }
     // However many lines it says it in, a run fails once.
-    let rank = |p: &&&OutputProblem| (!unreached::is_peer_unreachable(p), p.kind != OutputProblemKind::Error);
+    let rank = |p: &&&OutputProblem| {
+        (!unreached::is_peer_unreachable(p), p.kind != OutputProblemKind::Error)
+    };
     if let Some(problem) = others.iter().min_by_key(rank) {
         let testcase = others.iter().find_map(|p| p.testcase.as_deref());
         fail(problem.kind, testcase, said(problem), unreached::is_peer_unreachable(problem));

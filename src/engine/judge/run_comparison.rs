@@ -7,18 +7,13 @@
 use std::collections::BTreeMap;
 
 use super::peel;
-use model::measured_cell::MeasuredCell;
-use model::comparison::PartComparison;
-use model::comparison::RunComparison;
-use model::comparison::ComparisonOutcome;
+use model::comparison::{ComparisonOutcome, PartComparison, RunComparison};
 use model::id::NodeName;
+use model::measured_cell::MeasuredCell;
 use model::measurement::Measurement;
-use model::tool_recording::CONFIRM_STAGE;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
 use model::stats;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
+use model::tool_recording::{CONFIRM_STAGE, RecordingScope, ToolRecording};
+use model::trend::{FabricPart, FabricPartKind};
 use model::unit::Unit;
 use model::verdict::Direction;
 
@@ -60,7 +55,11 @@ struct PartLevel {
 }
 
 /// Compares two runs, as far as `keep` wants a part.
-pub fn compare_runs(before: &ComparisonSide<'_>, after: &ComparisonSide<'_>, keep: &dyn Fn(&FabricPart) -> bool) -> RunComparison {
+pub fn compare_runs(
+    before: &ComparisonSide<'_>,
+    after: &ComparisonSide<'_>,
+    keep: &dyn Fn(&FabricPart) -> bool,
+) -> RunComparison {
     let (then, now) = (part_levels(before, keep), part_levels(after, keep));
     let usual = typical_changes(&then, &now);
     let mut parts: Vec<PartComparison> = Vec::new();
@@ -75,7 +74,8 @@ pub fn compare_runs(before: &ComparisonSide<'_>, after: &ComparisonSide<'_>, kee
     }
     parts.sort_by(|a, b| {
         let size = |it: &PartComparison| it.change.map_or(-1.0, f64::abs);
-        let class = |it: &PartComparison| (it.difference == ComparisonOutcome::Same, it.change.is_none());
+        let class =
+            |it: &PartComparison| (it.difference == ComparisonOutcome::Same, it.change.is_none());
         class(a)
             .cmp(&class(b))
             .then(size(b).total_cmp(&size(a)))
@@ -113,7 +113,11 @@ fn compare_part(
         expected: is.or(was).and_then(|shown| shown.expected),
         change: None,
         noise: None,
-        difference: if was.is_some() { ComparisonOutcome::OnlyBefore } else { ComparisonOutcome::OnlyAfter },
+        difference: if was.is_some() {
+            ComparisonOutcome::OnlyBefore
+        } else {
+            ComparisonOutcome::OnlyAfter
+        },
     };
     if let (Some(was), Some(is)) = (was, is) {
         let change = is.value / was.value - 1.0;
@@ -136,7 +140,8 @@ fn compare_part(
 }
 
 fn is_coarse(part: &FabricPart) -> bool {
-    part.rail.is_some() || matches!(part.kind, FabricPartKind::Node | FabricPartKind::Domain | FabricPartKind::Rail)
+    part.rail.is_some()
+        || matches!(part.kind, FabricPartKind::Node | FabricPartKind::Domain | FabricPartKind::Rail)
 }
 
 /// Parts that are measured alike.
@@ -150,7 +155,10 @@ fn part_class((part, testcase): &ComparisonKey) -> PartClass {
 /// standard deviations of the changes around their middle. What moved as a whole
 /// is no noise, so the middle is taken out; a few that moved by themselves do not
 /// widen it.
-fn typical_changes(then: &BTreeMap<ComparisonKey, PartLevel>, now: &BTreeMap<ComparisonKey, PartLevel>) -> BTreeMap<PartClass, f64> {
+fn typical_changes(
+    then: &BTreeMap<ComparisonKey, PartLevel>,
+    now: &BTreeMap<ComparisonKey, PartLevel>,
+) -> BTreeMap<PartClass, f64> {
     let mut changes: BTreeMap<PartClass, Vec<f64>> = BTreeMap::new();
     for (key, was) in then {
         let Some(is) = now.get(key).filter(|is| is.unit == was.unit) else { continue };
@@ -172,7 +180,10 @@ fn typical_changes(then: &BTreeMap<ComparisonKey, PartLevel>, now: &BTreeMap<Com
 type PartReadings = BTreeMap<(Option<NodeName>, Option<u32>), Vec<f64>>;
 
 /// What every part of a run shows.
-fn part_levels(side: &ComparisonSide<'_>, keep: &dyn Fn(&FabricPart) -> bool) -> BTreeMap<ComparisonKey, PartLevel> {
+fn part_levels(
+    side: &ComparisonSide<'_>,
+    keep: &dyn Fn(&FabricPart) -> bool,
+) -> BTreeMap<ComparisonKey, PartLevel> {
     let mut all: BTreeMap<ComparisonKey, (PartReadings, Unit, Vec<f64>)> = BTreeMap::new();
     for cell in side.cells.iter().filter(|cell| cell.stage != Some(CONFIRM_STAGE)) {
         let Some(value) = cell.value.filter(|value| value.is_finite() && 0.0 < *value) else {
@@ -183,7 +194,8 @@ fn part_levels(side: &ComparisonSide<'_>, keep: &dyn Fn(&FabricPart) -> bool) ->
                 continue;
             }
             let key = (part, cell.testcase.to_string());
-            let entry = all.entry(key).or_insert_with(|| (PartReadings::new(), cell.unit, Vec::new()));
+            let entry =
+                all.entry(key).or_insert_with(|| (PartReadings::new(), cell.unit, Vec::new()));
             if entry.1 == cell.unit {
                 entry.0.entry(partner).or_default().push(value);
                 entry.2.extend(cell.expected);
@@ -210,7 +222,9 @@ fn part_levels(side: &ComparisonSide<'_>, keep: &dyn Fn(&FabricPart) -> bool) ->
 /// The relative standard deviation of one reading of parts that are measured
 /// alike: from readings that were repeated, or from how the partners of each
 /// part differ where none was.
-fn estimate_sigmas(all: &BTreeMap<ComparisonKey, (PartReadings, Unit, Vec<f64>)>) -> BTreeMap<PartClass, f64> {
+fn estimate_sigmas(
+    all: &BTreeMap<ComparisonKey, (PartReadings, Unit, Vec<f64>)>,
+) -> BTreeMap<PartClass, f64> {
     let mut groups: BTreeMap<PartClass, Vec<&PartReadings>> = BTreeMap::new();
     for (key, (numbers, ..)) in all {
         groups.entry(part_class(key)).or_default().push(numbers);
@@ -289,7 +303,8 @@ fn add_collectives(
             RecordingScope::Domain(domain) => (FabricPartKind::Domain, None, Some(domain.clone())),
             RecordingScope::Pair(..) => continue,
         };
-        let part = FabricPart { kind, domain, node, gpu: None, peer: None, rail: None, direction: None };
+        let part =
+            FabricPart { kind, domain, node, gpu: None, peer: None, rail: None, direction: None };
         if !keep(&part) {
             continue;
         }
@@ -392,7 +407,8 @@ mod tests {
         assert_eq!(parts_with(&all, ComparisonOutcome::Better), []);
         assert_eq!(all.parts.len(), 32);
         assert_eq!(all.parts[0].part.gpu, Some(2), "what changed most comes first");
-        let back = compare_runs(&side(&after), &side(&before), &|part| concerns_node(part, &"n1".into()));
+        let back =
+            compare_runs(&side(&after), &side(&before), &|part| concerns_node(part, &"n1".into()));
         assert_eq!(parts_with(&back, ComparisonOutcome::Better), [("n1".to_owned(), 2)]);
         assert_eq!(back.parts.len(), 8);
     }

@@ -4,11 +4,9 @@
 //! cells by one factor. Inside an island only differences between cells count, so that
 //! factor is taken out before spread, trend and blame.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::fabric_group::FabricGroup;
-use super::fabric_group::PairReading;
+use super::fabric_group::{FabricGroup, PairReading};
 use model::stats;
 
 /// A run shows a level of its own where it covers this share of the cells of its test.
@@ -39,7 +37,8 @@ pub(super) fn remove_run_levels(island: &FabricGroup<'_>) -> (Vec<PairReading>, 
         let value = ((reading.src, reading.dst), reading.value);
         by_group[reading.group].entry(*run).or_default().push(value);
     }
-    let by_group: Vec<BTreeMap<usize, f64>> = by_group.into_iter().map(estimate_run_levels).collect();
+    let by_group: Vec<BTreeMap<usize, f64>> =
+        by_group.into_iter().map(estimate_run_levels).collect();
     let mut readings = island.directed.clone();
     for (reading, run) in readings.iter_mut().zip(&island.directed_runs) {
         reading.value /= by_group[reading.group].get(run).copied().unwrap_or(1.0);

@@ -6,30 +6,19 @@
 
 use std::collections::BTreeMap;
 
-use super::JudgeInput;
-use super::Judgement;
 use super::domain_recordings::DomainRecordings;
 use super::fabric::FabricJudgement;
 use super::fabric_group::FabricGroup;
 use super::finding_set::FindingSet;
-use super::network;
 use super::node_verdicts::FindingsByLocus;
-use super::peel;
-use super::rail_readings;
+use super::{JudgeInput, Judgement, network, peel, rail_readings};
 use model::claims::Claims;
 use model::finding_class::FindingClass;
-use model::part_history::PartHistory;
-use model::part_history::PartTestKey;
-use model::part_history::PartReading;
-use model::part_history::UsualLevel;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::tool_recording::ToolRecording;
+use model::id::{DomainName, NodeName};
+use model::part_history::{PartHistory, PartReading, PartTestKey, UsualLevel};
 use model::stats;
-use model::verdict::Direction;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::tool_recording::ToolRecording;
+use model::verdict::{Direction, Finding, LocusKind, Outcome};
 
 /// Fewer runs show no spread of their own: one of two may have been the odd one.
 pub(super) const FEWEST_RUNS: usize = 3;
@@ -42,9 +31,11 @@ pub fn summarize_sound_parts(case: &JudgeInput<'_>) -> RunSummary {
     let (domains, _) = super::domain_recordings::group_by_domain(case);
     let mut ledger = FindingSet::default();
     let judged = super::judge_fabrics(&domains, case.sampled, &mut ledger);
-    let Judgement { claims, verdicts, .. } = super::judge_without_history(&JudgeInput { cells: false, ..*case });
+    let Judgement { claims, verdicts, .. } =
+        super::judge_without_history(&JudgeInput { cells: false, ..*case });
     let mut all = summarize_case(&domains, &judged, &claims, case.recordings);
-    let against = FindingsByLocus::new(verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome));
+    let against =
+        FindingsByLocus::new(verdicts.findings.iter().filter(|f| Outcome::Unknown < f.outcome));
     let mut homes: BTreeMap<&NodeName, &DomainName> = BTreeMap::new();
     for (domain, node) in domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (d, n))) {
         homes.entry(node).or_insert(&domain.name);
@@ -134,7 +125,12 @@ fn driver_version(domain: &DomainRecordings<'_>, node: &NodeName) -> Option<Stri
 
 /// Every GPU of an island, in each direction and group: the median over its
 /// partners of what they read with it.
-fn add_fabric_group(domain: &DomainRecordings<'_>, island: &FabricGroup<'_>, fabric: &FabricJudgement, run: &mut RunSummary) {
+fn add_fabric_group(
+    domain: &DomainRecordings<'_>,
+    island: &FabricGroup<'_>,
+    fabric: &FabricJudgement,
+    run: &mut RunSummary,
+) {
     if !island.is_uniform() {
         return;
     }
@@ -164,7 +160,11 @@ fn add_fabric_group(domain: &DomainRecordings<'_>, island: &FabricGroup<'_>, fab
 }
 
 /// Every end of a rail that met several partners.
-fn add_rail(homes: &BTreeMap<&NodeName, &DomainRecordings<'_>>, rail: &rail_readings::RailReadings<'_>, run: &mut RunSummary) {
+fn add_rail(
+    homes: &BTreeMap<&NodeName, &DomainRecordings<'_>>,
+    rail: &rail_readings::RailReadings<'_>,
+    run: &mut RunSummary,
+) {
     let sigma = network::repeat_sigma(rail).unwrap_or(peel::ASSUMED_SIGMA);
     let mut cells: BTreeMap<(usize, usize, bool), BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
     for r in &rail.readings {

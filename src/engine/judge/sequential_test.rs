@@ -4,8 +4,7 @@
 //! It only says when to stop reading. Who is low is judged from all readings,
 //! by the rules of this module's siblings.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::measurement::Measurement;
 use model::parse_output::ParseOutput;

@@ -5,24 +5,17 @@
 //! a few bad parts do not move them; a fault that all parts share does, which is why
 //! a person decides.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::collective;
-use super::fabric;
-use crate::thresholds::CollectiveExpectation;
-use crate::thresholds::MeasurementConditions;
-use crate::thresholds::Expectation;
-use crate::thresholds::TestPath;
-use crate::thresholds::Platform;
-use crate::thresholds::site_file::SiteExpectation;
-use crate::thresholds::site_file::SiteCollective;
+use super::{collective, fabric};
+use crate::thresholds::site_file::{SiteCollective, SiteExpectation};
+use crate::thresholds::{
+    CollectiveExpectation, Expectation, MeasurementConditions, Platform, TestPath,
+};
+use model::id::{DomainName, NodeName};
 use model::measured_cell::MeasuredCell;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
 use model::stats;
+use model::tool_recording::{RecordingScope, ToolRecording};
 
 /// Fewer nodes than this show no level of a platform.
 pub const FEWEST_NODES: usize = 3;
@@ -81,7 +74,12 @@ pub struct SiteCollectiveLevel<'p> {
 
 impl SiteTestLevel<'_> {
     /// The same as a site states it.
-    pub fn to_stated(&self, testcase: &str, source: String, remarks: Vec<String>) -> SiteExpectation {
+    pub fn to_stated(
+        &self,
+        testcase: &str,
+        source: String,
+        remarks: Vec<String>,
+    ) -> SiteExpectation {
         SiteExpectation {
             testcase: testcase.to_owned(),
             value: self.value,
@@ -148,7 +146,8 @@ pub fn test_levels<'p>(
     cells: &[MeasuredCell],
     is_of: impl Fn(Option<&DomainName>) -> bool,
 ) -> BTreeMap<String, Result<SiteTestLevel<'p>, SiteLevelRefusal>> {
-    let expected_of = |test: &str| platform.expectation(&MeasurementConditions::with_default_size(test)).ok();
+    let expected_of =
+        |test: &str| platform.expectation(&MeasurementConditions::with_default_size(test)).ok();
     let mut read: BTreeMap<&str, (Vec<f64>, BTreeSet<&NodeName>)> = BTreeMap::new();
     for cell in cells.iter().filter(|cell| is_of(cell.domain.as_ref())) {
         let Some(expected) = expected_of(&cell.testcase) else { continue };
@@ -191,7 +190,16 @@ fn test_level<'p>(
     let before = expected.value.filter(|_| is_nvlink);
     let floor = expected.floor.zip(expected.value).map(|(floor, level)| value * (floor / level));
     let links = before.and_then(|before| fabric::missing_links(platform, value / before));
-    Ok(SiteTestLevel { expected, value, scatter, numbers: numbers.len(), nodes, tolerance, floor, links })
+    Ok(SiteTestLevel {
+        expected,
+        value,
+        scatter,
+        numbers: numbers.len(),
+        nodes,
+        tolerance,
+        floor,
+        links,
+    })
 }
 
 /// How far numbers scatter around their median, and the tolerance that this asks for.
@@ -307,8 +315,10 @@ mod tests {
     #[test]
     fn what_scatters_gets_the_room_it_needs_and_not_more_than_is_in_force() {
         let level = level_of(&cells(18, |at| 750.0 + 7.5 * (at % 5) as f64)).expect("a level");
-        let before =
-            platform().expectation(&MeasurementConditions::with_default_size(TEST)).expect("it ships").tolerance;
+        let before = platform()
+            .expectation(&MeasurementConditions::with_default_size(TEST))
+            .expect("it ships")
+            .tolerance;
         assert!(0.02 < level.tolerance && level.tolerance <= before, "{level:?}");
         let wild = level_of(&cells(18, |at| 700.0 + 40.0 * (at % 5) as f64)).expect("a level");
         assert_eq!(wild.tolerance, before);
@@ -338,8 +348,10 @@ mod tests {
     fn numbers_of_other_domains_units_and_tests_are_left_out() {
         let all = cells(18, |_| 750.0);
         assert!(test_levels(platform(), &all, |domain| domain.is_none()).is_empty());
-        let in_bits: Vec<MeasuredCell> =
-            all.iter().map(|cell| MeasuredCell { unit: Unit::GigabitsPerSecond, ..cell.clone() }).collect();
+        let in_bits: Vec<MeasuredCell> = all
+            .iter()
+            .map(|cell| MeasuredCell { unit: Unit::GigabitsPerSecond, ..cell.clone() })
+            .collect();
         assert!(test_levels(platform(), &in_bits, |_| true).is_empty());
         let unknown: Vec<MeasuredCell> = all
             .iter()

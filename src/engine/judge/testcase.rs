@@ -72,7 +72,10 @@ pub(super) fn shape_of(testcase: &str) -> CellShape {
         ("one_to_all_", CellShape::Fan(Direction::Tx)),
         ("device_local_", CellShape::Local),
     ];
-    prefixes.iter().find(|(prefix, _)| name.starts_with(prefix)).map_or(CellShape::Other, |(_, s)| *s)
+    prefixes
+        .iter()
+        .find(|(prefix, _)| name.starts_with(prefix))
+        .map_or(CellShape::Other, |(_, s)| *s)
 }
 
 fn device_to_device_shape(rest: &str) -> CellShape {
@@ -123,7 +126,10 @@ mod tests {
         assert_eq!(shape_of("device_to_device_memcpy_write_ce"), CellShape::RowToColumn);
         assert_eq!(shape_of("device_to_device_memcpy_read_sm"), CellShape::ColumnToRow);
         assert_eq!(shape_of("multinode_device_to_device_memcpy_read_ce"), CellShape::ColumnToRow);
-        assert_eq!(shape_of("device_to_device_bidirectional_memcpy_write_ce_total"), CellShape::BothWays);
+        assert_eq!(
+            shape_of("device_to_device_bidirectional_memcpy_write_ce_total"),
+            CellShape::BothWays
+        );
         assert_eq!(shape_of("p2p_unidirectional_read_enabled"), CellShape::ColumnToRow);
         assert_eq!(shape_of("device_to_device_unidir_write_ce"), CellShape::ColumnToRow);
     }

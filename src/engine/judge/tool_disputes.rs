@@ -3,26 +3,17 @@
 //! Neither number of readings nor order decides between two tools. The GPU is unknown
 //! until both are run again.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::fabric;
-use super::finding::new_finding;
-use super::finding::gpu_locus;
-use super::fabric_group::FabricGroup;
-use super::fabric_group::PairReading;
-use super::peel;
-use super::peel::PairReadings;
-use super::peel::PeelResult;
-use super::peel::EndLevel;
-use super::peel::PartnerStatistic;
+use super::fabric_group::{FabricGroup, PairReading};
+use super::finding::{gpu_locus, new_finding};
+use super::peel::{EndLevel, PairReadings, PartnerStatistic, PeelResult};
+use super::{fabric, peel};
 use model::finding_class::FindingClass;
-use model::parse_output::Tool;
 use model::finding_rule::RuleKind;
+use model::parse_output::Tool;
 use model::text::format_percent;
-use model::verdict::Direction;
-use model::verdict::Finding;
-use model::verdict::Outcome;
+use model::verdict::{Direction, Finding, Outcome};
 
 /// p2pBandwidthLatencyTest does not warm up: what a GPU of a healthy machine sends can
 /// read 5 % low in it (363 to 394 GB/s on H100), and noise comes on top.
@@ -68,7 +59,8 @@ pub(super) fn find(
                 });
                 let Some(fine) = fine else { continue };
                 let warm_up = *low == Tool::P2pBandwidthLatencyTest
-                    && its.is_blamed(blame.gpu, Direction::Tx) != its.is_blamed(blame.gpu, Direction::Rx)
+                    && its.is_blamed(blame.gpu, Direction::Tx)
+                        != its.is_blamed(blame.gpu, Direction::Rx)
                     && 1.0 - WARM_UP < blame.ratio;
                 if !warm_up {
                     let dispute =
@@ -87,7 +79,11 @@ fn is_as_expected(shown: EndLevel, low: f64) -> bool {
 }
 
 /// The finding about a GPU, of outcome unknown.
-pub(super) fn new_dispute_finding(island: &FabricGroup<'_>, gpu: usize, dispute: &ToolDispute) -> Finding {
+pub(super) fn new_dispute_finding(
+    island: &FabricGroup<'_>,
+    gpu: usize,
+    dispute: &ToolDispute,
+) -> Finding {
     let id = &island.gpus[gpu];
     let way = match dispute.direction {
         Direction::Rx => "receives",

@@ -4,24 +4,18 @@
 //! unknown, and a suspicion. A node that several partners do not reach, while they reach
 //! each other, has failed on that rail. Wrong data is a finding at once, about the pair.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::finding::new_finding;
 use super::finding_set::FindingSet;
 use super::pair_failures;
 use super::pair_failures::FailurePairs;
-use super::rail_readings::PairFailure;
-use super::rail_readings::RailReadings;
-use super::rail_readings::order_pair;
+use super::rail_readings::{PairFailure, RailReadings, order_pair};
 use model::finding_class::FindingClass;
+use model::finding_rule::RuleKind;
 use model::id::NodeName;
 use model::parse_output::OutputProblemKind;
-use model::finding_rule::RuleKind;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// Judges the failures of a rail. `through` are the nodes that got through to another
 /// over any rail; `at` makes a locus at a node of it.
@@ -31,7 +25,8 @@ pub(super) fn judge(
     at: impl Fn(LocusKind, &NodeName, &RailReadings<'_>) -> Locus,
     ledger: &mut FindingSet,
 ) {
-    let good: FailurePairs<usize> = rail.readings.iter().map(|r| order_pair(r.src, r.dst)).collect();
+    let good: FailurePairs<usize> =
+        rail.readings.iter().map(|r| order_pair(r.src, r.dst)).collect();
     let lost = |f: &&PairFailure<'_>| {
         f.kind != OutputProblemKind::Corrupt && !good.contains(&order_pair(f.ends.0, f.ends.1))
     };
@@ -45,7 +40,8 @@ pub(super) fn judge(
     let guilty = pair_failures::attribute(&good, &failed, &elsewhere);
     // Outputs of one node may have numbers and a problem too, with each of its partners.
     let with_problem = rail.failures.iter().filter(|f| f.kind != OutputProblemKind::Corrupt);
-    let with_problem: FailurePairs<usize> = with_problem.map(|f| order_pair(f.ends.0, f.ends.1)).collect();
+    let with_problem: FailurePairs<usize> =
+        with_problem.map(|f| order_pair(f.ends.0, f.ends.1)).collect();
     let doubted = pair_failures::attribute(&good, &with_problem, &elsewhere);
     let mut of_end: BTreeMap<usize, Vec<&PairFailure<'_>>> = BTreeMap::new();
     for failure in rail.failures.iter().filter(lost) {
@@ -54,7 +50,8 @@ pub(super) fn judge(
     }
     for end in &guilty {
         let node = &rail.nodes[*end];
-        let mine: Vec<&PairFailure<'_>> = of_end[end].iter().copied().filter(|f| f.unreached).collect();
+        let mine: Vec<&PairFailure<'_>> =
+            of_end[end].iter().copied().filter(|f| f.unreached).collect();
         // What else went wrong says something of the run, and of nobody else's.
         if mine.len() * 2 <= of_end[end].len() {
             continue;
@@ -91,8 +88,8 @@ pub(super) fn judge(
             let locus = Locus { peer: Some(to.to_string()), ..at(LocusKind::Pair, from, rail) };
             let said = format!("{from} and {to}{}: {}", rail.sentence_suffix(), failure.what);
             let rule = RuleKind::Data.with_terms("what arrived is not what was sent");
-            let found =
-                new_finding(Outcome::Failed, FindingClass::DataCorruption, locus, rule).with_summary(said);
+            let found = new_finding(Outcome::Failed, FindingClass::DataCorruption, locus, rule)
+                .with_summary(said);
             ledger.add(found.with_evidence(failure.file, failure.testcase, failure.what.clone()));
             continue;
         }
@@ -141,7 +138,8 @@ fn unreached_finding(
         rail.sentence_suffix(),
         failure.what
     );
-    let found = new_finding(Outcome::Unknown, FindingClass::NicUnreachable, locus, rule).with_summary(said);
+    let found =
+        new_finding(Outcome::Unknown, FindingClass::NicUnreachable, locus, rule).with_summary(said);
     found.with_evidence(failure.file, failure.testcase, failure.what.clone())
 }
 

@@ -98,7 +98,11 @@ pub fn find_best(strengths: &PairStrengths, k: usize) -> Option<BestSubset> {
 }
 
 /// The same with so many steps for each search.
-pub(super) fn find_best_within(strengths: &PairStrengths, k: usize, steps: u64) -> Option<BestSubset> {
+pub(super) fn find_best_within(
+    strengths: &PairStrengths,
+    k: usize,
+    steps: u64,
+) -> Option<BestSubset> {
     if k == 0 || strengths.n < k {
         return None;
     }

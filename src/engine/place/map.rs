@@ -9,8 +9,7 @@
 mod builder;
 mod run_index;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -18,11 +17,9 @@ use serde::Serialize;
 use crate::place::strength_matrix::StrengthMatrix;
 use crate::thresholds::PlatformCatalogue;
 use model::finding_class::FindingClass;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
+use model::run::{Run, simulation_notice};
 use model::tool_recording::ToolRecording;
-use model::run::Run;
-use model::run::simulation_notice;
 use model::verdict::Outcome;
 use model::worker_protocol::MachineRecord;
 

@@ -5,18 +5,11 @@
 
 pub mod best_subset;
 pub mod map;
-pub mod strength_matrix;
 mod placement;
+pub mod strength_matrix;
 
-pub use placement::PlacementRequest;
-pub use placement::PlacementChoice;
-pub use placement::ExcludedPart;
-pub use placement::PlacementLevel;
-pub use placement::NextBestSet;
-pub use placement::PLACEMENT_FORMAT;
-pub use placement::PlacementPair;
-pub use placement::PlacementPart;
-pub use placement::Placement;
-pub use placement::PlacementError;
-pub use placement::PlacementRule;
-pub use placement::choose_placement;
+pub use placement::{
+    ExcludedPart, NextBestSet, PLACEMENT_FORMAT, Placement, PlacementChoice, PlacementError,
+    PlacementLevel, PlacementPair, PlacementPart, PlacementRequest, PlacementRule,
+    choose_placement,
+};

@@ -1,25 +1,18 @@
 //! What is asked about a place, and the answer: who may be chosen, who is left out
 //! and why, the sets that were chosen, and what the next best would have.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::best_subset;
-use super::best_subset::BestSubset;
-use super::best_subset::PairStrengths;
+use super::best_subset::{BestSubset, PairStrengths};
 use super::strength_matrix::StrengthScale;
-use crate::place::map::MapDomain;
-use crate::place::map::MapMember;
-use crate::place::map::MapOrigin;
-use crate::place::map::MeasuredReach;
-use crate::place::map::VerifiedMap;
+use crate::place::map::{MapDomain, MapMember, MapOrigin, MeasuredReach, VerifiedMap};
 use model::finding_class::join_class_names;
-use model::id::GpuId;
-use model::id::NodeName;
+use model::id::{GpuId, NodeName};
 use model::verdict::Outcome;
 
 /// The format of the answer as JSON.
@@ -194,7 +187,10 @@ pub enum PlacementError {
 }
 
 /// Chooses.
-pub fn choose_placement(map: &VerifiedMap, asked: &PlacementRequest) -> Result<Placement, PlacementError> {
+pub fn choose_placement(
+    map: &VerifiedMap,
+    asked: &PlacementRequest,
+) -> Result<Placement, PlacementError> {
     let (scope, nodes) = resolve_scope(map, asked)?;
     let mut excluded = Vec::new();
     let mut parts: Vec<PlacementPart> = Vec::new();
@@ -217,7 +213,8 @@ pub fn choose_placement(map: &VerifiedMap, asked: &PlacementRequest) -> Result<P
         };
         PlacementError::TooFew(format!("{what} in {scope}{out}"))
     };
-    let (wanted, has) = (asked.level.format_count(asked.count), asked.level.format_count(parts.len()));
+    let (wanted, has) =
+        (asked.level.format_count(asked.count), asked.level.format_count(parts.len()));
     if asked.count == 0 || parts.len() < asked.count {
         return Err(few(format!("{wanted} asked for, {has} can be chosen")));
     }
@@ -261,14 +258,19 @@ pub fn choose_placement(map: &VerifiedMap, asked: &PlacementRequest) -> Result<P
 }
 
 /// Among whom is chosen, in words and by name.
-fn resolve_scope(map: &VerifiedMap, asked: &PlacementRequest) -> Result<(String, Vec<NodeName>), PlacementError> {
+fn resolve_scope(
+    map: &VerifiedMap,
+    asked: &PlacementRequest,
+) -> Result<(String, Vec<NodeName>), PlacementError> {
     let question = |why: String| Err(PlacementError::InvalidRequest(why));
     if let Some(node) = &asked.node {
         return match (asked.level, map.members.contains_key(node)) {
             (PlacementLevel::Node, _) => {
                 question("--node: one node is no choice of nodes, expected --level gpu".to_owned())
             }
-            (PlacementLevel::Gpu, false) => question(format!("--node {node}: the run has no such node")),
+            (PlacementLevel::Gpu, false) => {
+                question(format!("--node {node}: the run has no such node"))
+            }
             (PlacementLevel::Gpu, true) => Ok((format!("node {node}"), vec![node.clone()])),
         };
     }
@@ -334,7 +336,11 @@ fn collect_gpus(
     }
 }
 
-fn build_strengths(map: &VerifiedMap, level: PlacementLevel, parts: &[PlacementPart]) -> PairStrengths {
+fn build_strengths(
+    map: &VerifiedMap,
+    level: PlacementLevel,
+    parts: &[PlacementPart],
+) -> PairStrengths {
     match level {
         PlacementLevel::Gpu => {
             let ids: Vec<GpuId> = parts
@@ -356,7 +362,11 @@ fn build_strengths(map: &VerifiedMap, level: PlacementLevel, parts: &[PlacementP
     }
 }
 
-fn choose_best(strengths: &PairStrengths, parts: &[PlacementPart], count: usize) -> Option<PlacementChoice> {
+fn choose_best(
+    strengths: &PairStrengths,
+    parts: &[PlacementPart],
+    count: usize,
+) -> Option<PlacementChoice> {
     let chosen = best_subset::find_best(strengths, count)?;
     let next = if chosen.is_exact { best_subset::find_next(strengths, &chosen) } else { None };
     let next = next.map(|it| build_next(parts, &it, it.set.clone()));
@@ -364,7 +374,11 @@ fn choose_best(strengths: &PairStrengths, parts: &[PlacementPart], count: usize)
 }
 
 /// The complement of the best-connected rest.
-fn choose_spare(strengths: &PairStrengths, parts: &[PlacementPart], count: usize) -> Option<PlacementChoice> {
+fn choose_spare(
+    strengths: &PairStrengths,
+    parts: &[PlacementPart],
+    count: usize,
+) -> Option<PlacementChoice> {
     let others =
         |set: &[usize]| -> Vec<usize> { (0..parts.len()).filter(|at| !set.contains(at)).collect() };
     let rest = parts.len() - count;

@@ -5,15 +5,13 @@
 //! of both directions the worse. What was not measured has no entry, which is not
 //! zero: it connects nobody, and nobody is blamed for it.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
+use model::id::{GpuId, NodeName};
 use model::measured_cell::MeasuredCell;
-use model::id::GpuId;
-use model::id::NodeName;
 use model::unit::Unit;
 
 /// What numbers of a matrix are.
@@ -48,8 +46,9 @@ impl StrengthMatrix {
         if !share.is_empty() {
             return Self::from_best_readings(StrengthScale::Share, share);
         }
-        let rates =
-            best_readings(cells, |cell| cell.value.filter(|_| cell.unit == Unit::GigabytesPerSecond));
+        let rates = best_readings(cells, |cell| {
+            cell.value.filter(|_| cell.unit == Unit::GigabytesPerSecond)
+        });
         // Rates of different tests (a read, both ways at once) do not compare.
         let most =
             rates.iter().max_by_key(|(name, pairs)| (pairs.len(), std::cmp::Reverse(**name)));
@@ -101,7 +100,10 @@ impl StrengthMatrix {
     }
 }
 
-fn best_readings(cells: &[MeasuredCell], of: impl Fn(&MeasuredCell) -> Option<f64>) -> BestReadings<'_> {
+fn best_readings(
+    cells: &[MeasuredCell],
+    of: impl Fn(&MeasuredCell) -> Option<f64>,
+) -> BestReadings<'_> {
     let mut best: BestReadings<'_> = BTreeMap::new();
     for cell in cells.iter().filter(|cell| cell.rail.is_none() && cell.unit.is_bandwidth()) {
         let end = |node: &Option<NodeName>, gpu: Option<u32>| Some(GpuId::new(node.clone()?, gpu?));

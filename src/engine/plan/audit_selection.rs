@@ -6,15 +6,12 @@
 //! measurement makes sense are chosen: across a domain that takes partners.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use model::claims::{ClaimedDomain, Claims};
+use model::id::{DomainName, NodeName};
 use model::seeded_rng::SeededRng;
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
 use model::time_format::format_rfc3339;
 
 /// Nodes of a domain that are measured together, where so many may be: a suspect
@@ -220,7 +217,8 @@ impl<'a> AuditSelector<'a> {
             let least = if is_begun || domain.nodes.len() == 1 { 1 } else { MIN_GROUP_SIZE };
             if room < least {
                 let why = format!("{of_domain} others of {} wait longer", domain.name);
-                self.left_out.insert(node, format!("{why}, and no more of it are measured at a time"));
+                self.left_out
+                    .insert(node, format!("{why}, and no more of it are measured at a time"));
                 continue;
             }
             if free < least {

@@ -4,25 +4,16 @@
 //! a place is left out with the reason, and whether anything is missing then.
 
 use std::cell::RefCell;
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use serde::Deserializer;
-use serde::de::SeqAccess;
-use serde::de::Visitor;
+use serde::de::{SeqAccess, Visitor};
 
-use super::PlanRequest;
-use super::PlanStep;
-use model::claims::ClaimedDomain;
-use model::claims::ClaimedRail;
+use super::{PlanRequest, PlanStep};
+use model::claims::{ClaimedDomain, ClaimedRail};
 use model::id::NodeName;
-use model::probe::ProbeFallback;
-use model::probe::Probe;
-use model::probe::ProbeScope;
-use model::probe::ProbeServer;
-use model::probe::SharedArgv;
-use model::probe::placeholder;
+use model::probe::{Probe, ProbeFallback, ProbeScope, ProbeServer, SharedArgv, placeholder};
 
 /// Why a probe is not run somewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,7 +87,9 @@ impl ArgvPool {
 }
 
 /// Reads the steps of a round; commands that are the same share their words.
-pub(super) fn deserialize_steps<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<PlanStep>, D::Error> {
+pub(super) fn deserialize_steps<'de, D: Deserializer<'de>>(
+    from: D,
+) -> Result<Vec<PlanStep>, D::Error> {
     struct StepsVisitor;
     impl<'de> Visitor<'de> for StepsVisitor {
         type Value = Vec<PlanStep>;
@@ -136,7 +129,11 @@ impl<'a> PlanContext<'a> {
     }
 
     /// Whether a probe can run on the nodes of a domain.
-    pub(super) fn check_probe(&self, probe: &Probe, domain: &ClaimedDomain) -> Result<(), ProbeOmission> {
+    pub(super) fn check_probe(
+        &self,
+        probe: &Probe,
+        domain: &ClaimedDomain,
+    ) -> Result<(), ProbeOmission> {
         let needs = &probe.requires;
         if let Some(gpus) = domain.gpus_per_node
             && gpus < needs.min_gpus
@@ -156,7 +153,8 @@ impl<'a> PlanContext<'a> {
             return Err(ProbeOmission::not_applicable(why));
         }
         let counted = [placeholder::GPUS, placeholder::RANKS, placeholder::HOSTS];
-        if domain.gpus_per_node.is_none() && counted.iter().any(|word| probe.uses_placeholder(word)) {
+        if domain.gpus_per_node.is_none() && counted.iter().any(|word| probe.uses_placeholder(word))
+        {
             let why = format!(
                 "needs the number of GPUs, and domain {} does not claim gpus_per_node",
                 domain.name
@@ -167,7 +165,10 @@ impl<'a> PlanContext<'a> {
     }
 
     /// Whether a probe can run on a rail, or where no rail is claimed.
-    pub(super) fn check_rail(probe: &Probe, rail: Option<&ClaimedRail>) -> Result<(), ProbeOmission> {
+    pub(super) fn check_rail(
+        probe: &Probe,
+        rail: Option<&ClaimedRail>,
+    ) -> Result<(), ProbeOmission> {
         if !probe.uses_placeholder(placeholder::RDMA) {
             return Ok(());
         }
@@ -177,9 +178,9 @@ impl<'a> PlanContext<'a> {
                 "needs an RDMA device, rail {} names none",
                 rail.name
             ))),
-            None => {
-                Err(ProbeOmission::missing("needs an RDMA device, and no rail is claimed".to_owned()))
-            }
+            None => Err(ProbeOmission::missing(
+                "needs an RDMA device, and no rail is claimed".to_owned(),
+            )),
         }
     }
 
@@ -236,8 +237,9 @@ impl<'a> PlanContext<'a> {
         nodes: &[NodeName],
         CommandSettings { readings, on_all_nodes: together, limit }: CommandSettings,
     ) -> SharedArgv {
-        let gpus =
-            |node: &NodeName| self.domain_of(node).and_then(|d| d.gpus_per_node).unwrap_or_default();
+        let gpus = |node: &NodeName| {
+            self.domain_of(node).and_then(|d| d.gpus_per_node).unwrap_or_default()
+        };
         let list = |one: &dyn Fn(&NodeName) -> String| {
             place.nodes.iter().map(one).collect::<Vec<_>>().join(",")
         };

@@ -3,31 +3,19 @@
 //! A dip does not come back, and a bad partner is another one now. Two suspects
 //! never meet: they would confirm each other.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::Plan;
-use super::PlanRequest;
-use super::PlanRound;
-use super::SkippedProbe;
-use super::PlanStep;
-use super::command::PlanContext;
-use super::command::ProbeOmission;
-use super::command::StepLocation;
-use super::coverage::node_pair;
-use super::coverage::reads_pair;
-use super::partner_pool::PartnerPool;
-use super::partner_pool::PartnerGroup;
+use super::command::{PlanContext, ProbeOmission, StepLocation};
+use super::coverage::{node_pair, reads_pair};
 use super::leaf::LeafMap;
+use super::partner_pool::{PartnerGroup, PartnerPool};
 use super::round_packing::pack_rounds;
 use super::sweep::number_rounds;
-use model::seeded_rng::SeededRng;
-use model::claims::ClaimedDomain;
-use model::claims::ClaimedRail;
+use super::{Plan, PlanRequest, PlanRound, PlanStep, SkippedProbe};
+use model::claims::{ClaimedDomain, ClaimedRail};
 use model::id::NodeName;
-use model::probe::ProbeGranularity;
-use model::probe::Probe;
-use model::probe::ProbeScope;
+use model::probe::{Probe, ProbeGranularity, ProbeScope};
+use model::seeded_rng::SeededRng;
 use model::tool_recording::CONFIRM_STAGE;
 
 /// What its plan has for a profile.
@@ -306,14 +294,17 @@ impl<'a> ConfirmationPlanner<'a> {
         rail: Option<&ClaimedRail>,
     ) -> Vec<NodeName> {
         let over_rail = probe.scope == ProbeScope::Rail;
-        let leaf =
-            |node: &NodeName| self.places.get(node).map(|at| PartnerGroup::Leaf(self.leaves.leaf_of(*at)));
-        let domain =
-            |node: &NodeName| self.context.domain_of(node).map(|it| PartnerGroup::Domain(it.name.clone()));
+        let leaf = |node: &NodeName| {
+            self.places.get(node).map(|at| PartnerGroup::Leaf(self.leaves.leaf_of(*at)))
+        };
+        let domain = |node: &NodeName| {
+            self.context.domain_of(node).map(|it| PartnerGroup::Domain(it.name.clone()))
+        };
         let near = |node: &NodeName| if over_rail { leaf(node) } else { domain(node) };
         let ground = self.context;
         let admits = |other: &NodeName| {
-            !over_rail || ground.domain_of(other).is_some_and(|it| ground.check_probe(probe, it).is_ok())
+            !over_rail
+                || ground.domain_of(other).is_some_and(|it| ground.check_probe(probe, it).is_ok())
         };
         self.partner_pool.add_probe(&probe.name, |other| near(other).filter(|_| admits(other)));
         let way = (probe.name.as_str(), rail.map(|rail| rail.name.as_str()), node);

@@ -4,15 +4,9 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::Plan;
-use super::PlanStep;
-use super::ConfirmationSuspect;
-use super::confirmation;
-use super::fixture::PlanFixture;
-use super::fixture::domain;
-use super::fixture::leaf;
-use super::fixture::rail;
+use super::fixture::{PlanFixture, domain, leaf, rail};
 use super::lint::lint_plan;
+use super::{ConfirmationSuspect, Plan, PlanStep, plan_confirmation};
 use model::id::NodeName;
 use model::profile::Profile;
 
@@ -27,12 +21,17 @@ fn suspect(node: &str, peer: Option<&str>, probes: &[&str]) -> ConfirmationSuspe
 }
 
 /// All nodes of the fleet but these are cleared.
-fn confirmed(fleet: &PlanFixture, suspects: &[ConfirmationSuspect], not_cleared: &[&str]) -> (Plan, Plan) {
+fn confirmed(
+    fleet: &PlanFixture,
+    suspects: &[ConfirmationSuspect],
+    not_cleared: &[&str],
+) -> (Plan, Plan) {
     let main = fleet.plan();
     let nodes = fleet.claims.domains.iter().flat_map(|d| d.nodes.clone());
     let cleared: BTreeSet<NodeName> =
         nodes.filter(|node| !not_cleared.contains(&node.as_str())).collect();
-    let plan = fleet.with_request(|request| plan_confirmation(&main, request, suspects, &cleared, 5));
+    let plan =
+        fleet.with_request(|request| plan_confirmation(&main, request, suspects, &cleared, 5));
     assert_eq!(lint_plan(&plan, &fleet.claims), []);
     (main, plan)
 }
@@ -46,7 +45,8 @@ fn others<'p>(plan: &'p Plan, node: &str) -> Vec<&'p str> {
 #[test]
 fn a_suspect_meets_three_cleared_nodes_of_its_domain_that_it_had_not_met() {
     let claims = domain("rack1", "a[01-18]", 4) + &domain("rack2", "b[01-18]", 4);
-    let mut fleet = PlanFixture::new(Profile::Audit, &claims, &["nvbandwidth-ce", "nvbandwidth-lane"]);
+    let mut fleet =
+        PlanFixture::new(Profile::Audit, &claims, &["nvbandwidth-ce", "nvbandwidth-lane"]);
     fleet.limits.matchings = Some(3);
     let suspects = [
         suspect("a05", None, &["nvbandwidth-lane", "nvbandwidth-ce"]),
@@ -75,7 +75,8 @@ fn a_suspect_meets_three_cleared_nodes_of_its_domain_that_it_had_not_met() {
 
 #[test]
 fn a_suspected_pair_is_measured_again_and_each_end_against_others() {
-    let fleet = PlanFixture::new(Profile::Audit, &domain("rack1", "a[1-8]", 4), &["nvbandwidth-lane"]);
+    let fleet =
+        PlanFixture::new(Profile::Audit, &domain("rack1", "a[1-8]", 4), &["nvbandwidth-lane"]);
     let pair = suspect("a1", Some("a2"), &["nvbandwidth-lane"]);
     let (_, plan) = confirmed(&fleet, &[pair], &[]);
     let (one, two) = (others(&plan, "a1"), others(&plan, "a2"));
@@ -121,7 +122,8 @@ fn the_path_between_two_gpus_is_read_by_a_probe_that_reads_them() {
 
 #[test]
 fn two_suspects_never_meet_and_without_anybody_cleared_that_is_said() {
-    let fleet = PlanFixture::new(Profile::Audit, &domain("rack1", "a[1-4]", 4), &["nvbandwidth-lane"]);
+    let fleet =
+        PlanFixture::new(Profile::Audit, &domain("rack1", "a[1-4]", 4), &["nvbandwidth-lane"]);
     let suspects: Vec<ConfirmationSuspect> =
         ["a1", "a2", "a3"].map(|node| suspect(node, None, &["nvbandwidth-lane"])).into();
     let (_, plan) = confirmed(&fleet, &suspects, &[]);

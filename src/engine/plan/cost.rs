@@ -1,12 +1,9 @@
 //! What a plan costs in time, as far as the probes' own estimates tell.
 
-use std::cmp::Ordering;
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::collections::HashMap;
+use std::cmp::{Ordering, Reverse};
+use std::collections::{BinaryHeap, HashMap};
 
-use super::PlanRound;
-use super::PlanStep;
+use super::{PlanRound, PlanStep};
 use model::id::NodeName;
 
 /// All readings of a step that are always taken, in seconds.
@@ -18,7 +15,8 @@ pub(super) fn estimate_step(step: &PlanStep) -> f64 {
 /// this many steps at the same time.
 pub fn estimate_round(round: &PlanRound, parallel: usize) -> f64 {
     let places = parallel.clamp(1, round.steps.len().max(1));
-    let mut free: BinaryHeap<Reverse<OrderedSeconds>> = vec![Reverse(OrderedSeconds(0.0)); places].into();
+    let mut free: BinaryHeap<Reverse<OrderedSeconds>> =
+        vec![Reverse(OrderedSeconds(0.0)); places].into();
     for step in &round.steps {
         // Whoever is free first takes it.
         if let Some(mut first) = free.peek_mut() {

@@ -4,19 +4,12 @@
 //! are no gap. A domain across which nothing is read is not sampled: that its
 //! nodes were not measured against each other stays a gap.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::PlanRequest;
-use super::PlanRound;
-use super::PlanStep;
+use super::{PlanRequest, PlanRound, PlanStep};
 use model::claims::ClaimedDomain;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::probe::PairCoverage;
-use model::probe::ProbeGranularity;
-use model::probe::Probe;
-use model::probe::ProbeScope;
+use model::id::{DomainName, NodeName};
+use model::probe::{PairCoverage, Probe, ProbeGranularity, ProbeScope};
 
 /// Two nodes in order of name.
 pub(super) type NodePair<'a> = (&'a NodeName, &'a NodeName);
@@ -51,7 +44,8 @@ pub(super) fn is_sampled(request: &PlanRequest<'_>, rounds: &[PlanRound]) -> boo
         let reads = || request.probes.iter().filter(|p| of(p).is_some());
         let is_read = reads().any(|probe| {
             let is_between = matches!(probe.scope, ProbeScope::Pair | ProbeScope::Domain);
-            is_between && (probe.covers != PairCoverage::None || probe.grain == ProbeGranularity::Gpu)
+            is_between
+                && (probe.covers != PairCoverage::None || probe.grain == ProbeGranularity::Gpu)
         });
         let inside = domain.gpus_per_node == Some(1)
             || reads().any(|p| p.scope == ProbeScope::Node && p.covers == PairCoverage::All);
@@ -87,7 +81,9 @@ fn reads_all(probe: &Probe, domain: &ClaimedDomain, steps: &[&PlanStep], inside:
     let is_single = domain.gpus_per_node == Some(1);
     match (probe.scope, probe.grain, probe.covers) {
         (ProbeScope::Domain, _, PairCoverage::All) => true,
-        (ProbeScope::Pair, ProbeGranularity::Node, PairCoverage::All) => has_all_pairs(domain, steps, None),
+        (ProbeScope::Pair, ProbeGranularity::Node, PairCoverage::All) => {
+            has_all_pairs(domain, steps, None)
+        }
         // With one GPU in each node there is one lane.
         (ProbeScope::Pair, ProbeGranularity::Node, PairCoverage::Lane) if is_single => {
             has_all_pairs(domain, steps, None)

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
+use model::claims::{ClaimedDomain, Claims};
 use model::id::DomainName;
 use model::profile::Profile;
 

@@ -2,10 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::PlanLimits;
-use super::Plan;
-use super::PlanRequest;
-use super::sweep;
+use super::{Plan, PlanLimits, PlanRequest, plan_sweep};
 use model::claims::Claims;
 use model::id::DomainName;
 use model::probe::Probe;

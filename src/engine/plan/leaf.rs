@@ -8,9 +8,9 @@
 
 use std::collections::BTreeMap;
 
-use model::seeded_rng::SeededRng;
 use model::claims::Claims;
 use model::id::NodeName;
+use model::seeded_rng::SeededRng;
 use model::tournament;
 use model::tournament::IndexPair;
 
@@ -39,7 +39,10 @@ impl LeafMap {
     pub fn from_claims(claims: &Claims, nodes: &[NodeName]) -> Self {
         if claims.leaves.is_empty() {
             let all = (0..nodes.len()).collect();
-            return Self { groups: vec![("the fabric".to_owned(), all)], leaf_by_node: vec![0; nodes.len()] };
+            return Self {
+                groups: vec![("the fabric".to_owned(), all)],
+                leaf_by_node: vec![0; nodes.len()],
+            };
         }
         // Of one that two claim, the first, as the judge has it.
         let mut claimed: BTreeMap<&NodeName, &str> = BTreeMap::new();
@@ -148,7 +151,8 @@ impl LeafMap {
             );
             swept.notes.push(((0..self.leaf_by_node.len()).collect(), why));
         }
-        let met = tournament::make_matchings(leaves, most, SeededRng::new(seed, "leaves").next_u64());
+        let met =
+            tournament::make_matchings(leaves, most, SeededRng::new(seed, "leaves").next_u64());
         for (at, round) in met.into_iter().enumerate() {
             let mut pairs = Vec::new();
             for (a, b) in round {
@@ -278,7 +282,11 @@ mod tests {
             claims.leaves.push(ClaimedLeaf { name: name.to_owned(), nodes: of.to_vec() });
         }
         let leaves = LeafMap::from_claims(&claims, &nodes);
-        assert!(!leaves.is_cross_leaf((0, 1)) && leaves.is_cross_leaf((1, 2)) && !leaves.is_cross_leaf((2, 3)));
+        assert!(
+            !leaves.is_cross_leaf((0, 1))
+                && leaves.is_cross_leaf((1, 2))
+                && !leaves.is_cross_leaf((2, 3))
+        );
     }
 
     #[test]

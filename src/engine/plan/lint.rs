@@ -3,22 +3,14 @@
 //! Plans are read from disk too, and a run is resumed from one: what is wrong
 //! in it must show before a node is touched.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::PlanLimits;
-use super::Plan;
-use super::PlanRound;
-use super::PlanStep;
 use super::leaf::LeafMap;
-use super::sweep::COMPLETE_STAGE;
-use super::sweep::FAST_STAGE;
+use super::sweep::{COMPLETE_STAGE, FAST_STAGE};
+use super::{Plan, PlanLimits, PlanRound, PlanStep};
 use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::probe::ProbeScope;
-use model::probe::placeholder;
+use model::id::{DomainName, NodeName};
+use model::probe::{ProbeScope, placeholder};
 
 /// What the plan fills itself.
 const PLAN_PLACEHOLDERS: &[&str] = &[
@@ -161,8 +153,12 @@ pub fn lint_plan(plan: &Plan, claims: &Claims) -> Vec<PlanLintError> {
     let nodes: Vec<NodeName> = claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
     let domains = claims.domains.iter();
     let domains = domains.flat_map(|d| d.nodes.iter().map(move |_| &d.name)).collect();
-    let ground =
-        LintContext { domains, leaves: LeafMap::from_claims(claims, &nodes), claims, limits: plan.limits };
+    let ground = LintContext {
+        domains,
+        leaves: LeafMap::from_claims(claims, &nodes),
+        claims,
+        limits: plan.limits,
+    };
     let mut numbered = NodeNumbering::new(&nodes);
     let (mut wrong, mut of_rounds) = (Vec::new(), Vec::new());
     check_numbers("round", plan.rounds.iter().map(|round| round.round), &mut wrong);
@@ -170,7 +166,8 @@ pub fn lint_plan(plan: &Plan, claims: &Claims) -> Vec<PlanLintError> {
     let mut met = PairingIndex::default();
     for round in &plan.rounds {
         // Names are looked up once: a large plan has millions of steps.
-        let steps: Vec<NumberedStep<'_>> = round.steps.iter().map(|it| numbered.number_step(it)).collect();
+        let steps: Vec<NumberedStep<'_>> =
+            round.steps.iter().map(|it| numbered.number_step(it)).collect();
         for step in &steps {
             ground.check_step(step, &mut wrong);
             met.add_step(step, &numbered);
@@ -224,7 +221,11 @@ impl NumberedStep<'_> {
     }
 }
 
-fn check_numbers(what: &'static str, numbers: impl Iterator<Item = usize>, wrong: &mut Vec<PlanLintError>) {
+fn check_numbers(
+    what: &'static str,
+    numbers: impl Iterator<Item = usize>,
+    wrong: &mut Vec<PlanLintError>,
+) {
     let mut before: Option<usize> = None;
     for number in numbers {
         if let Some(before) = before.filter(|before| number <= *before) {
@@ -236,7 +237,12 @@ fn check_numbers(what: &'static str, numbers: impl Iterator<Item = usize>, wrong
 
 /// A node is in one step of a round; in several only on rails, or lanes, of
 /// which each is another.
-fn check_busy(round: &PlanRound, steps: &[NumberedStep<'_>], nodes: usize, wrong: &mut Vec<PlanLintError>) {
+fn check_busy(
+    round: &PlanRound,
+    steps: &[NumberedStep<'_>],
+    nodes: usize,
+    wrong: &mut Vec<PlanLintError>,
+) {
     type RailLane<'r> = (Option<&'r str>, Option<u32>);
     let mut taken: Vec<Vec<RailLane<'_>>> = vec![Vec::new(); nodes];
     for NumberedStep { step, nodes } in steps {
@@ -276,7 +282,11 @@ struct LintContext<'a> {
 }
 
 impl LintContext<'_> {
-    fn check_step(&self, NumberedStep { step, nodes }: &NumberedStep<'_>, wrong: &mut Vec<PlanLintError>) {
+    fn check_step(
+        &self,
+        NumberedStep { step, nodes }: &NumberedStep<'_>,
+        wrong: &mut Vec<PlanLintError>,
+    ) {
         let at = step.step;
         let fits = match step.scope {
             ProbeScope::Node => step.nodes.len() == 1,
@@ -451,7 +461,8 @@ impl<'p> PairingIndex<'p> {
             if complete.is_empty() {
                 continue;
             }
-            let swept = pairings.iter().filter(|it| [FAST_STAGE, COMPLETE_STAGE].contains(&it.stage));
+            let swept =
+                pairings.iter().filter(|it| [FAST_STAGE, COMPLETE_STAGE].contains(&it.stage));
             let mut met: Vec<(usize, usize)> = swept.map(|it| (it.a, it.b)).collect();
             met.sort_unstable();
             let left_out = left.entry(probe).or_insert_with(|| skipped_nodes(plan, probe));

@@ -3,12 +3,8 @@
 use proptest::prelude::*;
 
 use super::Plan;
-use super::fixture::PlanFixture;
-use super::fixture::domain;
-use super::fixture::leaf;
-use super::fixture::rail;
-use super::lint::PlanLintError;
-use super::lint::lint_plan;
+use super::fixture::{PlanFixture, domain, leaf, rail};
+use super::lint::{PlanLintError, lint_plan};
 use model::profile::Profile;
 
 fn fleet() -> PlanFixture {
@@ -139,7 +135,10 @@ fn a_pair_that_is_there_twice_is_found() {
         let again = plan.rounds[at].steps.clone();
         plan.rounds[at + 1].steps = again;
     });
-    assert!(wrong.iter().any(|w| matches!(w, PlanLintError::PairTwice { stage: 5, .. })), "{wrong:?}");
+    assert!(
+        wrong.iter().any(|w| matches!(w, PlanLintError::PairTwice { stage: 5, .. })),
+        "{wrong:?}"
+    );
 }
 
 #[test]
@@ -180,7 +179,8 @@ fn a_step_without_the_nodes_it_needs_is_found() {
 fn more_hosts_across_leaves_than_may_are_found() {
     let wrong = after(|plan| plan.limits.cross_leaf = 1);
     // Two leaves on two rails, in the one round between leaves.
-    let across = |w: &PlanLintError| matches!(w, PlanLintError::CrossLeaf { hosts: 2, limit: 1, .. });
+    let across =
+        |w: &PlanLintError| matches!(w, PlanLintError::CrossLeaf { hosts: 2, limit: 1, .. });
     assert!(wrong.len() == 4 && wrong.iter().all(across), "{wrong:?}");
 }
 
@@ -259,7 +259,8 @@ fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
     assert_eq!(damaged(&|step| step.together = true), []);
     let serves = damaged(&|step| {
         let argv = ["x".to_owned()].into();
-        step.serve = Some(model::probe::ProbeServer { argv, ready: model::probe::ReadySignal::Line });
+        step.serve =
+            Some(model::probe::ProbeServer { argv, ready: model::probe::ReadySignal::Line });
     });
     assert!(matches!(serves.first(), Some(PlanLintError::OnAllNodes { .. })), "{serves:?}");
 }

@@ -3,18 +3,18 @@
 //! Pure: claims, probes and a profile in, one [`Plan`] out. A plan is never
 //! changed after it was made; whatever of it was not done shows as unknown.
 
+pub mod audit_selection;
 mod command;
 mod confirmation;
 pub mod cost;
 mod coverage;
 mod defaults;
-mod partner_pool;
 pub mod leaf;
 pub mod lint;
-mod round_packing;
+mod partner_pool;
 pub mod partners;
+mod round_packing;
 mod soak;
-pub mod audit_selection;
 mod sweep;
 pub mod tenants;
 
@@ -30,31 +30,18 @@ mod sweep_tests;
 use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::limits;
+use model::id::{DomainName, NodeName};
 use model::parse_output::Tool;
-use model::probe::ProbeFallback;
-use model::probe::Probe;
-use model::probe::ProbeScope;
-use model::probe::ProbeServer;
-use model::probe::SharedArgv;
+use model::probe::{Probe, ProbeFallback, ProbeScope, ProbeServer, SharedArgv};
 use model::profile::Profile;
-use model::raw_result;
+use model::{limits, raw_result};
 
-pub use confirmation::CONFIRM_PROFILE;
-pub use confirmation::ConfirmationSuspect;
-pub use confirmation::plan_confirmation;
-pub use defaults::AUDIT_PROBES;
-pub use defaults::default_probes;
-pub use soak::SOAK_PROBES;
-pub use soak::SOAK_PROFILE;
-pub use soak::repeat_soak;
-pub use soak::plan_soak;
+pub use confirmation::{CONFIRM_PROFILE, ConfirmationSuspect, plan_confirmation};
+pub use defaults::{AUDIT_PROBES, default_probes};
+pub use soak::{SOAK_PROBES, SOAK_PROFILE, plan_soak, repeat_soak};
 pub use sweep::plan_sweep;
 
 /// The format of `plan.json`.
@@ -175,7 +162,12 @@ pub struct Plan {
 impl Plan {
     /// The plan of these rounds, which have their numbers already. Pairs that none of
     /// them names are no gap, unless who plans says so.
-    fn from_rounds(request: &PlanRequest<'_>, profile: &str, rounds: Vec<PlanRound>, skipped: Vec<SkippedProbe>) -> Self {
+    fn from_rounds(
+        request: &PlanRequest<'_>,
+        profile: &str,
+        rounds: Vec<PlanRound>,
+        skipped: Vec<SkippedProbe>,
+    ) -> Self {
         let (estimate_s, node_seconds) = cost::estimate_all(&rounds, request.parallel);
         Self {
             format: PLAN_FORMAT.to_owned(),

@@ -3,11 +3,9 @@
 //! Names and counts only. On a bad day there are thousands of suspects, and each is
 //! answered by looking at a few of those that come first.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 
 /// What makes nodes near to each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,7 +45,11 @@ impl PartnerPool {
 
     /// Makes the pool of a probe, where there is none yet. `near` says where a node is,
     /// and nothing of one that is no partner for it.
-    pub(super) fn add_probe(&mut self, probe: &str, near: impl Fn(&NodeName) -> Option<PartnerGroup>) {
+    pub(super) fn add_probe(
+        &mut self,
+        probe: &str,
+        near: impl Fn(&NodeName) -> Option<PartnerGroup>,
+    ) {
         if self.pools.contains_key(probe) {
             return;
         }

@@ -7,8 +7,8 @@
 
 use std::collections::BTreeMap;
 
-use model::seeded_rng::SeededRng;
 use model::id::NodeName;
+use model::seeded_rng::SeededRng;
 
 /// Partners more than usual where one of them is not cleared: two that are bad must not be
 /// most of them.
@@ -36,7 +36,11 @@ pub struct PartnerDemand {
 
 /// The partners, each with whether it is cleared. `named` decides the order of chance:
 /// the same nodes get the same partners.
-pub fn choose_partners(pool: &PartnerCandidates<'_>, wanted: PartnerDemand, named: &str) -> BTreeMap<NodeName, bool> {
+pub fn choose_partners(
+    pool: &PartnerCandidates<'_>,
+    wanted: PartnerDemand,
+    named: &str,
+) -> BTreeMap<NodeName, bool> {
     let count = wanted.exactly.unwrap_or(wanted.usual).saturating_sub(wanted.cleared_named);
     let mut chance = SeededRng::new(0, named);
     let cleared = spread_evenly(&pool.cleared, count, &mut chance);
@@ -52,7 +56,11 @@ pub fn choose_partners(pool: &PartnerCandidates<'_>, wanted: PartnerDemand, name
 }
 
 /// So many of these: one of each of as many equal parts.
-fn spread_evenly<'n>(nodes: &[&'n NodeName], wanted: usize, chance: &mut SeededRng) -> Vec<&'n NodeName> {
+fn spread_evenly<'n>(
+    nodes: &[&'n NodeName],
+    wanted: usize,
+    chance: &mut SeededRng,
+) -> Vec<&'n NodeName> {
     let count = wanted.min(nodes.len());
     let part = |at: usize| at * nodes.len() / count;
     (0..count)

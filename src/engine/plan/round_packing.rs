@@ -1,7 +1,6 @@
 //! Putting single tests into as few rounds as they need.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::PlanStep;
 
@@ -37,7 +36,9 @@ pub(super) fn pack_rounds(
             step.nodes.iter().map(|node| (step.rail.clone(), node.to_string())).collect();
         let fits = |round: &RoundOccupancy| {
             nodes.iter().all(|node| !round.busy.contains(node))
-                && ends.iter().all(|end| round.cross_leaf_hosts.get(end).copied().unwrap_or(0) < limit)
+                && ends
+                    .iter()
+                    .all(|end| round.cross_leaf_hosts.get(end).copied().unwrap_or(0) < limit)
         };
         let first = nodes.iter().filter_map(|node| of_nodes.get(node));
         let first = first.chain(ends.iter().filter_map(|end| of_leaves.get(end))).max();
@@ -58,7 +59,9 @@ pub(super) fn pack_rounds(
         }
         for end in ends {
             let first = of_leaves.entry(end.clone()).or_default();
-            let is_full = |it: &&RoundOccupancy| it.cross_leaf_hosts.get(&end).is_some_and(|hosts| limit <= *hosts);
+            let is_full = |it: &&RoundOccupancy| {
+                it.cross_leaf_hosts.get(&end).is_some_and(|hosts| limit <= *hosts)
+            };
             *first += rounds.iter().skip(*first).take_while(is_full).count();
         }
     }

@@ -4,13 +4,9 @@
 //! Pure. How often it is repeated depends on the clock, which is the
 //! coordinator's.
 
-use super::Plan;
-use super::PlanRequest;
-use super::PlanRound;
-use super::SkippedProbe;
-use super::command::PlanContext;
-use super::command::StepLocation;
+use super::command::{PlanContext, StepLocation};
 use super::sweep::number_rounds;
+use super::{Plan, PlanRequest, PlanRound, SkippedProbe};
 use model::claims::ClaimedDomain;
 use model::id::NodeName;
 use model::probe::ProbeScope;
@@ -48,7 +44,9 @@ pub fn plan_soak(request: &PlanRequest<'_>) -> Plan {
             };
             let stage = probe.stage;
             steps.extend(
-                places.into_iter().map(|nodes| ground.build_step(probe, &StepLocation::new(stage, nodes))),
+                places
+                    .into_iter()
+                    .map(|nodes| ground.build_step(probe, &StepLocation::new(stage, nodes))),
             );
         }
         if !steps.is_empty() {
@@ -73,8 +71,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::plan::PlanLimits;
-    use crate::plan::lint;
+    use crate::plan::{PlanLimits, lint};
     use model::probe::Probe;
     use model::profile::Profile;
     use readers::claims::claims_file;

@@ -25,7 +25,11 @@ fn cost(claims: &Claims) -> f64 {
     60.0 * u32::try_from(largest).map_or(f64::MAX, f64::from)
 }
 
-fn chosen(claims: &Claims, known: &BTreeMap<NodeName, AuditNodeState>, budget: AuditBudget) -> AuditSelection {
+fn chosen(
+    claims: &Claims,
+    known: &BTreeMap<NodeName, AuditNodeState>,
+    budget: AuditBudget,
+) -> AuditSelection {
     select_nodes(&AuditSelectionRequest { claims, known, budget, seed: 7, cost: &cost })
 }
 
@@ -114,12 +118,17 @@ fn the_most_urgent_has_partners_and_no_domain_gives_more_than_its_share() {
 #[test]
 fn a_node_is_measured_alone_only_where_its_domain_has_no_other() {
     let claims = fleet(&[1, 2]);
-    let busy = AuditNodeState { unfit: Some("busy: ALLOCATED".to_owned()), ..AuditNodeState::default() };
+    let busy =
+        AuditNodeState { unfit: Some("busy: ALLOCATED".to_owned()), ..AuditNodeState::default() };
     let known = BTreeMap::from([("d1n0".into(), busy)]);
     let choice = chosen(&claims, &known, AuditBudget::default());
     assert_eq!(names(&choice), set(&["d0n0"]));
     assert_eq!(choice.left_out[&"d1n0".into()].to_string(), "never measured; busy: ALLOCATED");
-    assert!(choice.left_out[&"d1n1".into()].why.contains("nobody else of d1"), "{:?}", choice.left_out);
+    assert!(
+        choice.left_out[&"d1n1".into()].why.contains("nobody else of d1"),
+        "{:?}",
+        choice.left_out
+    );
 }
 
 #[test]
@@ -166,7 +175,13 @@ fn the_same_seed_chooses_the_same_and_another_another() {
     let budget = AuditBudget { nodes: Some(10), ..AuditBudget::default() };
     let of = |seed| {
         let known = BTreeMap::new();
-        select_nodes(&AuditSelectionRequest { claims: &claims, known: &known, budget, seed, cost: &cost })
+        select_nodes(&AuditSelectionRequest {
+            claims: &claims,
+            known: &known,
+            budget,
+            seed,
+            cost: &cost,
+        })
     };
     assert_eq!(of(1), of(1));
     assert_ne!(names(&of(1)), names(&of(2)));
@@ -191,7 +206,13 @@ fn weeks(
             known.entry((*node).clone()).or_default().unfit = is_busy.then(|| "busy".to_owned());
         }
         let seed = u64::try_from(day).expect("days are counted from 1");
-        let choice = select_nodes(&AuditSelectionRequest { claims, known: &known, budget, seed, cost: &cost });
+        let choice = select_nodes(&AuditSelectionRequest {
+            claims,
+            known: &known,
+            budget,
+            seed,
+            cost: &cost,
+        });
         for node in &choice.nodes {
             let known = known.entry(node.clone()).or_default();
             known.tried = Some(day);

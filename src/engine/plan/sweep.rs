@@ -1,21 +1,12 @@
 //! The stages of a sweep that are planned before anything runs.
 
-use super::Plan;
-use super::PlanRequest;
-use super::PlanRound;
-use super::SkippedProbe;
-use super::command::PlanContext;
-use super::command::ProbeOmission;
-use super::command::StepLocation;
-use super::coverage;
+use super::command::{PlanContext, ProbeOmission, StepLocation};
 use super::leaf::LeafMap;
-use model::seeded_rng::SeededRng;
-use model::claims::ClaimedDomain;
-use model::claims::ClaimedRail;
+use super::{Plan, PlanRequest, PlanRound, SkippedProbe, coverage};
+use model::claims::{ClaimedDomain, ClaimedRail};
 use model::id::NodeName;
-use model::probe::ProbeGranularity;
-use model::probe::Probe;
-use model::probe::ProbeScope;
+use model::probe::{Probe, ProbeGranularity, ProbeScope};
+use model::seeded_rng::SeededRng;
 use model::tournament;
 
 /// The stage of the fast sweep across nodes.
@@ -91,7 +82,9 @@ impl<'a> SweepPlanner<'a> {
     fn plan_domains(&mut self, stage: u8, probe: &Probe) {
         let mut steps = Vec::new();
         for domain in self.admitted_domains(stage, probe) {
-            steps.push(self.context.build_step(probe, &StepLocation::new(stage, domain.nodes.clone())));
+            steps.push(
+                self.context.build_step(probe, &StepLocation::new(stage, domain.nodes.clone())),
+            );
         }
         self.push_round(stage, format!("{}: whole domains", probe.name), steps);
     }
@@ -215,7 +208,11 @@ impl<'a> SweepPlanner<'a> {
                 1 => String::new(),
                 n => format!(" on {n} rails"),
             };
-            self.push_round(stage, format!("{}: pairs{on}, {} of {count}", probe.name, at + 1), steps);
+            self.push_round(
+                stage,
+                format!("{}: pairs{on}, {} of {count}", probe.name, at + 1),
+                steps,
+            );
         }
     }
 

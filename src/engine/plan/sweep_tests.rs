@@ -2,14 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use super::Plan;
-use super::PlanStep;
 use super::coverage::node_pair;
-use super::fixture::PlanFixture;
-use super::fixture::domain;
-use super::fixture::leaf;
-use super::fixture::rail;
+use super::fixture::{PlanFixture, domain, leaf, rail};
 use super::lint::lint_plan;
+use super::{Plan, PlanStep};
 use model::probe::ProbeScope;
 use model::profile::Profile;
 use readers::probe_catalog::ProbeCatalog;
@@ -49,8 +45,11 @@ fn a_profile_has_its_stages_in_order() {
 
 #[test]
 fn state_is_read_once_and_measurements_are_repeated() {
-    let mut fleet =
-        PlanFixture::new(Profile::Audit, &domain("a", "a[1-4]", 8), &["nccl-all-reduce", "nvidia-smi-q"]);
+    let mut fleet = PlanFixture::new(
+        Profile::Audit,
+        &domain("a", "a[1-4]", 8),
+        &["nccl-all-reduce", "nvidia-smi-q"],
+    );
     (fleet.readings, fleet.most_readings) = (2, 7);
     let plan = fleet.plan();
     let of = |node: &str| -> Vec<(&str, u32, u32)> {
@@ -67,7 +66,8 @@ fn what_cannot_run_is_left_out_with_a_reason() {
         + "[[domain]]\nname = \"b\"\nnodes = \"b[1-2]\"\n"
         + &domain("c", "c1", 1)
         + &domain("n", "n1", 0);
-    let plan = PlanFixture::new(Profile::Audit, &claims, &["nccl-all-reduce", LANE, PAIR, "tcp"]).plan();
+    let plan =
+        PlanFixture::new(Profile::Audit, &claims, &["nccl-all-reduce", LANE, PAIR, "tcp"]).plan();
     let mut why: Vec<(&str, &str, bool)> = plan
         .skipped
         .iter()
@@ -250,7 +250,8 @@ fn nodes_without_gpus_are_measured_over_their_network_only() {
 #[test]
 fn a_seed_repeats_a_plan_and_another_does_not() {
     let claims = domain("rack1", "a[01-18]", 4) + &rail(0);
-    let mut fleet = PlanFixture::new(Profile::BurnIn, &claims, &[LANE, PAIR, "tcp", "nvidia-smi-q"]);
+    let mut fleet =
+        PlanFixture::new(Profile::BurnIn, &claims, &[LANE, PAIR, "tcp", "nvidia-smi-q"]);
     let plan = fleet.plan();
     assert_eq!(plan, fleet.plan());
     fleet.seed = 2;

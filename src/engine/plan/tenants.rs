@@ -5,17 +5,12 @@
 //! (kubernetes-sigs/dra-driver-nvidia-gpu#892), so a tenant on any node of a domain
 //! forbids probes across the domain, also between its idle nodes.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
+use model::claims::{ClaimedDomain, Claims};
 use model::hostlist;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::id::{DomainName, NodeName};
+use model::source_report::{NodeGroupKind, SourceKind, SourceReport};
 
 /// The plugin of Slurm that gives every job an IMEX channel (`SwitchType`).
 const IMEX_CHANNEL_PLUGIN: &str = "nvidia_imex";
@@ -41,9 +36,9 @@ pub fn find_tenants(said: &[SourceReport], is_own: impl Fn(&str) -> bool) -> Vec
             nodes: group.nodes.iter().cloned().collect(),
         })
         .collect();
-    let has_channels = said
-        .iter()
-        .any(|it| it.settings.get("SwitchType").is_some_and(|switch| switch.contains(IMEX_CHANNEL_PLUGIN)));
+    let has_channels = said.iter().any(|it| {
+        it.settings.get("SwitchType").is_some_and(|switch| switch.contains(IMEX_CHANNEL_PLUGIN))
+    });
     if has_channels {
         let nodes = said.iter().filter(|it| it.source.kind == SourceKind::SlurmNodes);
         let busy = nodes.flat_map(|it| &it.nodes).filter(|(_, node)| node.busy == Some(true));
@@ -97,8 +92,7 @@ pub fn find_blocked_domains(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::source_report::NodeGroup;
-    use model::source_report::NodeReport;
+    use model::source_report::{NodeGroup, NodeReport};
 
     fn claims(domains: &[(&str, &str)]) -> Claims {
         let domain = |(name, list): &(&str, &str)| ClaimedDomain {
@@ -118,7 +112,12 @@ mod tests {
     fn compute_domain(name: &str, nodes: &[&str]) -> SourceReport {
         let nodes = nodes.iter().map(|node| NodeName::from(*node)).collect();
         let mut said = SourceReport::new(SourceKind::ComputeDomains, "cluster");
-        said.groups.push(NodeGroup::new(NodeGroupKind::Imex, "ComputeDomain", name.to_owned(), nodes));
+        said.groups.push(NodeGroup::new(
+            NodeGroupKind::Imex,
+            "ComputeDomain",
+            name.to_owned(),
+            nodes,
+        ));
         said
     }
 

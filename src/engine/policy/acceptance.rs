@@ -4,30 +4,21 @@
 //! Pure. It reads verdicts and never makes one: a node that one round found bad
 //! is not accepted, whatever the others say.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::burn_in_termination;
-use model::acceptance::Acceptance;
-use model::acceptance::AcceptanceOutcome;
-use model::acceptance::BurnInRound;
-use model::acceptance::BurnInState;
-use model::acceptance::NodeAcceptance;
-use model::acceptance::NodeRound;
-use model::acceptance::BurnInStop;
-use model::acceptance::StopRule;
-use model::certificate::MachineIdentity;
-use model::certificate::TestMinimum;
+use model::acceptance::{
+    Acceptance, AcceptanceOutcome, BurnInRound, BurnInState, BurnInStop, NodeAcceptance, NodeRound,
+    StopRule,
+};
+use model::certificate::{MachineIdentity, TestMinimum};
 use model::claims::Claims;
-use model::comparison::PartComparison;
-use model::comparison::RunComparison;
-use model::comparison::ComparisonOutcome;
+use model::comparison::{ComparisonOutcome, PartComparison, RunComparison};
 use model::hostlist;
 use model::id::NodeName;
 use model::tool_recording::ToolRecording;
 use model::trend::FabricPartKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::verdict::{Outcome, Verdicts};
 
 /// Nodes as they begin: nothing is known of them.
 pub fn new_acceptances(claims: &Claims) -> Vec<NodeAcceptance> {
@@ -170,7 +161,8 @@ pub fn conclude(acceptance: &mut Acceptance) {
                 if wanted == u32::MAX { "those asked for".to_owned() } else { wanted.to_string() };
             let passed = node.passed;
             (AcceptanceOutcome::Unknown, format!("passed {passed} rounds of {wanted}{why}"))
-        } else if let Some(drift) = node.drift.as_ref().filter(|it| asked.drift < relative_loss(it)) {
+        } else if let Some(drift) = node.drift.as_ref().filter(|it| asked.drift < relative_loss(it))
+        {
             (
                 AcceptanceOutcome::Unknown,
                 format!(
@@ -258,7 +250,10 @@ fn worst_drift<'a>(
     let own = comparisons.flat_map(|comparison| &comparison.parts).filter(|it| {
         it.difference == ComparisonOutcome::Worse
             && it.part.node.as_ref() == Some(node)
-            && matches!(it.part.kind, FabricPartKind::Gpu | FabricPartKind::Node | FabricPartKind::Rail)
+            && matches!(
+                it.part.kind,
+                FabricPartKind::Gpu | FabricPartKind::Node | FabricPartKind::Rail
+            )
     });
     own.max_by(|a, b| relative_loss(a).total_cmp(&relative_loss(b))).cloned()
 }

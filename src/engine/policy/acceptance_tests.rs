@@ -3,8 +3,7 @@
 use super::*;
 use crate::policy::burn_in_termination::tests;
 use crate::policy::burn_in_termination::tests::held;
-use model::acceptance::BurnInRequest;
-use model::acceptance::SoakRecord;
+use model::acceptance::{BurnInRequest, SoakRecord};
 use model::trend::FabricPart;
 use model::unit::Unit;
 
@@ -29,9 +28,7 @@ fn concluded(
     acceptance.nodes.remove(0)
 }
 
-use Outcome::Degraded;
-use Outcome::Pass;
-use Outcome::Unknown;
+use Outcome::{Degraded, Pass, Unknown};
 
 #[test]
 fn only_all_rounds_that_were_asked_for_are_accepted() {

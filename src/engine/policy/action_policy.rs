@@ -5,31 +5,19 @@
 //! instrument never drain anybody: the nodes there are the ones that suffer.
 //! Unknown never acts. Whatever is not proposed is listed with its reason.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::repeat_confirmation;
 use super::capacity::SegmentMix;
-use super::drain::DrainPlanner;
-use super::drain::DrainRefusal;
-use super::evidence_checks;
-use super::freeze;
+use super::claim_index::ClaimIndex;
+use super::drain::{DrainPlanner, DrainRefusal};
 use super::journal_state::JournalState;
 use super::marks::MarkNames;
-use super::pause;
-use super::claim_index::ClaimIndex;
-use super::release;
-use super::situation::PlanCoverage;
-use super::situation::EvidenceRun;
-use super::situation::Situation;
-use super::suspects;
-use model::action::Action;
-use model::action::ActionPlan;
-use model::action::WithheldAction;
+use super::situation::{EvidenceRun, PlanCoverage, Situation};
+use super::{evidence_checks, freeze, pause, release, repeat_confirmation, suspects};
+use model::action::{Action, ActionPlan, WithheldAction};
 use model::certificate::VoidPolicy;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
@@ -326,13 +314,24 @@ pub fn propose_actions(situation: &Situation<'_>, policy: &Policy) -> ActionPlan
     let frozen = explain_tripped(situation)
         .or_else(paused)
         .or_else(|| doubt.everywhere.as_ref().map(|cause| cause.why.clone()));
-    let mut desk =
-        DrainPlanner::new(situation, &places, policy, unusable.as_deref(), frozen.as_deref(), &doubt);
+    let mut desk = DrainPlanner::new(
+        situation,
+        &places,
+        policy,
+        unusable.as_deref(),
+        frozen.as_deref(),
+        &doubt,
+    );
     let mut actions = Vec::new();
     for suspect in &suspects {
         match desk.decide(suspect) {
             Ok(action) => actions.push(action),
-            Err(DrainRefusal { why, is_budget: budget, pending_confirmation: again, is_unconfirmed: unconfirmed }) => {
+            Err(DrainRefusal {
+                why,
+                is_budget: budget,
+                pending_confirmation: again,
+                is_unconfirmed: unconfirmed,
+            }) => {
                 let what = suspect.node.to_string();
                 withheld.push(WithheldAction { what, why, budget, again, unconfirmed });
             }
@@ -341,7 +340,12 @@ pub fn propose_actions(situation: &Situation<'_>, policy: &Policy) -> ActionPlan
     propose_returns(situation, policy, &mut actions, &mut withheld);
     actions.sort_by(|a, b| (&a.node, a.kind).cmp(&(&b.node, b.kind)));
     let simulated = situation.run.simulated;
-    ActionPlan { simulated, frozen: frozen.or(unusable), withheld, ..ActionPlan::from_actions(actions) }
+    ActionPlan {
+        simulated,
+        frozen: frozen.or(unusable),
+        withheld,
+        ..ActionPlan::from_actions(actions)
+    }
 }
 
 /// Releases and certificates beside the drains: no breaker and no freeze stops

@@ -1,19 +1,13 @@
 //! Who waits for a second run, what that must be, and what ends the waiting.
 
 use super::*;
-use crate::policy::fixture::NOW;
-use crate::policy::fixture::PolicyFixture;
+use crate::policy::fixture::{NOW, PolicyFixture};
 use crate::policy::journal_state::JournalState;
-use crate::policy::journal_events;
-use crate::policy::action_policy;
+use crate::policy::{action_policy, journal_events};
 use model::action::ActionKind;
-use model::finding_class::FindingClass;
-use model::finding_class::join_class_names;
-use model::journal::JournalEntry;
-use model::journal::JournalEvent;
-use model::journal::JOURNAL_FORMAT;
-use model::verdict::Evidence;
-use model::verdict::Outcome;
+use model::finding_class::{FindingClass, join_class_names};
+use model::journal::{JOURNAL_FORMAT, JournalEntry, JournalEvent};
+use model::verdict::{Evidence, Outcome};
 
 const HOUR: i64 = 3_600;
 
@@ -33,7 +27,13 @@ fn noted(world: &mut PolicyFixture) -> Vec<JournalEvent> {
     events.extend(journal_events::collect_suspicions(&world.situation(), &plan));
     for event in &events {
         let (format, event) = (JOURNAL_FORMAT.to_owned(), event.clone());
-        world.ledger.apply(&JournalEntry { format, seq: 1, stamp: world.now.clone(), epoch: 7, event });
+        world.ledger.apply(&JournalEntry {
+            format,
+            seq: 1,
+            stamp: world.now.clone(),
+            epoch: 7,
+            event,
+        });
     }
     events
 }
@@ -65,7 +65,10 @@ fn what_waits_is_told_so_that_programs_can_read_it_and_no_budget_stops_it() {
     let plan = world().plan();
     let waits = plan.withheld.iter().find(|it| it.what == "d0n0").expect("d0n0");
     let again = waits.again.as_ref().expect("what is awaited");
-    assert_eq!((again.first.as_str(), join_class_names(&again.classes)), ("run2", "nvlink-low".to_owned()));
+    assert_eq!(
+        (again.first.as_str(), join_class_names(&again.classes)),
+        ("run2", "nvlink-low".to_owned())
+    );
     assert_eq!(again.from, format_rfc3339(NOW - 600 + 4 * HOUR));
     assert!(!waits.budget);
 }
@@ -176,8 +179,13 @@ fn a_drain_ends_the_suspicion_it_rests_on() {
     assert_eq!(ledger.suspicions.len(), 1);
     let write = |ledger: &mut JournalState, event| {
         let format = JOURNAL_FORMAT.to_owned();
-        let entry =
-            JournalEntry { format, seq: 9, stamp: crate::policy::fixture::stamp(0), epoch: 8, event };
+        let entry = JournalEntry {
+            format,
+            seq: 9,
+            stamp: crate::policy::fixture::stamp(0),
+            epoch: 8,
+            event,
+        };
         ledger.apply(&entry);
     };
     write(

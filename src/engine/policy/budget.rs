@@ -3,27 +3,18 @@
 //!
 //! Pure: what was spent comes from the ledger, the time from the caller.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::evidence_checks;
-use super::freeze;
-use super::journal_state::JournalState;
-use super::journal_state::OwnDrain;
-use super::claim_index::ClaimIndex;
 use super::action_policy::Policy;
-use super::restored_store;
+use super::claim_index::ClaimIndex;
+use super::journal_state::{JournalState, OwnDrain};
 use super::situation::Situation;
-use super::node_state;
-use super::suspects;
-use model::action::Action;
-use model::action::ActionKind;
+use super::{evidence_checks, freeze, node_state, restored_store, suspects};
+use model::action::{Action, ActionKind};
 use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::journal::ClockStamp;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::source_report::NicReport;
 use model::text::clean;
 
@@ -129,7 +120,8 @@ impl<'a> DrainBudget<'a> {
             let since = ledger.absent_nodes.get(node);
             !is_shown(node) && since.is_some_and(|since| !is_recent(since, now, ABSENT_S))
         };
-        let unrecorded = live.map(|live| node_state::unrecorded_drains(live, ledger)).unwrap_or_default();
+        let unrecorded =
+            live.map(|live| node_state::unrecorded_drains(live, ledger)).unwrap_or_default();
         let unrecorded = unrecorded.into_iter().filter(|node| !out.contains_key(&node.name));
         let mut recent = 0;
         for node in unrecorded {
@@ -181,7 +173,11 @@ impl<'a> DrainBudget<'a> {
         let of_fleet = |what: &str, share: f64, least: usize, spent: usize| {
             let most = self.share_of_fleet(share, least);
             let left = most.saturating_sub(spent);
-            format!("{what}: {left} of {most} left ({} of {} nodes)", format_percent(share), self.fleet)
+            format!(
+                "{what}: {left} of {most} left ({} of {} nodes)",
+                format_percent(share),
+                self.fleet
+            )
         };
         let domains: BTreeMap<&str, usize> =
             self.domains.iter().map(|(name, spent)| (name.as_str(), *spent)).collect();
@@ -203,7 +199,9 @@ impl<'a> DrainBudget<'a> {
         price: Option<f64>,
     ) -> Result<(), BudgetExhaustion> {
         let policy = self.policy;
-        let full = |of_domain: bool, why: String| Err(BudgetExhaustion { why, is_domain_budget: of_domain });
+        let full = |of_domain: bool, why: String| {
+            Err(BudgetExhaustion { why, is_domain_budget: of_domain })
+        };
         // A drain that is made again is not counted against itself.
         let own = usize::from(self.lost.contains(node));
         let in_domain = domain.and_then(|d| self.domains.get(d)).copied().unwrap_or(0);
@@ -373,7 +371,12 @@ pub struct BudgetShare {
 }
 
 /// The budgets of a fleet of so many nodes after what this ledger has, in numbers.
-pub fn budget_shares(ledger: &JournalState, fleet: usize, policy: &Policy, now: &ClockStamp) -> [BudgetShare; 3] {
+pub fn budget_shares(
+    ledger: &JournalState,
+    fleet: usize,
+    policy: &Policy,
+    now: &ClockStamp,
+) -> [BudgetShare; 3] {
     let nowhere = ClaimIndex::default();
     let mut budget = DrainBudget::from_journal(ledger, None, &nowhere, policy, now);
     budget.fleet = fleet;

@@ -1,12 +1,9 @@
 //! What is left of each budget, and when the breaker trips.
 
 use super::*;
-use crate::policy::fixture::NOW;
-use crate::policy::fixture::PolicyFixture;
-use crate::policy::fixture::stamp;
-use crate::policy::journal_state::OpenIntent;
-use crate::policy::journal_state::BreakerTrip;
 use crate::policy::action_policy::Policy;
+use crate::policy::fixture::{NOW, PolicyFixture, stamp};
+use crate::policy::journal_state::{BreakerTrip, OpenIntent};
 use model::node_update::NodeUpdate;
 use model::source_report::NicReport;
 use model::verdict::Outcome;
@@ -90,7 +87,13 @@ fn what_is_left_is_said_in_a_sentence_for_each_limit() {
     world.drained("d0n0", "nvlink-low", 0.9, 60);
     world.drained("d0n1", "nvlink-low", 0.9, 90_000);
     let left = |world: &PolicyFixture| {
-        describe_remaining(&world.ledger, world.live.as_ref(), &world.fleet, &world.policy, &world.now)
+        describe_remaining(
+            &world.ledger,
+            world.live.as_ref(),
+            &world.fleet,
+            &world.policy,
+            &world.now,
+        )
     };
     let expected = [
         "drains within the hour: 1 of 2 left (1 % of 200 nodes)",
@@ -120,7 +123,8 @@ fn a_price_that_is_no_number_is_over_every_ceiling() {
     let places = ClaimIndex::from_claims(situation.fleet);
     let budget = DrainBudget::from_situation(&situation, &places, &world.policy);
     let domain = DomainName::from("d0");
-    let full = |price| budget.check_drain(&NodeName::from("d0n0"), Some(&domain), Some(price)).is_err();
+    let full =
+        |price| budget.check_drain(&NodeName::from("d0n0"), Some(&domain), Some(price)).is_err();
     assert_eq!([5.0, 5.1, f64::NAN, f64::INFINITY].map(full), [false, true, true, true]);
 }
 
@@ -193,7 +197,8 @@ fn a_drain_above_the_ceiling_is_not_made_whatever_the_fault() {
 #[test]
 fn marks_have_a_larger_budget_of_their_own() {
     let mut world = PolicyFixture::with_blocks(20, 10);
-    world.policy = Policy { soft: super::super::action_policy::SoftFaults::Relabel, ..Policy::default() };
+    world.policy =
+        Policy { soft: super::super::action_policy::SoftFaults::Relabel, ..Policy::default() };
     world.policy.freeze_fleet = 1.0;
     for domain in 0..12 {
         world.accuse(&format!("d{domain}n0"), "nvlink-low", Outcome::Degraded, 0.9);

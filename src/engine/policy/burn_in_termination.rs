@@ -4,28 +4,16 @@
 //! ends its own burn-in and nobody else's.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::acceptance::Acceptance;
-use model::acceptance::AcceptanceOutcome;
-use model::acceptance::BurnInRound;
-use model::acceptance::BurnInStop;
-use model::acceptance::StopRule;
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::raw_result::ProcessEnding;
-use model::raw_result::RawResult;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::acceptance::{Acceptance, AcceptanceOutcome, BurnInRound, BurnInStop, StopRule};
+use model::claims::{ClaimedDomain, Claims};
+use model::id::{DomainName, NodeName};
+use model::raw_result::{ProcessEnding, RawResult};
 use model::text::clean;
 use model::throttle_reason::ThrottleReason;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::tool_recording::{RecordingScope, ToolRecording};
+use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 
 /// What the driver calls it when a GPU slows itself down because it is too hot
 /// (`nvmlClocksEventReasonHwThermalSlowdown`). The software's own thermal

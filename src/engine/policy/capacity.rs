@@ -8,41 +8,23 @@
 //! is none, an empty mix) is answered with NaN, which is below no ceiling:
 //! compare so that a comparison that fails refuses.
 
-mod segment_ranking;
 mod block_levels;
 mod job_packing;
-mod segment_mix;
 mod outages;
+mod segment_mix;
+mod segment_ranking;
 mod survey;
 
-pub use segment_ranking::SegmentRanking;
-pub use segment_ranking::find_crossings;
-pub use segment_ranking::rank_segments;
-pub use block_levels::AggregatedBlock;
-pub use block_levels::JobsOfShape;
-pub use block_levels::BlockLevel;
-pub use job_packing::JobFit;
-pub use job_packing::BlockSizes;
-pub use job_packing::BlockSizesError;
-pub use job_packing::SegmentPlacement;
-pub use job_packing::JobShape;
-pub use segment_mix::SegmentMix;
-pub use segment_mix::SegmentMixError;
-pub use outages::OutageSharesError;
-pub use outages::Outages;
-pub use survey::OutageAssumption;
-pub use survey::CapacityBlock;
-pub use survey::CAPACITY_FORMAT;
-pub use survey::SegmentOutlook;
-pub use survey::MixOutlook;
-pub use survey::BlockOutlook;
-pub use survey::CapacityQuestion;
-pub use survey::RankedSegment;
-pub use survey::CapacitySurvey;
-pub use survey::BlockSurvey;
-pub use survey::format_percent;
-pub use survey::survey_capacity;
-pub use survey::usual_segments;
+pub use block_levels::{AggregatedBlock, BlockLevel, JobsOfShape};
+pub use job_packing::{BlockSizes, BlockSizesError, JobFit, JobShape, SegmentPlacement};
+pub use outages::{OutageSharesError, Outages};
+pub use segment_mix::{SegmentMix, SegmentMixError};
+pub use segment_ranking::{SegmentRanking, find_crossings, rank_segments};
+pub use survey::{
+    BlockOutlook, BlockSurvey, CAPACITY_FORMAT, CapacityBlock, CapacityQuestion, CapacitySurvey,
+    MixOutlook, OutageAssumption, RankedSegment, SegmentOutlook, format_percent, survey_capacity,
+    usual_segments,
+};
 
 /// Expected schedulable nodes of a domain of `nodes`, of which `out` are out for
 /// certain and the others with this probability, for segments of this size.

@@ -3,45 +3,30 @@
 //! Pure. A certificate holds what was measured of one machine in one boot: a
 //! node that passed is certified, and nothing is said of one that did not.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::evidence_checks;
-use super::identity::ObservedIdentity;
-use super::identity::boot_ids;
-use super::identity::collect_identities;
-use super::journal_state::JournalState;
 use super::action_policy::Policy;
+use super::identity::{ObservedIdentity, boot_ids, collect_identities};
+use super::journal_state::JournalState;
 use super::situation::EvidenceRun;
-use super::node_state;
-use model::action::ActionKind;
-use model::action::ActionRecord;
-use model::action::ActionResult;
-use model::action::WithheldAction;
-use model::measured_cell::MeasuredCell;
-use model::certificate::CERTIFICATE_FORMAT;
-use model::certificate::Certificate;
-use model::certificate::IdentityDifference;
-use model::certificate::DriverVoidRule;
-use model::certificate::MachineIdentity;
-use model::certificate::TestMinimum;
-use model::certificate::CertificateStatus;
-use model::certificate::VoidPolicy;
+use super::{evidence_checks, node_state};
+use model::action::{ActionKind, ActionRecord, ActionResult, WithheldAction};
+use model::certificate::{
+    CERTIFICATE_FORMAT, Certificate, CertificateStatus, DriverVoidRule, IdentityDifference,
+    MachineIdentity, TestMinimum, VoidPolicy,
+};
 use model::claims::Claims;
 use model::id::NodeName;
 use model::journal::ClockStamp;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
-use model::time_format::DAY_S;
-use model::time_format::format_rfc3339;
+use model::measured_cell::MeasuredCell;
 use model::profile::Profile;
 use model::raw_result::RawResult;
-use model::tool_recording::ToolRecording;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
+use model::time_format::{DAY_S, format_rfc3339};
+use model::tool_recording::ToolRecording;
 use model::unit::Unit;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::verdict::{NodeVerdict, Outcome, Verdicts};
 use model::worker_protocol::MachineRecord;
 
 /// Days that an admission counts at most: it leaves out the tournament, and is
@@ -105,9 +90,7 @@ pub fn certificate_days(profile: Profile, policy: &Policy) -> u32 {
     let (own, usual) = match profile {
         Profile::BurnIn => (policy.certificate_days_burn_in, policy.certificate_days),
         Profile::Recertify => (policy.certificate_days_recertify, policy.certificate_days),
-        Profile::Admit => {
-            (policy.certificate_days_admit, policy.certificate_days.min(ADMIT_DAYS))
-        }
+        Profile::Admit => (policy.certificate_days_admit, policy.certificate_days.min(ADMIT_DAYS)),
         Profile::Audit => (None, 0),
     };
     own.unwrap_or(usual)
@@ -126,7 +109,11 @@ pub struct GateRecord<'a> {
 
 /// For how long a run certifies from when it was made, in seconds; an error says
 /// why it certifies nothing now.
-pub(super) fn remaining_validity_s(run: &EvidenceRun, policy: &Policy, now: i64) -> Result<i64, String> {
+pub(super) fn remaining_validity_s(
+    run: &EvidenceRun,
+    policy: &Policy,
+    now: i64,
+) -> Result<i64, String> {
     let seconds = run_validity_s(run, policy)?;
     if evidence_checks::is_in_future(run.created_unix, now) {
         let created = clean(&run.created);
@@ -146,7 +133,8 @@ pub(super) fn explain_refusal(
     run: &EvidenceRun,
     policy: &Policy,
 ) -> Option<String> {
-    evidence_checks::explain_slurm_owned(node, policy).or_else(|| evidence_checks::explain_reboot(node, measured, run))
+    evidence_checks::explain_slurm_owned(node, policy)
+        .or_else(|| evidence_checks::explain_reboot(node, measured, run))
 }
 
 /// Why a node that passed gets no certificate for what became of it meanwhile; `own`
@@ -210,7 +198,8 @@ fn issue(
         }
     };
     let mut minima = node_minima(evidence.cells);
-    let mut identities = collect_identities(evidence.machines, evidence.results, evidence.recordings);
+    let mut identities =
+        collect_identities(evidence.machines, evidence.results, evidence.recordings);
     let boots = boot_ids(evidence.machines);
     let platforms: BTreeMap<&NodeName, &str> = evidence
         .claims
@@ -238,7 +227,8 @@ fn issue(
             continue;
         }
         let own = records.get(node).map(Vec::as_slice).unwrap_or_default();
-        let why = acted.and_then(|it| explain_withheld(node, it, own, boots.get(node), run, policy));
+        let why =
+            acted.and_then(|it| explain_withheld(node, it, own, boots.get(node), run, policy));
         if let Some(why) = why {
             refuse(format!("passed, not certified: {why}"));
             continue;
@@ -283,7 +273,11 @@ fn issue(
 /// every boot, and what was measured is what came of that. What either side
 /// does not know is not compared; where nothing can be compared, nobody knows
 /// whether this is the machine.
-pub fn explain_void(certificate: &Certificate, machine: &MachineIdentity, now: i64) -> Option<String> {
+pub fn explain_void(
+    certificate: &Certificate,
+    machine: &MachineIdentity,
+    now: i64,
+) -> Option<String> {
     if let Some(why) = explain_expiry(certificate, now) {
         return Some(why);
     }
@@ -314,7 +308,9 @@ impl IdentityComparison {
     fn add_part(&mut self, part: &str, voids: bool, why: Option<String>) {
         match why {
             None => self.same.push(part.to_owned()),
-            Some(why) => self.differs.push(IdentityDifference { part: part.to_owned(), why, voids }),
+            Some(why) => {
+                self.differs.push(IdentityDifference { part: part.to_owned(), why, voids })
+            }
         }
     }
 }
@@ -326,7 +322,11 @@ pub fn compare_machine(certificate: &Certificate, machine: &MachineIdentity) -> 
 
 /// Holds a machine against what it was; `void_on` says which difference counts, beside
 /// other GPUs, which always do.
-pub fn compare_identities(then: &MachineIdentity, void_on: VoidPolicy, machine: &MachineIdentity) -> IdentityComparison {
+pub fn compare_identities(
+    then: &MachineIdentity,
+    void_on: VoidPolicy,
+    machine: &MachineIdentity,
+) -> IdentityComparison {
     let mut all = IdentityComparison::default();
     if then.gpus.is_empty() || machine.gpus.is_empty() {
         all.unknown.push("gpus".to_owned());
@@ -466,7 +466,8 @@ fn explain_other_gpus(then: &[String], now: &[String]) -> Option<String> {
 }
 
 /// One cell whatever its reading: the test and its two ends.
-type CertifiedCellKey<'a> = (&'a str, Unit, CertifiedCellEnd<'a>, CertifiedCellEnd<'a>, Option<&'a str>);
+type CertifiedCellKey<'a> =
+    (&'a str, Unit, CertifiedCellEnd<'a>, CertifiedCellEnd<'a>, Option<&'a str>);
 type CertifiedCellEnd<'a> = (Option<&'a NodeName>, Option<u32>);
 /// What was measured, and what was expected.
 type CertifiedCellLevel = (f64, Option<f64>);
@@ -483,7 +484,8 @@ pub fn node_minima(cells: &[MeasuredCell]) -> BTreeMap<NodeName, Vec<TestMinimum
         let place = (&*cell.testcase, cell.unit, src, dst, cell.rail.as_deref());
         readings.entry(place).or_default().push((value, cell.expected));
     }
-    let mut least: BTreeMap<&NodeName, BTreeMap<(&str, Unit), CertifiedCellLevel>> = BTreeMap::new();
+    let mut least: BTreeMap<&NodeName, BTreeMap<(&str, Unit), CertifiedCellLevel>> =
+        BTreeMap::new();
     for ((testcase, unit, src, dst, _), mut values) in readings {
         values.sort_by(|a, b| a.0.total_cmp(&b.0));
         // The lower one of two middle readings: never more than was measured.

@@ -6,18 +6,14 @@ mod void;
 
 use super::*;
 use crate::policy::journal_state::OwnDrain;
-use model::action::Action;
-use model::action::ActionKind;
-use model::certificate::VoidPolicy;
-use model::certificate::VoidRecord;
-use model::tool_facts::ToolDevice;
+use model::action::{Action, ActionKind};
+use model::certificate::{VoidPolicy, VoidRecord};
 use model::journal::ClockStamp;
-use model::raw_result::ProcessEnding;
-use model::raw_result::RESULT_FORMAT;
+use model::raw_result::{ProcessEnding, RESULT_FORMAT};
+use model::tool_facts::ToolDevice;
 use model::tool_recording::RecordingScope;
 use model::verdict::MeasuredScope;
-use model::worker_protocol::MachineEnvironment;
-use model::worker_protocol::MACHINE_FORMAT;
+use model::worker_protocol::{MACHINE_FORMAT, MachineEnvironment};
 
 /// When the run was made: 2026-03-04T05:06:07Z.
 const MADE: i64 = 1_772_600_767;
@@ -59,7 +55,10 @@ fn verdicts(nodes: &[(&str, Outcome)]) -> Verdicts {
 /// All of them idle.
 fn live(nodes: &[(&str, Outcome)]) -> SchedulerSnapshot {
     let idle = |name: &str| (NodeName::from(name), SchedulerNode::new(name, &["IDLE"]));
-    SchedulerSnapshot { nodes: nodes.iter().map(|(name, _)| idle(name)).collect(), ..SchedulerSnapshot::default() }
+    SchedulerSnapshot {
+        nodes: nodes.iter().map(|(name, _)| idle(name)).collect(),
+        ..SchedulerSnapshot::default()
+    }
 }
 
 fn machine(node: &str, boot: &str, gpus: &[&str]) -> MachineRecord {
@@ -78,7 +77,14 @@ fn machine(node: &str, boot: &str, gpus: &[&str]) -> MachineRecord {
     }
 }
 
-fn cell(test: &str, src: &str, dst: &str, reading: u32, value: Option<f64>, unit: Unit) -> MeasuredCell {
+fn cell(
+    test: &str,
+    src: &str,
+    dst: &str,
+    reading: u32,
+    value: Option<f64>,
+    unit: Unit,
+) -> MeasuredCell {
     MeasuredCell {
         domain: None,
         stage: Some(1),
@@ -126,8 +132,11 @@ fn result(node: &str, gpus: &[&str]) -> RawResult {
 
 /// What `nvidia-smi -q` says there.
 fn recording(node: &str, driver: &str, gpus: &[Option<&str>]) -> ToolRecording {
-    let mut recording =
-        ToolRecording::new(RecordingScope::Node(node.into()), "f", readers::outputs::parse_output(b"nothing"));
+    let mut recording = ToolRecording::new(
+        RecordingScope::Node(node.into()),
+        "f",
+        readers::outputs::parse_output(b"nothing"),
+    );
     recording.parsed.facts.driver = Some(driver.to_owned());
     let devices = (0..).zip(gpus).map(|(index, uuid)| ToolDevice {
         index,
@@ -232,7 +241,11 @@ fn a_certificate_says_which_machine_delivered_what_and_until_when_that_counts() 
 #[test]
 fn what_workers_do_not_say_is_taken_from_what_tools_printed() {
     let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
-    assert_eq!(world.single().identity, MachineIdentity::default(), "a machine of which nothing is known");
+    assert_eq!(
+        world.single().identity,
+        MachineIdentity::default(),
+        "a machine of which nothing is known"
+    );
     world.results = vec![result("n1", &["GPU-a", "GPU-b"])];
     assert_eq!(world.single().identity.gpus, ["GPU-a", "GPU-b"]);
     world.results.clear();
@@ -249,7 +262,11 @@ fn a_node_that_was_two_machines_in_one_run_is_not_certified() {
     let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
     let first = machine("n1", "b-1", &["GPU-a"]);
     world.machines = vec![first.clone(), first.clone()];
-    assert_eq!(world.single().identity.gpus, ["GPU-a"], "a worker that was started again is no other");
+    assert_eq!(
+        world.single().identity.gpus,
+        ["GPU-a"],
+        "a worker that was started again is no other"
+    );
     world.machines = vec![first.clone(), machine("n1", "b-2", &["GPU-a"])];
     assert_eq!(world.refused(), "it booted during the run");
     world.machines = vec![first.clone(), machine("n1", "b-1", &["GPU-c"])];
@@ -265,7 +282,10 @@ fn a_node_that_was_two_machines_in_one_run_is_not_certified() {
 #[test]
 fn runs_that_certify_nothing_say_why() {
     for (why, change) in [
-        ("an audit measures too little", (|r| r.profile = "audit".to_owned()) as fn(&mut EvidenceRun)),
+        (
+            "an audit measures too little",
+            (|r| r.profile = "audit".to_owned()) as fn(&mut EvidenceRun),
+        ),
         ("\"judge\" is no profile that certifies", |r| r.profile = "judge".to_owned()),
         ("the run measured no nodes", |r| r.real = false),
         ("the run did not come to its end", |r| r.complete = false),
@@ -320,7 +340,10 @@ fn a_certificate_outlives_no_boot_that_has_another_name() {
     let (made, _) = issue_certificates(&evidence, &acted, &Policy::default(), MADE + 60);
     let now = |boot: Option<&str>, booted: Option<i64>| {
         let boot_id = boot.map(str::to_owned);
-        explain_outlived(&made[0], &SchedulerNode { boot_id, booted, ..SchedulerNode::new("n1", &["IDLE"]) })
+        explain_outlived(
+            &made[0],
+            &SchedulerNode { boot_id, booted, ..SchedulerNode::new("n1", &["IDLE"]) },
+        )
     };
     assert_eq!(now(Some("b-1"), None), None);
     assert_eq!(now(Some("b-1"), Some(MADE + 1)), None, "the name counts and not the clock");
@@ -338,7 +361,8 @@ fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
     let world = |state: &str, boot: &str| {
         let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
         world.machines = vec![machine("n1", "b-1", &["GPU-1"])];
-        let node = SchedulerNode { boot_id: Some(boot.to_owned()), ..SchedulerNode::new("n1", &[state]) };
+        let node =
+            SchedulerNode { boot_id: Some(boot.to_owned()), ..SchedulerNode::new("n1", &[state]) };
         world.live.nodes.insert(n1.clone(), node);
         world
     };

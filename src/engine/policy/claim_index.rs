@@ -3,13 +3,10 @@
 //! Made once for a decision. On a bad day thousands of nodes are decided on, and each
 //! would look through the claims of all others.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::claims::{ClaimedDomain, Claims};
+use model::id::{DomainName, NodeName};
 
 /// The claims of a fleet, by node.
 #[derive(Debug, Default)]

@@ -4,18 +4,13 @@
 //! Pure. The judge decides which class a finding has; a class of another version
 //! counts by its outcome alone.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::claims::GroupAssertion;
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
+use model::claims::{ClaimedDomain, Claims, GroupAssertion};
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroupKind;
-use model::verdict::Finding;
-use model::verdict::Outcome;
+use model::source_report::{ClaimBasis, NodeGroupKind};
+use model::verdict::{Finding, Outcome};
 
 /// What a class says of a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -206,7 +201,9 @@ impl<'c> MeasuredGroups<'c> {
         let mut groups: BTreeMap<&NodeName, Vec<&GroupAssertion>> = BTreeMap::new();
         let is_measured = |told: &&GroupAssertion| {
             let group = &told.group;
-            group.basis == ClaimBasis::Measured && group.kind == NodeGroupKind::Domain && group.in_force
+            group.basis == ClaimBasis::Measured
+                && group.kind == NodeGroupKind::Domain
+                && group.in_force
         };
         for told in fleet.assertions.iter().filter(is_measured) {
             for node in &told.group.nodes {
@@ -225,12 +222,17 @@ impl<'c> MeasuredGroups<'c> {
 
     /// Whether the domain that claims a node, of several the first, claims another too.
     pub(super) fn is_home_of(&self, node: &NodeName, other: &NodeName) -> bool {
-        self.domain_indices(node).first().is_some_and(|home| self.domain_indices(other).contains(home))
+        self.domain_indices(node)
+            .first()
+            .is_some_and(|home| self.domain_indices(other).contains(home))
     }
 
     /// Measured groups that hold this node with two nodes of another domain or more,
     /// and these domains. One partner may be the one that is misplaced.
-    pub(super) fn groups_elsewhere(&self, node: &NodeName) -> Vec<(&'c GroupAssertion, &'c ClaimedDomain)> {
+    pub(super) fn groups_elsewhere(
+        &self,
+        node: &NodeName,
+    ) -> Vec<(&'c GroupAssertion, &'c ClaimedDomain)> {
         let domains = self.domains;
         let home = self.domain_indices(node).first().map(|at| &domains[*at].name);
         let mut found = Vec::new();
@@ -250,7 +252,11 @@ impl<'c> MeasuredGroups<'c> {
 }
 
 /// Another domain that this node was measured to reach, and by whom.
-pub(super) fn describe_other_domain(node: &NodeName, fleet: &Claims, met: &MeasuredGroups<'_>) -> Option<String> {
+pub(super) fn describe_other_domain(
+    node: &NodeName,
+    fleet: &Claims,
+    met: &MeasuredGroups<'_>,
+) -> Option<String> {
     let (told, domain) = met.groups_elsewhere(node).into_iter().next()?;
     let source = fleet.sources.get(told.source);
     let place = source.map_or("a run", |read| read.source.place.as_str());
@@ -262,9 +268,7 @@ mod tests {
     use super::*;
     use model::finding_rule::FindingRule;
     use model::source_report::NodeGroup;
-    use model::verdict::Evidence;
-    use model::verdict::Locus;
-    use model::verdict::LocusKind;
+    use model::verdict::{Evidence, Locus, LocusKind};
 
     fn found(class: &str, outcome: Outcome, files: &[&str], confirmed: bool) -> Finding {
         let evidence = |file: &&str| Evidence {
@@ -310,12 +314,16 @@ mod tests {
     }
 
     /// What `Met::probes` finds, without an index.
-    fn searched<'c>(node: &NodeName, fleet: &'c Claims) -> Vec<(&'c GroupAssertion, &'c ClaimedDomain)> {
+    fn searched<'c>(
+        node: &NodeName,
+        fleet: &'c Claims,
+    ) -> Vec<(&'c GroupAssertion, &'c ClaimedDomain)> {
         let home = fleet.domain_of(node).map(|domain| &domain.name);
         let mut found = Vec::new();
         for told in &fleet.assertions {
             let group = &told.group;
-            let is_measured = group.basis == ClaimBasis::Measured && group.kind == NodeGroupKind::Domain;
+            let is_measured =
+                group.basis == ClaimBasis::Measured && group.kind == NodeGroupKind::Domain;
             if !is_measured || !group.in_force || !group.nodes.contains(node) {
                 continue;
             }
@@ -361,8 +369,7 @@ mod tests {
 
     #[test]
     fn a_hard_fault_outweighs_a_wrong_place_and_that_a_soft_one() {
-        use Outcome::Degraded;
-        use Outcome::Failed;
+        use Outcome::{Degraded, Failed};
         let place = found("wrong-domain", Failed, &[], true);
         let import = found("tool-error", Failed, &[], true);
         let wrong = found("data-corruption", Failed, &[], true);
@@ -393,7 +400,13 @@ mod tests {
             }],
             ..Claims::default()
         };
-        let of = |claims: &Claims| describe_other_domain(&NodeName::from("a3"), claims, &MeasuredGroups::from_claims(claims));
+        let of = |claims: &Claims| {
+            describe_other_domain(
+                &NodeName::from("a3"),
+                claims,
+                &MeasuredGroups::from_claims(claims),
+            )
+        };
         let there = with(&["a3", "b1", "b2"], ClaimBasis::Measured);
         assert_eq!(of(&there).as_deref(), Some("b, as a run measured"));
         assert_eq!(of(&with(&["a3", "b1"], ClaimBasis::Measured)), None);
@@ -421,11 +434,21 @@ mod tests {
             ],
             assertions: vec![
                 told(NodeGroupKind::Domain, ClaimBasis::Measured, true, &three),
-                told(NodeGroupKind::Domain, ClaimBasis::Measured, true, &["a2", "b1", "b1", "stranger"]),
+                told(
+                    NodeGroupKind::Domain,
+                    ClaimBasis::Measured,
+                    true,
+                    &["a2", "b1", "b1", "stranger"],
+                ),
                 told(NodeGroupKind::Domain, ClaimBasis::Measured, false, &three),
                 told(NodeGroupKind::Domain, ClaimBasis::Asserted, true, &three),
                 told(NodeGroupKind::Leaf, ClaimBasis::Measured, true, &three),
-                told(NodeGroupKind::Domain, ClaimBasis::Measured, true, &["stranger", "both", "a1", "c2"]),
+                told(
+                    NodeGroupKind::Domain,
+                    ClaimBasis::Measured,
+                    true,
+                    &["stranger", "both", "a1", "c2"],
+                ),
             ],
             ..Claims::default()
         };

@@ -6,22 +6,14 @@
 
 use serde_json::json;
 
-use super::kubernetes_label;
 use super::plane::SchedulerKind;
-use super::drain_reason;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use super::{drain_reason, kubernetes_label};
 use model::id::NodeName;
-use model::kubernetes_node::CONDITION;
-use model::kubernetes_node::FabricNodeCondition;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::DEVICE;
-use model::kubernetes_node::DEVICE_CORDON;
-use model::kubernetes_node::GpuCordon;
-use model::kubernetes_node::GpuCordonMethod;
-use model::kubernetes_node::NO_SCHEDULE;
-use model::kubernetes_node::REASON;
-use model::kubernetes_node::Taint;
+use model::kubernetes_node::{
+    CONDITION, DEGRADED, DEVICE, DEVICE_CORDON, FabricNodeCondition, GpuCordon, GpuCordonMethod,
+    NO_SCHEDULE, REASON, Taint,
+};
+use model::node_update::{NodeStateChange, NodeUpdate};
 
 /// What stands between two commands in one line of words.
 const COMMAND_SEPARATOR: &str = "&&";
@@ -76,7 +68,11 @@ fn scontrol_command(node: &NodeName, change: &NodeUpdate) -> Option<Vec<String>>
 /// The commands for these nodes, each with these options; none without a node. A
 /// taint without our annotation is not ours, so the annotation comes before the
 /// taint, and goes after it.
-pub fn kubectl_commands(nodes: &[NodeName], change: &NodeUpdate, options: &[String]) -> Vec<Vec<String>> {
+pub fn kubectl_commands(
+    nodes: &[NodeName],
+    change: &NodeUpdate,
+    options: &[String],
+) -> Vec<Vec<String>> {
     if nodes.is_empty() {
         return Vec::new();
     }
@@ -137,7 +133,8 @@ pub fn kubectl_commands(nodes: &[NodeName], change: &NodeUpdate, options: &[Stri
         calls.push(head(&[verb, "--overwrite"], &["node"]).into_iter().chain(edits).collect());
     }
     calls.extend(device(true));
-    let patch = |condition| head(&["patch"], &["node"]).into_iter().chain(patch_arguments(condition));
+    let patch =
+        |condition| head(&["patch"], &["node"]).into_iter().chain(patch_arguments(condition));
     calls.extend(marks.condition.as_ref().map(|condition| patch(condition).collect()));
     calls
 }
@@ -149,7 +146,9 @@ fn device_words(node: &NodeName, mark: &GpuCordon, is_out: bool) -> Vec<String> 
     let words = match (mark.way, is_out) {
         (GpuCordonMethod::TaintRule, true) => vec!["kubectl", "create", "-f"],
         (GpuCordonMethod::TaintRule, false) => vec!["kubectl", "delete", "-f"],
-        (GpuCordonMethod::Hami, _) => vec!["kubectl", "annotate", "--overwrite", "node", node.as_str()],
+        (GpuCordonMethod::Hami, _) => {
+            vec!["kubectl", "annotate", "--overwrite", "node", node.as_str()]
+        }
     };
     let last = match (mark.way, is_out) {
         (GpuCordonMethod::TaintRule, _) => format!("DeviceTaintRule:{uuid}"),
@@ -160,7 +159,9 @@ fn device_words(node: &NodeName, mark: &GpuCordon, is_out: bool) -> Vec<String> 
 }
 
 /// The moments of a condition are left to the server and to whoever types.
-fn patch_arguments(FabricNodeCondition { status, reason, message }: &FabricNodeCondition) -> [String; 6] {
+fn patch_arguments(
+    FabricNodeCondition { status, reason, message }: &FabricNodeCondition,
+) -> [String; 6] {
     let condition =
         json!({ "type": CONDITION, "status": status, "reason": reason, "message": message });
     let patch = json!({ "status": { "conditions": [condition] } }).to_string();
@@ -170,16 +171,16 @@ fn patch_arguments(FabricNodeCondition { status, reason, message }: &FabricNodeC
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::kubernetes_node::KubernetesNodeUpdate;
-    use model::kubernetes_node::PREFER_NO_SCHEDULE;
-    use model::kubernetes_node::TaintEdit;
-    use model::kubernetes_node::UNVERIFIED;
-    use model::kubernetes_node::VERDICT;
-    use model::kubernetes_node::VERIFIED_DOMAIN;
+    use model::kubernetes_node::{
+        KubernetesNodeUpdate, PREFER_NO_SCHEDULE, TaintEdit, UNVERIFIED, VERDICT, VERIFIED_DOMAIN,
+    };
     use model::shell_quote as shell;
 
     fn render(change: &NodeUpdate, plane: SchedulerKind) -> Vec<String> {
-        to_commands(&"n1".into(), change, plane).iter().map(|call| shell::join_quoted(call)).collect()
+        to_commands(&"n1".into(), change, plane)
+            .iter()
+            .map(|call| shell::join_quoted(call))
+            .collect()
     }
 
     fn drain() -> NodeUpdate {
@@ -200,7 +201,10 @@ mod tests {
             ]
         );
         let back = NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
-        assert_eq!(render(&back, SchedulerKind::Slurm), ["scontrol update NodeName=n1 State=RESUME"]);
+        assert_eq!(
+            render(&back, SchedulerKind::Slurm),
+            ["scontrol update NodeName=n1 State=RESUME"]
+        );
         assert_eq!(
             render(&back, SchedulerKind::Kubernetes),
             [

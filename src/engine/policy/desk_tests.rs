@@ -1,31 +1,21 @@
 //! What is proposed for a node whose scheduler was asked, and what holds whatever
 //! the world looks like.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 
+use crate::policy::action_policy::{Policy, SoftFaults};
 use crate::policy::capacity::SegmentMix;
-use crate::policy::fixture::PolicyFixture;
-use crate::policy::fixture::finding;
-use crate::policy::fixture::stamp;
-use crate::policy::journal_state::BreakerTrip;
-use crate::policy::journal_state::UndoneDrain;
-use crate::policy::action_policy;
-use crate::policy::action_policy::Policy;
-use crate::policy::action_policy::SoftFaults;
-use crate::policy::release;
-use crate::policy::node_state;
+use crate::policy::fixture::{PolicyFixture, finding, stamp};
+use crate::policy::journal_state::{BreakerTrip, UndoneDrain};
+use crate::policy::{action_policy, node_state, release};
 use model::action::ActionKind;
 use model::claims::GroupAssertion;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::source_report::{ClaimBasis, NodeGroup, NodeGroupKind};
+use model::verdict::{LocusKind, Outcome};
 
 /// A name, and what is changed.
 type DrainCase = (&'static str, fn(&mut PolicyFixture));

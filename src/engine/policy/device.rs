@@ -8,20 +8,15 @@
 
 use std::collections::BTreeMap;
 
-use super::class_actions;
-use super::journal_state::OwnDrain;
 use super::action_policy::Devices;
-use super::suspects;
+use super::journal_state::OwnDrain;
+use super::{class_actions, suspects};
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::kubernetes_node::GpuCordon;
-use model::kubernetes_node::GpuCordonMethod;
-use model::kubernetes_node::is_uuid;
+use model::kubernetes_node::{GpuCordon, GpuCordonMethod, is_uuid};
 use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, LocusKind, Outcome};
 
 /// What is known of a node whose GPUs are accused.
 #[derive(Clone, Copy, Debug)]
@@ -66,7 +61,8 @@ pub fn of_findings(
     uuids: &BTreeMap<u32, &str>,
     claimed: Option<u32>,
 ) -> Result<Option<(u32, String)>, String> {
-    let acts = |it: &&Finding| Outcome::Unknown < it.outcome && suspects::accused_node(it) == Ok(node);
+    let acts =
+        |it: &&Finding| Outcome::Unknown < it.outcome && suspects::accused_node(it) == Ok(node);
     let findings: Vec<&Finding> = findings.iter().copied().filter(acts).collect();
     if findings.is_empty() {
         return Ok(None);
@@ -122,7 +118,8 @@ pub(super) fn accused(findings: &[&Finding]) -> Result<u32, String> {
 /// Whether all that keeps pods away by us is that one of its GPUs is out.
 pub fn is_alone(node: &SchedulerNode) -> bool {
     let it = node.kubernetes.as_deref();
-    node.has_state("DRAIN") && it.is_some_and(|it| !it.has_drain_taint() && it.cordoned_gpu().is_some())
+    node.has_state("DRAIN")
+        && it.is_some_and(|it| !it.has_drain_taint() && it.cordoned_gpu().is_some())
 }
 
 /// The GPU that goes back with this drain: the one that it took out, or that was

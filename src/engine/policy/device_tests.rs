@@ -1,17 +1,11 @@
 //! Tests of which GPU goes instead of its node, and when the node goes.
 
 use super::*;
-use crate::policy::fixture::PolicyFixture;
-use crate::policy::fixture::drain;
-use crate::policy::fixture::finding;
-use crate::policy::fixture::stamp;
+use crate::policy::fixture::{PolicyFixture, drain, finding, stamp};
 use crate::policy::journal_state::CleanRun;
 use crate::policy::release;
-use model::action::Action;
-use model::action::ActionKind;
-use model::kubernetes_node::DEVICE;
-use model::kubernetes_node::NO_SCHEDULE;
-use model::kubernetes_node::PREFER_NO_SCHEDULE;
+use model::action::{Action, ActionKind};
+use model::kubernetes_node::{DEVICE, NO_SCHEDULE, PREFER_NO_SCHEDULE};
 use model::verdict::Outcome;
 
 const NODE: &str = "d0n0";

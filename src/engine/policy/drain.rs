@@ -6,37 +6,26 @@
 
 use std::cell::OnceCell;
 
-use super::repeat_confirmation;
+use super::action_policy::Policy;
 use super::budget::DrainBudget;
-use super::class_actions;
-use super::class_actions::Accusation;
-use super::class_actions::MeasuredGroups;
-use super::device;
-use super::evidence_checks;
+use super::claim_index::ClaimIndex;
+use super::class_actions::{Accusation, MeasuredGroups};
+use super::drain_cost::{DrainPrices, DrainTradeoff};
 use super::freeze::DrainFreeze;
 use super::journal_state::OwnDrain;
-use super::marks;
-use super::claim_index::ClaimIndex;
 use super::plane::SchedulerKind;
-use super::action_policy::Policy;
-use super::drain_reason;
 use super::situation::Situation;
-use super::node_state;
 use super::suspects::SuspectNode;
-use super::command_line;
-use super::drain_cost::DrainPrices;
-use super::drain_cost::DrainTradeoff;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::PendingConfirmation;
-use model::action::VerdictMark;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use super::{
+    class_actions, command_line, device, drain_reason, evidence_checks, marks, node_state,
+    repeat_confirmation,
+};
+use model::action::{Action, ActionKind, PendingConfirmation, VerdictMark};
 use model::kubernetes_node::GpuCordon;
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
-use model::verdict::Finding;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Outcome};
 
 /// Why nothing is proposed for a node.
 #[derive(Debug)]
@@ -138,9 +127,9 @@ impl<'a> DrainPlanner<'a> {
         live: Option<&SchedulerNode>,
     ) -> Result<DrainVerdict<'f>, DrainRefusal> {
         let findings = self.acting_findings(suspect)?;
-        if let Some(why) = live
-            .and_then(|live| evidence_checks::explain_acknowledged(self.situation, self.policy, live, &findings))
-        {
+        if let Some(why) = live.and_then(|live| {
+            evidence_checks::explain_acknowledged(self.situation, self.policy, live, &findings)
+        }) {
             return Err(why.into());
         }
         let accused = class_actions::worst_accusation(&findings);
@@ -155,7 +144,9 @@ impl<'a> DrainPlanner<'a> {
         let price = price.map(|price| if is_out { 0.0 } else { price });
         let (kind, because) = match accused {
             Accusation::Hard(_) => (ActionKind::Drain, None),
-            Accusation::Elsewhere(_) => (ActionKind::Relabel, Some(self.describe_other_domain(suspect)?)),
+            Accusation::Elsewhere(_) => {
+                (ActionKind::Relabel, Some(self.describe_other_domain(suspect)?))
+            }
             Accusation::Soft(found) => match self.prices.weigh(suspect.node, found, price) {
                 DrainTradeoff::Drain(why) => (ActionKind::Drain, Some(why)),
                 DrainTradeoff::Mark(why) => {
@@ -166,19 +157,36 @@ impl<'a> DrainPlanner<'a> {
             },
         };
         let found = accused.finding();
-        if kind == ActionKind::Relabel && evidence_checks::is_marked(self.situation, suspect.node, found) {
+        if kind == ActionKind::Relabel
+            && evidence_checks::is_marked(self.situation, suspect.node, found)
+        {
             return Err(format!("it is marked {} ({}) already", found.outcome, found.class).into());
         }
         let is_soft_drain = matches!(accused, Accusation::Soft(_)) && kind == ActionKind::Drain;
         if let Some(live) = live.filter(|_| is_soft_drain && !is_out)
-            && let Some((why, again)) =
-                repeat_confirmation::pending_confirmation(self.situation, self.policy, live, &findings, &suspect.findings)
+            && let Some((why, again)) = repeat_confirmation::pending_confirmation(
+                self.situation,
+                self.policy,
+                live,
+                &findings,
+                &suspect.findings,
+            )
         {
-            return Err(DrainRefusal { pending_confirmation: Some(again), ..DrainRefusal::from(why) });
+            return Err(DrainRefusal {
+                pending_confirmation: Some(again),
+                ..DrainRefusal::from(why)
+            });
         }
         let (device, why) = self.device(suspect, kind, &findings, live)?;
         let because = because.into_iter().chain(why).reduce(|all, why| format!("{all}; {why}"));
-        Ok(DrainVerdict { kind, deciding_finding: found, findings, price, explanation: because, device })
+        Ok(DrainVerdict {
+            kind,
+            deciding_finding: found,
+            findings,
+            price,
+            explanation: because,
+            device,
+        })
     }
 
     /// The one GPU that goes instead of the node, or why the node goes where the
@@ -205,7 +213,11 @@ impl<'a> DrainPlanner<'a> {
         let known = device::Known {
             live,
             uuids: self.situation.gpus.get(suspect.node),
-            claimed: self.prices.claim_index().domain_of(suspect.node).and_then(|it| it.gpus_per_node),
+            claimed: self
+                .prices
+                .claim_index()
+                .domain_of(suspect.node)
+                .and_then(|it| it.gpus_per_node),
         };
         Ok(match device::to_blame(self.policy.device, findings, known) {
             Ok(device) => (device, None),
@@ -221,7 +233,11 @@ impl<'a> DrainPlanner<'a> {
     }
 
     /// Takes what is to be done out of the budgets, unless something stops it.
-    fn charge_budget(&mut self, suspect: &SuspectNode<'_>, verdict: &DrainVerdict<'_>) -> Result<(), DrainRefusal> {
+    fn charge_budget(
+        &mut self,
+        suspect: &SuspectNode<'_>,
+        verdict: &DrainVerdict<'_>,
+    ) -> Result<(), DrainRefusal> {
         self.check_freeze(suspect)?;
         if verdict.kind == ActionKind::Relabel {
             self.budget.check_relabel().map_err(|full| DrainRefusal::from_budget(full.why))?;
@@ -230,7 +246,11 @@ impl<'a> DrainPlanner<'a> {
         }
         let room = self.budget.check_drain(suspect.node, suspect.domain, verdict.price);
         room.map_err(|full| {
-            let swap = if full.is_domain_budget { self.suggest_swap(suspect, verdict.deciding_finding) } else { None };
+            let swap = if full.is_domain_budget {
+                self.suggest_swap(suspect, verdict.deciding_finding)
+            } else {
+                None
+            };
             DrainRefusal::from_budget(full.why + &swap.unwrap_or_default())
         })?;
         self.budget.spend_drain(suspect.node, suspect.domain);
@@ -239,7 +259,10 @@ impl<'a> DrainPlanner<'a> {
     }
 
     /// The node as its scheduler shows it, or why it is left alone.
-    fn check_node_state(&self, suspect: &SuspectNode<'_>) -> Result<Option<&'a SchedulerNode>, String> {
+    fn check_node_state(
+        &self,
+        suspect: &SuspectNode<'_>,
+    ) -> Result<Option<&'a SchedulerNode>, String> {
         if suspect.domain.is_none() {
             let why = "no domain claims this node, so the scheduler may know it by another name";
             return Err(why.to_owned());
@@ -263,7 +286,10 @@ impl<'a> DrainPlanner<'a> {
     }
 
     /// The findings about a suspect that may act.
-    fn acting_findings<'f>(&self, suspect: &SuspectNode<'f>) -> Result<Vec<&'f Finding>, DrainRefusal> {
+    fn acting_findings<'f>(
+        &self,
+        suspect: &SuspectNode<'f>,
+    ) -> Result<Vec<&'f Finding>, DrainRefusal> {
         let is_shown = |f: &&Finding| !self.policy.shadow.contains(&f.class);
         let open: Vec<&Finding> = suspect.findings.iter().copied().filter(is_shown).collect();
         let Some(worst) = open.first() else {
@@ -332,7 +358,14 @@ impl<'a> DrainPlanner<'a> {
         verdict: &DrainVerdict<'_>,
         live: Option<&SchedulerNode>,
     ) -> Action {
-        let DrainVerdict { kind, deciding_finding: found, findings, price, explanation: because, device } = verdict;
+        let DrainVerdict {
+            kind,
+            deciding_finding: found,
+            findings,
+            price,
+            explanation: because,
+            device,
+        } = verdict;
         let run = self.situation.run;
         let mut why = format!("{} {}: {}", found.locus, found.outcome, found.summary);
         if 1 < findings.len() {
@@ -362,12 +395,18 @@ impl<'a> DrainPlanner<'a> {
             None => mark,
         };
         // Which words a mark takes, only the node as it is can say.
-        let said = |live| marks::change_beside_device(*kind, device.as_ref(), live, &mark, &self.policy.marks);
+        let said = |live| {
+            marks::change_beside_device(*kind, device.as_ref(), live, &mark, &self.policy.marks)
+        };
         let mut change = live.map(said).unwrap_or_default();
         let mut reason = String::new();
         let plane = live.map_or(SchedulerKind::Slurm, SchedulerKind::from_node);
         if *kind == ActionKind::Drain {
-            reason = drain_reason::format_reason(&run.id, found.class.as_str(), self.situation.ledger.epoch);
+            reason = drain_reason::format_reason(
+                &run.id,
+                found.class.as_str(),
+                self.situation.ledger.epoch,
+            );
             let state = Some(NodeStateChange::Drain { reason: reason.clone() });
             // Slurm's words for what is said beside a drain are as long as whatever
             // others keep in the same field.

@@ -5,19 +5,14 @@
 //! Pure. Where the site has not said which segments its jobs ask for, the price
 //! is not known, and only the plain budgets bound the drain.
 
-use std::cell::OnceCell;
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::cell::{OnceCell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::capacity;
+use super::action_policy::{Policy, SoftFaults};
 use super::claim_index::ClaimIndex;
-use super::action_policy::Policy;
-use super::action_policy::SoftFaults;
 use super::situation::Situation;
-use super::node_state;
-use model::id::DomainName;
-use model::id::NodeName;
+use super::{capacity, node_state};
+use model::id::{DomainName, NodeName};
 use model::verdict::Finding;
 
 /// What is to be done about a soft fault.
@@ -115,10 +110,19 @@ impl<'a> DrainPrices<'a> {
     }
 
     /// Whether a soft fault is worth a drain at this price.
-    pub(super) fn weigh(&self, node: &NodeName, found: &Finding, price: Option<f64>) -> DrainTradeoff {
+    pub(super) fn weigh(
+        &self,
+        node: &NodeName,
+        found: &Finding,
+        price: Option<f64>,
+    ) -> DrainTradeoff {
         match self.policy.soft {
-            SoftFaults::Drain => return DrainTradeoff::Drain("soft faults are drained here".to_owned()),
-            SoftFaults::Relabel => return DrainTradeoff::Mark("soft faults are marked here".to_owned()),
+            SoftFaults::Drain => {
+                return DrainTradeoff::Drain("soft faults are drained here".to_owned());
+            }
+            SoftFaults::Relabel => {
+                return DrainTradeoff::Mark("soft faults are marked here".to_owned());
+            }
             SoftFaults::Price => {}
         }
         let Some(price) = price else {

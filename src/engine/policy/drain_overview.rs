@@ -7,18 +7,14 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::clean::min_clean_gap_s;
-use super::clean::count_clean_runs;
-use super::journal_state::JournalState;
-use super::journal_state::OwnDrain;
 use super::action_policy::Policy;
-use super::drain_reason;
-use super::node_state;
+use super::clean::{count_clean_runs, min_clean_gap_s};
+use super::journal_state::{JournalState, OwnDrain};
 use super::node_state::DrainOwner;
+use super::{drain_reason, node_state};
 use model::id::NodeName;
 use model::journal::ClockStamp;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
 
 /// A node that we drained, or that carries a mark of our form.
@@ -89,7 +85,12 @@ impl DrainStanding {
 
 /// Every node that we drained, what differs first. Without an answer of the scheduler
 /// nothing is said of how they stand.
-pub fn build_rows(ledger: &JournalState, live: Option<&SchedulerSnapshot>, policy: &Policy, now: &ClockStamp) -> Vec<DrainOverviewRow> {
+pub fn build_rows(
+    ledger: &JournalState,
+    live: Option<&SchedulerSnapshot>,
+    policy: &Policy,
+    now: &ClockStamp,
+) -> Vec<DrainOverviewRow> {
     let seen = DrainOverviewBuilder { ledger, live, policy, now };
     let mut rows: Vec<DrainOverviewRow> =
         ledger.drains.iter().map(|(node, drain)| seen.drained_row(node, drain)).collect();
@@ -205,12 +206,18 @@ impl DrainOverviewBuilder<'_> {
     }
 
     /// What comes next for a node that is drained by us.
-    fn describe_next_step(&self, node: &NodeName, drain: &OwnDrain, row: &DrainOverviewRow) -> String {
+    fn describe_next_step(
+        &self,
+        node: &NodeName,
+        drain: &OwnDrain,
+        row: &DrainOverviewRow,
+    ) -> String {
         if row.clean_wanted <= row.clean {
             return "the next turn gives it back, unless something speaks against it".to_owned();
         }
         let runs = drain.clean.iter().map(|it| (it.measured, it.run.as_str()));
-        if let Some(wait) = count_clean_runs(runs, min_clean_gap_s(self.policy)).explain_wait(self.now.unix)
+        if let Some(wait) =
+            count_clean_runs(runs, min_clean_gap_s(self.policy)).explain_wait(self.now.unix)
             && drain.clean.len() == row.clean
         {
             return format!("a clean run: {wait}");

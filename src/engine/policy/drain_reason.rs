@@ -197,7 +197,9 @@ mod tests {
 
     #[test]
     fn only_a_lost_node_is_lost_only() {
-        let lost = |text: &str| parse_reason(&format!("{OURS}{text}")).expect("ours").is_not_responding_only();
+        let lost = |text: &str| {
+            parse_reason(&format!("{OURS}{text}")).expect("ours").is_not_responding_only()
+        };
         assert!(lost(" : Not responding"));
         assert!(lost(" : Not responding : Not responding"));
         assert!(!lost(""));

@@ -5,12 +5,9 @@
 
 use k8s_openapi::api::core::v1::Pod;
 
-use super::journal_state::JournalState;
-use super::journal_state::OwnDrain;
+use super::journal_state::{JournalState, OwnDrain};
 use super::node_state;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::NO_SCHEDULE;
-use model::kubernetes_node::Taint;
+use model::kubernetes_node::{DEGRADED, NO_SCHEDULE, Taint};
 use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use readers::claims::kubernetes::pods;

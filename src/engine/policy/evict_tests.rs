@@ -1,14 +1,11 @@
 //! Which pods may be asked to leave, and which stay.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
-use crate::policy::fixture::drain;
-use crate::policy::fixture::stamp;
+use crate::policy::fixture::{drain, stamp};
 use model::claims::Claims;
-use model::kubernetes_node::KubernetesNode;
-use model::kubernetes_node::RUN;
+use model::kubernetes_node::{KubernetesNode, RUN};
 
 const CLASS: &str = "nvlink-low";
 
@@ -139,7 +136,11 @@ fn pods_leave_only_where_our_own_drain_is_shown() {
     assert!(refused(&|node| kubernetes(node, &soft)).contains("does not show"));
     let kept = |it: &mut KubernetesNode| it.left_alone.push("label x".to_owned());
     assert!(refused(&|node| kubernetes(node, &kept)).contains("left alone"));
-    assert!(drained(&node, &JournalState::default()).expect_err("refused").contains("not drained by us"));
+    assert!(
+        drained(&node, &JournalState::default())
+            .expect_err("refused")
+            .contains("not drained by us")
+    );
 }
 
 #[test]

@@ -4,18 +4,15 @@
 //! Pure. All of it is held against what the scheduler says now; without that a
 //! plan is only read, and nothing here applies.
 
-use super::journal_state::UndoneDrain;
-use super::action_policy::Policy;
-use super::action_policy::SlinkyOwner;
+use super::action_policy::{Policy, SlinkyOwner};
 use super::drain_reason;
-use super::situation::EvidenceRun;
-use super::situation::Situation;
+use super::journal_state::UndoneDrain;
+use super::situation::{EvidenceRun, Situation};
 use model::id::NodeName;
 use model::journal::ClockStamp;
 use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
-use model::verdict::Finding;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Outcome};
 
 /// A ratio lower by more than this is another sight and not noise: half of one
 /// lost link of eighteen (5.6 %).
@@ -78,7 +75,10 @@ pub(super) fn explain_overtaken(situation: &Situation<'_>, node: &SchedulerNode)
 ///
 /// Where the scheduler names the boot, that alone counts: clocks and moments do
 /// not matter then. Where it names it and the run does not, nobody knows.
-pub(super) fn explain_other_boot(situation: &Situation<'_>, node: &SchedulerNode) -> Option<String> {
+pub(super) fn explain_other_boot(
+    situation: &Situation<'_>,
+    node: &SchedulerNode,
+) -> Option<String> {
     explain_reboot(node, situation.boots.get(&node.name), situation.run)
 }
 

@@ -1,40 +1,22 @@
 //! A small world to decide in, for tests: a fleet of blocks, all idle, and a run
 //! of now.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::journal_state::JournalState;
-use super::journal_state::OwnDrain;
-use super::action_policy;
 use super::action_policy::Policy;
-use super::drain_reason;
-use super::release;
-use super::situation::PlanCoverage;
-use super::situation::EvidenceRun;
-use super::situation::Situation;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionPlan;
-use model::action::VerdictMark;
-use model::node_update::NodeUpdate;
-use model::claims::ClaimedDomain;
-use model::claims::ClaimedLeaf;
-use model::claims::Claims;
+use super::journal_state::{JournalState, OwnDrain};
+use super::situation::{EvidenceRun, PlanCoverage, Situation};
+use super::{action_policy, drain_reason, release};
+use model::action::{Action, ActionKind, ActionPlan, VerdictMark};
+use model::claims::{ClaimedDomain, ClaimedLeaf, Claims};
 use model::finding_class::FindingClass;
+use model::finding_rule::FindingRule;
 use model::id::NodeName;
 use model::journal::ClockStamp;
-use model::kubernetes_node::KubernetesNode;
-use model::kubernetes_node::Taint;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
-use model::finding_rule::FindingRule;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::kubernetes_node::{KubernetesNode, Taint};
+use model::node_update::NodeUpdate;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
+use model::verdict::{Finding, Locus, LocusKind, NodeVerdict, Outcome, Verdicts};
 
 /// The present, in seconds since 1970.
 pub(super) const NOW: i64 = 1_795_000_000;
@@ -90,7 +72,8 @@ impl PolicyFixture {
             fabric_detectable: None,
             scope: None,
         };
-        let live = SchedulerSnapshot { nodes: all.iter().map(idle).collect(), troubles: Vec::new() };
+        let live =
+            SchedulerSnapshot { nodes: all.iter().map(idle).collect(), troubles: Vec::new() };
         let verdicts =
             Verdicts { nodes: all.iter().map(pass).collect(), ..Verdicts::empty(Outcome::Pass) };
         let run = EvidenceRun {
@@ -289,7 +272,13 @@ pub(super) fn finding(node: &str, class: &str, outcome: Outcome, ratio: f64) -> 
 }
 
 /// A drain of ours, for `run1`.
-pub(super) fn drain(fleet: &Claims, node: &str, class: &str, ratio: f64, stamp: ClockStamp) -> OwnDrain {
+pub(super) fn drain(
+    fleet: &Claims,
+    node: &str,
+    class: &str,
+    ratio: f64,
+    stamp: ClockStamp,
+) -> OwnDrain {
     let node = NodeName::from(node);
     let outcome = Outcome::Degraded;
     OwnDrain {

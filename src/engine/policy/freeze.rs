@@ -3,25 +3,18 @@
 //!
 //! Pure. What is found here freezes every drain and blames nobody.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::budget;
-use super::marks;
-use super::stale_journal;
-use super::claim_index::ClaimIndex;
 use super::action_policy::Policy;
-use super::situation::PlanCoverage;
-use super::situation::Situation;
-use super::node_state;
+use super::claim_index::ClaimIndex;
+use super::situation::{PlanCoverage, Situation};
 use super::suspects::SuspectNode;
+use super::{budget, marks, node_state, stale_journal};
 use model::hostlist;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{LocusKind, Outcome};
 
 /// Below this share of planned steps that came back, the instrument is in
 /// doubt and not the nodes (algorithms, section 6.1).
@@ -60,7 +53,8 @@ pub(super) fn find_freeze(
 ) -> DrainFreeze {
     let is_fresh = |s: &&SuspectNode<'_>| !situation.ledger.drains.contains_key(s.node);
     // What the policy only shows acts on nothing: it freezes nothing either.
-    let acts = |s: &&SuspectNode<'_>| s.findings.iter().any(|it| !policy.shadow.contains(&it.class));
+    let acts =
+        |s: &&SuspectNode<'_>| s.findings.iter().any(|it| !policy.shadow.contains(&it.class));
     let fresh: Vec<&SuspectNode<'_>> =
         suspects.iter().filter(|s| s.domain.is_some()).filter(is_fresh).filter(acts).collect();
     let mut domains = find_crowded_domains(policy, &fresh);
@@ -79,7 +73,9 @@ pub(super) fn find_freeze(
     let of_run = |why: String| FreezeCause { why, is_lasting: false };
     let lasting = |why: String| FreezeCause { why, is_lasting: true };
     let everywhere = explain_lost_journal(situation)
-        .or_else(|| stale_journal::explain_stale(situation.live?, situation.ledger, &situation.run.id))
+        .or_else(|| {
+            stale_journal::explain_stale(situation.live?, situation.ledger, &situation.run.id)
+        })
         .map(lasting)
         .or_else(|| explain_low_coverage(situation.coverage).or(measurement).map(of_run))
         .or_else(|| explain_control_failures(situation, policy).map(lasting))
@@ -89,7 +85,10 @@ pub(super) fn find_freeze(
 }
 
 /// Domains with too many suspects at once.
-fn find_crowded_domains(policy: &Policy, fresh: &[&SuspectNode<'_>]) -> BTreeMap<DomainName, String> {
+fn find_crowded_domains(
+    policy: &Policy,
+    fresh: &[&SuspectNode<'_>],
+) -> BTreeMap<DomainName, String> {
     let mut counts: BTreeMap<&DomainName, usize> = BTreeMap::new();
     for domain in fresh.iter().filter_map(|s| s.domain) {
         *counts.entry(domain).or_default() += 1;
@@ -114,12 +113,14 @@ fn explain_lost_journal(situation: &Situation<'_>) -> Option<String> {
     let ledger = situation.ledger;
     // Whatever became of what was meant: what ended in another way than it should is
     // known as well.
-    let knows = ledger.was_reset || !ledger.known_intents.is_empty() || !ledger.recent_intents.is_empty();
+    let knows =
+        ledger.was_reset || !ledger.known_intents.is_empty() || !ledger.recent_intents.is_empty();
     if knows || !ledger.drains.is_empty() || !ledger.undone_drains.is_empty() {
         return None;
     }
-    let is_written_on =
-        |node: &&SchedulerNode| node_state::own_reason(node).is_some() || marks::has_gate_marks(node);
+    let is_written_on = |node: &&SchedulerNode| {
+        node_state::own_reason(node).is_some() || marks::has_gate_marks(node)
+    };
     let nodes = situation.live?.nodes.values().filter(is_written_on);
     let nodes = hostlist::fold(nodes.map(|node| node.name.as_str()));
     (!nodes.is_empty()).then(|| {
@@ -177,7 +178,11 @@ fn explain_fleet_share(places: &ClaimIndex<'_>, policy: &Policy, fresh: usize) -
 /// What all suspects share and the other measured nodes do not. When a finding
 /// was first seen is not recorded; nodes that booted in the same minute are the
 /// sight of that which there is.
-fn explain_shared_trait(situation: &Situation<'_>, places: &ClaimIndex<'_>, fresh: &[&SuspectNode<'_>]) -> Option<String> {
+fn explain_shared_trait(
+    situation: &Situation<'_>,
+    places: &ClaimIndex<'_>,
+    fresh: &[&SuspectNode<'_>],
+) -> Option<String> {
     if fresh.len() < FEWEST_ALIKE {
         return None;
     }

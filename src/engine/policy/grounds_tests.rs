@@ -1,17 +1,11 @@
 //! When a run still counts, and when an undo does.
 
-use crate::policy::fixture::NOW;
-use crate::policy::fixture::PolicyFixture;
-use crate::policy::fixture::drain;
-use crate::policy::fixture::finding;
-use crate::policy::fixture::stamp;
-use crate::policy::journal_state::OpenAllocation;
-use crate::policy::journal_state::OpenIntent;
-use crate::policy::journal_state::UndoneDrain;
 use crate::policy::action_policy::SlinkyOwner;
-use model::node_update::NodeUpdate;
+use crate::policy::fixture::{NOW, PolicyFixture, drain, finding, stamp};
+use crate::policy::journal_state::{OpenAllocation, OpenIntent, UndoneDrain};
 use model::id::NodeName;
 use model::journal::HoldKind;
+use model::node_update::NodeUpdate;
 use model::verdict::Outcome;
 
 /// A name, and what is changed.
@@ -28,7 +22,8 @@ fn a_run_that_is_old_of_tomorrow_or_simulated_acts_on_nobody() {
     assert_eq!(world().proposed(), ["drain d0n0"]);
     for (change, why) in [
         (
-            (|w: &mut PolicyFixture| w.run.created_unix = NOW - 24 * 3_600 - 60) as fn(&mut PolicyFixture),
+            (|w: &mut PolicyFixture| w.run.created_unix = NOW - 24 * 3_600 - 60)
+                as fn(&mut PolicyFixture),
             "the run is 24 hours old",
         ),
         (|w| w.run.created_unix = NOW + 301, "a clock has jumped"),

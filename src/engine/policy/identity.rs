@@ -3,16 +3,14 @@
 //!
 //! Pure. It says what was there and compares nothing: `certificate` does.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::certificate::MachineIdentity;
 use model::gpu_facts::GpuFacts;
 use model::id::NodeName;
 use model::node_facts::NodeFacts;
 use model::raw_result::RawResult;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::tool_recording::{RecordingScope, ToolRecording};
 use model::worker_protocol::MachineRecord;
 
 /// Longest part of an identity that is taken over from what a tool printed.
@@ -250,6 +248,9 @@ mod tests {
         assert_eq!((told.boot_id.as_deref(), told.driver), (Some("b-1"), None));
         assert_eq!(told.firmware, [("GPU 0 VBIOS".to_owned(), "96.1".to_owned())].into());
         facts.gpus = Some(vec![gpu(0, Some("GPU-a"), "96.1"), gpu(1, None, "96.1")]);
-        assert!(identity_from_facts(&facts).gpus.is_empty(), "one that is not told makes all unknown");
+        assert!(
+            identity_from_facts(&facts).gpus.is_empty(),
+            "one that is not told makes all unknown"
+        );
     }
 }

@@ -6,16 +6,10 @@ use crate::policy::journal_state::RecentIntent;
 use model::claims::ClaimedLeaf;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::kubernetes_node::CERTIFICATE;
-use model::kubernetes_node::FabricNodeCondition;
-use model::kubernetes_node::KubernetesNode;
-use model::kubernetes_node::NO_SCHEDULE;
-use model::kubernetes_node::Taint;
-use model::kubernetes_node::UNVERIFIED;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::kubernetes_node::{
+    CERTIFICATE, FabricNodeCondition, KubernetesNode, NO_SCHEDULE, Taint, UNVERIFIED,
+};
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// Three suspects in three domains of a fleet in which they are few.
 fn three() -> PolicyFixture {

@@ -4,16 +4,13 @@
 //!
 //! Pure: it says what should be written into the journal; `gate` writes it.
 
-use super::repeat_confirmation;
-use super::evidence_checks;
-use super::journal_state::OwnDrain;
-use super::stale_journal;
-use super::plane::SchedulerKind;
 use super::action_policy::Policy;
-use super::restored_store;
-use super::release;
+use super::journal_state::OwnDrain;
+use super::plane::SchedulerKind;
 use super::situation::Situation;
-use super::lost_drains;
+use super::{
+    evidence_checks, lost_drains, release, repeat_confirmation, restored_store, stale_journal,
+};
 use model::action::ActionPlan;
 use model::id::NodeName;
 use model::journal::JournalEvent;
@@ -76,7 +73,11 @@ pub fn collect_suspicions(situation: &Situation<'_>, plan: &ActionPlan) -> Vec<J
 }
 
 /// A drain that later turns gave back, of which this older journal does not know.
-fn release_event(situation: &Situation<'_>, node: &NodeName, drain: &OwnDrain) -> Option<JournalEvent> {
+fn release_event(
+    situation: &Situation<'_>,
+    node: &NodeName,
+    drain: &OwnDrain,
+) -> Option<JournalEvent> {
     let live = lost_drains::find_undrained(situation.live?, situation.ledger, node, drain)?;
     let said = stale_journal::newer_mark(live, situation.ledger)?;
     let why = format!("the drain is not there, and the node has words of run {}", said.run);
@@ -86,7 +87,8 @@ fn release_event(situation: &Situation<'_>, node: &NodeName, drain: &OwnDrain) -
 /// Where a store was restored, a whole run that passes ends the drain that was not made again.
 fn is_restored_and_passes(situation: &Situation<'_>, policy: &Policy, node: &NodeName) -> bool {
     let live = situation.live.and_then(|live| live.nodes.get(node));
-    live.is_some_and(|live| SchedulerKind::from_node(live) == SchedulerKind::Kubernetes) && has_passed(situation, policy, node)
+    live.is_some_and(|live| SchedulerKind::from_node(live) == SchedulerKind::Kubernetes)
+        && has_passed(situation, policy, node)
 }
 
 /// A drain that somebody took away, or took over.
@@ -98,7 +100,9 @@ fn undo_event(
 ) -> Option<JournalEvent> {
     let live = lost_drains::find_undrained(situation.live?, situation.ledger, node, drain)?;
     // Until a run says again what it is, or that it is well.
-    if restored_store::is_before_drain(live, drain, situation.ledger) && !has_passed(situation, policy, node) {
+    if restored_store::is_before_drain(live, drain, situation.ledger)
+        && !has_passed(situation, policy, node)
+    {
         return None;
     }
     let (node, id, detail) = (node.clone(), drain.id.clone(), describe_node(live));
@@ -160,7 +164,8 @@ fn clean_run_event(
     let verdict = situation.verdicts.nodes.iter().find(|verdict| verdict.node == *node)?;
     // What was measured before a boot says nothing of the node after it.
     let live = situation.live.and_then(|live| live.nodes.get(node));
-    let is_of_before = live.is_some_and(|live| evidence_checks::explain_other_boot(situation, live).is_some());
+    let is_of_before =
+        live.is_some_and(|live| evidence_checks::explain_other_boot(situation, live).is_some());
     let boot_id = situation.boots.get(node).cloned();
     let (node, run_id, measured) = (node.clone(), run.id.clone(), run.created_unix);
     match verdict.outcome {

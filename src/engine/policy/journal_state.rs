@@ -4,25 +4,16 @@
 //! Pure: the same lines give the same ledger, in whichever process. It holds
 //! what we meant and saw; what is true of a node now, the scheduler says.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use super::kubernetes_label;
 use super::pause::GatePause;
-use super::drain_reason;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionResult;
-use model::action::VerdictMark;
-use model::node_update::NodeUpdate;
+use super::{drain_reason, kubernetes_label};
+use model::action::{Action, ActionKind, ActionResult, VerdictMark};
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::journal::JournalEntry;
-use model::journal::JournalEvent;
-use model::journal::HoldKind;
-use model::journal::ClockStamp;
+use model::journal::{ClockStamp, HoldKind, JournalEntry, JournalEvent};
 use model::kubernetes_node::CERTIFICATE;
+use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::SchedulerNode;
 use model::time_format::format_rfc3339;
 
@@ -249,7 +240,9 @@ impl JournalState {
         self.epoch = self.epoch.max(entry.epoch);
         self.last = Some(entry.stamp.clone());
         match &entry.event {
-            JournalEvent::Opened { .. } | JournalEvent::Evicting { .. } | JournalEvent::Evicted { .. } => {}
+            JournalEvent::Opened { .. }
+            | JournalEvent::Evicting { .. }
+            | JournalEvent::Evicted { .. } => {}
             JournalEvent::Intent { id, run, action, change, before } => {
                 self.begin(OpenIntent {
                     id: id.clone(),
@@ -282,7 +275,10 @@ impl JournalState {
                 self.suspicions.insert(node.clone(), sight);
             }
             JournalEvent::Cleared { node, measured, .. } => {
-                if self.suspicions.get(node).is_some_and(|suspicion| suspicion.measured <= *measured)
+                if self
+                    .suspicions
+                    .get(node)
+                    .is_some_and(|suspicion| suspicion.measured <= *measured)
                 {
                     self.suspicions.remove(node);
                 }

@@ -6,8 +6,7 @@
 
 use std::fmt::Write as _;
 
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 
 /// Longest value of a label or taint (`k8s.io/apimachinery`,
 /// `LabelValueMaxLength`).
@@ -114,7 +113,7 @@ mod tests {
         fn any_text_becomes_a_legal_value_and_a_legal_reason(text in any::<String>()) {
             let value = label_value(&text);
             prop_assert!(is_legal(&value) && !value.is_empty(), "{value:?}");
-            prop_assert_eq!(kubernetes_label::label_value(&value), value.clone());
+            prop_assert_eq!(label_value(&value), value.clone());
             let reason = condition_reason(&text);
             prop_assert!(reason.chars().all(|c| c.is_ascii_alphanumeric()), "{reason:?}");
             prop_assert!(reason.starts_with(|c: char| c.is_ascii_alphabetic()));

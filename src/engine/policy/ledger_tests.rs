@@ -42,7 +42,13 @@ fn ledger(events: impl IntoIterator<Item = JournalEvent>) -> JournalState {
         .map(|(seq, event)| {
             let stamp = ClockStamp { unix: 1_000 + seq, ..ClockStamp::default() };
             let seq = u64::try_from(seq).expect("positive");
-            JournalEntry { format: JOURNAL_FORMAT.to_owned(), seq, stamp, epoch: 1 + seq / 8, event }
+            JournalEntry {
+                format: JOURNAL_FORMAT.to_owned(),
+                seq,
+                stamp,
+                epoch: 1 + seq / 8,
+                event,
+            }
         })
         .collect();
     JournalState::from_entries(&entries)
@@ -115,8 +121,11 @@ fn a_release_ends_a_drain_and_a_clean_run_counts_once() {
 
 #[test]
 fn an_undone_drain_is_remembered_until_the_node_is_drained_anew() {
-    let undone =
-        |id: &str| JournalEvent::Undone { node: "n1".into(), id: id.to_owned(), detail: String::new() };
+    let undone = |id: &str| JournalEvent::Undone {
+        node: "n1".into(),
+        id: id.to_owned(),
+        detail: String::new(),
+    };
     let mut events = vec![
         intent("a", ActionKind::Drain, "n1"),
         outcome("a", ActionResult::Done),
@@ -205,7 +214,10 @@ fn what_was_meant_is_known_whatever_became_of_it() {
     for result in [ActionResult::Superseded, ActionResult::Refused, ActionResult::Failed] {
         let seen = ledger([intent("a", ActionKind::Drain, "n1"), outcome("a", result)]);
         assert!(seen.has_recent_intent(&"n1".into(), "r1"), "{result:?}");
-        assert!(!seen.has_recent_intent(&"n1".into(), "r2") && !seen.has_recent_intent(&"n2".into(), "r1"));
+        assert!(
+            !seen.has_recent_intent(&"n1".into(), "r2")
+                && !seen.has_recent_intent(&"n2".into(), "r1")
+        );
     }
 }
 

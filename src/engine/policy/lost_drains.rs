@@ -5,20 +5,15 @@
 //! controller that starts without its state, and a node that is removed and made again,
 //! lose the entry with the drain.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::slurm_extra_field;
-use super::journal_state::JournalState;
-use super::journal_state::OwnDrain;
+use super::journal_state::{JournalState, OwnDrain};
 use super::marks::MarkNames;
 use super::plane::SchedulerKind;
-use super::restored_store;
-use super::node_state;
+use super::{node_state, restored_store, slurm_extra_field};
 use model::hostlist;
 use model::id::NodeName;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
 
 /// Fewest drains that vanish at once before that says something.
@@ -61,7 +56,8 @@ pub(super) fn find_undrained<'l>(
     drain: &OwnDrain,
 ) -> Option<&'l SchedulerNode> {
     let live = live.nodes.get(node)?;
-    let is_held = ledger.allocations.values().any(|hold| hold.drained.iter().any(|(n, _)| n == node));
+    let is_held =
+        ledger.allocations.values().any(|hold| hold.drained.iter().any(|(n, _)| n == node));
     let is_open = ledger.open_intents.iter().any(|open| open.action.node == *node);
     let is_noted = ledger.undone_drains.get(node).is_some_and(|undone| undone.drain.id == drain.id);
     if node_state::is_transient(live) || is_held || is_open || is_noted {
@@ -103,7 +99,11 @@ fn has_foreign_reason(node: &SchedulerNode) -> bool {
 }
 
 /// What became of our drains that nodes no longer show.
-pub fn find_lost_drains(live: &SchedulerSnapshot, ledger: &JournalState, names: &MarkNames) -> LostDrains {
+pub fn find_lost_drains(
+    live: &SchedulerSnapshot,
+    ledger: &JournalState,
+    names: &MarkNames,
+) -> LostDrains {
     let mut vanished = LostDrains::default();
     let mut shown = 0;
     for (name, drain) in &ledger.drains {
@@ -162,19 +162,31 @@ enum ExtraEntryState {
     Unknown,
 }
 
-fn extra_entry_state(node: &SchedulerNode, ledger: &JournalState, drain: &OwnDrain) -> ExtraEntryState {
+fn extra_entry_state(
+    node: &SchedulerNode,
+    ledger: &JournalState,
+    drain: &OwnDrain,
+) -> ExtraEntryState {
     let said = ledger.marks.get(&node.name);
     let is_there = slurm_extra_field::has_entry(&node.extra);
-    let was_written = ledger.drain_details.get(&node.name).is_some_and(|under| under.extra.is_some())
-        || slurm_extra_field::has_entry(&drain.before.extra);
+    let was_written =
+        ledger.drain_details.get(&node.name).is_some_and(|under| under.extra.is_some())
+            || slurm_extra_field::has_entry(&drain.before.extra);
     match slurm_extra_field::read_mark(&node.extra) {
         Some(now) => match said {
-            Some(said) if now.run == said.run && now.outcome == said.outcome => ExtraEntryState::Intact,
+            Some(said) if now.run == said.run && now.outcome == said.outcome => {
+                ExtraEntryState::Intact
+            }
             _ if was_written && node.extra == drain.before.extra => ExtraEntryState::Gone,
             _ => ExtraEntryState::Unknown,
         },
         // A text of others in its place was a person's doing.
-        None if is_there || slurm_extra_field::parse_keys(&node.extra).is_none() || !was_written => ExtraEntryState::Unknown,
+        None if is_there
+            || slurm_extra_field::parse_keys(&node.extra).is_none()
+            || !was_written =>
+        {
+            ExtraEntryState::Unknown
+        }
         None => ExtraEntryState::Gone,
     }
 }

@@ -8,28 +8,20 @@
 mod kubernetes;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::slurm_extra_field;
-use super::journal_state::JournalState;
-use super::stale_journal;
 use super::action_policy::Policy;
-use super::restored_store;
+use super::journal_state::JournalState;
 use super::situation::Situation;
-use super::node_state;
-use model::action::ActionKind;
-use model::action::VerdictMark;
-use model::node_update::NodeUpdate;
-use model::id::DomainName;
-use model::id::NodeName;
+use super::{node_state, restored_store, slurm_extra_field, stale_journal};
+use model::action::{ActionKind, VerdictMark};
+use model::id::{DomainName, NodeName};
 use model::journal::ClockStamp;
-use model::kubernetes_node::GpuCordon;
-use model::kubernetes_node::KubernetesNodeUpdate;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
-use model::time_format::format_rfc3339;
+use model::kubernetes_node::{GpuCordon, KubernetesNodeUpdate};
+use model::node_update::NodeUpdate;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
+use model::time_format::format_rfc3339;
 use model::verdict::Outcome;
 
 /// The site's names for what we say.
@@ -108,9 +100,19 @@ pub fn mark_change(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) 
 
 /// The same beside an action of this kind: a drain says to the scheduler of
 /// Kubernetes what a soft taint would say.
-pub fn change_beside_action(kind: ActionKind, node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> NodeUpdate {
+pub fn change_beside_action(
+    kind: ActionKind,
+    node: &SchedulerNode,
+    mark: &VerdictMark,
+    names: &MarkNames,
+) -> NodeUpdate {
     if let Some(it) = &node.kubernetes {
-        return from_kubernetes_marks(kubernetes::mark_change(it, mark, names, kind == ActionKind::Drain));
+        return from_kubernetes_marks(kubernetes::mark_change(
+            it,
+            mark,
+            names,
+            kind == ActionKind::Drain,
+        ));
     }
     slurm_change(node, mark, names)
 }
@@ -179,7 +181,11 @@ pub fn has_mark(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> 
 }
 
 /// What of this cannot be said on the node, and why, for people.
-pub fn explain_unwritable(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> Vec<String> {
+pub fn explain_unwritable(
+    node: &SchedulerNode,
+    mark: &VerdictMark,
+    names: &MarkNames,
+) -> Vec<String> {
     let mut why = Vec::new();
     if names.features_of(mark.outcome).is_none() || node.kubernetes.is_some() {
         return why;
@@ -218,7 +224,8 @@ pub(super) fn read_any_mark(node: &SchedulerNode) -> Option<VerdictMark> {
 
 /// Whether something is written on the node that only a gate writes.
 pub(super) fn has_gate_marks(node: &SchedulerNode) -> bool {
-    slurm_extra_field::has_entry(&node.extra) || node.kubernetes.as_deref().is_some_and(kubernetes::has_gate_marks)
+    slurm_extra_field::has_entry(&node.extra)
+        || node.kubernetes.as_deref().is_some_and(kubernetes::has_gate_marks)
 }
 
 /// Marks that the journal has and the nodes lost, with what brings them back:
@@ -263,7 +270,8 @@ pub fn find_lost_marks(
                 before: ledger.marks_before.get(name),
                 is_unacknowledged: ledger.unacknowledged.contains_key(name),
             };
-            let change = from_kubernetes_marks(kubernetes::restore_marks(node, mark, &earlier, policy, now));
+            let change =
+                from_kubernetes_marks(kubernetes::restore_marks(node, mark, &earlier, policy, now));
             let change = restored_store::without_traces(change, node, ledger);
             return (is_ours && !change.is_empty()).then(|| (name.clone(), change));
         }

@@ -1,8 +1,7 @@
 //! What is said on a node, and what of others stays.
 
 use proptest::prelude::*;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use model::finding_class::FindingClass;
@@ -93,7 +92,8 @@ fn our_entry_is_one_key_and_the_others_keep_every_letter() {
     let empty = with_mark(&SchedulerNode::new("n", &[]), Outcome::Degraded);
     assert_eq!(empty.extra, format!("{{{ours}}}"));
     // In its place, not behind the others.
-    let first = SchedulerNode { extra: r#"{"fabricgate":7,"x":1,"fabricgate":{}}"#.to_owned(), ..empty };
+    let first =
+        SchedulerNode { extra: r#"{"fabricgate":7,"x":1,"fabricgate":{}}"#.to_owned(), ..empty };
     assert_eq!(with_mark(&first, Outcome::Degraded).extra, format!(r#"{{{ours},"x":1}}"#));
 }
 
@@ -232,8 +232,12 @@ fn what_slurm_forgot_is_brought_back_and_what_a_person_took_is_not() {
 #[test]
 fn on_slurm_a_pass_of_an_earlier_boot_is_taken_off_and_never_brought_back() {
     let policy = Policy::default();
-    let verified = SchedulerNode { booted: Some(1_795_400_000), ..with_mark(&node(), Outcome::Pass) };
-    let live = |node: SchedulerNode| SchedulerSnapshot { nodes: [("n1".into(), node)].into(), troubles: Vec::new() };
+    let verified =
+        SchedulerNode { booted: Some(1_795_400_000), ..with_mark(&node(), Outcome::Pass) };
+    let live = |node: SchedulerNode| SchedulerSnapshot {
+        nodes: [("n1".into(), node)].into(),
+        troubles: Vec::new(),
+    };
     let marks = [(NodeName::from("n1"), mark(Outcome::Pass))];
     let ledger = JournalState { marks: marks.into(), ..JournalState::default() };
     let now = ClockStamp { at: "2026-11-23T03:00:00Z".to_owned(), ..ClockStamp::default() };
@@ -312,7 +316,7 @@ proptest! {
         let after = changed(&node, &change);
 
         prop_assert!(has_mark(&after, &mark, &names));
-        prop_assert!(super::mark_change(&after, &mark, &names).is_empty());
+        prop_assert!(mark_change(&after, &mark, &names).is_empty());
         let others = |features: &[String]| -> Vec<String> {
             let is_ours = |it: &&String| **it == names.verified || **it == names.degraded;
             features.iter().filter(|it| !is_ours(it)).cloned().collect()

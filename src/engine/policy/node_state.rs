@@ -5,19 +5,13 @@
 //! node of Kubernetes is told in Slurm's words where they mean the same, and in
 //! some of its own.
 
-use super::device;
-use super::journal_state::JournalState;
-use super::journal_state::OwnDrain;
-use super::plane::SchedulerKind;
-use super::drain_reason;
 use super::drain_reason::OwnReason;
+use super::journal_state::{JournalState, OwnDrain};
+use super::plane::SchedulerKind;
+use super::{device, drain_reason};
 use model::id::NodeName;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::GATE;
-use model::kubernetes_node::KubernetesNode;
-use model::kubernetes_node::REASON;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::kubernetes_node::{DEGRADED, GATE, KubernetesNode, REASON};
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
 pub use readers::claims::kubernetes::live_node::PODS_UNREAD;
 
@@ -112,7 +106,11 @@ const STATE_FLAGS: &[(&str, NodeStateFlag, &str)] = &[
     ("TAINTED", NodeStateFlag::BarredByOthers, "has a taint of somebody else that keeps pods away"),
     (UNVERIFIED, NodeStateFlag::Unverified, "has not been certified since it joined"),
     ("AWAITED", NodeStateFlag::Unverified, "is kept out until a condition of it is true"),
-    ("DEVICE_UNREAD", NodeStateFlag::Transitional, "has a GPU taken out, by a rule that could not be read"),
+    (
+        "DEVICE_UNREAD",
+        NodeStateFlag::Transitional,
+        "has a GPU taken out, by a rule that could not be read",
+    ),
     ("TESTING", NodeStateFlag::Reserved, "is in use by another prober or a compute domain"),
     (PODS_UNREAD, NodeStateFlag::UseUnknown, "has pods that could not be read"),
 ];
@@ -124,7 +122,9 @@ pub const UNVERIFIED: &str = "UNVERIFIED";
 
 fn parse_flag(word: &str) -> (NodeStateFlag, &'static str) {
     let known = STATE_FLAGS.iter().find(|(name, _, _)| *name == word);
-    known.map_or((NodeStateFlag::Unknown, "has a state that is not known here"), |(_, w, told)| (*w, told))
+    known.map_or((NodeStateFlag::Unknown, "has a state that is not known here"), |(_, w, told)| {
+        (*w, told)
+    })
 }
 
 fn has_flag(node: &SchedulerNode, kind: NodeStateFlag) -> bool {
@@ -168,7 +168,8 @@ pub fn is_unverified(node: &SchedulerNode) -> bool {
 /// whose pods were not read is neither idle nor busy for all we know.
 pub fn is_use_known(node: &SchedulerNode) -> bool {
     let is_said = node.has_state("IDLE") || has_flag(node, NodeStateFlag::Busy);
-    SchedulerKind::from_node(node) == SchedulerKind::Slurm || (is_said && !has_flag(node, NodeStateFlag::UseUnknown))
+    SchedulerKind::from_node(node) == SchedulerKind::Slurm
+        || (is_said && !has_flag(node, NodeStateFlag::UseUnknown))
 }
 
 /// Its reason, where it has one.
@@ -251,7 +252,13 @@ pub fn explain_no_certificate(node: &SchedulerNode) -> Option<String> {
 /// Whether its state is one of a moment, of which nothing can be said: the
 /// controller has not heard of it, it reboots, or there is no machine.
 pub fn is_transient(node: &SchedulerNode) -> bool {
-    let kinds = [NodeStateFlag::NotRegistered, NodeStateFlag::Rebooting, NodeStateFlag::Absent, NodeStateFlag::Transitional, NodeStateFlag::Unknown];
+    let kinds = [
+        NodeStateFlag::NotRegistered,
+        NodeStateFlag::Rebooting,
+        NodeStateFlag::Absent,
+        NodeStateFlag::Transitional,
+        NodeStateFlag::Unknown,
+    ];
     node.state.is_empty() || kinds.iter().any(|kind| has_flag(node, *kind))
 }
 
@@ -280,19 +287,27 @@ pub fn has_own_drain(node: &SchedulerNode, drain: &OwnDrain, ledger: &JournalSta
 
 /// Whose the drain of this node is.
 pub fn drain_owner<'a>(node: &SchedulerNode, ledger: &'a JournalState) -> DrainOwner<'a> {
-    let is_kept = has_drain(node) || has_flag(node, NodeStateFlag::Down) || has_flag(node, NodeStateFlag::NotResponding);
-    let not_ours = || describe_flags(node, &[NodeStateFlag::BarredByOthers]).map_or(DrainOwner::NotDrained, DrainOwner::Other);
+    let is_kept = has_drain(node)
+        || has_flag(node, NodeStateFlag::Down)
+        || has_flag(node, NodeStateFlag::NotResponding);
+    let not_ours = || {
+        describe_flags(node, &[NodeStateFlag::BarredByOthers])
+            .map_or(DrainOwner::NotDrained, DrainOwner::Other)
+    };
     match (own_reason(node), node_reason(node)) {
         // Ours outlives our drain where a person only took the flag away.
         (Some(_), _) if !is_kept => not_ours(),
         (Some(_), _) => {
             let own = ledger.drains.get(&node.name);
-            own.filter(|own| has_own_drain(node, own, ledger)).map_or(DrainOwner::Unrecorded, DrainOwner::ThisGate)
+            own.filter(|own| has_own_drain(node, own, ledger))
+                .map_or(DrainOwner::Unrecorded, DrainOwner::ThisGate)
         }
         // Also on a node in service: 24.11 keeps a note that somebody left there.
         (None, Some(_)) => DrainOwner::Other(display_reason(node)),
         // We write both at once, so a taint alone is not ours to take away.
-        (None, None) if has_drain(node) && SchedulerKind::from_node(node) == SchedulerKind::Kubernetes => {
+        (None, None)
+            if has_drain(node) && SchedulerKind::from_node(node) == SchedulerKind::Kubernetes =>
+        {
             DrainOwner::Other(format!("no annotation {REASON}"))
         }
         // Nobody drains without a reason but through slurmrestd.
@@ -302,7 +317,10 @@ pub fn drain_owner<'a>(node: &SchedulerNode, ledger: &'a JournalState) -> DrainO
 }
 
 /// Nodes that are drained in our form, and by nothing that this journal knows.
-pub fn unrecorded_drains<'l>(live: &'l SchedulerSnapshot, ledger: &JournalState) -> Vec<&'l SchedulerNode> {
+pub fn unrecorded_drains<'l>(
+    live: &'l SchedulerSnapshot,
+    ledger: &JournalState,
+) -> Vec<&'l SchedulerNode> {
     live.nodes.values().filter(|node| is_unrecorded_drain(node, ledger)).collect()
 }
 
@@ -326,7 +344,12 @@ pub fn explain_no_drain(node: &SchedulerNode, ledger: &JournalState) -> Option<S
     if let Some(why) = explain_unreadable(node).or_else(|| explain_left_alone(node)) {
         return Some(why);
     }
-    let wait = [NodeStateFlag::Absent, NodeStateFlag::NotRegistered, NodeStateFlag::Rebooting, NodeStateFlag::Transitional];
+    let wait = [
+        NodeStateFlag::Absent,
+        NodeStateFlag::NotRegistered,
+        NodeStateFlag::Rebooting,
+        NodeStateFlag::Transitional,
+    ];
     for (kind, then) in wait.into_iter().zip([
         "there is no node to drain now",
         "its state is not known; look again",
@@ -346,11 +369,16 @@ pub fn explain_no_drain(node: &SchedulerNode, ledger: &JournalState) -> Option<S
         DrainOwner::Unrecorded => {
             return Some(describe_unrecorded(node));
         }
-        DrainOwner::Other(barred) if !has_drain(node) && has_flag(node, NodeStateFlag::BarredByOthers) => {
+        DrainOwner::Other(barred)
+            if !has_drain(node) && has_flag(node, NodeStateFlag::BarredByOthers) =>
+        {
             return Some(format!("{barred}, not by us: pods are kept away already"));
         }
         DrainOwner::Other(reason) => {
-            let state = describe_flags(node, &[NodeStateFlag::Drained, NodeStateFlag::Down, NodeStateFlag::NotResponding]);
+            let state = describe_flags(
+                node,
+                &[NodeStateFlag::Drained, NodeStateFlag::Down, NodeStateFlag::NotResponding],
+            );
             let state = state.unwrap_or_else(|| "it has a reason".to_owned());
             return Some(format!("{state}, not by us: {reason}; left to whoever did"));
         }
@@ -358,15 +386,18 @@ pub fn explain_no_drain(node: &SchedulerNode, ledger: &JournalState) -> Option<S
     }
     let plane = SchedulerKind::from_node(node);
     let keeps = format!("{} keeps {} away already", plane.name(), plane.workload_name());
-    describe_flags(node, &[NodeStateFlag::Down, NodeStateFlag::NotResponding]).map(|told| format!("{told}: {keeps}"))
+    describe_flags(node, &[NodeStateFlag::Down, NodeStateFlag::NotResponding])
+        .map(|told| format!("{told}: {keeps}"))
 }
 
 /// What whoever reads a plan should know of a node that may be drained.
 pub fn drain_remark(node: &SchedulerNode) -> Option<String> {
     let work = SchedulerKind::from_node(node).workload_name();
-    let busy = describe_flags(node, &[NodeStateFlag::Busy]).map(|told| format!("{told}; its {work} end first"));
+    let busy = describe_flags(node, &[NodeStateFlag::Busy])
+        .map(|told| format!("{told}; its {work} end first"));
     let unseen = describe_flags(node, &[NodeStateFlag::UseUnknown]);
-    let out = describe_flags(node, &[NodeStateFlag::Unverified]).map(|told| format!("{told}: it takes no pods yet"));
+    let out = describe_flags(node, &[NodeStateFlag::Unverified])
+        .map(|told| format!("{told}: it takes no pods yet"));
     let kept = describe_flags(node, &[NodeStateFlag::Reserved]).map(|told| {
         let by = node.reservation.as_deref().filter(|name| !name.is_empty());
         let by = by.map(|name| format!(", {}", clean(name))).unwrap_or_default();
@@ -395,7 +426,13 @@ pub fn explain_no_release(node: &SchedulerNode, ledger: &JournalState) -> Option
         DrainOwner::Unrecorded => return Some(describe_unrecorded(node)),
         DrainOwner::Other(reason) => return Some(format!("it is not ours to give back: {reason}")),
     };
-    let now = [NodeStateFlag::Absent, NodeStateFlag::NotRegistered, NodeStateFlag::Rebooting, NodeStateFlag::Transitional, NodeStateFlag::NotResponding];
+    let now = [
+        NodeStateFlag::Absent,
+        NodeStateFlag::NotRegistered,
+        NodeStateFlag::Rebooting,
+        NodeStateFlag::Transitional,
+        NodeStateFlag::NotResponding,
+    ];
     if let Some(told) = describe_flags(node, &now) {
         let work = SchedulerKind::from_node(node).workload_name();
         return Some(format!("{told}: {work} would land on a node that is not there"));
@@ -463,7 +500,8 @@ pub fn explain_no_measurement(node: &SchedulerNode) -> Option<String> {
         .or_else(|| describe_flags(node, &in_the_way))
         .or_else(|| {
             // Its scheduler refuses jobs there: no agent of ours could start.
-            node.has_state("EXTERNAL").then(|| "it takes no jobs of this scheduler (EXTERNAL)".to_owned())
+            node.has_state("EXTERNAL")
+                .then(|| "it takes no jobs of this scheduler (EXTERNAL)".to_owned())
         })
         .or_else(|| {
             let cpus = node.allocated_cpus.filter(|cpus| 0 < *cpus)?;

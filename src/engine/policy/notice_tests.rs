@@ -1,15 +1,10 @@
 //! What is noted of our own drains.
 
 use super::*;
-use crate::policy::fixture::NOW;
-use crate::policy::fixture::PolicyFixture;
-use crate::policy::fixture::stamp;
-use crate::policy::journal_state::CleanRun;
-use crate::policy::journal_state::OpenAllocation;
-use crate::policy::journal_state::OpenIntent;
-use crate::policy::journal_state::UndoneDrain;
-use model::node_update::NodeUpdate;
+use crate::policy::fixture::{NOW, PolicyFixture, stamp};
+use crate::policy::journal_state::{CleanRun, OpenAllocation, OpenIntent, UndoneDrain};
 use model::journal::HoldKind;
+use model::node_update::NodeUpdate;
 
 /// A name, and what is changed.
 type JournalEventCase = (&'static str, fn(&mut PolicyFixture));
@@ -98,7 +93,11 @@ fn what_passes_or_is_our_own_doing_is_no_undo() {
     };
     let mut absent = undone();
     absent.live.as_mut().expect("asked").nodes.clear();
-    assert_eq!(noted(&absent), [JournalEvent::Absent { node: NODE.into() }], "not known is not undone");
+    assert_eq!(
+        noted(&absent),
+        [JournalEvent::Absent { node: NODE.into() }],
+        "not known is not undone"
+    );
     let mut unasked = undone();
     unasked.live = None;
     assert!(noted(&unasked).is_empty());

@@ -2,9 +2,7 @@
 
 use super::*;
 use crate::policy::fixture::PolicyFixture;
-use crate::policy::journal_state::CleanRun;
-use crate::policy::journal_state::OpenAllocation;
-use crate::policy::journal_state::UndoneDrain;
+use crate::policy::journal_state::{CleanRun, OpenAllocation, UndoneDrain};
 use model::journal::HoldKind;
 
 const NODE: &str = "d0n1";
@@ -68,7 +66,10 @@ fn what_the_scheduler_shows_is_told_and_not_what_the_journal_last_knew() {
     }
     // What Slurm appends by itself is no difference.
     let lost = "fabricgate:nvlink-low:run1 e3 : Not responding";
-    assert_eq!(single_row(&drained_in_state(&["DOWN", "DRAIN"], Some(lost))).standing, DrainStanding::Drained);
+    assert_eq!(
+        single_row(&drained_in_state(&["DOWN", "DRAIN"], Some(lost))).standing,
+        DrainStanding::Drained
+    );
 }
 
 #[test]
@@ -112,7 +113,10 @@ fn what_differs_comes_first_and_marks_that_are_not_ours_are_told() {
     }
     world.drained("d0n0", "nvlink-low", 0.9, 20_000);
     let gone = world.ledger.drains.remove(&NodeName::from("d0n0")).expect("a drain");
-    world.ledger.undone_drains.insert("d0n0".into(), UndoneDrain { stamp: ClockStamp::default(), drain: gone });
+    world
+        .ledger
+        .undone_drains
+        .insert("d0n0".into(), UndoneDrain { stamp: ClockStamp::default(), drain: gone });
     world.node("d0n0").state = vec!["IDLE".to_owned()];
     world.node("d0n0").reason = None;
     let rows = rows_of(&world);

@@ -3,8 +3,8 @@
 //!
 //! Pure. Within one boot it is counted by uptime, so that a clock that jumps ends none.
 
-use super::schedule::elapsed_s;
 use super::journal_state::JournalState;
+use super::schedule::elapsed_s;
 use model::journal::ClockStamp;
 use model::text::clean;
 
@@ -37,9 +37,7 @@ pub fn describe_pause(pause: &GatePause) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::journal::JournalEntry;
-    use model::journal::JournalEvent;
-    use model::journal::JOURNAL_FORMAT;
+    use model::journal::{JOURNAL_FORMAT, JournalEntry, JournalEvent};
 
     fn at(unix: i64, boot: &str, uptime_s: f64) -> ClockStamp {
         ClockStamp { at: unix.to_string(), unix, boot: boot.to_owned(), uptime_s }
@@ -67,7 +65,7 @@ mod tests {
     #[test]
     fn a_pause_holds_for_its_time_by_uptime_and_in_another_boot_by_the_clock() {
         let ledger = ledger(vec![paused()]);
-        let holds = |now: ClockStamp| super::active_pause(&ledger, &now).is_some();
+        let holds = |now: ClockStamp| active_pause(&ledger, &now).is_some();
         assert!(holds(at(1_000, "a", 50.0)));
         assert!(holds(at(1_599, "a", 649.0)));
         assert!(!holds(at(1_600, "a", 650.0)));
@@ -93,7 +91,10 @@ mod tests {
             until: "U".to_owned(),
         };
         let again = ledger(vec![paused(), longer]);
-        assert_eq!(active_pause(&again, &at(1_700, "a", 750.0)).map(|it| it.until.as_str()), Some("U"));
+        assert_eq!(
+            active_pause(&again, &at(1_700, "a", 750.0)).map(|it| it.until.as_str()),
+            Some("U")
+        );
         assert_eq!(active_pause(&ledger(vec![resumed]), &at(1_001, "a", 51.0)), None);
     }
 }

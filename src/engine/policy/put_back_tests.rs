@@ -1,17 +1,12 @@
 //! A store that was restored, and people who take away what we wrote.
 
 use super::*;
-use crate::policy::fixture::PolicyFixture;
-use crate::policy::fixture::written;
-use crate::policy::marks;
-use crate::policy::marks::MarkNames;
-use crate::policy::journal_events;
 use crate::policy::action_policy::Policy;
-use crate::policy::lost_drains;
-use model::action::ActionKind;
-use model::action::ActionResult;
-use model::journal::JournalEntry;
-use model::journal::JournalEvent;
+use crate::policy::fixture::{PolicyFixture, written};
+use crate::policy::marks::MarkNames;
+use crate::policy::{journal_events, lost_drains, marks};
+use model::action::{ActionKind, ActionResult};
+use model::journal::{JournalEntry, JournalEvent};
 use model::kubernetes_node::FabricNodeCondition;
 use model::verdict::Outcome;
 
@@ -35,7 +30,8 @@ fn drained_under(had_passed: bool, names: MarkNames) -> PolicyFixture {
         mark.run = "run0".to_owned();
         *world.state(NODE, &["IDLE"]) = {
             let node = world.state(NODE, &["IDLE"]).clone();
-            let change = marks::change_beside_action(ActionKind::Certify, &node, &mark, &world.policy.marks);
+            let change =
+                marks::change_beside_action(ActionKind::Certify, &node, &mark, &world.policy.marks);
             written(&node, &change)
         };
     }
@@ -44,7 +40,8 @@ fn drained_under(had_passed: bool, names: MarkNames) -> PolicyFixture {
     let before = world.node(NODE).clone();
     let own = world.drained(NODE, "nvlink-low", 0.5, 80_000);
     let mark = own.action.mark.clone().expect("one");
-    let change = marks::change_beside_action(ActionKind::Drain, &before, &mark, &world.policy.marks);
+    let change =
+        marks::change_beside_action(ActionKind::Drain, &before, &mark, &world.policy.marks);
     let mut node = written(&before, &change);
     node.state = vec!["IDLE".to_owned(), "DRAIN".to_owned()];
     node.reason = Some(own.action.reason.clone());
@@ -53,7 +50,8 @@ fn drained_under(had_passed: bool, names: MarkNames) -> PolicyFixture {
     world.ledger.spent.clear();
     let change = Box::new(change);
     let (id, run, action) = (own.id.clone(), own.run.clone(), Box::new(own.action.clone()));
-    let intent = JournalEvent::Intent { id: id.clone(), run, action, change, before: Box::new(before) };
+    let intent =
+        JournalEvent::Intent { id: id.clone(), run, action, change, before: Box::new(before) };
     let (result, detail) = (ActionResult::Done, String::new());
     for event in [intent, JournalEvent::Outcome { id, result, detail }] {
         let (format, seq) = (String::new(), world.ledger.lines + 1);

@@ -5,39 +5,26 @@
 
 use std::collections::BTreeMap;
 
-use super::certificate;
-use super::clean::CleanRunCount;
-use super::clean::min_clean_gap_s;
-use super::clean::count_clean_runs;
-use super::device;
-use super::evidence_checks;
-use super::journal_state::OwnDrain;
-use super::marks;
-use super::plane::SchedulerKind;
 use super::action_policy::Policy;
-use super::situation::EvidenceRun;
-use super::situation::Situation;
-use super::node_state;
-use super::command_line;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::VerdictMark;
-use model::action::WithheldAction;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
-use model::time_format::DAY_S;
-use model::time_format::format_rfc3339;
+use super::clean::{CleanRunCount, count_clean_runs, min_clean_gap_s};
+use super::journal_state::OwnDrain;
+use super::plane::SchedulerKind;
+use super::situation::{EvidenceRun, Situation};
+use super::{certificate, command_line, device, evidence_checks, marks, node_state};
+use model::action::{Action, ActionKind, VerdictMark, WithheldAction};
+use model::id::{DomainName, NodeName};
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::profile::Profile;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
+use model::time_format::{DAY_S, format_rfc3339};
+use model::verdict::{NodeVerdict, Outcome};
 
 /// Releases and certificates that this situation asks for, and what is withheld.
-pub fn propose_releases(situation: &Situation<'_>, policy: &Policy) -> (Vec<Action>, Vec<WithheldAction>) {
+pub fn propose_releases(
+    situation: &Situation<'_>,
+    policy: &Policy,
+) -> (Vec<Action>, Vec<WithheldAction>) {
     let mut proposal = ReleasePlanner {
         situation,
         policy,
@@ -117,7 +104,8 @@ impl<'a> ReleasePlanner<'a> {
         let counted = count_clean_runs(clean.keys().copied(), min_clean_gap_s(self.policy));
         if counted.runs.len() < wanted {
             let now = self.situation.now.unix;
-            return Err(describe_missing(&counted, stale, wanted, live, now) + &self.describe_early_run(node, drain));
+            return Err(describe_missing(&counted, stale, wanted, live, now)
+                + &self.describe_early_run(node, drain));
         }
         let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
         let mark = self.mark_of(&clean, drain, live);
@@ -175,13 +163,16 @@ impl<'a> ReleasePlanner<'a> {
             .chain(at_hand)
             .filter(|(measured, run, _)| self.begun_unix(drain) < *measured && *run != drain.run)
             // One that says so may as well have been made before the drain.
-            .filter(|(measured, ..)| !evidence_checks::is_in_future(*measured, self.situation.now.unix))
+            .filter(|(measured, ..)| {
+                !evidence_checks::is_in_future(*measured, self.situation.now.unix)
+            })
             .map(|(measured, run, boot)| (run, (measured, boot)))
             .collect();
         // A machine that booted since is judged on what it did since: links
         // train anew, and it may not even be the same one.
-        let own =
-            |(measured, boot): (i64, Option<&str>)| evidence_checks::is_of_this_boot(live, boot, measured);
+        let own = |(measured, boot): (i64, Option<&str>)| {
+            evidence_checks::is_of_this_boot(live, boot, measured)
+        };
         let all = after.len();
         let clean: CleanRunsByTime<'_> = after
             .into_iter()
@@ -221,9 +212,11 @@ impl<'a> ReleasePlanner<'a> {
         clean: &CleanRunsByTime<'_>,
     ) -> Result<(), String> {
         let run = self.situation.run;
-        let newest = clean.keys().next_back().map_or(self.begun_unix(drain), |(measured, _)| *measured);
+        let newest =
+            clean.keys().next_back().map_or(self.begun_unix(drain), |(measured, _)| *measured);
         let Some(verdict) = self.verdicts.get(node) else { return Ok(()) };
-        let is_news = is_eligible_run(run, self.policy) && run.id != drain.run && newest <= run.created_unix;
+        let is_news =
+            is_eligible_run(run, self.policy) && run.id != drain.run && newest <= run.created_unix;
         if is_news && verdict.outcome != Outcome::Pass {
             return Err(format!(
                 "drained by us, and run {} says {}: {}",
@@ -234,7 +227,12 @@ impl<'a> ReleasePlanner<'a> {
     }
 
     /// What is said on a node that these runs found well: the newest speaks.
-    fn mark_of(&self, clean: &CleanRunsByTime<'_>, drain: &OwnDrain, live: &SchedulerNode) -> VerdictMark {
+    fn mark_of(
+        &self,
+        clean: &CleanRunsByTime<'_>,
+        drain: &OwnDrain,
+        live: &SchedulerNode,
+    ) -> VerdictMark {
         let run = self.situation.run;
         let (measured, id) = clean.keys().next_back().copied().unwrap_or_default();
         // Which profile an earlier run had is not recorded: the shorter time counts.
@@ -257,8 +255,12 @@ impl<'a> ReleasePlanner<'a> {
             domain: None,
         };
         let verdict = self.verdicts.get(&live.name).and_then(|verdict| verdict.domain.as_ref());
-        let mark =
-            marks::with_domain_and_boot(mark, self.situation, live, verdict.or(drain.action.domain.as_ref()));
+        let mark = marks::with_domain_and_boot(
+            mark,
+            self.situation,
+            live,
+            verdict.or(drain.action.domain.as_ref()),
+        );
         // Every run that counts is of the boot that the node shows; the run at hand may
         // be of an earlier one.
         let boot_id = live.kubernetes.as_ref().and(live.boot_id.clone());
@@ -320,7 +322,9 @@ impl<'a> ReleasePlanner<'a> {
         let live = live.nodes.get(node).ok_or("the scheduler does not tell of it")?;
         let measured = self.situation.boots.get(node);
         let refusal = node_state::explain_no_certificate(live)
-            .or_else(|| certificate::explain_refusal(live, measured, self.situation.run, self.policy))
+            .or_else(|| {
+                certificate::explain_refusal(live, measured, self.situation.run, self.policy)
+            })
             // No mark says what its certificate would not.
             .or_else(|| self.situation.run.unsure.get(node).cloned());
         if let Some(why) = refusal {
@@ -358,14 +362,20 @@ impl<'a> ReleasePlanner<'a> {
     }
 
     /// Why what was said before is better left: it counts for longer.
-    fn longer_mark(&self, live: &SchedulerNode, mark: &VerdictMark) -> Option<(&'a VerdictMark, String)> {
+    fn longer_mark(
+        &self,
+        live: &SchedulerNode,
+        mark: &VerdictMark,
+    ) -> Option<(&'a VerdictMark, String)> {
         let said = self.situation.ledger.marks.get(&live.name)?;
         let (until, new) = (said.expires.as_deref()?, mark.expires.as_deref()?);
-        let by_time = || live.booted.is_none_or(|booted| is_later(&said.at, &format_rfc3339(booted)));
+        let by_time =
+            || live.booted.is_none_or(|booted| is_later(&said.at, &format_rfc3339(booted)));
         let of_this_boot =
             evidence_checks::is_of_boot(live, said.boot_id.as_deref()).unwrap_or_else(by_time);
         let why = || format!("it is already, and for longer: until {until} by run {}", said.run);
-        (said.outcome == Outcome::Pass && of_this_boot && is_later(until, new)).then(|| (said, why()))
+        (said.outcome == Outcome::Pass && of_this_boot && is_later(until, new))
+            .then(|| (said, why()))
     }
 
     /// An action of which nothing is said yet but what, where and on whom.
@@ -378,7 +388,13 @@ impl<'a> ReleasePlanner<'a> {
 }
 
 /// What is missing until a node has passed often enough.
-fn describe_missing(clean: &CleanRunCount<'_>, stale: usize, wanted: usize, live: &SchedulerNode, now: i64) -> String {
+fn describe_missing(
+    clean: &CleanRunCount<'_>,
+    stale: usize,
+    wanted: usize,
+    live: &SchedulerNode,
+    now: i64,
+) -> String {
     let runs: Vec<&str> = clean.runs.iter().map(|(_, run)| *run).collect();
     let has = match runs.as_slice() {
         [] => "drained by us, and has passed no whole run since".to_owned(),

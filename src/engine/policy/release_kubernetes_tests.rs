@@ -2,17 +2,12 @@
 //! certified.
 
 use super::*;
-use crate::policy::fixture::NOW;
-use crate::policy::fixture::PolicyFixture;
-use crate::policy::fixture::written;
-use crate::policy::journal_state::CleanRun;
 use crate::policy::action_policy::SlinkyOwner;
-use model::kubernetes_node::NO_SCHEDULE;
-use model::kubernetes_node::PREFER_NO_SCHEDULE;
-use model::kubernetes_node::Taint;
-use model::kubernetes_node::UNVERIFIED;
-use model::kubernetes_node::VERDICT;
-use model::kubernetes_node::VERIFIED_DOMAIN;
+use crate::policy::fixture::{NOW, PolicyFixture, written};
+use crate::policy::journal_state::CleanRun;
+use model::kubernetes_node::{
+    NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint, UNVERIFIED, VERDICT, VERIFIED_DOMAIN,
+};
 
 /// What a reason must say, and what brings it about.
 type KubernetesReleaseCase = (&'static str, fn(&mut PolicyFixture));

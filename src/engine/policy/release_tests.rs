@@ -6,9 +6,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::policy::journal_state::CleanRun;
-use crate::policy::journal_state::JournalState;
-use crate::policy::journal_state::BreakerTrip;
+use crate::policy::journal_state::{BreakerTrip, CleanRun, JournalState};
 use model::claims::Claims;
 use model::journal::ClockStamp;
 use model::verdict::Verdicts;
@@ -47,8 +45,10 @@ impl ReleaseFixture {
 
     /// A node that we drained, is drained, and was said this of by the run.
     fn drained(mut self, node: &str, outcome: Option<Outcome>, clean: &[(&str, i64)]) -> Self {
-        let before =
-            SchedulerNode { booted: Some(DRAINED - 9 * HOUR), ..SchedulerNode::new(node, &["IDLE"]) };
+        let before = SchedulerNode {
+            booted: Some(DRAINED - 9 * HOUR),
+            ..SchedulerNode::new(node, &["IDLE"])
+        };
         let live = SchedulerNode {
             state: vec!["IDLE".to_owned(), "DRAIN".to_owned()],
             reason: Some("fabricgate:nvlink-low:bad-run e1".to_owned()),
@@ -57,7 +57,11 @@ impl ReleaseFixture {
         let drain = OwnDrain {
             id: format!("bad-run/{node}/drain"),
             epoch: 1,
-            stamp: ClockStamp { at: format_rfc3339(DRAINED), unix: DRAINED, ..ClockStamp::default() },
+            stamp: ClockStamp {
+                at: format_rfc3339(DRAINED),
+                unix: DRAINED,
+                ..ClockStamp::default()
+            },
             run: "bad-run".to_owned(),
             action: Action {
                 reason: "fabricgate:nvlink-low:bad-run e1".to_owned(),
@@ -84,7 +88,10 @@ impl ReleaseFixture {
 
     /// A node in this state, and what the run said of it.
     fn node(mut self, node: &str, outcome: Outcome, state: &[&str]) -> Self {
-        self.live.get_or_insert_default().nodes.insert(node.into(), SchedulerNode::new(node, state));
+        self.live
+            .get_or_insert_default()
+            .nodes
+            .insert(node.into(), SchedulerNode::new(node, state));
         self.verdicts.nodes.push(verdict(node, outcome));
         self
     }
@@ -158,7 +165,8 @@ fn verdict(node: &str, outcome: Outcome) -> NodeVerdict {
 
 #[test]
 fn a_node_that_passed_twice_since_its_drain_is_given_back_with_the_exact_line() {
-    let world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
+    let world =
+        ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
     let (actions, withheld) = world.propose();
     let [action] = actions.as_slice() else { panic!("{actions:?} {withheld:?}") };
     assert_eq!(action.kind, ActionKind::Release);
@@ -267,7 +275,8 @@ fn only_whole_runs_of_real_nodes_made_after_the_drain_count() {
     }
     assert_eq!(with(|run| run.profile = "burn-in".to_owned()).released(), ["n1"]);
     // What the journal counts of before the drain counts as little.
-    let early = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("early", DRAINED - HOUR)]);
+    let early =
+        ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("early", DRAINED - HOUR)]);
     assert!(early.released().is_empty());
 }
 
@@ -353,7 +362,8 @@ fn a_tripped_breaker_holds_no_release_back() {
 
 #[test]
 fn a_clock_that_was_put_back_gives_nothing_back() {
-    let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
+    let mut world =
+        ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
     world.now.unix = DRAINED - HOUR;
     assert!(world.why("n1").contains("a clock was put back"));
 }
@@ -384,8 +394,11 @@ fn what_passed_and_is_in_service_is_certified_and_the_rest_is_not() {
 
 #[test]
 fn a_node_that_was_not_one_machine_in_the_run_gets_no_mark() {
-    let mut world =
-        ReleaseFixture::new().node("a", Outcome::Pass, &["IDLE"]).node("b", Outcome::Pass, &["IDLE"]);
+    let mut world = ReleaseFixture::new().node("a", Outcome::Pass, &["IDLE"]).node(
+        "b",
+        Outcome::Pass,
+        &["IDLE"],
+    );
     let why = "it had other GPUs during the run than before";
     world.run.unsure.insert("b".into(), why.to_owned());
     let (actions, _) = world.propose();
@@ -436,7 +449,8 @@ fn an_audit_certifies_nothing_and_an_admission_for_a_day() {
     assert!(world.propose().0.is_empty());
     assert!(world.why("certificates").starts_with("an audit measures too little"));
     world.run.profile = "admit".to_owned();
-    let expires = |world: &ReleaseFixture| world.propose().0[0].mark.clone().expect("a mark").expires;
+    let expires =
+        |world: &ReleaseFixture| world.propose().0[0].mark.clone().expect("a mark").expires;
     assert_eq!(expires(&world).as_deref(), Some("2026-03-05T14:00:00Z"));
     world.run.profile = "burn-in".to_owned();
     assert_eq!(expires(&world).as_deref(), Some("2026-03-11T14:00:00Z"));
@@ -545,7 +559,8 @@ proptest! {
 
 #[test]
 fn a_drain_that_a_clock_ahead_wrote_down_is_given_back_all_the_same() {
-    let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
+    let mut world =
+        ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
     let own = world.ledger.drains.get_mut(&NodeName::from("n1")).expect("drained");
     own.stamp = ClockStamp {
         unix: NOW + 400 * 86_400,

@@ -6,18 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use model::comparison::PartComparison;
-use model::comparison::RunComparison;
-use model::comparison::ComparisonOutcome;
+use model::comparison::{ComparisonOutcome, PartComparison, RunComparison};
 use model::id::NodeName;
 use model::text::clean;
-use model::trend::RunChangeKind;
-use model::trend::RunChange;
-use model::trend::FabricPart;
-use model::verdict::Finding;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::trend::{FabricPart, RunChange, RunChangeKind};
+use model::verdict::{Finding, NodeVerdict, Outcome, Verdicts};
 
 /// A node before and after.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +40,8 @@ pub fn summarize_repair(sides: &RepairSides<'_>) -> Vec<String> {
     };
     let better = all(ComparisonOutcome::Better).filter(is_blamed).count();
     let worse = all(ComparisonOutcome::Worse).filter(is_blamed).count();
-    let elsewhere: Vec<&PartComparison> = all(ComparisonOutcome::Worse).filter(|it| !is_blamed(it)).collect();
+    let elsewhere: Vec<&PartComparison> =
+        all(ComparisonOutcome::Worse).filter(|it| !is_blamed(it)).collect();
     let gone = all(ComparisonOutcome::OnlyBefore).filter(is_blamed).count();
     let mut says = vec![describe_verdict(sides.before, now)];
     if blamed.is_empty() && sides.before.outcome <= Outcome::Unknown {

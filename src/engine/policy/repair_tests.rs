@@ -4,8 +4,7 @@ use super::*;
 use model::finding_class::FindingClass;
 use model::trend::FabricPartKind;
 use model::unit::Unit;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
+use model::verdict::{Locus, LocusKind};
 
 fn node(outcome: Outcome) -> NodeVerdict {
     NodeVerdict {
@@ -39,7 +38,12 @@ fn read(gpu: u32, difference: ComparisonOutcome) -> PartComparison {
     }
 }
 
-fn summary_text(before: Outcome, after: Outcome, parts: Vec<PartComparison>, changes: &[RunChange]) -> String {
+fn summary_text(
+    before: Outcome,
+    after: Outcome,
+    parts: Vec<PartComparison>,
+    changes: &[RunChange],
+) -> String {
     let locus = Locus { node: Some("n1".into()), gpu: Some(2), ..Locus::new(LocusKind::Gpu) };
     let found =
         [Finding { confirmed: true, ..Finding::new("x", before, FindingClass::NvlinkLow, locus) }];
@@ -75,8 +79,7 @@ fn better_and_fine_is_not_better_and_still_below() {
 
 #[test]
 fn what_got_worse_elsewhere_is_said_beside_what_got_better() {
-    use ComparisonOutcome::Better;
-    use ComparisonOutcome::Worse;
+    use ComparisonOutcome::{Better, Worse};
     let parts = vec![read(2, Better), read(3, Worse)];
     let both = summary_text(Outcome::Degraded, Outcome::Degraded, parts, &[]);
     assert!(both.contains("what was blamed is better"), "{both}");
@@ -90,8 +93,12 @@ fn a_repair_that_changed_nothing_is_told_as_such() {
     let same = summary_text(Outcome::Degraded, Outcome::Degraded, parts, &[]);
     assert!(same.contains("changed nothing that was measured"), "{same}");
     assert!(same.contains("are those of then"), "{same}");
-    let gone =
-        summary_text(Outcome::Degraded, Outcome::Unknown, vec![read(2, ComparisonOutcome::OnlyBefore)], &[]);
+    let gone = summary_text(
+        Outcome::Degraded,
+        Outcome::Unknown,
+        vec![read(2, ComparisonOutcome::OnlyBefore)],
+        &[],
+    );
     assert!(gone.contains("was not measured now"), "{gone}");
 }
 

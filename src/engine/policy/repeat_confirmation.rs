@@ -5,18 +5,16 @@
 //! Pure. What waits is told in the plan; the journal keeps the first sight
 //! (`notice::suspicions`), and a pass in between ends it (`notice::events`).
 
-use super::class_actions;
-use super::evidence_checks;
-use super::journal_state::Suspicion;
 use super::action_policy::Policy;
-use super::release;
+use super::journal_state::Suspicion;
 use super::situation::Situation;
+use super::{class_actions, evidence_checks, release};
 use model::action::PendingConfirmation;
 use model::finding_class::FindingClass;
-use model::scheduler_snapshot::SchedulerNode;
-use model::time_format::format_rfc3339;
 use model::profile::Profile;
+use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
+use model::time_format::format_rfc3339;
 use model::verdict::Finding;
 
 const HOUR_S: f64 = 3_600.0;
@@ -35,7 +33,10 @@ pub(super) fn pending_confirmation(
     let run = situation.run;
     // A burn-in measures for hours and days by itself.
     let is_burn_in = Profile::parse(&run.profile) == Some(Profile::BurnIn);
-    if policy.again_hours <= 0.0 || is_burn_in || !class_actions::is_possibly_transient(findings, all) {
+    if policy.again_hours <= 0.0
+        || is_burn_in
+        || !class_actions::is_possibly_transient(findings, all)
+    {
         return None;
     }
     let mut classes: Vec<FindingClass> = findings.iter().map(|found| found.class.clone()).collect();
@@ -64,12 +65,20 @@ pub(super) fn pending_confirmation(
          again (policy.again_hours)",
         findings.first().map_or("slow", |found| found.class.as_str()),
     );
-    Some((why, PendingConfirmation { first: first.run.clone(), classes: first.classes.clone(), from }))
+    Some((
+        why,
+        PendingConfirmation { first: first.run.clone(), classes: first.classes.clone(), from },
+    ))
 }
 
 /// Whether an earlier suspicion is of the same: the same boot, one class in
 /// common, and not too long ago.
-fn is_same_suspicion(known: &Suspicion, own: &Suspicion, policy: &Policy, node: &SchedulerNode) -> bool {
+fn is_same_suspicion(
+    known: &Suspicion,
+    own: &Suspicion,
+    policy: &Policy,
+    node: &SchedulerNode,
+) -> bool {
     evidence_checks::is_of_this_boot(node, known.boot_id.as_deref(), known.measured)
         && is_open(known, policy, own.measured)
         && known.classes.iter().any(|class| own.classes.contains(class))
@@ -91,7 +100,9 @@ pub fn confirmation_ages_s(policy: &Policy) -> [i64; 2] {
 /// Whether the run at hand ends a suspicion where it finds the node well.
 pub(super) fn can_clear(situation: &Situation<'_>, policy: &Policy, known: &Suspicion) -> bool {
     let run = situation.run;
-    release::is_eligible_run(run, policy) && run.id != known.run && known.measured < run.created_unix
+    release::is_eligible_run(run, policy)
+        && run.id != known.run
+        && known.measured < run.created_unix
 }
 
 #[cfg(test)]

@@ -3,18 +3,19 @@
 //! Pure. A person who takes a drain away leaves what else we wrote beside it, and makes
 //! the node's version a newer one. An etcd that was restored has the node as it was before.
 
-use super::slurm_extra_field;
-use super::journal_state::JournalState;
-use super::journal_state::OwnDrain;
-use super::node_state;
+use super::journal_state::{JournalState, OwnDrain};
+use super::{node_state, slurm_extra_field};
+use model::kubernetes_node::{CERTIFICATE, KubernetesNode};
 use model::node_update::NodeUpdate;
-use model::kubernetes_node::CERTIFICATE;
-use model::kubernetes_node::KubernetesNode;
 use model::scheduler_snapshot::SchedulerNode;
 
 /// Whether the node is as it was before this drain. Another node of the same name is not,
 /// and neither is one with our reason on it: who takes a taint away may leave that.
-pub(super) fn is_before_drain(now: &SchedulerNode, drain: &OwnDrain, ledger: &JournalState) -> bool {
+pub(super) fn is_before_drain(
+    now: &SchedulerNode,
+    drain: &OwnDrain,
+    ledger: &JournalState,
+) -> bool {
     let both = drain.before.kubernetes.as_deref().zip(now.kubernetes.as_deref());
     let Some((was, is)) = both.filter(|(was, is)| was.uid == is.uid) else { return false };
     !node_state::has_drain_reason(now, drain)
@@ -51,8 +52,13 @@ fn has_marks_before_drain(
 
 /// What is said again on a node whose drain the store lost: nothing that would tell no
 /// longer that it did.
-pub(super) fn without_traces(change: NodeUpdate, now: &SchedulerNode, ledger: &JournalState) -> NodeUpdate {
-    let Some(drain) = ledger.drains.get(&now.name).filter(|drain| is_before_drain(now, drain, ledger))
+pub(super) fn without_traces(
+    change: NodeUpdate,
+    now: &SchedulerNode,
+    ledger: &JournalState,
+) -> NodeUpdate {
+    let Some(drain) =
+        ledger.drains.get(&now.name).filter(|drain| is_before_drain(now, drain, ledger))
     else {
         return change;
     };

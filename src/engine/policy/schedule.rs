@@ -6,12 +6,11 @@
 //! alone, or kept by somebody is never named, whatever is due there.
 
 pub mod attempts;
-pub mod expiry;
 mod eligibility;
+pub mod expiry;
 mod profile;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use self::attempts::MeasurementAttempts;
 pub use self::attempts::elapsed_s;
@@ -21,11 +20,10 @@ use super::pause;
 use model::certificate::Certificate;
 use model::claims::Claims;
 use model::hostlist;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::journal::ClockStamp;
-use model::scheduler_snapshot::SchedulerSnapshot;
 use model::profile::Profile;
+use model::scheduler_snapshot::SchedulerSnapshot;
 pub use model::watch::DueReason;
 
 /// What is looked at.
@@ -130,7 +128,11 @@ impl MeasurementJob {
 }
 
 /// Decides what is due at this moment.
-pub fn schedule_measurements(watched: &ScheduleInput<'_>, settings: &ScheduleSettings, now: &ClockStamp) -> MeasurementSchedule {
+pub fn schedule_measurements(
+    watched: &ScheduleInput<'_>,
+    settings: &ScheduleSettings,
+    now: &ClockStamp,
+) -> MeasurementSchedule {
     let mut due = MeasurementSchedule::default();
     let under_test: BTreeSet<&NodeName> = watched.running.iter().flat_map(|it| &it.nodes).collect();
     let mut domains: BTreeMap<&DomainName, BTreeMap<&NodeName, MeasurementWant>> = BTreeMap::new();
@@ -183,7 +185,10 @@ pub fn schedule_measurements(watched: &ScheduleInput<'_>, settings: &ScheduleSet
         } else if is_running {
             "due, and others of its domain are being measured".to_owned()
         } else if free == 0 {
-            format!("due, and waits: {} at a time", describe_domain_limit(settings.concurrent_domains))
+            format!(
+                "due, and waits: {} at a time",
+                describe_domain_limit(settings.concurrent_domains)
+            )
         } else {
             free -= 1;
             for partner in &job.partners {
@@ -217,7 +222,8 @@ fn choose_want(
     };
     let want = profile::choose_profile(watched, settings, now, node, domain)?;
     // A want that cannot be met now is still told with what is in its way.
-    eligibility::explain_ineligible(node, watched.ledger).map_or(Ok(()), |why| Err(format!("due, and {why}")))?;
+    eligibility::explain_ineligible(node, watched.ledger)
+        .map_or(Ok(()), |why| Err(format!("due, and {why}")))?;
     match watched.attempts.explain_rest(name, &want, settings, now) {
         Some(why) => Err(format!("due, and {why}")),
         None => Ok(want),
@@ -273,5 +279,5 @@ fn covers(profile: Profile, other: Profile) -> bool {
 }
 
 #[cfg(test)]
-#[path = "due/tests.rs"]
+#[path = "schedule/tests.rs"]
 mod tests;

@@ -3,8 +3,7 @@
 //! The shell fills it in. What is not known is absent, and whatever needs it is
 //! then withheld with that as its reason.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::journal_state::JournalState;
 use model::claims::Claims;

@@ -7,11 +7,8 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use serde::Deserialize;
-use serde::Deserializer;
-use serde::Serialize;
-use serde::de::MapAccess;
-use serde::de::Visitor;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use model::action::VerdictMark;
@@ -138,7 +135,8 @@ pub(super) fn read_entry(text: &str) -> Option<VerdictMark> {
 
 /// Whether an entry says this, however it is spelt.
 pub(super) fn is_entry_of(text: &str, mark: &VerdictMark) -> bool {
-    serde_json::from_str::<ExtraFieldEntry>(text).is_ok_and(|said| said == ExtraFieldEntry::from_mark(mark))
+    serde_json::from_str::<ExtraFieldEntry>(text)
+        .is_ok_and(|said| said == ExtraFieldEntry::from_mark(mark))
 }
 
 /// Whether there is an entry of ours, readable or not.

@@ -5,18 +5,15 @@
 //! have numbers that were used before.
 
 use super::journal_state::JournalState;
-use super::marks;
-use super::node_state;
+use super::{marks, node_state};
 use model::action::VerdictMark;
 use model::hostlist;
 use model::id::NodeName;
 use model::journal::ClockStamp;
 use model::kubernetes_node::GATE;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
-use model::time_format::DAY_S;
-use model::time_format::format_rfc3339;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
+use model::time_format::{DAY_S, format_rfc3339};
 
 /// A turn this far ahead was never taken: its number is a mistake or a forgery.
 const FARTHEST: u64 = 1_000_000;
@@ -52,8 +49,8 @@ fn is_ahead(node: &SchedulerNode, ledger: &JournalState, first: &ClockStamp) -> 
     let Some(reason) = node_state::own_reason(node).filter(|_| node_state::has_drain(node)) else {
         return false;
     };
-    let is_unknown =
-        node_state::is_unrecorded_drain(node, ledger) && !ledger.has_recent_intent(&node.name, &reason.run);
+    let is_unknown = node_state::is_unrecorded_drain(node, ledger)
+        && !ledger.has_recent_intent(&node.name, &reason.run);
     if !is_unknown || is_before(&reason.run, first) || was_accepted(node.reason_at, ledger) {
         return false;
     }
@@ -94,8 +91,11 @@ fn to_second(text: &str) -> Option<String> {
 /// Whether a run was made before this journal was begun, by more than evidence counts:
 /// what acted on it was another gate.
 fn is_before(run: &str, first: &ClockStamp) -> bool {
-    let day: String =
-        format_rfc3339(first.unix.saturating_sub(DAY_S)).chars().take(10).filter(|c| *c != '-').collect();
+    let day: String = format_rfc3339(first.unix.saturating_sub(DAY_S))
+        .chars()
+        .take(10)
+        .filter(|c| *c != '-')
+        .collect();
     let of_run = run.get(..8).filter(|day| day.chars().all(|c| c.is_ascii_digit()));
     of_run.is_some_and(|of_run| of_run < day.as_str())
 }
@@ -109,13 +109,9 @@ fn was_accepted(made: Option<i64>, ledger: &JournalState) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::budget;
-    use crate::policy::fixture::NOW;
-    use crate::policy::fixture::PolicyFixture;
-    use crate::policy::fixture::stamp;
-    use crate::policy::fixture::written;
+    use crate::policy::fixture::{NOW, PolicyFixture, stamp, written};
     use crate::policy::journal_state::RecentIntent;
-    use crate::policy::journal_events;
+    use crate::policy::{budget, journal_events};
     use model::action::ActionKind;
     use model::journal::JournalEvent;
     use model::kubernetes_node::CERTIFICATE;
@@ -218,7 +214,8 @@ mod tests {
             ..mark
         };
         let node = world.node("d0n2").clone();
-        let change = marks::change_beside_action(ActionKind::Certify, &node, &later, &world.policy.marks);
+        let change =
+            marks::change_beside_action(ActionKind::Certify, &node, &later, &world.policy.marks);
         *world.node("d0n2") = match is_kubernetes {
             true => written(&node, &change),
             false => SchedulerNode {
@@ -301,7 +298,8 @@ mod tests {
         world.policy.per_domain = 1;
         let left = |world: &PolicyFixture| {
             let live = world.live.as_ref();
-            budget::describe_remaining(&world.ledger, live, &world.fleet, &world.policy, &world.now).join("; ")
+            budget::describe_remaining(&world.ledger, live, &world.fleet, &world.policy, &world.now)
+                .join("; ")
         };
         let told = left(&world);
         assert!(told.contains("none left in d0"), "{told}");
@@ -320,7 +318,8 @@ mod tests {
         world.drained("d0n0", "nvlink-low", 0.9, 900_000);
         let left = |world: &PolicyFixture| {
             let live = world.live.as_ref();
-            budget::describe_remaining(&world.ledger, live, &world.fleet, &world.policy, &world.now).join("; ")
+            budget::describe_remaining(&world.ledger, live, &world.fleet, &world.policy, &world.now)
+                .join("; ")
         };
         world.live.as_mut().expect("asked").nodes.remove(&NodeName::from("d0n0"));
         world.ledger.absent_nodes.insert("d0n0".into(), stamp(2 * DAY_S));

@@ -1,9 +1,7 @@
 //! Every word of a state, whose a drain is, and what follows.
 
 use super::*;
-use crate::policy::fixture::PolicyFixture;
-use crate::policy::fixture::drain;
-use crate::policy::fixture::stamp;
+use crate::policy::fixture::{PolicyFixture, drain, stamp};
 use crate::policy::journal_state::CleanRun;
 use model::claims::Claims;
 use model::kubernetes_node::KubernetesNode;
@@ -112,8 +110,10 @@ fn what_somebody_else_says_of_a_node_is_theirs() {
 
 #[test]
 fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
-    let of = |reason: &str, ledger: &JournalState| match drain_owner(&node(&["IDLE", "DRAIN"], reason), ledger)
-    {
+    let of = |reason: &str, ledger: &JournalState| match drain_owner(
+        &node(&["IDLE", "DRAIN"], reason),
+        ledger,
+    ) {
         DrainOwner::NotDrained => "nobody",
         DrainOwner::ThisGate(_) => "us",
         DrainOwner::Unrecorded => "unrecorded",
@@ -247,7 +247,9 @@ fn only_what_is_idle_and_in_service_is_measured() {
         assert!(explain_no_measurement(&node(state, "")).is_some(), "{state:?}");
     }
     idle.node("d0n0").allocated_cpus = Some(2);
-    assert!(explain_no_measurement(idle.node("d0n0")).is_some_and(|why| why.contains("2 of its CPUs")));
+    assert!(
+        explain_no_measurement(idle.node("d0n0")).is_some_and(|why| why.contains("2 of its CPUs"))
+    );
 }
 
 #[test]
@@ -320,8 +322,13 @@ fn what_others_say_of_a_node_of_kubernetes_is_left_to_them_in_its_own_words() {
         assert!(told.contains(why), "{state:?}: {told}");
         assert!(!told.contains("Slurm"), "{told}");
         assert!(explain_no_release(&node, &ours()).is_some(), "{state:?}");
-        let theirs = matches!(drain_owner(&node, &ours()), DrainOwner::Other(_) | DrainOwner::Unrecorded);
-        assert_eq!(theirs, !node.has_state("NOT_READY") && !node.has_state("DELETING"), "{state:?}");
+        let theirs =
+            matches!(drain_owner(&node, &ours()), DrainOwner::Other(_) | DrainOwner::Unrecorded);
+        assert_eq!(
+            theirs,
+            !node.has_state("NOT_READY") && !node.has_state("DELETING"),
+            "{state:?}"
+        );
     }
 }
 
@@ -357,7 +364,11 @@ fn who_asks_to_be_left_alone_is() {
     let object = node.kubernetes.as_mut().expect("one");
     object.left_alone = vec!["label a=b".to_owned(), "taint \u{1b}[31mx".to_owned()];
     let none = JournalState::default();
-    for told in [explain_no_drain(&node, &none), explain_no_certificate(&node), explain_no_measurement(&node)] {
+    for told in [
+        explain_no_drain(&node, &none),
+        explain_no_certificate(&node),
+        explain_no_measurement(&node),
+    ] {
         let told = told.expect("a reason");
         assert!(told.contains("left alone: label a=b") && !told.contains('\u{1b}'), "{told}");
     }
@@ -421,7 +432,8 @@ fn every_word_of_kubernetes_is_documented_with_what_follows() {
     let table = document.split("| state | what it is here |").nth(1).expect("the table");
     let rows = table.split("\n\n").next().expect("rows").lines();
     let mut told: Vec<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
-    let own = STATE_FLAGS.iter().skip_while(|(word, ..)| *word != "NOT_READY").map(|(word, ..)| *word);
+    let own =
+        STATE_FLAGS.iter().skip_while(|(word, ..)| *word != "NOT_READY").map(|(word, ..)| *word);
     let shared = ["IDLE", "ALLOCATED", "DRAIN"];
     let mut known: Vec<&str> = own.chain(shared).collect();
     known.sort_unstable();

@@ -1,14 +1,9 @@
 //! When burn-ins end.
 
 use super::*;
-use model::acceptance::ACCEPTANCE_FORMAT;
-use model::acceptance::BurnInRequest;
-use model::acceptance::BurnInState;
-use model::acceptance::NodeAcceptance;
-use model::acceptance::NodeRound;
+use model::acceptance::{ACCEPTANCE_FORMAT, BurnInRequest, BurnInState, NodeAcceptance, NodeRound};
 use model::finding_class::FindingClass;
-use model::verdict::Locus;
-use model::verdict::NodeVerdict;
+use model::verdict::{Locus, NodeVerdict};
 
 /// A round of one node that came to its end.
 pub(crate) fn round(number: u32, outcome: Outcome) -> BurnInRound {
@@ -98,13 +93,13 @@ fn each_limit_has_a_rule_of_its_own() {
 
 #[test]
 fn rounds_in_a_row_are_clean_only_in_a_row() {
-    let asked = BurnInRequest { rounds: Some(9), clean_rounds: Some(2), ..BurnInRequest::default() };
+    let asked =
+        BurnInRequest { rounds: Some(9), clean_rounds: Some(2), ..BurnInRequest::default() };
     let of = |outcomes: &[Outcome]| {
         let rounds = (1..).zip(outcomes).map(|(n, outcome)| round(n, *outcome)).collect();
         rule(&held(asked.clone(), rounds), 0.1, 0.1)
     };
-    use Outcome::Pass;
-    use Outcome::Unknown;
+    use Outcome::{Pass, Unknown};
     assert_eq!(of(&[Unknown, Pass, Pass]), Some(StopRule::CleanRounds));
     assert_eq!(of(&[Pass, Unknown, Pass]), None);
 }
@@ -139,7 +134,10 @@ fn result(step: usize, nodes: &[&str], why: Option<&str>) -> RawResult {
         ending: match why {
             Some(why) => {
                 let node = nodes.iter().find(|node| why.starts_with(&format!("{node} ")));
-                ProcessEnding::NotStarted { why: why.to_owned(), node: node.map(|node| (*node).into()) }
+                ProcessEnding::NotStarted {
+                    why: why.to_owned(),
+                    node: node.map(|node| (*node).into()),
+                }
             }
             None => ProcessEnding::Exited { code: 0 },
         },
@@ -244,9 +242,18 @@ fn claims() -> Claims {
 
 fn out_of(verdicts: &Verdicts, recordings: &[ToolRecording]) -> Vec<(String, StopRule)> {
     let claims = claims();
-    let seen =
-        BurnInObservation { round: 1, verdicts, claims: &claims, results: &[], recordings, freeze_domain: 3 };
-    find_stopped_nodes(&seen).into_iter().map(|(node, stop)| (node.to_string(), stop.rule)).collect()
+    let seen = BurnInObservation {
+        round: 1,
+        verdicts,
+        claims: &claims,
+        results: &[],
+        recordings,
+        freeze_domain: 3,
+    };
+    find_stopped_nodes(&seen)
+        .into_iter()
+        .map(|(node, stop)| (node.to_string(), stop.rule))
+        .collect()
 }
 
 #[test]
@@ -277,9 +284,7 @@ fn many_bad_nodes_of_a_domain_and_a_doubted_instrument_freeze_that_domain_only()
 
 #[test]
 fn a_gpu_that_slows_itself_down_by_heat_ends_its_node() {
-    use model::probe_report::DriverTelemetry;
-    use model::probe_report::GpuTelemetry;
-    use model::probe_report::GpuTelemetrySample;
+    use model::probe_report::{DriverTelemetry, GpuTelemetry, GpuTelemetrySample};
     use model::throttle_reason::ThrottleReason;
     let around = |why: &str| {
         let throttled = vec![ThrottleReason::parse(why)];
@@ -306,7 +311,10 @@ fn another_boot_or_other_gpus_are_another_machine() {
     };
     let others = |mut rounds: Vec<BurnInRound>| {
         (1..).zip(&mut rounds).for_each(|(n, round)| round.round = n);
-        find_replaced_machines(&rounds).into_values().map(|it| it.after_round + 1).collect::<Vec<_>>()
+        find_replaced_machines(&rounds)
+            .into_values()
+            .map(|it| it.after_round + 1)
+            .collect::<Vec<_>>()
     };
     assert!(others(vec![with(Some("a"), &["g"]), with(Some("a"), &["g"])]).is_empty());
     assert_eq!(others(vec![with(Some("a"), &[]), with(None, &[]), with(Some("b"), &[])]), [3]);

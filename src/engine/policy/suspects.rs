@@ -9,12 +9,8 @@ use std::collections::BTreeMap;
 use model::action::WithheldAction;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::id::{DomainName, NodeName};
+use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 
 /// A node and the findings that accuse it, worst first.
 #[derive(Debug)]
@@ -62,7 +58,8 @@ pub(super) fn collect_suspects<'a>(
         })
         .collect();
     // The worst come first into the budget; names break ties.
-    suspects.sort_by(|a, b| compare_severity(a.findings[0], b.findings[0]).then(a.node.cmp(b.node)));
+    suspects
+        .sort_by(|a, b| compare_severity(a.findings[0], b.findings[0]).then(a.node.cmp(b.node)));
     suspects
 }
 

@@ -4,13 +4,10 @@ use super::*;
 use crate::policy::drain_reason;
 use model::claims::ClaimedDomain;
 use model::finding_class::FindingClass;
-use model::id::DomainName;
 use model::finding_rule::FindingRule;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::id::DomainName;
 use model::shell_quote;
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 fn claims(domains: usize, nodes: usize) -> Claims {
     let domain = |d: usize| ClaimedDomain {
@@ -111,7 +108,13 @@ fn the_worst_two_of_a_domain_use_up_its_budget() {
         finding(LocusKind::Gpu, "d0n2", Outcome::Degraded, 0.5),
         finding(LocusKind::Gpu, "d0n3", Outcome::Failed, 0.95),
     ];
-    let plan = propose_from_verdicts(&verdicts(findings), &claims(1, 18), &policy, None, &EvidenceRun::default());
+    let plan = propose_from_verdicts(
+        &verdicts(findings),
+        &claims(1, 18),
+        &policy,
+        None,
+        &EvidenceRun::default(),
+    );
     assert_eq!(drained(&plan), ["d0n2", "d0n3"]);
     assert_eq!(plan.withheld[0].what, "d0n1");
     assert!(plan.withheld[0].why.starts_with("budget"));
@@ -187,7 +190,13 @@ fn a_policy_may_want_confirmation_first() {
     let mut sure = finding(LocusKind::Node, "d0n2", Outcome::Failed, 0.0);
     sure.confirmed = true;
     let findings = vec![finding(LocusKind::Node, "d0n1", Outcome::Failed, 0.0), sure];
-    let plan = propose_from_verdicts(&verdicts(findings), &claims(1, 18), &policy, None, &EvidenceRun::default());
+    let plan = propose_from_verdicts(
+        &verdicts(findings),
+        &claims(1, 18),
+        &policy,
+        None,
+        &EvidenceRun::default(),
+    );
     assert_eq!(drained(&plan), ["d0n2"]);
 }
 

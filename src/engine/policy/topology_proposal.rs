@@ -10,34 +10,22 @@ mod faults;
 mod jobs;
 mod moving;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use similar::TextDiff;
 
-pub use faults::Fault;
-pub use faults::FaultKind;
-pub use jobs::held;
-pub use jobs::needing;
-pub use jobs::release;
-pub use moving::AtOnce;
-pub use moving::NotMoved;
-pub use moving::asked;
-pub use moving::at_once;
+pub use faults::{Fault, FaultKind};
+pub use jobs::{held, needing, release};
+pub use moving::{AtOnce, NotMoved, asked, at_once};
 
 use model::hostlist;
 use model::id::NodeName;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceReport;
+use model::source_report::{NodeGroup, NodeGroupKind, SourceReport};
 use model::text::clean;
-use readers::claims::slurm::block_spans;
 use readers::claims::slurm::block_spans::BlockSpan;
-use readers::claims::slurm::topology_conf;
-use readers::claims::slurm::topology_yaml;
+use readers::claims::slurm::{block_spans, topology_conf, topology_yaml};
 
 /// Blocks by name, with their nodes.
 pub type TopologyBlocks = BTreeMap<String, BTreeSet<NodeName>>;
@@ -209,7 +197,11 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, TopologyRefusal> {
 
 /// The file with these nodes in these blocks and every other letter as it is;
 /// refused where that is not a change of single host lists.
-pub fn propose_topology(text: &str, wanted: &TopologyRequest, ground: &TopologyContext) -> Result<TopologyProposal, TopologyRefusal> {
+pub fn propose_topology(
+    text: &str,
+    wanted: &TopologyRequest,
+    ground: &TopologyContext,
+) -> Result<TopologyProposal, TopologyRefusal> {
     let Some(form) = TopologyForm::detect(text) else {
         return refuse("this is neither a topology.yaml nor a topology.conf");
     };
@@ -270,7 +262,11 @@ fn topology_blocks(said: &SourceReport, topology: Option<&str>) -> TopologyBlock
 }
 
 /// The topology that is meant.
-fn choose_topology(form: TopologyForm, said: &SourceReport, wanted: Option<&str>) -> Result<Option<String>, TopologyRefusal> {
+fn choose_topology(
+    form: TopologyForm,
+    said: &SourceReport,
+    wanted: Option<&str>,
+) -> Result<Option<String>, TopologyRefusal> {
     let has = |group: &NodeGroup| match wanted {
         Some(name) => group.topology.as_deref() == Some(name),
         None => group.in_force,
@@ -384,7 +380,7 @@ fn check_result(
         });
         told.collect()
     };
-    let is_meant = told(said) == told(result) && self::topology_blocks(result, topology) == *blocks;
+    let is_meant = told(said) == told(result) && topology_blocks(result, topology) == *blocks;
     let others = |said: &SourceReport| -> Vec<NodeGroup> {
         let others = said.groups.iter().filter(|group| group.kind != NodeGroupKind::Domain);
         others.map(|group| NodeGroup { at: None, ..group.clone() }).collect()
@@ -398,7 +394,11 @@ fn check_result(
 
 /// What follows for jobs where the largest block gets smaller. Jobs above the
 /// base size take several blocks anyway.
-fn describe_shrinkage(before: &TopologyBlocks, after: &TopologyBlocks, base: Option<usize>) -> Option<String> {
+fn describe_shrinkage(
+    before: &TopologyBlocks,
+    after: &TopologyBlocks,
+    base: Option<usize>,
+) -> Option<String> {
     let largest = |blocks: &TopologyBlocks| blocks.values().map(BTreeSet::len).max().unwrap_or(0);
     let (before, after) = (largest(before), largest(after));
     (after < before && base.is_none_or(|base| after < base)).then(|| {

@@ -1,11 +1,10 @@
 //! Whether a drain that is gone was taken away or lost.
 
 use super::*;
-use crate::policy::budget;
+use crate::policy::action_policy::Policy;
 use crate::policy::fixture::PolicyFixture;
 use crate::policy::journal_state::DrainDetails;
-use crate::policy::journal_events;
-use crate::policy::action_policy::Policy;
+use crate::policy::{budget, journal_events};
 use model::journal::JournalEvent;
 
 /// Two drains of ours with our words beside them, under one controller.
@@ -25,8 +24,11 @@ fn world() -> PolicyFixture {
         live.extra.clone_from(&extra);
         live.available_features = features.clone().expect("written");
         live.active_features = features.expect("written");
-        let under =
-            DrainDetails { controller: Some("monday".to_owned()), extra: Some(extra), ..DrainDetails::default() };
+        let under = DrainDetails {
+            controller: Some("monday".to_owned()),
+            extra: Some(extra),
+            ..DrainDetails::default()
+        };
         world.ledger.drain_details.insert(node.into(), under);
         world.ledger.marks.insert(node.into(), mark);
     }
@@ -47,8 +49,11 @@ fn forget(world: &mut PolicyFixture, node: &str) {
 }
 
 fn seen(world: &PolicyFixture) -> (Vec<String>, Vec<String>) {
-    let all =
-        find_lost_drains(world.live.as_ref().expect("asked"), &world.ledger, &Policy::default().marks);
+    let all = find_lost_drains(
+        world.live.as_ref().expect("asked"),
+        &world.ledger,
+        &Policy::default().marks,
+    );
     let names = |nodes: Vec<&NodeName>| nodes.into_iter().map(ToString::to_string).collect();
     (names(all.lost.keys().collect()), names(all.unclear.iter().collect()))
 }
@@ -125,7 +130,9 @@ fn defect_2_all_at_once_without_a_trace_trips_the_breaker() {
     world.ledger.controller = Some("tuesday".to_owned());
     assert_eq!(seen(&world).1, ["d0n0", "d1n0"]);
     let live = world.live.as_ref().expect("asked");
-    let why = find_lost_drains(live, &world.ledger, &world.policy.marks).explain_trip().expect("a reason");
+    let why = find_lost_drains(live, &world.ledger, &world.policy.marks)
+        .explain_trip()
+        .expect("a reason");
     assert!(why.contains("d0n0,d1n0 vanished at once"), "{why}");
     // One of two is a person's.
     let reason = world.ledger.drains[&NodeName::from("d1n0")].action.reason.clone();
@@ -138,7 +145,13 @@ fn a_lost_drain_stays_in_the_budgets() {
     let mut world = world();
     world.policy.per_domain = 1;
     let left = |world: &PolicyFixture| {
-        budget::describe_remaining(&world.ledger, world.live.as_ref(), &world.fleet, &world.policy, &world.now)
+        budget::describe_remaining(
+            &world.ledger,
+            world.live.as_ref(),
+            &world.fleet,
+            &world.policy,
+            &world.now,
+        )
     };
     let before = left(&world);
     forget(&mut world, "d0n0");

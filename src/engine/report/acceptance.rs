@@ -3,28 +3,15 @@
 //!
 //! All four say what the document says, and none says more.
 
-use minijinja::AutoEscape;
-use minijinja::Environment;
-use minijinja::UndefinedBehavior;
-use minijinja::Value;
 use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value};
 use serde::Serialize;
 
-use super::ReportError;
-use super::comparison;
-use super::terminal_page::TerminalPage;
-use super::terminal_page::TerminalStyle;
-use super::terminal_page::outcome_colour;
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::to_plain;
-use super::plain_text::format_quantity;
+use super::plain_text::{clip, count_noun, format_quantity, to_plain};
+use super::terminal_page::{TerminalPage, TerminalStyle, outcome_colour};
 use super::xml::XmlWriter;
-use model::acceptance::Acceptance;
-use model::acceptance::AcceptanceOutcome;
-use model::acceptance::BurnInRound;
-use model::acceptance::BurnInState;
-use model::acceptance::NodeAcceptance;
+use super::{ReportError, comparison};
+use model::acceptance::{Acceptance, AcceptanceOutcome, BurnInRound, BurnInState, NodeAcceptance};
 use model::comparison::RunComparison;
 use model::hostlist;
 use model::run::simulation_notice;
@@ -83,7 +70,8 @@ fn headline_text(acceptance: &Acceptance) -> String {
     // As nodes count them: one that was set aside was held again.
     let counts = |round: &&BurnInRound| round.ended.is_some() && !round.set_aside;
     let held = acceptance.rounds.iter().filter(counts).count();
-    let simulated = simulation_notice(!acceptance.real).map(|text| format!("{text}; ")).unwrap_or_default();
+    let simulated =
+        simulation_notice(!acceptance.real).map(|text| format!("{text}; ")).unwrap_or_default();
     format!(
         "{simulated}{nodes} after {}: {} pass, {} fail, {} unknown",
         count_noun(held, "round", "rounds"),
@@ -143,7 +131,9 @@ fn fold_nodes(nodes: &[&NodeAcceptance]) -> String {
 }
 
 /// Nodes by what is said of them, worst first.
-fn group_by_reason(acceptance: &Acceptance) -> Vec<(AcceptanceOutcome, String, Vec<&NodeAcceptance>)> {
+fn group_by_reason(
+    acceptance: &Acceptance,
+) -> Vec<(AcceptanceOutcome, String, Vec<&NodeAcceptance>)> {
     let mut groups: Vec<(AcceptanceOutcome, String, Vec<&NodeAcceptance>)> = Vec::new();
     for node in &acceptance.nodes {
         let reason = clip(&node.reason, LONGEST);
@@ -170,7 +160,7 @@ pub fn render_terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String
     page.section("Nodes");
     let groups = group_by_reason(acceptance);
     for (accepted, reason, nodes) in groups.iter().take(LINES) {
-        page.outcome_line(self::outcome_of(*accepted), &format!("{}: {reason}", fold_nodes(nodes)));
+        page.outcome_line(outcome_of(*accepted), &format!("{}: {reason}", fold_nodes(nodes)));
     }
     if LINES < groups.len() {
         page.faint(&format!("{} more reasons", groups.len() - LINES), 2);
@@ -191,7 +181,9 @@ pub fn render_terminal(acceptance: &Acceptance, style: &TerminalStyle) -> String
 }
 
 /// What was held against what.
-fn all_comparisons(acceptance: &Acceptance) -> impl Iterator<Item = (&'static str, &RunComparison)> {
+fn all_comparisons(
+    acceptance: &Acceptance,
+) -> impl Iterator<Item = (&'static str, &RunComparison)> {
     let first = acceptance.comparison.iter().map(|it| ("Last round against the first", it));
     let since = acceptance.since_anew.iter();
     first.chain(since.map(|it| ("Nodes that began anew: last round against their first since", it)))
@@ -214,7 +206,9 @@ fn build_sheet(acceptance: &Acceptance) -> AcceptanceSheet {
     let accepted = acceptance.nodes.iter().filter(|node| node.accepted == AcceptanceOutcome::Pass);
     let each: Option<Vec<f64>> = accepted.map(|node| node.detectable).collect();
     let detectable = each.into_iter().flatten().reduce(f64::max);
-    facts.extend(detectable.map(|it| ("smallest loss every round would have seen", format_percent(it))));
+    facts.extend(
+        detectable.map(|it| ("smallest loss every round would have seen", format_percent(it))),
+    );
     for (name, versions) in &acceptance.versions {
         let name: &'static str = match name.as_str() {
             "driver" => "driver",
@@ -379,8 +373,10 @@ pub fn render_page(acceptance: &Acceptance) -> Result<String, ReportError> {
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.add_template("acceptance.html", TEMPLATE)?;
-    let shown =
-        AcceptancePage { style: Value::from_safe_string(STYLE.to_owned()), sheet: build_sheet(acceptance) };
+    let shown = AcceptancePage {
+        style: Value::from_safe_string(STYLE.to_owned()),
+        sheet: build_sheet(acceptance),
+    };
     Ok(environment.get_template("acceptance.html")?.render(Serde(shown))?)
 }
 
@@ -560,7 +556,10 @@ mod tests {
         };
         assert!(text.contains(&totals(1, 0, 1)) && text.contains(&totals(2, 1, 0)), "{text}");
         assert_eq!(text.matches("<skipped message=\"its partner was lost\"").count(), 1, "{text}");
-        assert!(headline_text(&acceptance).starts_with("1 node after 1 round:"), "one was held again");
+        assert!(
+            headline_text(&acceptance).starts_with("1 node after 1 round:"),
+            "one was held again"
+        );
     }
 
     #[test]

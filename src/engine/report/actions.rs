@@ -10,23 +10,13 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::TerminalStyle;
-use super::terminal_page::TerminalPage;
-use super::terminal_page::outcome_colour;
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::list_names;
-use super::plain_text::to_plain;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionPlan;
-use model::action::ActionRecord;
-use model::action::ActionResult;
-use model::action::VerdictMark;
-use model::hostlist;
+use super::plain_text::{clip, count_noun, list_names, to_plain};
+use super::terminal_page::{TerminalPage, outcome_colour};
+use model::action::{Action, ActionKind, ActionPlan, ActionRecord, ActionResult, VerdictMark};
 use model::id::NodeName;
 use model::run::simulation_notice;
 use model::verdict::Outcome;
-use model::shell_quote;
+use model::{hostlist, shell_quote};
 
 /// Lines of one list that are shown before the rest is only counted.
 const MOST: usize = 20;
@@ -177,7 +167,8 @@ fn group_actions(actions: &[Action]) -> Vec<ActionGroup> {
     let mut by_kind: BTreeMap<ActionGroupKey<'_>, Vec<&Action>> = BTreeMap::new();
     for action in actions {
         // Where each was measured makes no two of what is one to a reader.
-        let alike = |mark: &VerdictMark| VerdictMark { domain: None, boot_id: None, ..mark.clone() };
+        let alike =
+            |mark: &VerdictMark| VerdictMark { domain: None, boot_id: None, ..mark.clone() };
         let key = (kind_rank(action.kind), action.reason.as_str(), action.mark.as_ref().map(alike));
         by_kind.entry(key).or_default().push(action);
     }
@@ -185,7 +176,8 @@ fn group_actions(actions: &[Action]) -> Vec<ActionGroup> {
 }
 
 fn build_group(word: &str, actions: &[&Action]) -> ActionGroup {
-    let calls = group_in_order(actions.iter().map(|action| (command_template(action), &action.node)));
+    let calls =
+        group_in_order(actions.iter().map(|action| (command_template(action), &action.node)));
     // Most nodes first: what the others get differs by what was there before.
     let mut calls: Vec<_> = calls.into_iter().filter(|(call, _)| !call.is_empty()).collect();
     calls.sort_by_key(|(_, nodes)| std::cmp::Reverse(nodes.len()));

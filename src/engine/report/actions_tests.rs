@@ -39,10 +39,7 @@ fn record(kind: ActionKind, node: &str, result: ActionResult, detail: &str) -> A
 
 /// A plan with everything that a plan can have.
 fn whole() -> ActionPlan {
-    use ActionKind::Certify;
-    use ActionKind::Drain;
-    use ActionKind::Relabel;
-    use ActionKind::Release;
+    use ActionKind::{Certify, Drain, Relabel, Release};
     let reason = "Reason=fabricgate:nvlink-low:r2 e3";
     let drain = |node: &str, why: &str, price: Option<f64>| Action {
         reason: reason.to_owned(),
@@ -189,7 +186,8 @@ fn every_report_shows_what_is_frozen_and_what_became_of_actions() {
     let finding = run.verdicts.findings[0].id.clone();
     let forms = [
         crate::report::terminal::render(&run, &style),
-        crate::report::html::render(&run, &crate::report::html::HtmlPageContext::default()).expect("a page"),
+        crate::report::html::render(&run, &crate::report::html::HtmlPageContext::default())
+            .expect("a page"),
         crate::report::junit::render(&run),
     ];
     for text in forms {
@@ -210,7 +208,11 @@ fn every_report_shows_what_is_frozen_and_what_became_of_actions() {
 fn commands_of_kubernetes_are_joined_as_a_shell_joins_them_and_boots_make_no_group() {
     let mark = |node: &str| {
         let mark = mark(Outcome::Pass, None)?;
-        Some(VerdictMark { boot_id: Some(format!("boot-{node}")), domain: Some("d".into()), ..mark })
+        Some(VerdictMark {
+            boot_id: Some(format!("boot-{node}")),
+            domain: Some("d".into()),
+            ..mark
+        })
     };
     let certify = |node: &str| Action {
         mark: mark(node),

@@ -5,14 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use super::grid::GridEnd;
-use super::grid::HeatmapGrid;
-use super::grid::GridShape;
+use super::grid::{GridEnd, GridShape, HeatmapGrid};
 use model::id::NodeName;
-use model::verdict::Direction;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
+use model::verdict::{Direction, Finding, Locus, LocusKind};
 
 /// The blamed parts of one grid.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -171,7 +166,11 @@ impl<'g> GridLines<'g> {
 }
 
 /// Where the part of a finding sits in a grid of these lines and columns.
-fn locate_part(finding: &Finding, grid: &HeatmapGrid, [lines, columns]: &[GridLines<'_>; 2]) -> GridBlame {
+fn locate_part(
+    finding: &Finding,
+    grid: &HeatmapGrid,
+    [lines, columns]: &[GridLines<'_>; 2],
+) -> GridBlame {
     let mut out = GridBlame::default();
     let locus = &finding.locus;
     if grid.shape == GridShape::Leaves {
@@ -183,7 +182,8 @@ fn locate_part(finding: &Finding, grid: &HeatmapGrid, [lines, columns]: &[GridLi
     match (grid.shape, locus.kind) {
         (GridShape::Leaves, _) => {}
         (GridShape::PerRail, _) => {
-            let named = |e: &GridEnd, name: &str| e.node.as_ref().is_some_and(|n| n.as_str() == name);
+            let named =
+                |e: &GridEnd, name: &str| e.node.as_ref().is_some_and(|n| n.as_str() == name);
             let row = lines.lines_of_node(node).first().copied();
             let rail = locus.rail.as_deref();
             let col = grid.cols.iter().position(|e| rail.is_some_and(|rail| named(e, rail)));

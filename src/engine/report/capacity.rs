@@ -7,19 +7,12 @@ use std::fmt::Write as _;
 
 use anstyle::Style;
 
-use super::TerminalStyle;
-use super::capacity_levels;
-use super::terminal_page::TerminalPage;
-use super::terminal_page::new_table;
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::to_plain;
-use crate::policy::capacity::OutageAssumption;
-use crate::policy::capacity::SegmentMix;
-use crate::policy::capacity::BlockOutlook;
-use crate::policy::capacity::CapacitySurvey;
-use crate::policy::capacity::BlockSurvey;
-use crate::policy::capacity::format_percent;
+use super::plain_text::{clip, count_noun, to_plain};
+use super::terminal_page::{TerminalPage, new_table};
+use super::{TerminalStyle, capacity_levels};
+use crate::policy::capacity::{
+    BlockOutlook, BlockSurvey, CapacitySurvey, OutageAssumption, SegmentMix, format_percent,
+};
 use model::hostlist;
 
 /// Blocks that are shown before the rest is only counted.
@@ -165,13 +158,15 @@ fn write_detail(
     header.extend(ordinals.into_iter().take(drains));
     let mut table = new_table(&header);
     for left in &outlook.segments {
-        let mut row = vec![left.segment.to_string(), left.now.to_string(), format_number(left.usable)];
+        let mut row =
+            vec![left.segment.to_string(), left.now.to_string(), format_number(left.usable)];
         row.push(format_percent(left.one_fits));
         row.extend(left.drains.iter().map(|drain| format_number(*drain)));
         table.add_row(row);
     }
     if let Some(mixed) = &outlook.mixed {
-        let mut row = vec!["mix".to_owned(), String::new(), format_number(mixed.usable), String::new()];
+        let mut row =
+            vec!["mix".to_owned(), String::new(), format_number(mixed.usable), String::new()];
         row.extend(mixed.drains.iter().map(|drain| format_number(*drain)));
         table.add_row(row);
     }
@@ -184,7 +179,10 @@ fn write_detail(
 fn format_assumption(assumption: &OutageAssumption) -> String {
     match assumption {
         OutageAssumption::Independent { unavailable } => {
-            format!("assumed: {} of nodes out at a time, each by itself", format_percent(*unavailable))
+            format!(
+                "assumed: {} of nodes out at a time, each by itself",
+                format_percent(*unavailable)
+            )
         }
         OutageAssumption::Observed { .. } => "nodes out at a time as they were observed".to_owned(),
     }
@@ -203,9 +201,7 @@ fn format_number(value: f64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::capacity::CapacityBlock;
-    use crate::policy::capacity::CapacityQuestion;
-    use crate::policy::capacity::survey_capacity;
+    use crate::policy::capacity::{CapacityBlock, CapacityQuestion, survey_capacity};
 
     const STYLE: TerminalStyle = TerminalStyle { width: 100, colour: false };
 
@@ -239,7 +235,10 @@ mod tests {
             named("block03", &[]),
             named("b\u{1b}[31m", &["n60"]),
         ];
-        insta::assert_snapshot!("capacity_fleet", render_text(&question(blocks, Some("16=6,8=3,1=1"))));
+        insta::assert_snapshot!(
+            "capacity_fleet",
+            render_text(&question(blocks, Some("16=6,8=3,1=1")))
+        );
     }
 
     #[test]
@@ -252,7 +251,9 @@ mod tests {
 
     #[test]
     fn blocks_without_nodes_that_are_up_are_told() {
-        for block in [CapacityBlock::new(0, 0), CapacityBlock::new(18, 18), CapacityBlock::new(4, 9)] {
+        for block in
+            [CapacityBlock::new(0, 0), CapacityBlock::new(18, 18), CapacityBlock::new(4, 9)]
+        {
             let text = render_text(&question(vec![block], Some("16=1")));
             assert!(text.contains("there is nothing to drain"), "{text}");
             assert!(!text.contains("NaN") && !text.contains("inf"), "{text}");

@@ -1,16 +1,11 @@
 //! Levels of blocks and jobs of a shape, for a terminal: a table for the levels, one
 //! for aggregated blocks, one for the jobs that were asked about.
 
-use super::terminal_page::TerminalPage;
-use super::terminal_page::new_table;
-use super::plain_text::clip;
-use super::plain_text::list_names;
-use crate::policy::capacity::AggregatedBlock;
-use crate::policy::capacity::JobFit;
-use crate::policy::capacity::JobsOfShape;
-use crate::policy::capacity::BlockLevel;
-use crate::policy::capacity::SegmentPlacement;
-use crate::policy::capacity::CapacitySurvey;
+use super::plain_text::{clip, list_names};
+use super::terminal_page::{TerminalPage, new_table};
+use crate::policy::capacity::{
+    AggregatedBlock, BlockLevel, CapacitySurvey, JobFit, JobsOfShape, SegmentPlacement,
+};
 
 /// Aggregated blocks that are shown before the rest is only counted.
 const MOST: usize = 40;
@@ -41,8 +36,13 @@ fn format_number(value: Option<f64>) -> String {
 
 fn write_levels(page: &mut TerminalPage, levels: &[BlockLevel]) {
     page.section(&format!("Levels ({})", levels.len()));
-    let mut table =
-        new_table(to_strings(&["level", "jobs now", "none out", "a drain costs one in", "dearest drain"]));
+    let mut table = new_table(to_strings(&[
+        "level",
+        "jobs now",
+        "none out",
+        "a drain costs one in",
+        "dearest drain",
+    ]));
     for level in levels {
         let costly = level.aggregates.iter().filter(|it| it.is_costly()).count();
         let prices = level.aggregates.iter().filter_map(|it| it.next_drain);

@@ -5,18 +5,13 @@
 //! Every line ends at its name, so that colour is never the only sign.
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::HPos;
-use plotters::style::text_anchor::VPos;
+use plotters::style::text_anchor::{HPos, VPos};
 
 use super::ReportError;
-use super::svg_heatmap::PlotArea;
-use super::svg_heatmap::DrawResult;
-use super::svg_heatmap::label_style;
-use crate::policy::capacity::OutageAssumption;
-use crate::policy::capacity::CapacityBlock;
-use crate::policy::capacity::Outages;
-use crate::policy::capacity::CapacitySurvey;
-use crate::policy::capacity::format_percent;
+use super::svg_heatmap::{DrawResult, PlotArea, label_style};
+use crate::policy::capacity::{
+    CapacityBlock, CapacitySurvey, OutageAssumption, Outages, format_percent,
+};
 
 /// The picture and its margins, in pixels.
 const WIDTH: i32 = 640;
@@ -114,7 +109,9 @@ fn draw(area: &PlotArea<'_>, survey: &CapacitySurvey, block: &CapacityBlock) -> 
 
     // What is out already is the axis here.
     let whole = match survey.assumptions.first() {
-        Some(OutageAssumption::Observed { shares }) => Outages::from_observation(block.nodes, shares).ok(),
+        Some(OutageAssumption::Observed { shares }) => {
+            Outages::from_observation(block.nodes, shares).ok()
+        }
         Some(OutageAssumption::Independent { unavailable }) => {
             Outages::from_unavailability(block.nodes, *unavailable)
         }
@@ -147,7 +144,10 @@ fn draw(area: &PlotArea<'_>, survey: &CapacitySurvey, block: &CapacityBlock) -> 
     Ok(area.present()?)
 }
 
-fn build_lines(segments: &[(u32, RGBColor)], points: &impl Fn(u32) -> Vec<(f64, f64)>) -> Vec<CapacityLine> {
+fn build_lines(
+    segments: &[(u32, RGBColor)],
+    points: &impl Fn(u32) -> Vec<(f64, f64)>,
+) -> Vec<CapacityLine> {
     let line = |(segment, colour): &(u32, RGBColor)| CapacityLine {
         name: format!("segment {segment}"),
         colour: *colour,
@@ -203,7 +203,12 @@ impl CapacityPanel {
     }
 
     /// The lines, each with its name at its end.
-    fn draw_lines(&self, area: &PlotArea<'_>, lines: &[CapacityLine], is_dotted: bool) -> DrawResult {
+    fn draw_lines(
+        &self,
+        area: &PlotArea<'_>,
+        lines: &[CapacityLine],
+        is_dotted: bool,
+    ) -> DrawResult {
         let mut names: Vec<(i32, &CapacityLine)> = Vec::new();
         for line in lines {
             let path: Vec<(i32, i32)> =
@@ -253,8 +258,7 @@ fn to_pixels(share: f64, length: i32) -> i32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policy::capacity::CapacityQuestion;
-    use crate::policy::capacity::survey_capacity;
+    use crate::policy::capacity::{CapacityQuestion, survey_capacity};
 
     fn drawn(blocks: Vec<CapacityBlock>, segments: Vec<u32>) -> Option<String> {
         let question = CapacityQuestion {
@@ -271,7 +275,8 @@ mod tests {
 
     #[test]
     fn every_segment_has_its_line_in_both_panels() {
-        let svg = drawn(vec![CapacityBlock::new(18, 0)], vec![1, 2, 4, 8, 9, 16, 18]).expect("a picture");
+        let svg =
+            drawn(vec![CapacityBlock::new(18, 0)], vec![1, 2, 4, 8, 9, 16, 18]).expect("a picture");
         assert_eq!(svg.matches("stroke-width=\"2\"").count(), 14);
         assert_eq!(svg.matches("segment 16\n").count(), 2, "{svg}");
         // Seven prices of seven segments.
@@ -283,12 +288,16 @@ mod tests {
 
     #[test]
     fn the_kind_that_most_blocks_are_is_drawn() {
-        let blocks = vec![CapacityBlock::new(18, 1), CapacityBlock::new(16, 2), CapacityBlock::new(16, 2)];
+        let blocks =
+            vec![CapacityBlock::new(18, 1), CapacityBlock::new(16, 2), CapacityBlock::new(16, 2)];
         let svg = drawn(blocks, vec![8]).expect("a picture");
         assert!(svg.contains("block of 16, 2 of them out"), "{svg}");
         assert_eq!(drawn(Vec::new(), vec![8]), None);
         for (nodes, out) in [(0, 0), (1, 0), (1, 1), (2000, 0)] {
-            assert!(drawn(vec![CapacityBlock::new(nodes, out)], vec![1, 5000]).is_some(), "{nodes}");
+            assert!(
+                drawn(vec![CapacityBlock::new(nodes, out)], vec![1, 5000]).is_some(),
+                "{nodes}"
+            );
         }
     }
 

@@ -3,27 +3,16 @@
 //!
 //! Shows what `act::certificate` found and weighs nothing itself.
 
-use anstyle::AnsiColor;
-use anstyle::Style;
-use comfy_table::CellAlignment;
-use comfy_table::Table;
-use comfy_table::presets;
+use anstyle::{AnsiColor, Style};
+use comfy_table::{CellAlignment, Table, presets};
 
 use super::TerminalStyle;
+use super::plain_text::{clip, count_noun, format_quantity, to_plain};
 use super::terminal_page::TerminalPage;
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::to_plain;
-use super::plain_text::format_quantity;
-use model::certificate::Certificate;
-use model::certificate::CertificatesDocument;
-use model::certificate::IdentityDifference;
-use model::certificate::CertificateEntry;
-use model::certificate::CertificateStatus;
-use model::certificate::Verification;
-use model::certificate::VerificationDocument;
-use model::certificate::VerificationOutcome;
-use model::certificate::VerificationKind;
+use model::certificate::{
+    Certificate, CertificateEntry, CertificateStatus, CertificatesDocument, IdentityDifference,
+    Verification, VerificationDocument, VerificationKind, VerificationOutcome,
+};
 use model::hostlist;
 use model::id::NodeName;
 use model::run::SIMULATION_NOTICE;
@@ -153,7 +142,8 @@ fn write_details(page: &mut TerminalPage, it: &CertificateEntry) {
     line("file", &to_plain(&it.file));
     let Some(certificate) = &it.certificate else { return };
     line("run", &format!("{} ({})", to_plain(&certificate.run), to_plain(&certificate.profile)));
-    let since = it.age_s.map(|seconds| format!(", {} ago", format_age(seconds))).unwrap_or_default();
+    let since =
+        it.age_s.map(|seconds| format!(", {} ago", format_age(seconds))).unwrap_or_default();
     line("issued", &format!("{}{since}", to_plain(&certificate.issued)));
     line("expires", &to_plain(&certificate.expires));
     if let Some(domain) = &certificate.domain {

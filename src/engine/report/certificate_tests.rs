@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::*;
-use model::certificate::CERTIFICATE_FORMAT;
-use model::certificate::CERTIFICATES_FORMAT;
-use model::certificate::MachineIdentity;
-use model::certificate::TestMinimum;
-use model::certificate::VERIFICATION_FORMAT;
-use model::certificate::VoidPolicy;
+use model::certificate::{
+    CERTIFICATE_FORMAT, CERTIFICATES_FORMAT, MachineIdentity, TestMinimum, VERIFICATION_FORMAT,
+    VoidPolicy,
+};
 use model::signature::Signature;
 use model::unit::Unit;
 use model::verdict::MeasuredScope;
@@ -84,7 +82,8 @@ fn one_is_shown_in_full() {
 
 #[test]
 fn several_are_a_table_and_what_counts_not_says_why() {
-    let mut unsigned = list_entry("n2", CertificateStatus::Untrusted, Some("it is not signed, and must be"));
+    let mut unsigned =
+        list_entry("n2", CertificateStatus::Untrusted, Some("it is not signed, and must be"));
     unsigned.certificate.as_mut().expect("one").signature = None;
     let all = vec![
         list_entry("n1", CertificateStatus::Valid, None),

@@ -2,27 +2,19 @@
 //!
 //! Shows what `inventory::reconcile` found and weighs nothing itself.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
-use anstyle::AnsiColor;
-use anstyle::Style;
+use anstyle::{AnsiColor, Style};
 
 use super::TerminalStyle;
+use super::plain_text::{count_noun, list_names, to_plain};
 use super::terminal_page::TerminalPage;
-use super::plain_text::count_noun;
-use super::plain_text::list_names;
-use super::plain_text::to_plain;
-use model::claims::GroupAssertion;
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
+use model::claims::{ClaimedDomain, Claims, GroupAssertion};
+use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::hostlist;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroupKind;
+use model::source_report::{ClaimBasis, NodeGroupKind};
 use readers::claims::reconcile::diff::ClaimsChange;
 
 /// Entries of one list that are shown before the rest is only counted.
@@ -37,7 +29,7 @@ pub fn render(claims: &Claims, style: &TerminalStyle) -> String {
     if !claims.disagreements.is_empty() {
         page.section(&format!("Disagreements ({})", claims.disagreements.len()));
         for disagreement in claims.disagreements.iter().take(MOST) {
-            self::write_disagreement(&mut page, disagreement);
+            write_disagreement(&mut page, disagreement);
         }
         write_more(&mut page, claims.disagreements.len());
     }
@@ -71,7 +63,11 @@ fn write_opening(page: &mut TerminalPage, claims: &Claims) {
     );
     if !claims.sources.is_empty() {
         let _ = write!(text, ", said by {}", count_noun(claims.sources.len(), "source", "sources"));
-        for severity in [DisagreementSeverity::Contradiction, DisagreementSeverity::Doubt, DisagreementSeverity::Note] {
+        for severity in [
+            DisagreementSeverity::Contradiction,
+            DisagreementSeverity::Doubt,
+            DisagreementSeverity::Note,
+        ] {
             let count = claims.disagreements.iter().filter(|d| d.severity == severity).count();
             if 0 < count {
                 let word = severity.as_str();
@@ -186,14 +182,20 @@ fn write_network(page: &mut TerminalPage, claims: &Claims) {
                 .iter()
                 .filter_map(|(key, value)| Some(format!("{key} {}", value.as_ref()?)))
                 .collect();
-            page.paragraph(&format!("rail {}: ", to_plain(&rail.name)), &to_plain(&said.join(", ")), 2);
+            page.paragraph(
+                &format!("rail {}: ", to_plain(&rail.name)),
+                &to_plain(&said.join(", ")),
+                2,
+            );
         }
     }
 }
 
 fn write_disagreement(page: &mut TerminalPage, disagreement: &Disagreement) {
     let colour = match disagreement.severity {
-        DisagreementSeverity::Contradiction => Style::new().bold().fg_color(Some(AnsiColor::Red.into())),
+        DisagreementSeverity::Contradiction => {
+            Style::new().bold().fg_color(Some(AnsiColor::Red.into()))
+        }
         DisagreementSeverity::Doubt => Style::new().fg_color(Some(AnsiColor::Yellow.into())),
         DisagreementSeverity::Note => Style::new(),
     };
@@ -238,7 +240,11 @@ fn write_sources(page: &mut TerminalPage, claims: &Claims) {
     page.section(&format!("Sources ({})", claims.sources.len()));
     for (at, read) in claims.sources.iter().enumerate() {
         let said = count_groups(claims, at);
-        page.paragraph(&format!("[{}] ", at + 1), &to_plain(&format!("{}: {said}", read.source)), 2);
+        page.paragraph(
+            &format!("[{}] ", at + 1),
+            &to_plain(&format!("{}: {said}", read.source)),
+            2,
+        );
         for problem in &read.problems {
             let text = format!("{}: {problem}", problem.kind.label());
             page.paragraph("- ", &to_plain(&text), 6);
@@ -262,7 +268,9 @@ fn count_groups(claims: &Claims, source: usize) -> String {
             NodeGroupKind::Domain => count_noun(count, scheme, &format!("{scheme}s")),
             NodeGroupKind::Imex => count_noun(count, "IMEX domain", "IMEX domains"),
             NodeGroupKind::Leaf => count_noun(count, "leaf", "leaves"),
-            NodeGroupKind::Switch => count_noun(count, "switch above leaves", "switches above leaves"),
+            NodeGroupKind::Switch => {
+                count_noun(count, "switch above leaves", "switches above leaves")
+            }
             NodeGroupKind::Rack => count_noun(count, "rack", "racks"),
             NodeGroupKind::Partition => count_noun(count, "partition", "partitions"),
         })

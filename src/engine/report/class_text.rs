@@ -8,8 +8,7 @@ use std::collections::BTreeSet;
 
 use super::plain_text::clip;
 use model::finding_class::FindingClass;
-use model::verdict::Finding;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Outcome};
 
 /// One class in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +23,11 @@ struct ClassText {
     next: &'static str,
 }
 
-const fn new_text(title: &'static str, [one, many]: [&'static str; 2], next: &'static str) -> ClassText {
+const fn new_text(
+    title: &'static str,
+    [one, many]: [&'static str; 2],
+    next: &'static str,
+) -> ClassText {
     ClassText { title, one, many, next }
 }
 

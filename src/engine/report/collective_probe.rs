@@ -5,15 +5,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::plain_text::format_number;
-use super::plain_text::to_plain;
+use super::plain_text::{format_number, to_plain};
 use super::probe_table;
-use super::probe_table::NOTHING;
-use super::probe_table::ReadingSpread;
-use super::probe_table::UNKNOWN;
-use super::probe_table::render_table;
-use model::collective::CollectiveDocument;
-use model::collective::CollectivePoint;
+use super::probe_table::{NOTHING, ReadingSpread, UNKNOWN, render_table};
+use model::collective::{CollectiveDocument, CollectivePoint};
 use model::probe_report::ProbedGpu;
 use model::text::format_percent;
 
@@ -49,7 +44,8 @@ pub fn render(document: &CollectiveDocument) -> String {
 }
 
 fn render_head(document: &CollectiveDocument) -> String {
-    let word = |text: &Option<String>| text.as_deref().map_or(UNKNOWN.into(), to_plain).into_owned();
+    let word =
+        |text: &Option<String>| text.as_deref().map_or(UNKNOWN.into(), to_plain).into_owned();
     let mut nodes: Vec<&str> = document.ranks.iter().map(|rank| rank.node.as_str()).collect();
     nodes.sort_unstable();
     nodes.dedup();
@@ -111,7 +107,9 @@ fn write_series(text: &mut String, document: &CollectiveDocument, name: &str) {
         let of = |value: fn(&CollectivePoint) -> f64| {
             ReadingSpread::from_readings(points.iter().map(|point| value(point)))
         };
-        let shown = |spread: Option<ReadingSpread>| spread.map_or(NOTHING.into(), |it| format_number(it.median));
+        let shown = |spread: Option<ReadingSpread>| {
+            spread.map_or(NOTHING.into(), |it| format_number(it.median))
+        };
         let busbw = of(|point| point.busbw);
         let wrong = points.iter().filter_map(|point| point.wrong).reduce(u64::saturating_add);
         vec![
@@ -143,11 +141,9 @@ fn format_size(bytes: u64) -> String {
 mod tests {
     use super::super::probe_table::fixture;
     use super::*;
-    use model::collective::COLLECTIVE_FORMAT;
-    use model::collective::CollectiveTest;
+    use model::collective::{COLLECTIVE_FORMAT, CollectiveTest};
     use model::parse_output::OutputProblemKind;
-    use model::probe_report::ProbeProblem;
-    use model::probe_report::ProbedRank;
+    use model::probe_report::{ProbeProblem, ProbedRank};
 
     fn point(bytes: u64, time_us: f64, wrong: Option<u64>) -> CollectivePoint {
         let algbw = 1000.0 / time_us;
@@ -184,7 +180,11 @@ mod tests {
             environment: BTreeMap::from([("NCCL_NVLS_ENABLE".to_owned(), "1".to_owned())]),
             tests: vec![test(0, 10.0), test(1, 12.5), test(2, 10.0)],
             around: Some(fixture::around()),
-            problems: vec![ProbeProblem::new(OutputProblemKind::Error, "time-out", "rank 1 never came")],
+            problems: vec![ProbeProblem::new(
+                OutputProblemKind::Error,
+                "time-out",
+                "rank 1 never came",
+            )],
             complete: false,
         }
     }

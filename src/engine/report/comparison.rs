@@ -3,22 +3,14 @@
 //!
 //! Text only. Pages and terminals put it where it belongs.
 
-use super::terminal_page::TerminalPage;
-use super::terminal_page::TerminalStyle;
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::to_plain;
-use super::plain_text::format_quantity;
-use super::plain_text::rail_name;
+use super::plain_text::{clip, count_noun, format_quantity, rail_name, to_plain};
+use super::terminal_page::{TerminalPage, TerminalStyle};
 use super::xml::XmlWriter;
-use model::comparison::PartComparison;
-use model::comparison::RunComparison;
-use model::comparison::ComparisonOutcome;
-use model::comparison::NodeRepair;
-use model::comparison::RepairReport;
+use model::comparison::{
+    ComparisonOutcome, NodeRepair, PartComparison, RepairReport, RunComparison,
+};
 use model::text::format_percent;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
+use model::trend::{FabricPart, FabricPartKind};
 
 /// Longest text of one line.
 const LONGEST: usize = 600;
@@ -109,8 +101,9 @@ pub fn build_row(compared: &PartComparison) -> ComparisonRow {
     let number = |value: Option<f64>| {
         value.map_or("-".to_owned(), |value| format_quantity(value, Some(compared.unit)))
     };
-    let signed =
-        |share: f64| format!("{}{}", if share < 0.0 { "-" } else { "+" }, format_percent(share.abs()));
+    let signed = |share: f64| {
+        format!("{}{}", if share < 0.0 { "-" } else { "+" }, format_percent(share.abs()))
+    };
     ComparisonRow {
         word: difference_word(compared.difference),
         part: part_name(&compared.part),
@@ -175,7 +168,8 @@ pub fn render_terminal(repairs: &RepairReport, style: &TerminalStyle) -> String 
         for line in describe_repair(repair) {
             page.paragraph("- ", &line, 4);
         }
-        let told = repair.comparison.parts.iter().filter(|it| it.difference != ComparisonOutcome::Same);
+        let told =
+            repair.comparison.parts.iter().filter(|it| it.difference != ComparisonOutcome::Same);
         for row in told.take(FEW).map(build_row) {
             let ComparisonRow { word, part, test, before, after, change, .. } = row;
             page.faint(&format!("{word}: {part}, {test}: {before} -> {after} ({change})"), 6);

@@ -1,8 +1,7 @@
 //! Comparisons in words.
 
 use super::*;
-use model::comparison::COMPARISON_FORMAT;
-use model::comparison::UncomparedNode;
+use model::comparison::{COMPARISON_FORMAT, UncomparedNode};
 use model::unit::Unit;
 use model::verdict::Outcome;
 
@@ -73,7 +72,9 @@ fn a_pipeline_reads_what_a_repair_changed_and_fails_by_none_of_it() {
     assert!(append_to_junit(bare, &repairs).contains("<testsuites>\n"));
     let document = bare.replace("<testsuites>", "<testsuites name=\"f\" tests=\"5\" errors=\"0\">");
     let document = document.as_str();
-    assert!(append_to_junit(document, &repairs).contains("<testsuites name=\"f\" tests=\"7\" errors"));
+    assert!(
+        append_to_junit(document, &repairs).contains("<testsuites name=\"f\" tests=\"7\" errors")
+    );
     let text = append_to_junit(document, &repairs);
     assert!(text.contains("<testsuite name=\"repair\" tests=\"2\" failures=\"0\""), "{text}");
     assert!(text.contains("fine &lt;now&gt;") && text.ends_with("</testsuites>\n"), "{text}");

@@ -5,15 +5,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use super::plain_text::format_number;
-use super::plain_text::to_plain;
+use super::plain_text::{format_number, to_plain};
 use super::probe_table;
-use super::probe_table::NOTHING;
-use super::probe_table::ReadingSpread;
-use super::probe_table::UNKNOWN;
-use super::probe_table::render_table;
-use model::copy::CopyDocument;
-use model::copy::CopyTest;
+use super::probe_table::{NOTHING, ReadingSpread, UNKNOWN, render_table};
+use model::copy::{CopyDocument, CopyTest};
 use model::probe_report::ProbedGpu;
 use model::text::format_percent;
 
@@ -26,7 +21,8 @@ const LEAST: usize = 5;
 /// The whole account.
 pub fn render(document: &CopyDocument) -> String {
     let mut text = render_head(document);
-    let listed = if document.gpus.is_empty() { local_gpus(document) } else { document.gpus.clone() };
+    let listed =
+        if document.gpus.is_empty() { local_gpus(document) } else { document.gpus.clone() };
     if !listed.is_empty() {
         text.push('\n');
         text.push_str(&probe_table::render_gpus(&listed, document.around.as_ref()));
@@ -104,7 +100,8 @@ fn write_per_gpu(text: &mut String, cols: &[String], unit: &str, tests: &[&CopyT
     header.extend(cols.iter().map(|col| format!("GPU {col}")));
     header.extend([worst_word(unit).to_owned(), "spread".to_owned()]);
     let rows = tests.iter().map(|test| {
-        let cells: Vec<Option<ReadingSpread>> = (0..cols.len()).map(|col| cell_spread(test, 0, col)).collect();
+        let cells: Vec<Option<ReadingSpread>> =
+            (0..cols.len()).map(|col| cell_spread(test, 0, col)).collect();
         let mut row = vec![test.testcase.clone()];
         row.extend(cells.iter().map(|it| format_spread(*it)));
         let known: Vec<ReadingSpread> = cells.into_iter().flatten().collect();
@@ -167,13 +164,19 @@ fn write_matrix(text: &mut String, test: &CopyTest) {
     for (spread, from, to) in known.iter().take(count) {
         let value = format_number(worse_value(&test.unit, *spread));
         let word = worst_word(&test.unit);
-        let _ = writeln!(text, "  {word} {value} (row {}, column {})", to_plain(from), to_plain(to));
+        let _ =
+            writeln!(text, "  {word} {value} (row {}, column {})", to_plain(from), to_plain(to));
     }
-    let widest = known.iter().max_by(|(a, ..), (b, ..)| a.relative_range().total_cmp(&b.relative_range()));
+    let widest =
+        known.iter().max_by(|(a, ..), (b, ..)| a.relative_range().total_cmp(&b.relative_range()));
     if let Some((spread, from, to)) = widest.filter(|_| 1 < test.readings.len()) {
         let spread = format_percent(spread.relative_range());
-        let _ =
-            writeln!(text, "  spread up to {spread} (row {}, column {})", to_plain(from), to_plain(to));
+        let _ = writeln!(
+            text,
+            "  spread up to {spread} (row {}, column {})",
+            to_plain(from),
+            to_plain(to)
+        );
     }
     if 0 < missing {
         let _ = writeln!(text, "  {missing} not measured");
@@ -234,7 +237,11 @@ mod tests {
                 ProbeProblem {
                     gpu: Some(1),
                     testcase: Some("device_local_copy".to_owned()),
-                    ..ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", "word 7 is \u{1b}[2J0")
+                    ..ProbeProblem::new(
+                        OutputProblemKind::Corrupt,
+                        "wrong-data",
+                        "word 7 is \u{1b}[2J0",
+                    )
                 },
             ],
             complete: false,
@@ -260,7 +267,7 @@ mod tests {
             readings: vec![matrix],
         };
         let mut out = String::new();
-        super::write_matrix(&mut out, &test);
+        write_matrix(&mut out, &test);
         assert!(out.contains("least 512.5 (row 3, column 70)"), "{out}");
         assert!(out.lines().count() < 10, "{out}");
     }
@@ -271,7 +278,11 @@ mod tests {
             gpus: Vec::new(),
             tests: Vec::new(),
             around: None,
-            problems: vec![ProbeProblem::new(OutputProblemKind::Error, "no-driver", "no libcuda.so.1")],
+            problems: vec![ProbeProblem::new(
+                OutputProblemKind::Error,
+                "no-driver",
+                "no libcuda.so.1",
+            )],
             ..document()
         };
         let text = render(&empty);

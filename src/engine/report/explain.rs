@@ -4,31 +4,21 @@
 //! Only what the run holds is told. Where a reason is not recorded, that is
 //! said instead of guessed.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use super::actions::command_prompt;
-use super::path_explanation;
-use super::class_text;
-use super::reference_text;
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::to_plain;
-use super::plain_text::format_quantity;
-use super::plain_text::wrap_text;
-use model::measured_cell::MeasuredCell;
-use model::id::NodeName;
-use model::tool_recording::CONFIRM_STAGE;
+use super::plain_text::{clip, count_noun, format_quantity, to_plain, wrap_text};
+use super::{class_text, path_explanation, reference_text};
 use model::finding_rule::RuleKind;
+use model::id::NodeName;
+use model::measured_cell::MeasuredCell;
 use model::run::Run;
+use model::shell_quote;
 use model::stats::sort_median;
 use model::text::format_percent;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::shell_quote;
+use model::tool_recording::CONFIRM_STAGE;
+use model::verdict::{Finding, LocusKind, NodeVerdict, Outcome};
 
 /// Longest text taken over from a file.
 const LONGEST: usize = 2_000;
@@ -66,7 +56,9 @@ fn explain_query(run: &Run, query: &str) -> Option<String> {
     if !named.is_empty() {
         return Some(render_findings(run, &named));
     }
-    if let Some(text) = path_explanation::explain_pair(run, query).or_else(|| path_explanation::explain_rail(run, query)) {
+    if let Some(text) = path_explanation::explain_pair(run, query)
+        .or_else(|| path_explanation::explain_rail(run, query))
+    {
         return Some(text);
     }
     let part = parse_part(run, query)?;

@@ -2,10 +2,8 @@
 
 use super::plain_text::to_plain;
 use super::probe_table;
-use super::probe_table::UNKNOWN;
-use super::probe_table::render_table;
-use model::fabric_probe::FabricProbeDocument;
-use model::fabric_probe::FabricStep;
+use super::probe_table::{UNKNOWN, render_table};
+use model::fabric_probe::{FabricProbeDocument, FabricStep};
 
 /// The whole account.
 pub fn render(document: &FabricProbeDocument) -> String {

@@ -1,34 +1,22 @@
 //! Made-up runs for the tests of this stage. No number here was measured.
 
-#[path = "fixture/across.rs"]
+#[path = "fixture/multi_run.rs"]
 pub(super) mod multi_run;
 
 use std::sync::Arc;
 
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionPlan;
-use model::action::WithheldAction;
-use model::measured_cell::MeasuredCell;
-use model::claims::ClaimedDomain;
-use model::claims::ClaimedLeaf;
-use model::claims::Claims;
+use model::action::{Action, ActionKind, ActionPlan, WithheldAction};
+use model::claims::{ClaimedDomain, ClaimedLeaf, Claims};
 use model::finding_class::FindingClass;
-use model::id::DomainName;
-use model::id::NodeName;
 use model::finding_rule::FindingRule;
-use model::run::Run;
-use model::run::RunInfo;
-use model::unknown_subject::UnknownSubject;
+use model::id::{DomainName, NodeName};
+use model::measured_cell::MeasuredCell;
+use model::run::{Run, RunInfo};
 use model::unit::Unit;
-use model::verdict::Evidence;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::UnknownEntry;
-use model::verdict::Verdicts;
+use model::unknown_subject::UnknownSubject;
+use model::verdict::{
+    Evidence, Finding, Locus, LocusKind, NodeVerdict, Outcome, UnknownEntry, Verdicts,
+};
 
 /// Every run of this file.
 pub(super) fn all() -> Vec<Run> {

@@ -8,28 +8,17 @@ use std::fmt::Write as _;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::plain_text::count_noun;
-use super::plain_text::to_plain;
-use crate::policy::budget;
-use crate::policy::journal_state::OpenAllocation;
-use crate::policy::journal_state::JournalState;
-use crate::policy::journal_state::OpenIntent;
-use crate::policy::journal_state::OwnDrain;
-use crate::policy::journal_state::Suspicion;
-use crate::policy::journal_state::UndoneDrain;
-use crate::policy::drain_overview::DrainOverviewRow;
-use crate::policy::drain_overview::DrainStanding;
-use crate::policy::pause;
+use super::plain_text::{count_noun, to_plain};
+use crate::policy::drain_overview::{DrainOverviewRow, DrainStanding};
+use crate::policy::journal_state::{
+    JournalState, OpenAllocation, OpenIntent, OwnDrain, Suspicion, UndoneDrain,
+};
 use crate::policy::pause::GatePause;
-use crate::policy::node_state;
-use model::action::ActionKind;
-use model::action::VerdictMark;
-use model::finding_class::FindingClass;
-use model::finding_class::join_class_names;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::journal::HoldKind;
-use model::journal::ClockStamp;
+use crate::policy::{budget, node_state, pause};
+use model::action::{ActionKind, VerdictMark};
+use model::finding_class::{FindingClass, join_class_names};
+use model::id::{DomainName, NodeName};
+use model::journal::{ClockStamp, HoldKind};
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::time_format::format_rfc3339;
 use model::verdict::Outcome;
@@ -234,7 +223,11 @@ pub fn build_document<'a>(
     GateDocument {
         format: GATE_FORMAT,
         epoch: ledger.epoch,
-        breaker: breaker.map(|it| GateBreakerEntry { since: &it.stamp.at, why: &it.why, run: &it.run }),
+        breaker: breaker.map(|it| GateBreakerEntry {
+            since: &it.stamp.at,
+            why: &it.why,
+            run: &it.run,
+        }),
         pause: pause::active_pause(ledger, now).map(pause_entry),
         as_of: &now.at,
         unasked: shown.unasked,
@@ -277,7 +270,12 @@ fn undone_entry<'a>((node, it): (&'a NodeName, &'a UndoneDrain)) -> UndoneDrainE
 }
 
 fn suspected_entry<'a>((node, it): (&'a NodeName, &'a Suspicion)) -> SuspectedNodeEntry<'a> {
-    SuspectedNodeEntry { node, run: &it.run, since: format_rfc3339(it.measured), classes: &it.classes }
+    SuspectedNodeEntry {
+        node,
+        run: &it.run,
+        since: format_rfc3339(it.measured),
+        classes: &it.classes,
+    }
 }
 
 fn open_action_entry(it: &OpenIntent) -> OpenActionEntry<'_> {
@@ -355,7 +353,8 @@ pub fn render(ledger: &JournalState, now: &ClockStamp, shown: GateLiveView<'_>) 
         let _ = writeln!(text, "marked {outcome}: {}", count_noun(count, "node", "nodes"));
     }
     let (drains, marks) = budget::count_within_hour(ledger, now);
-    let (drains, marks) = (count_noun(drains, "drain", "drains"), count_noun(marks, "mark", "marks"));
+    let (drains, marks) =
+        (count_noun(drains, "drain", "drains"), count_noun(marks, "mark", "marks"));
     let _ = writeln!(text, "begun within the hour: {drains}, {marks}");
     text
 }
@@ -378,7 +377,9 @@ fn write_nodes(text: &mut String, ledger: &JournalState, shown: GateLiveView<'_>
             let _ = writeln!(text, "drained by us, by the journal: {}", ledger.drains.len());
         }
     }
-    let rest = |it| matches!(it, DrainStanding::Drained | DrainStanding::Measured | DrainStanding::Unknown);
+    let rest = |it| {
+        matches!(it, DrainStanding::Drained | DrainStanding::Measured | DrainStanding::Unknown)
+    };
     write_rows(text, &rows(rest));
     for row in rows(|it| it == DrainStanding::Undone) {
         let [node, at, run, state] = [
@@ -426,9 +427,7 @@ fn write_rows(text: &mut String, rows: &[&DrainOverviewRow]) {
 mod tests {
     use super::*;
     use crate::policy::journal_state::BudgetSpend;
-    use model::action::Action;
-    use model::action::ActionKind;
-    use model::action::VerdictMark;
+    use model::action::{Action, ActionKind, VerdictMark};
 
     #[test]
     fn what_was_said_and_what_was_spent_are_told() {

@@ -7,17 +7,13 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::plain_text::count_noun;
-use super::plain_text::to_plain;
+use super::plain_text::{count_noun, to_plain};
 use crate::policy::drain_reason;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionResult;
+use model::action::{Action, ActionKind, ActionResult};
 use model::finding_class::join_class_names;
 use model::hostlist;
 use model::id::NodeName;
-use model::journal::JournalEntry;
-use model::journal::JournalEvent;
+use model::journal::{JournalEntry, JournalEvent};
 
 /// The format of the document.
 pub const GATE_LOG_FORMAT: &str = "fabricgate.gate-log/1";
@@ -54,7 +50,11 @@ pub struct GateLogEvent {
 
 /// The events of these lines that were written from this moment on, of one node or of
 /// all. Lines before it are needed as well: an outcome names its intent only.
-pub fn collect_events(entries: &[JournalEntry], since_unix: i64, node: Option<&NodeName>) -> Vec<GateLogEvent> {
+pub fn collect_events(
+    entries: &[JournalEntry],
+    since_unix: i64,
+    node: Option<&NodeName>,
+) -> Vec<GateLogEvent> {
     let mut intents: BTreeMap<&str, (&str, &Action)> = BTreeMap::new();
     let mut all = Vec::new();
     for entry in entries {
@@ -64,7 +64,9 @@ pub fn collect_events(entries: &[JournalEntry], since_unix: i64, node: Option<&N
         if entry.stamp.unix < since_unix {
             continue;
         }
-        let Some((event, nodes, run, text)) = describe_event(&entry.event, &intents) else { continue };
+        let Some((event, nodes, run, text)) = describe_event(&entry.event, &intents) else {
+            continue;
+        };
         if node.is_none_or(|node| nodes.contains(node)) {
             all.push(GateLogEvent { at: entry.stamp.at.clone(), event, nodes, run, text });
         }
@@ -95,7 +97,10 @@ pub fn render(events: &[GateLogEvent]) -> String {
 type GateEventText = (&'static str, Vec<NodeName>, Option<String>, String);
 
 /// What an event says; nothing of one that is only the beginning of another.
-fn describe_event(event: &JournalEvent, intents: &BTreeMap<&str, (&str, &Action)>) -> Option<GateEventText> {
+fn describe_event(
+    event: &JournalEvent,
+    intents: &BTreeMap<&str, (&str, &Action)>,
+) -> Option<GateEventText> {
     let one = |node: &NodeName| vec![node.clone()];
     Some(match event {
         JournalEvent::Opened { .. } | JournalEvent::Intent { .. } => return None,
@@ -170,7 +175,9 @@ fn describe_event(event: &JournalEvent, intents: &BTreeMap<&str, (&str, &Action)
             let text = format!("{name} holds {count} to measure, for process {pid} on {host}");
             ("holding", nodes.clone(), None, text)
         }
-        JournalEvent::Freed { name, detail } => ("freed", Vec::new(), None, format!("{name}: {detail}")),
+        JournalEvent::Freed { name, detail } => {
+            ("freed", Vec::new(), None, format!("{name}: {detail}"))
+        }
         JournalEvent::Evicting { node, pods } => {
             let text = format!("asked to leave: {}", pods.join(", "));
             ("evicting", one(node), None, text)
@@ -206,9 +213,8 @@ fn action_outcome(action: &Action, result: ActionResult, run: &str) -> (&'static
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::journal::{ClockStamp, JOURNAL_FORMAT};
     use model::node_update::NodeUpdate;
-    use model::journal::JOURNAL_FORMAT;
-    use model::journal::ClockStamp;
     use model::scheduler_snapshot::SchedulerNode;
 
     fn entry(seq: u64, event: JournalEvent) -> JournalEntry {

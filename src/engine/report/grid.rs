@@ -4,16 +4,14 @@
 //! relative to and says so; where no expectation exists that is its own
 //! median. Nothing is judged here.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::reference_text;
 use super::overview::build_overview;
-use model::measured_cell::MeasuredCell;
+use super::reference_text;
 use model::claims::ClaimedDomain;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
+use model::measured_cell::MeasuredCell;
 use model::run::Run;
 use model::stats::sort_median;
 use model::unit::Unit;
@@ -269,7 +267,10 @@ fn build_grid(cells: &[&MeasuredCell], claimed: Option<&ClaimedDomain>) -> Heatm
     // One square over all nodes would be empty but for its diagonal, and on a
     // fleet too large to hold. Only what it is compared with is needed here.
     let whole = HeatmapGrid {
-        reference: choose_reference(cells, &mut cells.iter().filter_map(|c| c.value).collect::<Vec<_>>()),
+        reference: choose_reference(
+            cells,
+            &mut cells.iter().filter_map(|c| c.value).collect::<Vec<_>>(),
+        ),
         ..table_grid(cells, claimed, GridShape::PerGpu)
     };
     let mut by_node: BTreeMap<&NodeName, Vec<&MeasuredCell>> = BTreeMap::new();
@@ -297,7 +298,8 @@ fn build_grid(cells: &[&MeasuredCell], claimed: Option<&ClaimedDomain>) -> Heatm
 /// Pairs as a square. Where it would be too large to hold, only the ends of
 /// the worst cells are kept.
 fn pair_grid(cells: &[&MeasuredCell], claimed: Option<&ClaimedDomain>) -> HeatmapGrid {
-    let ends = |c: &MeasuredCell| [(c.src_node.clone(), c.src_gpu), (c.dst_node.clone(), c.dst_gpu)];
+    let ends =
+        |c: &MeasuredCell| [(c.src_node.clone(), c.src_gpu), (c.dst_node.clone(), c.dst_gpu)];
     let all: BTreeSet<_> = cells.iter().flat_map(|c| ends(c)).collect();
     if all.len() <= MOST_ENDS {
         return table_grid(cells, claimed, GridShape::Pairs);
@@ -344,7 +346,11 @@ fn unseen_nodes(seen: &BTreeSet<&NodeName>, claimed: Option<&ClaimedDomain>) -> 
 }
 
 /// Cells laid out as a table of this shape.
-fn table_grid(cells: &[&MeasuredCell], claimed: Option<&ClaimedDomain>, shape: GridShape) -> HeatmapGrid {
+fn table_grid(
+    cells: &[&MeasuredCell],
+    claimed: Option<&ClaimedDomain>,
+    shape: GridShape,
+) -> HeatmapGrid {
     let ends = |cell: &MeasuredCell| {
         let src = GridEnd { node: cell.src_node.clone(), gpu: cell.src_gpu };
         let dst = GridEnd { node: cell.dst_node.clone(), gpu: cell.dst_gpu };
@@ -445,7 +451,11 @@ fn choose_reference(cells: &[&MeasuredCell], values: &mut [f64]) -> GridReferenc
 }
 
 /// Gives every spot its ratio to the median, where that is the reference.
-pub(super) fn relate_to_median(spots: &mut [Option<GridSpot>], reference: GridReference, unit: Unit) {
+pub(super) fn relate_to_median(
+    spots: &mut [Option<GridSpot>],
+    reference: GridReference,
+    unit: Unit,
+) {
     let GridReference::Median(middle) = reference else { return };
     for spot in spots.iter_mut().flatten() {
         spot.ratio = spot.value.and_then(|value| {
@@ -483,8 +493,10 @@ mod tests {
     #[test]
     fn a_rack_is_one_square_and_its_host_copies_are_a_strip() {
         let grids = build_grids(&fixture::rack());
-        let shapes: Vec<_> =
-            grids.iter().map(|g| (g.shape, g.rows.len(), g.cols.len(), g.missing_count())).collect();
+        let shapes: Vec<_> = grids
+            .iter()
+            .map(|g| (g.shape, g.rows.len(), g.cols.len(), g.missing_count()))
+            .collect();
         assert_eq!(shapes, [(GridShape::PerGpu, 18, 4, 4), (GridShape::Pairs, 72, 72, 0)]);
         let square = &grids[1];
         assert_eq!(square.at(0, 0), None);
@@ -514,7 +526,9 @@ mod tests {
     fn without_expectation_ratios_are_relative_to_the_median_and_slow_is_below_one() {
         let grids = build_grids(&fixture::hgx());
         let latency = grids.iter().find(|g| g.testcase.contains("latency")).expect("the test");
-        assert!(matches!(latency.reference, GridReference::Median(m) if (740.0..760.0).contains(&m)));
+        assert!(
+            matches!(latency.reference, GridReference::Median(m) if (740.0..760.0).contains(&m))
+        );
         let inside = &latency.inside[1];
         let slowest = inside
             .spots

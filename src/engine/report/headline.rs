@@ -2,23 +2,15 @@
 //!
 //! Only words here; the outcome itself was decided by the judge.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::class_text;
-use super::plain_text::relative_to_source;
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::list_names;
+use super::plain_text::{clip, count_noun, list_names, relative_to_source};
 use model::finding_class::FindingClass;
 use model::id::DomainName;
 use model::run::Run;
 use model::text::format_percent;
-use model::verdict::Direction;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
+use model::verdict::{Direction, Finding, LocusKind, NodeVerdict, Outcome};
 
 /// Outcome, place and matter of a run.
 #[derive(Clone, Debug, PartialEq)]
@@ -115,7 +107,10 @@ fn describe_pass(run: &Run) -> String {
     let verb = if run.verdicts.nodes.len() == 1 { "is" } else { "are" };
     let mut what = format!("{} {verb} as expected", parts.join(" with "));
     if let Some(worst) = worst_detectable(run) {
-        what.push_str(&format!("; a loss of {} or more would have been seen", format_percent(worst)));
+        what.push_str(&format!(
+            "; a loss of {} or more would have been seen",
+            format_percent(worst)
+        ));
         if let Some(together) = worst_together(run) {
             what.push_str(&format!(", of all parts together {}", format_percent(together)));
         }
@@ -157,8 +152,10 @@ fn describe_unknown(run: &Run) -> String {
         },
         [node] => {
             let of = if all == 1 { String::new() } else { format!(" (1 of {all} nodes)") };
-            let (name, why) =
-                (clip(node.node.as_str(), 60), clip(&relative_to_source(&node.reason, &run.info.source), 160));
+            let (name, why) = (
+                clip(node.node.as_str(), 60),
+                clip(&relative_to_source(&node.reason, &run.info.source), 160),
+            );
             format!("{name}{of} is not known to be good: {why}")
         }
         [first, rest @ ..] => {
@@ -170,7 +167,10 @@ fn describe_unknown(run: &Run) -> String {
                 format!("{names} ({} of {all} nodes) are not known to be good", nodes.len())
             };
             match reasons.len() {
-                1 => format!("{who}: {}", clip(&relative_to_source(&first.reason, &run.info.source), 160)),
+                1 => format!(
+                    "{who}: {}",
+                    clip(&relative_to_source(&first.reason, &run.info.source), 160)
+                ),
                 n => format!("{who}, for {n} different reasons"),
             }
         }

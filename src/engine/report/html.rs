@@ -6,31 +6,21 @@
 //! its script, which only filters, redraws and reads out what is there. What is
 //! too much to show is counted and named.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use minijinja::AutoEscape;
-use minijinja::Environment;
-use minijinja::UndefinedBehavior;
-use minijinja::Value;
 use minijinja::value::Serde;
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value};
 use serde::Serialize;
 
 use super::ReportError;
-use super::reason_groups::ReasonGroup;
 use super::blame_marks::BlameFinder;
-use super::grid::HeatmapGrid;
-use super::grid::build_grids;
-use super::headline::build_headline;
-use super::headline::worst_detectable;
+use super::grid::{HeatmapGrid, build_grids};
+use super::headline::{build_headline, worst_detectable};
 use super::overview::fleet_grids;
-use super::plain_text::relative_to_source;
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::to_plain;
+use super::plain_text::{clip, count_noun, relative_to_source, to_plain};
+use super::reason_groups::ReasonGroup;
 use super::terminal::group_unknown_by_reason;
-use model::comparison::RunComparison;
-use model::comparison::RepairReport;
+use model::comparison::{RepairReport, RunComparison};
 use model::id::DomainName;
 use model::run::Run;
 use model::text::format_percent;
@@ -40,29 +30,23 @@ use model::verdict::Outcome;
 mod anchors;
 mod comparison_text;
 mod domains;
-mod prior_grids;
 mod embedded;
 mod figures;
 mod findings;
 mod fleet;
 mod history;
 mod plan;
+mod prior_grids;
 
 use anchors::HtmlAnchors;
-use comparison_text::ComparisonText;
-use comparison_text::RepairsText;
-use domains::HtmlDomain;
-use domains::HtmlDrawings;
-use domains::draw_domains;
-use prior_grids::PriorGrids;
-use figures::FigureData;
-use figures::FigureText;
+use comparison_text::{ComparisonText, RepairsText};
+use domains::{HtmlDomain, HtmlDrawings, draw_domains};
+use figures::{FigureData, FigureText};
 use findings::FindingText;
-use fleet::HtmlNodeRow;
-use fleet::HtmlPassingGroup;
-use fleet::HtmlRack;
+use fleet::{HtmlNodeRow, HtmlPassingGroup, HtmlRack};
 use history::HtmlTrendRow;
 use plan::HtmlActionPlan;
+use prior_grids::PriorGrids;
 
 const TEMPLATE: &str = include_str!("../../../reports/report.html");
 const STYLE: &str = include_str!("../../../reports/report.css");
@@ -191,11 +175,13 @@ fn build_page(run: &Run, beside: &HtmlPageContext<'_>) -> Result<HtmlPage, Repor
     for domain in &mut drawn {
         domain.index = index.get(domain.name.as_str()).copied();
     }
-    let repaired = beside.repairs.map(|it| comparison_text::build_repairs(it, run, &index, &nodes.places));
+    let repaired =
+        beside.repairs.map(|it| comparison_text::build_repairs(it, run, &index, &nodes.places));
     let (domains, domains_more) = build_domain_rows(run, &grids, &drawn, &index);
     let (trends, trends_more) = history::build_history(beside.trends);
-    let before =
-        beside.before.map(|b| format!("{} ({})", clip_text(&b.info.id), clip_text(&b.info.created)));
+    let before = beside
+        .before
+        .map(|b| format!("{} ({})", clip_text(&b.info.id), clip_text(&b.info.created)));
     let bands = super::colour_scale::BANDS.iter().map(|band| {
         let (r, g, b) = band.colour;
         (band.from.max(0.0), format!("#{r:02x}{g:02x}{b:02x}"))
@@ -293,7 +279,8 @@ fn list_run_facts(run: &Run) -> Vec<(&'static str, String)> {
         .map(|d| {
             let platform = d.platform.as_deref().unwrap_or("platform not claimed");
             let nodes = count_noun(d.nodes.len(), "node", "nodes");
-            let nic = d.nic.as_deref().map(|n| format!(", NICs {}", to_plain(n))).unwrap_or_default();
+            let nic =
+                d.nic.as_deref().map(|n| format!(", NICs {}", to_plain(n))).unwrap_or_default();
             format!("{} ({}, {nodes}{nic})", clip_text(d.name.as_str()), to_plain(platform))
         })
         .collect();

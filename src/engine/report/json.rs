@@ -34,7 +34,8 @@ mod tests {
     #[test]
     fn documents_read_back_as_they_were() {
         for run in fixture::all() {
-            let read: Verdicts = serde_json::from_slice(&render_verdicts(&run.verdicts)).expect("json");
+            let read: Verdicts =
+                serde_json::from_slice(&render_verdicts(&run.verdicts)).expect("json");
             assert_eq!(read, run.verdicts);
         }
     }
@@ -44,6 +45,9 @@ mod tests {
         let run = fixture::rack();
         let text = |bytes| String::from_utf8(bytes).expect("utf-8");
         insta::assert_snapshot!("verdicts", text(render_verdicts(&run.verdicts)));
-        insta::assert_snapshot!("actions", text(render_actions(run.actions.as_ref().expect("a plan"))));
+        insta::assert_snapshot!(
+            "actions",
+            text(render_actions(run.actions.as_ref().expect("a plan")))
+        );
     }
 }

@@ -10,18 +10,13 @@
 use std::collections::BTreeMap;
 
 use super::actions::ActionSummary;
-use super::class_text;
-use super::reference_text;
 use super::headline::build_headline;
-use super::plain_text::clip;
-use super::plain_text::to_plain;
-use super::plain_text::format_quantity;
+use super::plain_text::{clip, format_quantity, to_plain};
 use super::xml::XmlWriter;
+use super::{class_text, reference_text};
 use model::id::NodeName;
 use model::run::Run;
-use model::verdict::Finding;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
+use model::verdict::{Finding, NodeVerdict, Outcome};
 
 /// One case of a suite.
 struct JunitCase {
@@ -52,7 +47,8 @@ pub fn render(run: &Run) -> String {
     for node in &verdicts.nodes {
         let to = suite(&mut suites, node.domain.as_ref().map_or("no domain", |d| d.as_str()));
         let findings = named.get(&node.node).into_iter().flatten().copied();
-        let findings: Vec<&Finding> = findings.filter(|f| is_covered_by_node(f, node.outcome)).collect();
+        let findings: Vec<&Finding> =
+            findings.filter(|f| is_covered_by_node(f, node.outcome)).collect();
         let so_far = worst.entry(&node.node).or_insert(node.outcome);
         *so_far = node.outcome.max(*so_far);
         let class = format!("{}.node", suites[to].0);
@@ -89,8 +85,11 @@ fn run_case(run: &Run) -> JunitCase {
     let headline = build_headline(run);
     let mut text = String::new();
     for unknown in &run.verdicts.unknown {
-        let line =
-            format!("not known: {}: {}\n", to_plain(&unknown.what.to_string()), to_plain(&unknown.why));
+        let line = format!(
+            "not known: {}: {}\n",
+            to_plain(&unknown.what.to_string()),
+            to_plain(&unknown.why)
+        );
         text.push_str(&line);
     }
     for note in &run.verdicts.notes {
@@ -108,9 +107,10 @@ fn run_case(run: &Run) -> JunitCase {
         outcome: headline.outcome,
         kind: headline.outcome.to_string(),
         message: clip(
-            &run.info
-                .simulation_notice()
-                .map_or_else(|| headline.without_outcome(), |text| format!("{text}; {}", headline.without_outcome())),
+            &run.info.simulation_notice().map_or_else(
+                || headline.without_outcome(),
+                |text| format!("{text}; {}", headline.without_outcome()),
+            ),
             LONGEST,
         ),
         text,
@@ -156,8 +156,9 @@ fn describe_finding(finding: &Finding) -> String {
 }
 
 fn write_document(run: &Run, suites: &[(String, Vec<JunitCase>)]) -> String {
-    let count =
-        |cases: &[JunitCase], of: &[Outcome]| cases.iter().filter(|c| of.contains(&c.outcome)).count();
+    let count = |cases: &[JunitCase], of: &[Outcome]| {
+        cases.iter().filter(|c| of.contains(&c.outcome)).count()
+    };
     let bad = [Outcome::Degraded, Outcome::Failed];
     let totals = |of: &[Outcome]| -> usize { suites.iter().map(|s| count(&s.1, of)).sum() };
     let tests: usize = suites.iter().map(|s| s.1.len()).sum();

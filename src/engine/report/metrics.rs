@@ -3,24 +3,22 @@
 //! Values in, families out. A node that nobody judged is shown as unknown, never
 //! as a pass; where nodes are left out for their number, a gauge says how many.
 
-pub mod inputs;
-pub mod levels;
 pub mod definitions;
 pub mod exposition;
+pub mod inputs;
+pub mod levels;
 
 use std::collections::BTreeMap;
 
 use crate::policy::budget::BudgetShare;
-use levels::PathClass;
 use definitions as of;
+use exposition::MetricFamily;
+use levels::PathClass;
 use model::certificate::Certificate;
 use model::finding_class::FindingClass;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::trend::OpenAlarm;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
-use exposition::MetricFamily;
+use model::verdict::{Outcome, Verdicts};
 
 /// All outcomes, in the order in which they are shown.
 const OUTCOMES: [Outcome; 4] =
@@ -182,7 +180,8 @@ pub fn build_families(state: &MetricsState, most: usize) -> Vec<MetricFamily> {
 
 fn fleet_families(state: &MetricsState) -> [MetricFamily; 5] {
     let [mut written, mut simulated, mut version, mut counts, mut troubles] =
-        [&of::WRITTEN, &of::SIMULATED, &of::VERSION, &of::NODES, &of::TROUBLES].map(MetricFamily::new);
+        [&of::WRITTEN, &of::SIMULATED, &of::VERSION, &of::NODES, &of::TROUBLES]
+            .map(MetricFamily::new);
     simulated.add([], f64::from(u8::from(state.is_simulated)));
     written.add([], unix_to_float(state.now));
     version.add([env!("CARGO_PKG_VERSION")], 1.0);

@@ -4,18 +4,12 @@
 //! Both are put together from cells of single rails, by medians; nothing is
 //! compared anew.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::grid::GridEnd;
-use super::grid::HeatmapGrid;
-use super::grid::GridReference;
-use super::grid::GridShape;
-use super::grid::GridSpot;
-use super::grid::worse_spot;
-use model::measured_cell::MeasuredCell;
+use super::grid::{GridEnd, GridReference, GridShape, GridSpot, HeatmapGrid, worse_spot};
 use model::id::NodeName;
+use model::measured_cell::MeasuredCell;
 use model::run::Run;
 use model::stats::sort_median;
 use model::verdict::Outcome;

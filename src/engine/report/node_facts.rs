@@ -6,21 +6,11 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use comfy_table::Table;
-use comfy_table::presets;
+use comfy_table::{Table, presets};
 
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::to_plain;
-use model::gpu_facts::FabricFacts;
-use model::gpu_facts::GpuFacts;
-use model::gpu_facts::LinkState;
-use model::gpu_facts::PcieFacts;
-use model::node_facts::ImexFacts;
-use model::node_facts::MissingFact;
-use model::node_facts::NicFacts;
-use model::node_facts::NodeFacts;
-use model::node_facts::PciDistance;
+use super::plain_text::{clip, count_noun, to_plain};
+use model::gpu_facts::{FabricFacts, GpuFacts, LinkState, PcieFacts};
+use model::node_facts::{ImexFacts, MissingFact, NicFacts, NodeFacts, PciDistance};
 use model::throttle_reason::ThrottleReason;
 
 /// What stands where nothing is known.
@@ -37,7 +27,10 @@ pub fn render(facts: &NodeFacts) -> String {
         push_lines(&mut text, "Worth a look", &collect_remarks(gpus));
     }
     if !facts.nics.is_empty() {
-        push_section(&mut text, &render_table(&NIC, facts.nics.iter().map(|it| nic_row(it, facts))));
+        push_section(
+            &mut text,
+            &render_table(&NIC, facts.nics.iter().map(|it| nic_row(it, facts))),
+        );
     }
     if let Some(imex) = &facts.imex {
         let _ = writeln!(text, "\nIMEX  {}", format_imex(imex));
@@ -273,7 +266,11 @@ fn format_imex(imex: &ImexFacts) -> String {
     let mut parts = Vec::new();
     if let Some(state) = &imex.domain_state {
         let ready = imex.nodes.iter().filter(|node| node.state.as_deref() == Some("READY")).count();
-        parts.push(format!("domain {}, {ready} of {} nodes ready", to_plain(state), imex.nodes.len()));
+        parts.push(format!(
+            "domain {}, {ready} of {} nodes ready",
+            to_plain(state),
+            imex.nodes.len()
+        ));
     }
     parts.push(match (&imex.channels, imex.channels_offered) {
         (Some(channels), _) => count_noun(channels.len(), "channel", "channels"),
@@ -351,11 +348,8 @@ fn push_lines(text: &mut String, title: &str, lines: &[String]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::gpu_facts::FabricState;
-    use model::gpu_facts::NvlinkFacts;
-    use model::node_facts::DriverFacts;
-    use model::node_facts::GpuDistance;
-    use model::node_facts::NicNeighbour;
+    use model::gpu_facts::{FabricState, NvlinkFacts};
+    use model::node_facts::{DriverFacts, GpuDistance, NicNeighbour};
 
     fn facts() -> NodeFacts {
         let link = |link| NvlinkFacts {

@@ -5,36 +5,27 @@
 //! Pure. Who is told, and whether it arrived, is `notify`'s.
 
 pub mod alertmanager;
-pub mod message;
 pub mod changes;
+pub mod message;
 pub mod slack;
 
 use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::class_text;
 use super::metrics::MetricsState;
-use super::plain_text::clip;
-use super::plain_text::to_plain;
-use super::trend;
-use model::action::ActionKind;
-use model::action::ActionPlan;
-use model::action::ActionResult;
-use model::measured_cell::MeasuredCell;
+use super::plain_text::{clip, to_plain};
+use super::{class_text, trend};
+use model::action::{ActionKind, ActionPlan, ActionResult};
 use model::finding_class::FindingClass;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::time_format::format_rfc3339;
+use model::id::{DomainName, NodeName};
+use model::measured_cell::MeasuredCell;
 use model::run::Run;
 use model::text::format_percent;
+use model::time_format::format_rfc3339;
 use model::trend::OpenAlarm;
-use model::verdict::Finding;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::RatioReference;
+use model::verdict::{Finding, NodeVerdict, Outcome, RatioReference};
 
 /// Longest text of one field: a message is read on a telephone.
 const LONGEST: usize = 400;
@@ -170,7 +161,12 @@ pub struct NoticeOccasion {
 
 /// What a run has to tell. An interrupted one tells of nothing that it left
 /// unmeasured, and ends nothing.
-pub fn occasion_from_run(run: &Run, acted: Option<&ActionPlan>, folder: &str, is_partial: bool) -> NoticeOccasion {
+pub fn occasion_from_run(
+    run: &Run,
+    acted: Option<&ActionPlan>,
+    folder: &str,
+    is_partial: bool,
+) -> NoticeOccasion {
     let mut occasion = NoticeOccasion {
         run: Some(run.info.id.clone()),
         profile: Some(run.info.profile.clone()),
@@ -276,7 +272,8 @@ pub fn occasion_from_state(state: &MetricsState) -> NoticeOccasion {
     }
     match &state.gate {
         Some(gate) if gate.is_tripped => {
-            let mut item = new_item(BREAKER.to_owned(), NoticeEvent::Breaker, "the breaker tripped");
+            let mut item =
+                new_item(BREAKER.to_owned(), NoticeEvent::Breaker, "the breaker tripped");
             "nothing but releases is carried out".clone_into(&mut item.how);
             let next =
                 "see `fabricgate gate status`; when it is safe, `fabricgate gate reset --why TEXT`";
@@ -332,7 +329,8 @@ fn node_item(verdict: &NodeVerdict, own: &[&Finding], acted: Option<&ActionPlan>
         .iter()
         .copied()
         .min_by(|a, b| b.outcome.cmp(&a.outcome).then_with(|| level(a).total_cmp(&level(b))));
-    let what = worst.map_or_else(|| "not judged".to_owned(), |it| class_text::class_title(&it.class));
+    let what =
+        worst.map_or_else(|| "not judged".to_owned(), |it| class_text::class_title(&it.class));
     let mut item = new_item(node_key(&verdict.node), outcome_event(verdict.outcome), &what);
     (item.node, item.domain) = (Some(verdict.node.clone()), verdict.domain.clone());
     item.how = shorten(worst.map_or(&verdict.reason, |it| &it.summary));
@@ -358,8 +356,11 @@ fn describe_actions(plan: &ActionPlan, node: &NodeName) -> Option<String> {
 }
 
 fn part_item(finding: &Finding) -> NoticeItem {
-    let mut item =
-        new_item(format!("part/{}", finding.id), outcome_event(finding.outcome), &class_text::class_title(&finding.class));
+    let mut item = new_item(
+        format!("part/{}", finding.id),
+        outcome_event(finding.outcome),
+        &class_text::class_title(&finding.class),
+    );
     (item.node, item.domain) = (finding.locus.node.clone(), finding.locus.domain.clone());
     item.how = shorten(&finding.summary);
     item.class = Some(finding.class.clone());

@@ -5,13 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::list_names;
-use super::plain_text::format_number;
-use model::tool_facts::ToolFacts;
-use model::tool_facts::GpuFabric;
-use model::tool_facts::GpuLinks;
+use super::plain_text::{clip, count_noun, format_number, list_names};
+use model::tool_facts::{GpuFabric, GpuLinks, ToolFacts};
 
 /// Longest value taken over from a file.
 const LONGEST: usize = 200;
@@ -178,7 +173,11 @@ fn format_links(gpu: &GpuLinks) -> String {
             .filter(|(_, count)| 0 < **count)
             .map(|(name, count)| format!("{} {count}", clip(name, 40)))
             .collect();
-        parts.push(if some.is_empty() { "no errors counted".to_owned() } else { list_names(&some, 6) });
+        parts.push(if some.is_empty() {
+            "no errors counted".to_owned()
+        } else {
+            list_names(&some, 6)
+        });
     }
     parts.join(", ")
 }

@@ -4,18 +4,12 @@
 //! of their own has a grid per domain. Either is put together here, by medians,
 //! and nothing is compared anew.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::grid::GridEnd;
-use super::grid::HeatmapGrid;
-use super::grid::GridReference;
-use super::grid::GridShape;
-use super::grid::GridSpot;
-use super::grid::order_ends;
-use super::grid::worse_spot;
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
+use super::grid::{
+    GridEnd, GridReference, GridShape, GridSpot, HeatmapGrid, order_ends, worse_spot,
+};
+use model::claims::{ClaimedDomain, Claims};
 use model::id::NodeName;
 use model::stats::sort_median;
 use model::unit::Unit;
@@ -48,7 +42,8 @@ pub(super) fn build_overview(
     let ends: BTreeMap<GridEnd, usize> = known.chain(unknown).zip(0..).collect();
     let (rows, _) = order_ends(ends, claimed);
     // A domain can have all nodes of a fleet.
-    let grids: BTreeMap<&GridEnd, &HeatmapGrid> = lines.iter().rev().map(|(end, grid)| (end, *grid)).collect();
+    let grids: BTreeMap<&GridEnd, &HeatmapGrid> =
+        lines.iter().rev().map(|(end, grid)| (end, *grid)).collect();
     let mut spots = Vec::with_capacity(rows.len() * cols.len());
     for row in &rows {
         let grid = grids.get(row);
@@ -57,7 +52,14 @@ pub(super) fn build_overview(
             None => Some(GridSpot::MISSING),
         }));
     }
-    HeatmapGrid { shape: GridShape::PerGpu, rows, cols, spots, summed: Some(WORSE_MEDIAN), ..whole.clone() }
+    HeatmapGrid {
+        shape: GridShape::PerGpu,
+        rows,
+        cols,
+        spots,
+        summed: Some(WORSE_MEDIAN),
+        ..whole.clone()
+    }
 }
 
 /// The worse of the medians of a GPU's line and column.
@@ -99,7 +101,11 @@ pub(super) fn fleet_grids(grids: &[HeatmapGrid], claims: &Claims) -> Vec<Heatmap
             tests.entry(key).or_default().push(grid);
         }
     }
-    tests.into_values().filter(|grids| 1 < grids.len()).filter_map(|g| join_grids(&g, claims)).collect()
+    tests
+        .into_values()
+        .filter(|grids| 1 < grids.len())
+        .filter_map(|g| join_grids(&g, claims))
+        .collect()
 }
 
 fn join_grids(grids: &[&HeatmapGrid], claims: &Claims) -> Option<HeatmapGrid> {

@@ -6,10 +6,9 @@ use std::fmt::Write as _;
 
 use super::explain;
 use super::explain::MOST;
-use super::plain_text::to_plain;
-use super::plain_text::format_quantity;
-use model::measured_cell::MeasuredCell;
+use super::plain_text::{format_quantity, to_plain};
 use model::id::NodeName;
+use model::measured_cell::MeasuredCell;
 use model::run::Run;
 use model::stats::sort_median;
 use model::unit::Unit;
@@ -73,7 +72,12 @@ pub(super) fn explain_rail(run: &Run, query: &str) -> Option<String> {
 type ReadingGroupKey = (Option<u8>, String, String);
 
 /// Readings by test, direction and look, then the findings.
-fn describe_readings(run: &Run, what: &str, cells: &[&MeasuredCell], about: &[&Finding]) -> Option<String> {
+fn describe_readings(
+    run: &Run,
+    what: &str,
+    cells: &[&MeasuredCell],
+    about: &[&Finding],
+) -> Option<String> {
     if cells.is_empty() && about.is_empty() {
         return None;
     }

@@ -234,7 +234,10 @@ mod tests {
     #[test]
     fn what_steers_a_terminal_is_spelled_out() {
         assert_eq!(to_plain("node0001"), "node0001");
-        assert_eq!(to_plain("a\x1b[31mb\r\nc\u{202e}d\u{9b}"), "a\\x1b[31mb\\r\\nc\\u{202e}d\\u{9b}");
+        assert_eq!(
+            to_plain("a\x1b[31mb\r\nc\u{202e}d\u{9b}"),
+            "a\\x1b[31mb\\r\\nc\\u{202e}d\\u{9b}"
+        );
         assert_eq!(to_plain("größe 節点"), "größe 節点");
     }
 
@@ -243,7 +246,10 @@ mod tests {
         assert_eq!(to_plain_lines("a\n\tb"), "a\n\tb");
         let red = "\u{1b}[1;31mred\u{1b}[0m\n";
         assert_eq!(to_plain_lines(&format!("é{red}\u{7}")), format!("é{red}\\x07"));
-        assert_eq!(to_plain_lines("\u{1b}[2J\u{1b}]0;t\u{7}\u{9b}1m"), "\\x1b[2J\\x1b]0;t\\x07\\u{9b}1m");
+        assert_eq!(
+            to_plain_lines("\u{1b}[2J\u{1b}]0;t\u{7}\u{9b}1m"),
+            "\\x1b[2J\\x1b]0;t\\x07\\u{9b}1m"
+        );
         assert_eq!(to_plain_lines("\u{1b}[31"), "\\x1b[31");
     }
 
@@ -300,7 +306,10 @@ mod tests {
 
     #[test]
     fn paths_below_the_source_are_relative_to_it() {
-        assert_eq!(relative_to_source("cut in /a/b/nodes/n1/x.txt: end", "/a/b/"), "cut in nodes/n1/x.txt: end");
+        assert_eq!(
+            relative_to_source("cut in /a/b/nodes/n1/x.txt: end", "/a/b/"),
+            "cut in nodes/n1/x.txt: end"
+        );
         for source in ["", "/", "/a/b c", "/a/bb"] {
             assert_eq!(relative_to_source("/a/b/nodes/n1", source), "/a/b/nodes/n1", "{source}");
         }

@@ -5,18 +5,13 @@
 
 use std::fmt::Write as _;
 
-use comfy_table::CellAlignment;
-use comfy_table::Table;
-use comfy_table::presets;
+use comfy_table::{CellAlignment, Table, presets};
 
-use super::plain_text::clip;
-use super::plain_text::to_plain;
+use super::plain_text::{clip, to_plain};
 use model::parse_output::OutputProblemKind;
-use model::probe_report::DriverTelemetry;
-use model::probe_report::GpuTelemetry;
-use model::probe_report::GpuTelemetrySample;
-use model::probe_report::ProbeProblem;
-use model::probe_report::ProbedGpu;
+use model::probe_report::{
+    DriverTelemetry, GpuTelemetry, GpuTelemetrySample, ProbeProblem, ProbedGpu,
+};
 
 /// What stands where nothing is known, or nothing was measured.
 pub(super) const UNKNOWN: &str = "?";
@@ -181,8 +176,12 @@ pub(super) fn write_problems(text: &mut String, problems: &[ProbeProblem]) {
             OutputProblemKind::Waived => "left out: ",
             _ => "",
         };
-        let _ =
-            writeln!(text, "  {word}{}{place}: {}", to_plain(&problem.class), to_plain(&problem.detail));
+        let _ = writeln!(
+            text,
+            "  {word}{}{place}: {}",
+            to_plain(&problem.class),
+            to_plain(&problem.detail)
+        );
     }
 }
 
@@ -253,7 +252,8 @@ mod tests {
 
     #[test]
     fn the_middle_and_the_ends_of_readings() {
-        let spread = ReadingSpread::from_readings([3.0, 1.0, 2.0, f64::NAN].into_iter()).expect("three");
+        let spread =
+            ReadingSpread::from_readings([3.0, 1.0, 2.0, f64::NAN].into_iter()).expect("three");
         assert_eq!((spread.least, spread.median, spread.most), (1.0, 2.0, 3.0));
         assert!((spread.relative_range() - 1.0).abs() < 1e-12);
         let even = ReadingSpread::from_readings([1.0, 2.0].into_iter()).expect("two");

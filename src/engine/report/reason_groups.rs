@@ -1,8 +1,7 @@
 //! Texts that differ in the name of a node alone, as one: equal reasons are told once,
 //! with the nodes they hold for as a host list.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::plain_text::to_plain;
 use model::hostlist;

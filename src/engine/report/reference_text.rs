@@ -4,18 +4,16 @@
 
 use std::fmt::Write as _;
 
-use super::grid::HeatmapGrid;
-use super::grid::GridReference;
-use super::grid::relate_to_median;
+use super::grid::{GridReference, HeatmapGrid, relate_to_median};
 use super::plain_text::format_quantity;
 use model::text::format_percent;
-use model::verdict::Evidence;
-use model::verdict::Finding;
-use model::verdict::RatioReference;
+use model::verdict::{Evidence, Finding, RatioReference};
 
 /// Everything that a finding's number was compared with, the platform's first; each with
 /// the ratio to it.
-pub(super) fn list_references(finding: &Finding) -> Vec<(RatioReference, Option<f64>, Option<f64>)> {
+pub(super) fn list_references(
+    finding: &Finding,
+) -> Vec<(RatioReference, Option<f64>, Option<f64>)> {
     let all = [
         (RatioReference::Expected, finding.expected, finding.ratio),
         (RatioReference::Peers, finding.peers, finding.ratio_to_peers),
@@ -39,7 +37,10 @@ pub(super) fn describe_other_references(finding: &Finding) -> Option<String> {
     (!lines.is_empty()).then(|| lines.join("; "))
 }
 
-fn format_reference(finding: &Finding, (of, value, ratio): &(RatioReference, Option<f64>, Option<f64>)) -> String {
+fn format_reference(
+    finding: &Finding,
+    (of, value, ratio): &(RatioReference, Option<f64>, Option<f64>),
+) -> String {
     let value = value.map(|value| format!(" {}", format_quantity(value, finding.unit)));
     let ratio = ratio.map(|ratio| format!(", ratio {ratio:.3} of it"));
     format!("{}{}{}", of.prefix(), value.unwrap_or_default(), ratio.unwrap_or_default())
@@ -47,8 +48,9 @@ fn format_reference(finding: &Finding, (of, value, ratio): &(RatioReference, Opt
 
 /// The same in columns, under the number that was measured.
 pub(super) fn reference_columns(finding: &Finding) -> String {
-    let quantity =
-        |v: Option<f64>| v.map_or_else(|| "no number".to_owned(), |v| format_quantity(v, finding.unit));
+    let quantity = |v: Option<f64>| {
+        v.map_or_else(|| "no number".to_owned(), |v| format_quantity(v, finding.unit))
+    };
     let mut out = format!("measured    {}\n", quantity(finding.measured));
     let _ = writeln!(out, "expected    {}", quantity(finding.expected));
     for (of, value, ratio) in list_references(finding) {

@@ -15,26 +15,14 @@ use std::fmt::Write as _;
 use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::FontTransform;
-use plotters::style::text_anchor::HPos;
-use plotters::style::text_anchor::Pos;
-use plotters::style::text_anchor::VPos;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use self::marks::draw_cross;
-use self::marks::cross_paths;
 pub(super) use self::marks::has_too_many_crosses;
-use self::marks::draw_outline;
-use self::marks::draw_outlines;
-use super::ReportError;
+use self::marks::{cross_paths, draw_cross, draw_outline, draw_outlines};
 use super::blame_marks::GridBlame;
-use super::grid::GridEnd;
-use super::grid::HeatmapGrid;
-use super::grid::GridReference;
-use super::grid::GridShape;
-use super::grid::GridSpot;
-use super::plain_text::clip;
-use super::plain_text::format_number;
-use super::plain_text::format_quantity;
-use super::colour_scale;
+use super::grid::{GridEnd, GridReference, GridShape, GridSpot, HeatmapGrid};
+use super::plain_text::{clip, format_number, format_quantity};
+use super::{ReportError, colour_scale};
 use model::verdict::Outcome;
 
 /// Stand-ins for what a stylesheet decides; plotters only knows RGB.
@@ -161,7 +149,12 @@ pub(super) fn draw_heatmap(
 /// What drawing can end in.
 pub(super) type DrawResult = Result<(), Box<dyn std::error::Error>>;
 
-fn draw(area: &PlotArea<'_>, grid: &HeatmapGrid, blame: &GridBlame, at: &HeatmapLayout) -> DrawResult {
+fn draw(
+    area: &PlotArea<'_>,
+    grid: &HeatmapGrid,
+    blame: &GridBlame,
+    at: &HeatmapLayout,
+) -> DrawResult {
     draw_separators(area, grid, at)?;
     draw_axes(area, grid, at)?;
     draw_outlines(area, grid, blame, at)?;
@@ -176,7 +169,9 @@ fn spot_colour(spot: Option<&GridSpot>) -> Option<RGBColor> {
     let (r, g, b) = match spot.ratio.and_then(colour_scale::find_band) {
         Some(band) => band.colour,
         // A failure without a number is as bad as a number can be.
-        None if spot.outcome == Outcome::Failed => colour_scale::BANDS[colour_scale::BANDS.len() - 1].colour,
+        None if spot.outcome == Outcome::Failed => {
+            colour_scale::BANDS[colour_scale::BANDS.len() - 1].colour
+        }
         None => return Some(HATCH),
     };
     Some(RGBColor(r, g, b))
@@ -196,7 +191,8 @@ fn to_hex(colour: RGBColor) -> String {
 fn cell_paths(grid: &HeatmapGrid, at: &HeatmapLayout) -> String {
     let mut paths: BTreeMap<String, String> = BTreeMap::new();
     for row in 0..grid.rows.len() {
-        let colours: Vec<_> = (0..grid.cols.len()).map(|col| spot_colour(grid.at(row, col))).collect();
+        let colours: Vec<_> =
+            (0..grid.cols.len()).map(|col| spot_colour(grid.at(row, col))).collect();
         let mut col = 0;
         for run in colours.chunk_by(|a, b| a == b) {
             if let Some(colour) = run[0] {
@@ -220,7 +216,8 @@ fn number_texts(grid: &HeatmapGrid, at: &HeatmapLayout) -> String {
     for row in 0..if at.numbers { grid.rows.len() } else { 0 } {
         for col in 0..grid.cols.len() {
             let spot = grid.at(row, col);
-            let (Some(value), Some(colour)) = (spot.and_then(|s| s.value), spot_colour(spot)) else {
+            let (Some(value), Some(colour)) = (spot.and_then(|s| s.value), spot_colour(spot))
+            else {
                 continue;
             };
             let (x, y) = (at.x(col) + at.cell.0 / 2, at.y(row) + at.cell.1 / 2);
@@ -349,7 +346,12 @@ const STEP: i32 = 38;
 const LEGEND_WIDTH: i32 = 470;
 const LEGEND_HEIGHT: i32 = 96;
 
-fn draw_legend(area: &PlotArea<'_>, grid: &HeatmapGrid, blame: &GridBlame, at: &HeatmapLayout) -> DrawResult {
+fn draw_legend(
+    area: &PlotArea<'_>,
+    grid: &HeatmapGrid,
+    blame: &GridBlame,
+    at: &HeatmapLayout,
+) -> DrawResult {
     let top = at.bottom() + 30;
     let left = 16;
     let small = |h, ink| label_style(10.0 * 1.24, ink, h, VPos::Top);
@@ -358,7 +360,11 @@ fn draw_legend(area: &PlotArea<'_>, grid: &HeatmapGrid, blame: &GridBlame, at: &
             format!("Ratio to the expected {}", format_quantity(low, Some(grid.unit)))
         }
         GridReference::Expectation(low, high) => {
-            format!("Ratio to the expected {} to {}", format_number(low), format_quantity(high, Some(grid.unit)))
+            format!(
+                "Ratio to the expected {} to {}",
+                format_number(low),
+                format_quantity(high, Some(grid.unit))
+            )
         }
         GridReference::Median(median) => format!(
             "Nothing is expected here: ratio to the peers' median {}",
@@ -493,7 +499,9 @@ mod tests {
 
     fn draw_test_figure(run: &model::run::Run, at: usize) -> String {
         let grid = &build_grids(run)[at];
-        draw_heatmap(grid, &blame_grid(&run.verdicts.findings, grid), "f1", "a test").expect("svg").svg
+        draw_heatmap(grid, &blame_grid(&run.verdicts.findings, grid), "f1", "a test")
+            .expect("svg")
+            .svg
     }
 
     #[test]

@@ -3,39 +3,22 @@
 //! Width and colour are arguments; whoever calls knows about pipes and
 //! `NO_COLOR`. Without colour there is not one escape sequence in the text.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use anstyle::Style;
 
-use super::TerminalStyle;
-use super::actions;
-use super::reason_groups;
+use super::headline::{build_headline, worst_detectable, worst_together};
+use super::plain_text::{
+    clip, count_noun, format_amount, list_names, locus_place, relative_to_source, to_plain,
+    unit_name, wrap_text,
+};
 use super::reason_groups::ReasonGroup;
-use super::class_text;
-use super::reference_text;
-use super::headline::build_headline;
-use super::headline::worst_detectable;
-use super::headline::worst_together;
-use super::text_heatmap;
-use super::terminal_page::TerminalPage;
-use super::terminal_page::outcome_colour;
-use super::plain_text::format_amount;
-use super::plain_text::relative_to_source;
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::list_names;
-use super::plain_text::locus_place;
-use super::plain_text::to_plain;
-use super::plain_text::unit_name;
-use super::plain_text::wrap_text;
+use super::terminal_page::{TerminalPage, outcome_colour};
+use super::{TerminalStyle, actions, class_text, reason_groups, reference_text, text_heatmap};
 use model::run::Run;
 use model::text::format_percent;
-use model::verdict::Finding;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::UnknownEntry;
+use model::verdict::{Finding, NodeVerdict, Outcome, UnknownEntry};
 
 /// Entries of one list that are shown before the rest is only counted.
 const MOST: usize = 20;
@@ -120,7 +103,8 @@ fn write_findings(page: &mut TerminalPage, run: &Run) {
     let rows: Vec<[String; 8]> = shown
         .iter()
         .map(|f| {
-            let cell = |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format_amount(v, f.unit));
+            let cell =
+                |v: Option<f64>| v.map_or_else(|| "-".to_owned(), |v| format_amount(v, f.unit));
             [
                 f.outcome.to_string(),
                 clip(&locus_place(&f.locus), place),
@@ -178,7 +162,12 @@ fn evidence_sources(finding: &Finding, source: &str) -> Option<String> {
 /// numbers of at most 9 digits, unit, "of exp.", "confirmed", and gaps.
 const NUMBERS_WIDTH: usize = 2 + 8 + 2 + 9 + 2 + 9 + 1 + 5 + 2 + 7 + 2 + 9 + 2;
 
-fn write_table_line(page: &mut TerminalPage, row: &[String; 8], widths: &[usize; 8], outcome: Option<Outcome>) {
+fn write_table_line(
+    page: &mut TerminalPage,
+    row: &[String; 8],
+    widths: &[usize; 8],
+    outcome: Option<Outcome>,
+) {
     page.out.push_str("  ");
     let last = row.len() - 1;
     for (i, (cell, &width)) in row.iter().zip(widths).enumerate().filter(|(_, (_, w))| 0 < **w) {
@@ -294,7 +283,10 @@ pub(super) fn group_unknown_by_reason(run: &Run) -> Vec<ReasonGroup> {
     let unknown = run.verdicts.unknown.iter();
     let texts: Vec<(String, &str)> =
         unknown.map(|one| (one.what.to_string(), one.why.as_str())).collect();
-    reason_groups::group_by_reason(texts.iter().map(|(what, why)| (what.as_str(), *why)), &collect_names(run))
+    reason_groups::group_by_reason(
+        texts.iter().map(|(what, why)| (what.as_str(), *why)),
+        &collect_names(run),
+    )
 }
 
 fn collect_names(run: &Run) -> BTreeSet<&str> {

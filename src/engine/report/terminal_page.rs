@@ -4,15 +4,10 @@
 
 use std::fmt::Write as _;
 
-use anstyle::AnsiColor;
-use anstyle::Style;
-use comfy_table::CellAlignment;
-use comfy_table::Row;
-use comfy_table::Table;
-use comfy_table::presets;
+use anstyle::{AnsiColor, Style};
+use comfy_table::{CellAlignment, Row, Table, presets};
 
-use super::plain_text::clip;
-use super::plain_text::wrap_text;
+use super::plain_text::{clip, wrap_text};
 use model::verdict::Outcome;
 
 /// How to render for a terminal.

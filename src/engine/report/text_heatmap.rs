@@ -3,26 +3,15 @@
 //! Glyphs alone carry the meaning; colour only repeats it.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use anstyle::AnsiColor;
-use anstyle::Style;
+use anstyle::{AnsiColor, Style};
 
-use super::blame_marks::BlameFinder;
-use super::blame_marks::blame_grid;
-use super::blame_marks::names_test;
-use super::grid::HeatmapGrid;
-use super::grid::GridReference;
-use super::grid::GridShape;
-use super::grid::GridSpot;
-use super::grid::build_grids;
-use super::overview::fleet_grids;
-use super::overview::count_low;
-use super::plain_text::clip;
-use super::plain_text::format_quantity;
-use super::plain_text::rail_name;
+use super::blame_marks::{BlameFinder, blame_grid, names_test};
 use super::colour_scale;
+use super::grid::{GridReference, GridShape, GridSpot, HeatmapGrid, build_grids};
+use super::overview::{count_low, fleet_grids};
+use super::plain_text::{clip, format_quantity, rail_name};
 use model::id::DomainName;
 use model::run::Run;
 use model::verdict::Outcome;

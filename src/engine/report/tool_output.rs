@@ -7,22 +7,14 @@ use std::collections::BTreeMap;
 
 use anstyle::Style;
 
-use super::TerminalStyle;
-use super::output_facts;
-use super::terminal_page::TerminalPage;
-use super::terminal_page::outcome_colour;
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::format_number;
-use super::plain_text::to_plain;
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
-use model::measurement::BufferPlacement;
-use model::measurement::SeriesPoint;
-use model::measurement::MeasurementScalar;
-use model::measurement::MeasurementSeries;
-use model::parse_output::ParseDocument;
-use model::parse_output::OutputProblemKind;
+use super::plain_text::{clip, count_noun, format_number, to_plain};
+use super::terminal_page::{TerminalPage, outcome_colour};
+use super::{TerminalStyle, output_facts};
+use model::measurement::{
+    BufferPlacement, Measurement, MeasurementMatrix, MeasurementScalar, MeasurementSeries,
+    SeriesPoint,
+};
+use model::parse_output::{OutputProblemKind, ParseDocument};
 use model::stats::sort_median;
 use model::unit::Unit;
 use model::verdict::Outcome;
@@ -105,9 +97,9 @@ fn worst_outcome(document: &ParseDocument) -> Outcome {
 fn problem_outcome(kind: OutputProblemKind) -> Outcome {
     match kind {
         OutputProblemKind::Error | OutputProblemKind::Corrupt => Outcome::Failed,
-        OutputProblemKind::Truncated | OutputProblemKind::Inconsistent | OutputProblemKind::Unrecognised => {
-            Outcome::Degraded
-        }
+        OutputProblemKind::Truncated
+        | OutputProblemKind::Inconsistent
+        | OutputProblemKind::Unrecognised => Outcome::Degraded,
         OutputProblemKind::Waived | OutputProblemKind::Unverified => Outcome::Unknown,
     }
 }
@@ -132,11 +124,20 @@ fn format_spread(values: &mut [f64]) -> Option<String> {
     Some(if low == high {
         format!("all {}", format_number(*low))
     } else {
-        format!("lowest {}, median {}, highest {}", format_number(*low), format_number(middle), format_number(*high))
+        format!(
+            "lowest {}, median {}, highest {}",
+            format_number(*low),
+            format_number(middle),
+            format_number(*high)
+        )
     })
 }
 
-fn write_matrix(page: &mut TerminalPage, matrix: &MeasurementMatrix, ranks: &BTreeMap<String, String>) {
+fn write_matrix(
+    page: &mut TerminalPage,
+    matrix: &MeasurementMatrix,
+    ranks: &BTreeMap<String, String>,
+) {
     let mut values: Vec<f64> = matrix.numbers().map(|(_, _, v)| v).collect();
     let cells: usize = matrix.cells.iter().map(Vec::len).sum();
     let mut rest = format!(
@@ -183,7 +184,12 @@ fn label_width(rows: &[String]) -> usize {
 }
 
 /// A table with numbers set to the right.
-fn write_table(page: &mut TerminalPage, label: usize, heads: &[String], rows: Vec<(&str, Vec<String>)>) {
+fn write_table(
+    page: &mut TerminalPage,
+    label: usize,
+    heads: &[String],
+    rows: Vec<(&str, Vec<String>)>,
+) {
     let widths: Vec<usize> = (0..heads.len())
         .map(|i| {
             let cells = rows.iter().filter_map(|(_, r)| r.get(i)).map(|t| t.chars().count());
@@ -205,7 +211,11 @@ fn write_table(page: &mut TerminalPage, label: usize, heads: &[String], rows: Ve
 /// One line a row with its spread; of many rows those with the lowest (of
 /// latencies the highest) median. A row that is a rank is also called by the
 /// GPU the output gives that rank.
-fn write_folded_matrix(page: &mut TerminalPage, matrix: &MeasurementMatrix, ranks: &BTreeMap<String, String>) {
+fn write_folded_matrix(
+    page: &mut TerminalPage,
+    matrix: &MeasurementMatrix,
+    ranks: &BTreeMap<String, String>,
+) {
     let latency = matrix.unit.is_some_and(|u| !u.is_bandwidth() && u != Unit::Count);
     let mut rows: Vec<(usize, [f64; 3], usize)> = Vec::new();
     for (at, row) in matrix.cells.iter().enumerate() {
@@ -249,8 +259,11 @@ fn write_folded_matrix(page: &mut TerminalPage, matrix: &MeasurementMatrix, rank
 }
 
 fn write_series(page: &mut TerminalPage, series: &MeasurementSeries) {
-    let mut rest =
-        format!("{} in {}", count_noun(series.points.len(), "point", "points"), unit_text(series.unit));
+    let mut rest = format!(
+        "{} in {}",
+        count_noun(series.points.len(), "point", "points"),
+        unit_text(series.unit)
+    );
     if let Some(average) = series.average_busbw {
         rest.push_str(&format!("; average busbw as printed {}", format_number(average)));
     }
@@ -358,10 +371,8 @@ fn write_problems(page: &mut TerminalPage, document: &ParseDocument) {
 mod tests {
     use super::*;
     use crate::report::fixture;
+    use model::parse_output::{OutputProblem, ParseOutput, Tool};
     use model::tool_facts::ToolFacts;
-    use model::parse_output::ParseOutput;
-    use model::parse_output::OutputProblem;
-    use model::parse_output::Tool;
 
     fn render_text(parsed: ParseOutput) -> String {
         let document = ParseDocument::new("nodes/n1/out.txt".to_owned(), parsed);
@@ -416,18 +427,26 @@ mod tests {
                 ],
                 average_busbw: Some(239.7),
             }),
-            Measurement::Scalar(MeasurementScalar { run: 0, testcase: None, unit: None, value: 3.5 }),
+            Measurement::Scalar(MeasurementScalar {
+                run: 0,
+                testcase: None,
+                unit: None,
+                value: 3.5,
+            }),
         ];
         parsed.problems = vec![
-            OutputProblem::new(OutputProblemKind::Truncated, "the end of the output is missing").at_line(41),
-            OutputProblem::new(OutputProblemKind::Corrupt, "2 wrong elements").in_test(Some("all_reduce_perf")),
+            OutputProblem::new(OutputProblemKind::Truncated, "the end of the output is missing")
+                .at_line(41),
+            OutputProblem::new(OutputProblemKind::Corrupt, "2 wrong elements")
+                .in_test(Some("all_reduce_perf")),
         ];
         insta::assert_snapshot!("series", render_text(parsed));
     }
 
     #[test]
     fn what_cannot_be_read_and_what_steers_stays_text() {
-        let problem = OutputProblem::new(OutputProblemKind::Unrecognised, "\x1b[2Jnot\u{202e} a tool");
+        let problem =
+            OutputProblem::new(OutputProblemKind::Unrecognised, "\x1b[2Jnot\u{202e} a tool");
         let text = render_text(ParseOutput { problems: vec![problem], ..ParseOutput::default() });
         assert!(text.contains("not the output of a known tool, 1 problem"), "{text}");
         assert!(!fixture::steers(&text), "{text:?}");

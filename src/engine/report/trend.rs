@@ -7,25 +7,15 @@ use std::fmt::Write as _;
 
 use anstyle::Style;
 
-use super::TerminalStyle;
-use super::csv;
-use super::terminal_page::TerminalPage;
-use super::terminal_page::new_table;
-use super::plain_text::clip;
-use super::plain_text::count_noun;
-use super::plain_text::to_plain;
-use super::plain_text::format_quantity;
-use super::plain_text::rail_name;
+use super::plain_text::{clip, count_noun, format_quantity, rail_name, to_plain};
+use super::terminal_page::{TerminalPage, new_table};
+use super::{TerminalStyle, csv};
 use model::id::NodeName;
 use model::run::simulation_notice;
 use model::text::format_percent;
-use model::trend::TrendAlarm;
-use model::trend::RunChange;
-use model::trend::HistoryDocument;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
-use model::trend::OpenAlarm;
-use model::trend::Trend;
+use model::trend::{
+    FabricPart, FabricPartKind, HistoryDocument, OpenAlarm, RunChange, Trend, TrendAlarm,
+};
 
 /// Series that are shown before the rest is only counted.
 const MOST: usize = 100;
@@ -78,7 +68,10 @@ pub fn render(document: &HistoryDocument, overview: bool, style: &TerminalStyle)
     page.out
 }
 
-fn trends_of_kind(document: &HistoryDocument, kind: FabricPartKind) -> impl Iterator<Item = &Trend> {
+fn trends_of_kind(
+    document: &HistoryDocument,
+    kind: FabricPartKind,
+) -> impl Iterator<Item = &Trend> {
     document.trends.iter().filter(move |trend| trend.part.kind == kind)
 }
 
@@ -357,10 +350,7 @@ pub(super) mod tests {
     use crate::judge::drift;
     use model::id::DomainName;
     use model::time_format::format_rfc3339;
-    use model::trend::RunChangeKind;
-    use model::trend::HISTORY_FORMAT;
-    use model::trend::NodeHistory;
-    use model::trend::TrendPoint;
+    use model::trend::{HISTORY_FORMAT, NodeHistory, RunChangeKind, TrendPoint};
     use model::unit::Unit;
     use model::verdict::Outcome;
 

@@ -5,20 +5,14 @@
 //! flag with its shift, a change a dashed line with a number that is told below.
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::HPos;
-use plotters::style::text_anchor::VPos;
+use plotters::style::text_anchor::{HPos, VPos};
 
 use super::ReportError;
-use super::plain_text::clip;
-use super::plain_text::format_number;
-use super::plain_text::to_plain;
-use super::svg_heatmap::PlotArea;
-use super::svg_heatmap::DrawResult;
-use super::svg_heatmap::label_style;
+use super::plain_text::{clip, format_number, to_plain};
+use super::svg_heatmap::{DrawResult, PlotArea, label_style};
 use super::trend::part_name;
 use model::text::format_percent;
-use model::trend::RunChange;
-use model::trend::Trend;
+use model::trend::{RunChange, Trend};
 use model::verdict::Outcome;
 
 /// More panels than this are no picture any more.
@@ -160,7 +154,8 @@ impl TrendPanel {
         area.draw(&Rectangle::new([(left, edge(1.0)), (RIGHT, edge(-1.0))], USUAL.filled()))?;
         let y = self.y(usual.mean);
         area.draw(&PathElement::new([(left, y), (RIGHT, y)], MIDDLE.stroke_width(1)))?;
-        let text = format!("usual {} ± {}", format_number(usual.mean), format_percent(usual.spread));
+        let text =
+            format!("usual {} ± {}", format_number(usual.mean), format_percent(usual.spread));
         let style = label_style(TEXT, MIDDLE, HPos::Right, VPos::Bottom);
         Ok(area.draw(&Text::new(text, (RIGHT, self.top - 6), style))?)
     }
@@ -271,7 +266,7 @@ mod tests {
                 .any(|text| text.contains("boot =aa -&gt; b") || text.contains("boot =aa -> b"))
         );
         assert!(!svg.contains('\u{1b}'));
-        assert_eq!(super::render_svg(&[]).expect("nothing"), None);
+        assert_eq!(render_svg(&[]).expect("nothing"), None);
     }
 
     #[test]

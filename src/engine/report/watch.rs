@@ -1,10 +1,8 @@
 //! What the standing gate tells, in lines for people.
 
-use model::hostlist;
 use model::id::NodeName;
-use model::watch::WatchJob;
-use model::watch::WatchEvent;
-use model::shell_quote;
+use model::watch::{WatchEvent, WatchJob};
+use model::{hostlist, shell_quote};
 
 /// Most reasons that are told one by one.
 const REASONS: usize = 20;
@@ -80,7 +78,13 @@ fn describe_job(job: &WatchJob) -> String {
         0 => String::new(),
         _ => format!(" with {}", fold_nodes(&job.partners)),
     };
-    format!("{} of {} in {}{partners}: {}", job.profile, fold_nodes(&job.nodes), job.domain, job.why)
+    format!(
+        "{} of {} in {}{partners}: {}",
+        job.profile,
+        fold_nodes(&job.nodes),
+        job.domain,
+        job.why
+    )
 }
 
 fn fold_nodes(nodes: &[NodeName]) -> String {

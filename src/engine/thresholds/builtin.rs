@@ -8,11 +8,9 @@ use std::fmt::Write as _;
 use std::sync::OnceLock;
 
 use serde_json::Value;
-use sha2::Digest;
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 
-use super::PlatformCatalogue;
-use super::overlay;
+use super::{PlatformCatalogue, overlay};
 
 /// Name and text of every shipped file.
 pub const BUILTIN_FILES: &[(&str, &str)] = &[

@@ -6,16 +6,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use super::CollectiveExpectation;
-use super::ThresholdConfidence;
-use super::Expectation;
-use super::TestPath;
-use super::fault::ThresholdFault;
-use super::fault::suggest_name;
+use super::fault::{ThresholdFault, suggest_name};
 use super::file::LinkBundle;
-use super::toml_reader::ThresholdReader;
-use super::toml_reader::ThresholdTable;
-use super::testcase;
+use super::toml_reader::{ThresholdReader, ThresholdTable};
+use super::{CollectiveExpectation, Expectation, TestPath, ThresholdConfidence, testcase};
 use model::unit::Unit;
 
 /// No test delivers more than its links carry; the rest is rounding.
@@ -109,7 +103,9 @@ impl EntryContext<'_> {
             if let Some(at) = section.get("like")
                 && let Some(other) = reader.as_string(at, "like")
             {
-                let Some(filled) = self.resolve_like(reader, &tests, &other, at.span()) else { continue };
+                let Some(filled) = self.resolve_like(reader, &tests, &other, at.span()) else {
+                    continue;
+                };
                 entry = filled;
             }
             entry.fill(reader, &section);
@@ -158,16 +154,27 @@ impl EntryContext<'_> {
     ) -> Option<Expectation> {
         let before = reader.faults.len();
         let Some(path) = entry.path.or_else(|| testcase::test_path(name, self.pair_path)) else {
-            reader.push_missing(section, "path", "what the test runs over cannot be told from its name");
+            reader.push_missing(
+                section,
+                "path",
+                "what the test runs over cannot be told from its name",
+            );
             return None;
         };
         let level = self.compute_level(reader, section, name, entry, path);
         if entry.floor.is_some() && entry.floor_ratio.is_some() {
-            reader.push_fault(key_span(section, "floor"), "`floor` and `floor_ratio` exclude each other");
+            reader.push_fault(
+                key_span(section, "floor"),
+                "`floor` and `floor_ratio` exclude each other",
+            );
         }
         let given = ["value", "efficiency", "floor"].iter().any(|key| section.get(key).is_some());
         if level.is_none() && entry.floor.is_none() && !given {
-            reader.push_missing(section, "value", "give a value, an efficiency, or at least a floor");
+            reader.push_missing(
+                section,
+                "value",
+                "give a value, an efficiency, or at least a floor",
+            );
         }
         if entry.tolerance.is_none() && section.get("tolerance").is_none() && level.is_some() {
             reader.push_missing(section, "tolerance", "such as 0.05 for 5 % below the value");
@@ -298,7 +305,11 @@ impl EntryContext<'_> {
         reader.check_keys(section, COLLECTIVE_KEYS);
         for key in ["test", "min_bytes", "ranks", "algorithm", "transport", "busbw", "tolerance"] {
             if section.get(key).is_none() {
-                reader.push_missing(section, key, "a collective holds under stated conditions only");
+                reader.push_missing(
+                    section,
+                    key,
+                    "a collective holds under stated conditions only",
+                );
             }
         }
         let names: Vec<(&str, &str)> =
@@ -312,7 +323,10 @@ impl EntryContext<'_> {
         let mut entry = TestEntry::default();
         entry.fill_common(reader, section);
         if entry.floor.is_some() && entry.floor_ratio.is_some() {
-            reader.push_fault(key_span(section, "floor"), "`floor` and `floor_ratio` exclude each other");
+            reader.push_fault(
+                key_span(section, "floor"),
+                "`floor` and `floor_ratio` exclude each other",
+            );
         }
         let (confidence, source) = self.read_provenance(reader, section, &entry);
         if before < reader.faults.len() {
@@ -358,7 +372,11 @@ impl TestEntry {
     }
 
     /// The keys that tests and collectives share.
-    fn fill_common<'t>(&mut self, reader: &mut ThresholdReader<'t>, section: &ThresholdTable<'_, 't>) {
+    fn fill_common<'t>(
+        &mut self,
+        reader: &mut ThresholdReader<'t>,
+        section: &ThresholdTable<'_, 't>,
+    ) {
         let tolerance = reader.number(section, "tolerance", 0.0, MAX_TOLERANCE);
         self.tolerance = tolerance.or(self.tolerance);
         if section.get("floor").is_some() || section.get("floor_ratio").is_some() {
@@ -373,7 +391,10 @@ impl TestEntry {
 }
 
 /// `ranks = 8`, or `ranks = [16, 64]` for a range.
-fn read_ranks<'t>(reader: &mut ThresholdReader<'t>, section: &ThresholdTable<'_, 't>) -> Option<(u32, u32)> {
+fn read_ranks<'t>(
+    reader: &mut ThresholdReader<'t>,
+    section: &ThresholdTable<'_, 't>,
+) -> Option<(u32, u32)> {
     const MOST: u32 = 1_000_000;
     let value = section.get("ranks")?;
     let Some(items) = value.get_ref().as_array() else {

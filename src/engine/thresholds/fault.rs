@@ -95,7 +95,10 @@ fn floor_boundary(text: &str, at: usize) -> usize {
 
 /// The candidate that `word` was probably meant to be: within a third of its
 /// length in edits, so that a wholly different word suggests nothing.
-pub fn suggest_name<'c>(word: &str, candidates: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
+pub fn suggest_name<'c>(
+    word: &str,
+    candidates: impl IntoIterator<Item = &'c str>,
+) -> Option<&'c str> {
     /// No key or name is longer; a longer word is garbage.
     const LONGEST: usize = 100;
     let length = word.chars().count();
@@ -128,7 +131,8 @@ mod tests {
         let at = text.find("nope").expect("it is there");
         let fault = ThresholdFault::new("f", text, at..at + 4, "no value".to_owned());
         assert_eq!((fault.line, fault.column, fault.width), (2, 5, 4));
-        let end = ThresholdFault::new("f", text, text.len() + 9..text.len() + 12, "ends".to_owned());
+        let end =
+            ThresholdFault::new("f", text, text.len() + 9..text.len() + 12, "ends".to_owned());
         assert_eq!((end.line, end.column), (3, 1));
         let inside = ThresholdFault::new("f", text, 8..8, "inside a character".to_owned());
         assert_eq!(inside.line, 1);

@@ -7,18 +7,12 @@
 
 use std::collections::BTreeMap;
 
-use super::PlatformCatalogue;
-use super::CollectiveExpectation;
-use super::Expectation;
-use super::NvlinkSpec;
-use super::TestPath;
-use super::Platform;
-use super::entry::EntryContext;
-use super::entry::MAX_VALUE;
-use super::fault::ThresholdFault;
-use super::fault::suggest_name;
-use super::toml_reader::ThresholdReader;
-use super::toml_reader::ThresholdTable;
+use super::entry::{EntryContext, MAX_VALUE};
+use super::fault::{ThresholdFault, suggest_name};
+use super::toml_reader::{ThresholdReader, ThresholdTable};
+use super::{
+    CollectiveExpectation, Expectation, NvlinkSpec, Platform, PlatformCatalogue, TestPath,
+};
 
 /// The format that a file names in its first line.
 pub const THRESHOLDS_FORMAT: &str = "fabricgate.thresholds/1";
@@ -73,7 +67,11 @@ pub fn decode_text<'b>(bytes: &'b [u8], origin: &str) -> Result<&'b str, Box<Thr
 }
 
 /// Reads the text of one file. `known` are the platforms it may build on.
-pub fn parse_file(text: &str, origin: &str, known: &PlatformCatalogue) -> Result<ThresholdFile, Vec<ThresholdFault>> {
+pub fn parse_file(
+    text: &str,
+    origin: &str,
+    known: &PlatformCatalogue,
+) -> Result<ThresholdFile, Vec<ThresholdFault>> {
     let mut reader = ThresholdReader::new(origin, text);
     let sheet = reader.parse_document().and_then(|document| {
         let top = ThresholdTable { table: document.get_ref(), span: document.span() };
@@ -126,7 +124,11 @@ fn read_top_level<'t>(
     let entries = EntryContext {
         links: &links,
         is_site_file: under.is_some(),
-        pair_path: if links.contains_key(&TestPath::Nvlink) { TestPath::Nvlink } else { TestPath::Pcie },
+        pair_path: if links.contains_key(&TestPath::Nvlink) {
+            TestPath::Nvlink
+        } else {
+            TestPath::Pcie
+        },
         origin,
     };
     let (expectations, places) = entries.read_tests(reader, top);
@@ -165,7 +167,10 @@ fn check_format<'t>(reader: &mut ThresholdReader<'t>, top: &ThresholdTable<'_, '
     }
 }
 
-fn read_platform_name<'t>(reader: &mut ThresholdReader<'t>, top: &ThresholdTable<'_, 't>) -> Option<String> {
+fn read_platform_name<'t>(
+    reader: &mut ThresholdReader<'t>,
+    top: &ThresholdTable<'_, 't>,
+) -> Option<String> {
     let Some(value) = top.get("platform") else {
         reader.push_missing(top, "platform", "such as platform = \"hgx-h100\"");
         return None;
@@ -202,7 +207,10 @@ fn read_base<'t>(
     Some(base)
 }
 
-fn read_devices<'t>(reader: &mut ThresholdReader<'t>, top: &ThresholdTable<'_, 't>) -> Option<Vec<String>> {
+fn read_devices<'t>(
+    reader: &mut ThresholdReader<'t>,
+    top: &ThresholdTable<'_, 't>,
+) -> Option<Vec<String>> {
     let devices = reader.strings(top, "devices")?;
     let mut names: Vec<String> = Vec::new();
     for (name, span) in devices {

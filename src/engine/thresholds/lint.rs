@@ -2,14 +2,9 @@
 //!
 //! Warnings only: a file with warnings is in force. Values in, warnings out.
 
-use super::PlatformCatalogue;
-use super::Expectation;
-use super::TestPath;
-use super::Platform;
 use super::fault::ThresholdFault;
 use super::file::ThresholdFile;
-use super::matches_pattern;
-use super::testcase;
+use super::{Expectation, Platform, PlatformCatalogue, TestPath, matches_pattern, testcase};
 
 /// Warnings about the expectations of one file, as part of this platform.
 pub fn lint_file(sheet: &ThresholdFile, platform: &Platform) -> Vec<ThresholdFault> {

@@ -5,14 +5,10 @@
 //! they take the conditions of the measurement, and outside of an expectation's
 //! domain they answer with the reason instead of a number.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
-use super::CollectiveExpectation;
-use super::Expectation;
-use super::Platform;
-use super::testcase;
+use super::{CollectiveExpectation, Expectation, Platform, testcase};
 
 /// Under which conditions a copy or a message was measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,7 +206,10 @@ impl Platform {
     /// Disjoint pairs do not notice each other behind a switch that does not block,
     /// so that all at once must show what a pair alone shows. What is left of it
     /// over bridges and PCIe is known of no platform.
-    pub fn expectation(&self, measured: &MeasurementConditions<'_>) -> Result<&Expectation, LookupMiss> {
+    pub fn expectation(
+        &self,
+        measured: &MeasurementConditions<'_>,
+    ) -> Result<&Expectation, LookupMiss> {
         let Some(stated) = self.find_expectation(measured.testcase) else {
             let testcase = measured.testcase.to_owned();
             return Err(LookupMiss::NotExpected { platform: self.name.clone(), testcase });
@@ -270,7 +269,8 @@ impl Platform {
             return Err(LookupMiss::OtherNics { stated, nics: run.nics });
         };
         // A size is cut so that each rank's part is a multiple of 16 bytes.
-        let bytes = run.bytes.saturating_add((CHUNK_ALIGNMENT * u64::from(ranks)).saturating_sub(1));
+        let bytes =
+            run.bytes.saturating_add((CHUNK_ALIGNMENT * u64::from(ranks)).saturating_sub(1));
         let mut ways: BTreeMap<(&str, &str), &CollectiveExpectation> = BTreeMap::new();
         for expected in left.into_iter().filter(|e| e.min_bytes <= bytes) {
             let way = ways.entry((&expected.algorithm, &expected.transport)).or_insert(expected);

@@ -1,8 +1,7 @@
 //! Every expectation answers inside its domain, and with a reason outside.
 
 use super::*;
-use crate::thresholds::TestPath;
-use crate::thresholds::builtin;
+use crate::thresholds::{TestPath, builtin};
 
 fn platform(name: &str) -> &'static Platform {
     builtin::builtin_catalogue().platform(name).expect("it ships")
@@ -22,7 +21,10 @@ fn every_expectation_holds_from_its_own_size_on_and_below_it_says_why_not() {
                     continue;
                 }
                 let why = at(Some(bytes)).expect_err("too small").to_string();
-                assert!(why.contains(&format_size(bytes)) && why.contains(&format_size(e.min_bytes)), "{why}");
+                assert!(
+                    why.contains(&format_size(bytes)) && why.contains(&format_size(e.min_bytes)),
+                    "{why}"
+                );
             }
             // Nothing that perftest prints below 64 KiB is a rate of a port.
             assert!(e.path != TestPath::Nic || 64 << 10 <= e.min_bytes, "{} {name}", platform.name);
@@ -52,11 +54,15 @@ fn every_collective_holds_for_its_size_and_ranks_alone() {
             let fits = platform.collective_expectations(&run).expect("it is stated");
             assert!(fits.contains(&e), "{} {}", platform.name, e.testcase);
             for bytes in [8, 1 << 20] {
-                let small = platform.collective_expectations(&CollectiveConditions { bytes, ..run.clone() });
+                let small = platform
+                    .collective_expectations(&CollectiveConditions { bytes, ..run.clone() });
                 assert!(matches!(small, Err(LookupMiss::TooSmall { .. })), "{small:?}");
             }
             let many = CollectiveConditions { ranks: Some(999_999), ..run.clone() };
-            assert!(matches!(platform.collective_expectations(&many), Err(LookupMiss::OtherRanks { .. })));
+            assert!(matches!(
+                platform.collective_expectations(&many),
+                Err(LookupMiss::OtherRanks { .. })
+            ));
             let unsaid = CollectiveConditions { ranks: None, ..run };
             assert_eq!(platform.collective_expectations(&unsaid), Err(LookupMiss::RanksUnknown));
         }
@@ -81,9 +87,11 @@ fn what_is_stated_over_nics_is_asked_of_the_same_nics_alone() {
     assert_eq!(run(eight, &[]).expect("as stated").len(), 1);
     assert_eq!(run(eight, &["RING"]).expect("as stated").len(), 1);
     assert!(matches!(run(eight, &["NVLSTree"]), Err(LookupMiss::OtherPath { .. })));
-    for nics in
-        [None, Some(NicPorts { count: 4, gigabits: 400.0 }), Some(NicPorts { count: 8, gigabits: 200.0 })]
-    {
+    for nics in [
+        None,
+        Some(NicPorts { count: 4, gigabits: 400.0 }),
+        Some(NicPorts { count: 8, gigabits: 200.0 }),
+    ] {
         let why = run(nics, &[]).expect_err("other NICs");
         assert!(
             matches!(why, LookupMiss::OtherNics { .. }) && why.to_string().contains("IB 8 x 400"),
@@ -98,7 +106,8 @@ fn all_pairs_at_once_must_show_the_rate_of_one_behind_a_switch_and_nothing_elsew
         ("device_to_device_concurrent_memcpy_read_ce", "device_to_device_memcpy_read_ce");
     let (mut switched, mut others) = (0, 0);
     for platform in builtin::builtin_catalogue().platforms.values() {
-        let expected = |test| platform.expectation(&MeasurementConditions::with_default_size(test)).ok();
+        let expected =
+            |test| platform.expectation(&MeasurementConditions::with_default_size(test)).ok();
         if platform.is_switched() {
             switched += 1;
             assert_eq!(expected(name), expected(alone));

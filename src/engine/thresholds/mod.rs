@@ -13,25 +13,21 @@ pub mod file;
 pub mod lint;
 mod lookup;
 pub mod overlay;
-mod toml_reader;
 pub mod site_file;
 pub mod testcase;
+mod toml_reader;
 
 #[cfg(test)]
 mod shipped_tests;
 
 use std::collections::BTreeMap;
 
-pub use lookup::CollectiveTransport;
-pub use lookup::CollectiveConditions;
-pub use lookup::MeasurementConditions;
-pub use lookup::NicPorts;
-pub use lookup::LookupMiss;
-pub use lookup::ForcedPath;
-pub use lookup::format_size;
+pub use lookup::{
+    CollectiveConditions, CollectiveTransport, ForcedPath, LookupMiss, MeasurementConditions,
+    NicPorts, format_size,
+};
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use model::unit::Unit;
 

@@ -5,14 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use super::PlatformCatalogue;
-use super::CollectiveExpectation;
-use super::Platform;
-use super::entry;
 use super::fault::ThresholdFault;
-use super::file;
 use super::file::ThresholdFile;
-use super::lint;
+use super::{CollectiveExpectation, Platform, PlatformCatalogue, entry, file, lint};
 
 /// Reads a file and lays it over the catalogue. Gives the warnings; with faults
 /// the catalogue stays as it was.
@@ -85,9 +80,7 @@ pub fn merge_platform(catalogue: &PlatformCatalogue, sheet: &ThresholdFile) -> P
 
 #[cfg(test)]
 mod tests {
-    use super::super::MeasurementConditions;
-    use super::super::ThresholdConfidence;
-    use super::super::builtin;
+    use super::super::{MeasurementConditions, ThresholdConfidence, builtin};
     use super::*;
 
     const SITE: &str = r#"
@@ -122,17 +115,26 @@ source = "burn-in"
         apply(&mut catalogue, SITE, "site.toml").expect("a sound file");
         let after = &catalogue.platforms["hgx-h100"];
         let write = after
-            .expectation(&MeasurementConditions::with_default_size("device_to_device_memcpy_write_ce"))
+            .expectation(&MeasurementConditions::with_default_size(
+                "device_to_device_memcpy_write_ce",
+            ))
             .expect("replaced");
         assert_eq!((write.value, write.confidence), (Some(391.5), ThresholdConfidence::Site));
         assert_eq!(write.origin, "site.toml");
         // 18 links x 25 GB/s of the platform below x 0.87.
         let read = after
-            .expectation(&MeasurementConditions::with_default_size("device_to_device_memcpy_read_ce"))
+            .expectation(&MeasurementConditions::with_default_size(
+                "device_to_device_memcpy_read_ce",
+            ))
             .expect("replaced");
         assert_eq!(read.value, Some(391.5));
-        let host = after.expectation(&MeasurementConditions::with_default_size("host_to_device_memcpy_ce"));
-        assert_eq!(host, before.expectation(&MeasurementConditions::with_default_size("host_to_device_memcpy_ce")));
+        let host = after
+            .expectation(&MeasurementConditions::with_default_size("host_to_device_memcpy_ce"));
+        assert_eq!(
+            host,
+            before
+                .expectation(&MeasurementConditions::with_default_size("host_to_device_memcpy_ce"))
+        );
         assert_eq!(after.title, before.title);
         assert_eq!(after.devices, before.devices);
         assert_eq!(after.collectives.len(), before.collectives.len());
@@ -150,7 +152,9 @@ source = "burn-in"
         let again = SITE.replace("391.5", "392.5");
         apply(&mut catalogue, &again, "room.toml").expect("a sound file");
         let write = catalogue.platforms["hgx-h100"]
-            .expectation(&MeasurementConditions::with_default_size("device_to_device_memcpy_write_ce"))
+            .expectation(&MeasurementConditions::with_default_size(
+                "device_to_device_memcpy_write_ce",
+            ))
             .expect("replaced");
         assert_eq!((write.value, write.origin.as_str()), (Some(392.5), "room.toml"));
     }
@@ -165,7 +169,8 @@ source = "burn-in"
         let shipped = &catalogue.platforms["hgx-h100"];
         assert_eq!(lab.expectations, shipped.expectations);
         assert_eq!((lab.gpus_per_node, lab.devices.len()), (Some(4), 1));
-        let one = catalogue.find_by_device("NVIDIA H100 80GB HBM3", Some(8)).map(|p| p.name.as_str());
+        let one =
+            catalogue.find_by_device("NVIDIA H100 80GB HBM3", Some(8)).map(|p| p.name.as_str());
         assert_eq!(one, Some("hgx-h100"));
     }
 

@@ -104,7 +104,8 @@ fn each_stream_of_a_bidirectional_copy_is_half_of_its_total() {
             let Some(test) = name.strip_suffix("_total") else { continue };
             for part in ["_read1", "_read2", "_write1", "_write2"] {
                 let stream = format!("{test}{part}");
-                let stream = platform.expectation(&MeasurementConditions::with_default_size(&stream));
+                let stream =
+                    platform.expectation(&MeasurementConditions::with_default_size(&stream));
                 let Ok(stream) = stream else { continue };
                 let twice = stream.value.map(|v| v * 2.0);
                 let apart = twice.zip(total.value).map(|(a, b)| (a - b).abs());
@@ -140,7 +141,9 @@ fn every_product_name_belongs_to_one_platform() {
         ("NVIDIA H800", 8, None),
     ];
     for (product, gpus, platform) in names {
-        let found = builtin::builtin_catalogue().find_by_device(product, Some(gpus)).map(|p| p.name.as_str());
+        let found = builtin::builtin_catalogue()
+            .find_by_device(product, Some(gpus))
+            .map(|p| p.name.as_str());
         assert_eq!(found, platform, "{product} x {gpus}");
     }
 }
@@ -422,10 +425,11 @@ fn no_cut_and_no_flipped_byte_makes_the_reader_panic() {
             let mut changed = bytes.to_vec();
             changed[at] = other;
             if let Ok(text) = file::decode_text(&changed, "x") {
-                let _ = file::parse_file(text, "x", builtin::builtin_catalogue()).map_err(|faults| {
-                    assert!(!faults.is_empty());
-                    faults.iter().map(ThresholdFault::to_string).collect::<Vec<_>>()
-                });
+                let _ =
+                    file::parse_file(text, "x", builtin::builtin_catalogue()).map_err(|faults| {
+                        assert!(!faults.is_empty());
+                        faults.iter().map(ThresholdFault::to_string).collect::<Vec<_>>()
+                    });
             }
         }
     }

@@ -5,9 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::CollectiveExpectation;
-use super::file;
-use super::testcase;
+use super::{CollectiveExpectation, file, testcase};
 use model::unit::Unit;
 
 /// One test with the level that a site states.
@@ -101,7 +99,10 @@ pub fn render_site_file(
 /// What stands beside every level.
 fn render_tolerance(tolerance: f64, floor: Option<f64>, source: &str) -> String {
     let floor = floor.map_or(String::new(), |floor| format!("floor = {}\n", format_level(floor)));
-    format!("tolerance = {tolerance}\n{floor}confidence = \"site\"\nsource = {}", quote_toml(source))
+    format!(
+        "tolerance = {tolerance}\n{floor}confidence = \"site\"\nsource = {}",
+        quote_toml(source)
+    )
 }
 
 /// A level as tools print it: two decimals, and of a lab's hundredths of a GB/s as
@@ -122,8 +123,7 @@ fn quote_toml(words: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::builtin;
-    use super::super::overlay;
+    use super::super::{builtin, overlay};
     use super::*;
 
     fn stated(testcase: &str) -> SiteExpectation {
@@ -144,7 +144,12 @@ mod tests {
         let mut catalogue = builtin::builtin_catalogue().clone();
         let before = catalogue.platforms["gb200-nvl72"].clone();
         let test = "multinode_device_to_device_memcpy_read_ce";
-        let text = render_site_file("gb200-nvl72", &["what a run showed".to_owned()], &[stated(test)], &[]);
+        let text = render_site_file(
+            "gb200-nvl72",
+            &["what a run showed".to_owned()],
+            &[stated(test)],
+            &[],
+        );
         let warnings = overlay::apply(&mut catalogue, &text, "site.toml").expect("a good file");
         assert!(warnings.is_empty(), "{warnings:?}\n{text}");
         let after = &catalogue.platforms["gb200-nvl72"];

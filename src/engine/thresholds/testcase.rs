@@ -3,8 +3,7 @@
 //! Only names: no number is expected here. A name that is missing in this list
 //! is a warning in a threshold file, never an error, since tools grow tests.
 
-use super::TestPath;
-use super::fault;
+use super::{TestPath, fault};
 
 /// nvbandwidth v0.8 (its test case classes) and v0.10 (its `--list`).
 const NVBANDWIDTH: &[&str] = &[
@@ -202,7 +201,10 @@ mod tests {
     #[test]
     fn the_path_follows_from_the_name() {
         assert_eq!(test_path("device_to_host_memcpy_ce", TestPath::Nvlink), Some(TestPath::Host));
-        assert_eq!(test_path("multinode_bisect_write_ce", TestPath::Nvlink), Some(TestPath::Nvlink));
+        assert_eq!(
+            test_path("multinode_bisect_write_ce", TestPath::Nvlink),
+            Some(TestPath::Nvlink)
+        );
         assert_eq!(test_path("p2p_bidirectional_enabled", TestPath::Pcie), Some(TestPath::Pcie));
         assert_eq!(test_path("ib_send_bw", TestPath::Nvlink), Some(TestPath::Nic));
         assert_eq!(test_path("tcp_throughput", TestPath::Nvlink), Some(TestPath::Nic));

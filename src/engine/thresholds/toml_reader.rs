@@ -7,11 +7,9 @@
 use std::ops::Range;
 
 use toml::Spanned;
-use toml::de::DeTable;
-use toml::de::DeValue;
+use toml::de::{DeTable, DeValue};
 
-use super::fault::ThresholdFault;
-use super::fault::suggest_name;
+use super::fault::{ThresholdFault, suggest_name};
 
 /// A value with its place.
 pub(super) type SpannedValue<'t> = Spanned<DeValue<'t>>;
@@ -59,13 +57,21 @@ impl<'t> ThresholdReader<'t> {
     }
 
     /// Remembers a fault and gives it back for advice.
-    pub(super) fn push_fault(&mut self, span: Range<usize>, message: impl Into<String>) -> &mut ThresholdFault {
+    pub(super) fn push_fault(
+        &mut self,
+        span: Range<usize>,
+        message: impl Into<String>,
+    ) -> &mut ThresholdFault {
         self.faults.push(self.make_fault(span, message));
         self.faults.last_mut().expect("one was just pushed")
     }
 
     /// A fault that is not remembered: a warning.
-    pub(super) fn make_fault(&self, span: Range<usize>, message: impl Into<String>) -> ThresholdFault {
+    pub(super) fn make_fault(
+        &self,
+        span: Range<usize>,
+        message: impl Into<String>,
+    ) -> ThresholdFault {
         ThresholdFault::new(self.file, self.text, span, message.into())
     }
 

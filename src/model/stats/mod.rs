@@ -10,19 +10,13 @@ pub mod normal_sampler;
 mod robust_scale;
 mod tolerance;
 
-use statrs::distribution::ContinuousCDF;
-use statrs::distribution::Normal;
-use statrs::distribution::StudentsT;
+use statrs::distribution::{ContinuousCDF, Normal, StudentsT};
 use statrs::function::beta::beta_reg;
 
 pub use cusum::Cusum;
-pub use multiple_testing::benjamini_hochberg;
-pub use multiple_testing::holm;
-pub use robust_scale::lower_mad;
-pub use robust_scale::mad;
-pub use robust_scale::qn;
-pub use tolerance::tolerance_factor;
-pub use tolerance::tolerance_factor_closed;
+pub use multiple_testing::{benjamini_hochberg, holm};
+pub use robust_scale::{lower_mad, mad, qn};
+pub use tolerance::{tolerance_factor, tolerance_factor_closed};
 
 /// Scales a median absolute deviation to the standard deviation of a normal
 /// distribution: 1 / Phi^-1(3/4) (Rousseeuw and Croux 1993).

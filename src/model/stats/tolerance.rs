@@ -1,8 +1,7 @@
 //! How far below the mean of `n` healthy readings a line must be, so that a
 //! share of all healthy readings lies above it with some confidence.
 
-use statrs::distribution::ContinuousCDF;
-use statrs::distribution::Normal;
+use statrs::distribution::{ContinuousCDF, Normal};
 use statrs::function::gamma::ln_gamma;
 
 /// Steps of the integral; its error is far below the digits of any table.

@@ -5,12 +5,9 @@ use std::path::Path;
 use rustix::fs::Access;
 use rustix::process::Resource;
 
-use super::CheckupContext;
-use super::query_program;
-use crate::exec::open_file_limit;
-use crate::exec::path_lookup;
-use model::checkup::CheckupArea;
-use model::checkup::CheckupItem;
+use super::{CheckupContext, query_program};
+use crate::exec::{open_file_limit, path_lookup};
+use model::checkup::{CheckupArea, CheckupItem};
 
 /// Open files that a coordinator of a large fleet needs: three pipes to each
 /// of a thousand workers, and room.
@@ -30,12 +27,17 @@ pub(super) async fn check_driver(look: &CheckupContext<'_>) -> Vec<CheckupItem> 
     let version = std::fs::read_to_string(look.root.join(DRIVER_VERSION));
     let Ok(version) = version else {
         let remedy = "load the NVIDIA driver (modprobe nvidia), or run this on a node with GPUs";
-        let check = CheckupItem::missing(CheckupArea::Driver, "NVIDIA driver", "is not loaded", remedy);
+        let check =
+            CheckupItem::missing(CheckupArea::Driver, "NVIDIA driver", "is not loaded", remedy);
         return vec![check.mark_needed()];
     };
     let version = version.lines().next().unwrap_or_default().trim().to_owned();
-    let mut checks = vec![CheckupItem::available(CheckupArea::Driver, "NVIDIA driver", version).mark_needed()];
-    checks.push(check_device(look, CheckupArea::Driver, "dev/nvidiactl", "the driver's device files").mark_needed());
+    let mut checks =
+        vec![CheckupItem::available(CheckupArea::Driver, "NVIDIA driver", version).mark_needed()];
+    checks.push(
+        check_device(look, CheckupArea::Driver, "dev/nvidiactl", "the driver's device files")
+            .mark_needed(),
+    );
     if path_lookup::find_program("nvidia-smi", Some(&look.path)).is_some() {
         checks.push(check_gpu_list(query_program(&["nvidia-smi", "-L"]).await).mark_needed());
     }
@@ -49,7 +51,12 @@ fn check_gpu_list(answer: Result<String, String>) -> CheckupItem {
             let gpus = list.lines().filter(|line| line.starts_with("GPU ")).count();
             if gpus == 0 {
                 let remedy = "look at `nvidia-smi` and the kernel log: the driver shows no GPU";
-                return CheckupItem::missing(CheckupArea::Driver, what, "the driver shows none", remedy);
+                return CheckupItem::missing(
+                    CheckupArea::Driver,
+                    what,
+                    "the driver shows none",
+                    remedy,
+                );
             }
             CheckupItem::available(CheckupArea::Driver, what, format!("the driver shows {gpus}"))
         }
@@ -72,9 +79,18 @@ pub(super) fn check_imex(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     let peers = peers.count();
     let domain = if peers == 0 {
         let remedy = "put the addresses of all nodes of the NVLink domain into nodes_config.cfg";
-        CheckupItem::missing(CheckupArea::Imex, "IMEX domain", "nodes_config.cfg names no node", remedy)
+        CheckupItem::missing(
+            CheckupArea::Imex,
+            "IMEX domain",
+            "nodes_config.cfg names no node",
+            remedy,
+        )
     } else {
-        CheckupItem::available(CheckupArea::Imex, "IMEX domain", format!("nodes_config.cfg names {peers} nodes"))
+        CheckupItem::available(
+            CheckupArea::Imex,
+            "IMEX domain",
+            format!("nodes_config.cfg names {peers} nodes"),
+        )
     };
     let channel = "dev/nvidia-caps-imex-channels/channel0";
     let made =
@@ -95,8 +111,14 @@ pub(super) fn check_rdma(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
         let text = "none; probes over RDMA cannot run here, TCP can";
         return vec![CheckupItem::unknown(CheckupArea::Network, "RDMA devices", text)];
     }
-    let mut checks = vec![CheckupItem::available(CheckupArea::Network, "RDMA devices", names.join(", "))];
-    checks.push(check_device(look, CheckupArea::Network, "dev/infiniband/uverbs0", "the devices of rdma-core"));
+    let mut checks =
+        vec![CheckupItem::available(CheckupArea::Network, "RDMA devices", names.join(", "))];
+    checks.push(check_device(
+        look,
+        CheckupArea::Network,
+        "dev/infiniband/uverbs0",
+        "the devices of rdma-core",
+    ));
     let limit = rustix::process::getrlimit(Resource::Memlock).current;
     checks.push(match limit {
         None => CheckupItem::available(CheckupArea::Network, "locked memory", "unlimited"),
@@ -113,7 +135,8 @@ pub(super) fn check_rdma(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
 /// Limits of this process.
 pub(super) fn check_limits() -> Vec<CheckupItem> {
     let what = "open files";
-    let room = || format!("has room for {} workers", open_file_limit::max_sessions().unwrap_or_default());
+    let room =
+        || format!("has room for {} workers", open_file_limit::max_sessions().unwrap_or_default());
     // Of the hard limit: a sweep raises the other one by itself.
     vec![match rustix::process::getrlimit(Resource::Nofile).maximum {
         Some(most) if most < OPEN_FILES => CheckupItem::missing(
@@ -122,13 +145,22 @@ pub(super) fn check_limits() -> Vec<CheckupItem> {
             format!("limited to {most}, which {}", room()),
             format!("raise the hard limit (ulimit -Hn {OPEN_FILES})"),
         ),
-        Some(most) => CheckupItem::available(CheckupArea::Machine, what, format!("up to {most}, which {}", room())),
+        Some(most) => CheckupItem::available(
+            CheckupArea::Machine,
+            what,
+            format!("up to {most}, which {}", room()),
+        ),
         None => CheckupItem::available(CheckupArea::Machine, what, "unlimited"),
     }]
 }
 
 /// A device that this user must be able to open for reading and writing.
-fn check_device(look: &CheckupContext<'_>, area: CheckupArea, name: &str, comes_from: &str) -> CheckupItem {
+fn check_device(
+    look: &CheckupContext<'_>,
+    area: CheckupArea,
+    name: &str,
+    comes_from: &str,
+) -> CheckupItem {
     let file = look.root.join(name);
     let shown = Path::new("/").join(name).display().to_string();
     if !file.exists() {
@@ -174,13 +206,22 @@ mod tests {
         assert_eq!(states, [CheckupState::Has, CheckupState::Lacks]);
         assert_eq!(checks[0].detail, "NVRM version: 580.1");
         write_file(root.path(), "dev/nvidiactl", "");
-        assert_eq!(check_driver(&CheckupContext::with_root(root.path())).await[1].state, CheckupState::Has);
+        assert_eq!(
+            check_driver(&CheckupContext::with_root(root.path())).await[1].state,
+            CheckupState::Has
+        );
     }
 
     #[test]
     fn a_driver_that_shows_no_gpu_or_does_not_answer_lacks_gpus() {
-        assert_eq!(check_gpu_list(Ok("GPU 0: x\nGPU 1: y\n".to_owned())).detail, "the driver shows 2");
-        assert_eq!(check_gpu_list(Ok("No devices were found\n".to_owned())).state, CheckupState::Lacks);
+        assert_eq!(
+            check_gpu_list(Ok("GPU 0: x\nGPU 1: y\n".to_owned())).detail,
+            "the driver shows 2"
+        );
+        assert_eq!(
+            check_gpu_list(Ok("No devices were found\n".to_owned())).state,
+            CheckupState::Lacks
+        );
         let silent = check_gpu_list(Err("gave no answer in 15 s".to_owned()));
         assert_eq!(
             (silent.state, silent.detail.as_str()),
@@ -191,9 +232,15 @@ mod tests {
     #[test]
     fn imex_is_unknown_where_it_is_not_configured() {
         let root = tempfile::tempdir().expect("a folder");
-        assert_eq!(check_imex(&CheckupContext::with_root(root.path()))[0].state, CheckupState::Unknown);
+        assert_eq!(
+            check_imex(&CheckupContext::with_root(root.path()))[0].state,
+            CheckupState::Unknown
+        );
         write_file(root.path(), "etc/nvidia-imex/nodes_config.cfg", "# none\n\n");
-        assert_eq!(check_imex(&CheckupContext::with_root(root.path()))[0].state, CheckupState::Lacks);
+        assert_eq!(
+            check_imex(&CheckupContext::with_root(root.path()))[0].state,
+            CheckupState::Lacks
+        );
         write_file(root.path(), "etc/nvidia-imex/nodes_config.cfg", "10.0.0.1\n10.0.0.2\n");
         let checks = check_imex(&CheckupContext::with_root(root.path()));
         assert_eq!(checks[0].detail, "nodes_config.cfg names 2 nodes");
@@ -203,7 +250,10 @@ mod tests {
     #[test]
     fn rdma_devices_are_named_and_their_access_is_tried() {
         let root = tempfile::tempdir().expect("a folder");
-        assert_eq!(check_rdma(&CheckupContext::with_root(root.path()))[0].state, CheckupState::Unknown);
+        assert_eq!(
+            check_rdma(&CheckupContext::with_root(root.path()))[0].state,
+            CheckupState::Unknown
+        );
         write_file(root.path(), "sys/class/infiniband/mlx5_1/x", "");
         write_file(root.path(), "sys/class/infiniband/mlx5_0/x", "");
         let checks = check_rdma(&CheckupContext::with_root(root.path()));

@@ -4,20 +4,13 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::LIMIT;
-use super::CheckupContext;
-use super::library_check;
-use super::library_check::ProbeLibrary;
-use super::library_check::LibraryReport;
-use super::programs;
+use super::library_check::{LibraryReport, ProbeLibrary};
+use super::{CheckupContext, LIMIT, library_check, programs};
 use crate::facts;
-use crate::facts::FactsResult;
-use crate::facts::FactsRequest;
+use crate::facts::{FactsRequest, FactsResult};
 use crate::ffi::cuda::code;
-use model::checkup::CheckupArea;
-use model::checkup::CheckupItem;
-use model::gpu_facts::FabricState;
-use model::gpu_facts::GpuFacts;
+use model::checkup::{CheckupArea, CheckupItem};
+use model::gpu_facts::{FabricState, GpuFacts};
 
 /// The first CUDA whose driver has fabric handles (NCCL's own guard for them).
 const FABRIC_HANDLES: [u32; 2] = [12, 3];
@@ -85,8 +78,18 @@ pub(super) async fn check_gpu_libraries(look: &CheckupContext<'_>) -> Vec<Checku
     };
     let executable = &libraries.executable;
     let (cuda, nccl, gathered) = tokio::join!(
-        library_check::query_library(executable, ProbeLibrary::Cuda, libraries.cuda.as_deref(), LIMIT),
-        library_check::query_library(executable, ProbeLibrary::Nccl, libraries.nccl.as_deref(), LIMIT),
+        library_check::query_library(
+            executable,
+            ProbeLibrary::Cuda,
+            libraries.cuda.as_deref(),
+            LIMIT
+        ),
+        library_check::query_library(
+            executable,
+            ProbeLibrary::Nccl,
+            libraries.nccl.as_deref(),
+            LIMIT
+        ),
         facts::collect_gpu_facts(&gathering),
     );
     let relied = required_libraries(look);
@@ -139,13 +142,19 @@ fn check_nccl(said: &LibraryReport) -> Vec<CheckupItem> {
     }
     let version = format_version(said).unwrap_or_else(|| "its version is unknown".to_owned());
     let path = said.path.as_deref().unwrap_or(what);
-    let mut checks = vec![CheckupItem::available(area, what, format!("{version}, found as {path}"))];
+    let mut checks =
+        vec![CheckupItem::available(area, what, format!("{version}, found as {path}"))];
     if !said.missing.is_empty() {
         let detail = format!(
             "this NCCL has no {}: what needs them is not measured",
             said.missing.join(", ")
         );
-        checks.push(CheckupItem::missing(area, "calls of libnccl.so.2", detail, "install a newer NCCL"));
+        checks.push(CheckupItem::missing(
+            area,
+            "calls of libnccl.so.2",
+            detail,
+            "install a newer NCCL",
+        ));
     }
     checks
 }
@@ -219,7 +228,12 @@ fn check_missing_calls(said: &LibraryReport) -> Vec<CheckupItem> {
     let costly = costs.into_iter().filter(|(cost, _)| !cost.is_empty());
     let check = |(cost, calls): (&str, Vec<&str>)| {
         let detail = format!("this driver has no {}: {cost}", calls.join(", "));
-        CheckupItem::missing(CheckupArea::Driver, "calls of libcuda.so.1", detail, "update the driver")
+        CheckupItem::missing(
+            CheckupArea::Driver,
+            "calls of libcuda.so.1",
+            detail,
+            "update the driver",
+        )
     };
     costly.map(check).collect()
 }
@@ -297,7 +311,12 @@ fn check_nvml(gathered: &FactsResult) -> Vec<CheckupItem> {
     if !divided.is_empty() {
         let detail = "divided into instances (MIG): copies between GPUs are not measured";
         let remedy = "nvidia-smi -mig 0, and a reset";
-        checks.push(CheckupItem::missing(CheckupArea::Driver, format_gpus(&divided), detail, remedy));
+        checks.push(CheckupItem::missing(
+            CheckupArea::Driver,
+            format_gpus(&divided),
+            detail,
+            remedy,
+        ));
     }
     checks.extend(check_numa_nodes(gpus));
     checks
@@ -386,7 +405,11 @@ fn check_device_files(root: &Path) -> Vec<CheckupItem> {
     let shut: Vec<&str> = shut.map(String::as_str).collect();
     let what = "GPUs' device files";
     vec![if shut.is_empty() {
-        CheckupItem::available(CheckupArea::Driver, what, format!("/dev/{} can be opened", names.join(", /dev/")))
+        CheckupItem::available(
+            CheckupArea::Driver,
+            what,
+            format!("/dev/{} can be opened", names.join(", /dev/")),
+        )
     } else {
         let detail = format!("/dev/{} cannot be opened", shut.join(", /dev/"));
         let remedy = "run as root, or give this user's group access to them";

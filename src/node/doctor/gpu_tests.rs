@@ -1,15 +1,14 @@
 //! What is said of libraries and drivers, and what is left out.
 
 use super::*;
-use crate::doctor::library_check::LibraryGpu;
-use crate::doctor::library_check::LibraryFailure;
+use crate::doctor::library_check::{LibraryFailure, LibraryGpu};
 use model::checkup::CheckupState;
 use model::gpu_facts::FabricFacts;
-use model::node_facts::DriverFacts;
-use model::node_facts::NodeFacts;
+use model::node_facts::{DriverFacts, NodeFacts};
 
 fn sample_report() -> LibraryReport {
-    let gpu = LibraryGpu { compute_mode: Some(0), fabric_handles: Some(true), ..LibraryGpu::default() };
+    let gpu =
+        LibraryGpu { compute_mode: Some(0), fabric_handles: Some(true), ..LibraryGpu::default() };
     LibraryReport {
         path: Some("libcuda.so.1".to_owned()),
         version: Some(vec![13, 0]),

@@ -7,22 +7,17 @@
 
 use std::io;
 use std::io::Write;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::exec;
-use crate::exec::FinishedProcess;
-use crate::exec::ProcessRequest;
-use crate::exec::ProcessContext;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::CudaCallError;
+use crate::exec::{FinishedProcess, ProcessContext, ProcessRequest};
 use crate::ffi::cuda::code::attribute;
+use crate::ffi::cuda::{CudaCallError, CudaLibrary};
 use crate::probes::collective;
 use crate::probes::collective::nccl_library::NcclSearchRoots;
 use model::raw_result::ProcessEnding;
@@ -144,7 +139,9 @@ fn report_cuda(
         Ok(cuda) => cuda,
         Err(error) => return Ok(Some(LibraryFailure { said: error.to_string(), code: None })),
     };
-    let because = |error: &CudaCallError| Some(LibraryFailure { said: error.to_string(), code: error.code() });
+    let because = |error: &CudaCallError| {
+        Some(LibraryFailure { said: error.to_string(), code: error.code() })
+    };
     said.path = Some(cuda.path().display().to_string());
     said.missing = cuda.missing_symbols().into_iter().map(str::to_owned).collect();
     say(said)?;
@@ -193,7 +190,9 @@ fn report_nccl(
     begin("ncclGetVersion");
     match nccl.version() {
         Ok(version) => said.version = Some(vec![version.major, version.minor, version.patch]),
-        Err(error) => return Ok(Some(LibraryFailure { said: error.to_string(), code: error.code() })),
+        Err(error) => {
+            return Ok(Some(LibraryFailure { said: error.to_string(), code: error.code() }));
+        }
     }
     Ok(None)
 }
@@ -215,8 +214,10 @@ pub(super) async fn query_library(
     let (_keep, stop) = watch::channel(false);
     let mut nobody = |_: exec::ProcessEvent<'_>| {};
     let running = exec::run_observed(&request, &setting, stop, &mut nobody);
-    let fails =
-        |said: String| LibraryReport { trouble: Some(LibraryFailure { said, code: None }), ..LibraryReport::default() };
+    let fails = |said: String| LibraryReport {
+        trouble: Some(LibraryFailure { said, code: None }),
+        ..LibraryReport::default()
+    };
     match timeout(limit + ENDING, running).await {
         Ok(Ok(finished)) => parse_report(&finished, limit),
         Ok(Err(error)) => fails(format!("it was not asked: {error}")),
@@ -238,7 +239,9 @@ fn parse_report(finished: &FinishedProcess, limit: Duration) -> LibraryReport {
     let last = progress.lines().rev().find(|line| !line.trim().is_empty());
     let during = last.map(|last| format!(" while asked: {}", clean(last))).unwrap_or_default();
     let why = match &finished.ending {
-        ProcessEnding::TimedOut => format!("it did not answer within {} s{during}", limit.as_secs()),
+        ProcessEnding::TimedOut => {
+            format!("it did not answer within {} s{during}", limit.as_secs())
+        }
         ending => format!("it ended the process that asked it ({ending}){during}"),
     };
     said.trouble = Some(LibraryFailure { said: why, code: None });
@@ -266,7 +269,8 @@ mod tests {
         let path = Some(Path::new("/no/such/libcuda.so.1"));
         write_library_report(ProbeLibrary::Cuda, path, &mut out, &mut progress).expect("written");
         let text = String::from_utf8(out).expect("text");
-        let said = parse_report(&finished(&text, "", ProcessEnding::Exited { code: 0 }), Duration::ZERO);
+        let said =
+            parse_report(&finished(&text, "", ProcessEnding::Exited { code: 0 }), Duration::ZERO);
         let trouble = said.trouble.expect("it is not there");
         assert!(trouble.said.starts_with("/no/such/libcuda.so.1 cannot be opened"), "{trouble:?}");
         assert_eq!((trouble.code, said.path), (None, None));
@@ -282,7 +286,8 @@ mod tests {
         assert_eq!((said.version, said.missing.len()), (Some(vec![12, 2]), 1));
         let why = said.trouble.expect("said").said;
         assert_eq!(why, "it did not answer within 15 s while asked: cuInit");
-        let killed = finished("", "opening libcuda.so.1\n", ProcessEnding::Signalled { signal: 11 });
+        let killed =
+            finished("", "opening libcuda.so.1\n", ProcessEnding::Signalled { signal: 11 });
         let why = parse_report(&killed, Duration::from_secs(15)).trouble.expect("said").said;
         assert!(why.contains("signal 11") && why.ends_with("opening libcuda.so.1"), "{why}");
     }

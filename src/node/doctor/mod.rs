@@ -94,7 +94,9 @@ async fn query_program(argv: &[&str]) -> Result<String, String> {
             let said = if said.is_empty() { last(&out) } else { said };
             Err(format!("`{shown}` ended with {code}: {said}"))
         }
-        ProcessEnding::TimedOut => Err(format!("`{shown}` gave no answer in {} s", LIMIT.as_secs())),
+        ProcessEnding::TimedOut => {
+            Err(format!("`{shown}` gave no answer in {} s", LIMIT.as_secs()))
+        }
         other => Err(format!("`{shown}`: {other}")),
     }
 }

@@ -1,15 +1,11 @@
 //! The programs that probes run: which are on PATH, and who needs them.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::CheckupContext;
-use super::devices;
+use super::{CheckupContext, devices};
 use crate::exec::path_lookup;
-use model::checkup::CheckupArea;
-use model::checkup::CheckupItem;
-use model::probe::Probe;
-use model::probe::placeholder;
+use model::checkup::{CheckupArea, CheckupItem};
+use model::probe::{Probe, placeholder};
 
 /// Programs that start another one: what they start is needed too.
 const LAUNCHERS: [&str; 3] = ["env", "mpirun", "srun"];
@@ -48,7 +44,9 @@ pub(super) fn check_programs(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
 
 /// The default probes that measure with this program itself, because their tool
 /// is not here.
-pub(super) fn native_fallback_probes<'l>(look: &'l CheckupContext<'_>) -> impl Iterator<Item = &'l Probe> {
+pub(super) fn native_fallback_probes<'l>(
+    look: &'l CheckupContext<'_>,
+) -> impl Iterator<Item = &'l Probe> {
     look.probes.iter().copied().filter(|probe| {
         let lacks = |program: &&str| path_lookup::find_program(program, Some(&look.path)).is_none();
         look.default_probes.contains(&probe.name.as_str())
@@ -59,9 +57,14 @@ pub(super) fn native_fallback_probes<'l>(look: &'l CheckupContext<'_>) -> impl I
 
 /// Whether a program is there; where it is not, which probes go without it and
 /// which are measured all the same.
-fn check_program(look: &CheckupContext<'_>, program: &str, probes: BTreeSet<&str>) -> Vec<CheckupItem> {
+fn check_program(
+    look: &CheckupContext<'_>,
+    program: &str,
+    probes: BTreeSet<&str>,
+) -> Vec<CheckupItem> {
     if let Some(file) = path_lookup::find_program(program, Some(&look.path)) {
-        let found = CheckupItem::available(CheckupArea::Programs, program, file.display().to_string());
+        let found =
+            CheckupItem::available(CheckupArea::Programs, program, file.display().to_string());
         return vec![mark_needed(look, found, &probes)];
     }
     let is_ours = |name: &&str| {
@@ -82,13 +85,22 @@ fn check_program(look: &CheckupContext<'_>, program: &str, probes: BTreeSet<&str
         checks.push(mark_needed(look, instead, &ours));
     }
     if !others.is_empty() {
-        let lacks = CheckupItem::missing(CheckupArea::Programs, program, "is not on PATH", install_hint(program));
+        let lacks = CheckupItem::missing(
+            CheckupArea::Programs,
+            program,
+            "is not on PATH",
+            install_hint(program),
+        );
         checks.push(mark_needed(look, lacks, &others));
     }
     checks
 }
 
-fn mark_needed(look: &CheckupContext<'_>, found: CheckupItem, probes: &BTreeSet<&str>) -> CheckupItem {
+fn mark_needed(
+    look: &CheckupContext<'_>,
+    found: CheckupItem,
+    probes: &BTreeSet<&str>,
+) -> CheckupItem {
     CheckupItem {
         needed: look.default_probes.iter().any(|name| probes.contains(name)),
         probes: probes.iter().map(|name| (*name).to_owned()).collect(),
@@ -111,7 +123,8 @@ fn probe_programs(probe: &Probe) -> BTreeSet<&str> {
         }
         if LAUNCHERS.contains(&first.as_str()) {
             let known = |word: &&str| {
-                word.ends_with("_perf") || INSTALL_HINTS.iter().any(|(start, _)| word.starts_with(start))
+                word.ends_with("_perf")
+                    || INSTALL_HINTS.iter().any(|(start, _)| word.starts_with(start))
             };
             programs.extend(argv.iter().skip(1).map(String::as_str).filter(known));
         }

@@ -2,11 +2,9 @@
 
 use std::path::Path;
 
-use super::CheckupContext;
-use super::query_program;
+use super::{CheckupContext, query_program};
 use crate::exec::path_lookup;
-use model::checkup::CheckupArea;
-use model::checkup::CheckupItem;
+use model::checkup::{CheckupArea, CheckupItem};
 
 /// Where a pod finds the token of its account
 /// (<https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/>).
@@ -28,12 +26,19 @@ async fn check_slurm(look: &CheckupContext<'_>) -> CheckupItem {
     let remedy = "look at slurmctld, and at slurm.conf on this machine";
     match query_program(&[&scontrol.display().to_string(), "ping"]).await {
         // It tells of every controller in a line of its own.
-        Ok(said) if said.contains(" UP") => {
-            CheckupItem::available(CheckupArea::Scheduler, what, said.lines().next().unwrap_or_default().trim())
-        }
+        Ok(said) if said.contains(" UP") => CheckupItem::available(
+            CheckupArea::Scheduler,
+            what,
+            said.lines().next().unwrap_or_default().trim(),
+        ),
         Ok(said) => {
             let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-            CheckupItem::missing(CheckupArea::Scheduler, what, format!("no controller is up: {said}"), remedy)
+            CheckupItem::missing(
+                CheckupArea::Scheduler,
+                what,
+                format!("no controller is up: {said}"),
+                remedy,
+            )
         }
         Err(why) => CheckupItem::missing(CheckupArea::Scheduler, what, why, remedy),
     }
@@ -45,10 +50,15 @@ async fn check_slurm(look: &CheckupContext<'_>) -> CheckupItem {
 async fn check_name_resolution(look: &CheckupContext<'_>) -> Option<CheckupItem> {
     let what = "name of this machine";
     let scontrol = path_lookup::find_program("scontrol", Some(&look.path))?.display().to_string();
-    let said = query_program(&[&scontrol, "ping"]).await.ok().filter(|said| said.contains(" UP"))?;
+    let said =
+        query_program(&[&scontrol, "ping"]).await.ok().filter(|said| said.contains(" UP"))?;
     let is_controller = said.split_whitespace().any(|word| word == look.machine);
     if is_controller || query_program(&[&scontrol, "show", "node", &look.machine]).await.is_ok() {
-        return Some(CheckupItem::available(CheckupArea::Scheduler, what, format!("Slurm knows {}", look.machine)));
+        return Some(CheckupItem::available(
+            CheckupArea::Scheduler,
+            what,
+            format!("Slurm knows {}", look.machine),
+        ));
     }
     let why = format!(
         "{} is no node of the cluster; slurmctld must be able to resolve it, or each srun from here \
@@ -64,13 +74,23 @@ fn check_kubernetes() -> CheckupItem {
     let what = "Kubernetes";
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     if let Some(file) = set("KUBECONFIG") {
-        return CheckupItem::available(CheckupArea::Scheduler, what, format!("KUBECONFIG is {}", file.display()));
+        return CheckupItem::available(
+            CheckupArea::Scheduler,
+            what,
+            format!("KUBECONFIG is {}", file.display()),
+        );
     }
     if set("KUBERNETES_SERVICE_HOST").is_some() {
         return match Path::new(TOKEN).is_file() {
-            true => CheckupItem::available(CheckupArea::Scheduler, what, "this is a pod with a token of its account"),
+            true => CheckupItem::available(
+                CheckupArea::Scheduler,
+                what,
+                "this is a pod with a token of its account",
+            ),
             // As those of ours that measure.
-            false => CheckupItem::unknown(CheckupArea::Scheduler, what, "this is a pod without a token"),
+            false => {
+                CheckupItem::unknown(CheckupArea::Scheduler, what, "this is a pod without a token")
+            }
         };
     }
     let home = std::path::PathBuf::from(set("HOME").unwrap_or_default());
@@ -102,14 +122,17 @@ mod tests {
         assert!(check_name_resolution(&CheckupContext::with_root(root.path())).await.is_none());
         let up = "case $1 in ping) echo 'Slurmctld(primary) at head is UP';;";
         scontrol(root.path(), &format!("{up} show) exit 1;; esac"));
-        let check = check_name_resolution(&CheckupContext::with_root(root.path())).await.expect("a check");
+        let check =
+            check_name_resolution(&CheckupContext::with_root(root.path())).await.expect("a check");
         assert_eq!(check.state, CheckupState::Unknown);
         assert!(check.detail.contains("getent hosts n1"), "{}", check.detail);
         scontrol(root.path(), &format!("{up} show) [ \"$3\" = n1 ];; esac"));
-        let check = check_name_resolution(&CheckupContext::with_root(root.path())).await.expect("a check");
+        let check =
+            check_name_resolution(&CheckupContext::with_root(root.path())).await.expect("a check");
         assert_eq!(check.state, CheckupState::Has);
         scontrol(root.path(), &format!("{} show) exit 1;; esac", up.replace("head", "n1")));
-        let check = check_name_resolution(&CheckupContext::with_root(root.path())).await.expect("a check");
+        let check =
+            check_name_resolution(&CheckupContext::with_root(root.path())).await.expect("a check");
         assert_eq!(check.state, CheckupState::Has);
         scontrol(root.path(), "echo 'Slurmctld(primary) at head is DOWN'");
         assert!(check_name_resolution(&CheckupContext::with_root(root.path())).await.is_none());
@@ -118,11 +141,20 @@ mod tests {
     #[tokio::test]
     async fn a_controller_is_there_only_when_it_says_that_it_is_up() {
         let root = tempfile::tempdir().expect("a folder");
-        assert_eq!(check_slurm(&CheckupContext::with_root(root.path())).await.state, CheckupState::Unknown);
+        assert_eq!(
+            check_slurm(&CheckupContext::with_root(root.path())).await.state,
+            CheckupState::Unknown
+        );
         scontrol(root.path(), "echo 'Slurmctld(primary) at head is UP'");
-        assert_eq!(check_slurm(&CheckupContext::with_root(root.path())).await.state, CheckupState::Has);
+        assert_eq!(
+            check_slurm(&CheckupContext::with_root(root.path())).await.state,
+            CheckupState::Has
+        );
         scontrol(root.path(), "echo 'Slurmctld(primary) at head is DOWN'");
-        assert_eq!(check_slurm(&CheckupContext::with_root(root.path())).await.state, CheckupState::Lacks);
+        assert_eq!(
+            check_slurm(&CheckupContext::with_root(root.path())).await.state,
+            CheckupState::Lacks
+        );
         scontrol(root.path(), "echo 'cannot read slurm.conf' >&2; exit 1");
         let check = check_slurm(&CheckupContext::with_root(root.path())).await;
         assert_eq!(check.state, CheckupState::Lacks);

@@ -6,26 +6,20 @@
 //! variable in their environment, which no reused number can have.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::fs::File;
-use std::io;
 use std::process::Stdio;
 use std::time::Duration;
+use std::{fs, io};
 
-use rustix::process::Pid;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 use tokio::process::Child;
 use tokio::sync::watch;
-use tokio::time::sleep;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::ExecError;
-use super::build_command;
-use super::ending_from_status;
-use super::process_group;
-use super::kill_and_wait;
-use super::start_error;
-use super::signal_group;
+use super::{
+    ExecError, build_command, ending_from_status, kill_and_wait, process_group, signal_group,
+    start_error,
+};
 use model::raw_result::ProcessEnding;
 use model::worker_protocol::EnvironmentAccess;
 
@@ -86,7 +80,9 @@ impl BackgroundProcess {
         signal_group(self.group, Signal::KILL);
         match status {
             Ok(status) => ending_from_status(status),
-            Err(_) => kill_and_wait(&mut self.child).await.map_or(ProcessEnding::TimedOut, ending_from_status),
+            Err(_) => kill_and_wait(&mut self.child)
+                .await
+                .map_or(ProcessEnding::TimedOut, ending_from_status),
         }
     }
 }
@@ -204,13 +200,16 @@ mod tests {
             let (_nobody, end) = watch::channel(false);
             // A parent that reaps, as init would.
             let reaped = tokio::spawn(async move { attended.wait_or_stop(end, &grace(1)).await });
-            let count = end_marked_processes("FABRICGATE_TEST", &mark, Duration::from_secs(2)).await;
+            let count =
+                end_marked_processes("FABRICGATE_TEST", &mark, Duration::from_secs(2)).await;
             assert!(2 <= count.expect("/proc"));
             reaped.await.expect("reaped");
             sleep(POLL).await;
             assert_eq!(find_marked_processes("FABRICGATE_TEST", &mark).expect("/proc"), []);
             assert_eq!(
-                end_marked_processes("FABRICGATE_TEST", &mark, Duration::ZERO).await.expect("/proc"),
+                end_marked_processes("FABRICGATE_TEST", &mark, Duration::ZERO)
+                    .await
+                    .expect("/proc"),
                 0
             );
         });

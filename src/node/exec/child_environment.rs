@@ -4,12 +4,9 @@
 //! A list of what is kept back would never be whole: sites call their secrets as they like,
 //! and Slurm carries the environment of `srun` to nodes, where every superuser reads it.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::process::Command;
 
@@ -173,9 +170,9 @@ impl EnvironmentFilter {
             EnvironmentAccess::Whole | EnvironmentAccess::Own => return true,
             EnvironmentAccess::Scheduler if name == SLURM_TOKEN => return true,
             EnvironmentAccess::Site if name == SLURM_TOKEN => return true,
-            EnvironmentAccess::Scheduler | EnvironmentAccess::Site | EnvironmentAccess::Launcher => {
-                &[BASE, TOOLS, CLIENTS]
-            }
+            EnvironmentAccess::Scheduler
+            | EnvironmentAccess::Site
+            | EnvironmentAccess::Launcher => &[BASE, TOOLS, CLIENTS],
             EnvironmentAccess::None => &[BASE, TOOLS],
         };
         let passed = self.passed.iter().map(String::as_str);
@@ -204,7 +201,9 @@ pub fn srun_export_names() -> Vec<String> {
     let rules = EnvironmentFilter::from_policy(None);
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
     let given = |name: &String| {
-        rules.allows(name, EnvironmentAccess::None) && !name.starts_with("SLURM_") && check_variable_name(name).is_ok()
+        rules.allows(name, EnvironmentAccess::None)
+            && !name.starts_with("SLURM_")
+            && check_variable_name(name).is_ok()
     };
     let mut names: Vec<String> = names.filter(given).collect();
     if !rules.passed.is_empty() {
@@ -223,7 +222,11 @@ pub fn passed_variables() -> Option<String> {
 }
 
 /// Gives a command the environment that it is trusted with.
-pub(super) fn apply_environment(command: &mut Command, confidence: EnvironmentAccess, env: &BTreeMap<String, String>) {
+pub(super) fn apply_environment(
+    command: &mut Command,
+    confidence: EnvironmentAccess,
+    env: &BTreeMap<String, String>,
+) {
     if confidence == EnvironmentAccess::Whole {
         return;
     }
@@ -262,9 +265,12 @@ mod tests {
 
     #[test]
     fn no_program_gets_what_no_list_names() {
-        for confidence in
-            [EnvironmentAccess::None, EnvironmentAccess::Launcher, EnvironmentAccess::Scheduler, EnvironmentAccess::Site]
-        {
+        for confidence in [
+            EnvironmentAccess::None,
+            EnvironmentAccess::Launcher,
+            EnvironmentAccess::Scheduler,
+            EnvironmentAccess::Site,
+        ] {
             for name in SECRETS {
                 assert!(!filter_passing(&[]).allows(name, confidence), "{name} {confidence:?}");
             }

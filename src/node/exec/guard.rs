@@ -11,8 +11,7 @@ use std::io::BufRead;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 
-use rustix::process::Pid;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal};
 
 use super::signal_group;
 

@@ -59,7 +59,13 @@ impl<'t> LineFilter<'t> {
         on_line: &'t mut (dyn FnMut(&[u8]) -> bool + Send),
     ) -> Self {
         let prefix = prefix.as_bytes();
-        Self { prefix, max_line_bytes: longest.max(prefix.len()), on_line, pending: Vec::new(), is_output: false }
+        Self {
+            prefix,
+            max_line_bytes: longest.max(prefix.len()),
+            on_line,
+            pending: Vec::new(),
+            is_output: false,
+        }
     }
 
     /// Takes in a piece; `keep` gets what is output.
@@ -133,7 +139,8 @@ mod tests {
 
     #[test]
     fn lines_of_the_kind_are_set_aside_and_all_else_is_kept() {
-        let (kept, aside) = filter_pieces(&[b"a\nsay one\nsaying\n\nsay no more\nb say x\nsay two\nsa"]);
+        let (kept, aside) =
+            filter_pieces(&[b"a\nsay one\nsaying\n\nsay no more\nb say x\nsay two\nsa"]);
         assert_eq!(aside, [b"one".to_vec(), b"two".to_vec()]);
         assert_eq!(kept, b"a\nsaying\n\nsay no more\nb say x\nsa");
         let (kept, aside) = filter_pieces(&[b"say cut off"]);
@@ -144,7 +151,8 @@ mod tests {
 
     #[test]
     fn a_line_without_end_is_held_no_longer_than_allowed() {
-        let (kept, aside) = filter_pieces(&[b"say 0123456789abcdef\nsay 0123456789abcdefg\nsay x\n"]);
+        let (kept, aside) =
+            filter_pieces(&[b"say 0123456789abcdef\nsay 0123456789abcdefg\nsay x\n"]);
         assert_eq!(aside, [b"0123456789abcdef".to_vec(), b"x".to_vec()]);
         assert_eq!(kept, b"say 0123456789abcdefg\n");
         let flood = [b"say ".to_vec(), vec![b'x'; 100_000], b"\nsay y\n".to_vec()].concat();

@@ -4,39 +4,33 @@
 //! for what it prints. When its time is up the whole group is asked to end and
 //! then ended. Nothing here knows what is run or what the output means.
 
-mod line_filter;
 pub mod background;
-pub mod open_file_limit;
+pub mod child_environment;
 pub mod guard;
+mod line_filter;
+pub mod open_file_limit;
 pub mod path_lookup;
 pub mod self_exe;
-pub mod child_environment;
 pub mod session;
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::process::ExitStatus;
-use std::process::Stdio;
-use std::time::Duration;
-use std::time::Instant;
+use std::process::{ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
-use rustix::process::Pid;
-use rustix::process::Signal;
-use tokio::io::AsyncRead;
-use tokio::io::AsyncReadExt;
-use tokio::process::Child;
-use tokio::process::Command;
+use rustix::process::{Pid, Signal};
+use tokio::io::{AsyncRead, AsyncReadExt};
+use tokio::process::{Child, Command};
 use tokio::sync::watch;
-use tokio::time::sleep;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use model::raw_result::ProcessEnding;
 use model::worker_protocol::EnvironmentAccess;
 
-use line_filter::LineFilter;
 pub use line_filter::LineExchange;
+use line_filter::LineFilter;
 
 /// How long a group may take to end after it was asked to, before it is ended.
 const GRACE: Duration = Duration::from_secs(3);
@@ -132,7 +126,10 @@ pub enum ExecError {
 
 /// Runs a process of this site, such as the scheduler's own programs, to its end. `stop`
 /// turning true ends it early.
-pub async fn run(request: &ProcessRequest, stop: watch::Receiver<bool>) -> Result<FinishedProcess, ExecError> {
+pub async fn run(
+    request: &ProcessRequest,
+    stop: watch::Receiver<bool>,
+) -> Result<FinishedProcess, ExecError> {
     let setting = ProcessContext { trust: EnvironmentAccess::Site, ..ProcessContext::default() };
     run_observed(request, &setting, stop, &mut |_| {}).await
 }
@@ -186,7 +183,10 @@ pub async fn run_exchange(
     let (out, err) = (child.stdout.take(), child.stderr.take());
     let input = child.stdin.take();
     let (mut sieve, words) = match talk {
-        Some(talk) => (Some(LineFilter::new(talk.prefix, talk.max_line_bytes, talk.on_line)), Some(talk.input)),
+        Some(talk) => (
+            Some(LineFilter::new(talk.prefix, talk.max_line_bytes, talk.on_line)),
+            Some(talk.input),
+        ),
         None => (None, None),
     };
     let ending = {
@@ -198,7 +198,10 @@ pub async fn run_exchange(
                     None => stdout.append(bytes, most),
                 }
             };
-            tokio::join!(drain_pipe(out, printed), drain_pipe(err, |bytes| stderr.append(bytes, most)))
+            tokio::join!(
+                drain_pipe(out, printed),
+                drain_pipe(err, |bytes| stderr.append(bytes, most))
+            )
         });
         let mut told = pin!(async {
             if let Some(words) = words {
@@ -352,7 +355,11 @@ async fn drain_pipe(pipe: Option<impl AsyncRead + Unpin>, mut printed: impl FnMu
 mod tests {
     use super::*;
 
-    fn run_now(argv: &[&str], limit: Duration, capture: usize) -> Result<FinishedProcess, ExecError> {
+    fn run_now(
+        argv: &[&str],
+        limit: Duration,
+        capture: usize,
+    ) -> Result<FinishedProcess, ExecError> {
         let argv = argv.iter().map(|w| (*w).to_owned()).collect();
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
@@ -436,13 +443,19 @@ mod tests {
             said.push(String::from_utf8_lossy(line).into_owned());
             say.send([line, b"\n"].concat()).is_ok()
         };
-        let talk = LineExchange { prefix: "ask ", max_line_bytes: 1 << 20, on_line: &mut take, input: words };
+        let talk = LineExchange {
+            prefix: "ask ",
+            max_line_bytes: 1 << 20,
+            on_line: &mut take,
+            input: words,
+        };
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let (_sender, stop) = watch::channel(false);
         let setting = ProcessContext::default();
-        let finished = runtime
-            .block_on(async { run_exchange(&request, &setting, stop, &mut |_| {}, Some(talk)).await });
+        let finished = runtime.block_on(async {
+            run_exchange(&request, &setting, stop, &mut |_| {}, Some(talk)).await
+        });
         let finished = finished.expect("started");
         (finished, said)
     }
@@ -451,7 +464,10 @@ mod tests {
     fn a_process_is_talked_with_and_that_is_no_output() {
         let script = "echo a; echo ask 1; read x; echo \"got $x\"; echo ask 2; read x; exit $x";
         let (got, said) = run_talk(script, 20_000);
-        assert_eq!((got.ending, said), (ProcessEnding::Exited { code: 2 }, vec!["1".into(), "2".into()]));
+        assert_eq!(
+            (got.ending, said),
+            (ProcessEnding::Exited { code: 2 }, vec!["1".into(), "2".into()])
+        );
         assert_eq!(got.stdout.bytes, b"a\ngot 1\n");
     }
 

@@ -5,14 +5,9 @@
 //! were given: `srun` carries limits to its nodes, and old programs close as many files as
 //! they might have. A part is kept for what is measured, which must be written all the same.
 
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use rustix::process::Resource;
-use rustix::process::Rlimit;
-use rustix::process::getrlimit;
-use rustix::process::setrlimit;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::process::Command;
 
 use crate::ffi::process_limits;
@@ -29,7 +24,8 @@ const MAX_RESERVED_FILES: u64 = 1_024;
 const MAX_SOFT_LIMIT: u64 = 1 << 20;
 
 /// What is held, and the limit that was ours when we had to raise it.
-static SLOTS: Mutex<SessionSlotCount> = Mutex::new(SessionSlotCount { in_use: 0, original_limit: None });
+static SLOTS: Mutex<SessionSlotCount> =
+    Mutex::new(SessionSlotCount { in_use: 0, original_limit: None });
 
 #[derive(Debug)]
 struct SessionSlotCount {
@@ -119,7 +115,9 @@ fn decide_limit(wanted: u64, now: &Rlimit) -> LimitDecision {
         return LimitDecision::Fits;
     }
     match now.maximum {
-        Some(limit) if !fits(now.maximum) => LimitDecision::TooMuch(OpenFileLimitError { limit, most: sessions_within(limit) }),
+        Some(limit) if !fits(now.maximum) => {
+            LimitDecision::TooMuch(OpenFileLimitError { limit, most: sessions_within(limit) })
+        }
         hard => LimitDecision::Raise(hard.map_or(MAX_SOFT_LIMIT, |hard| hard.min(MAX_SOFT_LIMIT))),
     }
 }
@@ -139,7 +137,10 @@ mod tests {
         assert_eq!(decide_limit(128, &usual), LimitDecision::Fits);
         assert_eq!(decide_limit(129, &usual), LimitDecision::Raise(524_288));
         assert_eq!(decide_limit(129, &limits(1_024, None)), LimitDecision::Raise(MAX_SOFT_LIMIT));
-        assert_eq!(decide_limit(100_000, &Rlimit { current: None, maximum: None }), LimitDecision::Fits);
+        assert_eq!(
+            decide_limit(100_000, &Rlimit { current: None, maximum: None }),
+            LimitDecision::Fits
+        );
     }
 
     #[test]
@@ -151,7 +152,10 @@ mod tests {
         assert!(FILES_PER_SESSION * full.most + MAX_RESERVED_FILES <= full.limit);
         let words = full.to_string();
         assert!(words.contains("4744 workers") && words.contains("20000 open files"), "{words}");
-        assert_eq!(decide_limit(1, &limits(0, Some(0))), LimitDecision::TooMuch(OpenFileLimitError { limit: 0, most: 0 }));
+        assert_eq!(
+            decide_limit(1, &limits(0, Some(0))),
+            LimitDecision::TooMuch(OpenFileLimitError { limit: 0, most: 0 })
+        );
     }
 
     #[test]
@@ -159,7 +163,8 @@ mod tests {
         // Other tests of this process hold some as well, but not so many.
         let many = max_sessions().map_or(1_000, |most| most / 2).min(1_000);
         for _ in 0..3 {
-            let rooms: Vec<SessionSlot> = (0..many).map(|_| SessionSlot::acquire().expect("room")).collect();
+            let rooms: Vec<SessionSlot> =
+                (0..many).map(|_| SessionSlot::acquire().expect("room")).collect();
             assert!(many <= lock_slots().in_use);
             drop(rooms);
             assert!(lock_slots().in_use < many, "{} are still held", lock_slots().in_use);

@@ -3,8 +3,7 @@
 //! Looks as `execvp` does and starts nothing.
 
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What POSIX systems search where PATH is not set (`confstr(_CS_PATH)` of
 /// glibc).

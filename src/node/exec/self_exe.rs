@@ -4,8 +4,7 @@
 //! Starts nothing.
 
 use std::io;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// What Linux writes behind the name of a file that is no longer there.
 const DELETED: &str = " (deleted)";

@@ -4,41 +4,26 @@
 //! The three parts of a [`Session`] can be taken apart and given to different
 //! tasks. Nothing here knows what the lines mean.
 
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::process::Stdio;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rustix::process::Pid;
-use rustix::process::Signal;
-use tokio::io::AsyncBufReadExt;
-use tokio::io::AsyncReadExt;
-use tokio::io::AsyncWriteExt;
-use tokio::io::BufReader;
-use tokio::process::Child;
-use tokio::process::ChildStderr;
-use tokio::process::ChildStdin;
-use tokio::process::ChildStdout;
+use rustix::process::{Pid, Signal};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::ExecError;
-use super::GRACE;
-use super::LINGER;
-use super::build_command;
-use super::ending_from_status;
 use super::open_file_limit::SessionSlot;
-use super::process_group;
-use super::kill_and_wait;
-use super::start_error;
-use super::signal_group;
+use super::{
+    ExecError, GRACE, LINGER, build_command, ending_from_status, kill_and_wait, process_group,
+    signal_group, start_error,
+};
 use model::raw_result::ProcessEnding;
-use model::worker_protocol::EnvironmentAccess;
-use model::worker_protocol::LONGEST_LINE;
+use model::worker_protocol::{EnvironmentAccess, LONGEST_LINE};
 
 /// Bytes of standard error that are kept: its end, where the reason is.
 const STDERR_TAIL_BYTES: usize = 16 * 1024;
@@ -80,7 +65,8 @@ impl ProcessSession {
         ear: Option<mpsc::Sender<Vec<u8>>>,
     ) -> Result<Self, ExecError> {
         let program = argv.first().map_or("", String::as_str);
-        let room = SessionSlot::acquire().map_err(|full| start_error(program, io::Error::other(full)))?;
+        let room =
+            SessionSlot::acquire().map_err(|full| start_error(program, io::Error::other(full)))?;
         let mut command = build_command(argv, env, confidence)?;
         command.stdin(Stdio::piped());
         let mut child = command.spawn().map_err(|source| start_error(program, source))?;
@@ -89,7 +75,10 @@ impl ProcessSession {
             child.stderr.take().map(|pipe| tokio::spawn(keep_tail(pipe, Arc::clone(&tail), ear)));
         Ok(Self {
             input: SessionInput { pipe: child.stdin.take() },
-            output: SessionOutput { pipe: child.stdout.take().map(BufReader::new), line: Vec::new() },
+            output: SessionOutput {
+                pipe: child.stdout.take().map(BufReader::new),
+                line: Vec::new(),
+            },
             process: SessionProcess {
                 group: process_group(&child),
                 child,
@@ -247,7 +236,9 @@ impl SessionProcess {
         signal_group(self.group.take(), Signal::KILL);
         let ending = match ending {
             Some(ending) => ending,
-            None => kill_and_wait(&mut self.child).await.map_or(ProcessEnding::TimedOut, ending_from_status),
+            None => kill_and_wait(&mut self.child)
+                .await
+                .map_or(ProcessEnding::TimedOut, ending_from_status),
         };
         self.ending = Some(ending.clone());
         // Its last words may still be in the pipe.

@@ -11,24 +11,18 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::FactsRequest;
-use super::query::merge_missing;
-use super::gpu;
-use super::gpu::GpuReport;
-use super::gpu::MachineReport;
+use super::gpu::{GpuReport, MachineReport};
 use super::gpu_library::GpuLibrary;
+use super::query::merge_missing;
+use super::{FactsRequest, gpu};
 use crate::exec;
-use crate::exec::FinishedProcess;
-use crate::exec::ProcessRequest;
-use crate::exec::ProcessContext;
+use crate::exec::{FinishedProcess, ProcessContext, ProcessRequest};
 use model::gpu_facts::GpuFacts;
-use model::node_facts::DriverFacts;
-use model::node_facts::MissingFact;
+use model::node_facts::{DriverFacts, MissingFact};
 use model::raw_result::ProcessEnding;
 
 /// Bytes of the answer that are kept. A GPU with 18 links says about 12 kB.
@@ -135,7 +129,10 @@ pub(super) async fn query_driver(gathering: &FactsRequest<'_>) -> DriverReport {
             trouble: Some(format!("the driver was not asked: {error}")),
             ..DriverReport::default()
         },
-        Err(_) => DriverReport { trouble: Some(hang_message(gathering.limit, None)), ..DriverReport::default() },
+        Err(_) => DriverReport {
+            trouble: Some(hang_message(gathering.limit, None)),
+            ..DriverReport::default()
+        },
     }
 }
 
@@ -190,7 +187,11 @@ fn parse_report(finished: &FinishedProcess, limit: Duration) -> DriverReport {
 
 /// Keeps a place for every GPU that was counted and not heard: one that did not
 /// answer is not one that is not there.
-fn add_silent_gpus(gpus: Option<&mut Vec<GpuFacts>>, counted: Option<u32>, why: &str) -> MissingFact {
+fn add_silent_gpus(
+    gpus: Option<&mut Vec<GpuFacts>>,
+    counted: Option<u32>,
+    why: &str,
+) -> MissingFact {
     let why = why.to_owned();
     let (Some(gpus), Some(counted)) = (gpus, counted) else {
         return MissingFact { what: "GPUs".to_owned(), why, ..MissingFact::default() };
@@ -220,21 +221,22 @@ fn last_question(last: Option<&str>) -> String {
 mod tests {
     use super::*;
     use crate::exec::CapturedStream;
-    use crate::facts::gpu_library::MachineQuery;
-    use crate::facts::gpu_library::GpuQuery;
-    use crate::facts::gpu_library::GpuText;
-    use crate::facts::gpu_library::GpuValue;
+    use crate::facts::gpu_library::{GpuQuery, GpuText, GpuValue, MachineQuery};
     use crate::facts::library_record::RecordedLibrary;
 
     fn written_facts() -> (Vec<u8>, Vec<u8>) {
         let mut recorded = RecordedLibrary::default();
-        recorded.add_machine_answer(MachineQuery::DriverVersion, Ok(GpuValue::Text("570.1".to_owned())));
+        recorded.add_machine_answer(
+            MachineQuery::DriverVersion,
+            Ok(GpuValue::Text("570.1".to_owned())),
+        );
         for gpu in 0..2 {
             let uuid = GpuValue::Text(format!("GPU-{gpu}"));
             recorded.add_gpu_answer(gpu, GpuQuery::Text(GpuText::Uuid), Ok(uuid));
         }
         let (mut out, mut progress) = (Vec::new(), Vec::new());
-        write_driver_facts(&recorded, Path::new("/proc"), &mut out, &mut progress).expect("written");
+        write_driver_facts(&recorded, Path::new("/proc"), &mut out, &mut progress)
+            .expect("written");
         (out, progress)
     }
 
@@ -253,7 +255,8 @@ mod tests {
     #[test]
     fn what_is_told_is_heard() {
         let (out, progress) = written_facts();
-        let heard = parse_report(&finished(out, progress, ProcessEnding::Exited { code: 0 }), LIMIT);
+        let heard =
+            parse_report(&finished(out, progress, ProcessEnding::Exited { code: 0 }), LIMIT);
         assert_eq!(heard.trouble, None);
         assert_eq!(heard.driver.and_then(|driver| driver.version).as_deref(), Some("570.1"));
         let uuids: Vec<_> = heard.gpus.expect("counted").into_iter().map(|gpu| gpu.uuid).collect();
@@ -275,7 +278,8 @@ mod tests {
             .take_while(|line| !line.starts_with("GPU 1: P"))
             .map(|line| format!("{line}\n"))
             .collect();
-        let heard = parse_report(&finished(cut.into(), progress.into(), ProcessEnding::TimedOut), LIMIT);
+        let heard =
+            parse_report(&finished(cut.into(), progress.into(), ProcessEnding::TimedOut), LIMIT);
         // The one that did not answer is there all the same.
         let uuids: Vec<_> = heard.gpus.expect("counted").into_iter().map(|gpu| gpu.uuid).collect();
         assert_eq!(uuids, [Some("GPU-0".to_owned()), None]);
@@ -288,7 +292,8 @@ mod tests {
     #[test]
     fn a_library_that_crashes_takes_nobody_else_down() {
         let ending = ProcessEnding::Signalled { signal: 11 };
-        let heard = parse_report(&finished(Vec::new(), b"the driver itself\n".to_vec(), ending), LIMIT);
+        let heard =
+            parse_report(&finished(Vec::new(), b"the driver itself\n".to_vec(), ending), LIMIT);
         let why = heard.trouble.expect("said");
         assert!(why.contains("signal 11 while asked for the driver itself"), "{why}");
         assert_eq!(heard.gpus, None);
@@ -298,7 +303,8 @@ mod tests {
     fn no_driver_is_said_and_the_number_of_gpus_is_unknown() {
         let mut out = Vec::new();
         write_no_driver("there is no NVIDIA driver", &mut out).expect("written");
-        let heard = parse_report(&finished(out, Vec::new(), ProcessEnding::Exited { code: 0 }), LIMIT);
+        let heard =
+            parse_report(&finished(out, Vec::new(), ProcessEnding::Exited { code: 0 }), LIMIT);
         assert_eq!(heard.trouble.as_deref(), Some("there is no NVIDIA driver"));
         assert_eq!((heard.gpus, heard.driver), (None, None));
     }

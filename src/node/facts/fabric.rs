@@ -3,29 +3,21 @@
 //! The health mask is decoded as the header says: fields of two bits that are
 //! yes, no or not supported, not flags. Nothing here judges.
 
-use super::query::GpuQuerySession;
-use super::query::to_printable;
+use super::gpu_library::{FabricValue, GpuQuery, GpuQueryError, PlatformValue};
 use super::nvml_names;
-use super::gpu_library::FabricValue;
-use super::gpu_library::PlatformValue;
-use super::gpu_library::GpuQuery;
-use super::gpu_library::GpuQueryError;
-use model::gpu_facts::HealthCondition;
-use model::gpu_facts::FabricFacts;
-use model::gpu_facts::FabricHealth;
-use model::gpu_facts::FabricState;
-use model::gpu_facts::PlatformFacts;
+use super::query::{GpuQuerySession, to_printable};
+use model::gpu_facts::{FabricFacts, FabricHealth, FabricState, HealthCondition, PlatformFacts};
 
 /// Asks for fabric information: the newest version that the driver knows. The
 /// call of the first version answers without health; it is used only where the
 /// driver has no other (before version 550).
 pub(super) fn query_fabric(asking: &mut GpuQuerySession<'_>) -> Option<FabricFacts> {
-    let (found, source) = match asking.fabric_of(GpuQuery::FabricThird) {
+    let (found, source) = match asking.try_fabric(GpuQuery::FabricThird) {
         Err(GpuQueryError::MissingSymbol) => {
-            (asking.fabric_of(GpuQuery::FabricFirst), "nvmlDeviceGetGpuFabricInfo")
+            (asking.try_fabric(GpuQuery::FabricFirst), "nvmlDeviceGetGpuFabricInfo")
         }
         Err(refusal) if is_version_refusal(&refusal) => {
-            (asking.fabric_of(GpuQuery::FabricSecond), "nvmlDeviceGetGpuFabricInfoV, version 2")
+            (asking.try_fabric(GpuQuery::FabricSecond), "nvmlDeviceGetGpuFabricInfoV, version 2")
         }
         found => (found, "nvmlDeviceGetGpuFabricInfoV, version 3"),
     };
@@ -119,9 +111,9 @@ fn decode_misconfiguration(number: u32) -> Option<String> {
 /// Asks where the GPU sits. Drivers that know the first version of the
 /// structure only say the same in it.
 pub(super) fn query_platform(asking: &mut GpuQuerySession<'_>) -> Option<PlatformFacts> {
-    let found = match asking.platform_of(GpuQuery::Platform) {
+    let found = match asking.try_platform(GpuQuery::Platform) {
         Err(refusal) if is_version_refusal(&refusal) => {
-            asking.platform_of(GpuQuery::PlatformFirst)
+            asking.try_platform(GpuQuery::PlatformFirst)
         }
         found => found,
     };
@@ -176,7 +168,10 @@ mod tests {
         (found, asking.into_missing())
     }
 
-    fn record_answer(question: GpuQuery, answer: Result<FabricValue, GpuQueryError>) -> RecordedLibrary {
+    fn record_answer(
+        question: GpuQuery,
+        answer: Result<FabricValue, GpuQueryError>,
+    ) -> RecordedLibrary {
         let mut recorded = RecordedLibrary::default();
         recorded.add_gpu_answer(0, question, answer.map(GpuValue::Fabric));
         recorded
@@ -246,7 +241,9 @@ mod tests {
 
     #[test]
     fn a_driver_that_knows_the_second_version_only_is_asked_for_that() {
-        for refusal in [GpuQueryError::OtherVersion, GpuQueryError::Failed("invalid argument".to_owned())] {
+        for refusal in
+            [GpuQueryError::OtherVersion, GpuQueryError::Failed("invalid argument".to_owned())]
+        {
             let mut recorded = record_answer(GpuQuery::FabricThird, Err(refusal));
             let second = FabricValue { health_summary: None, ..SAID };
             recorded.add_gpu_answer(0, GpuQuery::FabricSecond, Ok(GpuValue::Fabric(second)));
@@ -269,7 +266,8 @@ mod tests {
     #[test]
     fn a_registration_that_failed_names_its_error() {
         let failed = FabricValue { status: 23, clique_id: 0, cluster_uuid: [0; 16], ..SAID };
-        let found = query_recorded(&record_answer(GpuQuery::FabricThird, Ok(failed))).0.expect("fabric");
+        let found =
+            query_recorded(&record_answer(GpuQuery::FabricThird, Ok(failed))).0.expect("fabric");
         assert_eq!(found.status.as_deref(), Some("insufficient resources"));
         assert!(!found.is_multi_node());
     }

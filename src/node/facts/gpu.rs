@@ -3,32 +3,17 @@
 use std::path::Path;
 
 use nvml_wrapper_sys::bindings::field_id;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::query::GpuQuerySession;
-use super::query::to_printable;
-use super::nvml_names;
-use super::fabric;
-use super::gpu_library::GpuLibrary;
-use super::gpu_library::MachineQuery;
-use super::gpu_library::GpuNumber;
-use super::gpu_library::GpuQuery;
-use super::gpu_library::GpuQueryError;
-use super::gpu_library::GpuText;
-use super::gpu_library::GpuValue;
-use super::link;
-use super::pci;
-use model::gpu_facts::ClockFacts;
-use model::gpu_facts::EccFacts;
-use model::gpu_facts::GpuFacts;
-use model::gpu_facts::PcieFacts;
-use model::gpu_facts::PowerFacts;
-use model::gpu_facts::ProcessFacts;
-use model::gpu_facts::RemappedRows;
-use model::gpu_facts::RetiredPages;
-use model::node_facts::DriverFacts;
-use model::node_facts::MissingFact;
+use super::gpu_library::{
+    GpuLibrary, GpuNumber, GpuQuery, GpuQueryError, GpuText, GpuValue, MachineQuery,
+};
+use super::query::{GpuQuerySession, to_printable};
+use super::{fabric, link, nvml_names, pci};
+use model::gpu_facts::{
+    ClockFacts, EccFacts, GpuFacts, PcieFacts, PowerFacts, ProcessFacts, RemappedRows, RetiredPages,
+};
+use model::node_facts::{DriverFacts, MissingFact};
 use model::throttle_reason::ThrottleReason;
 
 /// More GPUs than a machine has. A place is kept for each that is counted and
@@ -114,7 +99,7 @@ fn query_gpu_facts(
     begin: &mut dyn FnMut(&str),
 ) -> GpuFacts {
     begin("identity");
-    if let Err(GpuQueryError::GpuLost) = asking.text_of(GpuQuery::Text(GpuText::Uuid)) {
+    if let Err(GpuQueryError::GpuLost) = asking.try_text(GpuQuery::Text(GpuText::Uuid)) {
         asking.ok_or_note::<()>("identity", Err(GpuQueryError::GpuLost));
         return GpuFacts { index, ..GpuFacts::default() };
     }
@@ -159,7 +144,9 @@ fn query_identity(asking: &mut GpuQuerySession<'_>, index: u32) -> GpuFacts {
         board_part_number: asking.text(GpuText::BoardPartNumber),
         vbios: asking.text(GpuText::Vbios),
         gsp_firmware: asking.text(GpuText::GspFirmware),
-        pci_address: asking.text(GpuText::PciAddress).map(|address| pci::normalize_address(&address)),
+        pci_address: asking
+            .text(GpuText::PciAddress)
+            .map(|address| pci::normalize_address(&address)),
         module_id: asking.number_u32(GpuNumber::ModuleId),
         memory_bytes: asking.number(GpuNumber::MemoryBytes),
         ..GpuFacts::default()
@@ -175,7 +162,7 @@ fn query_memory(asking: &mut GpuQuerySession<'_>, facts: &mut GpuFacts) {
         corrected_in_life: asking.number(GpuNumber::EccCorrectedInLife),
         uncorrected_in_life: asking.number(GpuNumber::EccUncorrectedInLife),
     };
-    let rows = asking.rows_of(GpuQuery::RemappedRows);
+    let rows = asking.try_remapped_rows(GpuQuery::RemappedRows);
     facts.remapped_rows = asking.ok_or_note("remapped rows", rows).map(|rows| RemappedRows {
         corrected: rows.corrected_rows,
         uncorrected: rows.uncorrected_rows,
@@ -184,7 +171,7 @@ fn query_memory(asking: &mut GpuQuerySession<'_>, facts: &mut GpuFacts) {
     });
     // GPUs either remap rows or retire pages; that one that does the first does
     // not do the second is no gap.
-    let number = |asking: &GpuQuerySession<'_>, number| asking.number_of(GpuQuery::Number(number));
+    let number = |asking: &GpuQuerySession<'_>, number| asking.try_number(GpuQuery::Number(number));
     let single_bit = number(asking, GpuNumber::RetiredSingleBit);
     if let (Err(refusal), None) = (&single_bit, &facts.remapped_rows) {
         asking.ok_or_note::<()>("retired pages", Err(refusal.clone()));
@@ -215,11 +202,12 @@ fn query_activity(asking: &mut GpuQuerySession<'_>, facts: &mut GpuFacts) {
     facts.mig_pending = asking.flag(GpuNumber::MigPending);
     facts.persistence = asking.flag(GpuNumber::Persistence);
     let action = asking.try_field(field_id::NVML_FI_DEV_GET_GPU_RECOVERY_ACTION, 0);
-    facts.recovery_action = asking.ok_or_note("recovery action", action).map(nvml_names::recovery_action_name);
+    facts.recovery_action =
+        asking.ok_or_note("recovery action", action).map(nvml_names::recovery_action_name);
 }
 
 fn query_processes(asking: &mut GpuQuerySession<'_>, proc: &Path) -> Option<Vec<ProcessFacts>> {
-    let found = asking.processes_of(GpuQuery::Processes);
+    let found = asking.try_processes(GpuQuery::Processes);
     let mut found: Vec<ProcessFacts> = asking
         .ok_or_note("processes", found)?
         .into_iter()
@@ -239,8 +227,7 @@ fn query_processes(asking: &mut GpuQuerySession<'_>, proc: &Path) -> Option<Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::gpu_library::ProcessValue;
-    use crate::facts::gpu_library::RowsValue;
+    use crate::facts::gpu_library::{ProcessValue, RowsValue};
     use crate::facts::library_record::RecordedLibrary;
 
     fn report_on(recorded: &RecordedLibrary) -> GpuReport {
@@ -282,8 +269,16 @@ mod tests {
         let mut recorded = RecordedLibrary::default();
         let uuid = Ok(GpuValue::Text("GPU-1".to_owned()));
         recorded.add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), uuid);
-        recorded.add_gpu_answer(0, GpuQuery::Number(GpuNumber::EccEnabled), Err(GpuQueryError::NotSupported));
-        recorded.add_gpu_answer(0, GpuQuery::Number(GpuNumber::ModuleId), Err(GpuQueryError::MissingSymbol));
+        recorded.add_gpu_answer(
+            0,
+            GpuQuery::Number(GpuNumber::EccEnabled),
+            Err(GpuQueryError::NotSupported),
+        );
+        recorded.add_gpu_answer(
+            0,
+            GpuQuery::Number(GpuNumber::ModuleId),
+            Err(GpuQueryError::MissingSymbol),
+        );
         let said = report_on(&recorded);
         assert_eq!((said.gpu.ecc.enabled, said.gpu.module_id), (None, None));
         let why = |what| {
@@ -338,8 +333,13 @@ mod tests {
         std::fs::write(folder.path().join("7/comm"), "python3\n").expect("written");
         let mut recorded = RecordedLibrary::default();
         let held = |pid| ProcessValue { pid, memory_bytes: None };
-        recorded.add_gpu_answer(0, GpuQuery::Processes, Ok(GpuValue::Processes(vec![held(9), held(7)])));
-        let found = query_gpu_report(&recorded, folder.path(), 0, &mut |_| {}).gpu.processes.expect("read");
+        recorded.add_gpu_answer(
+            0,
+            GpuQuery::Processes,
+            Ok(GpuValue::Processes(vec![held(9), held(7)])),
+        );
+        let found =
+            query_gpu_report(&recorded, folder.path(), 0, &mut |_| {}).gpu.processes.expect("read");
         let names: Vec<_> = found.iter().map(|p| (p.pid, p.name.as_deref())).collect();
         assert_eq!(names, [(7, Some("python3")), (9, None)]);
     }
@@ -348,7 +348,10 @@ mod tests {
     fn versions_are_read_and_what_is_missing_is_said() {
         let mut recorded = RecordedLibrary::default();
         recorded
-            .add_machine_answer(MachineQuery::DriverVersion, Ok(GpuValue::Text("580.95.05".to_owned())))
+            .add_machine_answer(
+                MachineQuery::DriverVersion,
+                Ok(GpuValue::Text("580.95.05".to_owned())),
+            )
             .add_machine_answer(MachineQuery::CudaVersion, Ok(GpuValue::Number(13_010)))
             .add_machine_answer(MachineQuery::LibraryVersion, Err(GpuQueryError::NoPermission));
         let said = query_machine_report(&recorded);

@@ -6,12 +6,11 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-pub use crate::ffi::nvml::NvmlFabricInfo as FabricValue;
-pub use crate::ffi::nvml::NvmlPlatformInfo as PlatformValue;
-pub use crate::ffi::nvml::NvmlRemappedRows as RowsValue;
+pub use crate::ffi::nvml::{
+    NvmlFabricInfo as FabricValue, NvmlPlatformInfo as PlatformValue, NvmlRemappedRows as RowsValue,
+};
 
 /// Something that can be asked about GPUs.
 pub trait GpuLibrary {

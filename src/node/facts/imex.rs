@@ -4,9 +4,8 @@
 use std::path::Path;
 
 use super::sysfs;
+use model::node_facts::{ImexFacts, ImexPeer};
 use model::tool_facts::ImexStatus;
-use model::node_facts::ImexFacts;
-use model::node_facts::ImexPeer;
 use readers::outputs;
 
 /// The device that channels belong to, in `/proc/devices` and below `/dev`.

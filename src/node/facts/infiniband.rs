@@ -5,10 +5,8 @@
 //! subnet manager; its NodeInfo tells by which of its ports it was asked
 //! (InfiniBand architecture specification, 14.2.5.3). It asks nobody else.
 
-use super::ToolAttempt;
-use super::run_tool;
-use model::node_facts::NicNeighbour;
-use model::node_facts::NicFacts;
+use super::{ToolAttempt, run_tool};
+use model::node_facts::{NicFacts, NicNeighbour};
 use readers::claims::neighbours;
 
 /// A port with a cable whose link is up.
@@ -25,17 +23,24 @@ pub(super) fn list_active_ports(nics: &[NicFacts]) -> Vec<InfinibandPort> {
             && nic.link_layer.as_deref() == Some("InfiniBand")
             && nic.physical_state.as_deref() == Some("linkup")
     };
-    let port = |nic: &NicFacts| InfinibandPort { device: nic.device.clone(), port: nic.port.unwrap_or(1) };
+    let port =
+        |nic: &NicFacts| InfinibandPort { device: nic.device.clone(), port: nic.port.unwrap_or(1) };
     nics.iter().filter(is_up).map(port).collect()
 }
 
 /// Who is at the other end, and of which ports that could not be told, and why.
-pub(super) async fn query_neighbours(is_own: bool, ports: &[InfinibandPort]) -> (Vec<NicNeighbour>, Vec<String>) {
+pub(super) async fn query_neighbours(
+    is_own: bool,
+    ports: &[InfinibandPort],
+) -> (Vec<NicNeighbour>, Vec<String>) {
     let mut found = Vec::new();
     let mut problems = Vec::new();
     for port in ports {
         let what = format!("{} port {}", port.device, port.port);
-        let answers = tokio::join!(run_smpquery(is_own, port, "nodeinfo"), run_smpquery(is_own, port, "nodedesc"));
+        let answers = tokio::join!(
+            run_smpquery(is_own, port, "nodeinfo"),
+            run_smpquery(is_own, port, "nodedesc")
+        );
         match answers {
             // Not installed, which is no gap.
             (ToolAttempt::Absent, _) | (_, ToolAttempt::Absent) => break,
@@ -62,7 +67,11 @@ async fn run_smpquery(is_own: bool, port: &InfinibandPort, what: &str) -> ToolAt
 }
 
 /// The other end of a cable as it describes itself.
-fn parse_neighbour(port: &InfinibandPort, info: &str, description: &str) -> Result<NicNeighbour, String> {
+fn parse_neighbour(
+    port: &InfinibandPort,
+    info: &str,
+    description: &str,
+) -> Result<NicNeighbour, String> {
     let kind = field_value(info, "NodeType").ok_or("smpquery nodeinfo names no NodeType")?;
     // infiniband-diags prints the word, other tools of the same name the number.
     if !matches!(kind, "Switch" | "2") {

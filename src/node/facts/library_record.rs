@@ -3,15 +3,11 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::gpu_library::GpuQueryResult;
-use super::gpu_library::GpuLibrary;
-use super::gpu_library::MachineQuery;
-use super::gpu_library::GpuQuery;
-use super::gpu_library::GpuQueryError;
-use super::gpu_library::GpuValue;
+use super::gpu_library::{
+    GpuLibrary, GpuQuery, GpuQueryError, GpuQueryResult, GpuValue, MachineQuery,
+};
 
 /// What a library answered. Questions are named as they display themselves.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -40,13 +36,22 @@ pub enum RecordedAnswer {
 
 impl RecordedLibrary {
     /// Adds what is told about the machine.
-    pub fn add_machine_answer(&mut self, question: MachineQuery, answer: GpuQueryResult) -> &mut Self {
+    pub fn add_machine_answer(
+        &mut self,
+        question: MachineQuery,
+        answer: GpuQueryResult,
+    ) -> &mut Self {
         self.machine.insert(question.to_string(), record_answer(answer));
         self
     }
 
     /// Adds what is told about a GPU.
-    pub fn add_gpu_answer(&mut self, gpu: usize, question: GpuQuery, answer: GpuQueryResult) -> &mut Self {
+    pub fn add_gpu_answer(
+        &mut self,
+        gpu: usize,
+        question: GpuQuery,
+        answer: GpuQueryResult,
+    ) -> &mut Self {
         if self.gpus.len() <= gpu {
             self.gpus.resize(gpu + 1, BTreeMap::new());
         }
@@ -130,19 +135,28 @@ impl GpuLibrary for RecordingLibrary<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::gpu_library::FabricValue;
-    use crate::facts::gpu_library::GpuNumber;
-    use crate::facts::gpu_library::GpuText;
+    use crate::facts::gpu_library::{FabricValue, GpuNumber, GpuText};
 
     #[test]
     fn a_recording_reads_back_as_it_was_and_answers_the_same() {
         let mut recorded = RecordedLibrary::default();
         let fabric = FabricValue { fabric_state: 3, clique_id: 7, ..FabricValue::default() };
         recorded
-            .add_machine_answer(MachineQuery::DriverVersion, Ok(GpuValue::Text("570.86.15".to_owned())))
-            .add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), Ok(GpuValue::Text("GPU-1".to_owned())))
+            .add_machine_answer(
+                MachineQuery::DriverVersion,
+                Ok(GpuValue::Text("570.86.15".to_owned())),
+            )
+            .add_gpu_answer(
+                0,
+                GpuQuery::Text(GpuText::Uuid),
+                Ok(GpuValue::Text("GPU-1".to_owned())),
+            )
             .add_gpu_answer(0, GpuQuery::FabricThird, Ok(GpuValue::Fabric(fabric)))
-            .add_gpu_answer(1, GpuQuery::Number(GpuNumber::ModuleId), Err(GpuQueryError::NotSupported));
+            .add_gpu_answer(
+                1,
+                GpuQuery::Number(GpuNumber::ModuleId),
+                Err(GpuQueryError::NotSupported),
+            );
         let again = RecordingLibrary::new(&recorded);
         assert_eq!(again.query_gpu(0, GpuQuery::FabricThird), Ok(GpuValue::Fabric(fabric)));
         let module = GpuQuery::Number(GpuNumber::ModuleId);
@@ -157,7 +171,8 @@ mod tests {
 
     #[test]
     fn what_was_not_recorded_is_refused() {
-        let recorded = RecordedLibrary { gpus: vec![BTreeMap::new()], ..RecordedLibrary::default() };
+        let recorded =
+            RecordedLibrary { gpus: vec![BTreeMap::new()], ..RecordedLibrary::default() };
         let answer = recorded.query_gpu(0, GpuQuery::Text(GpuText::Serial));
         assert!(matches!(answer, Err(GpuQueryError::Failed(_))), "{answer:?}");
         assert_eq!(recorded.query_gpu(1, GpuQuery::Processes), Err(GpuQueryError::NotFound));

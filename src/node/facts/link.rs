@@ -9,17 +9,10 @@ use std::collections::BTreeMap;
 
 use nvml_wrapper_sys::bindings::field_id;
 
+use super::gpu_library::{GpuNumber, GpuQuery, GpuQueryError, LinkNumber};
 use super::query::GpuQuerySession;
-use super::nvml_names;
-use super::gpu_library::LinkNumber;
-use super::gpu_library::GpuNumber;
-use super::gpu_library::GpuQuery;
-use super::gpu_library::GpuQueryError;
-use super::pci;
-use model::gpu_facts::C2cFacts;
-use model::gpu_facts::C2cLink;
-use model::gpu_facts::LinkState;
-use model::gpu_facts::NvlinkFacts;
+use super::{nvml_names, pci};
+use model::gpu_facts::{C2cFacts, C2cLink, LinkState, NvlinkFacts};
 
 /// `NVML_NVLINK_MAX_LINKS`. A driver that does not count its links is asked for
 /// each of these.
@@ -108,7 +101,10 @@ pub(super) fn query_error_counters(
 type LinkPresence = (u32, Result<LinkState, GpuQueryError>);
 
 /// How many links there are, where the driver counts them, and which.
-fn list_links(asking: &GpuQuerySession<'_>, architecture: Option<u64>) -> (Result<u32, GpuQueryError>, Vec<LinkPresence>) {
+fn list_links(
+    asking: &GpuQuerySession<'_>,
+    architecture: Option<u64>,
+) -> (Result<u32, GpuQueryError>, Vec<LinkPresence>) {
     let count = asking.try_field(field_id::NVML_FI_DEV_NVLINK_LINK_COUNT, 0);
     let count = count.and_then(|count| {
         u32::try_from(count)
@@ -126,7 +122,11 @@ fn list_links(asking: &GpuQuerySession<'_>, architecture: Option<u64>) -> (Resul
 
 /// The state by the field value from Hopper on and by the call before it; by
 /// the other where that one is refused.
-fn query_link_state(asking: &GpuQuerySession<'_>, link: u32, architecture: Option<u64>) -> Result<LinkState, GpuQueryError> {
+fn query_link_state(
+    asking: &GpuQuerySession<'_>,
+    link: u32,
+    architecture: Option<u64>,
+) -> Result<LinkState, GpuQueryError> {
     let field = || asking.try_field(field_id::NVML_FI_DEV_NVLINK_GET_STATE, link);
     let call = || asking.try_link(link, LinkNumber::State);
     let is_field_first = architecture.is_none_or(|number| HOPPER <= number);
@@ -154,7 +154,7 @@ fn query_nvlink(
     let version = version.or_else(|_| asking.try_link(link, LinkNumber::Version));
     let speed = asking.try_field(field_id::NVML_FI_DEV_NVLINK_GET_SPEED, link);
     let kind = asking.try_link(link, LinkNumber::RemoteKind);
-    let address = asking.text_of(GpuQuery::Link(link, LinkNumber::RemoteAddress));
+    let address = asking.try_text(GpuQuery::Link(link, LinkNumber::RemoteAddress));
     let number = asking.try_field(field_id::NVML_FI_DEV_NVLINK_REMOTE_NVLINK_ID, link);
     if is_up {
         facts.version_number = asking.ok_or_note_link("NVLink version", link, version);
@@ -221,7 +221,7 @@ fn query_link_errors(
 
 /// Asks for the link to a processor in the same package.
 pub(super) fn query_c2c(asking: &mut GpuQuerySession<'_>) -> Option<C2cFacts> {
-    let enabled = asking.number_of(GpuQuery::Number(GpuNumber::C2cEnabled));
+    let enabled = asking.try_number(GpuQuery::Number(GpuNumber::C2cEnabled));
     let count = asking.try_field(field_id::NVML_FI_DEV_C2C_LINK_COUNT, 0);
     if enabled.is_err() && count.is_err() {
         asking.ok_or_note("link to the processor (C2C)", enabled);
@@ -351,7 +351,11 @@ mod tests {
     fn a_state_that_is_not_supported_is_unknown_and_not_down() {
         let mut recorded = gpu(1);
         recorded.add_gpu_answer(0, field(STATE, 0), Err(GpuQueryError::NotSupported));
-        recorded.add_gpu_answer(0, GpuQuery::Link(0, LinkNumber::State), Err(GpuQueryError::NotSupported));
+        recorded.add_gpu_answer(
+            0,
+            GpuQuery::Link(0, LinkNumber::State),
+            Err(GpuQueryError::NotSupported),
+        );
         let mut asking = GpuQuerySession::new(&recorded, 0);
         let (count, links) = query_nvlinks(&mut asking, Some(HOPPER));
         assert_eq!((count, links[0].state.clone()), (Some(1), None));

@@ -4,22 +4,22 @@
 //! read is said with the reason; that a GPU does not support something is
 //! normal and no sign of a fault.
 
-pub mod telemetry;
 pub mod driver;
 pub mod gpu_library;
-pub mod nvml;
 pub mod library_record;
+pub mod nvml;
+pub mod telemetry;
 
-mod query;
-mod nvml_names;
 mod fabric;
-mod sysfs;
 mod gpu;
 mod imex;
 mod infiniband;
 mod link;
 mod nic;
+mod nvml_names;
 mod pci;
+mod query;
+mod sysfs;
 mod system;
 mod xid;
 
@@ -30,13 +30,8 @@ use tokio::sync::watch;
 use tokio::time::timeout;
 
 use crate::exec;
-use crate::exec::ProcessRequest;
-use crate::exec::path_lookup;
-use model::node_facts::DriverFacts;
-use model::node_facts::MissingFact;
-use model::node_facts::NODE_FACTS_FORMAT;
-use model::node_facts::NicNeighbour;
-use model::node_facts::NodeFacts;
+use crate::exec::{ProcessRequest, path_lookup};
+use model::node_facts::{DriverFacts, MissingFact, NODE_FACTS_FORMAT, NicNeighbour, NodeFacts};
 use readers::claims::neighbours;
 
 /// How long a tool beside the driver may take. Each answers from the memory of
@@ -173,7 +168,9 @@ enum ToolAttempt {
 }
 
 async fn run_tool(is_own: bool, words: &[&str]) -> ToolAttempt {
-    if !is_own || words.first().is_none_or(|program| path_lookup::find_program(program, None).is_none()) {
+    if !is_own
+        || words.first().is_none_or(|program| path_lookup::find_program(program, None).is_none())
+    {
         return ToolAttempt::Absent;
     }
     let argv: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
@@ -183,7 +180,9 @@ async fn run_tool(is_own: bool, words: &[&str]) -> ToolAttempt {
     match timeout(2 * TOOL_LIMIT, exec::run(&request, stop)).await {
         Err(_) => ToolAttempt::Failed(format!("{name}: did not end")),
         Ok(Err(error)) => ToolAttempt::Failed(error.to_string()),
-        Ok(Ok(finished)) if finished.ending.is_success() => ToolAttempt::Output(finished.stdout.bytes),
+        Ok(Ok(finished)) if finished.ending.is_success() => {
+            ToolAttempt::Output(finished.stdout.bytes)
+        }
         Ok(Ok(finished)) => {
             let said = String::from_utf8_lossy(&finished.stderr.bytes).into_owned();
             let said = said.lines().next().map(query::to_printable).unwrap_or_default();

@@ -1,16 +1,13 @@
 //! Network interfaces, as sysfs tells them: those that do RDMA by port, and
 //! those with hardware that do not.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use super::sysfs;
-use super::pci;
 use super::pci::PciLocation;
+use super::{pci, sysfs};
 use model::gpu_facts::GpuFacts;
-use model::node_facts::GpuDistance;
-use model::node_facts::NicFacts;
+use model::node_facts::{GpuDistance, NicFacts};
 
 /// Counters of RDMA ports that tell of trouble, in `counters`.
 const PORT_COUNTERS: [&str; 9] = [
@@ -74,8 +71,8 @@ fn read_rdma_port(sys: &Path, folder: &Path, device: &str, port: u32) -> NicFact
     let link_layer = sysfs::read_line(&at.join("link_layer"));
     // The first GID of an InfiniBand port ends in its GUID; elsewhere it is made
     // of addresses.
-    let gid =
-        sysfs::read_line(&at.join("gids/0")).filter(|_| link_layer.as_deref() == Some("InfiniBand"));
+    let gid = sysfs::read_line(&at.join("gids/0"))
+        .filter(|_| link_layer.as_deref() == Some("InfiniBand"));
     let mut counters = BTreeMap::new();
     read_counters(&at.join("counters"), &PORT_COUNTERS, &mut counters);
     read_counters(&at.join("hw_counters"), &HARDWARE_COUNTERS, &mut counters);
@@ -188,7 +185,8 @@ fn parse_guid(text: &str) -> Option<String> {
 pub(super) fn add_gpu_distances(sys: &Path, nics: &mut [NicFacts], gpus: &mut [GpuFacts]) {
     let mut places = Vec::new();
     for gpu in gpus {
-        let place = gpu.pci_address.as_deref().and_then(|address| pci::locate_address(sys, address));
+        let place =
+            gpu.pci_address.as_deref().and_then(|address| pci::locate_address(sys, address));
         gpu.numa_node = place.as_ref().and_then(|place| place.numa_node);
         places.push((gpu.index, place.unwrap_or_default()));
     }

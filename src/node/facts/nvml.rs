@@ -7,29 +7,19 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use nvml_wrapper::Device;
-use nvml_wrapper::Nvml;
-use nvml_wrapper::enum_wrappers::device::Clock;
-use nvml_wrapper::enum_wrappers::device::EccCounter;
-use nvml_wrapper::enum_wrappers::device::MemoryError;
-use nvml_wrapper::enum_wrappers::device::RetirementCause;
-use nvml_wrapper::enum_wrappers::device::TemperatureSensor;
+use nvml_wrapper::enum_wrappers::device::{
+    Clock, EccCounter, MemoryError, RetirementCause, TemperatureSensor,
+};
 use nvml_wrapper::enums::device::UsedGpuMemory;
 use nvml_wrapper::error::NvmlError;
+use nvml_wrapper::{Device, Nvml};
 
-use super::gpu_library::GpuQueryResult;
-use super::gpu_library::GpuLibrary;
-use super::gpu_library::LinkNumber;
-use super::gpu_library::MachineQuery;
-use super::gpu_library::GpuNumber;
-use super::gpu_library::ProcessValue;
-use super::gpu_library::GpuQuery;
-use super::gpu_library::GpuQueryError;
-use super::gpu_library::GpuText;
-use super::gpu_library::GpuValue;
+use super::gpu_library::{
+    GpuLibrary, GpuNumber, GpuQuery, GpuQueryError, GpuQueryResult, GpuText, GpuValue, LinkNumber,
+    MachineQuery, ProcessValue,
+};
 use crate::ffi::nvml as ffi;
-use crate::ffi::nvml::NvmlCallError;
-use crate::ffi::nvml::FabricInfoVersion;
+use crate::ffi::nvml::{FabricInfoVersion, NvmlCallError};
 
 /// Return codes that the wrapper has no names for (nvml.h).
 const NOT_SUPPORTED: u32 = 3;
@@ -93,9 +83,9 @@ impl NvmlLibrary {
             }
             Err(NvmlError::DriverNotLoaded) => Err(NvmlLoadError::NotLoaded),
             Err(NvmlError::LibRmVersionMismatch) => Err(NvmlLoadError::Mismatch),
-            Err(NvmlError::LibraryNotFound) => {
-                Err(NvmlLoadError::NoLibrary { what: "the library found no kernel driver".to_owned() })
-            }
+            Err(NvmlError::LibraryNotFound) => Err(NvmlLoadError::NoLibrary {
+                what: "the library found no kernel driver".to_owned(),
+            }),
             Err(error) => Err(NvmlLoadError::Other { what: error.to_string() }),
         }
     }
@@ -127,10 +117,14 @@ impl NvmlLibrary {
             GpuNumber::PcieWidth => device.current_pcie_link_width().map(u64::from),
             GpuNumber::PcieWidthMax => device.max_pcie_link_width().map(u64::from),
             GpuNumber::PcieReplays => device.pcie_replay_counter().map(u64::from),
-            GpuNumber::EccEnabled => device.is_ecc_enabled().map(|ecc| ecc.currently_enabled.into()),
+            GpuNumber::EccEnabled => {
+                device.is_ecc_enabled().map(|ecc| ecc.currently_enabled.into())
+            }
             GpuNumber::EccPending => device.is_ecc_enabled().map(|ecc| ecc.pending_enabled.into()),
             GpuNumber::EccCorrectedSinceLoad => ecc(MemoryError::Corrected, EccCounter::Volatile),
-            GpuNumber::EccUncorrectedSinceLoad => ecc(MemoryError::Uncorrected, EccCounter::Volatile),
+            GpuNumber::EccUncorrectedSinceLoad => {
+                ecc(MemoryError::Uncorrected, EccCounter::Volatile)
+            }
             GpuNumber::EccCorrectedInLife => ecc(MemoryError::Corrected, EccCounter::Aggregate),
             GpuNumber::EccUncorrectedInLife => ecc(MemoryError::Uncorrected, EccCounter::Aggregate),
             GpuNumber::RetiredSingleBit => retired(RetirementCause::MultipleSingleBitEccErrors),
@@ -144,7 +138,9 @@ impl NvmlLibrary {
             GpuNumber::PowerLimit => device.enforced_power_limit().map(u64::from),
             GpuNumber::PowerLimitDefault => device.power_management_limit_default().map(u64::from),
             GpuNumber::Temperature => device.temperature(TemperatureSensor::Gpu).map(u64::from),
-            GpuNumber::Throttling => device.current_throttle_reasons().map(|reasons| reasons.bits()),
+            GpuNumber::Throttling => {
+                device.current_throttle_reasons().map(|reasons| reasons.bits())
+            }
             GpuNumber::Mig => device.mig_mode().map(|mode| mode.current.into()),
             GpuNumber::MigPending => device.mig_mode().map(|mode| mode.pending.into()),
             GpuNumber::Persistence => device.is_in_persistent_mode().map(u64::from),
@@ -190,7 +186,9 @@ impl GpuLibrary for NvmlLibrary {
             MachineQuery::GpuCount => GpuValue::Number(self.nvml.device_count()?.into()),
             MachineQuery::CudaVersion => {
                 let version = self.nvml.sys_cuda_driver_version()?;
-                GpuValue::Number(u64::try_from(version).map_err(|_| negative_number_error(version))?)
+                GpuValue::Number(
+                    u64::try_from(version).map_err(|_| negative_number_error(version))?,
+                )
             }
         })
     }
@@ -206,11 +204,15 @@ impl GpuLibrary for NvmlLibrary {
                 let first = answers.into_iter().next().unwrap_or(Err(NvmlCallError::Unreadable))?;
                 Ok(GpuValue::Number(first))
             }
-            GpuQuery::FabricThird => Ok(GpuValue::Fabric(ffi::fabric(device, FabricInfoVersion::V3)?)),
+            GpuQuery::FabricThird => {
+                Ok(GpuValue::Fabric(ffi::fabric(device, FabricInfoVersion::V3)?))
+            }
             GpuQuery::FabricSecond => {
                 Ok(GpuValue::Fabric(ffi::fabric(device, FabricInfoVersion::V2)?))
             }
-            GpuQuery::FabricFirst => Ok(GpuValue::Fabric(ffi::fabric(device, FabricInfoVersion::V1)?)),
+            GpuQuery::FabricFirst => {
+                Ok(GpuValue::Fabric(ffi::fabric(device, FabricInfoVersion::V1)?))
+            }
             GpuQuery::Platform => Ok(GpuValue::Platform(ffi::platform(device, 2)?)),
             GpuQuery::PlatformFirst => Ok(GpuValue::Platform(ffi::platform(device, 1)?)),
             GpuQuery::Processes => Self::read_processes(device),
@@ -228,7 +230,9 @@ impl From<NvmlCallError> for GpuQueryError {
         match error {
             NvmlCallError::MissingSymbol => Self::MissingSymbol,
             NvmlCallError::Refused(code) => error_from_code(code),
-            NvmlCallError::Unreadable => Self::Unreadable("a value of an unexpected type".to_owned()),
+            NvmlCallError::Unreadable => {
+                Self::Unreadable("a value of an unexpected type".to_owned())
+            }
         }
     }
 }
@@ -297,7 +301,10 @@ mod tests {
 
     #[test]
     fn codes_that_the_wrapper_does_not_know_are_told_apart() {
-        assert_eq!(GpuQueryError::from(NvmlError::UnexpectedVariant(25)), GpuQueryError::OtherVersion);
+        assert_eq!(
+            GpuQueryError::from(NvmlError::UnexpectedVariant(25)),
+            GpuQueryError::OtherVersion
+        );
         assert_eq!(GpuQueryError::from(NvmlCallError::Refused(25)), GpuQueryError::OtherVersion);
         assert_eq!(GpuQueryError::from(NvmlCallError::Refused(3)), GpuQueryError::NotSupported);
         assert_eq!(GpuQueryError::from(NvmlError::NotSupported), GpuQueryError::NotSupported);

@@ -1,7 +1,6 @@
 //! Where PCI devices sit, as sysfs tells it, and how near two of them are.
 
-use std::path::Component;
-use std::path::Path;
+use std::path::{Component, Path};
 
 use super::sysfs;
 use model::node_facts::PciDistance;
@@ -108,7 +107,10 @@ mod tests {
         assert_eq!(relation_between(&gpu, &far), PciDistance::OtherNuma);
         let silent = place("pci0000:80/0000:80:01.0/0000:81:00.0", None);
         assert_eq!(relation_between(&gpu, &silent), PciDistance::Unknown);
-        assert_eq!(relation_between(&PciLocation::default(), &PciLocation::default()), PciDistance::Unknown);
+        assert_eq!(
+            relation_between(&PciLocation::default(), &PciLocation::default()),
+            PciDistance::Unknown
+        );
     }
 
     #[test]

@@ -2,17 +2,10 @@
 
 use model::node_facts::MissingFact;
 
-use super::gpu_library::FabricValue;
-use super::gpu_library::GpuLibrary;
-use super::gpu_library::LinkNumber;
-use super::gpu_library::GpuNumber;
-use super::gpu_library::PlatformValue;
-use super::gpu_library::ProcessValue;
-use super::gpu_library::GpuQuery;
-use super::gpu_library::GpuQueryError;
-use super::gpu_library::RowsValue;
-use super::gpu_library::GpuText;
-use super::gpu_library::GpuValue;
+use super::gpu_library::{
+    FabricValue, GpuLibrary, GpuNumber, GpuQuery, GpuQueryError, GpuText, GpuValue, LinkNumber,
+    PlatformValue, ProcessValue, RowsValue,
+};
 
 /// Asks one GPU.
 pub(super) struct GpuQuerySession<'l> {
@@ -25,10 +18,10 @@ pub(super) struct GpuQuerySession<'l> {
 macro_rules! answers {
     ($($(#[$doc:meta])* $name:ident, $variant:ident -> $kind:ty;)*) => {
         $($(#[$doc])*
-        pub(super) fn $name(&self, question: Question) -> Result<$kind, Refusal> {
-            match self.library.of_gpu(self.gpu, question)? {
-                Value::$variant(value) => Ok(value),
-                other => Err(Refusal::Unreadable(format!("{question}: {other:?}"))),
+        pub(super) fn $name(&self, question: GpuQuery) -> Result<$kind, GpuQueryError> {
+            match self.library.query_gpu(self.gpu, question)? {
+                GpuValue::$variant(value) => Ok(value),
+                other => Err(GpuQueryError::Unreadable(format!("{question}: {other:?}"))),
             }
         })*
     };
@@ -42,28 +35,28 @@ impl<'l> GpuQuerySession<'l> {
 
     answers! {
         /// A number.
-        number_of, Number -> u64;
+        try_number, Number -> u64;
         /// A line of text.
-        text_of, Text -> String;
+        try_text, Text -> String;
         /// Fabric information.
-        fabric_of, Fabric -> FabricValue;
+        try_fabric, Fabric -> FabricValue;
         /// Where it sits.
-        platform_of, Platform -> PlatformValue;
+        try_platform, Platform -> PlatformValue;
         /// Replaced rows.
-        rows_of, Rows -> RowsValue;
+        try_remapped_rows, Rows -> RowsValue;
         /// Processes.
-        processes_of, Processes -> Vec<ProcessValue>;
+        try_processes, Processes -> Vec<ProcessValue>;
     }
 
     /// A line of text, or what is missing.
     pub(super) fn text(&mut self, text: GpuText) -> Option<String> {
-        let found = self.text_of(GpuQuery::Text(text)).map(|text| to_printable(&text));
+        let found = self.try_text(GpuQuery::Text(text)).map(|text| to_printable(&text));
         self.ok_or_note(text.as_str(), found).filter(|text| !text.is_empty())
     }
 
     /// A number, or what is missing.
     pub(super) fn number(&mut self, number: GpuNumber) -> Option<u64> {
-        let found = self.number_of(GpuQuery::Number(number));
+        let found = self.try_number(GpuQuery::Number(number));
         self.ok_or_note(number.as_str(), found)
     }
 
@@ -81,16 +74,20 @@ impl<'l> GpuQuerySession<'l> {
 
     /// A field value of a link or part.
     pub(super) fn try_field(&self, id: u32, scope: u32) -> Result<u64, GpuQueryError> {
-        self.number_of(GpuQuery::Field { id, scope })
+        self.try_number(GpuQuery::Field { id, scope })
     }
 
     /// A number of a link.
     pub(super) fn try_link(&self, link: u32, number: LinkNumber) -> Result<u64, GpuQueryError> {
-        self.number_of(GpuQuery::Link(link, number))
+        self.try_number(GpuQuery::Link(link, number))
     }
 
     /// The value, where there is one; else notes what is missing.
-    pub(super) fn ok_or_note<T>(&mut self, what: &str, found: Result<T, GpuQueryError>) -> Option<T> {
+    pub(super) fn ok_or_note<T>(
+        &mut self,
+        what: &str,
+        found: Result<T, GpuQueryError>,
+    ) -> Option<T> {
         match found {
             Ok(value) => Some(value),
             Err(refusal) => {

@@ -8,24 +8,17 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::mpsc;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::query::GpuQuerySession;
-use super::query::to_printable;
-use super::gpu_library::GpuLibrary;
-use super::gpu_library::GpuNumber;
-use super::gpu_library::GpuQuery;
-use super::gpu_library::GpuQueryError;
-use super::gpu_library::GpuText;
+use super::gpu_library::{GpuLibrary, GpuNumber, GpuQuery, GpuQueryError, GpuText};
 use super::link;
+use super::query::{GpuQuerySession, to_printable};
 use model::node_facts::MissingFact;
 use model::probe_report::GpuTelemetrySample;
 use model::throttle_reason::ThrottleReason;
@@ -150,10 +143,14 @@ pub fn watch_gpus(
     let gpus = machine.gpus.unwrap_or(0);
     let is_count = |missing: &MissingFact| missing.what == "gpu count";
     let missing = machine.missing.into_iter().filter(is_count).collect();
-    write_line(&TelemetryLine::Machine { gpus, own_numbers: is_host_pid_namespace(proc), missing }, out)?;
+    write_line(
+        &TelemetryLine::Machine { gpus, own_numbers: is_host_pid_namespace(proc), missing },
+        out,
+    )?;
     let mut loads = Vec::new();
     for index in 0..gpus {
-        let reading = read_snapshot(library, index, &mut |part| note(&format!("GPU {index}: {part}")));
+        let reading =
+            read_snapshot(library, index, &mut |part| note(&format!("GPU {index}: {part}")));
         let told = reading.missing.clone();
         loads.push((GpuLoad { index, ..GpuLoad::default() }, told));
         write_line(&TelemetryLine::Before(Box::new(reading)), out)?;
@@ -173,7 +170,8 @@ pub fn watch_gpus(
         write_line(&TelemetryLine::Load(Box::new(load)), out)?;
     }
     for index in 0..gpus {
-        let reading = read_snapshot(library, index, &mut |part| note(&format!("GPU {index}: {part}")));
+        let reading =
+            read_snapshot(library, index, &mut |part| note(&format!("GPU {index}: {part}")));
         write_line(&TelemetryLine::After(Box::new(reading)), out)?;
     }
     write_line(&TelemetryLine::End, out)
@@ -195,7 +193,7 @@ fn is_host_pid_namespace(proc: &Path) -> bool {
 fn read_snapshot(library: &dyn GpuLibrary, index: u32, begin: &mut dyn FnMut(&str)) -> GpuSnapshot {
     let mut asking = GpuQuerySession::new(library, index);
     begin("identity");
-    let uuid = asking.text_of(GpuQuery::Text(GpuText::Uuid));
+    let uuid = asking.try_text(GpuQuery::Text(GpuText::Uuid));
     if let Err(GpuQueryError::GpuLost) = uuid {
         asking.ok_or_note::<()>("identity", Err(GpuQueryError::GpuLost));
         return GpuSnapshot { index, missing: asking.into_missing(), ..GpuSnapshot::default() };
@@ -252,7 +250,7 @@ fn read_state(asking: &mut GpuQuerySession<'_>) -> GpuTelemetrySample {
 }
 
 fn read_processes(asking: &mut GpuQuerySession<'_>) -> Vec<u32> {
-    let found = asking.processes_of(GpuQuery::Processes);
+    let found = asking.try_processes(GpuQuery::Processes);
     let found = asking.ok_or_note("processes", found).unwrap_or_default();
     found.into_iter().map(|process| process.pid).collect()
 }

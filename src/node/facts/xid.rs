@@ -4,16 +4,14 @@
 //! what is old. Reading it never waits for news.
 
 use std::fs::OpenOptions;
-use std::io::ErrorKind;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use rustix::fs::OFlags;
 
 use super::query::to_printable;
-use model::gpu_facts::GpuFacts;
-use model::gpu_facts::XidSummary;
+use model::gpu_facts::{GpuFacts, XidSummary};
 
 /// The most that is read. Kernels keep a megabyte or two.
 const MAX_LOG_BYTES: usize = 16 * 1024 * 1024;

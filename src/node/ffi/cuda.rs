@@ -13,22 +13,14 @@
 
 mod shared_memory;
 
-use std::ffi::CStr;
-use std::ffi::c_char;
-use std::ffi::c_int;
-use std::ffi::c_uchar;
-use std::ffi::c_uint;
-use std::ffi::c_ulonglong;
-use std::ffi::c_void;
-use std::path::Path;
-use std::path::PathBuf;
+use std::ffi::{CStr, c_char, c_int, c_uchar, c_uint, c_ulonglong, c_void};
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 
 use libloading::Library;
 
 use super::dynamic_library;
-use super::dynamic_library::LibraryLoadError;
-use super::dynamic_library::symbols;
+use super::dynamic_library::{LibraryLoadError, symbols};
 
 pub mod code;
 mod host_memory;
@@ -237,10 +229,10 @@ pub struct CudaLibrary {
 /// Calls a symbol that may be absent, and tells its error.
 macro_rules! call {
     ($self:ident.$field:ident = $symbol:literal ($($arg:expr),*)) => {{
-        let found = $self.symbols.$field.ok_or(CudaError::Missing { call: $symbol })?;
+        let found = $self.symbols.$field.ok_or(CudaCallError::Missing { call: $symbol })?;
         // SAFETY: the symbol has this signature in cuda.h; every pointer is to a place
         // that outlives the call, and sizes are those of what they point to.
-        $self.succeeded($symbol, unsafe { found($($arg),*) })
+        $self.check($symbol, unsafe { found($($arg),*) })
     }};
 }
 
@@ -353,7 +345,11 @@ impl CudaLibrary {
     }
 
     /// Whether a GPU can reach the memory of another without the host.
-    pub fn can_access_peer(&self, device: CudaDevice, peer: CudaDevice) -> Result<bool, CudaCallError> {
+    pub fn can_access_peer(
+        &self,
+        device: CudaDevice,
+        peer: CudaDevice,
+    ) -> Result<bool, CudaCallError> {
         let mut can = 0;
         call!(self.can_access_peer = "cuDeviceCanAccessPeer"(&raw mut can, device.0, peer.0))?;
         Ok(can != 0)
@@ -460,7 +456,12 @@ impl CudaLibrary {
     }
 
     /// Has a stream wait until the word at an address is at least this value.
-    pub fn wait_value(&self, stream: CudaStream, word: DevicePointer, value: u32) -> Result<(), CudaCallError> {
+    pub fn wait_value(
+        &self,
+        stream: CudaStream,
+        word: DevicePointer,
+        value: u32,
+    ) -> Result<(), CudaCallError> {
         let stream = stream.0 as CudaHandle;
         call!(self.stream_wait_value = "cuStreamWaitValue32_v2"(stream, word.0, value, AT_LEAST))
     }

@@ -6,8 +6,7 @@
 
 #![expect(unsafe_code, reason = "a shared library runs code of its own when it is opened")]
 
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
@@ -41,7 +40,10 @@ pub(super) struct LoadedLibrary {
 
 /// Opens the library at this path, or the first of these names that the loader
 /// finds.
-pub(super) fn open_library(path: Option<&Path>, names: &[&str]) -> Result<LoadedLibrary, LibraryLoadError> {
+pub(super) fn open_library(
+    path: Option<&Path>,
+    names: &[&str],
+) -> Result<LoadedLibrary, LibraryLoadError> {
     let named = names.iter().map(PathBuf::from);
     let candidates: Vec<PathBuf> = path.map_or(named.collect(), |path| vec![path.to_owned()]);
     let mut said = None;
@@ -107,11 +109,13 @@ mod tests {
 
     #[test]
     fn what_was_tried_is_named() {
-        let error = open_library(None, &["libno-such-1.so", "libno-such-2.so"]).expect_err("no library");
+        let error =
+            open_library(None, &["libno-such-1.so", "libno-such-2.so"]).expect_err("no library");
         let said = error.to_string();
         assert!(said.starts_with("libno-such-1.so, libno-such-2.so cannot be opened: "), "{said}");
         let path = Path::new("/no/such/lib.so");
-        let error = open_library(Some(path), &["libc.so.6"]).expect_err("a path is not searched for");
+        let error =
+            open_library(Some(path), &["libc.so.6"]).expect_err("a path is not searched for");
         assert!(error.to_string().starts_with("/no/such/lib.so cannot"), "{error}");
     }
 }

@@ -5,7 +5,7 @@
 //! `facts` and `probe` do.
 
 pub mod cuda;
-pub mod process_limits;
 pub mod dynamic_library;
 pub mod nccl;
 pub mod nvml;
+pub mod process_limits;

@@ -12,22 +12,15 @@
 
 #![expect(unsafe_code, reason = "NCCL is a C library")]
 
-use std::ffi::CStr;
-use std::ffi::c_char;
-use std::ffi::c_int;
-use std::ffi::c_uint;
-use std::ffi::c_void;
-use std::path::Path;
-use std::path::PathBuf;
+use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
+use std::path::{Path, PathBuf};
 use std::ptr::null_mut;
 
 use libloading::Library;
 
-use super::cuda::DevicePointer;
-use super::cuda::CudaStream;
+use super::cuda::{CudaStream, DevicePointer};
 use super::dynamic_library;
-use super::dynamic_library::LibraryLoadError;
-use super::dynamic_library::symbols;
+use super::dynamic_library::{LibraryLoadError, symbols};
 
 pub mod code;
 
@@ -212,7 +205,7 @@ macro_rules! call {
         let found = $self.symbols.$field.ok_or(NcclError::Missing { call: $symbol })?;
         // SAFETY: the symbol has this signature in nccl.h; every pointer is to a place
         // that outlives the call, and addresses of GPUs are only handed on.
-        $self.succeeded($symbol, unsafe { found($($arg),*) }, $comm)
+        $self.check($symbol, unsafe { found($($arg),*) }, $comm)
     }};
 }
 
@@ -454,7 +447,12 @@ impl NcclLibrary {
     }
 
     /// Sends elements to a rank. Belongs in a group with its counterpart.
-    pub fn send(&self, from: DevicePointer, to: i32, operation: NcclOperation) -> Result<NcclCallState, NcclError> {
+    pub fn send(
+        &self,
+        from: DevicePointer,
+        to: i32,
+        operation: NcclOperation,
+    ) -> Result<NcclCallState, NcclError> {
         let (comm, count) = (operation.comm, operation.count);
         let (handle, stream) = operation.handles();
         let from = from.0 as NcclSendBuffer;

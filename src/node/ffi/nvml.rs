@@ -7,14 +7,11 @@
 
 #![expect(unsafe_code, reason = "NVML is a C library, and these calls have no safe wrapper")]
 
-use std::ffi::c_int;
-use std::ffi::c_uint;
-use std::ffi::c_ulonglong;
+use std::ffi::{c_int, c_uint, c_ulonglong};
 
 use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings as c;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// Why a call gave no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,7 +119,11 @@ fn read_number<E>(device: &Device<'_>, symbol: &DeviceNumberFn<E>) -> Result<u32
     Ok(value)
 }
 
-fn read_link_number<E>(device: &Device<'_>, symbol: &LinkNumberFn<E>, link: u32) -> Result<u32, NvmlCallError> {
+fn read_link_number<E>(
+    device: &Device<'_>,
+    symbol: &LinkNumberFn<E>,
+    link: u32,
+) -> Result<u32, NvmlCallError> {
     let call = require_symbol(symbol)?;
     let mut value: c_uint = 0;
     // SAFETY: as in `number`; a link that does not exist is answered with an error
@@ -195,11 +196,19 @@ pub fn remapped_rows(device: &Device<'_>) -> Result<NvmlRemappedRows, NvmlCallEr
     let code = unsafe { call(device.handle(), corrected, uncorrected, pending, failed) };
     check(code)?;
     let [corrected_rows, uncorrected_rows, pending, failed] = rows;
-    Ok(NvmlRemappedRows { corrected_rows, uncorrected_rows, pending: pending != 0, failed: failed != 0 })
+    Ok(NvmlRemappedRows {
+        corrected_rows,
+        uncorrected_rows,
+        pending: pending != 0,
+        failed: failed != 0,
+    })
 }
 
 /// Fabric information in this version.
-pub fn fabric(device: &Device<'_>, version: FabricInfoVersion) -> Result<NvmlFabricInfo, NvmlCallError> {
+pub fn fabric(
+    device: &Device<'_>,
+    version: FabricInfoVersion,
+) -> Result<NvmlFabricInfo, NvmlCallError> {
     match version {
         FabricInfoVersion::V3 => fabric_v3(device),
         FabricInfoVersion::V2 => fabric_v2(device),
@@ -361,7 +370,10 @@ mod tests {
         assert_eq!(struct_version::<c::nvmlGpuFabricInfo_v3_t>(3), (3 << 24) | 40);
         // 4 + 16 + 16 + 5 (+ 3), in both versions.
         assert_eq!(struct_version::<c::nvmlPlatformInfo_v2_t>(2), (2 << 24) | 44);
-        assert_eq!(struct_version::<c::nvmlPlatformInfo_v1_t>(1), struct_version::<c::nvmlPlatformInfo_v2_t>(1));
+        assert_eq!(
+            struct_version::<c::nvmlPlatformInfo_v1_t>(1),
+            struct_version::<c::nvmlPlatformInfo_v2_t>(1)
+        );
     }
 
     #[test]

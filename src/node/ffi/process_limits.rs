@@ -3,9 +3,7 @@
 
 use std::io;
 
-use rustix::process::Resource;
-use rustix::process::Rlimit;
-use rustix::process::setrlimit;
+use rustix::process::{Resource, Rlimit, setrlimit};
 use tokio::process::Command;
 
 /// Gives the process that this command starts a limit of its own.

@@ -9,9 +9,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use model::exchange::ExchangeReply;
-use model::exchange::ExchangeRequest;
-use model::exchange::ExchangeShare;
+use model::exchange::{ExchangeReply, ExchangeRequest, ExchangeShare};
 use model::worker_protocol::LONGEST_LINE;
 
 /// Bytes of JSON that one member may give to an exchange. A memory handle has
@@ -77,7 +75,12 @@ impl ExchangeGroup {
 
     /// Somebody asks; whoever is answered by that. Somebody who asks wrongly is
     /// gone, see [`Board::gone`]; somebody who is gone is not heard.
-    pub fn ask(&mut self, member: usize, ask: ExchangeRequest, now: Duration) -> Vec<(usize, ExchangeReply)> {
+    pub fn ask(
+        &mut self,
+        member: usize,
+        ask: ExchangeRequest,
+        now: Duration,
+    ) -> Vec<(usize, ExchangeReply)> {
         self.last_event = self.last_event.max(now);
         let (number, largest) = (self.number, self.largest_share());
         let Some(who) = self.members.get_mut(member).filter(|it| it.gone.is_none()) else {
@@ -154,7 +157,9 @@ impl ExchangeGroup {
 
     /// Ends the exchange if everybody who is left has asked.
     fn complete_exchange(&mut self) -> Vec<(usize, ExchangeReply)> {
-        let Some(first) = self.pending_asks().map(|asked| asked.asked_at).min() else { return Vec::new() };
+        let Some(first) = self.pending_asks().map(|asked| asked.asked_at).min() else {
+            return Vec::new();
+        };
         if self.members.iter().any(|it| it.gone.is_none() && it.pending.is_none()) {
             return Vec::new();
         }
@@ -168,7 +173,9 @@ impl ExchangeGroup {
         };
         let shares: Vec<ExchangeShare> = self.members.iter_mut().map(take).collect();
         let present = (0..self.members.len()).filter(|at| self.members[*at].gone.is_none());
-        present.map(|me| (me, ExchangeReply { number, me, shares: shares.clone(), waited_s })).collect()
+        present
+            .map(|me| (me, ExchangeReply { number, me, shares: shares.clone(), waited_s }))
+            .collect()
     }
 }
 

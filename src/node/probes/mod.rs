@@ -5,10 +5,10 @@
 //! does it. `tcp`, `copy`, `fabric` and `collective` are probes that need no
 //! tool at all.
 
-pub mod supervisor;
-pub mod exchange_group;
 pub mod collective;
 pub mod copy;
+pub mod exchange_group;
 pub mod fabric;
 pub mod protocol;
+pub mod supervisor;
 pub mod tcp;

@@ -6,20 +6,14 @@
 //! that the call that hung can be named. Nothing here knows a GPU.
 
 use std::io;
-use std::io::BufRead;
-use std::io::Write;
+use std::io::{BufRead, Write};
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use model::collective::CollectivePoint;
-use model::exchange::ExchangeReply;
-use model::exchange::ExchangeRequest;
-use model::exchange::EXCHANGE_PREFIX;
-use model::probe_report::ProbeProblem;
-use model::probe_report::ProbedGpu;
-use model::probe_report::ProbedRank;
+use model::exchange::{EXCHANGE_PREFIX, ExchangeReply, ExchangeRequest};
+use model::probe_report::{ProbeProblem, ProbedGpu, ProbedRank};
 
 /// What begins a line on standard error that tells what comes next. Libraries
 /// print there as well.
@@ -175,7 +169,11 @@ impl<'m> ProbeEmitter<'m> {
     }
 
     /// Gives a value and waits for those of all others.
-    pub fn exchange(&mut self, value: Value, within_s: f64) -> Result<ExchangeReply, ExchangeError> {
+    pub fn exchange(
+        &mut self,
+        value: Value,
+        within_s: f64,
+    ) -> Result<ExchangeReply, ExchangeError> {
         let number = self.exchanges;
         self.exchanges += 1;
         let ask = ExchangeRequest { number, value, within_s };
@@ -208,7 +206,8 @@ mod tests {
     use model::exchange::ExchangeShare;
 
     fn answer(number: u64) -> String {
-        let share = ExchangeShare { member: "n1".to_owned(), value: Some(Value::from(number)), gone: None };
+        let share =
+            ExchangeShare { member: "n1".to_owned(), value: Some(Value::from(number)), gone: None };
         let answer = ExchangeReply { number, me: 0, shares: vec![share], waited_s: 0.0 };
         format!("{}\n", serde_json::to_string(&answer).expect("plain data"))
     }

@@ -8,9 +8,7 @@ use tokio::sync::watch;
 
 use super::setup::WorkerSetup;
 use crate::exec;
-use crate::exec::ProcessRequest;
-use crate::exec::ProcessContext;
-use crate::exec::path_lookup;
+use crate::exec::{ProcessContext, ProcessRequest, path_lookup};
 use model::worker_protocol::MachineEnvironment;
 
 /// How long the driver's tool may take. Without persistence mode it brings up
@@ -27,7 +25,8 @@ pub(super) async fn read_environment(setup: &WorkerSetup) -> MachineEnvironment 
         hostname: kernel("hostname").unwrap_or_default(),
         kernel: kernel("osrelease"),
         boot_id: kernel("random/boot_id"),
-        driver: read_trimmed(&setup.proc.join("driver/nvidia/version")).and_then(|it| parse_driver_version(&it)),
+        driver: read_trimmed(&setup.proc.join("driver/nvidia/version"))
+            .and_then(|it| parse_driver_version(&it)),
         load: read_load(setup),
         cpus: std::thread::available_parallelism().ok().and_then(|n| u32::try_from(n.get()).ok()),
         interfaces: list_addresses(),
@@ -62,7 +61,8 @@ pub(super) async fn run_nvidia_smi(setup: &WorkerSetup, arguments: &[&str]) -> O
         limit: NVIDIA_SMI_TIMEOUT,
         capture: NVIDIA_SMI_MAX_BYTES,
     };
-    let setting = ProcessContext { guard: Some(setup.executable.clone()), ..ProcessContext::default() };
+    let setting =
+        ProcessContext { guard: Some(setup.executable.clone()), ..ProcessContext::default() };
     let (_keep, stop) = watch::channel(false);
     let finished = exec::run_observed(&request, &setting, stop, &mut |_| {}).await.ok()?;
     let text = String::from_utf8_lossy(&finished.stdout.bytes).into_owned();

@@ -5,9 +5,8 @@
 
 use std::path::Path;
 
-use super::environment;
-use super::procfs;
 use super::setup::WorkerSetup;
+use super::{environment, procfs};
 
 /// Slurm's process beside every job step.
 const STEP_DAEMON: &str = "slurmstepd";

@@ -1,14 +1,12 @@
 //! The worker's two ends: lines in, lines out, each on a thread of its own, so
 //! that nobody who talks slowly keeps a deadline waiting.
 
-use std::io::BufRead;
-use std::io::Write;
+use std::io::{BufRead, Write};
 
 use tokio::sync::mpsc;
 
 use super::WorkerInput;
-use model::worker_protocol::WorkerMessage;
-use model::worker_protocol::LONGEST_LINE;
+use model::worker_protocol::{LONGEST_LINE, WorkerMessage};
 
 /// Reads lines to the end and passes them on.
 pub(super) fn read_lines(mut input: impl BufRead, heard: &mpsc::Sender<WorkerInput>) {
@@ -19,7 +17,9 @@ pub(super) fn read_lines(mut input: impl BufRead, heard: &mpsc::Sender<WorkerInp
         let word = match got {
             Ok(0) | Err(_) => WorkerInput::Closed,
             // What was cut off by the end of the input is no line.
-            Ok(_) if line.last() != Some(&b'\n') && line.len() <= LONGEST_LINE => WorkerInput::Closed,
+            Ok(_) if line.last() != Some(&b'\n') && line.len() <= LONGEST_LINE => {
+                WorkerInput::Closed
+            }
             Ok(_) if LONGEST_LINE < line.len() => WorkerInput::TooLong,
             Ok(_) => WorkerInput::Line(line),
         };

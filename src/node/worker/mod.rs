@@ -4,8 +4,8 @@
 //! It lives as long as its input does and leaves nothing running. What the
 //! probes mean, and what their output says, it does not know.
 
-mod gpu_usage;
 mod environment;
+mod gpu_usage;
 mod line;
 mod order;
 mod port;
@@ -13,26 +13,21 @@ mod procfs;
 mod setup;
 
 use std::collections::BTreeMap;
-use std::io::BufReader;
-use std::io::Read;
-use std::io::Write;
+use std::io::{BufReader, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::exec::guard;
 use crate::exec::session::ProcessSession;
 use model::exchange::ExchangeReply;
-use model::worker_protocol::WorkerMessage;
-use model::worker_protocol::WorkerHello;
-use model::worker_protocol::ProcessOrder;
-use model::worker_protocol::PROTOCOL;
-use model::worker_protocol::CoordinatorMessage;
+use model::worker_protocol::{
+    CoordinatorMessage, PROTOCOL, ProcessOrder, WorkerHello, WorkerMessage,
+};
 use order::AnswerSender;
 pub use setup::WorkerSetup;
 
@@ -73,7 +68,9 @@ pub async fn run_worker(
     std::thread::spawn(move || line::read_lines(BufReader::new(input), &heard));
     let writer = tokio::task::spawn_blocking(move || line::write_lines(output, words, &gone));
     // Groups that are left when the worker dies are killed from there.
-    let groups = ProcessSession::start(&guard::group_guard_command(&setup.executable), &BTreeMap::new()).ok();
+    let groups =
+        ProcessSession::start(&guard::group_guard_command(&setup.executable), &BTreeMap::new())
+            .ok();
     let (started, told) = mpsc::unbounded_channel();
     let teller = tokio::spawn(report_groups(groups, told));
 
@@ -143,11 +140,13 @@ impl OrderQueue {
             format!("{expected}; this one begins {begins:?}: {error}")
         })?;
         match told {
-            CoordinatorMessage::Hello { protocol, version, .. } if protocol != PROTOCOL => Err(format!(
-                "expected protocol {PROTOCOL}, and the coordinator (fabricgate {version}) speaks \
+            CoordinatorMessage::Hello { protocol, version, .. } if protocol != PROTOCOL => {
+                Err(format!(
+                    "expected protocol {PROTOCOL}, and the coordinator (fabricgate {version}) speaks \
                  {protocol}: the node has fabricgate {}",
-                env!("CARGO_PKG_VERSION")
-            )),
+                    env!("CARGO_PKG_VERSION")
+                ))
+            }
             CoordinatorMessage::Hello { .. } if self.greeted => {
                 Err("expected run, stop or bye, and got a second hello".to_owned())
             }
@@ -162,7 +161,9 @@ impl OrderQueue {
                 Ok(WorkerFlow::Continue)
             }
             _ if !self.greeted => Err("expected hello first".to_owned()),
-            CoordinatorMessage::Run(order) => self.start_order(order).map(|()| WorkerFlow::Continue),
+            CoordinatorMessage::Run(order) => {
+                self.start_order(order).map(|()| WorkerFlow::Continue)
+            }
             CoordinatorMessage::Stop { id } => {
                 // One that is not there has ended already.
                 if let Some(stop) = self.stops.get(&id) {

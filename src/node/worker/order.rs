@@ -1,38 +1,26 @@
 //! Carrying out one order: check, start, wait, and say what came of it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use tokio::sync::mpsc;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::time::sleep;
 
-use super::gpu_usage;
-use super::environment;
-use super::port;
 use super::setup::WorkerSetup;
+use super::{environment, gpu_usage, port};
 use crate::exec;
-use crate::exec::ExecError;
-use crate::exec::FinishedProcess;
-use crate::exec::ProcessRequest;
-use crate::exec::ProcessEvent;
-use crate::exec::ProcessContext;
-use crate::exec::LineExchange;
-use model::exchange::ExchangeRequest;
-use model::exchange::EXCHANGE_PREFIX;
-use model::probe::ReadySignal;
-use model::probe::placeholder;
+use crate::exec::{
+    ExecError, FinishedProcess, LineExchange, ProcessContext, ProcessEvent, ProcessRequest,
+};
+use model::exchange::{EXCHANGE_PREFIX, ExchangeRequest};
+use model::probe::{ReadySignal, placeholder};
 use model::raw_result::ProcessEnding;
-use model::worker_protocol::ProcessReport;
-use model::worker_protocol::WorkerMessage;
-use model::worker_protocol::LONGEST_LINE;
-use model::worker_protocol::ProcessOrder;
-use model::worker_protocol::OutputStream;
-use model::worker_protocol::ReadinessCheck;
+use model::worker_protocol::{
+    LONGEST_LINE, OutputStream, ProcessOrder, ProcessReport, ReadinessCheck, WorkerMessage,
+};
 
 /// Bytes of output in a line: two thirds of the longest line, in base64.
 const OUTPUT_CHUNK: usize = 512 * 1024;
@@ -109,7 +97,9 @@ pub(super) async fn execute_order(
         Ok(ran) => ran,
         Err(ending) => return tell(WorkerMessage::Done(Box::new(done(ending)))),
     };
-    for (stream, printed) in [(OutputStream::Stdout, &ran.stdout), (OutputStream::Stderr, &ran.stderr)] {
+    for (stream, printed) in
+        [(OutputStream::Stdout, &ran.stdout), (OutputStream::Stderr, &ran.stderr)]
+    {
         for piece in printed.bytes.chunks(OUTPUT_CHUNK) {
             tell(WorkerMessage::Output { id, stream, data: STANDARD.encode(piece) });
         }
@@ -138,7 +128,8 @@ async fn run_process(
 ) -> Result<FinishedProcess, ProcessEnding> {
     let own = setup.executable.display().to_string();
     let fill = |word: &String| word.replace(placeholder::SELF, &own);
-    let limit = if order.limit_s.is_finite() { order.limit_s.clamp(0.0, MAX_LIMIT_S) } else { MAX_LIMIT_S };
+    let limit =
+        if order.limit_s.is_finite() { order.limit_s.clamp(0.0, MAX_LIMIT_S) } else { MAX_LIMIT_S };
     let request = ProcessRequest {
         argv: order.argv.iter().map(fill).collect(),
         limit: Duration::from_secs_f64(limit),
@@ -176,8 +167,12 @@ async fn run_process(
         None => (None, Arc::default()),
     };
     let mut take = |line: &[u8]| forward_ask(line, order.id, &open, say);
-    let talk =
-        words.map(|words| LineExchange { prefix: EXCHANGE_PREFIX, max_line_bytes: LONGEST_ASK, on_line: &mut take, input: words });
+    let talk = words.map(|words| LineExchange {
+        prefix: EXCHANGE_PREFIX,
+        max_line_bytes: LONGEST_ASK,
+        on_line: &mut take,
+        input: words,
+    });
     let running = exec::run_exchange(&request, &setting, stop, &mut seen, talk);
     let ran = match at_port {
         None => running.await,
@@ -205,7 +200,12 @@ async fn run_process(
 }
 
 /// Passes on what a process asks for; false where it is no such line.
-fn forward_ask(line: &[u8], id: u64, open: &AtomicUsize, say: &mpsc::UnboundedSender<WorkerMessage>) -> bool {
+fn forward_ask(
+    line: &[u8],
+    id: u64,
+    open: &AtomicUsize,
+    say: &mpsc::UnboundedSender<WorkerMessage>,
+) -> bool {
     let Ok(ask) = serde_json::from_slice::<ExchangeRequest>(line) else { return false };
     let word = WorkerMessage::Asks { id, ask };
     // Numbers may grow when they are written again.

@@ -7,25 +7,15 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::net::IpAddr;
 
-use serde::Deserialize;
-use serde::de;
+use serde::{Deserialize, de};
 use toml::Spanned;
 
 use super::single_node_domains;
-use model::claims::ClaimedDomain;
-use model::claims::ClaimedLeaf;
-use model::claims::ClaimedRail;
-use model::claims::Claims;
-use model::hostlist;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::limits;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::claims::{ClaimedDomain, ClaimedLeaf, ClaimedRail, Claims};
+use model::id::{DomainName, NodeName};
+use model::source_report::{NodeGroup, NodeGroupKind, SourceKind, SourceProblemKind, SourceReport};
 use model::text_error::TextError;
+use model::{hostlist, limits};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -123,7 +113,8 @@ pub fn read(place: &str, text: &str) -> SourceReport {
 
 /// Reads the text of a claims file. `file` is its name in messages.
 pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
-    let read: ClaimsFile = toml::from_str(text).map_err(|e| TextError::from_toml(file, text, &e))?;
+    let read: ClaimsFile =
+        toml::from_str(text).map_err(|e| TextError::from_toml(file, text, &e))?;
     let at = |offset: usize, message: String| TextError::new(file, text, offset, message);
     if read.domain.is_empty() {
         return Err(at(0, "no [[domain]] is claimed".to_owned()));
@@ -171,7 +162,11 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
             gpus_per_node: domain.gpus_per_node,
             nic: domain.nic,
         };
-        let claimed = if per_node { single_node_domains::split_domain(&claimed, |_| false) } else { vec![claimed] };
+        let claimed = if per_node {
+            single_node_domains::split_domain(&claimed, |_| false)
+        } else {
+            vec![claimed]
+        };
         for one in claimed {
             let name = Spanned::new(nodes_at..nodes_at, one.name.to_string());
             if per_node {
@@ -189,15 +184,20 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
 pub fn to_report(place: &str, claims: &Claims) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::ClaimsFile, place);
     for domain in &claims.domains {
-        let mut group =
-            NodeGroup::new(NodeGroupKind::Domain, "domain", domain.name.as_str(), domain.nodes.clone());
+        let mut group = NodeGroup::new(
+            NodeGroupKind::Domain,
+            "domain",
+            domain.name.as_str(),
+            domain.nodes.clone(),
+        );
         group.platform.clone_from(&domain.platform);
         group.gpus_per_node = domain.gpus_per_node;
         group.nic.clone_from(&domain.nic);
         said.groups.push(group);
     }
     for leaf in &claims.leaves {
-        let group = NodeGroup::new(NodeGroupKind::Leaf, "leaf", leaf.name.as_str(), leaf.nodes.clone());
+        let group =
+            NodeGroup::new(NodeGroupKind::Leaf, "leaf", leaf.name.as_str(), leaf.nodes.clone());
         said.groups.push(group);
     }
     said.rails.clone_from(&claims.rails);
@@ -268,7 +268,10 @@ fn to_claimed_leaves(
     Ok(leaves)
 }
 
-fn to_claimed_rails(text: &str, read: Vec<ClaimsFileRail>) -> Result<Vec<ClaimedRail>, ClaimsFileMistake> {
+fn to_claimed_rails(
+    text: &str,
+    read: Vec<ClaimsFileRail>,
+) -> Result<Vec<ClaimedRail>, ClaimsFileMistake> {
     let mut names = UniqueNames::new("rail", text);
     let mut rails = Vec::new();
     for rail in read {
@@ -321,7 +324,10 @@ fn is_network(text: &str) -> bool {
 }
 
 /// The nodes of host lists, each with the offset of its list.
-fn expand_nodes(text: &str, nodes: &Spanned<HostLists>) -> Result<Vec<(usize, NodeName)>, ClaimsFileMistake> {
+fn expand_nodes(
+    text: &str,
+    nodes: &Spanned<HostLists>,
+) -> Result<Vec<(usize, NodeName)>, ClaimsFileMistake> {
     let mut all = Vec::new();
     for (offset, list) in host_lists(nodes) {
         let names = hostlist::expand(list).map_err(|error| {

@@ -5,19 +5,14 @@
 //! Pure. It is the driver's word, of the first GPU and without the CliqueId:
 //! one UUID may hold several cliques.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::reader_util::is_zero_uuid;
 use model::hostlist;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::FabricReport;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{
+    ClaimBasis, FabricReport, NodeGroup, NodeGroupKind, SourceKind, SourceProblemKind, SourceReport,
+};
 
 /// What a line of such a text is.
 enum ClusterUuidLine<'t> {
@@ -41,7 +36,9 @@ pub fn recognises(text: &str) -> bool {
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
         match parse_line(line) {
             ClusterUuidLine::NodeWithUuid(..) | ClusterUuidLine::Uuid(_) => uuids += 1,
-            ClusterUuidLine::Node(_) | ClusterUuidLine::NoAnswer(_) | ClusterUuidLine::NoUuid(_) => {}
+            ClusterUuidLine::Node(_)
+            | ClusterUuidLine::NoAnswer(_)
+            | ClusterUuidLine::NoUuid(_) => {}
             ClusterUuidLine::Other => return false,
         }
     }

@@ -3,17 +3,11 @@
 //! Pure. Every reader says what it recognises; the first that does reads. The
 //! order counts only where one format could pass for another.
 
-use super::cabling;
-use super::claims_file;
-use super::cluster_uuids;
-use super::job;
-use super::kubernetes;
-use super::nccl_topology;
-use super::neighbours;
-use super::node_facts;
-use super::ray;
-use super::slurm;
 use super::slurm::topology_conf;
+use super::{
+    cabling, claims_file, cluster_uuids, job, kubernetes, nccl_topology, neighbours, node_facts,
+    ray, slurm,
+};
 use model::source_report::SourceReport;
 
 /// Tells whether a text is one of a kind.
@@ -49,7 +43,11 @@ const KUBERNETES_READERS: &[(FormatPredicate, FormatReader)] = &[
 
 /// Reads a text as what it is, or gives nothing where no reader recognises it.
 /// `include` opens the files that a `topology.conf` includes.
-pub fn read_text(place: &str, text: &str, include: &mut topology_conf::IncludeOpener<'_>) -> Vec<SourceReport> {
+pub fn read_text(
+    place: &str,
+    text: &str,
+    include: &mut topology_conf::IncludeOpener<'_>,
+) -> Vec<SourceReport> {
     let objects = KUBERNETES_READERS.iter().filter(|(recognises, _)| recognises(text));
     let objects: Vec<SourceReport> = objects.map(|(_, read)| read(place, text)).collect();
     if !objects.is_empty() {
@@ -135,8 +133,11 @@ mod tests {
     #[test]
     fn no_text_is_recognised_by_two_readers() {
         for (kind, text) in TEXTS {
-            let readers =
-                READERS.iter().chain(KUBERNETES_READERS).filter(|(recognises, _)| recognises(text)).count();
+            let readers = READERS
+                .iter()
+                .chain(KUBERNETES_READERS)
+                .filter(|(recognises, _)| recognises(text))
+                .count();
             let others = usize::from(topology_conf::recognises(text) || has_only_includes(text))
                 + usize::from(job::recognises(text));
             assert_eq!(readers + others, 1, "{kind:?}: {text}");
@@ -160,8 +161,10 @@ mod tests {
         let list = format!(
             "{{\"apiVersion\": \"v1\", \"kind\": \"List\", \"items\": [{node}, {domain}]}}"
         );
-        let kinds: Vec<SourceKind> =
-            read_text("x", &list, &mut |_| Err(String::new())).iter().map(|s| s.source.kind).collect();
+        let kinds: Vec<SourceKind> = read_text("x", &list, &mut |_| Err(String::new()))
+            .iter()
+            .map(|s| s.source.kind)
+            .collect();
         assert_eq!(kinds, [SourceKind::KubernetesNodes, SourceKind::ComputeDomains]);
     }
 }

@@ -5,29 +5,18 @@
 //! `NCCL_TOPO_FILE` what somebody wrote; they cannot be told apart, so what
 //! they say is asserted.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use roxmltree::Document;
-use roxmltree::Node;
-use roxmltree::ParsingOptions;
+use roxmltree::{Document, Node, ParsingOptions};
 
-use super::reader_util::push_problem;
-use super::reader_util::first_line;
-use super::reader_util::check_text_size;
-use super::reader_util::node_from_path;
-use super::reader_util::sanitize_text;
-use super::reader_util::quote_text;
-use super::reader_util::push_note;
+use super::reader_util::{
+    check_text_size, first_line, node_from_path, push_note, push_problem, quote_text, sanitize_text,
+};
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::JobAssumption;
-use model::source_report::NicReport;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
-use model::text_error::LineIndex;
-use model::text_error::line_column;
+use model::source_report::{
+    ClaimBasis, JobAssumption, NicReport, SourceKind, SourceProblemKind, SourceReport,
+};
+use model::text_error::{LineIndex, line_column};
 
 /// The most elements. NCCL itself gives up on far smaller trees.
 const MAX_ELEMENTS: u32 = 1_000_000;
@@ -94,9 +83,7 @@ pub fn read_for_node(node: Option<&NodeName>, place: &str, text: &str) -> Source
 /// Line and column of an error. Where the text stops early the reader names its
 /// beginning, which helps nobody.
 fn error_position(text: &str, error: &roxmltree::Error) -> (usize, usize) {
-    use roxmltree::Error::NoRootNode;
-    use roxmltree::Error::UnclosedRootNode;
-    use roxmltree::Error::UnexpectedEndOfStream;
+    use roxmltree::Error::{NoRootNode, UnclosedRootNode, UnexpectedEndOfStream};
     if matches!(error, NoRootNode | UnclosedRootNode | UnexpectedEndOfStream) {
         return line_column(text, text.len());
     }
@@ -117,7 +104,12 @@ impl NcclTopologyReader<'_> {
     }
 
     /// Adds a problem of an element.
-    fn push_problem(&mut self, element: &Node<'_, '_>, kind: SourceProblemKind, message: impl Into<String>) {
+    fn push_problem(
+        &mut self,
+        element: &Node<'_, '_>,
+        kind: SourceProblemKind,
+        message: impl Into<String>,
+    ) {
         let at = self.location(element);
         push_problem(self.report, kind, at, message);
     }
@@ -135,7 +127,10 @@ struct NcclTopologyHost {
 }
 
 /// The machines of the file, by NCCL's hash of the host (none in older files).
-fn read_hosts(file: &mut NcclTopologyReader<'_>, root: &Node<'_, '_>) -> BTreeMap<String, NcclTopologyHost> {
+fn read_hosts(
+    file: &mut NcclTopologyReader<'_>,
+    root: &Node<'_, '_>,
+) -> BTreeMap<String, NcclTopologyHost> {
     let mut hosts: BTreeMap<String, NcclTopologyHost> = BTreeMap::new();
     let (mut nets, mut skipped) = (0, 0);
     for cpu in root.children().filter(|child| child.has_tag_name("cpu")) {
@@ -163,7 +158,11 @@ fn read_hosts(file: &mut NcclTopologyReader<'_>, root: &Node<'_, '_>) -> BTreeMa
     hosts
 }
 
-fn read_gpu(file: &mut NcclTopologyReader<'_>, host: &mut NcclTopologyHost, element: &Node<'_, '_>) {
+fn read_gpu(
+    file: &mut NcclTopologyReader<'_>,
+    host: &mut NcclTopologyHost,
+    element: &Node<'_, '_>,
+) {
     let Some(device) = read_number(file, element, "dev", 4_096) else { return };
     let mut links = 0u32;
     for link in element.children().filter(|child| child.has_tag_name("nvlink")) {
@@ -177,7 +176,12 @@ fn read_gpu(file: &mut NcclTopologyReader<'_>, host: &mut NcclTopologyHost, elem
 }
 
 /// A number of an element, which must be there.
-fn read_number(file: &mut NcclTopologyReader<'_>, element: &Node<'_, '_>, name: &str, most: u32) -> Option<u32> {
+fn read_number(
+    file: &mut NcclTopologyReader<'_>,
+    element: &Node<'_, '_>,
+    name: &str,
+    most: u32,
+) -> Option<u32> {
     let written = element.attribute(name).unwrap_or_default();
     let number = written.parse().ok().filter(|number| *number <= most);
     if number.is_none() {
@@ -189,8 +193,13 @@ fn read_number(file: &mut NcclTopologyReader<'_>, element: &Node<'_, '_>, name: 
     number
 }
 
-fn read_net(file: &mut NcclTopologyReader<'_>, host: &mut NcclTopologyHost, element: &Node<'_, '_>) {
-    let word = |name: &str| element.attribute(name).map(sanitize_text).filter(|word| !word.is_empty());
+fn read_net(
+    file: &mut NcclTopologyReader<'_>,
+    host: &mut NcclTopologyHost,
+    element: &Node<'_, '_>,
+) {
+    let word =
+        |name: &str| element.attribute(name).map(sanitize_text).filter(|word| !word.is_empty());
     let Some(name) = word("name") else {
         file.push_problem(element, SourceProblemKind::Malformed, "<net> without a name");
         return;
@@ -241,7 +250,11 @@ fn format_links_per_gpu(links: &BTreeMap<u32, u32>) -> String {
 }
 
 /// Writes down what the file claims.
-fn add_claims(said: &mut SourceReport, node: Option<&NodeName>, hosts: &BTreeMap<String, NcclTopologyHost>) {
+fn add_claims(
+    said: &mut SourceReport,
+    node: Option<&NodeName>,
+    hosts: &BTreeMap<String, NcclTopologyHost>,
+) {
     let gpus: usize = hosts.values().map(|host| host.links.len()).sum();
     let all: BTreeMap<u32, u32> =
         (0..).zip(hosts.values().flat_map(|host| host.links.values().copied())).collect();
@@ -251,7 +264,10 @@ fn add_claims(said: &mut SourceReport, node: Option<&NodeName>, hosts: &BTreeMap
         let counts: BTreeSet<u32> = host.links.values().copied().collect();
         if 1 < counts.len() {
             let of = if hash.is_empty() { String::new() } else { format!(" of host {hash}") };
-            push_note(said, format!("GPUs{of} differ in NVLinks: {}", format_links_per_gpu(&host.links)));
+            push_note(
+                said,
+                format!("GPUs{of} differ in NVLinks: {}", format_links_per_gpu(&host.links)),
+            );
         }
     }
     if 0 < gpus {
@@ -400,7 +416,11 @@ mod tests {
     fn bombs_and_towers_are_refused() {
         let bomb = "<!DOCTYPE s [<!ENTITY a \"aaaaaaaaaa\"><!ENTITY b \"&a;&a;&a;&a;\">]>\n\
                     <system version=\"1\"><cpu x=\"&b;\"/></system>";
-        assert!(problem_lines(&read("t", bomb))[0].starts_with("Malformed"), "{:?}", read("t", bomb));
+        assert!(
+            problem_lines(&read("t", bomb))[0].starts_with("Malformed"),
+            "{:?}",
+            read("t", bomb)
+        );
         let tower = format!("<system version=\"1\"><cpu >{}", "<pci>".repeat(300_000));
         assert!(problem_lines(&read("t", &tower))[0].starts_with("Malformed"));
         let wide =

@@ -10,23 +10,13 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use crate::claims::reader_util::sanitize_text;
-use model::gpu_facts::FabricFacts;
-use model::gpu_facts::FabricState;
-use model::gpu_facts::GpuFacts;
+use model::gpu_facts::{FabricFacts, FabricState, GpuFacts};
 use model::id::NodeName;
-use model::node_facts::NODE_FACTS_FORMAT;
-use model::node_facts::NicFacts;
-use model::node_facts::NodeFacts;
-use model::node_facts::NodeFactsLine;
-use model::source_report::ClaimBasis;
-use model::source_report::FabricReport;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::NicReport;
-use model::source_report::NodeReport;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::node_facts::{NODE_FACTS_FORMAT, NicFacts, NodeFacts, NodeFactsLine};
+use model::source_report::{
+    ClaimBasis, FabricReport, NicReport, NodeGroup, NodeGroupKind, NodeReport, SourceKind,
+    SourceProblemKind, SourceReport,
+};
 use model::text_error::line_column;
 
 /// The format without its version.
@@ -55,7 +45,8 @@ pub fn recognises(text: &str) -> bool {
     // Somebody's tool may have put the fields into another order.
     names_it(text)
         && split_documents(text).first().is_some_and(|(_, chunk)| {
-            serde_json::from_str::<Value>(chunk).is_ok_and(|document| format_name(&document).is_some())
+            serde_json::from_str::<Value>(chunk)
+                .is_ok_and(|document| format_name(&document).is_some())
         })
 }
 
@@ -92,7 +83,11 @@ pub fn read(place: &str, text: &str) -> SourceReport {
         }
     }
     if documents.is_empty() && said.problems.is_empty() {
-        said.push_problem(SourceProblemKind::Malformed, place.to_owned(), "there is no document in it");
+        said.push_problem(
+            SourceProblemKind::Malformed,
+            place.to_owned(),
+            "there is no document in it",
+        );
     }
     for (at, node, facts) in documents {
         let node = node.or_else(|| facts.hostname.clone()).map(|name| sanitize_text(&name));
@@ -181,7 +176,9 @@ fn node_clique(of: &NodeReport) -> NodeClique {
     let mut all = by_clique.iter();
     match (all.next(), all.next()) {
         (None, _) => NodeClique::None,
-        (Some((name, _)), None) if without.is_empty() && silent == 0 => NodeClique::One(name.clone()),
+        (Some((name, _)), None) if without.is_empty() && silent == 0 => {
+            NodeClique::One(name.clone())
+        }
         (Some((name, _)), None) => {
             let mut others: Vec<String> =
                 without.into_iter().map(|(gpu, state)| format!("GPU {gpu} is {state}")).collect();
@@ -198,11 +195,20 @@ fn node_clique(of: &NodeReport) -> NodeClique {
     }
 }
 
-fn node_report(said: &mut SourceReport, at: &str, node: &NodeName, facts: &NodeFacts) -> NodeReport {
+fn node_report(
+    said: &mut SourceReport,
+    at: &str,
+    node: &NodeName,
+    facts: &NodeFacts,
+) -> NodeReport {
     let gpus = facts.gpus.as_deref().unwrap_or_default();
     let mut of = NodeReport {
         gpus: facts.gpus.as_ref().and_then(|gpus| u32::try_from(gpus.len()).ok()),
-        driver: facts.driver.as_ref().and_then(|driver| driver.version.as_deref()).map(sanitize_text),
+        driver: facts
+            .driver
+            .as_ref()
+            .and_then(|driver| driver.version.as_deref())
+            .map(sanitize_text),
         boot_id: facts.boot_id.as_deref().map(sanitize_text),
         fabric: gpus.iter().filter_map(|gpu| fabric_report(gpu, at)).collect(),
         nics: facts.nics.iter().map(|it| nic_report(it, facts, at)).collect(),
@@ -309,13 +315,21 @@ struct NodeFactsReadError {
 
 fn parse_document(chunk: &str) -> Result<(Option<String>, NodeFacts), NodeFactsReadError> {
     let document: Value = serde_json::from_str(chunk).map_err(|error| {
-        let kind = if error.is_eof() { SourceProblemKind::Incomplete } else { SourceProblemKind::Malformed };
+        let kind = if error.is_eof() {
+            SourceProblemKind::Incomplete
+        } else {
+            SourceProblemKind::Malformed
+        };
         let message = if error.is_eof() {
             "the document stops early".to_owned()
         } else {
             format!("this is no JSON: {}", message_without_position(&error))
         };
-        NodeFactsReadError { kind, offset: byte_offset(chunk, error.line(), error.column()), message }
+        NodeFactsReadError {
+            kind,
+            offset: byte_offset(chunk, error.line(), error.column()),
+            message,
+        }
     })?;
     let unread = |kind, message| NodeFactsReadError { kind, offset: 0, message };
     let Some(format) = format_name(&document) else {
@@ -323,11 +337,15 @@ fn parse_document(chunk: &str) -> Result<(Option<String>, NodeFacts), NodeFactsR
         return Err(unread(SourceProblemKind::Malformed, message));
     };
     if format != NODE_FACTS_FORMAT {
-        let message = format!("format {} is not known, only {NODE_FACTS_FORMAT}", sanitize_text(format));
+        let message =
+            format!("format {} is not known, only {NODE_FACTS_FORMAT}", sanitize_text(format));
         return Err(unread(SourceProblemKind::Unsupported, message));
     }
     let wrong = |error: serde_json::Error| {
-        unread(SourceProblemKind::Malformed, format!("a field is wrong: {}", message_without_position(&error)))
+        unread(
+            SourceProblemKind::Malformed,
+            format!("a field is wrong: {}", message_without_position(&error)),
+        )
     };
     if document.get("node").is_some() {
         let line = NodeFactsLine::deserialize(document).map_err(wrong)?;

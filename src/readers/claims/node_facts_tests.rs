@@ -1,13 +1,8 @@
 //! What is made of what nodes say, told as small machines.
 
 use super::*;
-use model::gpu_facts::HealthCondition;
-use model::gpu_facts::FabricHealth;
-use model::gpu_facts::PlatformFacts;
-use model::gpu_facts::ProcessFacts;
-use model::node_facts::DriverFacts;
-use model::node_facts::MissingFact;
-use model::node_facts::NicNeighbour;
+use model::gpu_facts::{FabricHealth, HealthCondition, PlatformFacts, ProcessFacts};
+use model::node_facts::{DriverFacts, MissingFact, NicNeighbour};
 
 const UUID: &str = "5000a718-30a5-4f6d-8d9e-1d2c3b4a5968";
 

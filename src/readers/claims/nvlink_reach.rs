@@ -4,17 +4,12 @@
 //! Pure: cells of a stored run in, [`Said`] out. A node that was measured with
 //! nobody is not named; who is slow is the judge's matter.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::measured_cell::MeasuredCell;
 use model::claims::Claims;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::measured_cell::MeasuredCell;
+use model::source_report::{ClaimBasis, NodeGroup, NodeGroupKind, SourceKind, SourceReport};
 
 /// Below this share of what NVLink delivers, data took another path: the judge
 /// draws the same line for membership. PCIe and NICs are below a tenth.

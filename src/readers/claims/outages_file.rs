@@ -6,8 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::claims::reader_util::first_line;
-use crate::claims::reader_util::quote_text;
+use crate::claims::reader_util::{first_line, quote_text};
 
 /// Why a file is no such observation.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +55,8 @@ pub fn read(text: &str) -> Result<BTreeMap<u32, f64>, OutagesError> {
         let word = field(share_at);
         let share = word.parse().ok().filter(|share| (0.0..=1.0).contains(share));
         let Some(share) = share else {
-            let message = format!("share {}, expected a share of time from 0 to 1", quote_text(word));
+            let message =
+                format!("share {}, expected a share of time from 0 to 1", quote_text(word));
             return Err(wrong(line(), message));
         };
         if shares.insert(out, share).is_some() {

@@ -4,8 +4,7 @@
 
 use std::collections::BTreeSet;
 
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::parse_output::ParseOutput;
 use model::tool_recording::RecordingScope;
 
@@ -33,7 +32,9 @@ pub fn classify_path(path: &[&str]) -> RecordedFile {
     match path {
         [name] if *name == CLAIMS_FILE => RecordedFile::Claims,
         ["nodes", node, _] => RecordedFile::Output(RecordingScope::Node(NodeName::from(*node))),
-        ["domains", domain, _] => RecordedFile::Output(RecordingScope::Domain(DomainName::from(*domain))),
+        ["domains", domain, _] => {
+            RecordedFile::Output(RecordingScope::Domain(DomainName::from(*domain)))
+        }
         // The first of the two ran the command.
         ["pairs", a, b, _] if a != b => {
             RecordedFile::Output(RecordingScope::Pair(NodeName::from(*a), NodeName::from(*b)))
@@ -54,7 +55,11 @@ pub fn is_clutter(name: &str) -> bool {
 /// domain called like the file where it names several, else to a node called
 /// like the file. Names given out before are in `taken` and are not reused
 /// for another file; two files that name the same host are two readings.
-pub fn standalone_scope(stem: &str, parsed: &ParseOutput, taken: &mut BTreeSet<String>) -> RecordingScope {
+pub fn standalone_scope(
+    stem: &str,
+    parsed: &ParseOutput,
+    taken: &mut BTreeSet<String>,
+) -> RecordingScope {
     let facts = &parsed.facts;
     let said = facts.hosts.iter().chain(facts.ranks.iter().map(|rank| &rank.host));
     let mut hosts: Vec<&str> = Vec::new();
@@ -95,8 +100,14 @@ mod tests {
     #[test]
     fn the_folder_names_the_node_or_the_domain() {
         assert_eq!(classify_path(&["claims.toml"]), RecordedFile::Claims);
-        assert_eq!(classify_path(&["nodes", "n1", "a.txt"]), RecordedFile::Output(RecordingScope::Node("n1".into())));
-        assert_eq!(classify_path(&["domains", "b", "x"]), RecordedFile::Output(RecordingScope::Domain("b".into())));
+        assert_eq!(
+            classify_path(&["nodes", "n1", "a.txt"]),
+            RecordedFile::Output(RecordingScope::Node("n1".into()))
+        );
+        assert_eq!(
+            classify_path(&["domains", "b", "x"]),
+            RecordedFile::Output(RecordingScope::Domain("b".into()))
+        );
         let pair = RecordingScope::Pair("n1".into(), "n2".into());
         assert_eq!(classify_path(&["pairs", "n1", "n2", "a.json"]), RecordedFile::Output(pair));
         assert_eq!(classify_path(&["pairs", "n1", "n1", "a.json"]), RecordedFile::Misplaced);
@@ -104,7 +115,11 @@ mod tests {
         assert_eq!(classify_path(&["nodes", "n1", "deep", "a.txt"]), RecordedFile::Misplaced);
         assert_eq!(classify_path(&["nodes", "stray.txt"]), RecordedFile::Misplaced);
         for clutter in [".hidden", "a.txt~", "#a#", ".a.swp", "a.bak"] {
-            assert_eq!(classify_path(&["nodes", "n1", clutter]), RecordedFile::Ignored, "{clutter}");
+            assert_eq!(
+                classify_path(&["nodes", "n1", clutter]),
+                RecordedFile::Ignored,
+                "{clutter}"
+            );
         }
         assert_eq!(classify_path(&[".git", "nodes", "x"]), RecordedFile::Ignored);
     }

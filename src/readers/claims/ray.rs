@@ -8,26 +8,17 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::reader_util::push_problem;
-use super::reader_util::first_line;
-use super::reader_util::check_text_size;
-use super::reader_util::is_zero_uuid;
-use super::reader_util::parse_node_name;
-use super::reader_util::sanitize_text;
-use super::reader_util::quote_text;
-use super::reader_util::push_note;
+use super::reader_util::{
+    check_text_size, first_line, is_zero_uuid, parse_node_name, push_note, push_problem,
+    quote_text, sanitize_text,
+};
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::JobAssumption;
-use model::source_report::FabricReport;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{
+    ClaimBasis, FabricReport, JobAssumption, NodeGroup, NodeGroupKind, SourceKind,
+    SourceProblemKind, SourceReport,
+};
 
 /// What NeMo-RL's launcher calls the resource, in front of the ClusterUUID.
 const DOMAIN_RESOURCE_PREFIX: &str = "nvlink_domain_";
@@ -100,7 +91,12 @@ fn node_items<'v>(said: &mut SourceReport, value: &'v Value) -> Option<&'v Vec<V
         };
         if object.get("result") == Some(&Value::Bool(false)) {
             let why = first_text(object, &["msg"]).unwrap_or_default();
-            push_problem(said, SourceProblemKind::Incomplete, place.clone(), format!("Ray says: {why}"));
+            push_problem(
+                said,
+                SourceProblemKind::Incomplete,
+                place.clone(),
+                format!("Ray says: {why}"),
+            );
         }
         if let Some(why) = first_text(object, &["partial_failure_warning"]) {
             let message = format!("Ray says that nodes are missing: {why}");
@@ -150,7 +146,12 @@ fn alive_nodes<'v>(said: &mut SourceReport, items: &'v [Value]) -> Vec<RayNode<'
     for (index, item) in items.iter().enumerate() {
         let Some(outer) = item.as_object() else {
             let message = "no node, expected an object";
-            push_problem(said, SourceProblemKind::Malformed, format!("{place}: node {index}"), message);
+            push_problem(
+                said,
+                SourceProblemKind::Malformed,
+                format!("{place}: node {index}"),
+                message,
+            );
             continue;
         };
         let inner = outer.get("raylet").and_then(Value::as_object).unwrap_or(outer);
@@ -168,7 +169,12 @@ fn alive_nodes<'v>(said: &mut SourceReport, items: &'v [Value]) -> Vec<RayNode<'
         let called = host.or_else(|| address.clone());
         let Some(name) = called.as_deref().and_then(parse_node_name) else {
             let message = "no usable name, expected a host name or an IPv4 address";
-            push_problem(said, SourceProblemKind::Malformed, format!("{place}: node {index}"), message);
+            push_problem(
+                said,
+                SourceProblemKind::Malformed,
+                format!("{place}: node {index}"),
+                message,
+            );
             continue;
         };
         let resources = RESOURCE_KEYS
@@ -223,7 +229,9 @@ fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
         let own: Vec<String> = node
             .resources
             .keys()
-            .filter_map(|key| Some(sanitize_text(&key.strip_prefix(DOMAIN_RESOURCE_PREFIX)?.to_ascii_lowercase())))
+            .filter_map(|key| {
+                Some(sanitize_text(&key.strip_prefix(DOMAIN_RESOURCE_PREFIX)?.to_ascii_lowercase()))
+            })
             .collect();
         if 1 < own.len() {
             let some = own.iter().take(3).map(String::as_str).collect::<Vec<_>>().join(", ");
@@ -445,7 +453,10 @@ mod tests {
         let zero = "00000000-0000-0000-0000-000000000000";
         let said =
             read("r", &list(&[("n1", zero, "1"), ("n2", "unknown", "2"), ("n3", "leaf/7", "3")]));
-        assert_eq!(problem_lines(&said).iter().filter(|t| t.0 == SourceProblemKind::Malformed).count(), 2);
+        assert_eq!(
+            problem_lines(&said).iter().filter(|t| t.0 == SourceProblemKind::Malformed).count(),
+            2
+        );
         let [group] = said.groups.as_slice() else { panic!("{said:?}") };
         assert_eq!(group.name, "leaf/7");
         assert!(said.notes[0].contains("names no ClusterUUID"));
@@ -455,7 +466,8 @@ mod tests {
     #[test]
     fn a_node_of_two_domains_or_of_none_is_named() {
         let text = list(&[("n1", A, "1"), ("n2", A, "2")]);
-        let two = text.replacen("\"GPU\"", &format!("\"{DOMAIN_RESOURCE_PREFIX}{B}\": 1.0, \"GPU\""), 1);
+        let two =
+            text.replacen("\"GPU\"", &format!("\"{DOMAIN_RESOURCE_PREFIX}{B}\": 1.0, \"GPU\""), 1);
         let told_two = problem_lines(&read("r", &two));
         assert_eq!(told_two[0].0, SourceProblemKind::Contradictory);
         assert!(told_two[0].1.contains("n1 is in 2 domains"), "{told_two:?}");
@@ -465,7 +477,8 @@ mod tests {
 
     #[test]
     fn every_answer_of_ray_reads_the_same() {
-        let resources = format!("{{\"GPU\": 4.0, \"{DOMAIN_RESOURCE_PREFIX}{A}\": 1.0, \"topo_rank\": 7.0}}");
+        let resources =
+            format!("{{\"GPU\": 4.0, \"{DOMAIN_RESOURCE_PREFIX}{A}\": 1.0, \"topo_rank\": 7.0}}");
         let answers = [
             format!(
                 "[{{\"NodeID\": \"i\", \"Alive\": true, \"NodeManagerAddress\": \"10.0.0.1\", \
@@ -511,12 +524,24 @@ mod tests {
     #[test]
     fn what_is_no_answer_is_said_with_its_place() {
         let cut = &list(&[("n1", A, "1")])[..60];
-        assert!(problem_lines(&read("r", cut))[0].1.starts_with("r:1:60: "), "{:?}", read("r", cut));
+        assert!(
+            problem_lines(&read("r", cut))[0].1.starts_with("r:1:60: "),
+            "{:?}",
+            read("r", cut)
+        );
         let python = "[{'NodeID': 'i', 'NodeManagerAddress': '10.0.0.1', 'Resources': {}}]";
         assert!(recognises(python));
-        assert!(problem_lines(&read("r", python))[0].1.contains("json.dumps"), "{:?}", read("r", python));
+        assert!(
+            problem_lines(&read("r", python))[0].1.contains("json.dumps"),
+            "{:?}",
+            read("r", python)
+        );
         for other in ["{}", "3", "[3]", "{\"data\": 4}", "[{\"node_ip\": \"::1\"}]", ""] {
-            assert_eq!(problem_lines(&read("r", other))[0].0, SourceProblemKind::Malformed, "{other}");
+            assert_eq!(
+                problem_lines(&read("r", other))[0].0,
+                SourceProblemKind::Malformed,
+                "{other}"
+            );
         }
         let failed = "{\"result\": false, \"msg\": \"GCS is gone\", \"data\": {\"result\": []}}";
         assert!(problem_lines(&read("r", failed))[0].1.contains("GCS is gone"));

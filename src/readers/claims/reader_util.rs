@@ -5,8 +5,7 @@
 
 use model::gpu_facts::is_null_cluster_uuid;
 use model::id::NodeName;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{SourceProblemKind, SourceReport};
 
 /// The longest text that is read. The longest are those of ibnetdiscover: a
 /// public one has 300 kB for 582 adapters, so this is for 130,000.
@@ -52,7 +51,11 @@ pub(super) fn limit_notes(mut said: SourceReport) -> SourceReport {
     if MAX_PROBLEMS < said.problems.len() {
         let more = said.problems.len() - MAX_PROBLEMS;
         said.problems.truncate(MAX_PROBLEMS);
-        said.push_problem(SourceProblemKind::Incomplete, None, format!("{more} more problems are not shown"));
+        said.push_problem(
+            SourceProblemKind::Incomplete,
+            None,
+            format!("{more} more problems are not shown"),
+        );
     }
     if MAX_PROBLEMS < said.notes.len() {
         let more = said.notes.len() - MAX_PROBLEMS;

@@ -60,7 +60,7 @@ mod tests {
         let split = split_domains(claims.domains.clone(), |platform| platform == Some("hgx-h100"));
         assert_eq!(shown(&split), "h1:1 pod.h2:1 h3:1 h2:2 unsaid:2 box:1");
         assert!(split[..3].iter().all(|d| d.nic.as_deref() == Some("nic-ndr-400")));
-        let none = super::split_domains(claims.domains.clone(), |_| false);
+        let none = split_domains(claims.domains.clone(), |_| false);
         assert_eq!(none, claims.domains);
     }
 }

@@ -5,8 +5,7 @@ use std::fmt::Write;
 
 use super::parse_output;
 use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblemKind, ParseOutput};
 
 /// Labels of a table that no fabric has.
 const MANY: usize = 8_000;
@@ -32,7 +31,8 @@ fn cells(parsed: &ParseOutput) -> usize {
 fn assert_bounded(text: &str) {
     let parsed = parse_output(text.as_bytes());
     assert!(cells(&parsed) < BEARABLE, "{} cells", cells(&parsed));
-    let is_told = parsed.has_problem(OutputProblemKind::Truncated) || parsed.has_problem(OutputProblemKind::Unrecognised);
+    let is_told = parsed.has_problem(OutputProblemKind::Truncated)
+        || parsed.has_problem(OutputProblemKind::Unrecognised);
     assert!(!parsed.complete && is_told, "{:?}", parsed.problems);
 }
 

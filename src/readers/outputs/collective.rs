@@ -10,21 +10,11 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::CERTAIN;
-use super::ParserConfidence;
-use super::ParserInput;
-use super::nccl;
-use super::probe_documents::ProbeDocument;
-use super::probe_documents::ProbeDocumentReader;
-use model::collective::COLLECTIVE_FORMAT;
-use model::collective::CollectivePoint;
-use model::measurement::Measurement;
-use model::measurement::SeriesPoint;
-use model::measurement::MeasurementSeries;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use super::probe_documents::{ProbeDocument, ProbeDocumentReader};
+use super::{CERTAIN, ParserConfidence, ParserInput, nccl};
+use model::collective::{COLLECTIVE_FORMAT, CollectivePoint};
+use model::measurement::{Measurement, MeasurementSeries, SeriesPoint};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text;
 use model::unit::Unit;
 
@@ -78,7 +68,8 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
         }
     }
     for page in measured {
-        let what = format!("{} has numbers too; only the first document's are read", page.node_name());
+        let what =
+            format!("{} has numbers too; only the first document's are read", page.node_name());
         reader.note_strange(OutputProblemKind::Inconsistent, what, Some(page));
     }
     note_unchecked_or_wrong(&mut reader);
@@ -86,7 +77,12 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
 }
 
 /// Adds one test of one document.
-fn add_test(reader: &mut ProbeDocumentReader, page: &ProbeDocument, test: &Value, seen: &mut BTreeSet<(String, u32)>) {
+fn add_test(
+    reader: &mut ProbeDocumentReader,
+    page: &ProbeDocument,
+    test: &Value,
+    seen: &mut BTreeSet<(String, u32)>,
+) {
     let name = test["testcase"].as_str().map(text::clean).filter(|name| !name.is_empty());
     let run = test["reading"].as_u64().and_then(|run| u32::try_from(run).ok());
     let (Some(name), Some(run)) = (name, run) else {

@@ -93,11 +93,18 @@ fn numbers_that_contradict_each_other_are_inconsistent() {
         let [mut first, second] = whole();
         first["tests"][0]["points"][1][key] = json!(20.0);
         let parsed = read(&[first, second]);
-        assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Inconsistent, what), "{key}");
+        assert!(
+            !parsed.complete && has_problem(&parsed, OutputProblemKind::Inconsistent, what),
+            "{key}"
+        );
     }
     let [mut first, second] = whole();
     first["tests"][0]["points"][1]["time_us"] = json!(-4.0);
-    assert!(has_problem(&read(&[first, second]), OutputProblemKind::Unrecognised, "no operation takes"));
+    assert!(has_problem(
+        &read(&[first, second]),
+        OutputProblemKind::Unrecognised,
+        "no operation takes"
+    ));
 }
 
 #[test]
@@ -105,7 +112,10 @@ fn doubled_runs_and_empty_ones_are_problems() {
     let [first, mut second] = whole();
     second["tests"] = first["tests"].clone();
     let parsed = read(&[first.clone(), second.clone()]);
-    assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Inconsistent, "n2 has numbers too"));
+    assert!(
+        !parsed.complete
+            && has_problem(&parsed, OutputProblemKind::Inconsistent, "n2 has numbers too")
+    );
     assert_eq!(parsed.measurements.len(), 2);
     second["tests"] = json!([]);
     let mut doubled = first.clone();
@@ -117,7 +127,10 @@ fn doubled_runs_and_empty_ones_are_problems() {
     let mut empty = first.clone();
     (empty["tests"], empty["complete"]) = (json!([run(3, &[])]), json!(true));
     let parsed = read(&[empty, second]);
-    assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Truncated, "reading 3 has no point"));
+    assert!(
+        !parsed.complete
+            && has_problem(&parsed, OutputProblemKind::Truncated, "reading 3 has no point")
+    );
     assert!(has_problem(&read(&[first]), OutputProblemKind::Truncated, "n2 took part"));
 }
 
@@ -126,7 +139,11 @@ fn another_version_is_refused() {
     let [mut first, second] = whole();
     first["format"] = json!("fabricgate.collective/9");
     let parsed = read(&[first, second]);
-    assert!(has_problem(&parsed, OutputProblemKind::Unrecognised, "format fabricgate.collective/9"));
+    assert!(has_problem(
+        &parsed,
+        OutputProblemKind::Unrecognised,
+        "format fabricgate.collective/9"
+    ));
     assert!(!parsed.complete && parsed.measurements.is_empty());
 }
 

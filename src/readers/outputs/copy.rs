@@ -6,22 +6,15 @@
 //! matrix per test and reading, with ranks as labels. A document has the rows of
 //! its own node's ranks; a cell that two documents claim is nobody's. What a number should be is not known here.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::CERTAIN;
-use super::ParserConfidence;
-use super::ParserInput;
-use super::probe_documents::ProbeDocument;
-use super::probe_documents::ProbeDocumentReader;
+use super::probe_documents::{ProbeDocument, ProbeDocumentReader};
+use super::{CERTAIN, ParserConfidence, ParserInput};
 use model::copy::COPY_FORMAT;
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::measurement::{Measurement, MeasurementMatrix};
+use model::parse_output::{OutputProblemKind, ParseOutput, Tool};
 use model::text;
 use model::unit::Unit;
 
@@ -220,7 +213,8 @@ fn add_test(
                 }
                 let value = cell.as_f64().filter(|value| value.is_finite() && 0.0 < *value);
                 let Some(value) = value else {
-                    let what = format!("{} in reading {number} is no rate or time", clean_value(cell));
+                    let what =
+                        format!("{} in reading {number} is no rate or time", clean_value(cell));
                     refuse(reader, OutputProblemKind::Unrecognised, what);
                     continue;
                 };

@@ -141,7 +141,9 @@ fn a_torn_document_keeps_what_was_whole_and_the_other_stays_whole() {
         (format!("{second}\n{}\nWARNING: 7\n", &text[..cut]), 2),
     ] {
         let parsed = read(&torn);
-        assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Truncated, "breaks off"));
+        assert!(
+            !parsed.complete && has_problem(&parsed, OutputProblemKind::Truncated, "breaks off")
+        );
         assert_eq!(parsed.problems[0].line, Some(line));
         let found = matrices(&parsed);
         assert_eq!(found[0].cells[0], [None, Some(700.0), Some(710.0), Some(711.0)]);
@@ -154,12 +156,15 @@ fn a_torn_document_keeps_what_was_whole_and_the_other_stays_whole() {
 fn doubled_documents_and_cells_are_problems_and_nobody_is_believed_twice() {
     let [first, mut second] = together();
     let parsed = read(&lines(&[first.clone(), second.clone(), first.clone()]));
-    assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Inconsistent, "two documents"));
+    assert!(
+        !parsed.complete && has_problem(&parsed, OutputProblemKind::Inconsistent, "two documents")
+    );
     assert_eq!(matrices(&parsed).len(), 1);
     second["tests"][0]["rows"] = json!(["1", "3"]);
     let parsed = read(&lines(&[first.clone(), second]));
     assert!(
-        !parsed.complete && has_problem(&parsed, OutputProblemKind::Inconsistent, "row 1 is another node's")
+        !parsed.complete
+            && has_problem(&parsed, OutputProblemKind::Inconsistent, "row 1 is another node's")
     );
     assert_eq!(matrices(&parsed)[0].rows, ["0", "1"], "a node speaks for its own rows");
     assert_eq!(
@@ -167,7 +172,10 @@ fn doubled_documents_and_cells_are_problems_and_nobody_is_believed_twice() {
         matrices(&read(&lines(&together())))[0].cells[1][0]
     );
     let parsed = read(&format!("{first}{first}\n"));
-    assert!(!parsed.complete && has_problem(&parsed, OutputProblemKind::Unrecognised, "more stands behind"));
+    assert!(
+        !parsed.complete
+            && has_problem(&parsed, OutputProblemKind::Unrecognised, "more stands behind")
+    );
 }
 
 #[test]
@@ -176,13 +184,17 @@ fn documents_that_disagree_about_ranks_give_no_numbers() {
     second["ranks"][2]["gpu"] = json!(3);
     let parsed = read(&lines(&[first, second]));
     assert!(
-        !parsed.complete && has_problem(&parsed, OutputProblemKind::Inconsistent, "n2:3 in another document")
+        !parsed.complete
+            && has_problem(&parsed, OutputProblemKind::Inconsistent, "n2:3 in another document")
     );
     assert_eq!(matrices(&parsed)[0].rows, ["2", "3"], "n2 knows its own ranks");
     let mut first = alone();
     first["node"] = json!("n2");
     let parsed = read(&lines(&[alone(), first]));
-    assert!(has_problem(&parsed, OutputProblemKind::Unrecognised, "nothing says whose"), "labels are no ranks");
+    assert!(
+        has_problem(&parsed, OutputProblemKind::Unrecognised, "nothing says whose"),
+        "labels are no ranks"
+    );
     assert!(parsed.measurements.is_empty() && !parsed.complete);
 }
 
@@ -192,11 +204,14 @@ fn tables_of_other_shapes_and_units_are_refused() {
         let mut document = alone();
         change(&mut document["tests"][1]);
         let parsed = read(&document.to_string());
-        assert!(!parsed.complete && has_problem(&parsed, kind, what), "{what}: {:?}", parsed.problems);
+        assert!(
+            !parsed.complete && has_problem(&parsed, kind, what),
+            "{what}: {:?}",
+            parsed.problems
+        );
         parsed
     };
-    use OutputProblemKind::Inconsistent;
-    use OutputProblemKind::Unrecognised;
+    use OutputProblemKind::{Inconsistent, Unrecognised};
     let short = |t: &mut Value| t["readings"][0] = json!([[null, 390.5]]);
     let parsed = refused(&short, Unrecognised, "reading 0 is no table");
     assert_eq!(matrices(&parsed)[1].cells[0], [None, None]);
@@ -235,8 +250,7 @@ fn problems_keep_their_place_and_an_unknown_kind_is_an_error() {
     ]);
     let parsed = read(&lines(&[first, second]));
     let found: Vec<_> = parsed.problems.iter().map(|p| (p.kind, p.rank, p.gpu)).collect();
-    use OutputProblemKind::Corrupt;
-    use OutputProblemKind::Error;
+    use OutputProblemKind::{Corrupt, Error};
     assert_eq!(
         found,
         [(Corrupt, Some(1), Some(1)), (Error, Some(2), Some(0)), (Error, None, None)]
@@ -345,7 +359,11 @@ fn a_node_speaks_for_itself_by_the_connection_that_its_document_came_by() {
     let parsed = by(["n2", "n2"]);
     assert!(
         !parsed.complete
-            && has_problem(&parsed, OutputProblemKind::Inconsistent, "n2 sent a document that names n1")
+            && has_problem(
+                &parsed,
+                OutputProblemKind::Inconsistent,
+                "n2 sent a document that names n1"
+            )
     );
     assert_eq!(matrices(&parsed)[0].rows, ["2", "3"]);
     assert_eq!(parsed.problems[0].host.as_deref(), Some("n2"));

@@ -7,22 +7,13 @@
 
 mod table;
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::CERTAIN;
-use super::ParserConfidence;
-use super::ParserInput;
-use super::POSSIBLE;
-use super::lenient_json;
 use super::lenient_json::JsonDocument;
-use super::text;
-use model::tool_facts::DcgmDiagnostic;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use super::{CERTAIN, POSSIBLE, ParserConfidence, ParserInput, lenient_json, text};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
+use model::tool_facts::DcgmDiagnostic;
 
 /// The key of the diagnostic up to DCGM 3 and from DCGM 4 on (`NVVS_NAME`).
 const KEYS: &[&str] = &["DCGM GPU Diagnostic", "DCGM Diagnostic"];
@@ -55,7 +46,9 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
         if let Some(printed) = table::parse(input) {
             return printed;
         }
-        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, "no diagnostic was found"));
+        parsed
+            .problems
+            .push(OutputProblem::new(OutputProblemKind::Truncated, "no diagnostic was found"));
         return parsed;
     };
     if let Some(root) = document.value.as_object() {
@@ -73,7 +66,9 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     }
     if let Some(stop) = &document.stopped {
         let detail = format!("the JSON stops where {} is expected", stop.expected);
-        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(stop.line));
+        parsed
+            .problems
+            .push(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(stop.line));
     }
     if document.is_followed(&input.plain_text(), is_diagnostic) {
         parsed.problems.push(document.extra_document_problem());
@@ -107,7 +102,8 @@ fn read_run(root: &Map<String, Value>, parsed: &mut ParseOutput) {
     let diagnostic = diagnostic.unwrap_or(&empty);
     let metadata = root.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
     // DCGM 4 keeps versions in `metadata`, older releases beside the tests.
-    let anywhere = |key: &str| [metadata, diagnostic, root].iter().find_map(|m| string_field(m, key));
+    let anywhere =
+        |key: &str| [metadata, diagnostic, root].iter().find_map(|m| string_field(m, key));
     if let Some(version) = anywhere("version") {
         let version = version.trim_start_matches(['v', 'V']).to_owned();
         parsed.tool_version = parsed.tool_version.take().or(Some(version));
@@ -170,7 +166,8 @@ fn read_test(test: &Map<String, Value>, category: Option<&str>, parsed: &mut Par
         diagnostics.extend(of_summary);
     }
     if diagnostics.is_empty() {
-        let problem = OutputProblem::new(OutputProblemKind::Truncated, format!("{name} has no result"));
+        let problem =
+            OutputProblem::new(OutputProblemKind::Truncated, format!("{name} has no result"));
         parsed.problems.push(problem.in_test(Some(&name)));
     }
     push_problems(&name, &diagnostics, &mut parsed.problems);
@@ -189,7 +186,8 @@ fn push_problems(name: &str, diagnostics: &[DcgmDiagnostic], problems: &mut Vec<
                 let place = diagnostic.gpu.map(|gpu| format!(" on GPU {gpu}")).unwrap_or_default();
                 let why = diagnostic.messages.first().map(|m| format!(": {m}")).unwrap_or_default();
                 let detail = format!("{name} failed{place}{why}");
-                let mut problem = OutputProblem::new(OutputProblemKind::Error, detail).in_test(Some(name));
+                let mut problem =
+                    OutputProblem::new(OutputProblemKind::Error, detail).in_test(Some(name));
                 problem.gpu = diagnostic.gpu;
                 problems.push(problem);
             }
@@ -214,7 +212,11 @@ fn push_problems(name: &str, diagnostics: &[DcgmDiagnostic], problems: &mut Vec<
 }
 
 /// One result, once for every GPU it names.
-fn read_result(result: &Map<String, Value>, test: &str, category: Option<&str>) -> Vec<DcgmDiagnostic> {
+fn read_result(
+    result: &Map<String, Value>,
+    test: &str,
+    category: Option<&str>,
+) -> Vec<DcgmDiagnostic> {
     let status = result.get("status").and_then(Value::as_str).unwrap_or_default();
     // A byte was lost in it: what is left must not pass for a status.
     let status = if status.contains('\u{fffd}') { "damaged" } else { status };

@@ -4,12 +4,9 @@
 //! the square of its length, and a made-up output lists without end. What a line
 //! says is read by the parsers.
 
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use model::tool_facts::ToolDevice;
-use model::tool_facts::ToolFacts;
-use model::tool_facts::ToolRank;
+use model::tool_facts::{ToolDevice, ToolFacts, ToolRank};
 
 /// Everything that tells one GPU from another.
 type DeviceKey = (u32, [Option<String>; 4]);
@@ -78,8 +75,10 @@ mod tests {
     #[test]
     fn everything_is_entered_once_and_the_first_of_a_number_is_found() {
         let (mut roster, mut facts) = (FactsBuilder::default(), ToolFacts::default());
-        let rank = |rank, host: &str| ToolRank { rank, host: host.to_owned(), ..ToolRank::default() };
-        let device = |host: &str| ToolDevice { host: Some(host.to_owned()), ..ToolDevice::default() };
+        let rank =
+            |rank, host: &str| ToolRank { rank, host: host.to_owned(), ..ToolRank::default() };
+        let device =
+            |host: &str| ToolDevice { host: Some(host.to_owned()), ..ToolDevice::default() };
         for (number, host) in [(3, "a"), (3, "a"), (3, "b"), (4, "b")] {
             roster.add_device(&mut facts, device(host));
             roster.add_rank(&mut facts, &rank(number, host));

@@ -3,10 +3,8 @@
 
 use proptest::prelude::*;
 
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblemKind;
+use model::measurement::{Measurement, MeasurementMatrix};
+use model::parse_output::{OutputProblemKind, ParseOutput};
 
 /// All that was measured, by a tool that measures nothing but matrices.
 pub(in crate::outputs) fn matrices(parsed: &ParseOutput) -> Vec<&MeasurementMatrix> {

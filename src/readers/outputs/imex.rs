@@ -8,25 +8,14 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::CERTAIN;
-use super::ParserConfidence;
-use super::ParserInput;
-use super::LIKELY;
-use super::POSSIBLE;
-use super::lenient_json;
 use super::lenient_json::JsonDocument;
-use super::text;
 use super::text::OutputLine;
-use model::tool_facts::ImexStatus;
-use model::tool_facts::ImexNode;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use super::{CERTAIN, LIKELY, POSSIBLE, ParserConfidence, ParserInput, lenient_json, text};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
+use model::tool_facts::{ImexNode, ImexStatus};
 
 /// What `-q` prints, from the list in NVIDIA's DCGM (`DcgmImexManager`).
 const DAEMON_STATES: &[&str] = &[
@@ -104,7 +93,8 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     if parsed.facts.imex.as_ref().is_none_or(|i| i.status.is_none()) {
         note_truncation(&mut parsed, "the state of the domain is missing", None);
     }
-    parsed.complete = !parsed.has_problem(OutputProblemKind::Truncated) && !parsed.has_problem(OutputProblemKind::Unrecognised);
+    parsed.complete = !parsed.has_problem(OutputProblemKind::Truncated)
+        && !parsed.has_problem(OutputProblemKind::Unrecognised);
     parsed
 }
 
@@ -304,7 +294,13 @@ impl ImexTextReader {
         }
     }
 
-    fn add_node(&mut self, index: u32, rest: &str, line: &OutputLine<'_>, parsed: &mut ParseOutput) {
+    fn add_node(
+        &mut self,
+        index: u32,
+        rest: &str,
+        line: &OutputLine<'_>,
+        parsed: &mut ParseOutput,
+    ) {
         let (node, local) = read_node(index, rest);
         if node.status.is_none() {
             note_truncation(parsed, format!("node {index} has no state"), Some(line.number));
@@ -314,7 +310,9 @@ impl ImexTextReader {
         }
         if self.imex.nodes.iter().any(|n| n.index == index) {
             let detail = format!("node {index} is listed twice");
-            parsed.problems.push(OutputProblem::new(OutputProblemKind::Inconsistent, detail).at_line(line.number));
+            parsed.problems.push(
+                OutputProblem::new(OutputProblemKind::Inconsistent, detail).at_line(line.number),
+            );
         } else {
             self.imex.nodes.push(node);
         }
@@ -380,7 +378,11 @@ impl ImexTextReader {
         match self.imex.nodes.iter_mut().find(|n| n.index == from) {
             Some(node) => node.connections = connections,
             None => {
-                note_truncation(parsed, format!("row {from} is of no listed node"), Some(line.number));
+                note_truncation(
+                    parsed,
+                    format!("row {from} is of no listed node"),
+                    Some(line.number),
+                );
                 self.imex.nodes.push(ImexNode { index: from, connections, ..ImexNode::default() });
             }
         }

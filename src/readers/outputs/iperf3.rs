@@ -17,22 +17,11 @@
 //! `iperf3_bidir` and `iperf3_bidir_reverse` ran at once; `_udp` is inserted for
 //! UDP. All in GB/s. What a rate should be is not known here.
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::CERTAIN;
-use super::ParserConfidence;
-use super::ParserInput;
-use super::LIKELY;
-use super::POSSIBLE;
-use super::lenient_json;
-use super::text;
-use model::measurement::Measurement;
-use model::measurement::MeasurementScalar;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use super::{CERTAIN, LIKELY, POSSIBLE, ParserConfidence, ParserInput, lenient_json, text};
+use model::measurement::{Measurement, MeasurementScalar};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 use model::unit::Unit;
 
@@ -81,8 +70,8 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let is_document =
         |map: &Map<String, Value>| map.contains_key("end") || map.contains_key("error");
     let is_begun = |map: &Map<String, Value>| map.contains_key("start");
-    if let Some(document) =
-        lenient_json::find_document_where(&plain, is_document).or_else(|| lenient_json::find_document_where(&plain, is_begun))
+    if let Some(document) = lenient_json::find_document_where(&plain, is_document)
+        .or_else(|| lenient_json::find_document_where(&plain, is_begun))
     {
         let mut parsed = parse_document(&document);
         if document.is_followed(&plain, is_document) {
@@ -104,7 +93,9 @@ fn parse_document(document: &lenient_json::JsonDocument) -> ParseOutput {
     let stopped = document.stopped.as_ref();
     if let Some(stop) = stopped {
         let what = format!("the document breaks off, {} was expected", stop.expected);
-        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(stop.line));
+        parsed
+            .problems
+            .push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(stop.line));
     }
     read_start(&value["start"], &mut parsed);
     // The sums of a document that broke off inside them may be those before.
@@ -130,7 +121,9 @@ fn parse_json_stream(plain: &str) -> ParseOutput {
                 test = event["data"]["test_start"].clone();
             }
             Some("end") => read_end(&test, &event["data"], number, &mut parsed),
-            Some("error") => push_failure(event["data"].as_str().unwrap_or(""), number, &mut parsed),
+            Some("error") => {
+                push_failure(event["data"].as_str().unwrap_or(""), number, &mut parsed)
+            }
             _ => {}
         }
     }
@@ -197,9 +190,13 @@ fn read_end(test: &Value, end: &Value, line: u32, parsed: &mut ParseOutput) {
         let rate = |key: &str| end[key]["bits_per_second"].as_f64().filter(|r| r.is_finite());
         // What was sent over UDP need not have arrived.
         let bits = rate(received).or_else(|| rate(sent).filter(|_| !udp));
-        let problem = |kind, what: &str| OutputProblem::new(kind, what).in_test(Some(&testcase)).at_line(line);
+        let problem = |kind, what: &str| {
+            OutputProblem::new(kind, what).in_test(Some(&testcase)).at_line(line)
+        };
         match bits {
-            Some(bits) if 0.0 < bits => parsed.measurements.push(scalar_measurement(&testcase, bits / BITS_PER_GB)),
+            Some(bits) if 0.0 < bits => {
+                parsed.measurements.push(scalar_measurement(&testcase, bits / BITS_PER_GB))
+            }
             Some(_) => {
                 let what = "nothing arrived";
                 parsed.problems.push(problem(OutputProblemKind::Error, what));
@@ -230,7 +227,12 @@ fn testcase_name(udp: bool, bidir: bool, reverse: bool) -> String {
 
 fn scalar_measurement(testcase: &str, value: f64) -> Measurement {
     let unit = Some(Unit::GigabytesPerSecond);
-    Measurement::Scalar(MeasurementScalar { run: 0, testcase: Some(testcase.to_owned()), unit, value })
+    Measurement::Scalar(MeasurementScalar {
+        run: 0,
+        testcase: Some(testcase.to_owned()),
+        unit,
+        value,
+    })
 }
 
 /// What one summary line of the text says.
@@ -413,7 +415,10 @@ mod tests {
         for text in [text, short.to_string(), stream] {
             let parsed = read(&text);
             assert_eq!(parsed.tool, Some(Tool::Iperf3), "{text}");
-            assert!(parsed.has_problem(OutputProblemKind::Error) && parsed.measurements.is_empty(), "{text}");
+            assert!(
+                parsed.has_problem(OutputProblemKind::Error) && parsed.measurements.is_empty(),
+                "{text}"
+            );
             assert!(parsed.problems[0].detail.contains("refused"), "{:?}", parsed.problems);
         }
     }
@@ -424,7 +429,9 @@ mod tests {
         value["start"]["test_start"]["protocol"] = json!("UDP");
         value["end"] = json!({"streams": [], "sum": {"bits_per_second": 80e9}});
         let parsed = read(&value.to_string());
-        assert!(parsed.measurements.is_empty() && parsed.has_problem(OutputProblemKind::Unverified));
+        assert!(
+            parsed.measurements.is_empty() && parsed.has_problem(OutputProblemKind::Unverified)
+        );
     }
 
     #[test]

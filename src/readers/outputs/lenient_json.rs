@@ -5,12 +5,9 @@
 //! whole, and says where it stopped. It never fails and never recurses deeper
 //! than [`DEEPEST`].
 
-use serde_json::Map;
-use serde_json::Number;
-use serde_json::Value;
+use serde_json::{Map, Number, Value};
 
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 
 /// Nesting beyond this is no tool's output.
 const DEEPEST: usize = 64;
@@ -67,14 +64,23 @@ impl JsonDocument {
 
 /// The first object in `text` whose top level satisfies `wanted`. A whole
 /// object wins over a broken one.
-pub fn find_document_where(text: &str, wanted: impl Fn(&Map<String, Value>) -> bool) -> Option<JsonDocument> {
+pub fn find_document_where(
+    text: &str,
+    wanted: impl Fn(&Map<String, Value>) -> bool,
+) -> Option<JsonDocument> {
     let mut broken: Option<JsonDocument> = None;
     let mut from = 0;
     let mut budget = text.len() * MOST_PASSES;
     while 0 < budget {
         let Some(at) = text[from..].find('{').map(|i| from + i) else { break };
-        let mut reader =
-            JsonReader { bytes: text.as_bytes(), text, at, depth: 0, stop: None, not_finite: false };
+        let mut reader = JsonReader {
+            bytes: text.as_bytes(),
+            text,
+            at,
+            depth: 0,
+            stop: None,
+            not_finite: false,
+        };
         let value = reader.read_value();
         budget = budget.saturating_sub((reader.at - at).max(1));
         if let Value::Object(map) = &value
@@ -87,7 +93,8 @@ pub fn find_document_where(text: &str, wanted: impl Fn(&Map<String, Value>) -> b
                 expected,
                 at_end: text[at.min(text.len())..].trim().is_empty(),
             });
-            let document = JsonDocument { value, stopped, not_finite: reader.not_finite, line, end };
+            let document =
+                JsonDocument { value, stopped, not_finite: reader.not_finite, line, end };
             if document.stopped.is_none() {
                 return Some(document);
             }
@@ -312,7 +319,8 @@ mod tests {
 
     #[test]
     fn bare_inf_and_nan_become_null_and_are_reported() {
-        let found = find_document("{\"a\": inf, \"b\": -nan, \"c\": 2.5}", &["a"]).expect("an object");
+        let found =
+            find_document("{\"a\": inf, \"b\": -nan, \"c\": 2.5}", &["a"]).expect("an object");
         assert_eq!(found.value, serde_json::json!({"a": null, "b": null, "c": 2.5}));
         assert!(found.not_finite && found.stopped.is_none());
     }

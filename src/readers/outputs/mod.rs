@@ -8,34 +8,31 @@
 #[cfg(test)]
 mod bounds_tests;
 pub mod collective;
-mod stderr_problems;
 pub mod copy;
 pub mod dcgm;
+mod facts_builder;
 #[cfg(test)]
 mod fixture;
-mod unsupported_tools;
 pub mod imex;
 pub mod iperf3;
 pub mod lenient_json;
+mod multi_tool;
 pub mod nccl;
 pub mod nvbandwidth;
 pub mod nvloom;
 pub mod p2p;
 pub mod perftest;
 mod probe_documents;
-mod facts_builder;
-mod multi_tool;
 pub mod smi;
+mod stderr_problems;
 pub mod tcp;
 pub mod text;
 pub mod unreached;
+mod unsupported_tools;
 
 use std::collections::BTreeMap;
 
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 
 /// One output, decoded once and offered to every parser.
@@ -120,7 +117,11 @@ const PARSERS: &[ToolParser] = &[
     ToolParser::for_measurements(Tool::Iperf3, iperf3::recognises, iperf3::parse),
     ToolParser::for_measurements(Tool::FabricgateTcp, tcp::recognises, tcp::parse),
     ToolParser::for_measurements(Tool::FabricgateCopy, copy::recognises, copy::parse),
-    ToolParser::for_measurements(Tool::FabricgateCollective, collective::recognises, collective::parse),
+    ToolParser::for_measurements(
+        Tool::FabricgateCollective,
+        collective::recognises,
+        collective::parse,
+    ),
 ];
 
 /// Reads one output of whatever tool wrote it.
@@ -161,7 +162,10 @@ pub fn parse_hosts(bytes: &[u8]) -> Vec<(String, ParseOutput)> {
         let text: String = lines.iter().flat_map(|line| [line.text, "\n"]).collect();
         (
             clean(host),
-            incomplete_if_truncated(parse_input(&ParserInput { text: &text, lines, by_connection: false }, |_| true)),
+            incomplete_if_truncated(parse_input(
+                &ParserInput { text: &text, lines, by_connection: false },
+                |_| true,
+            )),
         )
     });
     let read: Vec<(String, ParseOutput)> = read.collect();
@@ -182,7 +186,8 @@ fn parse_input(input: &ParserInput<'_>, is_wanted: impl Fn(Tool) -> bool) -> Par
         .map(|parser| ((parser.recognises)(input), parser))
         .filter(|(confidence, _)| 0 < *confidence)
         .collect();
-    let sure: Vec<(ParserConfidence, Tool)> = found.iter().map(|(sure, p)| (*sure, p.tool)).collect();
+    let sure: Vec<(ParserConfidence, Tool)> =
+        found.iter().map(|(sure, p)| (*sure, p.tool)).collect();
     if let Some(foreign) = unsupported_tools::parse_unsupported(input, &sure) {
         return foreign;
     }
@@ -248,7 +253,11 @@ pub fn parse_expected(
 
 /// Reads an output that several nodes sent parts of: each line has its sender for a host,
 /// whatever stands in front of it.
-fn parse_parts(bytes: &[u8], senders: &[(&str, usize)], is_wanted: impl Fn(Tool) -> bool) -> ParseOutput {
+fn parse_parts(
+    bytes: &[u8],
+    senders: &[(&str, usize)],
+    is_wanted: impl Fn(Tool) -> bool,
+) -> ParseOutput {
     let mut rest = bytes;
     let (mut text, mut ends) = (String::new(), Vec::new());
     let mut lines = 0;
@@ -294,9 +303,8 @@ fn unrecognised_problem(bytes: &[u8]) -> OutputProblem {
 
 #[cfg(test)]
 mod tests {
+    use model::parse_output::{OutputProblem, ParseOutput};
     use model::tool_facts::ToolRank;
-    use model::parse_output::ParseOutput;
-    use model::parse_output::OutputProblem;
 
     #[test]
     fn the_host_in_front_of_every_line_is_a_fact() {

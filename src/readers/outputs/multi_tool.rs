@@ -6,15 +6,12 @@
 //! have no such lines; they read the whole file, and what they say is added.
 //! Which tool reads a file of one tool is not decided here.
 
-use super::CERTAIN;
-use super::ParserInput;
-use super::ToolParser;
 use super::facts_builder::FactsBuilder;
 use super::text::OutputLine;
-use model::tool_facts::ToolFacts;
+use super::{CERTAIN, ParserInput, ToolParser};
 use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblemKind, ParseOutput};
+use model::tool_facts::ToolFacts;
 
 /// Lines of one tool.
 struct ToolSection<'p, 'a> {
@@ -69,11 +66,15 @@ struct MergedOutput {
 }
 
 /// The file in pieces, in order. What stands before the first belongs to it.
-fn split_sections<'p, 'a>(input: &ParserInput<'a>, parsers: &[&'p ToolParser]) -> Vec<ToolSection<'p, 'a>> {
+fn split_sections<'p, 'a>(
+    input: &ParserInput<'a>,
+    parsers: &[&'p ToolParser],
+) -> Vec<ToolSection<'p, 'a>> {
     let mut pieces: Vec<ToolSection<'p, 'a>> = Vec::new();
     let mut before: Vec<OutputLine<'a>> = Vec::new();
     for line in &input.lines {
-        let alone = ParserInput { text: line.text, lines: vec![line.clone()], by_connection: false };
+        let alone =
+            ParserInput { text: line.text, lines: vec![line.clone()], by_connection: false };
         let owner = parsers.iter().find(|parser| (parser.recognises)(&alone) == CERTAIN);
         match (owner, pieces.last_mut()) {
             (None, None) => before.push(line.clone()),
@@ -163,9 +164,7 @@ fn fill_if_empty<T>(known: &mut Vec<T>, next: Vec<T>) {
 #[cfg(test)]
 mod tests {
     use crate::outputs;
-    use model::parse_output::ParseOutput;
-    use model::parse_output::OutputProblemKind;
-    use model::parse_output::Tool;
+    use model::parse_output::{OutputProblemKind, ParseOutput, Tool};
 
     const COPY: &str = "nvbandwidth Version: v0.4\nBuilt from Git version: 77\n\n\
         CUDA Runtime Version: 12020\nCUDA Driver Version: 12020\nDriver Version: 535.1\n\n\

@@ -6,29 +6,21 @@
 //! second one of the same node, is a problem and gives nothing. What the
 //! numbers are is read in `copy` and `collective`.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::ParserInput;
-use super::lenient_json;
 use super::lenient_json::JsonDocument;
-use model::tool_facts::ToolDevice;
-use model::tool_facts::ToolRank;
+use super::{ParserInput, lenient_json};
 use model::id::NodeName;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::probe_report::DriverTelemetry;
-use model::probe_report::GpuTelemetrySample;
-use model::probe_report::ProbeProblem;
-use model::probe_report::ProbedGpu;
-use model::probe_report::ProbedRank;
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput};
+use model::probe_report::{
+    DriverTelemetry, GpuTelemetrySample, ProbeProblem, ProbedGpu, ProbedRank,
+};
 use model::text;
 use model::throttle_reason::ThrottleReason;
+use model::tool_facts::{ToolDevice, ToolRank};
 
 /// More documents than nodes take part in anything.
 const MOST_DOCUMENTS: usize = 10_000;
@@ -114,13 +106,24 @@ impl ProbeDocumentReader {
 
     /// Something that should not be in a document, or is missing in it: the
     /// output is not complete.
-    pub(super) fn note_strange(&mut self, kind: OutputProblemKind, what: String, page: Option<&ProbeDocument>) {
+    pub(super) fn note_strange(
+        &mut self,
+        kind: OutputProblemKind,
+        what: String,
+        page: Option<&ProbeDocument>,
+    ) {
         self.is_sound = false;
         self.note(OutputProblem::new(kind, what), page);
     }
 
     /// The same of one test.
-    pub(super) fn note_strange_test(&mut self, test: &str, kind: OutputProblemKind, what: String, page: &ProbeDocument) {
+    pub(super) fn note_strange_test(
+        &mut self,
+        test: &str,
+        kind: OutputProblemKind,
+        what: String,
+        page: &ProbeDocument,
+    ) {
         self.is_sound = false;
         self.note(OutputProblem::new(kind, what).in_test(Some(test)), Some(page));
     }
@@ -150,7 +153,8 @@ impl ProbeDocumentReader {
         }
         let known = self.parsed.facts.parameters.entry(key.to_owned()).or_insert(said.clone());
         if *known != said {
-            let what = format!("{}: {key} is {said}, and {known} on another node", page.node_name());
+            let what =
+                format!("{}: {key} is {said}, and {known} on another node", page.node_name());
             self.note(OutputProblem::new(OutputProblemKind::Inconsistent, what), Some(page));
         }
     }
@@ -159,7 +163,8 @@ impl ProbeDocumentReader {
         let Some(JsonDocument { value, stopped, .. }) = found.document else {
             let what = "a document breaks off before it says anything".to_owned();
             self.is_sound = false;
-            let problem = OutputProblem::new(OutputProblemKind::Truncated, what).at_line(found.line);
+            let problem =
+                OutputProblem::new(OutputProblemKind::Truncated, what).at_line(found.line);
             self.note(OutputProblem { host: found.sender, ..problem }, None);
             return;
         };
@@ -171,7 +176,8 @@ impl ProbeDocumentReader {
             let who = if node.is_empty() { "no node" } else { &node };
             let what = format!("{sender} sent a document that names {who}; it is not read");
             self.is_sound = false;
-            let problem = OutputProblem::new(OutputProblemKind::Inconsistent, what).at_line(found.line);
+            let problem =
+                OutputProblem::new(OutputProblemKind::Inconsistent, what).at_line(found.line);
             self.note(OutputProblem { host: Some(sender), ..problem }, None);
             return;
         }
@@ -225,7 +231,11 @@ impl ProbeDocumentReader {
 
     /// The items of a list that can be read. In a document cut short the last
     /// one may be cut too, which is no other problem.
-    pub(super) fn read_items<T: DeserializeOwned>(&mut self, page: &ProbeDocument, key: &str) -> Vec<T> {
+    pub(super) fn read_items<T: DeserializeOwned>(
+        &mut self,
+        page: &ProbeDocument,
+        key: &str,
+    ) -> Vec<T> {
         let mut items = Vec::new();
         for item in page.list(key) {
             match serde_json::from_value(item.clone()) {
@@ -448,7 +458,8 @@ fn find_documents(input: &ParserInput<'_>, family: &str) -> Vec<FoundDocument> {
     }
     chunks.push((first, &plain[start..]));
     let chunks = chunks.into_iter().filter(|(_, chunk)| chunk.contains(family));
-    let found = chunks.take(MOST_DOCUMENTS).map(|(first, chunk)| parse_document(first, chunk, family));
+    let found =
+        chunks.take(MOST_DOCUMENTS).map(|(first, chunk)| parse_document(first, chunk, family));
     found.map(|found| FoundDocument { sender: sender(found.line), ..found }).collect()
 }
 

@@ -4,26 +4,26 @@
 //! other. Only problems are taken from standard error, by the parser of the same
 //! tool; a number there is none of its results.
 
-use super::ParserInput;
-use super::PARSERS;
-use super::ToolParser;
-use super::text;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use super::{PARSERS, ParserInput, ToolParser, text};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 
 /// Adds what standard error says is wrong to what standard output says.
-pub(super) fn add_stderr_problems(parsed: &mut ParseOutput, stderr: &[u8], is_wanted: impl Fn(Tool) -> bool) {
+pub(super) fn add_stderr_problems(
+    parsed: &mut ParseOutput,
+    stderr: &[u8],
+    is_wanted: impl Fn(Tool) -> bool,
+) {
     let text = text::decode(stderr);
     let input = ParserInput::new(&text);
     let Some(parser) = choose_parser(parsed, &input, is_wanted) else { return };
     let running = unfinished_test(parsed);
     let said = (parser.parse)(&input);
-    let is_error = |p: &OutputProblem| matches!(p.kind, OutputProblemKind::Error | OutputProblemKind::Corrupt);
+    let is_error =
+        |p: &OutputProblem| matches!(p.kind, OutputProblemKind::Error | OutputProblemKind::Corrupt);
     // A whole output outweighs what other programs print beside it.
-    let counts =
-        |p: &OutputProblem| !parsed.complete || p.kind == OutputProblemKind::Corrupt || p.code.is_some();
+    let counts = |p: &OutputProblem| {
+        !parsed.complete || p.kind == OutputProblemKind::Corrupt || p.code.is_some()
+    };
     let is_known = |p: &OutputProblem| {
         parsed.problems.iter().any(|known| (known.kind, &known.detail) == (p.kind, &p.detail))
     };
@@ -73,11 +73,8 @@ fn unfinished_test(parsed: &ParseOutput) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use crate::outputs::parse_output;
-    use crate::outputs::parse_streams;
-    use model::parse_output::OutputProblem;
-    use model::parse_output::OutputProblemKind;
-    use model::parse_output::Tool;
+    use crate::outputs::{parse_output, parse_streams};
+    use model::parse_output::{OutputProblem, OutputProblemKind, Tool};
 
     const HEAD: &str = "nvbandwidth Version: v0.8\nBuilt from Git version: v0.8\n\n\
         Running host_to_device_memcpy_ce.\nmemcpy CE CPU(row) -> GPU(column) bandwidth (GB/s)\n\
@@ -180,7 +177,8 @@ mod tests {
     #[test]
     fn an_error_belongs_to_the_test_that_was_running_and_names_its_node() {
         let parsed = parse_streams(begun().as_bytes(), ecc(" on n2, rank = 5").as_bytes());
-        let error = parsed.problems.iter().find(|p| p.kind == OutputProblemKind::Error).expect("one");
+        let error =
+            parsed.problems.iter().find(|p| p.kind == OutputProblemKind::Error).expect("one");
         assert_eq!(error.testcase.as_deref(), Some("device_to_device_memcpy_read_ce"));
         assert_eq!((error.host.as_deref(), error.rank), (Some("n2"), Some(5)));
         // The same as where both streams are one file.

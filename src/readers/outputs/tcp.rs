@@ -9,16 +9,9 @@
 
 use serde_json::Value;
 
-use super::CERTAIN;
-use super::ParserConfidence;
-use super::ParserInput;
-use super::lenient_json;
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use super::{CERTAIN, ParserConfidence, ParserInput, lenient_json};
+use model::measurement::{Measurement, MeasurementMatrix};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text;
 use model::unit::Unit;
 
@@ -61,13 +54,16 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let value = &document.value;
     if let Some(format) = value["format"].as_str().filter(|f| *f != FORMAT) {
         let what = format!("format {}, this version reads {FORMAT}", text::clean(format));
-        let problem = OutputProblem::new(OutputProblemKind::Unrecognised, what).at_line(document.line);
+        let problem =
+            OutputProblem::new(OutputProblemKind::Unrecognised, what).at_line(document.line);
         parsed.problems.push(problem);
         return parsed;
     }
     if let Some(stop) = &document.stopped {
         let what = format!("the document breaks off, {} was expected", stop.expected);
-        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(stop.line));
+        parsed
+            .problems
+            .push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(stop.line));
     }
     let behind = plain.get(document.end..).unwrap_or_default();
     let is_alone = !behind.contains("\"fabricgate.tcp/");
@@ -80,7 +76,9 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     parsed.complete = whole && is_alone && value["complete"].as_bool() == Some(true);
     if whole && !parsed.complete && parsed.problems.is_empty() {
         let what = "the probe says that it did not end";
-        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(document.line));
+        parsed
+            .problems
+            .push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(document.line));
     }
     parsed
 }
@@ -100,13 +98,16 @@ fn read_document(value: &Value, line: u32, whole: bool, parsed: &mut ParseOutput
     }
     for said in value["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         let said = text::clean(said);
-        let problem = OutputProblem::new(problem_kind(&said), said).at_line(line).in_test(Some(THROUGHPUT));
+        let problem =
+            OutputProblem::new(problem_kind(&said), said).at_line(line).in_test(Some(THROUGHPUT));
         parsed.problems.push(problem);
     }
     let Some((from, to)) = ends else {
         if whole {
             let what = "the document does not name two nodes";
-            parsed.problems.push(OutputProblem::new(OutputProblemKind::Unrecognised, what).at_line(line));
+            parsed
+                .problems
+                .push(OutputProblem::new(OutputProblemKind::Unrecognised, what).at_line(line));
         }
         return;
     };
@@ -344,7 +345,9 @@ mod tests {
         let mut value = document(&[(1.0, 1.0)]);
         value["format"] = json!("fabricgate.tcp/2");
         let parsed = read_text(&value.to_string());
-        assert!(parsed.has_problem(OutputProblemKind::Unrecognised) && parsed.measurements.is_empty());
+        assert!(
+            parsed.has_problem(OutputProblemKind::Unrecognised) && parsed.measurements.is_empty()
+        );
         value["format"] = json!(FORMAT);
         value["complete"] = json!(false);
         let parsed = read_text(&value.to_string());

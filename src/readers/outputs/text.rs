@@ -6,8 +6,8 @@
 //! were apart are never joined: a byte that is no text becomes U+FFFD, so a
 //! damaged number stops being a number.
 
-mod line_prefix;
 mod json_strings;
+mod line_prefix;
 
 use std::borrow::Cow;
 
@@ -59,8 +59,12 @@ impl OutputLine<'_> {
 /// says so, line ends as `\n`, colours gone, other control characters replaced.
 pub fn decode(bytes: &[u8]) -> String {
     let text: Cow<'_, str> = match bytes {
-        [0xff, 0xfe, rest @ ..] if rest.len() % 2 == 0 => decode_utf16(rest, u16::from_le_bytes).into(),
-        [0xfe, 0xff, rest @ ..] if rest.len() % 2 == 0 => decode_utf16(rest, u16::from_be_bytes).into(),
+        [0xff, 0xfe, rest @ ..] if rest.len() % 2 == 0 => {
+            decode_utf16(rest, u16::from_le_bytes).into()
+        }
+        [0xfe, 0xff, rest @ ..] if rest.len() % 2 == 0 => {
+            decode_utf16(rest, u16::from_be_bytes).into()
+        }
         [0xef, 0xbb, 0xbf, rest @ ..] => String::from_utf8_lossy(rest),
         _ => String::from_utf8_lossy(bytes),
     };

@@ -1,7 +1,6 @@
 //! Whether the words of a tool say that it did not reach its peer.
 
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 
 /// Words of tools for a peer that was not reached, or a port without link.
 const PEER_UNREACHABLE: &[&str] = &[

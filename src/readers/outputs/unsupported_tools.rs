@@ -3,13 +3,8 @@
 //! Their tables have the shapes of tools that are read here, and other meanings: such
 //! a file is told by name and gives no numbers.
 
-use super::CERTAIN;
-use super::ParserConfidence;
-use super::ParserInput;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use super::{CERTAIN, ParserConfidence, ParserInput};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 
 /// A tool that is not supported.
 struct UnsupportedTool {
@@ -82,13 +77,21 @@ const UNSUPPORTED_TOOLS: &[UnsupportedTool] = &[
 
 /// What a file says that none of our tools wrote. `sure`: how sure the parsers are
 /// that it is of theirs.
-pub(super) fn parse_unsupported(input: &ParserInput<'_>, sure: &[(ParserConfidence, Tool)]) -> Option<ParseOutput> {
+pub(super) fn parse_unsupported(
+    input: &ParserInput<'_>,
+    sure: &[(ParserConfidence, Tool)],
+) -> Option<ParseOutput> {
     // Nearly all files hold none of these words, and looking for them at once is cheap.
-    let named = UNSUPPORTED_TOOLS.iter().filter(|foreign| foreign.markers().any(|w| input.text.contains(w)));
-    let wrote = |foreign: &&UnsupportedTool| input.lines.iter().any(|line| foreign.is_printed_by(line.trimmed()));
+    let named = UNSUPPORTED_TOOLS
+        .iter()
+        .filter(|foreign| foreign.markers().any(|w| input.text.contains(w)));
+    let wrote = |foreign: &&UnsupportedTool| {
+        input.lines.iter().any(|line| foreign.is_printed_by(line.trimmed()))
+    };
     let known = { named }.find(wrote)?;
     // Beside it stands an output of another tool, which is read.
-    let beside = |(sure, tool): &(ParserConfidence, Tool)| *sure == CERTAIN && !known.like.contains(tool);
+    let beside =
+        |(sure, tool): &(ParserConfidence, Tool)| *sure == CERTAIN && !known.like.contains(tool);
     if sure.iter().any(beside) {
         return None;
     }

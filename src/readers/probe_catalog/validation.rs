@@ -3,11 +3,7 @@
 use toml::Spanned;
 
 use super::ProbeFile;
-use model::probe::PairCoverage;
-use model::probe::ProbeGranularity;
-use model::probe::ProbeScope;
-use model::probe::ReadySignal;
-use model::probe::placeholder;
+use model::probe::{PairCoverage, ProbeGranularity, ProbeScope, ReadySignal, placeholder};
 
 /// The longest a probe may be allowed to run: a day is a mistake, not a limit.
 const LONGEST_S: f64 = 86_400.0;
@@ -157,7 +153,8 @@ fn check_multi_node_and_fallback(read: &ProbeFile) -> Result<(), ProbeFileMistak
         return Err((at, message.to_owned()));
     }
     let lane = |word: &Spanned<String>| word.get_ref().contains(placeholder::LANE);
-    let is_lane = read.grain.as_ref().is_some_and(|grain| *grain.get_ref() == ProbeGranularity::Gpu);
+    let is_lane =
+        read.grain.as_ref().is_some_and(|grain| *grain.get_ref() == ProbeGranularity::Gpu);
     if is_lane && !otherwise.argv.get_ref().iter().any(lane) {
         let message = format!("grain \"gpu\": otherwise.argv never says {}", placeholder::LANE);
         return Err((at, message));
@@ -217,7 +214,8 @@ fn check_command(
     }
     let known = allowed_placeholders(read.scope);
     let itself = read.reads_itself.as_ref().is_some_and(|itself| *itself.get_ref());
-    let is_lane = read.grain.as_ref().is_some_and(|grain| *grain.get_ref() == ProbeGranularity::Gpu);
+    let is_lane =
+        read.grain.as_ref().is_some_and(|grain| *grain.get_ref() == ProbeGranularity::Gpu);
     for word in argv.get_ref() {
         let text = word.get_ref();
         let wrong = |message: &str| Err((word.span().start, format!("{key} {text:?}: {message}")));
@@ -248,7 +246,9 @@ fn check_command(
 /// Whether grain and coverage fit the scope.
 fn check_grain_and_coverage(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
     let scope = read.scope;
-    if let Some(grain) = read.grain.as_ref().filter(|grain| *grain.get_ref() == ProbeGranularity::Gpu) {
+    if let Some(grain) =
+        read.grain.as_ref().filter(|grain| *grain.get_ref() == ProbeGranularity::Gpu)
+    {
         if scope != ProbeScope::Pair {
             let message =
                 format!("grain \"gpu\": a probe of scope {} has no lanes", scope.as_str());

@@ -6,14 +6,10 @@
 use std::collections::BTreeMap;
 
 use super::NativeProbeSite;
-use crate::invocation::ToolInvocation;
-use crate::collective::SimCollective;
-use crate::collective::SimCollectiveTransport;
+use crate::collective::{SimCollective, SimCollectiveTransport};
 use crate::fabric::GpuIndex;
-use model::collective::COLLECTIVE_FORMAT;
-use model::collective::CollectiveDocument;
-use model::collective::CollectivePoint;
-use model::collective::CollectiveTest;
+use crate::invocation::ToolInvocation;
+use model::collective::{COLLECTIVE_FORMAT, CollectiveDocument, CollectivePoint, CollectiveTest};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
@@ -38,7 +34,10 @@ pub struct SimCollectiveRequest<'a> {
 }
 
 /// The document of this node.
-pub fn build_document(place: &NativeProbeSite<'_>, asked: &SimCollectiveRequest<'_>) -> CollectiveDocument {
+pub fn build_document(
+    place: &NativeProbeSite<'_>,
+    asked: &SimCollectiveRequest<'_>,
+) -> CollectiveDocument {
     let gpus = place.all_gpus();
     let mut document = CollectiveDocument {
         format: COLLECTIVE_FORMAT.to_owned(),
@@ -66,7 +65,9 @@ pub fn build_document(place: &NativeProbeSite<'_>, asked: &SimCollectiveRequest<
             run_test(place, name, &gpus, asked, &mut document);
         }
     }
-    let lacks = |it: &ProbeProblem| !matches!(it.kind, OutputProblemKind::Waived | OutputProblemKind::Corrupt);
+    let lacks = |it: &ProbeProblem| {
+        !matches!(it.kind, OutputProblemKind::Waived | OutputProblemKind::Corrupt)
+    };
     document.complete = !document.problems.iter().any(lacks);
     document
 }
@@ -104,9 +105,9 @@ fn fill_paths(
     for name in asked.tests {
         let switch = bench.uses_switch_reduction(gpus);
         let algorithm = match SimCollective::from_program(name) {
-            Some(SimCollective::AllReduce | SimCollective::AllGather | SimCollective::ReduceScatter) => {
-                Some(if switch { "NVLS" } else { "RING" })
-            }
+            Some(
+                SimCollective::AllReduce | SimCollective::AllGather | SimCollective::ReduceScatter,
+            ) => Some(if switch { "NVLS" } else { "RING" }),
             Some(SimCollective::Broadcast | SimCollective::Reduce) => Some("RING"),
             Some(SimCollective::AllToAll | SimCollective::SendRecv) | None => None,
         };
@@ -158,7 +159,9 @@ fn run_test(
             let sizes = sweep_sizes(asked).into_iter();
             sizes
                 .filter(|bytes| 0 < collective.message_counts(*bytes, gpus.len()).0)
-                .map(|bytes| measure_point(bench, name, collective, gpus, bytes, bus, asked.iterations))
+                .map(|bytes| {
+                    measure_point(bench, name, collective, gpus, bytes, bus, asked.iterations)
+                })
                 .collect()
         });
         let (testcase, datatype) = (name.to_owned(), "float".to_owned());

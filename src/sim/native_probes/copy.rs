@@ -5,18 +5,13 @@
 //! rest stands.
 
 use super::NativeProbeSite;
-use crate::invocation;
-use crate::invocation::SimMatrix;
-use crate::cases;
-use crate::cases::SimCase;
-use crate::cases::SimCaseKind;
-use crate::fabric::GpuIndex;
-use crate::fabric::CopyRoute;
+use crate::cases::{SimCase, SimCaseKind};
+use crate::fabric::{CopyRoute, GpuIndex};
 use crate::fault::SimFault;
+use crate::invocation::SimMatrix;
 use crate::tool_config::NvbandwidthLayout;
-use model::copy::COPY_FORMAT;
-use model::copy::CopyDocument;
-use model::copy::CopyTest;
+use crate::{cases, invocation};
+use model::copy::{COPY_FORMAT, CopyDocument, CopyTest};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
@@ -65,7 +60,9 @@ pub fn build_document(place: &NativeProbeSite<'_>, asked: &SimCopyRequest<'_>) -
         }
     }
     // Wrong data is a measurement too.
-    let lacks = |it: &ProbeProblem| !matches!(it.kind, OutputProblemKind::Waived | OutputProblemKind::Corrupt);
+    let lacks = |it: &ProbeProblem| {
+        !matches!(it.kind, OutputProblemKind::Waived | OutputProblemKind::Corrupt)
+    };
     document.complete = !document.problems.iter().any(lacks);
     document
 }
@@ -77,13 +74,19 @@ enum SimCopyFlow {
     Stop,
 }
 
-fn run_test(place: &NativeProbeSite<'_>, asked: &SimCopyRequest<'_>, name: &str, document: &mut CopyDocument) -> SimCopyFlow {
+fn run_test(
+    place: &NativeProbeSite<'_>,
+    asked: &SimCopyRequest<'_>,
+    name: &str,
+    document: &mut CopyDocument,
+) -> SimCopyFlow {
     let problems = &mut document.problems;
     let problem = |kind, class: &str, what: String| ProbeProblem {
         testcase: Some(name.to_owned()),
         ..ProbeProblem::new(kind, class, what)
     };
-    let known = cases::native_case(name).filter(|case| case.is_multinode() != place.nodes.is_empty());
+    let known =
+        cases::native_case(name).filter(|case| case.is_multinode() != place.nodes.is_empty());
     let Some(case) = known else {
         let what = format!("there is no test {name} here");
         problems.push(problem(OutputProblemKind::Error, "unknown-test", what));
@@ -196,12 +199,15 @@ impl SimCopyGaps<'_> {
 
     fn is_lane(&self, at: GpuIndex, other: GpuIndex) -> bool {
         let fabric = self.place.fabric;
-        fabric.cuda_index(at) == fabric.cuda_index(other) && fabric.gpus[at].node != fabric.gpus[other].node
+        fabric.cuda_index(at) == fabric.cuda_index(other)
+            && fabric.gpus[at].node != fabric.gpus[other].node
     }
 
     /// Memory of another fabric cannot be imported.
     fn is_foreign(&self, at: GpuIndex, other: GpuIndex) -> bool {
-        self.case.is_multinode() && at != other && self.place.fabric.route(at, other) == CopyRoute::Nic
+        self.case.is_multinode()
+            && at != other
+            && self.place.fabric.route(at, other) == CopyRoute::Nic
     }
 
     fn is_corrupt(&self, at: GpuIndex, other: GpuIndex) -> bool {
@@ -233,7 +239,9 @@ fn add_rows(
         })
         .collect();
     let readings: Vec<Vec<SimMatrix>> = (0..asked.readings)
-        .map(|reading| place.with_invocation(reading, |b| b.measure_case(NvbandwidthLayout::V0_8, case, gpus)))
+        .map(|reading| {
+            place.with_invocation(reading, |b| b.measure_case(NvbandwidthLayout::V0_8, case, gpus))
+        })
         .collect();
     for (part, table) in readings.first().into_iter().flatten().enumerate() {
         let is_pairs = table.cells.len() == gpus.len() * gpus.len();
@@ -252,7 +260,8 @@ fn add_rows(
             _ if is_pairs => labels[row].clone(),
             _ => "0".to_owned(),
         };
-        let cols = if case.kind == SimCaseKind::Bisect { vec!["0".to_owned()] } else { labels.clone() };
+        let cols =
+            if case.kind == SimCaseKind::Bisect { vec!["0".to_owned()] } else { labels.clone() };
         let cell = |tables: &[SimMatrix], row: usize, col: usize| {
             let value = tables.get(part)?.cells.get(row * table.columns + col).copied()??;
             good.contains(&ends(row, col)).then_some(value)

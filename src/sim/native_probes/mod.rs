@@ -10,19 +10,14 @@ pub mod copy;
 
 use std::collections::BTreeMap;
 
+use super::fabric::{GpuIndex, SimFabric};
 use super::invocation::ToolInvocation;
-use super::fabric::SimFabric;
-use super::fabric::GpuIndex;
-use super::mpirun::MpiEnvironment;
-use super::mpirun::MpiHost;
-use super::mpirun::MpiJob;
+use super::mpirun::{MpiEnvironment, MpiHost, MpiJob};
 use super::render;
 use super::scenario::Scenario;
-use model::probe_report::DriverTelemetry;
-use model::probe_report::GpuTelemetry;
-use model::probe_report::GpuTelemetrySample;
-use model::probe_report::ProbedGpu;
-use model::probe_report::ProbedRank;
+use model::probe_report::{
+    DriverTelemetry, GpuTelemetry, GpuTelemetrySample, ProbedGpu, ProbedRank,
+};
 
 #[cfg(test)]
 mod tests;
@@ -79,8 +74,9 @@ impl NativeProbeSite<'_> {
         let own = [self.node.to_owned()];
         let nodes = if self.nodes.is_empty() { &own[..] } else { self.nodes };
         let all = self.fabric.gpus_of(nodes);
-        let is_asked =
-            |gpu: &GpuIndex| self.gpus.is_empty() || self.gpus.contains(&self.fabric.cuda_index(*gpu));
+        let is_asked = |gpu: &GpuIndex| {
+            self.gpus.is_empty() || self.gpus.contains(&self.fabric.cuda_index(*gpu))
+        };
         all.into_iter().filter(is_asked).collect()
     }
 

@@ -2,22 +2,25 @@
 
 use std::collections::BTreeMap;
 
-use super::NativeProbeSite;
-use super::collective;
-use super::copy;
+use super::{NativeProbeSite, collective, copy};
 use crate::fabric::SimFabric;
 use crate::scenario::Scenario;
 use model::copy::CopyDocument;
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblemKind;
+use model::measurement::{Measurement, MeasurementMatrix};
+use model::parse_output::{OutputProblemKind, ParseOutput};
 use readers::outputs;
 
 const WRITE: &str = "device_to_device_memcpy_write_ce";
 
 fn question(tests: &[String], lane: bool) -> copy::SimCopyRequest<'_> {
-    copy::SimCopyRequest { tests, readings: 2, buffer_bytes: 512 << 20, copies: 16, warmup: 2, lane }
+    copy::SimCopyRequest {
+        tests,
+        readings: 2,
+        buffer_bytes: 512 << 20,
+        copies: 16,
+        warmup: 2,
+        lane,
+    }
 }
 
 fn to_strings(tests: &[&str]) -> Vec<String> {

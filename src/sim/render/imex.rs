@@ -1,10 +1,9 @@
 //! `nvidia-imex-ctl -N`, as text and as JSON, asked on the first node that
 //! answers.
 
-use super::SimToolOutput;
-use super::node_address;
-use crate::invocation::ToolInvocation;
+use super::{SimToolOutput, node_address};
 use crate::fabric::SimNode;
+use crate::invocation::ToolInvocation;
 
 const VERSION: &str = "570.133.20";
 const STAMP: &str = "1/15/2026 08:00:00.250";

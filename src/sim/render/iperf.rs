@@ -1,10 +1,8 @@
 //! `iperf3 -J`: one JSON document of a client's run.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::SimToolOutput;
-use super::json_count;
+use super::{SimToolOutput, json_count};
 
 /// A run as the client tells it.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -16,9 +16,8 @@ pub mod perftest;
 pub mod smi;
 pub mod smi_csv;
 
+use super::fabric::{SimFabric, SimNode};
 use super::invocation::ToolInvocation;
-use super::fabric::SimFabric;
-use super::fabric::SimNode;
 use super::noise::NoiseKey;
 
 /// What a tool printed, and how it ended.

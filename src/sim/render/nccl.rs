@@ -1,11 +1,8 @@
 //! nccl-tests' text output, layouts 2.13 and 2.17.
 
-use super::SimToolOutput;
-use super::format_general;
-use super::nccl_debug;
+use super::{SimToolOutput, format_general, nccl_debug};
+use crate::collective::{SimCollectiveHalf, SimCollectiveRun};
 use crate::invocation::ToolInvocation;
-use crate::collective::SimCollectiveRun;
-use crate::collective::SimCollectiveHalf;
 use crate::tool_config::NcclTestsLayout;
 
 /// The whole output.
@@ -49,7 +46,10 @@ pub fn render_text(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> SimToo
     let wrong = run.out_of_bounds();
     let judged = if wrong == 0 { "OK" } else { "FAILED" };
     out.push_str(&format!("# Out of bounds values : {wrong} {judged}\n"));
-    out.push_str(&format!("# Avg bus bandwidth    : {} \n#\n", format_general(run.average_bus_bandwidth(), 6)));
+    out.push_str(&format!(
+        "# Avg bus bandwidth    : {} \n#\n",
+        format_general(run.average_bus_bandwidth(), 6)
+    ));
     if modern {
         out.push_str(&format!("# Collective test concluded: {}\n", run.program));
     }
@@ -113,7 +113,11 @@ fn format_old_half(half: &SimCollectiveHalf) -> String {
 }
 
 fn format_modern_half(half: &SimCollectiveHalf) -> String {
-    let (time, algbw, busbw) = (format_to_width(half.time, 7), format_to_width(half.algbw, 6), format_to_width(half.busbw, 6));
+    let (time, algbw, busbw) = (
+        format_to_width(half.time, 7),
+        format_to_width(half.algbw, 6),
+        format_to_width(half.busbw, 6),
+    );
     let wrong = match half.wrong {
         Some(_) => format!("{:>6}", wrong_count(half)),
         None => "   N/A".to_owned(),

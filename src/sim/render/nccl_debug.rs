@@ -1,11 +1,9 @@
 //! What NCCL says about its paths where `NCCL_DEBUG=INFO` is set.
 
 use super::cluster_key;
-use crate::invocation::ToolInvocation;
-use crate::collective::SimCollective;
-use crate::collective::SimCollectiveRun;
-use crate::collective::SimCollectiveTransport;
+use crate::collective::{SimCollective, SimCollectiveRun, SimCollectiveTransport};
 use crate::fabric::GpuIndex;
+use crate::invocation::ToolInvocation;
 
 /// The variables NCCL says it was told, in the order it asks for them.
 const LOGGED_VARIABLES: [&str; 6] = [
@@ -21,7 +19,8 @@ const LOGGED_VARIABLES: [&str; 6] = [
 /// The wording is that of NCCL 2.26 (`src/init.cc`, `src/mnnvl.cc`,
 /// `src/transport/*.cc`, `src/enqueue.cc`).
 pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> String {
-    let asked = bench.nccl_variable("NCCL_DEBUG").is_some_and(|level| level.eq_ignore_ascii_case("INFO"));
+    let asked =
+        bench.nccl_variable("NCCL_DEBUG").is_some_and(|level| level.eq_ignore_ascii_case("INFO"));
     if !asked || run.gpus.is_empty() {
         return String::new();
     }
@@ -84,7 +83,8 @@ pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> Str
         }
         let (peer, there) = (run.gpus[next], fabric.cuda_index(run.gpus[next]));
         let leaves = fabric.gpus[peer].node != fabric.gpus[*gpu].node;
-        let rail = fabric.gpus[*gpu].slot as usize % fabric.network.rail_count(fabric.gpus[*gpu].node);
+        let rail =
+            fabric.gpus[*gpu].slot as usize % fabric.network.rail_count(fabric.gpus[*gpu].node);
         let (end, via) = match (leaves, wires) {
             (true, SimCollectiveTransport::NvLink) => ("", "P2P/MNNVL".to_owned()),
             (true, SimCollectiveTransport::Socket) => (" [send]", format!("NET/Socket/{rail}")),
@@ -92,7 +92,9 @@ pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> Str
             (false, SimCollectiveTransport::Pcie) => ("", "SHM/direct/direct".to_owned()),
             (false, _) => ("", "P2P/CUMEM".to_owned()),
         };
-        if rank == 0 && bench.nccl_variable("NCCL_DEBUG_SUBSYS").is_some_and(|s| s.contains("TUNING")) {
+        if rank == 0
+            && bench.nccl_variable("NCCL_DEBUG_SUBSYS").is_some_and(|s| s.contains("TUNING"))
+        {
             for line in tuning_lines(run, wires, bench.uses_switch_reduction(&run.gpus)) {
                 say(&line);
             }
@@ -103,7 +105,11 @@ pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> Str
 }
 
 /// Which algorithm is taken for every size. Sends and receives take none.
-fn tuning_lines(run: &SimCollectiveRun, wires: SimCollectiveTransport, reduces: bool) -> Vec<String> {
+fn tuning_lines(
+    run: &SimCollectiveRun,
+    wires: SimCollectiveTransport,
+    reduces: bool,
+) -> Vec<String> {
     let name = match run.collective {
         SimCollective::AllReduce => "AllReduce",
         SimCollective::AllGather => "AllGather",
@@ -112,7 +118,8 @@ fn tuning_lines(run: &SimCollectiveRun, wires: SimCollectiveTransport, reduces: 
         SimCollective::Reduce => "Reduce",
         SimCollective::AllToAll | SimCollective::SendRecv => return Vec::new(),
     };
-    let switch = reduces && !matches!(run.collective, SimCollective::Broadcast | SimCollective::Reduce);
+    let switch =
+        reduces && !matches!(run.collective, SimCollective::Broadcast | SimCollective::Reduce);
     let algorithm = if switch { "NVLS" } else { "RING" };
     let channels = if wires == SimCollectiveTransport::NvLink { 15 } else { 7 };
     let line = |bytes| {

@@ -3,9 +3,8 @@
 //! One line without an end; booleans are strings, doubles have six decimals.
 //! The environment is left empty: a real one may hold secrets.
 
+use crate::collective::{SimCollectiveHalf, SimCollectiveRun};
 use crate::invocation::ToolInvocation;
-use crate::collective::SimCollectiveRun;
-use crate::collective::SimCollectiveHalf;
 
 /// The whole document. A failed run is cut where the results would start.
 pub fn render_json(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> String {

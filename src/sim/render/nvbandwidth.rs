@@ -3,12 +3,10 @@
 use std::fmt::Write;
 
 use super::SimToolOutput;
-use crate::invocation::ToolInvocation;
-use crate::invocation::SimToolFailure;
-use crate::invocation::SimTestOutcome;
-use crate::invocation::SimNvbandwidthRun;
-use crate::invocation::SimMatrix;
 use crate::cases::SimCase;
+use crate::invocation::{
+    SimMatrix, SimNvbandwidthRun, SimTestOutcome, SimToolFailure, ToolInvocation,
+};
 use crate::tool_config::NvbandwidthLayout;
 
 /// How a version names itself.
@@ -23,7 +21,11 @@ pub fn version_name(version: NvbandwidthLayout) -> &'static str {
 }
 
 /// The whole output.
-pub fn render_text(bench: &ToolInvocation<'_>, version: NvbandwidthLayout, run: &SimNvbandwidthRun) -> SimToolOutput {
+pub fn render_text(
+    bench: &ToolInvocation<'_>,
+    version: NvbandwidthLayout,
+    run: &SimNvbandwidthRun,
+) -> SimToolOutput {
     let mut out = render_header(bench, version, run);
     for (name, outcome) in &run.tests {
         match outcome {
@@ -90,7 +92,11 @@ pub fn failure_line(failure: &SimToolFailure) -> String {
     format!("{} in expression {}{place} in {}\n", failure.what, failure.expression, failure.place)
 }
 
-fn render_header(bench: &ToolInvocation<'_>, version: NvbandwidthLayout, run: &SimNvbandwidthRun) -> String {
+fn render_header(
+    bench: &ToolInvocation<'_>,
+    version: NvbandwidthLayout,
+    run: &SimNvbandwidthRun,
+) -> String {
     let fabric = bench.fabric;
     let mut out = String::new();
     let name = version_name(version);

@@ -1,21 +1,19 @@
 //! nvbandwidth's JSON output, v0.5 to v0.8, in the look of JsonCpp: tabs,
 //! sorted keys, a blank before the colon.
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::SimToolOutput;
-use super::format_general;
-use super::nvbandwidth::oversubscription_warning;
-use super::nvbandwidth::failure_line;
-use super::nvbandwidth::version_name;
-use crate::invocation::ToolInvocation;
-use crate::invocation::SimTestOutcome;
-use crate::invocation::SimNvbandwidthRun;
+use super::nvbandwidth::{failure_line, oversubscription_warning, version_name};
+use super::{SimToolOutput, format_general};
+use crate::invocation::{SimNvbandwidthRun, SimTestOutcome, ToolInvocation};
 use crate::tool_config::NvbandwidthLayout;
 
 /// The whole output.
-pub fn render_json(bench: &ToolInvocation<'_>, version: NvbandwidthLayout, run: &SimNvbandwidthRun) -> SimToolOutput {
+pub fn render_json(
+    bench: &ToolInvocation<'_>,
+    version: NvbandwidthLayout,
+    run: &SimNvbandwidthRun,
+) -> SimToolOutput {
     let fabric = bench.fabric;
     let name = version_name(version);
     let mut root = Map::new();
@@ -72,7 +70,9 @@ fn render_testcase(version: NvbandwidthLayout, name: &str, outcome: &SimTestOutc
         let rows = tables.iter().flat_map(|table| table.cells.chunks(table.columns.max(1)));
         let rows: Vec<Value> = rows
             .map(|row| {
-                row.iter().map(|cell| cell.map_or("N/A".to_owned(), |v| format_general(v, 6))).collect()
+                row.iter()
+                    .map(|cell| cell.map_or("N/A".to_owned(), |v| format_general(v, 6)))
+                    .collect()
             })
             .collect();
         entry.insert("bandwidth_matrix".to_owned(), rows.into());

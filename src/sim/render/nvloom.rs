@@ -1,8 +1,7 @@
 //! nvloom_cli's tables, layout of 1.3.0.
 
 use super::SimToolOutput;
-use crate::invocation::ToolInvocation;
-use crate::invocation::SimMatrix;
+use crate::invocation::{SimMatrix, ToolInvocation};
 use crate::nvloom;
 use crate::nvloom::SimNvloomRun;
 

@@ -1,10 +1,8 @@
 //! p2pBandwidthLatencyTest's output.
 
 use super::SimToolOutput;
-use crate::invocation::ToolInvocation;
-use crate::invocation::cuda_error_text;
-use crate::fabric::SimCopyEngine;
-use crate::fabric::GpuIndex;
+use crate::fabric::{GpuIndex, SimCopyEngine};
+use crate::invocation::{ToolInvocation, cuda_error_text};
 
 /// The whole output; with `reads` the matrices of --p2p_read as well.
 pub fn render_text(bench: &ToolInvocation<'_>, reads: bool) -> SimToolOutput {
@@ -79,7 +77,13 @@ pub fn render_text(bench: &ToolInvocation<'_>, reads: bool) -> SimToolOutput {
     SimToolOutput::success(out)
 }
 
-fn write_latency(bench: &ToolInvocation<'_>, out: &mut String, title: &str, gpus: &[GpuIndex], gpu_us: f64) {
+fn write_latency(
+    bench: &ToolInvocation<'_>,
+    out: &mut String,
+    title: &str,
+    gpus: &[GpuIndex],
+    gpu_us: f64,
+) {
     let apart = |far: f64| move |a: GpuIndex, b: GpuIndex| if a == b { 2.1 } else { far };
     write_matrix(bench, out, title, "GPU", gpus, &apart(gpu_us));
     write_matrix(bench, out, "", "CPU", gpus, &apart(1.7));

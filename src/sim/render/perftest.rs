@@ -62,7 +62,13 @@ pub fn link_down() -> SimToolOutput {
 }
 
 /// What messages of this many bytes read of a line, in GB/s. `end` keys the noise.
-pub fn average_rate(bench: &ToolInvocation<'_>, line: f64, key: NoiseKey, bytes: u64, end: u64) -> f64 {
+pub fn average_rate(
+    bench: &ToolInvocation<'_>,
+    line: f64,
+    key: NoiseKey,
+    bytes: u64,
+    end: u64,
+) -> f64 {
     // Small messages are limited by 4.5 million messages a second, and the
     // knee is sharp: 64 KiB messages fill the line (perftest's own default).
     let messages = bytes as f64 * 4.5e-3;

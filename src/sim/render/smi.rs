@@ -1,11 +1,8 @@
 //! nvidia-smi: `nvlink -s`, `topo -m`, and the fabric part of `-q`.
 
-use super::SimToolOutput;
-use super::cluster_key;
-use super::format_uuid;
-use super::gpu_uuid;
-use crate::invocation::ToolInvocation;
+use super::{SimToolOutput, cluster_key, format_uuid, gpu_uuid};
 use crate::fabric::GpuIndex;
+use crate::invocation::ToolInvocation;
 
 /// What every query ends with where the driver finds no GPU: NVML's "not found".
 pub(super) fn no_devices() -> SimToolOutput {

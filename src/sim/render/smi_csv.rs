@@ -1,10 +1,9 @@
 //! nvidia-smi's queries as CSV: `--query-gpu` and `--query-compute-apps`.
 
-use super::SimToolOutput;
 use super::smi::no_devices;
-use super::gpu_uuid;
-use crate::invocation::ToolInvocation;
+use super::{SimToolOutput, gpu_uuid};
 use crate::fabric::GpuIndex;
+use crate::invocation::ToolInvocation;
 
 /// The VBIOS of every simulated GPU.
 const VBIOS: &str = "96.00.74.00.01";
@@ -27,7 +26,11 @@ struct SmiCsvFormat {
     units: bool,
 }
 
-fn render_table(fields: &str, form: SmiCsvFormat, rows: Vec<Option<Vec<(String, &'static str)>>>) -> SimToolOutput {
+fn render_table(
+    fields: &str,
+    form: SmiCsvFormat,
+    rows: Vec<Option<Vec<(String, &'static str)>>>,
+) -> SimToolOutput {
     let names: Vec<&str> = fields.split(',').map(str::trim).collect();
     let mut out = String::new();
     if form.header {
@@ -79,12 +82,17 @@ fn render_gpus(bench: &ToolInvocation<'_>, fields: &str, form: SmiCsvFormat) -> 
     render_table(fields, form, gpus.iter().map(row).collect())
 }
 
-fn gpu_field(bench: &ToolInvocation<'_>, gpu: GpuIndex, name: &str) -> Option<(String, &'static str)> {
+fn gpu_field(
+    bench: &ToolInvocation<'_>,
+    gpu: GpuIndex,
+    name: &str,
+) -> Option<(String, &'static str)> {
     let fabric = bench.fabric;
     let (node, state) = (fabric.node_of(gpu), &fabric.gpus[gpu]);
     let busy = node.process.is_some();
     // A few degrees and watts from one reading to the next.
-    let wobble = bench.key("nvidia-smi").with_part(gpu as u64).with_part(name.len() as u64).fraction();
+    let wobble =
+        bench.key("nvidia-smi").with_part(gpu as u64).with_part(name.len() as u64).fraction();
     let clock = 1980.0 * if node.power < 1.0 { node.power } else { 1.0 };
     Some(match name.trim() {
         "index" => (fabric.cuda_index(gpu).to_string(), ""),

@@ -6,11 +6,9 @@
 use std::path::PathBuf;
 
 use crate::Globals;
-use fabricgate::cli::exit;
 use fabricgate::cli::output::OutputFile;
-use fabricgate::cli::stdout;
-use study::StudySetting;
-use study::StudyWorld;
+use fabricgate::cli::{exit, stdout};
+use study::{StudySetting, StudyWorld};
 
 /// Sweep simulated fabrics by the thousand and count what is found and who is
 /// blamed, beside simpler rules on the same readings.
@@ -26,7 +24,7 @@ pub(crate) struct StudyArgs {
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// What to sweep.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Only::Domain, Only::Fleet])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [StudyWorldArg::Domain, StudyWorldArg::Fleet])]
     only: Vec<StudyWorldArg>,
     /// Standard deviations of one reading, in percent.
     #[arg(long, value_delimiter = ',', default_values_t = [0.1, 0.3, 1.0, 2.0, 3.0])]

@@ -5,15 +5,10 @@
 use std::path::PathBuf;
 
 use crate::Globals;
-use fabricgate::cli::exit;
 use fabricgate::cli::output::OutputFile;
-use fabricgate::cli::show;
-use fabricgate::cli::stdout;
+use fabricgate::cli::{exit, show, stdout};
 use study::year;
-use study::year::TransientRates;
-use study::year::SchemeSettings;
-use study::year::YearRule;
-use study::year::YearSetting;
+use study::year::{SchemeSettings, TransientRates, YearRule, YearSetting};
 
 /// Simulate a year of daily audits of a fleet of racks, and count who is drained,
 /// rightly or not, beside simpler rules in the same year.
@@ -50,8 +45,8 @@ pub(crate) struct YearArgs {
     #[arg(long)]
     driver_at_once: bool,
     /// The rules.
-    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [Which::Ours, Which::Floor95, Which::Floor90,
-        Which::Retest95, Which::Retest90, Which::Below10, Which::Below5])]
+    #[arg(long, value_enum, value_delimiter = ',', default_values_t = [YearRuleArg::Ours, YearRuleArg::Floor95, YearRuleArg::Floor90,
+        YearRuleArg::Retest95, YearRuleArg::Retest90, YearRuleArg::Below10, YearRuleArg::Below5])]
     rules: Vec<YearRuleArg>,
     /// Also write the counts as CSV into this file.
     #[arg(long, value_name = "FILE")]
@@ -196,7 +191,10 @@ pub(crate) fn run(args: &YearArgs, globals: &Globals) -> anyhow::Result<u8> {
         return Ok(exit::USAGE);
     }
     show::check_distinct([&args.csv, &args.svg].into_iter().flatten().map(PathBuf::as_path))?;
-    let (table, picture) = (OutputFile::open_optional(args.csv.as_ref())?, OutputFile::open_optional(args.svg.as_ref())?);
+    let (table, picture) = (
+        OutputFile::open_optional(args.csv.as_ref())?,
+        OutputFile::open_optional(args.svg.as_ref())?,
+    );
     let setting = build_setting(args);
     let threads =
         args.threads.or_else(|| std::thread::available_parallelism().ok().map(Into::into));

@@ -6,14 +6,10 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::YearSetting;
-use super::fleet::GPUS;
-use super::fleet::NODES;
-use super::rule::YearRule;
-use super::score::WrongDrainCause;
-use super::score::YearScore;
-use super::score::poisson_limits;
-use super::score::median_and_p95;
 use super::fault::YearFaultClass;
+use super::fleet::{GPUS, NODES};
+use super::rule::YearRule;
+use super::score::{WrongDrainCause, YearScore, median_and_p95, poisson_limits};
 
 /// The format of the JSON document.
 pub const YEAR_FORMAT: &str = "fabricgate.year/1";
@@ -161,7 +157,9 @@ pub fn build_document(setting: &YearSetting, years: &[(YearRule, YearScore)]) ->
 }
 
 fn class_results(score: &YearScore) -> Vec<YearClassResult> {
-    let all = YearFaultClass::ALL.iter().filter_map(|(class, _)| Some((class, score.by_class.get(class)?)));
+    let all = YearFaultClass::ALL
+        .iter()
+        .filter_map(|(class, _)| Some((class, score.by_class.get(class)?)));
     all.map(|(class, found)| YearClassResult {
         class: class.as_str(),
         faults: found.faults,

@@ -7,17 +7,11 @@ use std::collections::BTreeMap;
 
 use super::fleet::FleetPosition;
 use super::gate::YEAR_START_UNIX;
-use engine::judge::drift;
-use engine::judge::run_summary;
-use model::part_history::PartTestKey;
+use engine::judge::{drift, run_summary};
 use model::id::NodeName;
+use model::part_history::PartTestKey;
 use model::time_format::format_rfc3339;
-use model::trend::RunChangeKind;
-use model::trend::RunChange;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
-use model::trend::TrendPoint;
-use model::trend::Trend;
+use model::trend::{FabricPart, FabricPartKind, RunChange, RunChangeKind, Trend, TrendPoint};
 use model::unit::Unit;
 
 /// Series of all parts.

@@ -3,14 +3,9 @@
 //! Rates are those of a fleet of 7,200 GPUs in a year; docs/false-drains.md says
 //! what they rest on.
 
-use super::fleet::YearFleet;
-use super::fleet::GPUS;
-use super::fleet::FleetPosition;
-use super::transients::DAY_S;
-use super::transients::draw_below;
-use sim::fault::SimFault;
-use sim::fault::HostLinkDirection;
-use sim::fault::SimLinkDirection;
+use super::fleet::{FleetPosition, GPUS, YearFleet};
+use super::transients::{DAY_S, draw_below};
+use sim::fault::{HostLinkDirection, SimFault, SimLinkDirection};
 use sim::noise::NoiseKey;
 
 /// The GPU-days that rates are for.
@@ -93,13 +88,22 @@ pub(super) struct YearFault {
 }
 
 /// Everything that breaks, in order of time; `often` multiplies all rates.
-pub(super) fn draw_faults(key: NoiseKey, fleet: &YearFleet, days: usize, often: f64) -> Vec<YearFault> {
+pub(super) fn draw_faults(
+    key: NoiseKey,
+    fleet: &YearFleet,
+    days: usize,
+    often: f64,
+) -> Vec<YearFault> {
     let mut troubles = Vec::new();
     for (at, (class, a_year)) in YearFaultClass::ALL.into_iter().enumerate() {
         let a_day = a_year / GPU_DAYS * GPUS as f64 * often;
         for spot in fleet.positions() {
             for day in 0..days {
-                let key = key.with_name("trouble").with_part(at as u64).with_part(spot.number()).with_part(day as u64);
+                let key = key
+                    .with_name("trouble")
+                    .with_part(at as u64)
+                    .with_part(spot.number())
+                    .with_part(day as u64);
                 if key.fraction() < a_day {
                     let from_s = (day as f64 + key.with_name("from").fraction()) * DAY_S;
                     let gpu = draw_below(key.with_name("gpu"), GPUS);
@@ -131,7 +135,9 @@ impl YearFault {
             YearFaultClass::Link => links(1, SimLinkDirection::Both),
             YearFaultClass::Links => links(3, SimLinkDirection::Both),
             YearFaultClass::OneWay => links(1, SimLinkDirection::Tx),
-            YearFaultClass::Flapping if self.key.with_name("on").with_part(day as u64).fraction() < 0.5 => {
+            YearFaultClass::Flapping
+                if self.key.with_name("on").with_part(day as u64).fraction() < 0.5 =>
+            {
                 links(1, SimLinkDirection::Both)
             }
             YearFaultClass::Flapping | YearFaultClass::Drift => None,
@@ -140,7 +146,9 @@ impl YearFault {
                 let domain = format!("r{:03}", self.position.rack);
                 Some(SimFault::PlaneOut { domain, count: 1, first })
             }
-            YearFaultClass::HostLink => Some(SimFault::HostLink { gpu, share: 0.5, direction: HostLinkDirection::Both }),
+            YearFaultClass::HostLink => {
+                Some(SimFault::HostLink { gpu, share: 0.5, direction: HostLinkDirection::Both })
+            }
             YearFaultClass::SlowNode => Some(SimFault::PowerCap { node, share: 0.8 }),
             YearFaultClass::FabricDown => Some(SimFault::FabricDown { node }),
             YearFaultClass::Imex => Some(SimFault::ImexPeerMissing { node }),

@@ -5,21 +5,19 @@
 //! What a tool prints is asked of the simulated tool once and kept: noise is put
 //! on the numbers afterwards (`meter`).
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::sync::Arc;
 
 use engine::plan::PlanStep;
 use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::parse_output::ParseOutput;
 use readers::claims::claims_file;
 use readers::outputs;
-use sim::invocation::ToolInvocation;
 use sim::fabric::SimFabric;
 use sim::fault::SimFault;
+use sim::invocation::ToolInvocation;
 use sim::noise::SimNoise;
 use sim::render::node_address;
 use sim::scenario::Scenario;
@@ -145,8 +143,9 @@ impl YearFleet {
         }
         // Sound nodes are all alike, so that a few stand for all.
         step.nodes.sort();
-        let alike: Vec<NodeName> =
-            (0..step.nodes.len()).map(|node| FleetPosition { rack: 0, node }.name().into()).collect();
+        let alike: Vec<NodeName> = (0..step.nodes.len())
+            .map(|node| FleetPosition { rack: 0, node }.name().into())
+            .collect();
         for word in Arc::make_mut(&mut step.argv) {
             if word.starts_with("r0") && word.contains(':') {
                 *word = alike.iter().map(|n| format!("{n}:4")).collect::<Vec<_>>().join(",");
@@ -174,7 +173,8 @@ fn render_and_parse(rack: &mut YearRack, step: &PlanStep, nodes: &[NodeName]) ->
         job: None,
     };
     let (_, argv) = tool_dispatch::split_environment(&step.argv);
-    let answer = tool_dispatch::run_tool(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
+    let answer =
+        tool_dispatch::run_tool(&bench, &argv[0], &argv[1..]).expect("the tool is simulated");
     let parsed = outputs::parse_streams(answer.stdout.as_bytes(), answer.stderr.as_bytes());
     rack.shapes.insert(key, parsed.clone());
     parsed

@@ -4,32 +4,20 @@
 //! Nothing is decided here. Journal, budgets, breaker, releases and undos are
 //! `act`'s own; a scheduler that fails is another study (docs/reliability.md).
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use engine::policy::repeat_confirmation;
-use engine::policy::budget;
-use engine::policy::journal_state::JournalState;
-use engine::policy::journal_events;
-use engine::policy::action_policy;
 use engine::policy::action_policy::Policy;
-use engine::policy::situation::EvidenceRun;
-use engine::policy::situation::Situation;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionPlan;
-use model::action::ActionResult;
-use model::node_update::NodeUpdate;
+use engine::policy::journal_state::JournalState;
+use engine::policy::situation::{EvidenceRun, Situation};
+use engine::policy::{action_policy, budget, journal_events, repeat_confirmation};
+use model::action::{Action, ActionKind, ActionPlan, ActionResult};
 use model::claims::Claims;
 use model::id::NodeName;
-use model::journal::JournalEntry;
-use model::journal::JournalEvent;
-use model::journal::JOURNAL_FORMAT;
-use model::journal::ClockStamp;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
-use model::time_format::format_rfc3339;
+use model::journal::{ClockStamp, JOURNAL_FORMAT, JournalEntry, JournalEvent};
+use model::node_update::NodeUpdate;
 use model::profile::Profile;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
+use model::time_format::format_rfc3339;
 use model::verdict::Verdicts;
 
 /// When the year begins, in seconds since 1970.
@@ -88,7 +76,8 @@ impl YearGate {
 
     /// A person drains a node for a reason of his own.
     pub(super) fn drain_manually(&mut self, node: &NodeName) {
-        let Some(live) = self.live.nodes.get_mut(node).filter(|live| !live.has_state("DRAIN")) else {
+        let Some(live) = self.live.nodes.get_mut(node).filter(|live| !live.has_state("DRAIN"))
+        else {
             return;
         };
         live.state.push("DRAIN".to_owned());
@@ -98,8 +87,9 @@ impl YearGate {
 
     /// The same person gives it back.
     pub(super) fn resume_manually(&mut self, node: &NodeName) {
-        let theirs =
-            |live: &&mut SchedulerNode| live.reason.as_deref().is_some_and(|it| it == "maintenance");
+        let theirs = |live: &&mut SchedulerNode| {
+            live.reason.as_deref().is_some_and(|it| it == "maintenance")
+        };
         if let Some(live) = self.live.nodes.get_mut(node).filter(theirs) {
             live.state.retain(|word| word != "DRAIN");
             live.reason = None;
@@ -109,7 +99,8 @@ impl YearGate {
 
     /// Nodes that one run found slow, and that wait for another.
     pub(super) fn suspected_nodes(&self, at_s: f64) -> impl Iterator<Item = &NodeName> {
-        let open = move |suspicion| repeat_confirmation::is_open(suspicion, &self.policy, to_unix(at_s));
+        let open =
+            move |suspicion| repeat_confirmation::is_open(suspicion, &self.policy, to_unix(at_s));
         self.ledger.suspicions.iter().filter(move |(_, it)| open(it)).map(|(node, _)| node)
     }
 
@@ -132,7 +123,8 @@ impl YearGate {
     pub(super) fn reconcile(&mut self, fleet: &Claims, ran: YearRun<'_>) -> YearGateOutcome {
         let now = to_stamp(ran.to_s);
         self.ledger.epoch += 1;
-        let opened = JournalEvent::Opened { host: "gate".to_owned(), pid: 1, version: String::new() };
+        let opened =
+            JournalEvent::Opened { host: "gate".to_owned(), pid: 1, version: String::new() };
         self.append_event(opened, ran.to_s);
         let run = to_run_seen(ran);
         let controls: BTreeSet<NodeName> = self
@@ -206,7 +198,10 @@ impl YearGate {
         } else {
             self.certified.remove(&action.node);
         }
-        self.append_event(JournalEvent::Outcome { id, result: ActionResult::Done, detail: String::new() }, at_s);
+        self.append_event(
+            JournalEvent::Outcome { id, result: ActionResult::Done, detail: String::new() },
+            at_s,
+        );
     }
 
     fn append_event(&mut self, event: JournalEvent, at_s: f64) {

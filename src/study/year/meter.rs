@@ -3,21 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use super::fleet::YearFleet;
-use super::fleet::GPUS;
-use super::fleet::FleetPosition;
-use super::transients::ReadingPath;
-use super::transients::TransientSchedule;
-use super::transients::day_of;
+use super::fleet::{FleetPosition, GPUS, YearFleet};
+use super::transients::{ReadingPath, TransientSchedule, day_of};
 use crate::instrument::PairSample;
 use crate::sweep::StepReader;
 use control::sweep::outputs;
 use engine::plan::PlanStep;
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
-use model::measurement::MeasurementSeries;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblemKind;
+use model::measurement::{Measurement, MeasurementMatrix, MeasurementSeries};
+use model::parse_output::{OutputProblemKind, ParseOutput};
 use model::tool_recording::ToolRecording;
 use model::unit::Unit;
 use sim::noise::NoiseKey;
@@ -67,7 +60,10 @@ impl StepReader for YearMeter<'_> {
         let sound = self.ratios.is_some().then(|| self.fleet.healthy_output(step));
         // Nodes and not the number of the step: the same in every plan.
         let key = step.nodes.iter().fold(self.key, |key, node| key.with_name(node.as_str()));
-        let key = key.with_name(&step.probe).with_part(u64::from(step.stage)).with_part(u64::from(reading));
+        let key = key
+            .with_name(&step.probe)
+            .with_part(u64::from(step.stage))
+            .with_part(u64::from(reading));
         self.apply_to_output(step, &mut parsed, key);
         if let Some(sound) = sound {
             self.record_ratios(step, &parsed, &sound);
@@ -121,7 +117,8 @@ impl YearMeter<'_> {
                 let Some(value) = cell else { continue };
                 let ends = cell_ends(step, shape, [row, column]);
                 let key = key.with_part(row as u64).with_part(column as u64);
-                let factor = self.path_factor(ends, path) * self.transients.noise_factor(path, key, self.at_s);
+                let factor = self.path_factor(ends, path)
+                    * self.transients.noise_factor(path, key, self.at_s);
                 *value = round_as_printed(if up { *value * factor } else { *value / factor });
                 sum += *value;
             }
@@ -137,9 +134,15 @@ impl YearMeter<'_> {
             (0..GPUS).map(move |gpu| (spot, gpu))
         });
         // A collective is as fast as its slowest member.
-        let least = ends.map(|end| self.end_factor(end, ReadingPath::Collective)).fold(f64::INFINITY, f64::min);
+        let least = ends
+            .map(|end| self.end_factor(end, ReadingPath::Collective))
+            .fold(f64::INFINITY, f64::min);
         for (at, point) in series.points.iter_mut().enumerate() {
-            let noise = self.transients.noise_factor(ReadingPath::Collective, key.with_part(at as u64), self.at_s);
+            let noise = self.transients.noise_factor(
+                ReadingPath::Collective,
+                key.with_part(at as u64),
+                self.at_s,
+            );
             let factor = least * noise;
             for rate in [&mut point.algbw, &mut point.busbw].into_iter().flatten() {
                 *rate = round_as_printed(*rate * factor);
@@ -148,14 +151,17 @@ impl YearMeter<'_> {
                 *time = round_as_printed(*time / factor);
             }
         }
-        series.average_busbw = series.average_busbw.map(|average| round_as_printed(average * least));
+        series.average_busbw =
+            series.average_busbw.map(|average| round_as_printed(average * least));
     }
 
     fn end_factor(&self, end: FleetGpu, path: ReadingPath) -> f64 {
         let generation = self.parts.replacements.get(&end).copied().unwrap_or(0);
         let drifted = match path {
             ReadingPath::Host => 1.0,
-            ReadingPath::Link | ReadingPath::Collective => self.parts.drifted.get(&end).copied().unwrap_or(1.0),
+            ReadingPath::Link | ReadingPath::Collective => {
+                self.parts.drifted.get(&end).copied().unwrap_or(1.0)
+            }
         };
         self.transients.end_factor(end, path, self.at_s, generation) * drifted
     }
@@ -168,11 +174,16 @@ impl YearMeter<'_> {
     /// Every number as a share of what a sound part shows.
     fn record_ratios(&mut self, step: &PlanStep, parsed: &ParseOutput, sound: &ParseOutput) {
         let Some(seen) = &mut self.ratios else { return };
-        let is_ill = parsed.has_problem(OutputProblemKind::Error) || parsed.has_problem(OutputProblemKind::Corrupt);
+        let is_ill = parsed.has_problem(OutputProblemKind::Error)
+            || parsed.has_problem(OutputProblemKind::Corrupt);
         if is_ill || parsed.measurements.len() < sound.measurements.len() {
             for node in &step.nodes {
                 let end = (FleetPosition::from_name(node), 0);
-                seen.push(ReadingRatio { ends: [end, end], path: ReadingPath::Collective, ratio: 0.0 });
+                seen.push(ReadingRatio {
+                    ends: [end, end],
+                    path: ReadingPath::Collective,
+                    ratio: 0.0,
+                });
             }
             return;
         }
@@ -182,7 +193,11 @@ impl YearMeter<'_> {
                     let shape = (is.cells.len(), is.cells.first().map_or(0, Vec::len));
                     for ((row, column, value), (_, _, sound)) in is.numbers().zip(must.numbers()) {
                         let ends = cell_ends(step, shape, [row, column]);
-                        seen.push(ReadingRatio { ends, path: matrix_path(is), ratio: value / sound });
+                        seen.push(ReadingRatio {
+                            ends,
+                            path: matrix_path(is),
+                            ratio: value / sound,
+                        });
                     }
                 }
                 (Measurement::Series(is), Measurement::Series(must)) => {
@@ -192,7 +207,11 @@ impl YearMeter<'_> {
                     let ratio = best(is) / best(must);
                     for node in &step.nodes {
                         let end = (FleetPosition::from_name(node), 0);
-                        seen.push(ReadingRatio { ends: [end, end], path: ReadingPath::Collective, ratio });
+                        seen.push(ReadingRatio {
+                            ends: [end, end],
+                            path: ReadingPath::Collective,
+                            ratio,
+                        });
                     }
                 }
                 _ => {}
@@ -208,9 +227,15 @@ fn matrix_path(matrix: &MeasurementMatrix) -> ReadingPath {
 }
 
 /// Between whom a cell is: ranks count through the nodes of a step.
-fn cell_ends(step: &PlanStep, (rows, columns): (usize, usize), [row, column]: [usize; 2]) -> [FleetGpu; 2] {
+fn cell_ends(
+    step: &PlanStep,
+    (rows, columns): (usize, usize),
+    [row, column]: [usize; 2],
+) -> [FleetGpu; 2] {
     let ranks = step.nodes.len() * GPUS;
-    let end = |rank: usize| (FleetPosition::from_name(&step.nodes[(rank / GPUS) % step.nodes.len()]), rank % GPUS);
+    let end = |rank: usize| {
+        (FleetPosition::from_name(&step.nodes[(rank / GPUS) % step.nodes.len()]), rank % GPUS)
+    };
     if rows == ranks && columns == ranks {
         return [end(row), end(column)];
     }

@@ -8,6 +8,7 @@
 
 mod document;
 mod drift;
+mod fault;
 mod fleet;
 mod gate;
 mod meter;
@@ -16,29 +17,17 @@ mod score;
 mod table;
 #[cfg(test)]
 mod tests;
-mod fault;
 mod transients;
 mod world;
 
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-pub use document::YEAR_FORMAT;
-pub use document::YearDocument;
-pub use document::build_document;
-pub use rule::SchemeSettings;
-pub use rule::YearRule;
-pub use score::WrongDrainCause;
-pub use score::YearClassScore;
-pub use score::YearScore;
-pub use score::poisson_limits;
-pub use score::median_and_p95;
-pub use table::render_csv;
-pub use table::render_svg;
-pub use table::render_text;
+pub use document::{YEAR_FORMAT, YearDocument, build_document};
 pub use fault::YearFaultClass;
+pub use rule::{SchemeSettings, YearRule};
+pub use score::{WrongDrainCause, YearClassScore, YearScore, median_and_p95, poisson_limits};
+pub use table::{render_csv, render_svg, render_text};
 pub use transients::TransientRates;
 
 /// What is simulated, whatever the rule.

@@ -5,12 +5,10 @@
 //! read of a part, the rate of a sound part exactly, and operators who test what
 //! they return. They have no budget, as the tools that use them have none.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::fleet::FleetPosition;
-use super::meter::FleetGpu;
-use super::meter::ReadingRatio;
+use super::meter::{FleetGpu, ReadingRatio};
 use super::transients::ReadingPath;
 use crate::sweep::CONFIRM_AFTER_S;
 use engine::policy::action_policy::Policy;
@@ -92,10 +90,11 @@ impl YearRule {
             .into_iter()
             .filter_map(|(part, mut ratios)| Some((part, stats::median(&mut ratios)?)))
             .collect();
-        let lines: BTreeMap<ReadingPath, f64> = [ReadingPath::Link, ReadingPath::Host, ReadingPath::Collective]
-            .into_iter()
-            .map(|path| (path, self.threshold(path, &parts)))
-            .collect();
+        let lines: BTreeMap<ReadingPath, f64> =
+            [ReadingPath::Link, ReadingPath::Host, ReadingPath::Collective]
+                .into_iter()
+                .map(|path| (path, self.threshold(path, &parts)))
+                .collect();
         let low = parts.iter().filter(|((_, path), ratio)| **ratio < lines[path]);
         low.map(|(((spot, _), _), _)| *spot).collect()
     }

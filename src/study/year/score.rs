@@ -118,7 +118,10 @@ impl YearScore {
         self.level_updates += other.level_updates;
         self.unconfirmed += other.unconfirmed;
         self.deferred += other.deferred;
-        self.drift_alarms = [self.drift_alarms[0] + other.drift_alarms[0], self.drift_alarms[1] + other.drift_alarms[1]];
+        self.drift_alarms = [
+            self.drift_alarms[0] + other.drift_alarms[0],
+            self.drift_alarms[1] + other.drift_alarms[1],
+        ];
         for (class, found) in &other.by_class {
             let sum = self.by_class.entry(*class).or_default();
             sum.faults += found.faults;

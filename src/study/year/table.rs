@@ -5,17 +5,11 @@ use std::fmt::Write;
 use comfy_table::Table;
 
 use super::YearSetting;
-use super::fleet::GPUS;
-use super::fleet::NODES;
-use super::rule::YearRule;
-use super::score::WrongDrainCause;
-use super::score::YearClassScore;
-use super::score::YearScore;
-use super::score::poisson_limits;
-use super::score::median_and_p95;
 use super::fault::YearFaultClass;
-use crate::table::align_columns;
-use crate::table::markdown_table;
+use super::fleet::{GPUS, NODES};
+use super::rule::YearRule;
+use super::score::{WrongDrainCause, YearClassScore, YearScore, median_and_p95, poisson_limits};
+use crate::table::{align_columns, markdown_table};
 
 /// Both tables and what was simulated.
 pub fn render_text(setting: &YearSetting, years: &[(YearRule, YearScore)]) -> String {
@@ -101,7 +95,11 @@ fn delay_table(years: &[(YearRule, YearScore)]) -> Table {
     table.set_header(header);
     for (class, _) in YearFaultClass::ALL {
         let mut row = vec![class.as_str().to_owned()];
-        row.extend(years.iter().map(|(_, score)| score.by_class.get(&class).map_or("-".into(), format_cell)));
+        row.extend(
+            years
+                .iter()
+                .map(|(_, score)| score.by_class.get(&class).map_or("-".into(), format_cell)),
+        );
         table.add_row(row);
     }
     align_columns(table)
@@ -156,9 +154,11 @@ pub fn render_svg(years: &[(YearRule, YearScore)]) -> String {
     const SIZE: [f64; 2] = [640.0, 380.0];
     const LEFT: f64 = 60.0;
     const BOTTOM: f64 = 48.0;
-    let missed = |score: &YearScore| score.by_class.values().map(|found| found.missed).sum::<u64>() as f64;
+    let missed =
+        |score: &YearScore| score.by_class.values().map(|found| found.missed).sum::<u64>() as f64;
     let wrong = |score: &YearScore| score.per_year(score.wrong_drains() as f64);
-    let most = |of: &dyn Fn(&YearScore) -> f64| years.iter().map(|(_, s)| of(s)).fold(1.0, f64::max);
+    let most =
+        |of: &dyn Fn(&YearScore) -> f64| years.iter().map(|(_, s)| of(s)).fold(1.0, f64::max);
     let (most_missed, most_wrong) = (most(&missed), most(&wrong));
     // Roots keep small numbers apart without losing zero.
     let x = |value: f64| LEFT + (value / most_wrong).sqrt() * (SIZE[0] - LEFT - 170.0);

@@ -15,7 +15,14 @@ fn unbounded() -> YearRule {
 
 fn calm(racks: usize, days: usize) -> YearSetting {
     let climate = TransientRates::CALM;
-    YearSetting { racks, days, fault_factor: 0.0, busy: 0.0, transient_rates: climate, ..YearSetting::default() }
+    YearSetting {
+        racks,
+        days,
+        fault_factor: 0.0,
+        busy: 0.0,
+        transient_rates: climate,
+        ..YearSetting::default()
+    }
 }
 
 fn run_single(setting: &YearSetting, rule: YearRule) -> YearScore {
@@ -57,7 +64,10 @@ fn a_host_link_at_half_and_an_imex_daemon_that_is_gone_are_acted_on() {
     let mut sum = YearScore::default();
     // Worlds in which both come early.
     for seed in [6, 8] {
-        sum.add(&run_single(&YearSetting { seed, fault_factor: 100.0, ..calm(2, 12) }, rule.clone()));
+        sum.add(&run_single(
+            &YearSetting { seed, fault_factor: 100.0, ..calm(2, 12) },
+            rule.clone(),
+        ));
     }
     for class in [YearFaultClass::HostLink, YearFaultClass::Imex] {
         let found = &sum.by_class[&class];
@@ -75,7 +85,10 @@ fn a_slow_hour_drains_nobody_where_a_second_run_is_asked_for() {
         YearRule::Scheme(Box::new(SchemeSettings { policy, ..SchemeSettings::default() }))
     };
     let once = run_single(&setting, rule(0.0));
-    assert!(once.wrong_by_cause.contains_key(&WrongDrainCause::Transient) && once.deferred == 0, "{once:?}");
+    assert!(
+        once.wrong_by_cause.contains_key(&WrongDrainCause::Transient) && once.deferred == 0,
+        "{once:?}"
+    );
     let again = run_single(&setting, rule(4.0));
     assert!(0 < again.deferred && again.wrong_drains() < once.wrong_drains(), "{again:?}");
 }
@@ -108,7 +121,12 @@ fn a_driver_that_lowers_everybody_drains_nobody_and_a_floor_everybody() {
 fn where_drivers_make_everybody_slower_for_good_people_state_that_and_audits_count_again() {
     let climate = TransientRates { driver: 0.3, driver_at_once: true, ..TransientRates::CALM };
     let setting = YearSetting { transient_rates: climate, ..calm(3, 30) };
-    let rule = |states| YearRule::Scheme(Box::new(SchemeSettings { restates_levels: states, ..SchemeSettings::default() }));
+    let rule = |states| {
+        YearRule::Scheme(Box::new(SchemeSettings {
+            restates_levels: states,
+            ..SchemeSettings::default()
+        }))
+    };
     let silent = run_single(&setting, rule(false));
     assert_eq!((silent.drains, silent.level_updates), (0, 0), "{silent:?}");
     assert!(silent.frozen_by.keys().any(|why| why.contains("all-low-alike")), "{silent:?}");
@@ -139,8 +157,10 @@ fn tables_and_documents_have_every_rule_and_class() {
     let setting = YearSetting { fault_factor: 60.0, ..calm(1, 6) };
     let rules = [ours(), YearRule::Floor(0.9), YearRule::Retest(0.9), YearRule::BelowMedian(0.1)];
     let years = run_years(&setting, &rules, 2, &|_| {});
-    let (text, json) =
-        (render_text(&setting, &years), serde_json::to_string(&build_document(&setting, &years)).expect("JSON"));
+    let (text, json) = (
+        render_text(&setting, &years),
+        serde_json::to_string(&build_document(&setting, &years)).expect("JSON"),
+    );
     for rule in &rules {
         let name = rule.name();
         assert!(text.contains(&name) && json.contains(&name), "{name}");

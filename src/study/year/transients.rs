@@ -9,11 +9,8 @@
 
 use std::collections::BTreeMap;
 
-use super::fleet::GPUS;
-use super::fleet::NODES;
-use super::fleet::FleetPosition;
-use sim::noise::NoiseKey;
-use sim::noise::SimNoise;
+use super::fleet::{FleetPosition, GPUS, NODES};
+use sim::noise::{NoiseKey, SimNoise};
 
 /// Seconds of a day.
 pub(super) const DAY_S: f64 = 86_400.0;
@@ -135,8 +132,13 @@ pub(super) struct TransientSchedule {
 impl TransientSchedule {
     pub(super) fn new(key: NoiseKey, climate: TransientRates, days: usize, racks: usize) -> Self {
         let key = key.with_name("weather");
-        let mut weather =
-            Self { key, rates: climate, transients: BTreeMap::new(), bad_host_days: Vec::new(), driver_days: Vec::new() };
+        let mut weather = Self {
+            key,
+            rates: climate,
+            transients: BTreeMap::new(),
+            bad_host_days: Vec::new(),
+            driver_days: Vec::new(),
+        };
         for day in 0..days {
             let of_day = key.with_part(day as u64);
             if of_day.with_name("host").fraction() < climate.host {
@@ -158,7 +160,8 @@ impl TransientSchedule {
     /// How many drivers a node has had by a day.
     pub(super) fn driver_count(&self, spot: FleetPosition, day: usize) -> usize {
         let comes = |begin: &&usize| {
-            let key = self.key.with_name("comes").with_part(**begin as u64).with_part(spot.number());
+            let key =
+                self.key.with_name("comes").with_part(**begin as u64).with_part(spot.number());
             let late = if self.rates.driver_at_once { 0.0 } else { key.fraction() * 5.0 };
             *(*begin) as f64 + late <= day as f64
         };
@@ -184,15 +187,23 @@ impl TransientSchedule {
                     * draw_normal(own.with_name("host").with_part(day as u64), HOST_SIGMA[1])
             }
             ReadingPath::Link | ReadingPath::Collective => {
-                let knot = |at: usize| draw_normal(each.with_name("knot").with_part(at as u64), GPU_SIGMA[2]);
+                let knot = |at: usize| {
+                    draw_normal(each.with_name("knot").with_part(at as u64), GPU_SIGMA[2])
+                };
                 let (before, into) = (day / 30, (day % 30) as f64 / 30.0);
                 let wander = knot(before) * (1.0 - into) + knot(before + 1) * into;
                 draw_normal(each, GPU_SIGMA[0])
                     * draw_normal(own.with_part(day as u64), GPU_SIGMA[1])
                     * wander
-                    * draw_normal(self.key.with_name("node").with_part(spot.number()).with_part(day as u64), DAILY_SIGMA[0])
                     * draw_normal(
-                        self.key.with_name("rack").with_part(spot.rack as u64).with_part(day as u64),
+                        self.key.with_name("node").with_part(spot.number()).with_part(day as u64),
+                        DAILY_SIGMA[0],
+                    )
+                    * draw_normal(
+                        self.key
+                            .with_name("rack")
+                            .with_part(spot.rack as u64)
+                            .with_part(day as u64),
                         DAILY_SIGMA[1],
                     )
             }
@@ -234,7 +245,8 @@ impl TransientSchedule {
         let sigma = path.sigma() * self.rates.noise * if bad { 8.0 } else { 1.0 };
         // One reading in a hundred scatters three times as far: tails are heavy.
         let wide = if key.with_name("tail").fraction() < 0.01 { 3.0 } else { 1.0 };
-        let dips = SimNoise { sigma: sigma * wide, dip_rate: self.rates.dips, ..SimNoise::default() };
+        let dips =
+            SimNoise { sigma: sigma * wide, dip_rate: self.rates.dips, ..SimNoise::default() };
         dips.factor(key) * if bad { 0.97 } else { 1.0 }
     }
 }
@@ -301,7 +313,14 @@ fn draw_transients(key: NoiseKey, climate: TransientRates, day: usize) -> Vec<Tr
             let of_node = own.with_part(node as u64);
             if of_node.fraction() < 1.0 / 3.0 {
                 let share = 1.0 - between(of_node.with_name("depth"), 0.02, 0.12);
-                spells.push(Transient { from_s, to_s, node: Some(node), gpu: None, share, host: true });
+                spells.push(Transient {
+                    from_s,
+                    to_s,
+                    node: Some(node),
+                    gpu: None,
+                    share,
+                    host: true,
+                });
             }
         }
     }

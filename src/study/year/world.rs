@@ -3,56 +3,33 @@
 mod levels;
 mod operators;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::YearSetting;
 use super::drift::DriftTracker;
-use super::fleet::YearFleet;
-use super::fleet::NODES;
-use super::fleet::FleetPosition;
-use super::gate::YearGate;
-use super::gate::YearRun;
-use super::gate::to_unix;
-use super::meter;
-use super::meter::YearMeter;
-use super::meter::YearPartState;
-use super::meter::ReadingRatio;
-use super::rule::SchemeSettings;
-use super::rule::YearRule;
-use super::score::WrongDrainCause;
-use super::score::YearScore;
-use super::fault;
-use super::fault::YearFaultClass;
-use super::fault::YearFault;
-use super::transients::DAY_S;
-use super::transients::TransientSchedule;
-use super::transients::draw_one;
+use super::fault::{YearFault, YearFaultClass};
+use super::fleet::{FleetPosition, NODES, YearFleet};
+use super::gate::{YearGate, YearRun, to_unix};
+use super::meter::{ReadingRatio, YearMeter, YearPartState};
+use super::rule::{SchemeSettings, YearRule};
+use super::score::{WrongDrainCause, YearScore};
+use super::transients::{DAY_S, TransientSchedule, draw_one};
+use super::{YearSetting, fault, meter};
 use crate::sweep;
-use crate::sweep::StudyReference;
-use crate::sweep::StudySweep;
+use crate::sweep::{StudyReference, StudySweep};
 use engine::judge::run_summary;
 use engine::plan;
-use engine::plan::PlanLimits;
-use engine::plan::PlanRequest;
-use engine::plan::audit_selection;
-use engine::plan::audit_selection::AuditBudget;
-use engine::plan::audit_selection::AuditNodeState;
-use engine::plan::audit_selection::AuditSelectionRequest;
+use engine::plan::audit_selection::{AuditBudget, AuditNodeState, AuditSelectionRequest};
+use engine::plan::{PlanLimits, PlanRequest, audit_selection};
 use engine::policy::action_policy::Policy;
-use engine::thresholds::PlatformCatalogue;
-use engine::thresholds::builtin;
+use engine::thresholds::{PlatformCatalogue, builtin};
 use model::action::ActionKind;
 use model::claims::Claims;
-use model::part_history::PartHistory;
 use model::id::NodeName;
-use model::time_format::format_rfc3339;
+use model::part_history::PartHistory;
 use model::probe::Probe;
 use model::profile::Profile;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::time_format::format_rfc3339;
+use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 use readers::probe_catalog::ProbeCatalog;
 use sim::noise::NoiseKey;
 
@@ -130,7 +107,8 @@ pub(super) fn run_year(setting: &YearSetting, rule: &YearRule, world: usize) -> 
     let fleet = YearFleet::new(setting.racks);
     let weather = TransientSchedule::new(key, setting.transient_rates, setting.days, setting.racks);
     let troubles = fault::draw_faults(key, &fleet, setting.days, setting.fault_factor);
-    let open = |trouble| FaultRecord { fault: trouble, reported_s: None, acted_s: None, repaired_s: None };
+    let open =
+        |trouble| FaultRecord { fault: trouble, reported_s: None, acted_s: None, repaired_s: None };
     let policy = match rule {
         YearRule::Scheme(ours) => ours.policy.clone(),
         YearRule::Floor(_) | YearRule::Retest(_) | YearRule::BelowMedian(_) => Policy::default(),
@@ -189,7 +167,9 @@ impl YearWorld<'_> {
             let trouble = &open.fault;
             faults[trouble.position.rack].extend(trouble.to_sim_fault(day));
             if trouble.class == YearFaultClass::Drift {
-                self.parts.drifted.insert((trouble.position, trouble.gpu), trouble.drift_share(at_s));
+                self.parts
+                    .drifted
+                    .insert((trouble.position, trouble.gpu), trouble.drift_share(at_s));
             }
         }
         for (rack, faults) in faults.into_iter().enumerate() {
@@ -233,7 +213,8 @@ impl YearWorld<'_> {
         for (node, known) in &mut self.known {
             known.suspected = suspected.contains(node);
         }
-        let budget = AuditBudget { share_of_domain: self.setting.share_of_domain, ..AuditBudget::default() };
+        let budget =
+            AuditBudget { share_of_domain: self.setting.share_of_domain, ..AuditBudget::default() };
         let choice = audit_selection::select_nodes(&AuditSelectionRequest {
             claims: &self.fleet.claims,
             known: &self.known,
@@ -287,7 +268,13 @@ impl YearWorld<'_> {
     }
 
     /// Sweeps these nodes; says until when.
-    fn run_sweep(&mut self, ours: &SchemeSettings, claims: &Claims, profile: Profile, at_s: f64) -> (StudySweep, f64) {
+    fn run_sweep(
+        &mut self,
+        ours: &SchemeSettings,
+        claims: &Claims,
+        profile: Profile,
+        at_s: f64,
+    ) -> (StudySweep, f64) {
         let key = self.moment_key("run", at_s);
         let names = plan::default_probes(profile, claims, &self.fleet.nvlink_domains);
         let probes: Vec<&Probe> = names.iter().filter_map(|name| self.catalog.get(name)).collect();
@@ -341,7 +328,9 @@ impl YearWorld<'_> {
         }
         let day = super::transients::day_of(from_s);
         let nodes = claims.domains.iter().flat_map(|domain| &domain.nodes);
-        let driver = |node: &NodeName| meter::driver_version(self.transients.driver_count(FleetPosition::from_name(node), day));
+        let driver = |node: &NodeName| {
+            meter::driver_version(self.transients.driver_count(FleetPosition::from_name(node), day))
+        };
         let drivers = nodes.map(|node| (node.clone(), driver(node))).collect();
         let ran = YearRun { profile, verdicts, drivers: &drivers, from_s, to_s };
         let turned = self.gate.reconcile(&self.fleet.claims, ran);
@@ -370,7 +359,8 @@ impl YearWorld<'_> {
     /// Measures again whom one run found slow, each with cleared partners.
     fn remeasure_suspects(&mut self, at_s: f64) {
         let YearRule::Scheme(ours) = self.rule else { return };
-        let suspected: Vec<FleetPosition> = self.gate.suspected_nodes(at_s).map(FleetPosition::from_name).collect();
+        let suspected: Vec<FleetPosition> =
+            self.gate.suspected_nodes(at_s).map(FleetPosition::from_name).collect();
         self.apply_faults(at_s);
         for (turn, spot) in suspected.into_iter().enumerate() {
             if self.drained.contains_key(&spot) || !self.gate.is_in_service(&spot.name().into()) {
@@ -418,7 +408,11 @@ impl YearWorld<'_> {
         let guilty = self.is_faulty(spot, at_s);
         self.score.drains += 1;
         if !guilty {
-            *self.score.wrong_by_cause.entry(self.wrong_drain_cause(spot, measured_s)).or_default() += 1;
+            *self
+                .score
+                .wrong_by_cause
+                .entry(self.wrong_drain_cause(spot, measured_s))
+                .or_default() += 1;
             *self.score.wrong_by_class.entry(class.to_owned()).or_default() += 1;
         }
         for open in &mut self.faults {
@@ -428,7 +422,10 @@ impl YearWorld<'_> {
             }
         }
         let ready_s = at_s + self.repair_seconds(spot, at_s, guilty);
-        self.drained.insert(spot, DrainedNode { since_s: at_s, is_wrong: !guilty, ready_s, repair_count: 0 });
+        self.drained.insert(
+            spot,
+            DrainedNode { since_s: at_s, is_wrong: !guilty, ready_s, repair_count: 0 },
+        );
         self.score.most_out = self.score.most_out.max(self.drained.len() as u64);
     }
 
@@ -448,7 +445,8 @@ impl YearWorld<'_> {
 
     /// Cleared partners of a node in its rack, and itself.
     fn partner_claims(&self, spot: FleetPosition) -> Claims {
-        let others = (1..NODES).map(|step| FleetPosition { node: (spot.node + step) % NODES, ..spot });
+        let others =
+            (1..NODES).map(|step| FleetPosition { node: (spot.node + step) % NODES, ..spot });
         let is_fit = |other: &FleetPosition| {
             let name = NodeName::from(other.name());
             let passed = self.passed.contains(&name) && self.gate.is_in_service(&name);
@@ -507,7 +505,9 @@ impl YearWorld<'_> {
             (known.measured, known.tried) = (Some(to_unix(at_s)), Some(to_unix(at_s)));
         }
         let mut accused = rule.accused_nodes(&seen);
-        self.passed.extend(nodes().filter(|node| !accused.contains(&FleetPosition::from_name(node))).cloned());
+        self.passed.extend(
+            nodes().filter(|node| !accused.contains(&FleetPosition::from_name(node))).cloned(),
+        );
         for spot in &accused {
             self.passed.remove(&NodeName::from(spot.name()));
         }
@@ -557,7 +557,8 @@ impl YearWorld<'_> {
                 let until = open.repaired_s.unwrap_or(end) + MISSED_DAYS * DAY_S;
                 here && trouble.from_s <= one.at_s && one.at_s < until
             };
-            self.score.drift_alarms[1] += u64::from(!self.faults.iter().any(|open| is_behind(&open)));
+            self.score.drift_alarms[1] +=
+                u64::from(!self.faults.iter().any(|open| is_behind(&open)));
         }
         for open in &self.faults {
             let own = rung.iter().filter(|one| {

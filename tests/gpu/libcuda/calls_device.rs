@@ -1,17 +1,9 @@
 //! Calls about the driver, its GPUs and their contexts.
 
-use std::ffi::c_char;
-use std::ffi::c_int;
-use std::ffi::c_uchar;
-use std::ffi::c_uint;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_int, c_uchar, c_uint, c_void};
 
 use crate::codes;
-use crate::driver::answer;
-use crate::driver::context_of;
-use crate::driver::enter;
-use crate::driver::gpu_of;
-use crate::driver::wait;
+use crate::driver::{answer, context_of, enter, gpu_of, wait};
 use crate::streams::Goal;
 
 /// Exports calls: the driver's state comes as `$driver`, and whoever calls gives

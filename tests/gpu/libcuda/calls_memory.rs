@@ -1,18 +1,11 @@
 //! Calls about memory: allocating it, mapping it, and sharing it with others.
 
-use std::ffi::c_int;
-use std::ffi::c_uchar;
-use std::ffi::c_uint;
-use std::ffi::c_ulonglong;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_uchar, c_uint, c_ulonglong, c_void};
 
-use crate::calls_device::calls;
-use crate::calls_device::put;
+use crate::calls_device::{calls, put};
 use crate::codes;
 use crate::driver::wait;
-use crate::memory::GRANULARITY;
-use crate::memory::Origin;
-use crate::memory::Token;
+use crate::memory::{GRANULARITY, Origin, Token};
 use crate::rates::Place;
 use crate::streams::Goal;
 

@@ -1,19 +1,12 @@
 //! Calls about streams and events, and what runs in them.
 
-use std::ffi::c_uint;
-use std::ffi::c_ulonglong;
-use std::ffi::c_void;
+use std::ffi::{c_uint, c_ulonglong, c_void};
 
-use crate::calls_device::calls;
-use crate::calls_device::put;
+use crate::calls_device::{calls, put};
 use crate::codes;
-use crate::driver::Guard;
-use crate::driver::queue;
-use crate::driver::wait;
+use crate::driver::{Guard, queue, wait};
 use crate::rates::Place;
-use crate::streams::Effect;
-use crate::streams::Goal;
-use crate::streams::Work;
+use crate::streams::{Effect, Goal, Work};
 
 /// Queues a copy. `peer`: it may go over the host where there is no other way,
 /// and either context's access will do.

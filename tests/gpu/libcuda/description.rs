@@ -5,10 +5,7 @@
 //! ends the process, so that a misspelt fault is no test that cannot fail.
 
 use std::collections::BTreeMap;
-use std::ffi::CStr;
-use std::ffi::c_char;
-use std::ffi::c_int;
-use std::ffi::c_void;
+use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::MaybeUninit;
 use std::path::PathBuf;
 use std::str::FromStr;

@@ -1,29 +1,17 @@
 //! The driver's state in this process, and how a call gets at it.
 
 use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_int;
-use std::sync::LazyLock;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
+use std::sync::{LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
 
-use crate::codes;
+use crate::{codes, faults};
 use crate::description::Description;
-use crate::faults;
-use crate::faults::Fate;
-use crate::faults::Faults;
-use crate::memory::Memory;
-use crate::memory::Origin;
-use crate::rates::Gpu;
-use crate::rates::Machine;
-use crate::rates::Place;
-use crate::streams::Effect;
-use crate::streams::Goal;
-use crate::streams::Step;
-use crate::streams::Streams;
-use crate::streams::Work;
+use crate::faults::{Fate, Faults};
+use crate::memory::{Memory, Origin};
+use crate::rates::{Gpu, Machine, Place};
+use crate::streams::{Effect, Goal, Step, Streams, Work};
 
 /// Everything.
 #[derive(Debug)]

@@ -6,8 +6,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::Duration;
 
-use crate::description::Description;
-use crate::description::wrong;
+use crate::description::{Description, wrong};
 
 #[derive(Debug, Default)]
 pub struct Faults {

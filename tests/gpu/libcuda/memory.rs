@@ -2,13 +2,10 @@
 //! without a name, so that another process on this machine can map it while its
 //! owner lives, and nothing is left when both are gone.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::ffi::c_int;
-use std::ffi::c_void;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{c_int, c_void};
 use std::fs::File;
-use std::os::fd::AsRawFd;
-use std::os::fd::FromRawFd;
+use std::os::fd::{AsRawFd, FromRawFd};
 
 use crate::codes;
 use crate::rates::Place;

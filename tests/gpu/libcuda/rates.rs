@@ -3,8 +3,7 @@
 //! Rates are in GB/s, which is bytes a nanosecond. A GPU is named by its number
 //! in the driver's order, one of another node as `node:number`.
 
-use crate::description::Description;
-use crate::description::wrong;
+use crate::description::{Description, wrong};
 use crate::fluid::Way;
 
 /// Where memory is.

@@ -4,11 +4,9 @@
 //! whatever is at the head of each stream runs at once, at the rates of `fluid`,
 //! until what is waited for is done. Data moves when its transfer ends.
 
-use std::collections::BTreeMap;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_void;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::fluid;
 use crate::fluid::Way;

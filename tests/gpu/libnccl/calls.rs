@@ -1,23 +1,14 @@
 //! What is exported, as `nccl.h` declares it.
 
 use std::cell::RefCell;
-use std::ffi::c_char;
-use std::ffi::c_int;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
-use crate::communicator::Communicator;
-use crate::communicator::DESCRIPTION;
-use crate::communicator::IN_PROGRESS;
-use crate::communicator::INVALID_ARGUMENT;
-use crate::communicator::INVALID_USAGE;
-use crate::communicator::SUCCESS;
+use crate::communicator::{Communicator, DESCRIPTION, INVALID_ARGUMENT, INVALID_USAGE, IN_PROGRESS, SUCCESS};
 use crate::meeting;
-use crate::operation::Kind;
-use crate::operation::Message;
+use crate::operation::{Kind, Message};
 
 /// Communicators by handle, which is their place in this list and one more.
 static ALL: Mutex<Vec<Arc<Communicator>>> = Mutex::new(Vec::new());

@@ -1,26 +1,16 @@
 //! A communicator: how far it is, what its operations do behind the scenes, and
 //! what goes wrong with it.
 
-use std::ffi::c_int;
-use std::ffi::c_void;
+use std::ffi::{c_int, c_void};
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::LazyLock;
-use std::sync::Mutex;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicI32;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc;
+use std::sync::{Arc, LazyLock, Mutex, mpsc};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::description::Description;
-use crate::driver;
-use crate::meeting::Meeting;
-use crate::meeting::Vain;
-use crate::operation::Kind;
-use crate::operation::Operation;
-use crate::words;
+use crate::{driver, words};
+use crate::meeting::{Meeting, Vain};
+use crate::operation::{Kind, Operation};
 
 // nccl.h: results.
 pub const SUCCESS: c_int = 0;

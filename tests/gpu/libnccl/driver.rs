@@ -2,12 +2,7 @@
 //! which streams wait, and memory for those. The stub is found among what this
 //! process has loaded.
 
-use std::ffi::CString;
-use std::ffi::c_char;
-use std::ffi::c_int;
-use std::ffi::c_uint;
-use std::ffi::c_ulonglong;
-use std::ffi::c_void;
+use std::ffi::{CString, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::LazyLock;
 
 use crate::description::wrong;

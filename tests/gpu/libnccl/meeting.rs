@@ -1,14 +1,10 @@
 //! A folder in which the ranks of a communicator leave things for each other.
 
-use std::path::Path;
-use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
-use crate::description::VARIABLE;
-use crate::description::wrong;
+use crate::description::{VARIABLE, wrong};
 
 /// How often somebody who waits looks.
 const LOOK: Duration = Duration::from_micros(300);

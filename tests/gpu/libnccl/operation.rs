@@ -1,8 +1,7 @@
 //! Collectives, computed: what a rank leaves for others, and what it makes of
 //! what they left.
 
-use crate::meeting::Meeting;
-use crate::meeting::Vain;
+use crate::meeting::{Meeting, Vain};
 
 /// Bytes of a float, the only type there is.
 const FLOAT: usize = 4;

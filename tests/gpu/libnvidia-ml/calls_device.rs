@@ -1,19 +1,9 @@
 //! Calls about a GPU itself: who it is, what it does, what went wrong in it.
 
-use std::ffi::c_char;
-use std::ffi::c_uint;
-use std::ffi::c_ulonglong;
+use std::ffi::{c_char, c_uint, c_ulonglong};
 
 use crate::description::wrong;
-use crate::machine::Handle;
-use crate::machine::INSUFFICIENT_SIZE;
-use crate::machine::INVALID_ARGUMENT;
-use crate::machine::Machine;
-use crate::machine::NOT_SUPPORTED;
-use crate::machine::OTHER_VERSION;
-use crate::machine::calls;
-use crate::machine::put;
-use crate::machine::put_text;
+use crate::machine::{Handle, INSUFFICIENT_SIZE, INVALID_ARGUMENT, Machine, NOT_SUPPORTED, OTHER_VERSION, calls, put, put_text};
 
 /// `nvmlPciInfo_t`.
 #[repr(C)]

@@ -1,19 +1,10 @@
 //! Calls about a GPU's links and its fabric.
 
-use std::ffi::c_int;
-use std::ffi::c_uint;
-use std::ffi::c_ulonglong;
+use std::ffi::{c_int, c_uint, c_ulonglong};
 
-use crate::calls_device::PciInfo;
-use crate::calls_device::tag;
+use crate::calls_device::{PciInfo, tag};
 use crate::description::wrong;
-use crate::machine::Handle;
-use crate::machine::INVALID_ARGUMENT;
-use crate::machine::Machine;
-use crate::machine::NOT_SUPPORTED;
-use crate::machine::OTHER_VERSION;
-use crate::machine::calls;
-use crate::machine::put;
+use crate::machine::{Handle, INVALID_ARGUMENT, Machine, NOT_SUPPORTED, OTHER_VERSION, calls, put};
 
 /// `NVML_DEVICE_ARCH_BLACKWELL`: the counter call is gone, the fields count.
 const BLACKWELL: u32 = 10;

@@ -1,14 +1,8 @@
 //! Calls about the driver, and handles of GPUs.
 
-use std::ffi::c_char;
-use std::ffi::c_int;
-use std::ffi::c_uint;
+use std::ffi::{c_char, c_int, c_uint};
 
-use crate::machine::Handle;
-use crate::machine::INVALID_ARGUMENT;
-use crate::machine::calls;
-use crate::machine::put;
-use crate::machine::put_text;
+use crate::machine::{Handle, INVALID_ARGUMENT, calls, put, put_text};
 
 calls! {
     nvmlInit_v2() |_machine| { Ok(()) }

@@ -4,20 +4,13 @@
 //! is said of (`nvml 3 links = 12`).
 
 use std::collections::BTreeMap;
-use std::ffi::c_char;
-use std::ffi::c_int;
-use std::ffi::c_uint;
-use std::ffi::c_void;
+use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::str::FromStr;
-use std::sync::LazyLock;
-use std::sync::Mutex;
+use std::sync::{LazyLock, Mutex};
 
-use crate::description::Description;
-use crate::description::VARIABLE;
-use crate::description::wrong;
+use crate::description::{Description, VARIABLE, wrong};
 use crate::faults;
-use crate::faults::Fate;
-use crate::faults::Faults;
+use crate::faults::{Fate, Faults};
 
 // nvmlReturn_t
 pub const INVALID_ARGUMENT: c_int = 2;

@@ -6,16 +6,13 @@ use std::time::Duration;
 
 use super::BurnInSession;
 use crate::cli::stdout::note;
-use crate::cli::stored;
-use crate::cli::sweep;
+use crate::cli::{stored, sweep};
 use control::launch::WorkerProgram;
 use control::sweep::Place;
 use engine::plan;
-use engine::policy::acceptance as accept;
-use engine::policy::burn_in_termination;
 use engine::policy::burn_in_termination::BurnInObservation;
-use model::acceptance::SoakRecord;
-use model::acceptance::StopRule;
+use engine::policy::{acceptance as accept, burn_in_termination};
+use model::acceptance::{SoakRecord, StopRule};
 use model::claims::Claims;
 use model::id::NodeName;
 use model::probe::Probe;
@@ -67,8 +64,15 @@ impl BurnInSession<'_> {
             false => Duration::from_secs_f64(minutes * 60.0),
         };
         let place = Place::New(self.folder.path());
-        let ran =
-            self.sweep_round(&load, &request, &claims, (&id, &began), &program, place, Some(lasting))?;
+        let ran = self.sweep_round(
+            &load,
+            &request,
+            &claims,
+            (&id, &began),
+            &program,
+            place,
+            Some(lasting),
+        )?;
         if ran.partial {
             return Ok(false);
         }

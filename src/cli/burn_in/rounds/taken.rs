@@ -1,8 +1,7 @@
 //! What a round that came to its end changes in the acceptance: who is out, what was
 //! reached, how it stands beside the first one, and whether it is held again.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::BurnInSession;
 use crate::cli::stdout::note;
@@ -10,25 +9,24 @@ use crate::cli::stored;
 use control::store::stored::Stored;
 use engine::judge::run_comparison;
 use engine::judge::run_comparison::ComparisonSide;
-use engine::policy::acceptance as accept;
-use engine::policy::certificate;
-use engine::policy::identity;
-use engine::policy::burn_in_termination;
 use engine::policy::burn_in_termination::BurnInObservation;
-use model::acceptance::NodeRound;
-use model::acceptance::BurnInStop;
-use model::acceptance::StopRule;
-use model::measured_cell::MeasuredCell;
+use engine::policy::{acceptance as accept, burn_in_termination, certificate, identity};
+use model::acceptance::{BurnInStop, NodeRound, StopRule};
 use model::id::NodeName;
+use model::measured_cell::MeasuredCell;
+use model::run::{Run, RunInfo};
 use model::tool_recording::ToolRecording;
-use model::run::Run;
-use model::run::RunInfo;
 use model::trend::FabricPart;
 use model::verdict::Outcome;
 
 impl BurnInSession<'_> {
     /// Takes in a round that came to its end.
-    pub(super) fn record_round(&mut self, number: u32, run: Run, stored: &Stored) -> anyhow::Result<()> {
+    pub(super) fn record_round(
+        &mut self,
+        number: u32,
+        run: Run,
+        stored: &Stored,
+    ) -> anyhow::Result<()> {
         let results = stored.results().map_err(stored::record_error)?;
         let recordings = stored.recordings_of(&results).map_err(stored::record_error)?;
         let machines = stored.machines().map_err(stored::record_error)?;
@@ -79,7 +77,8 @@ impl BurnInSession<'_> {
     fn compare_round(&mut self, run: &Run, recordings: &[ToolRecording]) -> anyhow::Result<()> {
         let rounds = &self.acceptance.rounds;
         let others = burn_in_termination::find_replaced_machines(rounds);
-        let known = burn_in_termination::find_replaced_machines(&rounds[..rounds.len().saturating_sub(1)]);
+        let known =
+            burn_in_termination::find_replaced_machines(&rounds[..rounds.len().saturating_sub(1)]);
         let mut since: BTreeMap<u32, BTreeSet<&NodeName>> = BTreeMap::new();
         for (node, anew) in &others {
             if known.get(node) != Some(anew) {
@@ -128,7 +127,11 @@ impl BurnInSession<'_> {
         let left = out.values().any(|stop| stop.after_round == number && bad(stop.rule));
         let again = self.acceptance.rounds.iter().filter(|round| round.set_aside).count();
         let found = self.acceptance.rounds.iter_mut().find(|round| round.round == number);
-        let Some(round) = found.filter(|_| left && again < burn_in_termination::MAX_REPEATED_ROUNDS) else { return };
+        let Some(round) =
+            found.filter(|_| left && again < burn_in_termination::MAX_REPEATED_ROUNDS)
+        else {
+            return;
+        };
         let open = |it: &NodeRound| it.outcome == Outcome::Unknown && !out.contains_key(&it.node);
         round.set_aside = round.nodes.iter().any(open);
     }
@@ -143,6 +146,10 @@ impl BurnInSession<'_> {
     }
 }
 
-fn comparison_side<'a>(info: &'a RunInfo, cells: &'a [MeasuredCell], recordings: &'a [ToolRecording]) -> ComparisonSide<'a> {
+fn comparison_side<'a>(
+    info: &'a RunInfo,
+    cells: &'a [MeasuredCell],
+    recordings: &'a [ToolRecording],
+) -> ComparisonSide<'a> {
     ComparisonSide { run: &info.id, created: &info.created, cells, recordings }
 }

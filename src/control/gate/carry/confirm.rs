@@ -7,29 +7,21 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tokio::time::sleep;
-use tokio::time::sleep_until;
+use tokio::time::{Instant, sleep, sleep_until};
 
-use super::Begun;
-use super::Turn;
-use super::state;
+use super::{Begun, Turn, state};
 use crate::gate::journal::JournalError;
 use crate::gate::scheduler::SchedulerError;
 use crate::gate::sight;
-use crate::gate::sight::Sight;
-use crate::gate::sight::sight;
+use crate::gate::sight::{Sight, sight};
 use engine::policy::node_state;
 use model::action::ActionResult;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
-use model::hostlist;
 use model::id::NodeName;
 use model::journal::JournalEvent;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::node_update::{NodeStateChange, NodeUpdate};
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::source_report::SourceProblemKind;
-use model::text;
+use model::{hostlist, text};
 
 /// How often a node is looked at, at first and at last.
 const GLANCES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));

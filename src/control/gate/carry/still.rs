@@ -4,21 +4,13 @@
 //! Pure. The decision was made on an earlier reading; what is refused here is left
 //! to the next turn.
 
-use crate::gate::sight::carries;
-use crate::gate::sight::words;
-use engine::policy::device;
+use crate::gate::sight::{carries, words};
 use engine::policy::journal_state::JournalState;
-use engine::policy::drain_reason;
-use engine::policy::node_state;
 use engine::policy::node_state::DrainOwner;
-use model::action::Action;
-use model::action::ActionKind;
-use model::action::ActionResult;
-use model::action::VerdictMark;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
-use model::kubernetes_node::GpuCordon;
-use model::kubernetes_node::GATE;
+use engine::policy::{device, drain_reason, node_state};
+use model::action::{Action, ActionKind, ActionResult, VerdictMark};
+use model::kubernetes_node::{GATE, GpuCordon};
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 
 /// The change of state that an action takes now, or why it is not carried out.
@@ -67,7 +59,8 @@ pub(super) fn state(
             }
             // A drain that the controller lost is made again as it was: it is the same one.
             let same = own.filter(|own| own.run == run && own.action.reason == action.reason);
-            let reason = match same.filter(|_| drain_reason::parse_reason(&action.reason).is_some()) {
+            let reason = match same.filter(|_| drain_reason::parse_reason(&action.reason).is_some())
+            {
                 Some(own) => own.action.reason.clone(),
                 None => drain_reason::format_reason(run, &class(action), epoch),
             };

@@ -7,10 +7,9 @@ use std::collections::BTreeMap;
 use super::Group;
 use engine::policy::device;
 use model::action::ActionKind;
-use model::node_update::NodeStateChange;
-use model::hostlist;
 use model::id::NodeName;
-use model::text;
+use model::node_update::NodeStateChange;
+use model::{hostlist, text};
 
 /// What is begun, in words: nodes of which the same is said stand together.
 pub(super) fn announced(groups: &[Group<'_>]) -> Vec<String> {

@@ -10,15 +10,11 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 
 use crate::launch::remote_shell;
-use crate::launch::slurm::IMMEDIATE_S;
-use crate::launch::slurm::SlurmJobRequest;
-use crate::launch::slurm::SlurmPrograms;
-use crate::launch::slurm::SlurmLauncher;
+use crate::launch::slurm::{IMMEDIATE_S, SlurmJobRequest, SlurmLauncher, SlurmPrograms};
 use model::hostlist;
 use model::id::NodeName;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
 use model::raw_result::ProcessEnding;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
 use node::exec;
 use node::exec::ProcessRequest;
@@ -77,7 +73,8 @@ impl Calls<'_> {
         // Comments and lists of nodes hold names from elsewhere.
         let (program, words) = argv.split_at(argv.len().min(at + 1));
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let argv = remote_shell::quote_argv(program, self.programs.remote_shell, &words).map_err(&failed)?;
+        let argv = remote_shell::quote_argv(program, self.programs.remote_shell, &words)
+            .map_err(&failed)?;
         let (_nobody, stop) = watch::channel(false);
         let request = ProcessRequest { argv, limit, capture: exec::CAPTURE };
         let finished = exec::run(&request, stop).await.map_err(|error| {
@@ -98,7 +95,11 @@ impl Calls<'_> {
     }
 
     /// Makes a job; its number.
-    pub(super) async fn allocate(&self, slurm: &SlurmLauncher, job: &SlurmJobRequest<'_>) -> Result<String, Complaint> {
+    pub(super) async fn allocate(
+        &self,
+        slurm: &SlurmLauncher,
+        job: &SlurmJobRequest<'_>,
+    ) -> Result<String, Complaint> {
         let wait = job.immediate.unwrap_or(slurm.wait_s).max(IMMEDIATE_S);
         let limit = Duration::from_secs(wait) + SLACK;
         let mut pending = None;

@@ -5,30 +5,21 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::Holder;
-use super::Holding;
-use super::calls::Calls;
-use super::calls::folded;
-use super::leftovers;
-use crate::gate::journal;
-use crate::gate::journal::Journal;
-use crate::gate::journal::JournalError;
+use super::calls::{Calls, folded};
+use super::{Holder, Holding, leftovers};
+use crate::gate::journal::{Journal, JournalError};
 use crate::gate::pace::Pace;
 use crate::gate::scheduler::Scheduler;
-use crate::gate::stamp;
 use crate::gate::stamp::age;
+use crate::gate::{journal, stamp};
 use crate::launch::kubernetes::KubernetesLauncher;
 use crate::launch::slurm::SlurmPrograms;
-use engine::policy::journal_state::OpenAllocation;
-use engine::policy::journal_state::JournalState;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
+use engine::policy::journal_state::{JournalState, OpenAllocation};
 use model::id::NodeName;
-use model::journal::JournalEvent;
-use model::journal::HoldKind;
+use model::journal::{HoldKind, JournalEvent};
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text::clean as cleaned;
 
@@ -67,8 +58,12 @@ pub struct Cleaning<'a> {
 /// of them is left.
 pub async fn clean(cleaning: Cleaning<'_>) -> Result<bool, JournalError> {
     let Cleaning { journal, scheduler, programs, pods, pace, gone, say } = cleaning;
-    let mut holds: Vec<(String, OpenAllocation)> =
-        journal.ledger().allocations.iter().map(|(name, hold)| (name.clone(), hold.clone())).collect();
+    let mut holds: Vec<(String, OpenAllocation)> = journal
+        .ledger()
+        .allocations
+        .iter()
+        .map(|(name, hold)| (name.clone(), hold.clone()))
+        .collect();
     // Jobs before the reservations that they run in.
     holds.sort_by_key(|(name, hold)| (hold.kind, name.clone()));
     let mut others: Vec<String> = Vec::new();

@@ -6,18 +6,13 @@
 
 use std::time::Duration;
 
-use super::end::Process;
-use super::end::owner_unless;
-use super::end::remedy;
-use crate::gate::journal::Journal;
-use crate::gate::journal::JournalError;
-use crate::gate::pods;
+use super::end::{Process, owner_unless, remedy};
+use crate::gate::journal::{Journal, JournalError};
 use crate::gate::pods::Objects;
-use crate::gate::stamp;
+use crate::gate::{pods, stamp};
 use crate::launch::kubernetes::KubernetesLauncher;
 use engine::policy::journal_state::OpenAllocation;
-use model::journal::JournalEvent;
-use model::journal::HoldKind;
+use model::journal::{HoldKind, JournalEvent};
 use model::text::clean as cleaned;
 
 /// How much longer than it says something is left alone: clocks differ.

@@ -5,29 +5,19 @@
 
 use std::time::Duration;
 
-use http_body_util::BodyExt;
-use http_body_util::LengthLimitError;
-use http_body_util::Limited;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::Client;
-use kube::api::DeleteParams;
-use kube::api::GetParams;
-use kube::api::ListParams;
-use kube::api::Patch;
-use kube::api::PatchParams;
-use kube::api::PostParams;
-use kube::api::Preconditions;
+use kube::api::{
+    DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::client::Body;
 use kube::core::Request;
 use serde_json::Value;
-use tokio::sync::Mutex;
-use tokio::sync::Semaphore;
-use tokio::sync::SemaphorePermit;
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
 
 use crate::gate::scheduler::SchedulerError;
-use crate::sources::kubernetes::KubernetesClientConfig as Server;
-use crate::sources::kubernetes::connection;
-use crate::sources::kubernetes::connection::ResponseReadLimit;
-use crate::sources::kubernetes::connection::KubernetesProblem;
+use crate::sources::kubernetes::connection::{KubernetesProblem, ResponseReadLimit};
+use crate::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use model::source_report::SourceProblemKind;
 use model::text::clean;
 
@@ -225,10 +215,12 @@ impl Desk {
         if let Some(client) = &*client {
             return Ok(client.clone());
         }
-        let access = connection::connect(&self.server, ResponseReadLimit::Bounded).await.map_err(|problem| {
-            let at = problem.at.map(|at| format!("{at}: ")).unwrap_or_default();
-            Refused { kind: problem.kind, ..odd(format!("{at}{}", problem.message)) }
-        })?;
+        let access = connection::connect(&self.server, ResponseReadLimit::Bounded).await.map_err(
+            |problem| {
+                let at = problem.at.map(|at| format!("{at}: ")).unwrap_or_default();
+                Refused { kind: problem.kind, ..odd(format!("{at}{}", problem.message)) }
+            },
+        )?;
         *client = Some(access.client.clone());
         Ok(access.client)
     }
@@ -261,8 +253,11 @@ impl Desk {
             let (kind, message) = connection::refusal_problem(error);
             // A connection that was cut says nothing of what was done: whoever
             // wrote must not take it for a refusal.
-            let kind =
-                if kind == SourceProblemKind::Incomplete { SourceProblemKind::Unreachable } else { kind };
+            let kind = if kind == SourceProblemKind::Incomplete {
+                SourceProblemKind::Unreachable
+            } else {
+                kind
+            };
             Refused { kind, ..odd(message) }
         };
         let answer = client.send(request.map(Body::from)).await.map_err(|error| lost(&error))?;

@@ -8,19 +8,11 @@
 //! `k8s.io/api` 0.36: the kind is in `v1beta2`, earlier in `v1alpha3`, and off by
 //! default in both.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::desk::Desk;
-use super::desk::Refused;
-use engine::policy::kubernetes_label;
-use engine::policy::drain_reason;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::GpuCordon;
-use model::kubernetes_node::GpuCordonMethod;
-use model::kubernetes_node::NO_SCHEDULE;
-use model::kubernetes_node::REASON;
-use model::kubernetes_node::RUN;
+use super::desk::{Desk, Refused};
+use engine::policy::{drain_reason, kubernetes_label};
+use model::kubernetes_node::{DEGRADED, GpuCordon, GpuCordonMethod, NO_SCHEDULE, REASON, RUN};
 use model::scheduler_snapshot::SchedulerNode;
 use model::source_report::SourceProblemKind;
 use model::text::clean;

@@ -3,17 +3,14 @@
 //! A courtesy and no record: that is the journal. Nothing depends on an event
 //! being written, and whoever may not write any is not told twice.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use kube::Client;
 use kube::api::PostParams;
 use kube::core::Request;
 
 use crate::sources::kubernetes::connection::refusal_problem;
-use model::action::ActionKind;
-use model::action::ActionRecord;
-use model::action::ActionResult;
+use model::action::{ActionKind, ActionRecord, ActionResult};
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text::clean;
 
@@ -26,7 +23,11 @@ const LONGEST: usize = 1_024;
 
 /// Writes an event on every node that was changed; an error says why one was not
 /// written, and then no more are tried.
-pub async fn tell(client: &Client, records: &[ActionRecord], seen: &SchedulerSnapshot) -> Result<(), String> {
+pub async fn tell(
+    client: &Client,
+    records: &[ActionRecord],
+    seen: &SchedulerSnapshot,
+) -> Result<(), String> {
     for event in records.iter().filter_map(|record| event(record, seen)) {
         let body = serde_json::to_vec(&event).map_err(|error| error.to_string())?;
         let request = Request::new(EVENTS).create(&PostParams::default(), body);

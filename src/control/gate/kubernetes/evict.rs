@@ -8,34 +8,23 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Pod;
-use kube::Api;
-use kube::Client;
-use kube::api::DeleteParams;
-use kube::api::EvictParams;
-use kube::api::ListParams;
-use kube::api::Preconditions;
+use kube::api::{DeleteParams, EvictParams, ListParams, Preconditions};
+use kube::{Api, Client};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Fence;
-use crate::gate::journal::Journal;
-use crate::gate::journal::JournalError;
+use crate::gate::journal::{Journal, JournalError};
 use crate::gate::scheduler::Scheduler;
 use crate::sources::kubernetes::connection::refusal_problem;
 use engine::policy::evict;
-use engine::policy::evict::Choice;
-use engine::policy::evict::Target;
+use engine::policy::evict::{Choice, Target};
 use engine::policy::journal_state::JournalState;
-use model::eviction::NodeEviction;
-use model::eviction::EvictionResult;
-use model::eviction::PodEviction;
+use model::eviction::{EvictionResult, NodeEviction, PodEviction};
 use model::id::NodeName;
 use model::journal::JournalEvent;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::NO_SCHEDULE;
-use model::kubernetes_node::Taint;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::kubernetes_node::{DEGRADED, NO_SCHEDULE, Taint};
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
 
 /// Between two rounds of asking, where the server names no time.
@@ -321,7 +310,10 @@ fn answer(error: &kube::Error) -> Answer {
 }
 
 /// What is to be done about the pods of every node that we drained.
-async fn found(asking: Asking<'_>, ledger: &JournalState) -> Vec<(NodeName, Result<Choice, String>)> {
+async fn found(
+    asking: Asking<'_>,
+    ledger: &JournalState,
+) -> Vec<(NodeName, Result<Choice, String>)> {
     let nodes: Vec<NodeName> = ledger.drains.keys().cloned().collect();
     if nodes.is_empty() {
         return Vec::new();
@@ -347,12 +339,17 @@ async fn found(asking: Asking<'_>, ledger: &JournalState) -> Vec<(NodeName, Resu
 /// What is to be done about the pods of one node.
 async fn chosen(client: &Client, node: &NodeName, class: &str) -> Result<Choice, String> {
     let pods = pods_on(client, node).await;
-    let pods = pods.map_err(|error| format!("its pods cannot be read: {}", refusal_problem(&error).1))?;
+    let pods =
+        pods.map_err(|error| format!("its pods cannot be read: {}", refusal_problem(&error).1))?;
     Ok(evict::choose(&pods, class))
 }
 
 /// The node as it is shown, where its pods may be asked to leave.
-fn drained<'l>(live: &'l SchedulerSnapshot, node: &NodeName, ledger: &JournalState) -> Result<&'l SchedulerNode, String> {
+fn drained<'l>(
+    live: &'l SchedulerSnapshot,
+    node: &NodeName,
+    ledger: &JournalState,
+) -> Result<&'l SchedulerNode, String> {
     let seen = live.nodes.get(node).ok_or("the cluster does not know it")?;
     evict::drained(seen, ledger).map(|_| seen)
 }
@@ -390,8 +387,7 @@ fn of(pod: &Target, result: EvictionResult, words: &str) -> PodEviction {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

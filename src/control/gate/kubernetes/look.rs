@@ -4,29 +4,23 @@
 //! server has stored last. Whoever may not see pods is told so, and then no node
 //! is idle.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::Value;
-use tokio::task::JoinError;
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 
-use super::desk::Desk;
-use super::desk::Refused;
+use super::desk::{Desk, Refused};
 use super::devices;
 use crate::gate::scheduler::SchedulerError;
 use model::id::NodeName;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::source_report::SourceProblemKind;
 use model::text::clean;
-use readers::claims::kubernetes::live_node;
 use readers::claims::kubernetes::live_node::PodsByNode;
-use readers::claims::kubernetes::pods;
 use readers::claims::kubernetes::pods::NodePods;
+use readers::claims::kubernetes::{live_node, pods};
 
 /// So many nodes are asked for one by one, each with its pods; for more, the
 /// whole lists are cheaper.
@@ -36,7 +30,10 @@ const FEW: usize = 32;
 type OnNodes = BTreeMap<NodeName, NodePods>;
 
 /// These nodes, or all where none is named.
-pub(super) async fn look(desk: Rc<Desk>, nodes: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
+pub(super) async fn look(
+    desk: Rc<Desk>,
+    nodes: &[NodeName],
+) -> Result<SchedulerSnapshot, SchedulerError> {
     if nodes.is_empty() || FEW < nodes.len() {
         return all(&desk, nodes).await;
     }
@@ -102,7 +99,10 @@ async fn all(desk: &Desk, wanted: &[NodeName]) -> Result<SchedulerSnapshot, Sche
     let trouble = pods_trouble(read, &unread)?;
     let pods = if trouble.is_none() { PodsByNode::Known(&found) } else { PodsByNode::Unknown };
     let wanted: BTreeSet<&str> = wanted.iter().map(NodeName::as_str).collect();
-    let mut live = SchedulerSnapshot { troubles: trouble.into_iter().collect(), ..SchedulerSnapshot::default() };
+    let mut live = SchedulerSnapshot {
+        troubles: trouble.into_iter().collect(),
+        ..SchedulerSnapshot::default()
+    };
     desk.nodes(|page| {
         for object in page {
             let name = object["metadata"]["name"].as_str().unwrap_or_default();

@@ -4,9 +4,7 @@
 //! Pure. Heartbeats, taints that say whom a node is for, and pods do not matter:
 //! they come and go all the time, and a change leaves them as they are.
 
-use model::kubernetes_node::KubernetesNode;
-use model::kubernetes_node::FABRICGATE_PREFIX;
-use model::kubernetes_node::Taint;
+use model::kubernetes_node::{FABRICGATE_PREFIX, KubernetesNode, Taint};
 use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use readers::claims::kubernetes::live_node;
@@ -50,8 +48,12 @@ pub(super) fn is_another(seen: &SchedulerNode, now: &SchedulerNode) -> Option<St
 /// What of ours on it is not as it was.
 fn own(was: &KubernetesNode, is: &KubernetesNode) -> Option<&'static str> {
     let taints = |node: &KubernetesNode| -> Vec<Taint> {
-        let mut own: Vec<Taint> =
-            node.taints.iter().filter(|it| it.key.starts_with(FABRICGATE_PREFIX)).cloned().collect();
+        let mut own: Vec<Taint> = node
+            .taints
+            .iter()
+            .filter(|it| it.key.starts_with(FABRICGATE_PREFIX))
+            .cloned()
+            .collect();
         own.sort();
         own
     };

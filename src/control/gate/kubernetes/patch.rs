@@ -7,28 +7,15 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Map;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
 use engine::policy::command_line;
-use model::node_update::NodeUpdate;
-use model::node_update::NodeStateChange;
-use model::kubernetes_node::CONDITION;
-use model::kubernetes_node::FabricNodeCondition;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::DEVICE;
-use model::kubernetes_node::DEVICE_CORDON;
-use model::kubernetes_node::GpuCordon;
-use model::kubernetes_node::GpuCordonMethod;
-use model::kubernetes_node::GATE;
-use model::kubernetes_node::NO_SCHEDULE;
-use model::kubernetes_node::PREFER_NO_SCHEDULE;
-use model::kubernetes_node::FABRICGATE_PREFIX;
-use model::kubernetes_node::REASON;
-use model::kubernetes_node::TaintEdit;
-use model::kubernetes_node::cordoned_devices;
-use model::kubernetes_node::is_uuid;
+use model::kubernetes_node::{
+    CONDITION, DEGRADED, DEVICE, DEVICE_CORDON, FABRICGATE_PREFIX, FabricNodeCondition, GATE,
+    GpuCordon, GpuCordonMethod, NO_SCHEDULE, PREFER_NO_SCHEDULE, REASON, TaintEdit,
+    cordoned_devices, is_uuid,
+};
+use model::node_update::{NodeStateChange, NodeUpdate};
 use model::text::clean;
 
 /// Longest value of a label or a taint (Kubernetes' own bound).
@@ -75,7 +62,8 @@ impl Edits {
         match &change.state {
             Some(NodeStateChange::Drain { reason }) => match marks.device {
                 Some(mark) => edits.set_device(mark, Some(reason.clone())),
-                None => edits.set_drain(Some(command_line::drain_taint(reason).value), Some(reason.clone())),
+                None => edits
+                    .set_drain(Some(command_line::drain_taint(reason).value), Some(reason.clone())),
             },
             Some(NodeStateChange::Resume) => {
                 edits.set_drain(None, None);
@@ -128,7 +116,10 @@ impl Edits {
         let keys = self.taints.iter().map(|it| &it.key);
         for key in keys.chain(self.labels.keys()).chain(self.annotations.keys()) {
             if !is_ours(key) {
-                return Err(format!("{:?} is not a key of ours ({FABRICGATE_PREFIX}...)", clean(key)));
+                return Err(format!(
+                    "{:?} is not a key of ours ({FABRICGATE_PREFIX}...)",
+                    clean(key)
+                ));
             }
         }
         for edit in self.taints.iter().filter(|it| it.value.is_some()) {
@@ -199,7 +190,8 @@ impl Edits {
     /// HAMi's list with our GPU in it or without it, where that is another. What
     /// others wrote stays letter by letter where something is added.
     fn cordoned(&self, list: Option<&str>) -> Option<(String, Value)> {
-        let (mark, is_out) = self.device.as_ref().filter(|(it, _)| it.way == GpuCordonMethod::Hami)?;
+        let (mark, is_out) =
+            self.device.as_ref().filter(|(it, _)| it.way == GpuCordonMethod::Hami)?;
         let is = cordoned_devices(list.unwrap_or_default()).any(|uuid| uuid == mark.uuid);
         let value = match (is, is_out) {
             (true, true) | (false, false) => return None,

@@ -1,8 +1,7 @@
 //! Tests of what is sent for one node.
 
 use super::*;
-use model::kubernetes_node::KubernetesNodeUpdate;
-use model::kubernetes_node::UNVERIFIED;
+use model::kubernetes_node::{KubernetesNodeUpdate, UNVERIFIED};
 
 const OURS: &str = "fabricgate:nvlink-low:r1 e7";
 
@@ -165,7 +164,8 @@ fn a_condition_keeps_its_moment_until_its_status_changes() {
             reason: "Measured".to_owned(),
             message: message.to_owned(),
         };
-        let told = KubernetesNodeUpdate { condition: Some(condition), ..KubernetesNodeUpdate::default() };
+        let told =
+            KubernetesNodeUpdate { condition: Some(condition), ..KubernetesNodeUpdate::default() };
         Edits::of(&marks(told)).expect("good")
     };
     let (then, now) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
@@ -209,13 +209,15 @@ fn any_class_becomes_the_value_of_a_taint() {
 
 fn of_device(way: GpuCordonMethod, state: NodeStateChange) -> NodeUpdate {
     let mark = GpuCordon { way, index: 1, uuid: "GPU-1a".to_owned() };
-    let kubernetes = Some(KubernetesNodeUpdate { device: Some(mark), ..KubernetesNodeUpdate::default() });
+    let kubernetes =
+        Some(KubernetesNodeUpdate { device: Some(mark), ..KubernetesNodeUpdate::default() });
     NodeUpdate { state: Some(state), kubernetes, ..NodeUpdate::default() }
 }
 
 #[test]
 fn one_gpu_is_words_on_its_node_and_no_taint_that_keeps_pods_away() {
-    let out = of_device(GpuCordonMethod::TaintRule, NodeStateChange::Drain { reason: OURS.to_owned() });
+    let out =
+        of_device(GpuCordonMethod::TaintRule, NodeStateChange::Drain { reason: OURS.to_owned() });
     let patch = sent(&out, &node()).expect("a patch");
     let words = json!({REASON: OURS, DEVICE: "taint-rule:1:GPU-1a"});
     assert_eq!((&patch["metadata"]["annotations"], &patch["spec"]), (&words, &Value::Null));

@@ -3,26 +3,16 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use serde_json::Value;
-use serde_json::json;
-use wiremock::Mock;
-use wiremock::MockServer;
-use wiremock::Request;
-use wiremock::ResponseTemplate;
-use wiremock::matchers::any;
-use wiremock::matchers::header;
-use wiremock::matchers::method;
-use wiremock::matchers::path;
-use wiremock::matchers::query_param;
-use wiremock::matchers::query_param_is_missing;
+use serde_json::{Value, json};
+use wiremock::matchers::{any, header, method, path, query_param, query_param_is_missing};
+use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
 use super::*;
-use model::node_update::NodeStateChange;
 use model::kubernetes_node::KubernetesNodeUpdate;
+use model::node_update::NodeStateChange;
 
 fn drain() -> NodeUpdate {
     let reason = "fabricgate:nvlink-low:r1 e1".to_owned();
@@ -178,7 +168,8 @@ async fn a_condition_that_meets_a_newer_version_is_said_again_of_the_node_as_it_
         reason: "NvlinkLow".to_owned(),
         message: "degraded".to_owned(),
     };
-    let marks = KubernetesNodeUpdate { condition: Some(condition), ..KubernetesNodeUpdate::default() };
+    let marks =
+        KubernetesNodeUpdate { condition: Some(condition), ..KubernetesNodeUpdate::default() };
     let change = NodeUpdate { kubernetes: Some(marks), ..drain() };
     gate.change(&["n1".into()], &change).await.expect("written");
     let requests = server.received_requests().await.expect("recorded");

@@ -4,37 +4,27 @@
 //! What moved underneath is read anew where it does not matter, and where it does
 //! nothing is written. Nothing is sent but patches of nodes that are there.
 
-use std::cell::Cell;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::hash_map::RandomState;
-use std::hash::BuildHasher;
-use std::hash::Hasher;
+use std::hash::{BuildHasher, Hasher};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::Value;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::Fence;
-use super::desk;
-use super::desk::Desk;
-use super::desk::Refused;
-use super::devices;
-use super::look;
-use super::moved;
+use super::desk::{Desk, Refused};
 use super::patch::Edits;
+use super::{Fence, desk, devices, look, moved};
 use crate::gate::scheduler::SchedulerError;
 use crate::gate::stamp;
-use engine::policy::device;
-use engine::policy::drain_reason;
-use model::node_update::NodeStateChange;
+use engine::policy::{device, drain_reason};
 use model::id::NodeName;
 use model::kubernetes_node::GpuCordonMethod;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::node_update::NodeStateChange;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::source_report::SourceProblemKind;
 use model::text::clean;
 use readers::claims::kubernetes::live_node::PodsByNode;
@@ -176,7 +166,9 @@ impl Writing<'_> {
         let place = loop {
             match self.place().await {
                 Ok(place) => break Ok(place),
-                Err(Stop::For(error)) if error.kind == SourceProblemKind::Missing => break Err(error),
+                Err(Stop::For(error)) if error.kind == SourceProblemKind::Missing => {
+                    break Err(error);
+                }
                 Err(Stop::For(error)) => return Err(error),
                 Err(Stop::Again(refused)) => pauses.pause(refused).await?,
             }
@@ -213,7 +205,9 @@ impl Writing<'_> {
             match stop {
                 Stop::Again(refused) => pauses.pause(refused).await.map_err(but)?,
                 // An object of another uid is refused as one that is not valid (422).
-                Stop::For(error) if error.kind != SourceProblemKind::Malformed => return Err(but(error)),
+                Stop::For(error) if error.kind != SourceProblemKind::Malformed => {
+                    return Err(but(error));
+                }
                 Stop::For(error) => {
                     let is_same = self.again(&node).await.map_err(but)?.is_some();
                     return Err(but(if is_same { error } else { another() }));
@@ -359,7 +353,11 @@ fn but(error: SchedulerError) -> SchedulerError {
 }
 
 /// Why this change of state must not be made on a node as it is.
-fn forbidden(state: &Option<NodeStateChange>, now: &SchedulerNode, is_of_one: bool) -> Option<String> {
+fn forbidden(
+    state: &Option<NodeStateChange>,
+    now: &SchedulerNode,
+    is_of_one: bool,
+) -> Option<String> {
     if now.has_state("DELETING") {
         return Some("it is being deleted".to_owned());
     }
@@ -370,7 +368,9 @@ fn forbidden(state: &Option<NodeStateChange>, now: &SchedulerNode, is_of_one: bo
     let is_ours = now.reason.as_deref().and_then(drain_reason::parse_reason).is_some();
     match state {
         // The rest of the node follows a GPU of it that we took out.
-        Some(NodeStateChange::Drain { .. }) if !is_of_one && is_ours && device::is_alone(now) => None,
+        Some(NodeStateChange::Drain { .. }) if !is_of_one && is_ours && device::is_alone(now) => {
+            None
+        }
         Some(NodeStateChange::Drain { reason }) if now.reason.as_deref() != Some(reason) => {
             Some(format!("it is drained already ({is})"))
         }
@@ -429,8 +429,9 @@ mod tests {
         assert_eq!(summed(&[], 3), Ok(()));
         let one = [failure("n1", SourceProblemKind::Denied, "no right")];
         assert_eq!(summed(&one, 1).expect_err("failed").message, "no right");
-        let mut many: Vec<_> =
-            (1..=5).map(|i| failure(&format!("n{i}"), SourceProblemKind::Denied, "no\u{1b}")).collect();
+        let mut many: Vec<_> = (1..=5)
+            .map(|i| failure(&format!("n{i}"), SourceProblemKind::Denied, "no\u{1b}"))
+            .collect();
         let error = summed(&many, 9).expect_err("failed");
         assert_eq!(error.kind, SourceProblemKind::Denied);
         assert_eq!(error.message, "5 of 9 nodes: n1: no; n2: no; n3: no; and 2 more");

@@ -2,27 +2,19 @@
 //! the program waits for, renewing does not wait with it.
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use kube::Api;
 use tokio::sync::watch;
-use tokio::time::sleep;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::Seen;
-use super::Term;
-use super::by_us;
-use super::lease;
-use super::micro;
+use super::{Seen, Term, by_us, lease, micro};
 use crate::gate::stamp;
-use crate::sources::kubernetes::KubernetesClientConfig;
-use crate::sources::kubernetes::connection;
 use crate::sources::kubernetes::connection::ResponseReadLimit;
+use crate::sources::kubernetes::{KubernetesClientConfig, connection};
 use model::text::clean;
 
 /// Which Lease, and for whom. The usual durations are those of Kubernetes' own
@@ -139,7 +131,10 @@ struct Trouble {
 
 impl Trouble {
     fn of(error: &kube::Error) -> Self {
-        Self { why: connection::refusal_problem(error).1, is_stranger: connection::is_unauthenticated(error) }
+        Self {
+            why: connection::refusal_problem(error).1,
+            is_stranger: connection::is_unauthenticated(error),
+        }
     }
 }
 
@@ -197,7 +192,12 @@ impl Keeping {
 
     async fn connect(&self) -> Result<Api<Lease>, String> {
         let limit = self.wanted.renew;
-        match timeout(limit, connection::connect(&self.wanted.kubernetes, ResponseReadLimit::Bounded)).await {
+        match timeout(
+            limit,
+            connection::connect(&self.wanted.kubernetes, ResponseReadLimit::Bounded),
+        )
+        .await
+        {
             Ok(Ok(access)) => Ok(Api::namespaced(access.client, &self.wanted.namespace)),
             Ok(Err(problem)) => Err(problem.to_string()),
             Err(_) => Err(format!("the kubeconfig gave nothing within {limit:?}")),
@@ -378,13 +378,9 @@ mod tests {
     use std::path::Path;
     use std::sync::Mutex;
 
-    use serde_json::Value;
-    use serde_json::json;
-    use wiremock::Mock;
-    use wiremock::MockServer;
-    use wiremock::Request;
-    use wiremock::ResponseTemplate;
+    use serde_json::{Value, json};
     use wiremock::matchers::any;
+    use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
     use super::*;
 
@@ -504,7 +500,11 @@ mod tests {
         kubeconfig(&file, &server.uri(), "first");
         let limit = Duration::from_secs(20);
         let mut keeper = Keeper::start(Wanted {
-            kubernetes: KubernetesClientConfig { kubeconfig: Some(file.clone()), context: None, limit },
+            kubernetes: KubernetesClientConfig {
+                kubeconfig: Some(file.clone()),
+                context: None,
+                limit,
+            },
             namespace: "ns".to_owned(),
             name: "w".to_owned(),
             holder: "us".to_owned(),

@@ -6,15 +6,11 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use serde_json::Value;
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::objects::Kind;
-use super::objects::Objects;
-use super::objects::Refused;
+use super::objects::{Kind, Objects, Refused};
 use crate::launch::kubernetes::manifest;
-use crate::launch::kubernetes::manifest::OWNER_ANNOTATION;
-use crate::launch::kubernetes::manifest::UNTIL_ANNOTATION;
+use crate::launch::kubernetes::manifest::{OWNER_ANNOTATION, UNTIL_ANNOTATION};
 use model::journal::ClockStamp;
 use model::kubernetes_node::RUN;
 use model::text::clean;
@@ -67,7 +63,9 @@ pub(crate) async fn left(objects: &Objects) -> Result<BTreeMap<String, Left>, St
             let left = runs.entry(run.to_owned()).or_default();
             *left.counts.entry(kind).or_default() += 1;
             let annotation = |key: &str| metadata["annotations"][key].as_str();
-            if let Some(owner) = annotation(OWNER_ANNOTATION).and_then(|it| serde_json::from_str(it).ok()) {
+            if let Some(owner) =
+                annotation(OWNER_ANNOTATION).and_then(|it| serde_json::from_str(it).ok())
+            {
                 left.owner = Some(owner);
             }
             // What a controller made for us says nothing.
@@ -175,7 +173,8 @@ mod tests {
     #[test]
     fn the_owner_that_is_written_on_an_object_is_read_again() {
         let stamp = ClockStamp { boot: "b".to_owned(), uptime_s: 1.25, ..ClockStamp::default() };
-        let origin = manifest::ManifestOwner { run: "r", host: "h", pid: 7, stamp: &stamp, until: 1 };
+        let origin =
+            manifest::ManifestOwner { run: "r", host: "h", pid: 7, stamp: &stamp, until: 1 };
         let owner: Owner = serde_json::from_str(&origin.owner_annotation()).expect("ours");
         assert_eq!((owner.host.as_str(), owner.pid, owner.stamp), ("h", 7, stamp));
     }

@@ -8,22 +8,15 @@ use std::time::Duration;
 
 use axum::http;
 use kube::Client;
-use kube::api::DeleteParams;
-use kube::api::GetParams;
-use kube::api::ListParams;
-use kube::api::PostParams;
-use kube::api::Preconditions;
+use kube::api::{DeleteParams, GetParams, ListParams, PostParams, Preconditions};
 use kube::core::Request;
 use kube::core::request::Error as RequestError;
 use serde_json::Value;
-use tokio::time::sleep;
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::launch::kubernetes::KubernetesLauncher;
-use crate::sources::kubernetes::KubernetesClientConfig as Server;
-use crate::sources::kubernetes::connection;
-use crate::sources::kubernetes::connection::ResponseReadLimit;
-use crate::sources::kubernetes::connection::KubernetesProblem;
+use crate::sources::kubernetes::connection::{KubernetesProblem, ResponseReadLimit};
+use crate::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use model::id::NodeName;
 use model::text::clean;
 

@@ -7,28 +7,17 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tokio::task::JoinSet;
-use tokio::time::Instant;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::Wanted;
-use super::by_reason;
-use super::objects::Kind;
-use super::objects::Objects;
-use super::objects::Refused;
-use super::stage::Stage;
-use super::stage::last_warning;
-use super::stage::stage;
+use super::objects::{Kind, Objects, Refused};
+use super::stage::{Stage, last_warning, stage};
+use super::{Wanted, by_reason};
 use crate::gate::hold::HoldError;
-use crate::launch::held::HeldNodes;
-use crate::launch::held::WorkerTarget;
-use crate::launch::kubernetes::ComputeDomainMode;
-use crate::launch::kubernetes::GpuRequestMode;
-use crate::launch::kubernetes::KubernetesLauncher;
-use crate::launch::kubernetes::manifest;
-use crate::launch::kubernetes::manifest::NODE_ANNOTATION;
-use crate::launch::kubernetes::manifest::OWNER_ANNOTATION;
-use crate::launch::kubernetes::manifest::ManifestOwner;
-use crate::launch::kubernetes::manifest::WorkerPodSpec;
+use crate::launch::held::{HeldNodes, WorkerTarget};
+use crate::launch::kubernetes::manifest::{
+    ManifestOwner, NODE_ANNOTATION, OWNER_ANNOTATION, WorkerPodSpec,
+};
+use crate::launch::kubernetes::{ComputeDomainMode, GpuRequestMode, KubernetesLauncher, manifest};
 use model::id::NodeName;
 
 /// How long the scheduler, or a kubelet, may complain about a pod until it is
@@ -261,7 +250,11 @@ impl Placing<'_> {
     }
 
     /// Makes pods: those that are there now.
-    async fn make(&mut self, pods: BTreeMap<NodeName, Value>, held: &mut HeldNodes) -> Vec<NodeName> {
+    async fn make(
+        &mut self,
+        pods: BTreeMap<NodeName, Value>,
+        held: &mut HeldNodes,
+    ) -> Vec<NodeName> {
         let objects = self.objects.clone();
         let made = each(pods.into_iter().collect(), move |(node, pod): (NodeName, Value)| {
             let objects = objects.clone();
@@ -298,7 +291,9 @@ impl Placing<'_> {
             let pods = listed.map_err(|refused| failed("pods", &refused))?;
             let by_node: BTreeMap<&str, &Value> = pods
                 .iter()
-                .filter_map(|pod| Some((pod["metadata"]["annotations"][NODE_ANNOTATION].as_str()?, pod)))
+                .filter_map(|pod| {
+                    Some((pod["metadata"]["annotations"][NODE_ANNOTATION].as_str()?, pod))
+                })
                 .collect();
             let is_late = limit <= start.elapsed();
             for node in waiting.keys().cloned().collect::<Vec<_>>() {

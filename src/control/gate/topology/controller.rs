@@ -10,18 +10,15 @@ use tokio::sync::watch;
 
 use crate::launch::remote_shell;
 use crate::launch::slurm::SlurmPrograms;
-use engine::policy::topology_proposal::TopologyBlocks;
-use engine::policy::topology_proposal::TopologyProposal;
-use engine::policy::topology_proposal::SlurmVersion;
+use engine::policy::topology_proposal::{SlurmVersion, TopologyBlocks, TopologyProposal};
 use model::raw_result::ProcessEnding;
+use model::shell_quote;
 use model::source_report::NodeGroupKind;
 use model::text::clean;
-use model::shell_quote;
 use node::exec;
 use node::exec::ProcessRequest;
-use readers::claims::slurm::pending_jobs;
 use readers::claims::slurm::pending_jobs::PendingJob;
-use readers::claims::slurm::show_topology;
+use readers::claims::slurm::{pending_jobs, show_topology};
 
 /// Slurm's programs, each with words in front where it is reached through
 /// something.

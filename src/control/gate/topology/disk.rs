@@ -2,16 +2,11 @@
 //! the owner and the rights that it had.
 
 use crate::store::folder::parent;
-use std::fs;
-use std::fs::File;
-use std::fs::OpenOptions;
-use std::io;
-use std::io::Read;
-use std::io::Write;
-use std::os::unix::fs::MetadataExt;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::Path;
-use std::path::PathBuf;
+use std::fs::{File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// The largest file that is read: 5,000 nodes take 20 KB.
 const LARGEST: u64 = 16 * 1024 * 1024;

@@ -12,12 +12,10 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use super::door::Door;
-use super::door::Patience;
+use super::door::{Door, Patience};
 use super::vitals::Vitals;
 
 /// How many may ask at once: a few that scrape, a few that probe, and room.

@@ -3,29 +3,20 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::fs::File;
-use std::io::Read;
-use std::io::Seek;
-use std::io::SeekFrom;
-use std::path::Path;
-use std::path::PathBuf;
+use std::io::{Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 
-use super::super::lease;
 use super::super::lease::Term;
-use super::super::stamp;
-use super::state::MARK;
-use super::state::Started;
-use super::state::State;
+use super::super::{lease, stamp};
+use super::state::{MARK, Started, State};
 use engine::policy::schedule::MeasurementJob;
 use engine::policy::schedule::attempts::elapsed_s;
 use model::raw_result::ProcessEnding;
 use model::text::clean;
-use model::watch::WatchJob;
-use model::watch::JobOutcome;
-use model::watch::WatchEvent;
+use model::watch::{JobOutcome, WatchEvent, WatchJob};
 use node::exec::background::BackgroundProcess;
 
 /// The folder of logs in the state folder.
@@ -126,7 +117,8 @@ impl Jobs {
             .and_then(|file| {
                 let mut env = BTreeMap::from([(MARK.to_owned(), name.clone())]);
                 env.extend(term.map(|term| (lease::TERM.to_owned(), term.to_string())));
-                BackgroundProcess::start(&started.command, &env, &file).map_err(|error| error.to_string())
+                BackgroundProcess::start(&started.command, &env, &file)
+                    .map_err(|error| error.to_string())
             });
         let attended = match begun {
             Ok(attended) => attended,

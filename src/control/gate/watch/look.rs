@@ -1,45 +1,34 @@
 //! One look: claims, the scheduler, the journal and certificates, and what is
 //! due by them. Writes nothing.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
 
-use super::AskClaims;
-use super::Watch;
 use super::state::State;
-use crate::gate::certificates;
-use crate::gate::journal;
+use super::{AskClaims, Watch};
 use crate::gate::journal::Journal;
 use crate::gate::lease::Term;
-use crate::gate::reassert;
 use crate::gate::reassert::Reasserted;
 use crate::gate::scheduler::Scheduler;
-use crate::gate::stamp;
+use crate::gate::{certificates, journal, reassert, stamp};
 use crate::store::signing::Trust;
-use engine::policy::certificate;
-use engine::policy::schedule;
-use engine::policy::schedule::MeasurementSchedule;
-use engine::policy::schedule::RunningMeasurement;
-use engine::policy::schedule::ScheduleInput;
-use engine::policy::schedule::expiry;
-use engine::policy::journal_state::JournalState;
-use engine::policy::pause;
 use engine::policy::action_policy::Policy;
+use engine::policy::journal_state::JournalState;
+use engine::policy::schedule::{MeasurementSchedule, RunningMeasurement, ScheduleInput, expiry};
+use engine::policy::{certificate, pause, schedule};
 use model::action::ActionResult;
 use model::certificate::Certificate;
-use model::node_update::NodeUpdate;
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
+use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text::clean;
-use model::watch::DeferredNodes;
-use model::watch::WatchEvent;
+use model::watch::{DeferredNodes, WatchEvent};
 
 /// How long marks rest that could not be put right.
 const MARKS_REST: Duration = Duration::from_secs(600);
@@ -115,7 +104,8 @@ impl Look {
         let live = live.map_err(|error| format!("{}: {error}", watch.scheduler.name()))?;
         let ledger = journal::look(&watch.folder).map_err(|error| error.to_string())?;
         let known = Known::read(&watch.folder, claims, watch.trust);
-        let running: Vec<RunningMeasurement> = state.jobs.iter().map(super::state::Started::running).collect();
+        let running: Vec<RunningMeasurement> =
+            state.jobs.iter().map(super::state::Started::running).collect();
         let now = stamp::stamp();
         let due = schedule::schedule_measurements(
             &ScheduleInput {
@@ -188,9 +178,13 @@ impl Look {
         let scheduler = writer.as_deref().unwrap_or(watch.scheduler);
         // Others may have drained since it was looked.
         let taints = match (&self.claims, watch.taints) {
-            (Some((claims, _)), true) => {
-                expiry::collect_taint_edits(&live, claims, journal.ledger(), watch.policy, &stamp::stamp())
-            }
+            (Some((claims, _)), true) => expiry::collect_taint_edits(
+                &live,
+                claims,
+                journal.ledger(),
+                watch.policy,
+                &stamp::stamp(),
+            ),
             _ => Vec::new(),
         };
         let mut done = reassert::reassert(scheduler, &live, journal.ledger(), watch.policy).await;

@@ -11,9 +11,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::vitals::Vitals;
-use crate::gate::shown;
 use crate::gate::shown::Sources;
-use crate::gate::stamp;
+use crate::gate::{shown, stamp};
 use crate::notify::background::BackgroundNotifier;
 use crate::store::history::Alarms;
 use crate::store::latest::Latest;

@@ -5,35 +5,32 @@
 //! read anew. A watch that ends goes on, or begins with a new list (410), with
 //! growing pauses; where the server does not know us any more, with a new client.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
-use std::hash::DefaultHasher;
-use std::hash::Hash;
-use std::hash::Hasher;
-use std::pin::Pin;
-use std::pin::pin;
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_core::Stream;
 use k8s_openapi::api::core::v1::Node;
 use kube::Api;
-use kube::runtime::WatchStreamExt;
-use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
+use kube::runtime::{WatchStreamExt, watcher};
 use tokio::sync::mpsc;
 
 use super::vitals::Vitals;
-use crate::sources::kubernetes::KubernetesClientConfig;
-use crate::sources::kubernetes::connection;
 use crate::sources::kubernetes::connection::ResponseReadLimit;
+use crate::sources::kubernetes::{KubernetesClientConfig, connection};
 use model::kubernetes_node::FABRICGATE_PREFIX;
 
 /// How long after a failure a way to the server is looked for again.
 const AGAIN: Duration = Duration::from_secs(10);
 
 /// Starts to watch, in a thread that ends with the program.
-pub fn start(kubernetes: KubernetesClientConfig, vitals: Arc<Vitals>) -> std::io::Result<mpsc::Receiver<()>> {
+pub fn start(
+    kubernetes: KubernetesClientConfig,
+    vitals: Arc<Vitals>,
+) -> std::io::Result<mpsc::Receiver<()>> {
     // One is enough: a look sees everything.
     let (poke, pokes) = mpsc::channel(1);
     std::thread::Builder::new().name("nodes".to_owned()).spawn(move || {
@@ -153,8 +150,7 @@ fn fingerprint(node: &Node) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use std::task::Context;
-    use std::task::Poll;
+    use std::task::{Context, Poll};
 
     use serde_json::json;
 

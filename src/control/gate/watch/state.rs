@@ -5,29 +5,21 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::fs::File;
-use std::io;
-use std::io::Read;
-use std::io::Seek;
-use std::io::Write;
+use std::io::{Read, Seek, Write};
 use std::path::Path;
 use std::time::Duration;
+use std::{fs, io};
 
 use rustix::fs::FlockOperation;
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::super::stamp;
-use crate::store::folder::make;
-use crate::store::folder::own;
-use crate::store::folder::replace;
-use engine::policy::schedule::DueReason;
-use engine::policy::schedule::RunningMeasurement;
+use crate::store::folder::{make, own, replace};
 use engine::policy::schedule::attempts::MeasurementAttempts;
-use model::id::DomainName;
-use model::id::NodeName;
+use engine::policy::schedule::{DueReason, RunningMeasurement};
+use model::id::{DomainName, NodeName};
 use model::journal::ClockStamp;
 use model::text::clean;
 use node::exec::background;

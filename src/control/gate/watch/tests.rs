@@ -4,11 +4,10 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 
-use super::super::certificates;
 use super::super::certificates::Seal;
-use super::super::fixture;
 use super::super::fixture::Fake;
 use super::super::journal::Journal;
+use super::super::{certificates, fixture};
 use super::*;
 use crate::store::signing::Trust;
 use model::certificate::Certificate;
@@ -16,8 +15,8 @@ use model::claims::ClaimedDomain;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::journal::JournalEvent;
-use model::scheduler_snapshot::SchedulerNode;
 use model::profile::Profile;
+use model::scheduler_snapshot::SchedulerNode;
 
 const WEEK_S: i64 = 7 * 24 * 3_600;
 
@@ -235,7 +234,8 @@ fn what_a_dead_watch_left_running_is_ended_and_not_started_twice() {
     fixture::now(async {
         let argv = ["sh", "-c", "echo $$; sleep 1000"].map(str::to_owned);
         let env = [(state::MARK.to_owned(), name.to_owned())].into();
-        let left = node::exec::background::BackgroundProcess::start(&argv, &env, &file).expect("started");
+        let left =
+            node::exec::background::BackgroundProcess::start(&argv, &env, &file).expect("started");
         let mut state = stand.state();
         let at = stamp::stamp();
         state.jobs.push(state::Started {

@@ -6,11 +6,8 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicI64;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicI64, AtomicU64};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
@@ -18,20 +15,16 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
-use prometheus_client::registry::Registry;
-use prometheus_client::registry::Unit;
+use prometheus_client::registry::{Registry, Unit};
 
 use super::now_s;
 use super::state::State;
-use engine::policy::certificate;
 use engine::policy::certificate::explain_outlived;
-use engine::policy::schedule::MeasurementSchedule;
 use engine::policy::journal_state::JournalState;
-use engine::policy::node_state;
-use engine::report::metrics::definitions;
-use engine::report::metrics::exposition;
-use engine::report::metrics::exposition::MetricFamily as Shown;
-use engine::report::metrics::exposition::MetricDefinition;
+use engine::policy::schedule::MeasurementSchedule;
+use engine::policy::{certificate, node_state};
+use engine::report::metrics::exposition::{MetricDefinition, MetricFamily as Shown};
+use engine::report::metrics::{definitions, exposition};
 use model::certificate::Certificate;
 use model::claims::Claims;
 use model::id::NodeName;
@@ -63,7 +56,8 @@ impl Collector for Shelf {
 }
 
 /// What is counted here as it happens, and so is not shown twice.
-static COUNTED_HERE: [&MetricDefinition; 3] = [&definitions::BREAKER, &definitions::DRAINS, &definitions::OPEN];
+static COUNTED_HERE: [&MetricDefinition; 3] =
+    [&definitions::BREAKER, &definitions::DRAINS, &definitions::OPEN];
 
 /// What is shown.
 #[derive(Debug)]
@@ -268,7 +262,8 @@ impl Vitals {
                 "void"
             } else if certificate::explain_expiry(it, now.unix).is_some() {
                 "expired"
-            } else if live.nodes.get(&it.node).is_some_and(|at| explain_outlived(it, at).is_some()) {
+            } else if live.nodes.get(&it.node).is_some_and(|at| explain_outlived(it, at).is_some())
+            {
                 "void"
             } else if it.expires_unix.saturating_sub(now.unix) <= ahead_s {
                 "expiring"
@@ -370,9 +365,7 @@ mod tests {
     use super::*;
     use engine::report::metrics;
     use model::scheduler_snapshot::SchedulerNode;
-    use model::watch::DueReason;
-    use model::watch::WatchJob;
-    use model::watch::JobOutcome;
+    use model::watch::{DueReason, JobOutcome, WatchJob};
 
     #[test]
     fn names_have_the_prefix_and_units_and_no_node_is_named() {
@@ -420,7 +413,8 @@ mod tests {
         let outcome = JobOutcome::Passed;
         let ended = WatchEvent::Ended { job, code: Some(0), outcome, seconds: 1.0 };
         vitals.ended(&ended, &state, 1);
-        let (live, ledger, due) = (SchedulerSnapshot::default(), JournalState::default(), MeasurementSchedule::default());
+        let (live, ledger, due) =
+            (SchedulerSnapshot::default(), JournalState::default(), MeasurementSchedule::default());
         vitals.saw(&live, &BTreeMap::new(), &ledger, &due, 0, &ClockStamp::default());
         let samples = |text: &str| -> String {
             text.lines().filter(|line| !line.starts_with('#')).collect::<Vec<_>>().join("\n")
@@ -498,7 +492,10 @@ mod tests {
             // The note of a drain that is over.
             ("n3", &["IDLE"], "fabricgate:nvlink-low:run9 e3"),
         ] {
-            let node = SchedulerNode { reason: Some(reason.to_owned()), ..SchedulerNode::new(name, state) };
+            let node = SchedulerNode {
+                reason: Some(reason.to_owned()),
+                ..SchedulerNode::new(name, state)
+            };
             live.nodes.insert(name.into(), node);
         }
         let (ledger, due) = (JournalState::default(), MeasurementSchedule::default());

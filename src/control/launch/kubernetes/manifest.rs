@@ -3,21 +3,14 @@
 //!
 //! Pure: values in, objects out.
 
-use serde_json::Map;
-use serde_json::Value;
-use serde_json::json;
-use sha2::Digest;
-use sha2::Sha256;
+use serde_json::{Map, Value, json};
+use sha2::{Digest, Sha256};
 
-use super::CONTAINER;
-use super::GpuRequestMode;
-use super::KubernetesLauncher;
+use super::{CONTAINER, GpuRequestMode, KubernetesLauncher};
 use crate::launch::NODE;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::journal::ClockStamp;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::RUN;
+use model::kubernetes_node::{DEGRADED, RUN};
 
 /// The label of everything that fabricgate makes, with its value.
 pub const MANAGED_LABEL: (&str, &str) = ("app.kubernetes.io/name", "fabricgate");
@@ -364,7 +357,8 @@ mod tests {
     #[test]
     fn claims_take_the_place_of_counted_gpus() {
         let (node, stamp) = (NodeName::from("n1"), stamp());
-        let kubernetes = KubernetesLauncher { gpus: GpuRequestMode::Claim, ..KubernetesLauncher::default() };
+        let kubernetes =
+            KubernetesLauncher { gpus: GpuRequestMode::Claim, ..KubernetesLauncher::default() };
         let wish = WorkerPodSpec { gpu_claim: Some("g"), channel: Some("c"), ..wish(&node) };
         let pod = origin(&stamp).build_pod(&kubernetes, &wish);
         let resources = &pod["spec"]["containers"][0]["resources"];
@@ -385,7 +379,12 @@ mod tests {
     fn a_compute_domain_names_the_template_that_pods_wait_for() {
         let stamp = stamp();
         let domain = DomainName::from("rack 1");
-        let made = origin(&stamp).build_compute_domain(&KubernetesLauncher::default(), "v1beta1", &domain, 18);
+        let made = origin(&stamp).build_compute_domain(
+            &KubernetesLauncher::default(),
+            "v1beta1",
+            &domain,
+            18,
+        );
         let name = made["metadata"]["name"].as_str().expect("text");
         let template = &made["spec"]["channel"]["resourceClaimTemplate"]["name"];
         assert_eq!(template, &json!(channel_name(name)));

@@ -5,11 +5,9 @@
 
 use std::collections::BTreeMap;
 
-use super::KubernetesLauncher;
-use super::RankLaunchMode;
+use super::{KubernetesLauncher, RankLaunchMode};
 use crate::launch::LaunchError;
-use crate::launch::held::HeldNodes;
-use crate::launch::held::WorkerTarget;
+use crate::launch::held::{HeldNodes, WorkerTarget};
 use model::id::NodeName;
 
 /// Why ranks do not start in other pods.

@@ -5,25 +5,18 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use http_body_util::BodyExt;
-use http_body_util::LengthLimitError;
-use http_body_util::Limited;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::Client;
-use kube::api::GetParams;
-use kube::api::ListParams;
+use kube::api::{GetParams, ListParams};
 use kube::client::Body;
 use kube::core::Request;
 use serde_json::Value;
 
-use super::KubernetesClientConfig;
-use super::connection;
-use super::connection::KubernetesConnection;
-use super::connection::PAGE_SIZE;
-use super::connection::ResponseReadLimit;
-use super::connection::refusal_problem;
-use super::connection::describe_status;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceProblem;
+use super::connection::{
+    KubernetesConnection, PAGE_SIZE, ResponseReadLimit, describe_status, refusal_problem,
+};
+use super::{KubernetesClientConfig, connection};
+use model::source_report::{SourceProblem, SourceProblemKind};
 use model::text::clean;
 
 /// More pages than any cluster has: 500,000 nodes.
@@ -52,7 +45,9 @@ pub(super) struct KubernetesReader {
 
 impl KubernetesReader {
     /// The server that a kubeconfig names, or the one of the pod this runs in.
-    pub(super) async fn connect(kubernetes: &KubernetesClientConfig) -> Result<Self, SourceProblem> {
+    pub(super) async fn connect(
+        kubernetes: &KubernetesClientConfig,
+    ) -> Result<Self, SourceProblem> {
         let KubernetesConnection { client, address, notes } =
             connection::connect(kubernetes, ResponseReadLimit::Bounded).await?;
         let has_answered = Cell::new(false);
@@ -122,7 +117,11 @@ impl KubernetesReader {
         let version = known.iter().find(|version| served.contains(version)).copied();
         version.or(preferred).or(served.first().copied()).map(clean).ok_or_else(|| {
             let message = format!("answered without any version: {}", clean(&text));
-            self.new_problem(&KubernetesQuery::Group(group).path(), SourceProblemKind::Malformed, message)
+            self.new_problem(
+                &KubernetesQuery::Group(group).path(),
+                SourceProblemKind::Malformed,
+                message,
+            )
         })
     }
 
@@ -146,7 +145,9 @@ impl KubernetesReader {
         };
         match tokio::time::timeout(self.limit, asked).await {
             Ok(Ok(text)) => Ok(text),
-            Ok(Err(refused)) => Err(self.new_problem(&question.path(), refused.kind, refused.message)),
+            Ok(Err(refused)) => {
+                Err(self.new_problem(&question.path(), refused.kind, refused.message))
+            }
             Err(_) => {
                 let message = format!("did not answer within {:?}", self.limit);
                 Err(self.new_problem(&question.path(), SourceProblemKind::Unreachable, message))
@@ -154,10 +155,15 @@ impl KubernetesReader {
         }
     }
 
-    async fn send_query_once(&self, question: &KubernetesQuery<'_>) -> Result<String, KubernetesQueryFailure> {
+    async fn send_query_once(
+        &self,
+        question: &KubernetesQuery<'_>,
+    ) -> Result<String, KubernetesQueryFailure> {
         let request = match question {
             KubernetesQuery::List(path, params) => Request::new(*path).list(params),
-            KubernetesQuery::Group(group) => Request::new(GROUPS_PATH).get(group, &GetParams::default()),
+            KubernetesQuery::Group(group) => {
+                Request::new(GROUPS_PATH).get(group, &GetParams::default())
+            }
         };
         let request = request.map_err(|error| KubernetesQueryFailure {
             kind: SourceProblemKind::Malformed,

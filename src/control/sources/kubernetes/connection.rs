@@ -7,19 +7,15 @@
 use std::error::Error;
 use std::io;
 
-use kube::Client;
-use kube::Config;
 use kube::api::ListParams;
 use kube::client::AuthError;
-use kube::config::KubeConfigOptions;
-use kube::config::Kubeconfig;
-use kube::config::KubeconfigError;
+use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
+use kube::{Client, Config};
 use serde_json::Value;
 
 use super::KubernetesClientConfig;
 use crate::sources::tls;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceProblem;
+use model::source_report::{SourceProblem, SourceProblemKind};
 use model::text::clean;
 
 /// How answers are read.
@@ -45,9 +41,13 @@ pub struct KubernetesConnection {
 /// The way to the server that a kubeconfig names, or to the one of the pod this
 /// runs in. A kubeconfig may name a program for its tokens, which is run and
 /// waited for when something is asked.
-pub async fn connect(kubernetes: &KubernetesClientConfig, reading: ResponseReadLimit) -> Result<KubernetesConnection, SourceProblem> {
+pub async fn connect(
+    kubernetes: &KubernetesClientConfig,
+    reading: ResponseReadLimit,
+) -> Result<KubernetesConnection, SourceProblem> {
     tls::install_provider();
-    let trouble = |(kind, message)| SourceProblem { kind, at: Some(kubernetes.display_name()), message };
+    let trouble =
+        |(kind, message)| SourceProblem { kind, at: Some(kubernetes.display_name()), message };
     let mut config = load_config(kubernetes).await.map_err(trouble)?;
     config.connect_timeout = Some(kubernetes.limit);
     config.read_timeout = (reading == ResponseReadLimit::Bounded).then_some(kubernetes.limit);
@@ -75,7 +75,10 @@ pub fn describe_status(status: u16) -> (SourceProblemKind, &'static str) {
     match status {
         401 => (SourceProblemKind::Denied, "the server does not accept who asks (expired token?)"),
         403 => (SourceProblemKind::Denied, "this user has no right to that"),
-        404 => (SourceProblemKind::Missing, "the cluster has no such object, or no such kind of object"),
+        404 => (
+            SourceProblemKind::Missing,
+            "the cluster has no such object, or no such kind of object",
+        ),
         409 => (SourceProblemKind::Contradictory, "somebody else wrote it in the meantime"),
         410 => (SourceProblemKind::Incomplete, "the list changed while it was read; ask again"),
         429 | 500..=599 => (SourceProblemKind::Unreachable, "the server cannot answer now"),
@@ -168,7 +171,10 @@ fn kubeconfig_problem(error: &KubeconfigError) -> KubernetesProblem {
             });
             (SourceProblemKind::Malformed, format!("not readable as a kubeconfig{at}"))
         }
-        other => (SourceProblemKind::Malformed, format!("unusable kubeconfig: {}", clean(&error_chain(other)))),
+        other => (
+            SourceProblemKind::Malformed,
+            format!("unusable kubeconfig: {}", clean(&error_chain(other))),
+        ),
     }
 }
 

@@ -1,35 +1,19 @@
 //! Tests of asking an API server, against servers that answer, refuse, hang,
 //! stop half-way and talk nonsense.
 
-use std::io::Read;
-use std::io::Write;
-use std::net::SocketAddr;
-use std::net::TcpListener;
-use std::net::TcpStream;
-use std::path::Path;
-use std::path::PathBuf;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
-use wiremock::Mock;
-use wiremock::MockServer;
-use wiremock::Request;
-use wiremock::ResponseTemplate;
-use wiremock::matchers::any;
-use wiremock::matchers::header;
-use wiremock::matchers::method;
-use wiremock::matchers::path;
-use wiremock::matchers::query_param;
-use wiremock::matchers::query_param_is_missing;
+use wiremock::matchers::{any, header, method, path, query_param, query_param_is_missing};
+use wiremock::{Mock, MockServer, Request, ResponseTemplate};
 
-use super::KubernetesClientConfig;
-use super::fetch_claims;
 use super::client::MAX_ANSWER_BYTES;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use super::{KubernetesClientConfig, fetch_claims};
+use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 
 /// Long enough for a busy machine to answer, short enough to wait for where
 /// nobody does.
@@ -127,7 +111,11 @@ async fn whole() -> MockServer {
 async fn a_server_is_read_page_by_page_and_what_it_lacks_is_said() {
     let server = whole().await;
     let said = asked(&server.uri(), PATIENT).await;
-    assert_eq!(kinds(&said), [vec![], vec![], vec![], vec![SourceProblemKind::Missing]], "{said:?}");
+    assert_eq!(
+        kinds(&said),
+        [vec![], vec![], vec![], vec![SourceProblemKind::Missing]],
+        "{said:?}"
+    );
     let names = |at: usize, group: usize| -> Vec<&str> {
         said[at].groups[group].nodes.iter().map(|node| node.as_str()).collect()
     };
@@ -390,7 +378,12 @@ async fn a_program_for_tokens_that_fails_or_hangs_does_not_hold_anybody_up() {
         ),
         (exec("/bin/sh", "-c, echo top-secret"), PATIENT, SourceProblemKind::Denied, "credentials"),
         (exec("/no/such/program", "x"), PATIENT, SourceProblemKind::Denied, "cannot be started"),
-        (exec("/bin/sleep", "\"30\""), HASTY, SourceProblemKind::Unreachable, "gave nothing within"),
+        (
+            exec("/bin/sleep", "\"30\""),
+            HASTY,
+            SourceProblemKind::Unreachable,
+            "gave nothing within",
+        ),
     ] {
         let (found, message) = only(&asked_as("https://127.0.0.1:1", &user, limit).await);
         assert_eq!(found, kind, "{message}");

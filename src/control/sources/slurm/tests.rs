@@ -33,7 +33,8 @@ fn ask_script(cases: &str, limit_ms: u64, capture: usize) -> (Vec<SourceReport>,
 fn ask_now(script: &Path, limit_ms: u64, capture: usize) -> Vec<SourceReport> {
     let program = vec!["sh".to_owned(), script.display().to_string()];
     let limit = Duration::from_millis(limit_ms);
-    let slurm = SlurmClientConfig { scontrol: program.clone(), sinfo: program, limit, remote_shell: None };
+    let slurm =
+        SlurmClientConfig { scontrol: program.clone(), sinfo: program, limit, remote_shell: None };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(fetch_with_capture(&slurm, capture))
 }
@@ -111,7 +112,10 @@ fn a_question_that_hangs_takes_none_of_the_others_along() {
 
 #[test]
 fn a_program_that_is_not_there_is_missing() {
-    let slurm = SlurmClientConfig { scontrol: vec!["no-such-scontrol".to_owned()], ..SlurmClientConfig::default() };
+    let slurm = SlurmClientConfig {
+        scontrol: vec!["no-such-scontrol".to_owned()],
+        ..SlurmClientConfig::default()
+    };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let answers = runtime.expect("a runtime").block_on(fetch_claims(&slurm));
     assert_eq!(answers.len(), 1);
@@ -141,7 +145,10 @@ fn an_empty_topology_that_ended_well_is_no_topology_without_blocks() {
 fn silence_is_believed_only_where_something_else_explains_it() {
     let silent = r#""--all show topology") ;; "--all show topoconf") echo 'invalid entity:topoconf for keyword:show ' >&2; exit 1 ;;"#;
     let (answers, _) = ask_script(silent, LONG, exec::CAPTURE);
-    assert_eq!(kinds(report_of_kind(&answers, SourceKind::SlurmTopology)), [SourceProblemKind::Incomplete]);
+    assert_eq!(
+        kinds(report_of_kind(&answers, SourceKind::SlurmTopology)),
+        [SourceProblemKind::Incomplete]
+    );
 
     let flat = format!(
         "{silent} \"--all show config\") echo 'TopologyPlugin          = topology/flat' ;;"
@@ -163,7 +170,10 @@ fn an_empty_topology_yaml_is_what_a_controller_with_topology_conf_prints() {
 
     let silent = format!("{hollow} \"--all show topology\") ;;");
     let (answers, _) = ask_script(&silent, LONG, exec::CAPTURE);
-    assert_eq!(kinds(report_of_kind(&answers, SourceKind::SlurmTopology)), [SourceProblemKind::Incomplete]);
+    assert_eq!(
+        kinds(report_of_kind(&answers, SourceKind::SlurmTopology)),
+        [SourceProblemKind::Incomplete]
+    );
 
     let flat = r#"
         "--all show topology") ;;
@@ -200,7 +210,12 @@ fn a_slurm_without_json_is_asked_for_text() {
     let nodes = report_of_kind(&answers, SourceKind::SlurmNodes);
     assert!(nodes.source.place.ends_with("show node -o"), "{nodes:?}");
     assert!(nodes.notes.iter().any(|note| note.contains("unrecognized option")), "{nodes:?}");
-    assert!(report_of_kind(&answers, SourceKind::SlurmPartitions).source.place.ends_with("partition -o"));
+    assert!(
+        report_of_kind(&answers, SourceKind::SlurmPartitions)
+            .source
+            .place
+            .ends_with("partition -o")
+    );
     assert!(report_of_kind(&answers, SourceKind::Sinfo).source.place.ends_with("--all"));
 }
 

@@ -1,18 +1,13 @@
 //! Servers that answer as slurmrestd does, and as it should not. The answers
 //! are those of 24.11 and 26.05, shortened.
 
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use wiremock::Mock;
-use wiremock::MockServer;
-use wiremock::ResponseTemplate;
-use wiremock::matchers::header;
-use wiremock::matchers::path;
-use wiremock::matchers::path_regex;
+use wiremock::matchers::{header, path, path_regex};
+use wiremock::{Mock, MockServer, ResponseTemplate};
 
 use super::*;
 
@@ -419,7 +414,10 @@ fn credentials_of_an_address_are_neither_sent_nor_shown() {
 
 #[test]
 fn a_token_that_cannot_be_sent_is_not_shown() {
-    let rest = SlurmrestdClientConfig { token: Some("secret\nword".to_owned()), ..at("http://127.0.0.1:1") };
+    let rest = SlurmrestdClientConfig {
+        token: Some("secret\nword".to_owned()),
+        ..at("http://127.0.0.1:1")
+    };
     let (kind, message) = only(&now(fetch_claims(&rest)));
     assert_eq!(kind, SourceProblemKind::Malformed);
     assert_eq!(message, "the token contains characters that cannot be sent");

@@ -4,31 +4,17 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use rusqlite::Connection;
-use rusqlite::OptionalExtension;
-use rusqlite::Statement;
-use rusqlite::TransactionBehavior;
-use rusqlite::params;
+use rusqlite::{Connection, OptionalExtension, Statement, TransactionBehavior, params};
 
-use super::History;
-use super::HistoryError;
-use super::identity;
-use super::rolled;
-use super::rolled::Rolled;
-use super::rolled::Value;
-use crate::store::RecordError;
-use crate::store::State;
-use crate::store::digest;
-use crate::store::file;
-use crate::store::stored;
+use super::rolled::{Rolled, Value};
+use super::{History, HistoryError, identity, rolled};
 use crate::store::stored::Stored;
+use crate::store::{RecordError, State, digest, file, stored};
 use model::tool_recording::ToolRecording;
 use model::trend::FabricPartKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::verdict::{Outcome, Verdicts};
 
 /// What became of a run that was to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

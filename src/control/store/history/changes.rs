@@ -2,23 +2,13 @@
 //!
 //! What happened together is said; why is nobody's word here.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::History;
-use super::HistoryError;
-use super::identity;
-use super::identity::Identity;
-use super::identity::IdentityName;
-use super::read::Listed;
-use super::read::end;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::trend::RunChangeKind;
-use model::trend::RunChange;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
-use model::trend::Trend;
+use super::identity::{Identity, IdentityName};
+use super::read::{Listed, end};
+use super::{History, HistoryError, identity};
+use model::id::{DomainName, NodeName};
+use model::trend::{FabricPart, FabricPartKind, RunChange, RunChangeKind, Trend};
 
 impl History {
     /// What changed between runs, in order of time: of these nodes, or of all

@@ -4,14 +4,12 @@
 //! Everything under a name of its own, so that what one run did not say is not
 //! taken for a change. Pure.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use model::claims::Claims;
 use model::id::NodeName;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
 use model::source_report::FabricReport;
+use model::tool_recording::{RecordingScope, ToolRecording};
 use model::trend::RunChangeKind;
 use model::worker_protocol::MachineRecord;
 
@@ -43,7 +41,8 @@ pub fn identities(
             put(&format!("{device} GUID"), &nic.guid);
         }
         // Of the node, or of all of its GPUs that say one.
-        let cliques: BTreeSet<String> = said.fabric.iter().filter_map(FabricReport::clique).collect();
+        let cliques: BTreeSet<String> =
+            said.fabric.iter().filter_map(FabricReport::clique).collect();
         if let (1, clique) = (cliques.len(), cliques.into_iter().next()) {
             put("clique", &clique);
         }
@@ -163,14 +162,14 @@ pub fn differences(before: &Identity, after: &Identity) -> Vec<(String, String, 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::worker_protocol::MachineEnvironment;
-    use model::worker_protocol::MACHINE_FORMAT;
+    use model::worker_protocol::{MACHINE_FORMAT, MachineEnvironment};
 
     #[test]
     fn what_a_tool_prints_instead_of_a_value_is_no_other_gpu_and_no_other_firmware() {
         let of = |uuid: &str, vbios: &str| {
             let line = format!("0, {uuid}, 1980 MHz, 2619 MHz, 31, 118.2 W, {vbios}");
-            let environment = MachineEnvironment { gpus: vec![line], ..MachineEnvironment::default() };
+            let environment =
+                MachineEnvironment { gpus: vec![line], ..MachineEnvironment::default() };
             let format = MACHINE_FORMAT.to_owned();
             let machine = MachineRecord { format, node: "n1".into(), environment };
             identities(&Claims::default(), &[machine], &[]).remove(&NodeName::from("n1"))

@@ -21,17 +21,11 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-pub use add::Added;
-pub use add::Rebuilt;
+pub use add::{Added, Rebuilt};
 pub use open::set_aside;
-pub use read::LastMeasured;
-pub use read::Listed;
-pub use read::NodeRuns;
-pub use read::Selection;
-pub use retain::Retention;
-pub use retain::Thinned;
-pub use standing::Alarms;
-pub use standing::Drifts;
+pub use read::{LastMeasured, Listed, NodeRuns, Selection};
+pub use retain::{Retention, Thinned};
+pub use standing::{Alarms, Drifts};
 
 use super::RecordError;
 

@@ -4,19 +4,13 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::fs::File;
 use std::io::ErrorKind;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use rusqlite::Connection;
-use rusqlite::ErrorCode;
-use rusqlite::OpenFlags;
-use rusqlite::TransactionBehavior;
 use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
-use super::History;
-use super::HistoryError;
-use super::schema;
+use super::{History, HistoryError, schema};
 use crate::store::folder;
 use crate::store::folder::parent;
 

@@ -1,26 +1,15 @@
 //! What is in it: when nodes were last measured, readings over runs, what changed.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::params;
 
-use super::History;
-use super::HistoryError;
-use super::rolled;
+use super::{History, HistoryError, rolled};
 use model::finding_class::FindingClass;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::trend::TrendAlarm;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
-use model::trend::TrendPoint;
-use model::trend::Trend;
+use model::id::{DomainName, NodeName};
+use model::trend::{FabricPart, FabricPartKind, Trend, TrendAlarm, TrendPoint};
 use model::unit::Unit;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
 /// When a node was last measured, and how it came out.
 #[derive(Clone, Debug, PartialEq, Eq)]

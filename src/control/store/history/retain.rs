@@ -5,19 +5,14 @@
 
 use std::collections::BTreeMap;
 
-use rusqlite::Transaction;
-use rusqlite::TransactionBehavior;
-use rusqlite::params;
+use rusqlite::{Transaction, TransactionBehavior, params};
 
-use super::History;
-use super::HistoryError;
-use super::Selection;
 use super::open::meaning;
+use super::{History, HistoryError, Selection};
 use engine::judge::drift;
-use model::time_format::DAY_S;
 use model::stats;
-use model::trend::TrendAlarm;
-use model::trend::FabricPartKind;
+use model::time_format::DAY_S;
+use model::trend::{FabricPartKind, TrendAlarm};
 
 /// Days of a week.
 const WEEK: i64 = 7;
@@ -131,7 +126,12 @@ impl History {
     /// The alarms that points say which are about to be thinned.
     fn alarms_before(&self, horizon: i64) -> Result<Vec<OldAlarm>, HistoryError> {
         let since = self.whole_since()?;
-        let kinds = [FabricPartKind::Gpu, FabricPartKind::Node, FabricPartKind::Rail, FabricPartKind::Domain];
+        let kinds = [
+            FabricPartKind::Gpu,
+            FabricPartKind::Node,
+            FabricPartKind::Rail,
+            FabricPartKind::Domain,
+        ];
         let mut kept = Vec::new();
         self.each(&Selection::of(kinds), |series, mut trend| {
             drift::assess_since(&mut trend, since);

@@ -10,21 +10,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::judge::collective;
+use model::id::{DomainName, NodeName};
 use model::measured_cell::MeasuredCell;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::tool_recording::CONFIRM_STAGE;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
 use model::stats;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
+use model::tool_recording::{CONFIRM_STAGE, RecordingScope, ToolRecording};
+use model::trend::{FabricPart, FabricPartKind};
 use model::unit::Unit;
-use model::verdict::Direction;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::verdict::{Direction, Finding, LocusKind, Outcome, Verdicts};
 
 /// What one part showed in one test.
 #[derive(Clone, Debug, PartialEq)]
@@ -88,7 +80,11 @@ impl Read {
 }
 
 /// Rolls up the cells of a run and what its collectives reached.
-pub(super) fn roll(cells: &[MeasuredCell], recordings: &[ToolRecording], verdicts: &Verdicts) -> Rolled {
+pub(super) fn roll(
+    cells: &[MeasuredCell],
+    recordings: &[ToolRecording],
+    verdicts: &Verdicts,
+) -> Rolled {
     let mut rolled = Rolled::default();
     let mut tests: BTreeMap<Test, Vec<&MeasuredCell>> = BTreeMap::new();
     for cell in cells.iter().filter(|c| c.value.is_some_and(f64::is_finite)) {
@@ -137,7 +133,11 @@ pub(super) fn roll(cells: &[MeasuredCell], recordings: &[ToolRecording], verdict
 }
 
 /// GPUs and ends of rails in one test; its paths are put beside.
-fn of_test((testcase, unit, rail): &Test, cells: &[&MeasuredCell], rolled: &mut Rolled) -> Vec<Value> {
+fn of_test(
+    (testcase, unit, rail): &Test,
+    cells: &[&MeasuredCell],
+    rolled: &mut Rolled,
+) -> Vec<Value> {
     let mut paths: BTreeMap<(End, End), Vec<f64>> = BTreeMap::new();
     let mut ends: BTreeMap<(End, Direction), Read> = BTreeMap::new();
     let mut homes: BTreeMap<NodeName, Option<DomainName>> = BTreeMap::new();
@@ -240,7 +240,9 @@ fn collectives(recordings: &[ToolRecording]) -> Vec<Value> {
     let mut best: BTreeMap<(FabricPart, String, Unit), f64> = BTreeMap::new();
     for recording in recordings.iter().filter(|it| it.stage != Some(CONFIRM_STAGE)) {
         let part = match &recording.scope {
-            RecordingScope::Node(node) => FabricPart { node: Some(node.clone()), ..part(FabricPartKind::Node, None) },
+            RecordingScope::Node(node) => {
+                FabricPart { node: Some(node.clone()), ..part(FabricPartKind::Node, None) }
+            }
             RecordingScope::Domain(domain) => part(FabricPartKind::Domain, Some(domain.clone())),
             RecordingScope::Pair(..) => continue,
         };
@@ -369,7 +371,8 @@ mod tests {
         verdicts.findings.push(found(None, "d1", Outcome::Unknown));
         verdicts.findings.push(found(None, "d2", Outcome::Failed));
         let accusers = Accusers::of(&verdicts);
-        let node = FabricPart { node: Some("n7".into()), ..part(FabricPartKind::Node, Some("d1".into())) };
+        let node =
+            FabricPart { node: Some("n7".into()), ..part(FabricPartKind::Node, Some("d1".into())) };
         assert_eq!(accusers.about(&node).count(), 2);
         assert_eq!(outcome(&node, &verdicts, &accusers), Some(Outcome::Degraded));
         let domain = part(FabricPartKind::Domain, Some("d1".into()));

@@ -4,8 +4,7 @@
 //! out and the runs whose folders are gone. The tables are for people with the
 //! `sqlite3` shell too: `docs/history.md` says what is in them.
 
-use rusqlite::Connection;
-use rusqlite::params;
+use rusqlite::{Connection, params};
 
 use super::read::named;
 use model::unit::Unit;

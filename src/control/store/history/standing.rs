@@ -8,18 +8,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::History;
-use super::HistoryError;
-use super::Selection;
+use super::{History, HistoryError, Selection};
 use crate::store::digest;
 use engine::judge::drift;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::time_format::DAY_S;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
-use model::trend::OpenAlarm;
-use model::trend::Trend;
+use model::trend::{FabricPart, FabricPartKind, OpenAlarm, Trend};
 
 /// A series that nobody measured for so long, while its node or domain was
 /// measured otherwise, belongs to a test that is not run any more: nobody would

@@ -2,29 +2,19 @@
 //! whatever happens to it.
 
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::file;
 use crate::store::folder::Folder;
-use crate::store::stored;
+use crate::store::{file, stored};
+use model::id::{DomainName, NodeName};
 use model::measured_cell::MeasuredCell;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::trend::RunChangeKind;
-use model::trend::FabricPartKind;
+use model::trend::{FabricPartKind, RunChangeKind};
 use model::unit::Unit;
-use model::verdict::Direction;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::VERDICTS_FORMAT;
-use model::verdict::Verdicts;
-use model::worker_protocol::MachineEnvironment;
-use model::worker_protocol::MACHINE_FORMAT;
-use model::worker_protocol::MachineRecord;
+use model::verdict::{Direction, NodeVerdict, Outcome, VERDICTS_FORMAT, Verdicts};
+use model::worker_protocol::{MACHINE_FORMAT, MachineEnvironment, MachineRecord};
 
 mod standing;
 mod thinned;
@@ -173,8 +163,13 @@ fn everything(history: &History) -> String {
     format!("{trends:#?}{last:?}{nodes:?}{runs:?}{:?}", history.changes(&Default::default()))
 }
 
-const ALL: [FabricPartKind; 5] =
-    [FabricPartKind::Link, FabricPartKind::Gpu, FabricPartKind::Node, FabricPartKind::Rail, FabricPartKind::Domain];
+const ALL: [FabricPartKind; 5] = [
+    FabricPartKind::Link,
+    FabricPartKind::Gpu,
+    FabricPartKind::Node,
+    FabricPartKind::Rail,
+    FabricPartKind::Domain,
+];
 
 #[test]
 fn a_run_is_rolled_up_into_paths_gpus_nodes_and_a_domain() {
@@ -298,7 +293,8 @@ fn changes_stand_beside_the_run_that_first_shows_them() {
     let trends = history.trends(&Selection::default()).expect("read");
     let node = trends.iter().find(|trend| trend.part.kind == FabricPartKind::Node).expect("one");
     assert_eq!(node.changes.len(), 1, "its own only");
-    let domain = trends.iter().find(|trend| trend.part.kind == FabricPartKind::Domain).expect("one");
+    let domain =
+        trends.iter().find(|trend| trend.part.kind == FabricPartKind::Domain).expect("one");
     assert_eq!(domain.changes.len(), 2, "those of all its nodes");
 }
 
@@ -448,8 +444,9 @@ fn a_year_of_a_rack_is_measured() {
     let mut history = site.history();
     println!("{} bytes, {:?} a run, all {:?}", size(&site), adding / 365, began.elapsed());
     let before = std::time::Instant::now();
-    let mut trends =
-        history.trends(&Selection::of([FabricPartKind::Node, FabricPartKind::Domain])).expect("read");
+    let mut trends = history
+        .trends(&Selection::of([FabricPartKind::Node, FabricPartKind::Domain]))
+        .expect("read");
     trends.iter_mut().for_each(engine::judge::drift::assess);
     println!("{} series read and followed in {:?}", trends.len(), before.elapsed());
     let now_unix = 1_760_000_000 + 365 * 86_400;
@@ -490,8 +487,11 @@ proptest! {
 /// What series of n1 show, by test.
 fn shown(history: &History, testcase: &str) -> Vec<(String, f64)> {
     let nodes = [NodeName::from("n1")].into();
-    let selection =
-        Selection { nodes, testcase: Some(testcase.to_owned()), ..Selection::of([FabricPartKind::Node]) };
+    let selection = Selection {
+        nodes,
+        testcase: Some(testcase.to_owned()),
+        ..Selection::of([FabricPartKind::Node])
+    };
     let trends = history.trends(&selection).expect("read");
     trends.iter().flat_map(|t| &t.points).map(|p| (p.run.clone(), p.value)).collect()
 }
@@ -519,12 +519,9 @@ fn a_node_is_its_least_end_whichever_rail_that_is_on() {
 
 #[test]
 fn collectives_are_series_of_what_they_ran_on_by_ranks_and_size() {
-    use model::measurement::Measurement;
-    use model::measurement::MeasurementSeries;
-    use model::parse_output::ParseOutput;
-    use model::parse_output::Tool;
-    use model::tool_recording::ToolRecording;
-    use model::tool_recording::RecordingScope;
+    use model::measurement::{Measurement, MeasurementSeries};
+    use model::parse_output::{ParseOutput, Tool};
+    use model::tool_recording::{RecordingScope, ToolRecording};
     let recording = |scope: RecordingScope, ranks: u32, busbw: f64, stage: u8| {
         let point = |bytes: u64, busbw: f64| model::measurement::SeriesPoint {
             bytes,
@@ -539,8 +536,9 @@ fn collectives_are_series_of_what_they_ran_on_by_ranks_and_size() {
             points: vec![point(1 << 20, 999.0), point(8 << 30, busbw)],
             average_busbw: None,
         }));
-        parsed.facts.ranks =
-            (0..ranks).map(|rank| model::tool_facts::ToolRank { rank, ..Default::default() }).collect();
+        parsed.facts.ranks = (0..ranks)
+            .map(|rank| model::tool_facts::ToolRank { rank, ..Default::default() })
+            .collect();
         ToolRecording { stage: Some(stage), ..ToolRecording::new(scope, "f", parsed) }
     };
     let domain = || RecordingScope::Domain("d1".into());

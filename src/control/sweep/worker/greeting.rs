@@ -2,13 +2,9 @@
 
 use serde::Deserialize;
 
-use super::NOISE;
-use super::harmless;
-use super::last_words;
+use super::{NOISE, harmless, last_words};
 use model::text::clean;
-use model::worker_protocol::WorkerMessage;
-use model::worker_protocol::WorkerHello;
-use model::worker_protocol::PROTOCOL;
+use model::worker_protocol::{PROTOCOL, WorkerHello, WorkerMessage};
 use node::exec::session::SessionOutput;
 
 /// Why there was no greeting.

@@ -5,10 +5,7 @@
 
 use model::raw_result::ProcessEnding;
 use model::text::clean;
-use model::worker_protocol::ProcessReport;
-use model::worker_protocol::MachineEnvironment;
-use model::worker_protocol::WorkerMessage;
-use model::worker_protocol::WorkerHello;
+use model::worker_protocol::{MachineEnvironment, ProcessReport, WorkerHello, WorkerMessage};
 
 /// An answer with its words cleaned.
 pub(super) fn answer(answer: WorkerMessage) -> WorkerMessage {
@@ -16,11 +13,17 @@ pub(super) fn answer(answer: WorkerMessage) -> WorkerMessage {
         WorkerMessage::Hello(it) => WorkerMessage::Hello(Box::new(hello(*it))),
         WorkerMessage::Done(done) => {
             let gpus = done.gpus.iter().map(|line| clean(line)).collect();
-            WorkerMessage::Done(Box::new(ProcessReport { ending: ending(done.ending), gpus, ..*done }))
+            WorkerMessage::Done(Box::new(ProcessReport {
+                ending: ending(done.ending),
+                gpus,
+                ..*done
+            }))
         }
         WorkerMessage::Refused { id, why } => WorkerMessage::Refused { id, why: clean(&why) },
         WorkerMessage::Fault { why } => WorkerMessage::Fault { why: clean(&why) },
-        WorkerMessage::Ready { .. } | WorkerMessage::Output { .. } | WorkerMessage::Asks { .. } => answer,
+        WorkerMessage::Ready { .. } | WorkerMessage::Output { .. } | WorkerMessage::Asks { .. } => {
+            answer
+        }
     }
 }
 
@@ -77,7 +80,8 @@ mod tests {
             r#"{"type":"done","id":1,"duration_s":1,"ending":{"how":"not_started","why":"w~"}}"#,
         ];
         for text in said {
-            let plain: WorkerMessage = serde_json::from_str(&text.replace('~', "")).expect("a word");
+            let plain: WorkerMessage =
+                serde_json::from_str(&text.replace('~', "")).expect("a word");
             let hostile = serde_json::from_str(&text.replace('~', TAIL)).expect("a word");
             let shown = serde_json::to_string(&answer(hostile)).expect("plain data");
             // What is left of an escape sequence without its first character is text.

@@ -4,12 +4,10 @@
 //! these are fast with each other, but for the paths between them. Where most of them are
 //! not, the rates of that end are wrong, and no level for the other pairs.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::peel;
-use super::super::rail_readings::RailReadings;
-use super::super::rail_readings::order_pair;
+use super::super::rail_readings::{RailReadings, order_pair};
 use model::stats;
 
 /// As many pairs among the partners of an end contradict its rates: one of them may be a
@@ -108,7 +106,9 @@ fn find_contradicted(pairs: &PairRates) -> Vec<ImplausibleEnd> {
     let mut found = Vec::new();
     let mut left = pairs.clone();
     let any = |left: &PairRates| {
-        let near = USUAL_QUANTILES.iter().find_map(|quantile| find_highest(left, *quantile, 1.0 + MIN_EXCESS, is_contradicted));
+        let near = USUAL_QUANTILES
+            .iter()
+            .find_map(|quantile| find_highest(left, *quantile, 1.0 + MIN_EXCESS, is_contradicted));
         near.or_else(|| find_highest(left, 0.5, MIN_FACTOR, are_low_elsewhere))
     };
     while let Some(ends) = any(&left) {
@@ -146,7 +146,9 @@ fn find_highest(
         .keys()
         .for_each(|(a, b)| [a, b].into_iter().for_each(|e| *met.entry(*e).or_default() += 1));
     partners.retain(|end, others| {
-        1 < others.len() && (MIN_FACTOR <= times || met[end] * MIN_PARTNER_SHARE.0 <= others.len() * MIN_PARTNER_SHARE.1)
+        1 < others.len()
+            && (MIN_FACTOR <= times
+                || met[end] * MIN_PARTNER_SHARE.0 <= others.len() * MIN_PARTNER_SHARE.1)
     });
     let mut ends: Vec<usize> = partners.keys().copied().collect();
     ends.sort_by_key(|end| core::cmp::Reverse(partners[end].len()));
@@ -171,7 +173,12 @@ fn find_highest(
 
 /// Whether most pairs of these partners, and several, are not above the line, and differ
 /// less from each other than from what the ends show.
-fn is_contradicted(ends: &BTreeSet<usize>, partners: &BTreeSet<usize>, pairs: &PairRates, line: f64) -> bool {
+fn is_contradicted(
+    ends: &BTreeSet<usize>,
+    partners: &BTreeSet<usize>,
+    pairs: &PairRates,
+    line: f64,
+) -> bool {
     let with = |ends: &BTreeSet<usize>, own: usize| {
         let rate = |other: &usize| pairs.get(&order_pair(own, *other)).copied();
         ends.iter().filter_map(rate).collect::<Vec<f64>>()
@@ -185,7 +192,8 @@ fn is_contradicted(ends: &BTreeSet<usize>, partners: &BTreeSet<usize>, pairs: &P
         return false;
     }
     let Some(middle) = stats::median(&mut among) else { return false };
-    let sigma = stats::spread(&among, middle).map_or(MIN_SIGMA, |sigma| sigma.max(MIN_SIGMA * middle));
+    let sigma =
+        stats::spread(&among, middle).map_or(MIN_SIGMA, |sigma| sigma.max(MIN_SIGMA * middle));
     ends.iter().all(|end| {
         let own = stats::median(&mut with(partners, *end));
         own.is_some_and(|own| middle + SIGNIFICANCE_Z * sigma < own)

@@ -3,24 +3,19 @@
 //! link. One such reading is a dip, as healthy paths have them; too many at one end, or
 //! both ways at one moment, are none. Nobody is slow for that.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::finding::new_finding;
 use super::super::finding_set::FindingSet;
-use super::super::peel;
-use super::super::rail_readings::RailReadings;
-use super::super::rail_readings::order_pair;
-use super::super::gpu_stability;
+use super::super::rail_readings::{RailReadings, order_pair};
+use super::super::{gpu_stability, peel};
 use super::FAMILY_ERROR;
 use super::rail_levels::RailLevels;
 use model::finding_class::FindingClass;
-use model::id::NodeName;
 use model::finding_rule::RuleKind;
+use model::id::NodeName;
 use model::text::format_percent;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Locus, LocusKind, Outcome};
 
 /// A reading this far below the best of its cell is not at full rate.
 const MIN_DROP: f64 = 0.12;
@@ -126,11 +121,13 @@ fn collect_paths(rail: &RailReadings<'_>, far: f64) -> BTreeMap<(usize, usize), 
     let mut paths: BTreeMap<(usize, usize), IntermittentPath> = BTreeMap::new();
     // In how many directions a pair was low in a test at a moment.
     let mut moments: BTreeMap<((usize, usize), usize, usize), usize> = BTreeMap::new();
-    let cells = rail.cells().into_iter().filter(|(_, values)| READINGS_PER_PATH.contains(&values.len()));
+    let cells =
+        rail.cells().into_iter().filter(|(_, values)| READINGS_PER_PATH.contains(&values.len()));
     for ((src, dst, group), values) in cells {
         let best = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let path =
-            paths.entry(order_pair(src, dst)).or_insert(IntermittentPath { lowest: 1.0, ..IntermittentPath::default() });
+        let path = paths
+            .entry(order_pair(src, dst))
+            .or_insert(IntermittentPath { lowest: 1.0, ..IntermittentPath::default() });
         path.readings += values.len();
         for (moment, value) in values.iter().enumerate() {
             if *value < best * (1.0 - far) {
@@ -172,8 +169,8 @@ fn report_paths(
     let rule = RuleKind::Spread.with_terms("so many readings of an end, or both ways at one moment, are far below the best of their path \
                 that dips do not explain them in one of 1,000 sweeps");
     let peer = locus.peer.as_deref().map(NodeName::from);
-    let mut found =
-        new_finding(Outcome::Unknown, FindingClass::Unstable, locus, rule).with_summary(said.clone());
+    let mut found = new_finding(Outcome::Unknown, FindingClass::Unstable, locus, rule)
+        .with_summary(said.clone());
     for (a, b) in bad {
         for file in rail.files_of(*a, *b).iter().take(2) {
             found = found.with_evidence(file, None, "readings far apart");

@@ -1,26 +1,18 @@
 //! Rails that are low as a whole: below what their class of NIC must show, or far below
 //! the other rails of their kind. That is no node's fault, and no node passes.
 
-use super::super::finding::new_finding;
-use super::super::finding::format_rate;
+use super::super::finding::{format_rate, new_finding};
 use super::super::finding_set::FindingSet;
 use super::super::node_verdicts;
-use super::super::rail_readings::ReadingsByEnd;
-use super::super::rail_readings::RailReadings;
-use super::NodeDomains;
-use super::expected_rate;
-use super::rail_levels;
+use super::super::rail_readings::{RailReadings, ReadingsByEnd};
 use super::rail_levels::SiblingLevels;
-use super::min_effect;
-use super::with_files;
+use super::{NodeDomains, expected_rate, min_effect, rail_levels, with_files};
 use model::finding_class::FindingClass;
-use model::id::NodeName;
 use model::finding_rule::RuleKind;
+use model::id::NodeName;
 use model::text::format_percent;
 use model::unit::Unit;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, LocusKind, Outcome};
 
 /// Whether the rail as a whole is below what its class of NIC must show; says
 /// why its nodes cannot pass then.

@@ -44,7 +44,12 @@ impl NoiseTail {
         let mut steps: Vec<f64> = values.values().filter_map(step).collect();
         // Of cells that were chosen to be read again the noise is not that of all.
         if steps.len() * 2 < values.len() || steps.len() < FEWEST_STEPS {
-            return Self { scale: sigma, samples: ASSUMED_SAMPLES, cells, end_cache: RefCell::default() };
+            return Self {
+                scale: sigma,
+                samples: ASSUMED_SAMPLES,
+                cells,
+                end_cache: RefCell::default(),
+            };
         }
         // Dips are no noise: of exponential steps one in 256 goes beyond this.
         let most = stats::median(&mut steps).map_or(f64::INFINITY, |middle| middle * 8.0);

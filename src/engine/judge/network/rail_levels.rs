@@ -4,16 +4,11 @@
 //! and would set their own level. Where most pairs of a rail have a bad end, other rails
 //! of its kind tell what it must show.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::peel;
-use super::super::rail_readings::RailGroup;
-use super::super::rail_readings::RailReadings;
-use super::super::rail_readings::order_pair;
-use super::expected_rate;
-use super::min_effect;
-use super::repeat_sigma;
+use super::super::rail_readings::{RailGroup, RailReadings, order_pair};
+use super::{expected_rate, min_effect, repeat_sigma};
 use model::stats;
 
 /// Up to this many pairs, a bad node and a bad pair can be most of a matching:
@@ -70,7 +65,9 @@ pub(super) fn estimate_levels(rails: &[RailReadings<'_>]) -> Vec<RailLevels> {
     let siblings = |here: usize, group: &RailGroup<'_>| {
         let mut levels = Vec::new();
         for (at, rail) in rails.iter().enumerate().filter(|(at, _)| *at != here) {
-            let is_same = |it: &RailGroup<'_>| it.crosses_leaves == group.crosses_leaves && it.is_same_kind(group);
+            let is_same = |it: &RailGroup<'_>| {
+                it.crosses_leaves == group.crosses_leaves && it.is_same_kind(group)
+            };
             let same = rail.groups.iter().position(is_same);
             levels.extend(same.map(|same| own[at][same]).filter(|level| level.is_finite()));
         }
@@ -79,9 +76,12 @@ pub(super) fn estimate_levels(rails: &[RailReadings<'_>]) -> Vec<RailLevels> {
     };
     let all = rails.iter().zip(votes).enumerate();
     all.map(|(at, (rail, votes))| {
-        let siblings: Vec<SiblingLevels> = rail.groups.iter().map(|group| siblings(at, group)).collect();
-        let start =
-            siblings.iter().enumerate().map(|(group, others)| votes.group_level(rail, group, others));
+        let siblings: Vec<SiblingLevels> =
+            rail.groups.iter().map(|group| siblings(at, group)).collect();
+        let start = siblings
+            .iter()
+            .enumerate()
+            .map(|(group, others)| votes.group_level(rail, group, others));
         RailLevels { by_group: start.collect(), repeat_sigma: votes.repeat_sigma, siblings }
     })
     .collect()
@@ -137,7 +137,8 @@ impl LevelVotes {
         }
         let own = if self.pairs[group] <= FEW_PAIRS {
             let sigma = self.repeat_sigma.unwrap_or(peel::ASSUMED_SIGMA);
-            let noise = 1.0 - peel::UPPER_QUANTILE_Z * stats::median_error(sigma, self.readings[group]);
+            let noise =
+                1.0 - peel::UPPER_QUANTILE_Z * stats::median_error(sigma, self.readings[group]);
             stats::quantile(&mut votes.clone(), peel::UPPER_QUANTILE).map(|upper| upper * noise)
         } else {
             stats::median(&mut votes.clone())

@@ -1,17 +1,13 @@
 //! The pairs of a rail whose ends are not blamed: each held against the level of its
 //! group, and the levels taken from those that are not low.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::peel;
 use super::super::peel::PeelResult;
-use super::super::rail_readings::RailReadings;
-use super::super::rail_readings::order_pair;
-use super::FAMILY_ERROR;
-use super::FEW_CELLS;
-use super::FEWEST_CELLS;
+use super::super::rail_readings::{RailReadings, order_pair};
 use super::noise_tail::NoiseTail;
+use super::{FAMILY_ERROR, FEW_CELLS, FEWEST_CELLS};
 use model::stats;
 use model::verdict::Direction;
 

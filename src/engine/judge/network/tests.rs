@@ -1,10 +1,8 @@
 //! How often sweeps of healthy nodes name a pair, and how often a slow one is named.
 //! Rates are made here: a level, and noise with a normal or an exponential left tail.
 
-use super::super::rail_readings::RailGroup;
-use super::super::rail_readings::RailReadings;
-use super::rail_levels;
-use super::peel_rail;
+use super::super::rail_readings::{RailGroup, RailReadings};
+use super::{peel_rail, rail_levels};
 use crate::judge::fabric_group::PairReading;
 use model::stats::normal_sampler::NormalSampler;
 
@@ -21,7 +19,9 @@ fn noise(dice: &mut NormalSampler, tail: NoiseShape) -> f64 {
     match tail {
         NoiseShape::Normal => dice.next_normal(),
         // Half the sum of two squares is exponential.
-        NoiseShape::Exponential => 1.0 - (dice.next_normal().powi(2) + dice.next_normal().powi(2)) / 2.0,
+        NoiseShape::Exponential => {
+            1.0 - (dice.next_normal().powi(2) + dice.next_normal().powi(2)) / 2.0
+        }
     }
 }
 

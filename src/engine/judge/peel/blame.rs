@@ -1,18 +1,12 @@
 //! Blame: which ends a cell clears, which are low, and which are released again.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::pair_matrix::PairMatrix;
-use super::super::pair_matrix::PairCell;
-use super::ASSUMED_SIGMA;
-use super::EndBlame;
-use super::SIGNIFICANCE_Z;
-use super::LEAST_SIGMA;
-use super::MIN_EFFECT;
-use super::POWER_Z;
-use super::EndLevel;
-use super::PartnerStatistic;
+use super::super::pair_matrix::{PairCell, PairMatrix};
+use super::{
+    ASSUMED_SIGMA, EndBlame, EndLevel, LEAST_SIGMA, MIN_EFFECT, POWER_Z, PartnerStatistic,
+    SIGNIFICANCE_Z,
+};
 use model::stats;
 use model::verdict::Direction;
 
@@ -61,7 +55,11 @@ impl BlamedEnds {
 }
 
 /// The cells of an end in one direction (0: sent, 1: received), each with its partner.
-fn cells_of(cells: &PairMatrix, end: usize, way: usize) -> impl Iterator<Item = (usize, &PairCell)> {
+fn cells_of(
+    cells: &PairMatrix,
+    end: usize,
+    way: usize,
+) -> impl Iterator<Item = (usize, &PairCell)> {
     let sent = (way == 0).then(|| cells.row(end).iter().map(|c| (c.dst, c)));
     let received = (way == 1).then(|| cells.column(end).map(|c| (c.src, c)));
     let own = sent.into_iter().flatten().chain(received.into_iter().flatten());
@@ -121,7 +119,8 @@ pub(super) struct NoiseSpread {
 pub(super) fn estimate_spread(cells: &PairMatrix, blamed: &BlamedEnds) -> NoiseSpread {
     const ASSUMED: NoiseSpread = NoiseSpread { sigma: ASSUMED_SIGMA, upper: ASSUMED_SIGMA };
     let of = |way| -> Vec<Option<f64>> {
-        let ratio = |end| Some(observe_end(cells, blamed, (end, way), PartnerStatistic::Median)?.ratio);
+        let ratio =
+            |end| Some(observe_end(cells, blamed, (end, way), PartnerStatistic::Median)?.ratio);
         (0..cells.end_count()).map(ratio).collect()
     };
     let (tx, rx) = (of(0), of(1));
@@ -257,9 +256,15 @@ impl<'c> BlameRule<'c> {
     }
 
     /// What an end shows, where it is low enough to be blamed.
-    fn observe_low(&self, blamed: &BlamedEnds, end: (usize, usize), parts: f64) -> Option<EndObservation> {
+    fn observe_low(
+        &self,
+        blamed: &BlamedEnds,
+        end: (usize, usize),
+        parts: f64,
+    ) -> Option<EndObservation> {
         let is_low = |seen: &EndObservation| {
-            FEWEST_PARTNERS <= seen.partners && seen.ratio < 1.0 - self.blame_line(seen.readings, parts)
+            FEWEST_PARTNERS <= seen.partners
+                && seen.ratio < 1.0 - self.blame_line(seen.readings, parts)
         };
         self.observe(blamed, end).filter(is_low)
     }
@@ -421,7 +426,11 @@ impl<'c> BlameRule<'c> {
 
     /// The smallest loss of each end that would have been seen; `None` of one that met
     /// too few partners. What an end shows above the level is lost unseen.
-    pub(super) fn detectable_losses(&self, blamed: &BlamedEnds, parts: PartSpread) -> Vec<Option<f64>> {
+    pub(super) fn detectable_losses(
+        &self,
+        blamed: &BlamedEnds,
+        parts: PartSpread,
+    ) -> Vec<Option<f64>> {
         let of = |end| {
             let seen = self.observe(blamed, end).filter(|it| FEWEST_PARTNERS <= it.partners)?;
             Some(self.smallest_detectable(seen.readings, parts) + (seen.ratio - 1.0).max(0.0))

@@ -3,11 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::super::pair_matrix::PairMatrix;
-use super::MIN_EFFECT;
-use super::LowPair;
-use super::PeelResult;
-use super::PartnerStatistic;
 use super::blame::BlamedEnds;
+use super::{LowPair, MIN_EFFECT, PartnerStatistic, PeelResult};
 use model::stats;
 use model::verdict::Direction;
 
@@ -16,7 +13,12 @@ const FAMILY_ERROR: f64 = 1e-3;
 
 /// What is low between ends that are not blamed: pairs where the readings
 /// agree, dips where they are too few to tell.
-pub(super) fn find_low_pairs(cells: &PairMatrix, blamed: &BlamedEnds, statistic: PartnerStatistic, out: &mut PeelResult) {
+pub(super) fn find_low_pairs(
+    cells: &PairMatrix,
+    blamed: &BlamedEnds,
+    statistic: PartnerStatistic,
+    out: &mut PeelResult,
+) {
     // Where path classes differ, a slow pair is a path class, not a fault.
     if statistic == PartnerStatistic::Max {
         return;
@@ -94,7 +96,12 @@ pub(in crate::judge) enum PairClassification {
 /// dips, and three none that agree (`docs/study.md`: fewer than 1e-6 a year).
 /// Two that agree are as rare as slow pairs are: they convict nobody. What is
 /// deeper than dips go needs no second reading.
-pub(in crate::judge) fn classify_pair(readings: usize, span: f64, ratio: f64, sigma: f64) -> PairClassification {
+pub(in crate::judge) fn classify_pair(
+    readings: usize,
+    span: f64,
+    ratio: f64,
+    sigma: f64,
+) -> PairClassification {
     const DEEPEST_DIP: f64 = 0.55;
     const AGREEMENT: f64 = 0.006;
     // The range of two and of three good readings, 999 times in 1,000.

@@ -235,8 +235,14 @@ fn declared_and_found(is_least: bool) {
         };
         let peeled = |readings: &[PairReading]| {
             let active = [true; 8];
-            let field =
-                PairReadings { ends: 8, nodes: 1, classes: &[0], readings, active: &active, start_levels: None };
+            let field = PairReadings {
+                ends: 8,
+                nodes: 1,
+                classes: &[0],
+                readings,
+                active: &active,
+                start_levels: None,
+            };
             peel_readings(&field, PartnerStatistic::Median)
         };
         let healthy = peeled(&read(0.0));

@@ -1,11 +1,8 @@
 //! Where the data cannot tell explanations apart, the words say so and which
 //! measurement would tell.
 
-use super::test_machine::TestMachine;
-use super::test_machine::share;
-use super::network::TestNetwork;
-use super::network::judged;
-use super::network::matching;
+use super::network::{TestNetwork, judged, matching};
+use super::test_machine::{TestMachine, share};
 use crate::judge::Judgement;
 use model::parse_output::OutputProblemKind;
 use model::verdict::Direction;
@@ -78,7 +75,8 @@ fn a_run_that_did_not_get_through_says_who_else_would_tell() {
     let mut recordings = TestNetwork::new(|_, _| 1.0).measure(&matching(8));
     let parsed = &mut recordings[0].parsed;
     parsed.measurements.clear();
-    let refused = model::parse_output::OutputProblem::new(OutputProblemKind::Error, "connection refused");
+    let refused =
+        model::parse_output::OutputProblem::new(OutputProblemKind::Error, "connection refused");
     parsed.problems.push(refused);
     let judged = lab.judge(&lab.claims(), &recordings);
     let why = &judged.verdicts.nodes[0].reason;

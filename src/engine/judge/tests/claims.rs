@@ -1,20 +1,17 @@
 //! Claims against what was measured, and claims against each other.
 
 use super::*;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
-use model::disagreement::DisagreementSide;
+use model::disagreement::{Disagreement, DisagreementSeverity, DisagreementSide};
 use model::disagreement_class::DisagreementClass;
-use model::source_report::ClaimBasis;
-use model::source_report::JobAssumption;
-use model::source_report::FabricReport;
-use model::source_report::ClaimSource;
-use model::source_report::SourceKind;
+use model::source_report::{ClaimBasis, ClaimSource, FabricReport, JobAssumption, SourceKind};
 
 const UUID: &str = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31";
 
 /// A rack, its recordings and its claims, with these cliques on its labels.
-fn labelled(mut bench: TestMachine, clique: impl Fn(u32) -> u32) -> (TestMachine, Vec<ToolRecording>, Claims) {
+fn labelled(
+    mut bench: TestMachine,
+    clique: impl Fn(u32) -> u32,
+) -> (TestMachine, Vec<ToolRecording>, Claims) {
     let recordings = bench.record();
     let mut claims = bench.claims();
     for at in 0..18 {
@@ -30,7 +27,12 @@ fn labelled(mut bench: TestMachine, clique: impl Fn(u32) -> u32) -> (TestMachine
     (bench, recordings, claims)
 }
 
-fn disagreement(class: &str, severity: DisagreementSeverity, domain: Option<&str>, at: &[u32]) -> Disagreement {
+fn disagreement(
+    class: &str,
+    severity: DisagreementSeverity,
+    domain: Option<&str>,
+    at: &[u32],
+) -> Disagreement {
     let source = ClaimSource { kind: SourceKind::Ray, place: "ray.json".to_owned(), read_at: None };
     Disagreement {
         class: DisagreementClass::from_name(class),
@@ -63,7 +65,8 @@ fn labels_that_the_measurement_confirms_change_nothing() {
 
 #[test]
 fn a_label_that_keeps_apart_what_reaches_each_other_is_found_and_blames_no_node() {
-    let (bench, recordings, claims) = labelled(TestMachine::rack(), |at| if at < 16 { 1 } else { 2 });
+    let (bench, recordings, claims) =
+        labelled(TestMachine::rack(), |at| if at < 16 { 1 } else { 2 });
     let judged = bench.judge_claims(&claims, &recordings);
     assert_eq!(loci(&judged), ["degraded claim-label-contradicted domain block01"]);
     let found = &judged.verdicts.findings[0];
@@ -151,7 +154,8 @@ fn ranks_that_contradict_themselves_leave_the_run_unknown_and_the_nodes_as_they_
     let recordings = bench.record();
     let mut claims = bench.claims();
     for class in ["topo-rank-duplicate", "topo-rank-unusable"] {
-        let told = disagreement(class, DisagreementSeverity::Contradiction, Some("block01"), &[1, 2]);
+        let told =
+            disagreement(class, DisagreementSeverity::Contradiction, Some("block01"), &[1, 2]);
         claims.disagreements.push(told);
     }
     let judged = bench.judge_claims(&claims, &recordings);

@@ -1,23 +1,12 @@
 //! Collectives: one number for a whole node or domain.
 
-use super::test_machine::TestMachine;
-use super::test_machine::loci;
-use super::test_machine::outcome_of;
-use super::test_machine::ranks;
-use super::test_machine::unknown_nodes;
+use super::test_machine::{TestMachine, loci, outcome_of, ranks, unknown_nodes};
 use crate::judge::Judgement;
-use crate::thresholds::CollectiveConditions;
-use crate::thresholds::CollectiveExpectation;
-use crate::thresholds::ForcedPath;
+use crate::thresholds::{CollectiveConditions, CollectiveExpectation, ForcedPath};
 use model::id::DomainName;
-use model::measurement::Measurement;
-use model::measurement::BufferPlacement;
-use model::measurement::SeriesPoint;
-use model::measurement::MeasurementSeries;
-use model::parse_output::ParseOutput;
-use model::parse_output::Tool;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::measurement::{BufferPlacement, Measurement, MeasurementSeries, SeriesPoint};
+use model::parse_output::{ParseOutput, Tool};
+use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unit::Unit;
 use model::verdict::Outcome;
 use std::collections::BTreeSet;

@@ -3,30 +3,17 @@
 
 use std::collections::BTreeSet;
 
-use super::test_machine::TestMachine;
-use super::test_machine::loci;
-use super::test_machine::outcome_of;
-use super::test_machine::share;
-use super::network::TestNetwork;
-use super::network::all;
-use super::network::host;
-use super::network::matching;
-use crate::judge::Judgement;
-use crate::judge::confirm;
+use super::network::{TestNetwork, all, host, matching};
+use super::test_machine::{TestMachine, loci, outcome_of, share};
 use crate::judge::confirm::ConfirmSuspect;
 use crate::judge::finding::new_finding;
+use crate::judge::{Judgement, confirm};
 use model::finding_class::FindingClass;
+use model::finding_rule::{FindingRule, RuleKind};
 use model::id::NodeName;
-use model::tool_recording::CONFIRM_STAGE as STAGE;
-use model::tool_recording::ToolRecording;
-use model::finding_rule::FindingRule;
-use model::finding_rule::RuleKind;
+use model::tool_recording::{CONFIRM_STAGE as STAGE, ToolRecording};
 use model::unknown_subject::UnknownSubject;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::verdict::{Finding, Locus, LocusKind, Outcome, Verdicts};
 
 /// Three cleared partners for every suspect node, as pairs of numbers.
 fn partners(suspects: &[ConfirmSuspect], cleared: &BTreeSet<NodeName>) -> Vec<(u32, u32)> {
@@ -69,7 +56,8 @@ fn look_again(lab: &mut TestNetwork, first: &Judgement, before: &[ToolRecording]
     for (a, b) in partners(&suspects, &cleared) {
         recordings.push(lab.pair(a, b, STAGE));
     }
-    let second = lab.judge(&lab.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
+    let second =
+        lab.judge(&lab.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
     lab.confirm(first, &second.verdicts, &confirm_recordings(&recordings))
 }
 
@@ -119,7 +107,10 @@ fn what_is_not_seen_again_is_unknown_and_says_by_how_many() {
     assert_eq!(loci(&first), ["degraded nic-low rail host2", "degraded nic-low rail host5"]);
     let mut later = TestNetwork::new(|a, b| if a == 5 || b == 5 { 17.0 / 18.0 } else { 1.0 });
     let verdicts = look_again(&mut later, &first, &before);
-    assert_eq!(describe(&verdicts), ["degraded nic-low rail host5", "unknown nic-low rail host2 ?"]);
+    assert_eq!(
+        describe(&verdicts),
+        ["degraded nic-low rail host5", "unknown nic-low rail host2 ?"]
+    );
     assert_eq!(verdicts.findings[1].rule.to_string(), "not confirmed by 3 partners");
     assert_eq!(outcome(&verdicts, "host2"), Outcome::Unknown);
     let reason = &verdicts.nodes.iter().find(|n| n.node == host(2)).expect("judged").reason;
@@ -149,7 +140,8 @@ fn a_slow_path_stays_a_path_when_its_ends_are_fine_with_others() {
         for (a, b) in [(0, 7), (0, 1), (0, 2), (7, 3), (7, 4)] {
             recordings.push(later.pair(a, b, STAGE));
         }
-        let second = later.judge(&later.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
+        let second = later
+            .judge(&later.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
         let verdicts = later.confirm(&first, &second.verdicts, &confirm_recordings(&recordings));
         assert_eq!(describe(&verdicts), [expected]);
         assert_eq!(outcome(&verdicts, "host0"), Outcome::Unknown);
@@ -182,7 +174,8 @@ fn a_pair_that_loses_packets_one_way_is_found_beside_slow_hosts() {
             for (a, b) in looks.into_iter().chain(pair) {
                 recordings.push(lab.pair(a, b, STAGE));
             }
-            let second = lab.judge(&lab.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
+            let second = lab
+                .judge(&lab.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
             let verdicts = lab.confirm(&first, &second.verdicts, &confirm_recordings(&recordings));
             assert_eq!(describe(&verdicts), expected, "{sigma}, {lossy}");
             assert_eq!(outcome(&verdicts, "host0"), Outcome::Unknown);
@@ -303,7 +296,12 @@ fn a_day_on_which_all_are_suspected_costs_each_of_them_as_much_as_a_small_one() 
             let locus = Locus { node: Some(host(at)), ..Locus::new(LocusKind::Rail) };
             Finding {
                 ratio: Some(0.5),
-                ..new_finding(Outcome::Degraded, FindingClass::NicLow, locus, FindingRule::default())
+                ..new_finding(
+                    Outcome::Degraded,
+                    FindingClass::NicLow,
+                    locus,
+                    FindingRule::default(),
+                )
             }
         };
         first.verdicts.findings = (0..hosts).map(low).collect();
@@ -329,8 +327,9 @@ fn slow_pair(
 ) -> Finding {
     let pair = [(1, 0), (10, 3)];
     let is_slow = move |s, d| pair.contains(&s) && pair.contains(&d);
-    let mut bench =
-        TestMachine::rack().readings(3).capacity(move |s, d| Some(if is_slow(s, d) { 0.5 } else { 1.0 }));
+    let mut bench = TestMachine::rack()
+        .readings(3)
+        .capacity(move |s, d| Some(if is_slow(s, d) { 0.5 } else { 1.0 }));
     let before = bench.record();
     let first = bench.judge_these(&before);
     assert_eq!(loci(&first), ["degraded nvlink-low pair node0002:0 - node0011:3"]);
@@ -384,15 +383,19 @@ fn a_gpu_is_cleared_by_the_direction_and_the_side_that_was_low_and_by_nothing_el
     let of = |runs: &mut dyn FnMut(&mut TestMachine) -> Vec<ToolRecording>, is_well: bool| {
         let mut later =
             TestMachine::rack().capacity(move |s, d| Some(if is_well { 1.0 } else { low(s, d) }));
-        let read: Vec<ToolRecording> =
-            runs(&mut later).into_iter().map(|r| ToolRecording { stage: Some(STAGE), ..r }).collect();
+        let read: Vec<ToolRecording> = runs(&mut later)
+            .into_iter()
+            .map(|r| ToolRecording { stage: Some(STAGE), ..r })
+            .collect();
         describe(&bench.confirm(&first, &second, &read))
     };
     let node = |b: &mut TestMachine| {
         let own = b.record_nodes().into_iter();
         own.filter(|r| r.file.contains("node0007")).collect::<Vec<_>>()
     };
-    let lanes = |b: &mut TestMachine| vec![b.record_siblings(6, 1), b.record_siblings(6, 2), b.record_siblings(3, 6)];
+    let lanes = |b: &mut TestMachine| {
+        vec![b.record_siblings(6, 1), b.record_siblings(6, 2), b.record_siblings(3, 6)]
+    };
     let open = ["degraded nvlink-low direction node0007:1 tx ?"];
     // Inside the node it never was low.
     assert_eq!(of(&mut { node }, true), open);
@@ -441,7 +444,8 @@ fn of_two_low_paths_the_ends_that_are_low_with_others_are_named() {
     let looks = [(4, 5), (4, 0), (4, 1), (4, 2), (5, 0), (5, 1), (5, 3)];
     let others = [(6, 7), (6, 1), (6, 2), (6, 3), (7, 0), (7, 2), (7, 3)];
     recordings.extend(looks.into_iter().chain(others).map(|(a, b)| lab.pair(a, b, STAGE)));
-    let second = lab.judge(&lab.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
+    let second =
+        lab.judge(&lab.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
     let nobody = Verdicts { findings: Vec::new(), ..second.verdicts.clone() };
     for second in [second.verdicts, nobody] {
         let verdicts = lab.confirm(&first, &second, &confirm_recordings(&recordings));
@@ -471,7 +475,8 @@ fn unreached(later: impl Fn(u32, u32) -> bool + 'static) -> (Judgement, Verdicts
     for (a, b) in looks.into_iter().chain([(2, 3)]) {
         recordings.push(lab.pair(a, b, STAGE));
     }
-    let second = lab.judge(&lab.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
+    let second =
+        lab.judge(&lab.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
     let verdicts = lab.confirm(&first, &second.verdicts, &confirm_recordings(&recordings));
     (first, verdicts)
 }
@@ -513,7 +518,8 @@ fn the_partner_of_one_that_is_not_reached_passes_only_if_it_was_read_again() {
     for (a, b) in [(2, 0), (2, 4), (6, 2)] {
         recordings.push(lab.pair(a, b, STAGE));
     }
-    let second = lab.judge(&lab.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
+    let second =
+        lab.judge(&lab.claims(), &confirm::select_confirm_recordings(&recordings, &suspects));
     let verdicts = lab.confirm(&first, &second.verdicts, &confirm_recordings(&recordings));
     assert_eq!(describe(&verdicts), ["failed nic-unreachable rail host2"]);
     assert_eq!(outcome(&verdicts, "host3"), Outcome::Unknown);

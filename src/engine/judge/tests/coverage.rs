@@ -1,17 +1,12 @@
 //! What a pass needs: the links between the GPUs of a node were measured, where it has
 //! such links.
 
-use super::test_machine::TestMachine;
-use super::test_machine::loci;
-use super::test_machine::matrix;
+use super::test_machine::{TestMachine, loci, matrix};
 use super::*;
-use crate::thresholds::MeasurementConditions;
-use crate::thresholds::Platform;
-use crate::thresholds::builtin;
+use crate::thresholds::{MeasurementConditions, Platform, builtin};
 use model::claims::ClaimedDomain;
 use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::Tool;
+use model::parse_output::{ParseOutput, Tool};
 use model::tool_recording::RecordingScope;
 use model::verdict::Outcome;
 
@@ -48,8 +43,11 @@ fn shows(platform: &Platform, gpus: u32, tests: &[&str]) -> Judgement {
         gpus_per_node: Some(gpus),
         nic: None,
     };
-    let recording =
-        ToolRecording::new(RecordingScope::Node(TestMachine::node(0)), "nodes/node0001/out.txt".to_owned(), parsed);
+    let recording = ToolRecording::new(
+        RecordingScope::Node(TestMachine::node(0)),
+        "nodes/node0001/out.txt".to_owned(),
+        parsed,
+    );
     judge_without_history(&JudgeInput {
         claims: &Claims { domains: vec![domain], ..Claims::default() },
         recordings: &[recording],
@@ -64,7 +62,9 @@ fn shows(platform: &Platform, gpus: u32, tests: &[&str]) -> Judgement {
 #[test]
 fn copies_with_the_host_pass_no_node_whose_gpus_are_joined() {
     let (mut joined, mut apart) = (0, 0);
-    for platform in builtin::builtin_catalogue().platforms.values().filter(|p| !p.devices.is_empty()) {
+    for platform in
+        builtin::builtin_catalogue().platforms.values().filter(|p| !p.devices.is_empty())
+    {
         let gpus = platform.gpus_per_node.unwrap_or(4);
         for count in 1..=OTHERS.len() {
             let judged = shows(platform, gpus, &OTHERS[..count]);

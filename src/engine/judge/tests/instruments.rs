@@ -1,29 +1,15 @@
 //! What each tool can and cannot show: host copies, NIC ports, cut matrices,
 //! readings of several versions.
 
-use super::test_machine::TestMachine;
-use super::test_machine::READ;
-use super::test_machine::WRITE;
-use super::test_machine::loci;
-use super::test_machine::matrix;
-use super::test_machine::outcome_of;
-use super::test_machine::platform;
-use super::test_machine::share;
-use super::test_machine::unknown_nodes;
+use super::test_machine::{
+    READ, TestMachine, WRITE, loci, matrix, outcome_of, platform, share, unknown_nodes,
+};
 use crate::judge::Judgement;
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
-use model::measurement::SeriesPoint;
-use model::measurement::MeasurementSeries;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::measurement::{Measurement, MeasurementMatrix, MeasurementSeries, SeriesPoint};
+use model::parse_output::{OutputProblemKind, ParseOutput, Tool};
+use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unit::Unit;
-use model::verdict::Direction;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Direction, LocusKind, Outcome};
 
 fn notes_say(judged: &Judgement, text: &str) -> bool {
     judged.verdicts.notes.iter().any(|n| n.contains(text))
@@ -171,7 +157,9 @@ fn readings_of_versions_with_other_buffers_are_not_noise() {
         recordings[0].parsed.tool_version = Some("0.6".to_owned());
         recordings[1].parsed.tool_version = Some("0.8".to_owned());
         for measurement in &mut recordings[0].parsed.measurements {
-            let Measurement::Matrix(MeasurementMatrix { testcase, cells, .. }) = measurement else { continue };
+            let Measurement::Matrix(MeasurementMatrix { testcase, cells, .. }) = measurement else {
+                continue;
+            };
             if testcase.as_deref().is_some_and(|t| t.starts_with("device_to_device")) {
                 cells.iter_mut().flatten().flatten().for_each(|cell| *cell *= 0.94);
             }
@@ -187,7 +175,8 @@ fn readings_of_versions_with_other_buffers_are_not_noise() {
 fn a_row_that_is_a_little_low_is_no_fault_where_the_tool_does_not_warm_up() {
     for (share, class) in [(0.965, None), (0.85, Some("nvlink-low"))] {
         let mut bench = TestMachine::hgx(1);
-        let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::P2pBandwidthLatencyTest) };
+        let mut parsed =
+            ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::P2pBandwidthLatencyTest) };
         let labels: Vec<String> = (0..8).map(|gpu| gpu.to_string()).collect();
         let cell = |row: u32, col: u32| {
             let ripple = 1.0 + 0.001 * f64::from((row * 3 + col * 5) % 7);
@@ -217,7 +206,11 @@ fn ports(node: &str, rate: impl Fn(u32) -> f64) -> Vec<ToolRecording> {
             run: 0,
             testcase: Some("ib_write_bw".to_owned()),
             unit: Some(Unit::GigabitsPerSecond),
-            points: vec![SeriesPoint { bytes: 8 << 20, algbw: Some(rate(at)), ..SeriesPoint::default() }],
+            points: vec![SeriesPoint {
+                bytes: 8 << 20,
+                algbw: Some(rate(at)),
+                ..SeriesPoint::default()
+            }],
             average_busbw: None,
         })];
         let file = format!("nodes/{node}/ib-{at}.txt");

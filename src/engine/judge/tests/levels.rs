@@ -172,7 +172,9 @@ fn what_everything_lost_together_has_a_limit_of_its_own() {
     for lost in [limit + 0.004, 1.0 / 18.0] {
         let mut bench = TestMachine::rack().readings(2);
         let mut recordings = bench.record();
-        for recording in recordings.iter_mut().filter(|r| matches!(r.scope, RecordingScope::Node(_))) {
+        for recording in
+            recordings.iter_mut().filter(|r| matches!(r.scope, RecordingScope::Node(_)))
+        {
             let is_read = |matrix: &MeasurementMatrix| matrix.testcase.as_deref() == Some(READ);
             scale(recording, |matrix, _, _| if is_read(matrix) { 1.0 - lost } else { 1.0 });
         }

@@ -1,55 +1,45 @@
 //! The judge against made-up machines: what is broken must be named, and
 //! nobody else.
 
-mod test_machine;
+mod ambiguity;
 mod claims;
 mod collectives;
 mod confirmation;
 mod coverage;
 mod instruments;
 mod levels;
-mod several_faults;
 mod names;
-mod network;
 mod native_probes;
-mod split_domains;
+mod network;
 mod own_history;
 mod rails;
-mod states;
-mod ambiguity;
-mod two_node_runs;
+mod several_faults;
+mod split_domains;
 mod stability;
+mod states;
+mod test_machine;
+mod two_node_runs;
 mod validity;
 
 use super::*;
-use test_machine::TestMachine;
-use test_machine::READ;
-use test_machine::loci;
-use test_machine::outcome_of;
-use test_machine::platform;
-use test_machine::ranks;
-use test_machine::share;
-use test_machine::unknown_nodes;
-use model::tool_facts::GpuLinks;
-use model::tool_facts::ToolNvlink;
 use model::id::DomainName;
-use model::measurement::Measurement;
-use model::measurement::BufferPlacement;
-use model::measurement::SeriesPoint;
-use model::measurement::MeasurementSeries;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::measurement::{BufferPlacement, Measurement, MeasurementSeries, SeriesPoint};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
+use model::tool_facts::{GpuLinks, ToolNvlink};
 use model::tool_recording::RecordingScope;
 use model::unit::Unit;
-use model::verdict::Direction;
-use model::verdict::Outcome;
+use model::verdict::{Direction, Outcome};
 use std::sync::Arc;
+use test_machine::{READ, TestMachine, loci, outcome_of, platform, ranks, share, unknown_nodes};
 
 #[test]
 fn a_healthy_node_and_a_healthy_rack_pass() {
-    for bench in [TestMachine::hgx(1), TestMachine::hgx(4), TestMachine::rack(), TestMachine::rack().noise(0.01, 0.0, 3)] {
+    for bench in [
+        TestMachine::hgx(1),
+        TestMachine::hgx(4),
+        TestMachine::rack(),
+        TestMachine::rack().noise(0.01, 0.0, 3),
+    ] {
         let judged = bench.judge();
         assert_eq!(loci(&judged), Vec::<String>::new());
         assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts);
@@ -59,8 +49,8 @@ fn a_healthy_node_and_a_healthy_rack_pass() {
 
 #[test]
 fn one_lost_link_names_the_gpu_and_nobody_else() {
-    let hgx =
-        TestMachine::hgx(1).capacity(|s, d| Some(if s.1 == 2 || d.1 == 2 { share(1) } else { 1.0 }));
+    let hgx = TestMachine::hgx(1)
+        .capacity(|s, d| Some(if s.1 == 2 || d.1 == 2 { share(1) } else { 1.0 }));
     let judged = hgx.judge();
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0001:2"]);
     assert_eq!(judged.verdicts.outcome, Outcome::Degraded);
@@ -141,8 +131,9 @@ fn a_slow_pair_is_a_pair_and_a_dip_is_not() {
         assert_eq!(outcome_of(&judged, "node0003"), Outcome::Unknown);
     }
 
-    let dip =
-        TestMachine::rack().capacity(move |s, d| Some(if (s, d) == (a, b) { 0.8 } else { 1.0 })).judge();
+    let dip = TestMachine::rack()
+        .capacity(move |s, d| Some(if (s, d) == (a, b) { 0.8 } else { 1.0 }))
+        .judge();
     assert_eq!(loci(&dip), Vec::<String>::new());
     assert_eq!(dip.verdicts.outcome, Outcome::Pass);
     assert!(
@@ -195,7 +186,8 @@ fn a_plane_out_blames_the_plane_and_no_node() {
 
 #[test]
 fn one_node_of_a_fleet_that_is_low_as_a_whole_is_found_against_the_others() {
-    let judged = TestMachine::hgx(5).capacity(|s, _| Some(if s.0 == 3 { 0.965 } else { 1.0 })).judge();
+    let judged =
+        TestMachine::hgx(5).capacity(|s, _| Some(if s.0 == 3 { 0.965 } else { 1.0 })).judge();
     assert_eq!(loci(&judged), ["degraded nvlink-low node node0004"]);
     assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass);
 }
@@ -221,14 +213,16 @@ fn a_domain_cut_in_halves_blames_no_node() {
 
 #[test]
 fn a_domain_without_any_path_between_nodes_blames_no_node() {
-    let judged = TestMachine::rack().capacity(|s, d| Some(if s.0 == d.0 { 1.0 } else { 0.065 })).judge();
+    let judged =
+        TestMachine::rack().capacity(|s, d| Some(if s.0 == d.0 { 1.0 } else { 0.065 })).judge();
     assert_eq!(loci(&judged), ["failed multi-node-nvlink-off domain block01"]);
 }
 
 #[test]
 fn a_parked_gpu_and_an_unconfigured_fabric_have_failed() {
-    let judged =
-        TestMachine::hgx(1).capacity(|s, d| Some(if s.1 == 6 || d.1 == 6 { 0.1 } else { 1.0 })).judge();
+    let judged = TestMachine::hgx(1)
+        .capacity(|s, d| Some(if s.1 == 6 || d.1 == 6 { 0.1 } else { 1.0 }))
+        .judge();
     assert_eq!(loci(&judged), ["failed nvlink-absent gpu node0001:6"]);
     let judged = TestMachine::hgx(1).capacity(|_, _| Some(0.11)).judge();
     assert_eq!(loci(&judged)[0], "failed fabric-not-configured node node0001");
@@ -241,8 +235,9 @@ fn half_the_pcie_lanes_name_the_gpu_and_its_direction() {
         .host(|node, gpu, way| if (node, gpu, way) == (1, 3, Direction::H2d) { 0.5 } else { 1.0 })
         .judge();
     assert_eq!(loci(&judged), ["degraded host-link-low gpu node0002:3 h2d"]);
-    let judged =
-        TestMachine::hgx(2).host(|node, gpu, _| if (node, gpu) == (1, 3) { 0.5 } else { 1.0 }).judge();
+    let judged = TestMachine::hgx(2)
+        .host(|node, gpu, _| if (node, gpu) == (1, 3) { 0.5 } else { 1.0 })
+        .judge();
     assert_eq!(loci(&judged), ["degraded host-link-low gpu node0002:3"]);
 }
 
@@ -260,7 +255,8 @@ fn every_output_that_shows_a_host_link_to_be_low_is_named() {
 
 #[test]
 fn missing_cells_are_unknown_for_as_few_as_possible() {
-    let judged = TestMachine::rack().capacity(|s, d| (s != (3, 2) && d != (3, 2)).then_some(1.0)).judge();
+    let judged =
+        TestMachine::rack().capacity(|s, d| (s != (3, 2) && d != (3, 2)).then_some(1.0)).judge();
     assert_eq!(loci(&judged), Vec::<String>::new());
     assert_eq!(judged.verdicts.outcome, Outcome::Unknown);
     assert_eq!(unknown_nodes(&judged), ["node0004"]);
@@ -302,7 +298,10 @@ fn corrupt_data_has_failed_and_cut_waived_or_unchecked_data_is_unknown() {
     ] {
         let mut bench = TestMachine::hgx(2);
         let mut recordings = bench.record();
-        recordings[1].parsed.problems.push(OutputProblem::new(kind, "something").in_test(Some(READ)));
+        recordings[1]
+            .parsed
+            .problems
+            .push(OutputProblem::new(kind, "something").in_test(Some(READ)));
         let judged = bench.judge_these(&recordings);
         assert_eq!(outcome_of(&judged, "node0002"), outcome, "{kind:?}");
         assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass, "{kind:?}");
@@ -396,7 +395,12 @@ fn an_inactive_link_is_found_even_where_bandwidth_was_not_measured() {
     let mut bench = TestMachine::hgx(1);
     let mut recordings = bench.record();
     let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::NvidiaSmiNvlink) };
-    let link = |link| ToolNvlink { link, active: Some(link != 4), rate: Some(53.125), ..ToolNvlink::default() };
+    let link = |link| ToolNvlink {
+        link,
+        active: Some(link != 4),
+        rate: Some(53.125),
+        ..ToolNvlink::default()
+    };
     parsed.facts.nvlinks = (0..8)
         .map(|gpu| GpuLinks {
             gpu,
@@ -455,8 +459,10 @@ fn a_collective_at_nic_rate_is_a_finding_about_the_domain() {
 
 #[test]
 fn cells_point_the_way_the_data_moved() {
-    let judged = TestMachine::hgx(1).capacity(|s, _| Some(if s.1 == 0 { share(3) } else { 1.0 })).judge();
-    let low: Vec<&MeasuredCell> = judged.cells.iter().filter(|c| c.outcome == Outcome::Degraded).collect();
+    let judged =
+        TestMachine::hgx(1).capacity(|s, _| Some(if s.1 == 0 { share(3) } else { 1.0 })).judge();
+    let low: Vec<&MeasuredCell> =
+        judged.cells.iter().filter(|c| c.outcome == Outcome::Degraded).collect();
     assert_eq!(low.len(), 14);
     assert!(low.iter().all(|c| c.src_gpu == Some(0)));
     let host: Vec<&MeasuredCell> =
@@ -518,9 +524,13 @@ fn with_links(
     inactive: impl Fn(u32, u32, u32) -> bool,
 ) {
     for node in 0..nodes {
-        let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::NvidiaSmiNvlink) };
-        let link =
-            |gpu, link| ToolNvlink { link, active: Some(!inactive(node, gpu, link)), ..ToolNvlink::default() };
+        let mut parsed =
+            ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::NvidiaSmiNvlink) };
+        let link = |gpu, link| ToolNvlink {
+            link,
+            active: Some(!inactive(node, gpu, link)),
+            ..ToolNvlink::default()
+        };
         let gpus = 0..4;
         parsed.facts.nvlinks = gpus
             .map(|gpu| GpuLinks {
@@ -551,8 +561,8 @@ fn links_missing_on_all_gpus_are_one_plane_and_a_further_one_is_its_gpu() {
 #[test]
 fn an_inactive_link_and_the_bandwidth_it_costs_are_one_finding() {
     let bad = (6, 1);
-    let mut bench =
-        TestMachine::rack().capacity(move |s, d| Some(if s == bad || d == bad { share(1) } else { 1.0 }));
+    let mut bench = TestMachine::rack()
+        .capacity(move |s, d| Some(if s == bad || d == bad { share(1) } else { 1.0 }));
     let mut recordings = bench.record();
     with_links(&mut recordings, 18, |node, gpu, link| (node, gpu, link) == (6, 1, 9));
     let judged = bench.judge_these(&recordings);

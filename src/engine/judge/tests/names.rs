@@ -1,16 +1,11 @@
 //! One node under several names, and several nodes under similar ones.
 
-use super::test_machine::TestMachine;
-use super::test_machine::loci;
-use super::test_machine::outcome_of;
-use super::test_machine::share;
+use super::test_machine::{TestMachine, loci, outcome_of, share};
 use crate::judge::Judgement;
 use model::claims::Claims;
-use model::tool_facts::ImexStatus;
-use model::tool_facts::ImexNode;
 use model::id::NodeName;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::tool_facts::{ImexNode, ImexStatus};
+use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unknown_subject::UnknownSubject;
 use model::verdict::Outcome;
 
@@ -56,8 +51,8 @@ fn hosts_that_differ_only_in_their_dns_suffix_are_not_mixed_up() {
         format!("n{}.r{}", number % 9, number / 10)
     };
     let bad = (12, 2);
-    let mut bench =
-        TestMachine::rack().capacity(move |s, d| Some(if s == bad || d == bad { share(2) } else { 1.0 }));
+    let mut bench = TestMachine::rack()
+        .capacity(move |s, d| Some(if s == bad || d == bad { share(2) } else { 1.0 }));
     let mut recordings = bench.record();
     rename_hosts(&mut recordings, name);
     rename_folders(&mut recordings, name);

@@ -1,27 +1,14 @@
 //! Our own GPU probes: what they could not measure, wrong data, what the driver
 //! said around, pairs at once, and paths that were asked for.
 
-use super::test_machine::TestMachine;
-use super::test_machine::WRITE;
-use super::test_machine::loci;
-use super::test_machine::outcome_of;
-use super::test_machine::ranks;
-use super::test_machine::share;
+use super::test_machine::{TestMachine, WRITE, loci, outcome_of, ranks, share};
 use crate::judge::Judgement;
 use model::id::DomainName;
-use model::measurement::Measurement;
-use model::measurement::SeriesPoint;
-use model::measurement::MeasurementSeries;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
-use model::probe_report::DriverTelemetry;
-use model::probe_report::GpuTelemetry;
-use model::probe_report::GpuTelemetrySample;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::measurement::{Measurement, MeasurementSeries, SeriesPoint};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
+use model::probe_report::{DriverTelemetry, GpuTelemetry, GpuTelemetrySample};
 use model::throttle_reason::ThrottleReason;
+use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unit::Unit;
 use model::verdict::Outcome;
 
@@ -48,8 +35,11 @@ fn problem(kind: OutputProblemKind, class: &str, test: &str, gpu: u32) -> Output
 /// What the driver said: all GPUs alike but one.
 fn telemetry(gpus: u32, odd: u32, change: impl Fn(&mut GpuTelemetry)) -> DriverTelemetry {
     let gpu = |index| {
-        let load =
-            GpuTelemetrySample { pcie_generation: Some(5), pcie_width: Some(16), ..GpuTelemetrySample::default() };
+        let load = GpuTelemetrySample {
+            pcie_generation: Some(5),
+            pcie_width: Some(16),
+            ..GpuTelemetrySample::default()
+        };
         let mut gpu = GpuTelemetry {
             index,
             under_load: Some(load),
@@ -143,7 +133,8 @@ fn wrong_data_between_two_nodes_names_the_pair_until_one_fails_with_all() {
         let mut run = bench.record_siblings(a, b);
         run.parsed.tool = Some(Tool::FabricgateCopy);
         if wrong {
-            let told = problem(OutputProblemKind::Corrupt, "wrong-data", super::test_machine::BISECT, 1);
+            let told =
+                problem(OutputProblemKind::Corrupt, "wrong-data", super::test_machine::BISECT, 1);
             let host = Some(TestMachine::node(a).to_string());
             run.parsed.problems.push(OutputProblem { host, ..told });
         }
@@ -186,8 +177,9 @@ fn a_slow_host_link_has_what_it_trained_to_among_its_evidence() {
 
 #[test]
 fn what_held_a_gpu_back_and_errors_of_links_are_named() {
-    let low =
-        || TestMachine::hgx(1).capacity(|s, d| Some(if s.1 == 2 || d.1 == 2 { share(1) } else { 1.0 }));
+    let low = || {
+        TestMachine::hgx(1).capacity(|s, d| Some(if s.1 == 2 || d.1 == 2 { share(1) } else { 1.0 }))
+    };
     let judged = around(low(), |gpu| {
         let load = gpu.under_load.as_mut().expect("a state");
         load.throttled =
@@ -252,9 +244,15 @@ fn all_pairs_at_once_are_judged_behind_a_switch_and_only_shown_elsewhere() {
 /// An all-reduce of 8 GiB over a rack by our own probe.
 fn all_reduce(busbw: f64) -> ToolRecording {
     let ends: Vec<(u32, u32)> = (0..18).flat_map(|n| (0..4).map(move |g| (n, g))).collect();
-    let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::FabricgateCollective) };
+    let mut parsed =
+        ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::FabricgateCollective) };
     parsed.facts.ranks = ranks(&ends);
-    let point = SeriesPoint { bytes: 8 << 30, busbw: Some(busbw), wrong: Some(0.0), ..SeriesPoint::default() };
+    let point = SeriesPoint {
+        bytes: 8 << 30,
+        busbw: Some(busbw),
+        wrong: Some(0.0),
+        ..SeriesPoint::default()
+    };
     parsed.measurements = vec![Measurement::Series(MeasurementSeries {
         run: 0,
         testcase: Some("all_reduce_perf".to_owned()),

@@ -3,29 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use super::test_machine::TestMachine;
-use super::test_machine::TestRng;
-use super::test_machine::loci;
-use super::test_machine::outcome_of;
-use super::test_machine::platform;
-use crate::judge::JudgeInput;
-use crate::judge::Judgement;
-use crate::judge::confirm;
-use crate::judge::judge_without_history;
-use crate::thresholds::PlatformCatalogue;
-use crate::thresholds::overlay;
-use model::claims::ClaimedDomain;
-use model::claims::ClaimedLeaf;
-use model::claims::ClaimedRail;
-use model::claims::Claims;
+use super::test_machine::{TestMachine, TestRng, loci, outcome_of, platform};
+use crate::judge::{JudgeInput, Judgement, confirm, judge_without_history};
+use crate::thresholds::{PlatformCatalogue, overlay};
+use model::claims::{ClaimedDomain, ClaimedLeaf, ClaimedRail, Claims};
 use model::id::NodeName;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput};
+use model::tool_recording::{RecordingScope, ToolRecording};
+use model::verdict::{Outcome, Verdicts};
 use readers::outputs;
 
 /// What each pair shows, relative to the rate of the class.
@@ -124,7 +109,8 @@ impl TestNetwork {
 
     fn recording(&self, a: u32, b: u32, stage: u8, parsed: ParseOutput) -> ToolRecording {
         let file = format!("pairs/{}/{}/tcp-{stage}.json", host(a), host(b));
-        let mut recording = ToolRecording::new(RecordingScope::Pair(host(a), host(b)), file, parsed);
+        let mut recording =
+            ToolRecording::new(RecordingScope::Pair(host(a), host(b)), file, parsed);
         (recording.rail, recording.stage) = (self.rail.map(str::to_owned), Some(stage));
         recording
     }
@@ -301,7 +287,9 @@ fn slow_uplinks_are_the_leafs_and_of_two_leaves_either_is_named() {
         [(12, 3, "degraded leaf-low leaf leaf1"), (8, 2, "degraded leaf-low leaf leaf0 - leaf1")]
     {
         let mut lab =
-            TestNetwork::new(|a, b| if a / 4 != b / 4 && (a / 4 == 1 || b / 4 == 1) { 0.5 } else { 1.0 });
+            TestNetwork::new(
+                |a, b| if a / 4 != b / 4 && (a / 4 == 1 || b / 4 == 1) { 0.5 } else { 1.0 },
+            );
         lab.hosts = hosts;
         let recordings = lab.measure(&all(hosts));
         let mut claims = lab.claims();
@@ -412,7 +400,8 @@ fn wrong_data_is_about_the_pair_and_a_host_nobody_measured_is_unknown() {
     let mut pairs = all(8);
     pairs.retain(|(a, b)| *a != 7 && *b != 7);
     let mut recordings = lab.measure(&pairs);
-    let corrupt = OutputProblem::new(OutputProblemKind::Corrupt, "9 bytes were sent and 8 were received");
+    let corrupt =
+        OutputProblem::new(OutputProblemKind::Corrupt, "9 bytes were sent and 8 were received");
     recordings[0].parsed.problems.push(corrupt);
     let judged = lab.judge(&lab.claims(), &recordings);
     assert_eq!(loci(&judged), ["failed data-corruption pair host0 - host1"]);
@@ -463,7 +452,9 @@ fn a_slow_nic_degrades_a_node_with_gpus_and_a_slow_path_never_does() {
         recordings.extend(pairs.into_iter().map(|mut recording| {
             let RecordingScope::Pair(a, b) = &recording.scope else { panic!("a pair") };
             let node = |host: &NodeName| {
-                TestMachine::node(host.as_str().trim_start_matches("host").parse().expect("a number"))
+                TestMachine::node(
+                    host.as_str().trim_start_matches("host").parse().expect("a number"),
+                )
             };
             recording.scope = RecordingScope::Pair(node(a), node(b));
             recording
@@ -559,7 +550,8 @@ fn tally(make: impl Fn() -> TestNetwork, pairs: &[(u32, u32)], readings: u32) ->
 fn dips_and_pairs_that_differ_a_little_are_no_findings() {
     for (sigma, spread) in [(0.003, 0.0), (0.01, 0.0), (0.02, 0.0), (0.003, 0.01)] {
         for nic in [true, false] {
-            let make = || TestNetwork { sigma, spread, dips: 0.005, nic, ..TestNetwork::new(|_, _| 1.0) };
+            let make =
+                || TestNetwork { sigma, spread, dips: 0.005, nic, ..TestNetwork::new(|_, _| 1.0) };
             assert_eq!(tally(make, &all(8), 3), (0, 0), "{sigma} {spread}");
             assert_eq!(tally(make, &matching(8), 3), (0, 0), "{sigma} {spread}");
         }

@@ -1,15 +1,8 @@
 //! Parts against their own history: it adds findings, and never takes one away.
 
-use super::test_machine::TestMachine;
-use super::test_machine::loci;
-use super::test_machine::outcome_of;
-use super::test_machine::share;
-use super::network::TestNetwork;
-use super::network::all;
-use crate::judge::JudgeInput;
-use crate::judge::Judgement;
-use crate::judge::judge_run;
-use crate::judge::run_summary;
+use super::network::{TestNetwork, all};
+use super::test_machine::{TestMachine, loci, outcome_of, share};
+use crate::judge::{JudgeInput, Judgement, judge_run, run_summary};
 use crate::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::part_history::PartHistory;
@@ -30,7 +23,11 @@ fn catalogue(bench: &TestMachine) -> PlatformCatalogue {
     PlatformCatalogue { platforms: BTreeMap::from([(platform.name.clone(), platform)]) }
 }
 
-fn case<'a>(claims: &'a Claims, recordings: &'a [ToolRecording], catalogue: &'a PlatformCatalogue) -> JudgeInput<'a> {
+fn case<'a>(
+    claims: &'a Claims,
+    recordings: &'a [ToolRecording],
+    catalogue: &'a PlatformCatalogue,
+) -> JudgeInput<'a> {
     let sampled = false;
     JudgeInput {
         claims,
@@ -185,7 +182,11 @@ fn an_end_of_a_network_has_a_history_too() {
         let recordings = lab.measure(&all(8));
         (
             format!("2026-11-0{number}"),
-            run_summary::summarize_sound_parts(&lab.case(&lab.claims(), &recordings, &TestNetwork::catalogue())),
+            run_summary::summarize_sound_parts(&lab.case(
+                &lab.claims(),
+                &recordings,
+                &TestNetwork::catalogue(),
+            )),
         )
     };
     let history = run_summary::build_history(&[1, 2, 3].map(shown));

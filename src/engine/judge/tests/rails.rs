@@ -1,31 +1,15 @@
 //! Several rails between nodes, as perftest's outputs show them: which rail it is, what
 //! rails tell of each other, and what nobody could have seen.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::test_machine::TestMachine;
-use super::test_machine::TestRng;
-use super::test_machine::loci;
-use super::test_machine::outcome_of;
-use super::test_machine::unknown_nodes;
-use super::network::all;
-use super::network::matching;
-use crate::judge::JudgeInput;
-use crate::judge::Judgement;
-use crate::judge::confirm;
-use crate::judge::judge_without_history;
-use crate::thresholds::PlatformCatalogue;
-use crate::thresholds::overlay;
-use model::claims::ClaimedRail;
-use model::claims::Claims;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
-use model::tool_recording::CONFIRM_STAGE;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use super::network::{all, matching};
+use super::test_machine::{TestMachine, TestRng, loci, outcome_of, unknown_nodes};
+use crate::judge::{JudgeInput, Judgement, confirm, judge_without_history};
+use crate::thresholds::{PlatformCatalogue, overlay};
+use model::claims::{ClaimedRail, Claims};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
+use model::tool_recording::{CONFIRM_STAGE, RecordingScope, ToolRecording};
 use model::verdict::Outcome;
 use readers::outputs;
 
@@ -174,8 +158,11 @@ fn reason<'j>(judged: &'j Judgement, node: &str) -> &'j str {
 fn one_nic_of_eight_is_named_with_its_rail_whatever_is_claimed() {
     for (class, claimed) in [(true, true), (true, false), (false, true), (false, false)] {
         let rail = if claimed { "rail3" } else { "mlx5_3" };
-        let fleet =
-            |rate: Box<dyn Fn(RailCopy) -> f64>| RailFleet { class, claimed, ..RailFleet::new(8, rate) };
+        let fleet = |rate: Box<dyn Fn(RailCopy) -> f64>| RailFleet {
+            class,
+            claimed,
+            ..RailFleet::new(8, rate)
+        };
         let judged = fleet(Box::new(half(&[4]))).judged(&all(8));
         assert_eq!(loci(&judged), [format!("degraded nic-low rail node0005 rail {rail}")]);
         assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass);
@@ -196,7 +183,8 @@ fn one_nic_of_eight_is_named_with_its_rail_whatever_is_claimed() {
 
 #[test]
 fn where_every_node_has_one_device_it_is_one_rail_whatever_each_calls_it() {
-    let mut fleet = RailFleet { rails: 1, ..RailFleet::new(8, |copy| if copy.has(4) { 0.5 } else { 1.0 }) };
+    let mut fleet =
+        RailFleet { rails: 1, ..RailFleet::new(8, |copy| if copy.has(4) { 0.5 } else { 1.0 }) };
     let mut recordings = fleet.measure(&all(8));
     let judged = fleet.judge(&recordings);
     assert_eq!(loci(&judged), ["degraded nic-low rail node0005 rail mlx5_0"]);
@@ -335,7 +323,8 @@ fn partners_of_two_slow_nics_are_not_blamed_and_no_finding_contradicts_its_numbe
                 pairs.extend([(0, 6), (1, 6), (2, 7), (3, 7), (6, 7)]);
                 pairs.extend([(0, 7), (1, 7), (2, 6), (3, 6)].into_iter().filter(|_| !few));
                 let dice = TestRng(seed);
-                let judged = RailFleet { class, dice, ..RailFleet::new(8, half(&[4, 5])) }.judged(&pairs);
+                let judged =
+                    RailFleet { class, dice, ..RailFleet::new(8, half(&[4, 5])) }.judged(&pairs);
                 let blamed =
                     judged.verdicts.findings.iter().filter(|f| f.class.as_str() == "nic-low");
                 let blamed: Vec<&str> =
@@ -402,7 +391,8 @@ fn what_a_node_could_have_hidden_is_told_of_its_rails_too() {
         assert!(inside < all && all < 0.06, "{inside} {all}");
         assert!(node.reason.contains("over mlx5_"), "{}", node.reason);
     }
-    let noisy = RailFleet { readings: 3, sigma: 0.08, ..RailFleet::new(8, |_| 1.0) }.judged(&matching(8));
+    let noisy =
+        RailFleet { readings: 3, sigma: 0.08, ..RailFleet::new(8, |_| 1.0) }.judged(&matching(8));
     assert_eq!(unknown_nodes(&noisy).len(), 8);
     assert!(noisy.verdicts.findings.iter().all(|f| f.outcome < Outcome::Degraded));
     assert!(reason(&noisy, "node0001").contains("too noisy over mlx5_"));
@@ -463,7 +453,8 @@ fn a_node_that_fails_with_all_partners_over_a_rail_is_failed_and_they_pass() {
                 for recording in &mut recordings {
                     let RecordingScope::Pair(a, b) = recording.scope.clone() else { continue };
                     let of_rail = recording.parsed.facts.parameters.get("device");
-                    if [&a, &b].contains(&&TestMachine::node(4)) && of_rail.is_some_and(|d| d == "mlx5_3")
+                    if [&a, &b].contains(&&TestMachine::node(4))
+                        && of_rail.is_some_and(|d| d == "mlx5_3")
                     {
                         broken(recording, detail, device);
                     }

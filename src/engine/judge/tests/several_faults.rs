@@ -1,18 +1,11 @@
 //! Several faults at once, and the same fault everywhere: each is judged to be
 //! what it is, and nothing else is blamed.
 
-use super::test_machine::TestMachine;
-use super::test_machine::loci;
-use super::test_machine::outcome_of;
-use super::test_machine::platform;
-use super::test_machine::share;
-use super::test_machine::unknown_nodes;
+use super::test_machine::{TestMachine, loci, outcome_of, platform, share, unknown_nodes};
 use crate::judge::Judgement;
 use model::measurement::Measurement;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::tool_recording::{RecordingScope, ToolRecording};
+use model::verdict::{LocusKind, Outcome};
 
 /// Links of a GPU that are lost, one bit each. Two GPUs use those that both have.
 type LostLinks = fn((u32, u32)) -> u32;
@@ -100,8 +93,9 @@ fn without(recordings: &mut Vec<ToolRecording>, node: &str) {
 #[test]
 fn a_guilty_gpu_is_named_where_a_node_is_missing() {
     for seed in 0..5 {
-        let mut bench =
-            TestMachine::rack().noise(0.003, 0.002, seed).capacity(links(|gpu| u32::from(gpu == (6, 1))));
+        let mut bench = TestMachine::rack()
+            .noise(0.003, 0.002, seed)
+            .capacity(links(|gpu| u32::from(gpu == (6, 1))));
         let mut recordings = bench.record();
         without(&mut recordings, "node0012");
         let judged = bench.judge_these(&recordings);
@@ -164,7 +158,8 @@ fn readings_that_fall_or_scatter_are_neither_slow_nor_fine() {
         assert_eq!(loci(&judged), Vec::<String>::new(), "seed {seed}");
         let mut bench = TestMachine::hgx(2).readings(5).noise(0.003, 0.0, seed);
         let mut recordings = bench.record();
-        let own = recordings.iter_mut().filter(|r| r.scope == RecordingScope::Node("node0002".into()));
+        let own =
+            recordings.iter_mut().filter(|r| r.scope == RecordingScope::Node("node0002".into()));
         for (reading, recording) in (0u32..).zip(own) {
             for measurement in &mut recording.parsed.measurements {
                 let Measurement::Matrix(matrix) = measurement else { continue };

@@ -1,10 +1,6 @@
 //! Domains in parts: parts that read low with each other, and parts that never met.
 
-use super::test_machine::TestMachine;
-use super::test_machine::loci;
-use super::test_machine::outcome_of;
-use super::test_machine::share;
-use super::test_machine::unknown_nodes;
+use super::test_machine::{TestMachine, loci, outcome_of, share, unknown_nodes};
 use crate::judge::Judgement;
 use model::verdict::Outcome;
 

@@ -1,13 +1,8 @@
 //! Spread and trend over the network and of whole fleets: what is unstable or
 //! drifts is not slow, and what scatters everywhere is nobody's.
 
-use super::test_machine::TestMachine;
-use super::test_machine::loci;
-use super::test_machine::outcome_of;
-use super::network::TestNetwork;
-use super::network::all;
-use super::network::judged;
-use super::network::matching;
+use super::network::{TestNetwork, all, judged, matching};
+use super::test_machine::{TestMachine, loci, outcome_of};
 use crate::judge::Judgement;
 use model::verdict::Outcome;
 

@@ -1,13 +1,8 @@
 //! What tools report as states: who is accused by them, and who must not be.
 
 use super::*;
-use model::tool_facts::ToolDevice;
-use model::tool_facts::GpuFabric;
-use model::tool_facts::ImexStatus;
-use model::tool_facts::ImexNode;
-use model::tool_facts::SmiTopology;
-use model::tool_facts::SmiTopologyRow;
 use model::finding_class::FindingClass;
+use model::tool_facts::{GpuFabric, ImexNode, ImexStatus, SmiTopology, SmiTopologyRow, ToolDevice};
 
 const PEER: &str = "imex-peer-missing";
 
@@ -133,7 +128,11 @@ fn registered(of: impl Fn(u32, u32) -> [&'static str; 3]) -> Judgement {
         let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::NvidiaSmiQ) };
         parsed.facts.fabric = (0..4).map(gpu).collect();
         let file = format!("nodes/{}/smi.txt", name(at));
-        recordings.push(ToolRecording::new(RecordingScope::Node(TestMachine::node(at)), file, parsed));
+        recordings.push(ToolRecording::new(
+            RecordingScope::Node(TestMachine::node(at)),
+            file,
+            parsed,
+        ));
     }
     bench.judge_these(&recordings)
 }
@@ -230,7 +229,8 @@ fn a_matrix_in_which_no_gpu_is_whole_accuses_none() {
 
 #[test]
 fn seven_of_eight_gpus_are_the_same_finding_from_every_tool() {
-    let links = || (0..18).map(|link| ToolNvlink { link, active: Some(true), ..ToolNvlink::default() });
+    let links =
+        || (0..18).map(|link| ToolNvlink { link, active: Some(true), ..ToolNvlink::default() });
     let listed = |gpu| GpuLinks { gpu, links: links().collect(), ..GpuLinks::default() };
     let device = |index| ToolDevice { index, ..ToolDevice::default() };
     let missing = ["failed gpu-missing node node0001"];
@@ -261,7 +261,9 @@ fn a_link_that_is_shown_inactive_counts_in_a_list_that_is_cut() {
             });
             parsed.facts.nvlinks =
                 vec![GpuLinks { gpu: 4, links: links.collect(), ..GpuLinks::default() }];
-            parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, "the last line breaks off"));
+            parsed
+                .problems
+                .push(OutputProblem::new(OutputProblemKind::Truncated, "the last line breaks off"));
             parsed.complete = false;
         })
     };

@@ -2,25 +2,17 @@
 //! recordings are made here. Judges nothing.
 
 use super::super::*;
-use crate::thresholds::CollectiveExpectation;
-use crate::thresholds::ThresholdConfidence;
-use crate::thresholds::Expectation;
-use crate::thresholds::NvlinkSpec;
-use crate::thresholds::TestPath;
-use crate::thresholds::Platform;
+use crate::thresholds::{
+    CollectiveExpectation, Expectation, NvlinkSpec, Platform, TestPath, ThresholdConfidence,
+};
 use model::claims::ClaimedDomain;
-use model::tool_facts::ToolDevice;
-use model::tool_facts::ToolRank;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::Tool;
+use model::id::{DomainName, NodeName};
+use model::measurement::{Measurement, MeasurementMatrix};
+use model::parse_output::{ParseOutput, Tool};
+use model::tool_facts::{ToolDevice, ToolRank};
 use model::tool_recording::RecordingScope;
 use model::unit::Unit;
-use model::verdict::Direction;
-use model::verdict::Outcome;
+use model::verdict::{Direction, Outcome};
 use std::collections::BTreeMap;
 
 pub(super) const WRITE: &str = "device_to_device_memcpy_write_ce";
@@ -206,7 +198,8 @@ impl TestMachine {
         for node in 0..self.nodes {
             for reading in 0..self.readings {
                 let ends: Vec<(u32, u32)> = (0..self.gpus).map(|g| (node, g)).collect();
-                let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::Nvbandwidth) };
+                let mut parsed =
+                    ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::Nvbandwidth) };
                 parsed.facts.devices = (0..self.gpus)
                     .map(|index| ToolDevice {
                         index,
@@ -244,11 +237,16 @@ impl TestMachine {
         let readings = 0..self.readings;
         readings
             .map(|reading| {
-                let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::Nvbandwidth) };
+                let mut parsed =
+                    ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::Nvbandwidth) };
                 parsed.facts.ranks = ranks(&ends);
                 parsed.measurements = vec![self.matrix(name, &ends, level)];
                 let file = format!("domains/block01/nvbandwidth-{reading}.txt");
-                ToolRecording::new(RecordingScope::Domain(DomainName::from("block01")), file, parsed)
+                ToolRecording::new(
+                    RecordingScope::Domain(DomainName::from("block01")),
+                    file,
+                    parsed,
+                )
             })
             .collect()
     }
@@ -338,7 +336,10 @@ impl TestMachine {
         recordings: &[ToolRecording],
         sampled: bool,
     ) -> Judgement {
-        judge_without_history(&JudgeInput { sampled, ..Self::case(claims, recordings, &self.catalogue()) })
+        judge_without_history(&JudgeInput {
+            sampled,
+            ..Self::case(claims, recordings, &self.catalogue())
+        })
     }
 
     fn catalogue(&self) -> PlatformCatalogue {

@@ -1,18 +1,11 @@
 //! A domain measured two nodes at a time: pairs of GPUs are sampled, and a run
 //! that fails has two nodes in it.
 
-use super::test_machine::TestMachine;
-use super::test_machine::loci;
-use super::test_machine::outcome_of;
-use super::test_machine::ranks;
-use super::test_machine::share;
-use super::test_machine::unknown_nodes;
+use super::test_machine::{TestMachine, loci, outcome_of, ranks, share, unknown_nodes};
 use crate::judge::Judgement;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::tool_recording::ToolRecording;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{LocusKind, Outcome};
 
 const NODES: u32 = 18;
 
@@ -46,7 +39,8 @@ fn fail(recordings: &mut [ToolRecording], code: &str, fails: impl Fn(&str, &str)
         if fails(&first, &last) {
             recording.parsed.measurements.clear();
             recording.parsed.complete = false;
-            let mut problem = OutputProblem::new(OutputProblemKind::Error, "an error in the library");
+            let mut problem =
+                OutputProblem::new(OutputProblemKind::Error, "an error in the library");
             (problem.code, problem.host) = (Some(code.to_owned()), Some(first));
             recording.parsed.problems = vec![problem];
         }
@@ -122,8 +116,8 @@ fn a_gpu_with_one_lost_link_is_named_from_runs_of_two() {
 #[test]
 fn a_mislabelled_node_is_found_by_its_rate_and_by_its_errors() {
     for count in [17, 3] {
-        let rate =
-            TestMachine::rack().capacity(|s, d| Some(if (s.0 == 8) != (d.0 == 8) { 0.065 } else { 1.0 }));
+        let rate = TestMachine::rack()
+            .capacity(|s, d| Some(if (s.0 == 8) != (d.0 == 8) { 0.065 } else { 1.0 }));
         let judged = judged(rate, count);
         assert_eq!(loci(&judged), ["failed wrong-domain node node0009"]);
         assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass, "{:?}", judged.verdicts.nodes);
@@ -266,7 +260,8 @@ fn a_broken_node_fails_alone_whatever_ran_with_it() {
         if of_many {
             let mut all = bench.record_domain();
             all[0].parsed.complete = false;
-            all[0].parsed.problems = vec![OutputProblem::new(OutputProblemKind::Error, "exit code 1")];
+            all[0].parsed.problems =
+                vec![OutputProblem::new(OutputProblemKind::Error, "exit code 1")];
             recordings.extend(all);
         }
         // Its own outputs name the error; those of two say that somebody ended early.

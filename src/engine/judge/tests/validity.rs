@@ -1,18 +1,13 @@
 //! An expectation is asked only of what it was stated for: sizes, and GPUs of its
 //! platform. Outside nothing is found, and nothing passes.
 
-use super::test_machine::TestMachine;
-use super::test_machine::loci;
-use super::test_machine::outcome_of;
+use super::test_machine::{TestMachine, loci, outcome_of};
 use super::*;
 use crate::thresholds::builtin;
 use model::claims::ClaimedDomain;
+use model::measurement::{Measurement, MeasurementSeries, SeriesPoint};
+use model::parse_output::{ParseOutput, Tool};
 use model::tool_facts::ToolDevice;
-use model::measurement::Measurement;
-use model::measurement::SeriesPoint;
-use model::measurement::MeasurementSeries;
-use model::parse_output::ParseOutput;
-use model::parse_output::Tool;
 use model::tool_recording::RecordingScope;
 use model::unit::Unit;
 use model::verdict::Outcome;
@@ -97,7 +92,12 @@ fn a_port_that_is_slow_at_a_large_message_is_still_found_beside_small_ones() {
         for at in 0..6 {
             let rate = if at == 2 { 197.0 } else { 394.0 };
             for (bytes, rate) in [(8, 0.4), (64 << 10, rate), (8 << 20, rate)] {
-                recordings.push(message(RecordingScope::Node(TestMachine::node(at)), "mlx5_0", bytes, rate));
+                recordings.push(message(
+                    RecordingScope::Node(TestMachine::node(at)),
+                    "mlx5_0",
+                    bytes,
+                    rate,
+                ));
             }
         }
         let judged = judged(&hosts(6, nic), &recordings, None);
@@ -157,7 +157,8 @@ fn board(share: f64, product: &str, which: usize) -> Vec<ToolRecording> {
     for (at, recording) in recordings.iter_mut().enumerate() {
         recording.parsed.facts.devices = Vec::new();
         if at == which {
-            let device = ToolDevice { index: 0, name: Some(product.to_owned()), ..ToolDevice::default() };
+            let device =
+                ToolDevice { index: 0, name: Some(product.to_owned()), ..ToolDevice::default() };
             recording.parsed.facts.devices.push(device);
         }
     }

@@ -1,35 +1,21 @@
 //! Making the map: what was measured of every claimed domain, node, GPU and rail.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::DomainBasis;
-use super::MapDomain;
-use super::MapGpu;
-use super::MapMember;
-use super::MapOrigin;
-use super::MapRail;
-use super::MapRailEnd;
-use super::MeasuredReach;
-use super::MapInput;
-use super::VerifiedMap;
 use super::run_index::RunIndex;
+use super::{
+    DomainBasis, MapDomain, MapGpu, MapInput, MapMember, MapOrigin, MapRail, MapRailEnd,
+    MeasuredReach, VerifiedMap,
+};
 use crate::place::strength_matrix::StrengthMatrix;
-use crate::policy::device;
-use crate::policy::topology_proposal;
-use model::measured_cell::MeasuredCell;
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
-use model::claims::SourceSummary;
+use crate::policy::{device, topology_proposal};
+use model::claims::{ClaimedDomain, Claims, SourceSummary};
 use model::gpu_facts::is_null_cluster_uuid;
 use model::id::NodeName;
+use model::measured_cell::MeasuredCell;
+use model::source_report::{ClaimBasis as SaidBasis, FabricReport, SourceKind};
 use model::tool_recording::RecordingScope;
-use model::source_report::ClaimBasis as SaidBasis;
-use model::source_report::FabricReport;
-use model::source_report::SourceKind;
-use model::verdict::Finding;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::verdict::{Finding, LocusKind, Outcome};
 use readers::claims::slurm::BLOCK_SIZES;
 use readers::claims::slurm::partitions::partition_of_topology;
 
@@ -87,8 +73,9 @@ pub(super) fn build_map(source: &MapInput<'_>) -> VerifiedMap {
 
 /// The topologies that partitions name, where the run's sources tell of partitions.
 fn partition_topologies(claims: &Claims) -> Option<BTreeMap<String, String>> {
-    let is_read =
-        |it: &&SourceSummary| it.source.kind == SourceKind::SlurmPartitions && it.unread_problem().is_none();
+    let is_read = |it: &&SourceSummary| {
+        it.source.kind == SourceKind::SlurmPartitions && it.unread_problem().is_none()
+    };
     let read: Vec<&SourceSummary> = claims.sources.iter().filter(is_read).collect();
     let settings = read.iter().flat_map(|it| &it.settings);
     let named = settings.filter_map(|(key, value)| partition_of_topology(key).zip(Some(value)));
@@ -108,16 +95,17 @@ fn block_sizes(claims: &Claims) -> Vec<usize> {
 fn split_domain(domain: &ClaimedDomain, ground: &RunIndex<'_>) -> Vec<MapDomain> {
     let source = ground.source;
     let platform = domain.platform.as_deref().and_then(|name| source.catalogue.platform(name));
-    let of = |name: String, measured: BTreeSet<NodeName>, unmeasured: BTreeSet<NodeName>| MapDomain {
-        basis: if measured.is_empty() { DomainBasis::Claimed } else { DomainBasis::Measured },
-        name,
-        claimed: domain.name.clone(),
-        measured,
-        unmeasured,
-        platform: domain.platform.clone(),
-        gpus_per_node: domain.gpus_per_node,
-        nvlinks: platform.and_then(|it| it.nvlink.as_ref()).map(|it| it.links),
-    };
+    let of =
+        |name: String, measured: BTreeSet<NodeName>, unmeasured: BTreeSet<NodeName>| MapDomain {
+            basis: if measured.is_empty() { DomainBasis::Claimed } else { DomainBasis::Measured },
+            name,
+            claimed: domain.name.clone(),
+            measured,
+            unmeasured,
+            platform: domain.platform.clone(),
+            gpus_per_node: domain.gpus_per_node,
+            nvlinks: platform.and_then(|it| it.nvlink.as_ref()).map(|it| it.links),
+        };
     let is_servers = platform.is_some_and(|platform| !platform.spans_nodes());
     if is_servers || domain.nodes.len() == 1 {
         // NVLink stays inside a node: each is a domain of its own.
@@ -347,7 +335,8 @@ fn node_cliques(ground: &RunIndex<'_>, node: &NodeName) -> BTreeSet<String> {
             let is_attached =
                 gpu.state.as_deref().is_some_and(|state| state.eq_ignore_ascii_case("completed"));
             let said = gpu.cluster_uuid.as_deref().zip(gpu.clique_id.as_deref());
-            cliques.extend(said.filter(|_| is_attached).and_then(|(uuid, id)| clique_name(uuid, id)));
+            cliques
+                .extend(said.filter(|_| is_attached).and_then(|(uuid, id)| clique_name(uuid, id)));
         }
     }
     if cliques.is_empty() {
@@ -367,7 +356,8 @@ fn clique_name(uuid: &str, id: &str) -> Option<String> {
     let is_plain = |text: &str| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
     };
-    let names_one = !is_null_cluster_uuid(uuid) && is_plain(uuid) && is_plain(id) && id != NO_CLIQUE;
+    let names_one =
+        !is_null_cluster_uuid(uuid) && is_plain(uuid) && is_plain(id) && id != NO_CLIQUE;
     names_one.then(|| format!("{}.{id}", uuid.to_ascii_lowercase()))
 }
 

@@ -3,19 +3,16 @@
 //!
 //! References only; what the map makes of them is `build`'s.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::MapInput;
 use super::builder::peer_node;
-use model::measured_cell::MeasuredCell;
 use model::claims::ClaimedDomain;
 use model::id::NodeName;
-use model::tool_recording::ToolRecording;
-use model::tool_recording::RecordingScope;
+use model::measured_cell::MeasuredCell;
 use model::source_report::SourceReport;
-use model::verdict::Finding;
-use model::verdict::NodeVerdict;
+use model::tool_recording::{RecordingScope, ToolRecording};
+use model::verdict::{Finding, NodeVerdict};
 use model::worker_protocol::MachineRecord;
 use readers::claims::nvlink_reach;
 
@@ -63,7 +60,10 @@ impl<'s> RunIndex<'s> {
             ground.verdicts.entry(&verdict.node).or_insert(verdict);
         }
         for domain in &run.claims.domains {
-            domain.nodes.iter().for_each(|node| _ = ground.claimed_domains.entry(node).or_insert(domain));
+            domain
+                .nodes
+                .iter()
+                .for_each(|node| _ = ground.claimed_domains.entry(node).or_insert(domain));
         }
         for leaf in &run.claims.leaves {
             leaf.nodes.iter().for_each(|node| _ = ground.leaves.entry(node).or_insert(&leaf.name));

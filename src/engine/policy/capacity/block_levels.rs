@@ -6,16 +6,11 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::OutageAssumption;
-use super::CapacityBlock;
-use super::JobFit;
-use super::BlockSizes;
-use super::Outages;
-use super::JobShape;
-use super::CapacitySurvey;
+use super::{
+    BlockSizes, CapacityBlock, CapacitySurvey, JobFit, JobShape, OutageAssumption, Outages,
+};
 
 /// One level of block sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -91,7 +86,11 @@ impl CapacitySurvey {
     }
 }
 
-fn survey_levels(levels: &BlockSizes, blocks: &[&CapacityBlock], unavailable: Option<f64>) -> Vec<BlockLevel> {
+fn survey_levels(
+    levels: &BlockSizes,
+    blocks: &[&CapacityBlock],
+    unavailable: Option<f64>,
+) -> Vec<BlockLevel> {
     let mut known: BTreeMap<(u32, u32), (f64, f64)> = BTreeMap::new();
     let mut of = |up: u32, size: u32| {
         let outages = Outages::from_unavailability(up, unavailable?)?;
@@ -139,9 +138,7 @@ fn survey_shape(levels: &BlockSizes, shape: JobShape, up: &[u32], all: &[u32]) -
 
 #[cfg(test)]
 mod tests {
-    use super::super::SegmentPlacement;
-    use super::super::CapacityQuestion;
-    use super::super::survey;
+    use super::super::{CapacityQuestion, SegmentPlacement, survey_capacity};
     use super::*;
 
     /// Blocks of 18 with so many out, on levels of 18, 36 and 72.

@@ -20,8 +20,7 @@
 //! as Slurm does it, and the count comes with an upper bound.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The sizes of all levels: the base block size, and how often each level doubles it.
 #[derive(Clone, Debug, PartialEq, Eq)]

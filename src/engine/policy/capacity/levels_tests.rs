@@ -88,7 +88,10 @@ impl SearchRules {
     fn after_one(&self, free: &[u32], shape: JobShape) -> BTreeSet<Vec<u32>> {
         let segment = shape.segment.unwrap_or(shape.nodes).min(shape.nodes);
         let count = shape.nodes / segment;
-        let spread = matches!(shape.placing, SegmentPlacement::Spread | SegmentPlacement::ConsolidatedAndSpread);
+        let spread = matches!(
+            shape.placing,
+            SegmentPlacement::Spread | SegmentPlacement::ConsolidatedAndSpread
+        );
         let unit = match shape.placing {
             _ if count == 1 => None,
             SegmentPlacement::Consolidated => self.unit(shape.nodes),
@@ -253,7 +256,10 @@ fn racks_of_eighteen_are_counted_on_every_level() {
     assert_eq!(levels.count_jobs(&out, shape(72, 18, SegmentPlacement::Consolidated)), exactly(0));
     assert_eq!(levels.count_jobs(&out, shape(64, 16, SegmentPlacement::Consolidated)), exactly(2));
     assert_eq!(levels.count_jobs(&out, shape(72, 9, SegmentPlacement::Spread)), exactly(1));
-    assert_eq!(levels.count_jobs(&out, shape(32, 8, SegmentPlacement::ConsolidatedAndSpread)), exactly(4));
+    assert_eq!(
+        levels.count_jobs(&out, shape(32, 8, SegmentPlacement::ConsolidatedAndSpread)),
+        exactly(4)
+    );
 }
 
 #[test]
@@ -277,10 +283,15 @@ fn sizes_that_slurm_refuses_are_refused() {
 #[test]
 fn shapes_that_no_job_can_have_fit_nowhere() {
     let levels = levels(&[4, 8]);
-    for shape in [plain(0), shape(6, 4, SegmentPlacement::Anywhere), shape(4, 0, SegmentPlacement::Spread)] {
+    for shape in
+        [plain(0), shape(6, 4, SegmentPlacement::Anywhere), shape(4, 0, SegmentPlacement::Spread)]
+    {
         assert_eq!(levels.count_jobs(&[4; 4], shape), JobFit::default(), "{shape:?}");
     }
     assert_eq!(levels.count_jobs(&[], plain(4)), JobFit::default());
     // No effect where all nodes fit in one segment.
-    assert_eq!(levels.count_jobs(&[4; 4], shape(3, 4, SegmentPlacement::Spread)), JobFit::exactly(4));
+    assert_eq!(
+        levels.count_jobs(&[4; 4], shape(3, 4, SegmentPlacement::Spread)),
+        JobFit::exactly(4)
+    );
 }

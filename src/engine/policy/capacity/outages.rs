@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use statrs::distribution::Binomial;
-use statrs::distribution::Discrete;
+use statrs::distribution::{Binomial, Discrete};
 
 use super::SegmentMix;
 
@@ -50,7 +49,10 @@ impl Outages {
     }
 
     /// As a site has seen it: nodes out at once, and the share of time.
-    pub fn from_observation(nodes: u32, shares: &BTreeMap<u32, f64>) -> Result<Self, OutageSharesError> {
+    pub fn from_observation(
+        nodes: u32,
+        shares: &BTreeMap<u32, f64>,
+    ) -> Result<Self, OutageSharesError> {
         for (out, share) in shares {
             if !(0.0..=1.0).contains(share) {
                 return Err(OutageSharesError::Share { out: *out, share: *share });

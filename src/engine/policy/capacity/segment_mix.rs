@@ -3,10 +3,8 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Deserializer;
-use serde::Serialize;
 use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// The segments that a site's jobs ask for: nodes of a segment, and the share of
 /// nodes that such jobs use. Shares need not sum to one: they are weights, so

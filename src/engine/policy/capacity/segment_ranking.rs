@@ -1,7 +1,6 @@
 //! Which segments leave the most nodes.
 
-use super::Outages;
-use super::usable_nodes;
+use super::{Outages, usable_nodes};
 
 /// Segments of a domain in the order of what they leave.
 #[derive(Clone, Debug, PartialEq)]
@@ -49,8 +48,9 @@ pub fn find_crossings(nodes: u32, out: u32, one: u32, other: u32) -> Vec<f64> {
     /// Steps up to one half: finer than the distance of two changes of place
     /// in any domain of up to 72 nodes.
     const STEPS: u32 = 500;
-    let ahead =
-        |unavailable| usable_nodes(nodes, out, one, unavailable) - usable_nodes(nodes, out, other, unavailable);
+    let ahead = |unavailable| {
+        usable_nodes(nodes, out, one, unavailable) - usable_nodes(nodes, out, other, unavailable)
+    };
     let mut found = Vec::new();
     let mut last: Option<(f64, f64)> = None;
     for step in 0..=STEPS {

@@ -7,16 +7,11 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::JobsOfShape;
-use super::BlockLevel;
-use super::SegmentMix;
-use super::OutageSharesError;
-use super::Outages;
-use super::segment_ranking;
-use super::break_even;
+use super::{
+    BlockLevel, JobsOfShape, OutageSharesError, Outages, SegmentMix, break_even, segment_ranking,
+};
 use model::id::NodeName;
 
 /// The format of the document.
@@ -211,7 +206,9 @@ pub fn usual_segments(nodes: u32, mix: Option<&SegmentMix>) -> Vec<u32> {
 }
 
 /// Reckons. Fails where an observation does not fit a block, and says which.
-pub fn survey_capacity(question: &CapacityQuestion) -> Result<CapacitySurvey, (CapacityBlock, OutageSharesError)> {
+pub fn survey_capacity(
+    question: &CapacityQuestion,
+) -> Result<CapacitySurvey, (CapacityBlock, OutageSharesError)> {
     let mut known: BTreeMap<(u32, u32), Vec<BlockOutlook>> = BTreeMap::new();
     let mut blocks = Vec::with_capacity(question.blocks.len());
     for block in &question.blocks {
@@ -219,8 +216,11 @@ pub fn survey_capacity(question: &CapacityQuestion) -> Result<CapacitySurvey, (C
         let outlooks = match known.get(&like) {
             Some(outlooks) => outlooks.clone(),
             None => {
-                let outlooks: Result<Vec<BlockOutlook>, OutageSharesError> =
-                    question.assumptions.iter().map(|it| build_outlook(block, it, question)).collect();
+                let outlooks: Result<Vec<BlockOutlook>, OutageSharesError> = question
+                    .assumptions
+                    .iter()
+                    .map(|it| build_outlook(block, it, question))
+                    .collect();
                 let outlooks = outlooks.map_err(|error| (block.clone(), error))?;
                 known.insert(like, outlooks.clone());
                 outlooks
@@ -314,7 +314,11 @@ fn advise_segment(outlook: &BlockOutlook, at_least: u32) -> Option<String> {
 }
 
 /// What to do about one more suspect.
-fn advise_drain(outlook: &BlockOutlook, block: &CapacityBlock, question: &CapacityQuestion) -> Option<String> {
+fn advise_drain(
+    outlook: &BlockOutlook,
+    block: &CapacityBlock,
+    question: &CapacityQuestion,
+) -> Option<String> {
     /// Prices below are none that anybody sees.
     const NOTHING: f64 = 0.005;
     if block.up() == 0 {

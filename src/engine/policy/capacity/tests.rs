@@ -169,7 +169,11 @@ fn the_ends_of_the_range_are_exact() {
         (NODES, 0, 1, 0.0, 18.0),
         (NODES, 2, 8, 0.0, 16.0),
     ] {
-        assert_eq!(usable_nodes(nodes, out, segment, unavailable), expected, "{nodes} {out} {segment}");
+        assert_eq!(
+            usable_nodes(nodes, out, segment, unavailable),
+            expected,
+            "{nodes} {out} {segment}"
+        );
     }
     assert_eq!(drain_price(NODES, NODES, &alone(1), 0.01), 0.0);
     assert_eq!(drain_price(0, 0, &alone(1), 0.5), 0.0);

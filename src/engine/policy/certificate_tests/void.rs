@@ -50,10 +50,16 @@ fn what_is_not_known_is_not_compared_and_where_nothing_is_known_it_is_void() {
     let now = MADE + DAY_S;
     let only = |identity: MachineIdentity| explain_void(&certificate, &identity, now);
     assert_eq!(
-        only(MachineIdentity { driver: Some("570.86.15".to_owned()), ..MachineIdentity::default() }),
+        only(MachineIdentity {
+            driver: Some("570.86.15".to_owned()),
+            ..MachineIdentity::default()
+        }),
         None
     );
-    assert_eq!(only(MachineIdentity { boot_id: Some("b-1".to_owned()), ..MachineIdentity::default() }), None);
+    assert_eq!(
+        only(MachineIdentity { boot_id: Some("b-1".to_owned()), ..MachineIdentity::default() }),
+        None
+    );
     let nothing = only(MachineIdentity::default()).expect("void");
     assert!(nothing.starts_with("nothing tells"), "{nothing}");
     // Firmware of a part that was not there then says nothing.
@@ -73,7 +79,10 @@ fn a_certificate_counts_from_its_run_to_its_end_unless_it_was_voided() {
     certificate.voided = Some(voided);
     assert_eq!(explain_expiry(&certificate, MADE).as_deref(), Some("voided then: drained"));
     let identity = certificate.identity.clone();
-    assert_eq!(explain_void(&certificate, &identity, MADE).as_deref(), Some("voided then: drained"));
+    assert_eq!(
+        explain_void(&certificate, &identity, MADE).as_deref(),
+        Some("voided then: drained")
+    );
 }
 
 #[test]
@@ -120,7 +129,9 @@ fn the_boot_of_each_node_is_what_its_workers_agree_on() {
 
 #[test]
 fn each_profile_counts_for_its_own_days_and_an_admission_for_one_unless_a_site_says_so() {
-    let of = |policy: &Policy| Profile::ALL.iter().map(|it| certificate_days(*it, policy)).collect::<Vec<_>>();
+    let of = |policy: &Policy| {
+        Profile::ALL.iter().map(|it| certificate_days(*it, policy)).collect::<Vec<_>>()
+    };
     // In the order admit, burn-in, recertify, audit.
     assert_eq!(of(&Policy::default()), [1, 7, 7, 0]);
     assert_eq!(of(&Policy { certificate_days: 0, ..Policy::default() }), [0, 0, 0, 0]);

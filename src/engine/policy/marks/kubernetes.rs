@@ -5,24 +5,16 @@
 //! The taint of a drain is not here: it follows from the change of state.
 
 use super::MarkNames;
-use crate::policy::slurm_extra_field;
-use crate::policy::kubernetes_label;
 use crate::policy::action_policy::Policy;
+use crate::policy::{kubernetes_label, slurm_extra_field};
 use model::action::VerdictMark;
 use model::finding_class::FindingClass;
 use model::journal::ClockStamp;
-use model::kubernetes_node::CERTIFICATE;
-use model::kubernetes_node::FabricNodeCondition;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::KubernetesNodeUpdate;
-use model::kubernetes_node::KubernetesNode;
-use model::kubernetes_node::PREFER_NO_SCHEDULE;
-use model::kubernetes_node::FABRICGATE_PREFIX;
-use model::kubernetes_node::Taint;
-use model::kubernetes_node::TaintEdit;
-use model::kubernetes_node::UNVERIFIED;
-use model::kubernetes_node::VERDICT;
-use model::kubernetes_node::VERIFIED_DOMAIN;
+use model::kubernetes_node::{
+    CERTIFICATE, DEGRADED, FABRICGATE_PREFIX, FabricNodeCondition, KubernetesNode,
+    KubernetesNodeUpdate, PREFER_NO_SCHEDULE, Taint, TaintEdit, UNVERIFIED, VERDICT,
+    VERIFIED_DOMAIN,
+};
 use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use model::verdict::Outcome;
@@ -46,7 +38,8 @@ pub(super) fn mark_change(
     names: &MarkNames,
     is_drain: bool,
 ) -> KubernetesNodeUpdate {
-    let mut marks = KubernetesNodeUpdate { taints: mark_taints(node, mark, is_drain), ..Default::default() };
+    let mut marks =
+        KubernetesNodeUpdate { taints: mark_taints(node, mark, is_drain), ..Default::default() };
     if mark.outcome == Outcome::Unknown {
         return KubernetesNodeUpdate::default();
     }
@@ -59,7 +52,9 @@ pub(super) fn mark_change(
     }
     let is_said = |text: &String| slurm_extra_field::is_entry_of(text, mark);
     if names.extra && !node.annotations.get(CERTIFICATE).is_some_and(is_said) {
-        marks.annotations.insert(CERTIFICATE.to_owned(), Some(slurm_extra_field::format_entry(mark)));
+        marks
+            .annotations
+            .insert(CERTIFICATE.to_owned(), Some(slurm_extra_field::format_entry(mark)));
     }
     if names.condition {
         let wanted = mark_condition(mark);
@@ -167,7 +162,8 @@ pub(super) fn restore_marks(
     let passed = mark.outcome == Outcome::Pass;
     let pass = Outcome::Pass.as_str();
     // Only a clock that was ahead takes back what has not expired yet.
-    let is_early = |it: &FabricNodeCondition| passed && it.status == UNKNOWN && it.reason.as_str() == EXPIRED;
+    let is_early =
+        |it: &FabricNodeCondition| passed && it.status == UNKNOWN && it.reason.as_str() == EXPIRED;
     let is_early = node.condition.as_ref().is_some_and(is_early);
     marks.labels.retain(|key, _| match node.labels.get(key) {
         Some(now) if key == VERDICT => !passed || now == pass,
@@ -177,8 +173,11 @@ pub(super) fn restore_marks(
     if !node.annotations.contains_key(CERTIFICATE) || (passed && !claims_pass()) {
         marks.annotations.clear();
     }
-    let is_earlier = |now: &FabricNodeCondition| earlier.before.is_some_and(|before| is_condition_of(now, before));
-    let is_edited = |now: &FabricNodeCondition| !passed || is_early || now.status == TRUE || is_earlier(now);
+    let is_earlier = |now: &FabricNodeCondition| {
+        earlier.before.is_some_and(|before| is_condition_of(now, before))
+    };
+    let is_edited =
+        |now: &FabricNodeCondition| !passed || is_early || now.status == TRUE || is_earlier(now);
     let is_wrong = node.condition.as_ref().map_or(earlier.is_unacknowledged, is_edited);
     marks.condition = marks.condition.filter(|_| is_wrong);
     marks
@@ -201,7 +200,9 @@ pub(super) fn has_condition_of(node: &KubernetesNode, mark: &VerdictMark) -> boo
 /// Whether a condition is what we said by this mark, or when its pass counted no more.
 fn is_condition_of(now: &FabricNodeCondition, mark: &VerdictMark) -> bool {
     *now == mark_condition(mark)
-        || (now.status == UNKNOWN && now.reason == BOOTED_SINCE && now.message == explain_reboot(mark))
+        || (now.status == UNKNOWN
+            && now.reason == BOOTED_SINCE
+            && now.message == explain_reboot(mark))
 }
 
 /// Why a pass of an earlier boot counts no more.

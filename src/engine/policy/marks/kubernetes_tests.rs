@@ -3,16 +3,15 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::policy::action_policy::Policy;
 use crate::policy::fixture::written;
 use crate::policy::journal_state::JournalState;
 use crate::policy::marks;
-use crate::policy::action_policy::Policy;
 use model::action::ActionKind;
-use model::node_update::NodeUpdate;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
-use model::kubernetes_node::NO_SCHEDULE;
-use model::kubernetes_node::REASON;
+use model::kubernetes_node::{NO_SCHEDULE, REASON};
+use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::SchedulerSnapshot;
 
 const NOW: &str = "2026-11-21T12:00:00Z";
@@ -75,9 +74,15 @@ fn restored(node: &SchedulerNode, mark: &VerdictMark, at: &str) -> Option<Schedu
 }
 
 /// The same where the journal has an earlier mark besides.
-fn restored_after(node: &SchedulerNode, mark: &VerdictMark, before: Option<&VerdictMark>, at: &str) -> Option<SchedulerNode> {
+fn restored_after(
+    node: &SchedulerNode,
+    mark: &VerdictMark,
+    before: Option<&VerdictMark>,
+    at: &str,
+) -> Option<SchedulerNode> {
     let name = NodeName::from("n1");
-    let live = SchedulerSnapshot { nodes: [(name.clone(), node.clone())].into(), troubles: Vec::new() };
+    let live =
+        SchedulerSnapshot { nodes: [(name.clone(), node.clone())].into(), troubles: Vec::new() };
     let marks_before = before.map(|before| (name.clone(), before.clone())).into_iter().collect();
     let marks = [(name, mark.clone())].into();
     let ledger = JournalState { marks, marks_before, ..JournalState::default() };
@@ -88,7 +93,10 @@ fn restored_after(node: &SchedulerNode, mark: &VerdictMark, before: Option<&Verd
         let edits = change.kubernetes.as_ref().expect("marks");
         assert!(edits.taints.is_empty(), "taints are a run's: {edits:?}");
         let again = written(node, change);
-        let live = SchedulerSnapshot { nodes: [("n1".into(), again.clone())].into(), troubles: Vec::new() };
+        let live = SchedulerSnapshot {
+            nodes: [("n1".into(), again.clone())].into(),
+            troubles: Vec::new(),
+        };
         assert_eq!(marks::find_lost_marks(&live, &ledger, &Policy::default(), &now), []);
         again
     })
@@ -262,7 +270,12 @@ fn our_own_earlier_words_are_no_edit_and_give_way_to_the_later_ones() {
     let later = VerdictMark { run: "r2".to_owned(), ..mark(Outcome::Pass) };
     let good = written(
         &verified(),
-        &marks::change_beside_action(ActionKind::Certify, &verified(), &later, &MarkNames::default()),
+        &marks::change_beside_action(
+            ActionKind::Certify,
+            &verified(),
+            &later,
+            &MarkNames::default(),
+        ),
     );
     for (before, words) in
         [(mark(Outcome::Degraded), early), (mark(Outcome::Pass), object(&lapsed).condition.clone())]

@@ -7,14 +7,11 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::ScheduleSettings;
-use super::profile;
 use super::profile::MeasurementWant;
-use model::id::DomainName;
-use model::id::NodeName;
+use super::{ScheduleSettings, profile};
+use model::id::{DomainName, NodeName};
 use model::journal::ClockStamp;
 use model::time_format::format_rfc3339;
 use model::watch::DueReason;

@@ -5,8 +5,7 @@
 use crate::policy::journal_state::JournalState;
 use crate::policy::node_state;
 use crate::policy::node_state::DrainOwner;
-use model::kubernetes_node::Taint;
-use model::kubernetes_node::UNVERIFIED;
+use model::kubernetes_node::{Taint, UNVERIFIED};
 use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 
@@ -23,7 +22,8 @@ const KEPT_BY_OTHERS: &[(&str, &str)] = &[
 /// Whether nothing is known of it yet, as the taint with which it joined says.
 pub(super) fn is_unverified(node: &SchedulerNode) -> bool {
     let tainted = |taints: &[Taint]| taints.iter().any(|taint| taint.key == UNVERIFIED);
-    node.has_state(node_state::UNVERIFIED) || node.kubernetes.as_ref().is_some_and(|it| tainted(&it.taints))
+    node.has_state(node_state::UNVERIFIED)
+        || node.kubernetes.as_ref().is_some_and(|it| tainted(&it.taints))
 }
 
 /// Why it is not measured now; `None` where it may be.

@@ -5,28 +5,19 @@
 //! expired takes no new pods until it is measured, a site may ask for, and then
 //! within a budget: certificates of one day end on one day.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::eligibility;
-use crate::policy::evidence_checks;
-use crate::policy::journal_state::JournalState;
-use crate::policy::marks;
 use crate::policy::action_policy::Policy;
-use crate::policy::node_state;
-use model::action::ActionKind;
-use model::action::VerdictMark;
-use model::node_update::NodeUpdate;
+use crate::policy::journal_state::JournalState;
+use crate::policy::{evidence_checks, marks, node_state};
+use model::action::{ActionKind, VerdictMark};
 use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::journal::ClockStamp;
-use model::kubernetes_node::KubernetesNodeUpdate;
-use model::kubernetes_node::NO_SCHEDULE;
-use model::kubernetes_node::TaintEdit;
-use model::kubernetes_node::UNVERIFIED;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
+use model::kubernetes_node::{KubernetesNodeUpdate, NO_SCHEDULE, TaintEdit, UNVERIFIED};
+use model::node_update::NodeUpdate;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 
 /// What is to be written, and why, in words.
 pub fn collect_mark_edits(
@@ -124,8 +115,14 @@ pub fn collect_taint_edits(
 
 /// Whether a node is one that may get the start-up taint again: in service, and
 /// what certified it counts no more.
-pub fn can_taint(node: &SchedulerNode, ledger: &JournalState, policy: &Policy, now: &ClockStamp) -> bool {
-    let counts_no_more = |mark: &VerdictMark| marks::explain_expired(node, mark, policy, now).is_some();
+pub fn can_taint(
+    node: &SchedulerNode,
+    ledger: &JournalState,
+    policy: &Policy,
+    now: &ClockStamp,
+) -> bool {
+    let counts_no_more =
+        |mark: &VerdictMark| marks::explain_expired(node, mark, policy, now).is_some();
     node.kubernetes.as_ref().is_some_and(|it| it.left_alone.is_empty())
         && !node_state::is_out(node)
         && !ledger.drains.contains_key(&node.name)
@@ -136,12 +133,10 @@ pub fn can_taint(node: &SchedulerNode, ledger: &JournalState, policy: &Policy, n
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::policy::action_policy::SlinkyOwner;
     use crate::policy::fixture::PolicyFixture;
     use crate::policy::journal_state::BreakerTrip;
-    use crate::policy::action_policy::SlinkyOwner;
-    use model::kubernetes_node::FabricNodeCondition;
-    use model::kubernetes_node::KubernetesNode;
-    use model::kubernetes_node::VERDICT;
+    use model::kubernetes_node::{FabricNodeCondition, KubernetesNode, VERDICT};
     use model::time_format::format_rfc3339;
     use model::verdict::Outcome;
 
@@ -271,8 +266,11 @@ mod tests {
         assert_eq!(tainted(&world), ["d0n0", "d0n1"]);
         world.state("d0n5", &["IDLE", "UNVERIFIED"]);
         assert_eq!(tainted(&world), ["d0n0"]);
-        world.ledger.breaker =
-            Some(BreakerTrip { stamp: ClockStamp::default(), why: String::new(), run: String::new() });
+        world.ledger.breaker = Some(BreakerTrip {
+            stamp: ClockStamp::default(),
+            why: String::new(),
+            run: String::new(),
+        });
         assert_eq!(tainted(&world), [""; 0]);
     }
 }

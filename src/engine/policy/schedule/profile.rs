@@ -3,25 +3,19 @@
 //! Pure. A want has a key: words that stay the same as long as nothing about it
 //! changes, so that an attempt that changed nothing is told from one that did.
 
-use super::DueReason;
-use super::ScheduleSettings;
-use super::ScheduleInput;
 use super::attempts::elapsed_s;
-use super::eligibility;
-use crate::policy::certificate;
+use super::{DueReason, ScheduleInput, ScheduleSettings, eligibility};
 use crate::policy::clean::count_clean_runs;
-use crate::policy::evidence_checks;
-use crate::policy::journal_state::JournalState;
-use crate::policy::journal_state::OwnDrain;
-use crate::policy::node_state;
+use crate::policy::journal_state::{JournalState, OwnDrain};
 use crate::policy::node_state::DrainOwner;
+use crate::policy::{certificate, evidence_checks, node_state};
 use model::certificate::Certificate;
 use model::id::DomainName;
 use model::journal::ClockStamp;
-use model::scheduler_snapshot::SchedulerNode;
-use model::time_format::format_rfc3339;
 use model::profile::Profile;
+use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
+use model::time_format::format_rfc3339;
 use model::verdict::Outcome;
 
 /// What a node wants.
@@ -45,7 +39,8 @@ pub(super) fn choose_profile(
     node: &SchedulerNode,
     domain: &DomainName,
 ) -> Result<MeasurementWant, String> {
-    let asked = |cause: DueReason, profile: Option<Profile>, key: String, why: String| match profile {
+    let asked = |cause: DueReason, profile: Option<Profile>, key: String, why: String| match profile
+    {
         Some(profile) => Ok(MeasurementWant { cause, profile, key: format!("{cause} {key}"), why }),
         None => Err(format!("{why}; nothing is configured to be done about that")),
     };
@@ -174,7 +169,8 @@ fn audit_want(
     let suspicion = watched.ledger.suspicions.get(&certificate.node).filter(|it| {
         let age = now.unix.saturating_sub(it.measured);
         // With no hours to wait, one run is enough and nobody is suspected.
-        0 < settings.confirmation_ages_s[0] && (settings.confirmation_ages_s[0]..=settings.confirmation_ages_s[1]).contains(&age)
+        0 < settings.confirmation_ages_s[0]
+            && (settings.confirmation_ages_s[0]..=settings.confirmation_ages_s[1]).contains(&age)
     });
     if let Some(first) = suspicion {
         return Ok(MeasurementWant {
@@ -190,7 +186,8 @@ fn audit_want(
     }
     // What was measured to certify it was more than an audit.
     let certified = now.unix.saturating_sub(certificate.issued_unix).max(0);
-    let age = watched.attempts.seconds_since_audit(domain, now).map_or(certified, |it| it.min(certified));
+    let age =
+        watched.attempts.seconds_since_audit(domain, now).map_or(certified, |it| it.min(certified));
     if age < settings.audit_every_s {
         return holds();
     }

@@ -1,14 +1,10 @@
 //! What is due, and what never is.
 
-use super::super::fixture::NOW;
-use super::super::fixture::PolicyFixture;
-use super::super::fixture::stamp;
-use super::super::journal_state::CleanRun;
-use super::super::journal_state::Suspicion;
+use super::super::fixture::{NOW, PolicyFixture, stamp};
+use super::super::journal_state::{CleanRun, Suspicion};
 use super::*;
 use model::action::VerdictMark;
-use model::certificate::MachineIdentity;
-use model::certificate::VoidRecord;
+use model::certificate::{MachineIdentity, VoidRecord};
 use model::finding_class::FindingClass;
 use model::kubernetes_node::KubernetesNode;
 use model::scheduler_snapshot::SchedulerNode;
@@ -96,7 +92,10 @@ impl ScheduleFixture {
 
     fn why_not(&self, node: &str) -> String {
         let due = self.due();
-        assert!(due.jobs.iter().all(|job| !job.all_nodes().contains(&NodeName::from(node))), "{due:?}");
+        assert!(
+            due.jobs.iter().all(|job| !job.all_nodes().contains(&NodeName::from(node))),
+            "{due:?}"
+        );
         due.not_due.get(&NodeName::from(node)).unwrap_or_else(|| panic!("{due:?}")).clone()
     }
 
@@ -525,7 +524,7 @@ proptest! {
         let words: [&[&str]; 7] = [&["IDLE"], &["ALLOCATED"], &["UNVERIFIED"], &["IDLE", "DRAIN"],
             &["UNVERIFIED", "CORDONED"], &["DOWN"], &["IDLE"]];
         let mut fleet = ScheduleFixture::new(3, 4);
-        fleet.settings = ScheduleSettings { concurrent_domains, nodes, min_nodes_together, audit_every_s: 1, ..settings() };
+        fleet.settings = ScheduleSettings { concurrent_domains: at_once, nodes, min_nodes_together: together, audit_every_s: 1, ..settings() };
         for (at, state) in states.iter().enumerate() {
             let node = format!("d{}n{}", at / 4, at % 4);
             fleet.scene.state(&node, words[*state]);

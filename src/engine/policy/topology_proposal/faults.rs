@@ -4,17 +4,12 @@
 //! Pure; the files that Slurm reads have no dry run, so this is the only test
 //! before a controller sees one.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::TopologyForm;
-use super::TopologyContext;
-use super::SlurmVersion;
-use super::block_groups;
+use super::{SlurmVersion, TopologyContext, TopologyForm, block_groups};
 use model::hostlist;
 use model::id::NodeName;
 use model::source_report::SourceReport;
@@ -56,7 +51,12 @@ pub struct Fault {
 }
 
 /// Every fault of a file.
-pub(super) fn of(form: TopologyForm, text: &str, said: &SourceReport, ground: &TopologyContext) -> Vec<Fault> {
+pub(super) fn of(
+    form: TopologyForm,
+    text: &str,
+    said: &SourceReport,
+    ground: &TopologyContext,
+) -> Vec<Fault> {
     let mut faults = Vec::new();
     let mut add = |kind, what: String| {
         faults.push(Fault { kind, what, forbids: true, is_old: false });

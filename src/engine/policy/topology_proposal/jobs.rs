@@ -3,8 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use super::TopologyBlocks;
-use super::TopologyProposal;
+use super::{TopologyBlocks, TopologyProposal};
 use model::hostlist;
 use model::id::NodeName;
 use readers::claims::slurm::pending_jobs::PendingJob;
@@ -14,7 +13,8 @@ use readers::claims::slurm::pending_jobs::PendingJob;
 /// base size takes several blocks and needs none as it is.
 pub fn needing(jobs: &[PendingJob], proposal: &TopologyProposal) -> Vec<PendingJob> {
     let (before, after) = (&proposal.blocks_before, &proposal.blocks);
-    let largest = |blocks: &TopologyBlocks| blocks.values().map(BTreeSet::len).max().unwrap_or(0) as u64;
+    let largest =
+        |blocks: &TopologyBlocks| blocks.values().map(BTreeSet::len).max().unwrap_or(0) as u64;
     let (had, has) = (largest(before), largest(after));
     let base = proposal.base.map_or(u64::MAX, |base| base as u64);
     let needs = |job: &&PendingJob| {

@@ -1,25 +1,19 @@
 //! Moving nodes between blocks: who asks for it, and how it is done at run time.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::TopologyForm;
-use super::TopologyProposal;
-use super::SlurmVersion;
-use super::block_groups;
+use super::{SlurmVersion, TopologyForm, TopologyProposal, block_groups};
 use crate::policy::class_actions::MeasuredGroups;
 use model::action::WithheldAction;
-use model::node_update::NodeUpdate;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::hostlist;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::verdict::LocusKind;
-use model::verdict::Verdicts;
+use model::id::{DomainName, NodeName};
+use model::node_update::NodeUpdate;
+use model::verdict::{LocusKind, Verdicts};
 
 /// What Slurm calls the one topology of a `topology.conf`.
 pub(super) const OF_CONF: &str = "default";
@@ -101,7 +95,10 @@ pub struct AtOnce {
 
 /// How the moves of a proposal are made at run time; an error in words where
 /// this version cannot.
-pub fn at_once(proposal: &TopologyProposal, version: Option<SlurmVersion>) -> Result<AtOnce, String> {
+pub fn at_once(
+    proposal: &TopologyProposal,
+    version: Option<SlurmVersion>,
+) -> Result<AtOnce, String> {
     if !version.is_some_and(SlurmVersion::has_yaml) {
         return Err("a node can be moved at run time from Slurm 25.05 on".to_owned());
     }
@@ -139,7 +136,9 @@ pub fn at_once(proposal: &TopologyProposal, version: Option<SlurmVersion>) -> Re
                 .map(str::to_owned)
                 .to_vec(),
         );
-        at_once.changes.push((nodes, NodeUpdate { topology: Some(place), ..NodeUpdate::default() }));
+        at_once
+            .changes
+            .push((nodes, NodeUpdate { topology: Some(place), ..NodeUpdate::default() }));
     }
     Ok(at_once)
 }

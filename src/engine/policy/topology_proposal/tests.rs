@@ -3,16 +3,10 @@
 use proptest::prelude::*;
 
 use super::*;
-use model::claims::GroupAssertion;
-use model::claims::ClaimedDomain;
-use model::claims::Claims;
+use model::claims::{ClaimedDomain, Claims, GroupAssertion};
 use model::finding_class::FindingClass;
 use model::source_report::ClaimBasis;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::verdict::{Finding, Locus, LocusKind, Outcome, Verdicts};
 use readers::claims::slurm::pending_jobs::PendingJob;
 
 const YAML: &str = "---
@@ -157,7 +151,11 @@ fn the_topology_is_the_default_unless_one_is_named() {
     assert!(proposal.after.ends_with(other));
     let named = |name: &str, block: &str| {
         let moves = wanted(&[("node05", block)]).moves;
-        propose_topology(&text, &TopologyRequest { topology: Some(name.to_owned()), moves }, &ground(NEW))
+        propose_topology(
+            &text,
+            &TopologyRequest { topology: Some(name.to_owned()), moves },
+            &ground(NEW),
+        )
     };
     let proposal = named("other", "b").expect("a proposal");
     assert!(proposal.after.starts_with(YAML) && proposal.after.ends_with("'node[05-09]'}\n"));
@@ -224,7 +222,8 @@ fn everything_wrong_with_the_result_is_told_and_what_was_so_before_forbids_nothi
     assert_eq!(kinds(&strange), [(FaultKind::Stranger, false), (FaultKind::Homeless, false)]);
     assert!(strange.faults.iter().all(|fault| fault.is_old));
     let new = TopologyContext { version: Some(NEW), nodes: nodes("node[01-09]") };
-    let stranger = propose_topology(YAML, &wanted(&[("node77", "block02")]), &new).expect("a proposal");
+    let stranger =
+        propose_topology(YAML, &wanted(&[("node77", "block02")]), &new).expect("a proposal");
     assert_eq!(kinds(&stranger), [(FaultKind::Stranger, true)]);
     let sizes = proposal(&YAML.replace("[4, 8]", "[4, 12]"), "node[01-09]");
     assert_eq!(kinds(&sizes), [(FaultKind::File, true)]);
@@ -296,7 +295,10 @@ fn fleet(measured: &[&[&str]]) -> Claims {
     let group = |members: &&[&str]| {
         let members = members.iter().map(|name| NodeName::from(*name)).collect();
         let group = NodeGroup::new(NodeGroupKind::Domain, "measured", "m", members);
-        GroupAssertion { source: 0, group: NodeGroup { basis: ClaimBasis::Measured, in_force: true, ..group } }
+        GroupAssertion {
+            source: 0,
+            group: NodeGroup { basis: ClaimBasis::Measured, in_force: true, ..group },
+        }
     };
     Claims {
         domains: vec![domain("r1", "a[1-8]"), domain("r2", "b[1-4]"), domain("r3", "c[1-4]")],

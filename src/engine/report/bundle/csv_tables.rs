@@ -1,7 +1,6 @@
 //! The tables of a bundle, for spreadsheets.
 
-use super::partners::Partners;
-use super::partners::Tally;
+use super::partners::{Partners, Tally};
 use crate::report::csv;
 use crate::report::plain_text::to_plain;
 use model::claims::Claims;

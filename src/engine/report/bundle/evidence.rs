@@ -1,14 +1,9 @@
 //! What speaks against a node and what speaks for it: findings, and cells by how the
 //! judge marked them.
 
-use model::measured_cell::MeasuredCell;
 use model::id::NodeName;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::UnknownEntry;
+use model::measured_cell::MeasuredCell;
+use model::verdict::{Finding, Locus, LocusKind, NodeVerdict, Outcome, UnknownEntry};
 
 use super::BundleCase;
 

@@ -6,6 +6,7 @@
 //! nothing of nodes that were never measured with this one is packed.
 
 mod csv_tables;
+mod evidence;
 #[cfg(test)]
 mod fixture;
 mod near;
@@ -15,9 +16,8 @@ mod raw_outputs;
 mod redaction;
 mod rendered;
 mod serials;
-mod evidence;
-mod trends;
 mod summary;
+mod trends;
 
 use std::collections::BTreeSet;
 
@@ -28,19 +28,16 @@ use super::ReportError;
 use model::id::NodeName;
 use model::node_facts::NodeFacts;
 use model::raw_result::RawResult;
-use model::tool_recording::ToolRecording;
 use model::run::Run;
+use model::tool_recording::ToolRecording;
 use model::trend::Trend;
 use model::verdict::Outcome;
 use model::worker_protocol::MachineRecord;
 
 pub use near::nearest_names;
-pub use raw_outputs::Excerpt;
-pub use raw_outputs::HEAD_BYTES;
-pub use raw_outputs::TAIL_BYTES;
-pub use raw_outputs::MAX_BYTES;
-pub use raw_outputs::BundleRawOutput;
-pub use raw_outputs::list_wanted_outputs;
+pub use raw_outputs::{
+    BundleRawOutput, Excerpt, HEAD_BYTES, MAX_BYTES, TAIL_BYTES, list_wanted_outputs,
+};
 pub use redaction::NOT_CAUGHT;
 pub use summary::BundleDocument;
 
@@ -154,7 +151,10 @@ pub fn pack(mut case: BundleCase, pieces: Vec<BundleRawOutput>) -> Result<Bundle
     let page = summary::build_page(&case, &sides, &partners, &serials, &drawn, &index);
     put("summary.md", rendered::markdown(&page).into_bytes());
     put("summary.html", rendered::html(&page)?.into_bytes());
-    put("bundle.json", to_pretty_json(&summary::build_document(&case, &page, &sides, &partners, &serials)));
+    put(
+        "bundle.json",
+        to_pretty_json(&summary::build_document(&case, &page, &sides, &partners, &serials)),
+    );
     put("serials.csv", serials::render_csv(&serials));
     put("evidence/convict.csv", csv_tables::render_cells(&case.run, &sides.convict));
     put("evidence/acquit-this-node.csv", csv_tables::render_cells(&case.run, &sides.fine));

@@ -7,7 +7,10 @@ use model::text::edit_distance;
 const MOST: usize = 5;
 
 /// The names that differ least from this one, the nearest first.
-pub fn nearest_names<'a>(name: &str, known: impl IntoIterator<Item = &'a NodeName>) -> Vec<&'a NodeName> {
+pub fn nearest_names<'a>(
+    name: &str,
+    known: impl IntoIterator<Item = &'a NodeName>,
+) -> Vec<&'a NodeName> {
     let mut all: Vec<(usize, &NodeName)> =
         known.into_iter().map(|it| (edit_distance(name, it.as_str()), it)).collect();
     all.sort();

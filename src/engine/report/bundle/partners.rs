@@ -1,20 +1,16 @@
 //! Who was measured with the node, and whether these partners are fine with others:
 //! what tells a bad part from a bad neighbourhood.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::BundleCase;
-use super::evidence::EvidenceEnd;
-use super::evidence::NodeEvidence;
-use super::evidence::cell_ends;
+use super::evidence::{EvidenceEnd, NodeEvidence, cell_ends};
 use model::measured_cell::MeasuredCell;
 use model::stats::median;
-use model::verdict::Finding;
-use model::verdict::Outcome;
+use model::verdict::{Finding, Outcome};
 
 /// A partner that has at most this share of low cells with others is fine with them:
 /// one reading in 200 of sound parts dips by chance, and few have 20 readings.
@@ -116,14 +112,16 @@ fn kind(cell: &MeasuredCell) -> Kind<'_> {
 /// between two parts.
 pub(super) fn partners(case: &BundleCase, sides: &NodeEvidence) -> Partners {
     let cells = &case.run.cells;
-    let is_pair = |cell: &MeasuredCell| cell_ends(cell).is_some_and(|(a, b)| a != b && is_part(&a, &b));
+    let is_pair =
+        |cell: &MeasuredCell| cell_ends(cell).is_some_and(|(a, b)| a != b && is_part(&a, &b));
     let convicting: BTreeSet<&str> = sides
         .convict
         .iter()
         .filter(|at| is_pair(&cells[**at]))
         .map(|at| &*cells[*at].testcase)
         .collect();
-    let of_test = |cell: &&MeasuredCell| convicting.is_empty() || convicting.contains(&*cell.testcase);
+    let of_test =
+        |cell: &&MeasuredCell| convicting.is_empty() || convicting.contains(&*cell.testcase);
     let blamed = |end: &EvidenceEnd| sides.blames(&case.node, end);
     let pairs: Vec<(usize, &MeasuredCell, EvidenceEnd, EvidenceEnd)> = cells
         .iter()

@@ -2,25 +2,15 @@
 //! beside what is expected of them. Each is a file that any browser shows.
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::HPos;
-use plotters::style::text_anchor::VPos;
+use plotters::style::text_anchor::{HPos, VPos};
 
 use super::BundleCase;
 use super::evidence::NodeEvidence;
-use crate::report::ReportError;
 use crate::report::blame_marks::GridBlame;
-use crate::report::grid::GridEnd;
-use crate::report::grid::HeatmapGrid;
-use crate::report::grid::GridReference;
-use crate::report::grid::GridShape;
-use crate::report::grid::build_grids;
-use crate::report::plain_text::clip;
-use crate::report::plain_text::format_number;
-use crate::report::plain_text::format_quantity;
-use crate::report::svg_heatmap;
-use crate::report::svg_heatmap::PlotArea;
-use crate::report::svg_heatmap::DrawResult;
-use crate::report::svg_heatmap::label_style;
+use crate::report::grid::{GridEnd, GridReference, GridShape, HeatmapGrid, build_grids};
+use crate::report::plain_text::{clip, format_number, format_quantity};
+use crate::report::svg_heatmap::{DrawResult, PlotArea, label_style};
+use crate::report::{ReportError, svg_heatmap};
 use model::id::NodeName;
 use model::stats::sort_median;
 use model::verdict::Outcome;
@@ -73,7 +63,8 @@ pub(super) fn plots(case: &BundleCase, sides: &NodeEvidence) -> Result<Plots, Re
         let grid_drawn = legible(grid);
         let marked = marks(&grid_drawn, sides, node);
         let about = format!("{low} cells of {node} are not as expected");
-        let figure = svg_heatmap::draw_heatmap(&grid_drawn, &marked, &format!("m{number}"), &about)?;
+        let figure =
+            svg_heatmap::draw_heatmap(&grid_drawn, &marked, &format!("m{number}"), &about)?;
         let name = format!("plots/{number}-matrix-{test}.svg");
         plots.captions.push((name.clone(), format!("{}: all cells, {node} marked", grid.testcase)));
         plots.files.push((name, alone(&figure.svg).into_bytes()));
@@ -221,7 +212,11 @@ const FINE: RGBColor = RGBColor(0, 114, 178);
 const LOW: RGBColor = RGBColor(213, 94, 0);
 const MUTED: RGBColor = RGBColor(110, 110, 110);
 
-fn chart(grid: &HeatmapGrid, node: &NodeName, bars: &[Bar]) -> Result<String, Box<dyn std::error::Error>> {
+fn chart(
+    grid: &HeatmapGrid,
+    node: &NodeName,
+    bars: &[Bar],
+) -> Result<String, Box<dyn std::error::Error>> {
     let height = TOP + STEP * i32::try_from(bars.len())? + 40;
     let mut svg = String::new();
     let size = (WIDTH.unsigned_abs(), height.unsigned_abs());

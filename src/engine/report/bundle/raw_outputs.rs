@@ -4,15 +4,12 @@
 //! are packed where a finding against this node rests on them; else the index names
 //! them and no more.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::BundleCase;
-use super::csv_tables;
-use super::redaction::Redactor;
 use super::evidence::NodeEvidence;
-use model::raw_result::ProcessEnding;
-use model::raw_result::RawResult;
+use super::redaction::Redactor;
+use super::{BundleCase, csv_tables};
+use model::raw_result::{ProcessEnding, RawResult};
 
 /// Bytes kept of the beginning of one output.
 pub const HEAD_BYTES: u64 = 1 << 20;

@@ -5,15 +5,13 @@
 //! catch is said in [`NOT_CAUGHT`], and in every bundle made this way.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::BundleCase;
-use super::named_nodes;
+use super::{BundleCase, named_nodes};
 use model::id::NodeName;
 use model::tool_recording::ToolRecording;
 
@@ -49,7 +47,8 @@ impl Redactor {
     pub(super) fn new(case: &BundleCase) -> Self {
         let mut names = BTreeMap::new();
         let own_name = case.node.to_string();
-        let others: Vec<NodeName> = named_nodes(case).into_iter().filter(|it| *it != case.node).collect();
+        let others: Vec<NodeName> =
+            named_nodes(case).into_iter().filter(|it| *it != case.node).collect();
         for (number, node) in (1..).zip(&others) {
             names.insert(node.to_string(), format!("partner-{number}"));
         }

@@ -1,9 +1,6 @@
 //! The first page of a bundle as Markdown and as HTML that prints on one sheet of A4.
 
-use minijinja::AutoEscape;
-use minijinja::Environment;
-use minijinja::UndefinedBehavior;
-use minijinja::context;
+use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
 
 use super::summary::BundlePage;
 use crate::report::ReportError;

@@ -7,8 +7,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::BundleCase;
-use super::csv_tables;
+use super::{BundleCase, csv_tables};
 use model::gpu_facts::GpuFacts;
 use model::node_facts::NodeFacts;
 use model::text::clean;
@@ -64,7 +63,10 @@ impl HardwareSerials {
     }
 
     /// What all GPUs say alike, or all different answers.
-    pub(super) fn common_value(&self, each: impl Fn(&GpuHardware) -> Option<&String>) -> Option<String> {
+    pub(super) fn common_value(
+        &self,
+        each: impl Fn(&GpuHardware) -> Option<&String>,
+    ) -> Option<String> {
         let mut answers: Vec<&str> = Vec::new();
         for answer in self.gpus.iter().filter_map(each) {
             if !answers.contains(&answer.as_str()) {
@@ -238,7 +240,12 @@ fn gpu_from_line(line: &str) -> Option<GpuHardware> {
     let [index, uuid, .., vbios] = fields.as_slice() else { return None };
     let uuid = uuid.starts_with("GPU-").then(|| clean(uuid))?;
     let vbios = known_value(vbios).filter(|_| 3 < fields.len());
-    Some(GpuHardware { index: index.parse().ok()?, uuid: Some(uuid), vbios, ..GpuHardware::default() })
+    Some(GpuHardware {
+        index: index.parse().ok()?,
+        uuid: Some(uuid),
+        vbios,
+        ..GpuHardware::default()
+    })
 }
 
 /// The GPUs of an output of `nvidia-smi -q`, in the order printed, which is that of
@@ -255,7 +262,11 @@ fn gpus_from_query(bytes: &[u8]) -> Option<Vec<GpuHardware>> {
         let is_gpu = line.strip_prefix("GPU ").filter(|id| id.matches(':').count() == 2);
         if let Some(id) = is_gpu {
             let index = u32::try_from(gpus.len()).unwrap_or(u32::MAX);
-            gpus.push(GpuHardware { index, pci_address: known_value(id), ..GpuHardware::default() });
+            gpus.push(GpuHardware {
+                index,
+                pci_address: known_value(id),
+                ..GpuHardware::default()
+            });
             continue;
         }
         let Some(gpu) = gpus.last_mut() else { continue };
@@ -342,8 +353,11 @@ mod tests {
 
     #[test]
     fn each_answer_is_told_once_whichever_gpus_give_it() {
-        let gpu =
-            |index, vbios: &str| GpuHardware { index, vbios: Some(vbios.to_owned()), ..GpuHardware::default() };
+        let gpu = |index, vbios: &str| GpuHardware {
+            index,
+            vbios: Some(vbios.to_owned()),
+            ..GpuHardware::default()
+        };
         let gpus = vec![gpu(0, "96.1"), gpu(1, "96.2"), gpu(2, "96.1"), GpuHardware::default()];
         let serials = HardwareSerials { gpus, ..HardwareSerials::default() };
         assert_eq!(serials.common_value(|gpu| gpu.vbios.as_ref()).as_deref(), Some("96.1, 96.2"));

@@ -4,40 +4,25 @@
 //! Sentences are made here once, for Markdown and HTML alike. Every one rests on a
 //! value of the run; what the run does not tell is said to be not known.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::BUNDLE_FORMAT;
-use super::BundleCase;
-use super::partners::Partner;
-use super::partners::Partners;
-use super::partners::Standing;
+use super::evidence::NodeEvidence;
+use super::partners::{Partner, Partners, Standing};
 use super::plots::Plots;
 use super::raw_outputs::RawIndex;
 use super::redaction::NOT_CAUGHT;
-use super::serials::NOT_KNOWN;
-use super::serials::HardwareSerials;
-use super::evidence::NodeEvidence;
-use super::trends;
+use super::serials::{HardwareSerials, NOT_KNOWN};
+use super::{BUNDLE_FORMAT, BundleCase, trends};
 use crate::report::class_text;
-use crate::report::plain_text::clip;
-use crate::report::plain_text::count_noun;
-use crate::report::plain_text::list_names;
-use crate::report::plain_text::locus_place;
-use crate::report::plain_text::format_quantity;
+use crate::report::plain_text::{clip, count_noun, format_quantity, list_names, locus_place};
 use model::run::RunInfo;
 use model::text::format_percent;
 use model::trend::Trend;
 use model::unit::Unit;
-use model::verdict::Finding;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
-use model::verdict::UnknownEntry;
+use model::verdict::{Finding, Locus, LocusKind, NodeVerdict, Outcome, UnknownEntry};
 
 /// Findings told on the page; `bundle.json` has all.
 const DESCRIBED_FINDINGS: usize = 4;
@@ -167,7 +152,10 @@ pub(super) fn build_page(
         ("bundle.json".to_owned(), "all of this for programs, findings whole".to_owned()),
         ("serials.csv".to_owned(), "serial numbers, UUIDs, slots, firmware, GUIDs".to_owned()),
         ("evidence/convict.csv".to_owned(), format_counts(sides.convict.len(), "not as expected")),
-        ("evidence/acquit-this-node.csv".to_owned(), format_counts(sides.fine.len(), "as expected")),
+        (
+            "evidence/acquit-this-node.csv".to_owned(),
+            format_counts(sides.fine.len(), "as expected"),
+        ),
         (
             "evidence/partners.csv".to_owned(),
             format!("{} it was measured with", count_noun(partners.each.len(), "part", "parts")),
@@ -220,7 +208,11 @@ fn count_readings(count: usize) -> String {
 }
 
 fn format_counts(count: usize, how: &str) -> String {
-    format!("{} of this node that {} {how}", count_readings(count), if count == 1 { "is" } else { "are" })
+    format!(
+        "{} of this node that {} {how}",
+        count_readings(count),
+        if count == 1 { "is" } else { "are" }
+    )
 }
 
 fn count_outputs(index: &RawIndex) -> String {
@@ -287,11 +279,16 @@ fn push_more(says: &mut Vec<String>, all: usize, what: &str) {
     }
 }
 
-fn describe_place(case: &BundleCase, sides: &NodeEvidence, serials: &HardwareSerials) -> Vec<String> {
+fn describe_place(
+    case: &BundleCase,
+    sides: &NodeEvidence,
+    serials: &HardwareSerials,
+) -> Vec<String> {
     let domain = case.run.claims.domain_of(&case.node);
     let known = |it: Option<String>| it.unwrap_or_else(|| NOT_KNOWN.to_owned());
     let platform = domain.and_then(|it| it.platform.as_deref()).unwrap_or(NOT_KNOWN);
-    let rack = serials.node_fact("rack, as claimed").map(|it| format!(", rack {it}")).unwrap_or_default();
+    let rack =
+        serials.node_fact("rack, as claimed").map(|it| format!(", rack {it}")).unwrap_or_default();
     let domain = domain.map_or(NOT_KNOWN, |it| it.name.as_str());
     let gpus = sides.blamed_gpus();
     let parts = match gpus.as_slice() {
@@ -337,7 +334,8 @@ fn describe_severity(sides: &NodeEvidence) -> Vec<String> {
             loss.unwrap_or_default()
         ))
     };
-    let mut says: Vec<String> = sides.against.iter().take(DESCRIBED_FINDINGS).filter_map(one).collect();
+    let mut says: Vec<String> =
+        sides.against.iter().take(DESCRIBED_FINDINGS).filter_map(one).collect();
     // What rests on no test is what the machine says of itself.
     let evidence = sides.against.iter().flat_map(|it| &it.evidence);
     let mut states: Vec<&str> = Vec::new();
@@ -380,13 +378,19 @@ fn describe_certainty(sides: &NodeEvidence, partners: &Partners) -> Vec<String> 
     }
     let detectable = sides.verdict.as_ref().and_then(|it| it.detectable);
     says.push(match detectable {
-        Some(share) => format!("a loss of {} or more would have been seen here", format_percent(share)),
+        Some(share) => {
+            format!("a loss of {} or more would have been seen here", format_percent(share))
+        }
         None => format!("the smallest loss that would have been seen is {NOT_KNOWN}"),
     });
     says
 }
 
-fn describe_exclusions(case: &BundleCase, sides: &NodeEvidence, partners: &Partners) -> Vec<String> {
+fn describe_exclusions(
+    case: &BundleCase,
+    sides: &NodeEvidence,
+    partners: &Partners,
+) -> Vec<String> {
     let mut says = Vec::new();
     let all = partners.each.len();
     if 0 < all {
@@ -535,7 +539,10 @@ fn describe_method(case: &BundleCase, index: &RawIndex) -> Vec<String> {
     says
 }
 
-fn hardware_table(sides: &NodeEvidence, serials: &HardwareSerials) -> (Vec<&'static str>, Vec<Vec<String>>) {
+fn hardware_table(
+    sides: &NodeEvidence,
+    serials: &HardwareSerials,
+) -> (Vec<&'static str>, Vec<Vec<String>>) {
     let head = vec!["GPU", "UUID", "board serial", "PCI address", "VBIOS", "chassis / slot / tray"];
     let blamed = sides.blamed_gpus();
     let known = |it: &Option<String>| it.clone().unwrap_or_else(|| NOT_KNOWN.to_owned());

@@ -6,25 +6,16 @@
 use std::cmp::Reverse;
 
 use super::BundleCase;
+use super::evidence::NodeEvidence;
 use super::plots::Plots;
 use super::serials::NOT_KNOWN;
-use super::evidence::NodeEvidence;
-use crate::report::ReportError;
-use crate::report::plain_text::clip;
-use crate::report::plain_text::count_noun;
-use crate::report::plain_text::format_quantity;
-use crate::report::trend;
-use crate::report::trend_plot;
+use crate::report::plain_text::{clip, count_noun, format_quantity};
+use crate::report::{ReportError, trend, trend_plot};
 use model::text::format_percent;
-use model::trend::TrendAlarm;
-use model::trend::HISTORY_FORMAT;
-use model::trend::HistoryDocument;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
-use model::trend::TrendPoint;
-use model::trend::Trend;
-use model::verdict::LocusKind;
-use model::verdict::Outcome;
+use model::trend::{
+    FabricPart, FabricPartKind, HISTORY_FORMAT, HistoryDocument, Trend, TrendAlarm, TrendPoint,
+};
+use model::verdict::{LocusKind, Outcome};
 
 /// Series told on the page.
 const DESCRIBED: usize = 3;
@@ -119,7 +110,8 @@ fn describe_series(it: &Trend) -> String {
             trend::trim_to_day(&first.at)
         ),
     };
-    let now = it.last_point().map(|last| format_quantity(last.value, Some(it.unit))).unwrap_or_default();
+    let now =
+        it.last_point().map(|last| format_quantity(last.value, Some(it.unit))).unwrap_or_default();
     let share = it.ratio_to_usual().map(|share| format!(", {} of usual", format_percent(share)));
     let share = share.unwrap_or_default();
     // The last runs without one that had nothing to say against it.
@@ -138,10 +130,12 @@ fn describe_series(it: &Trend) -> String {
 
 fn describe_alarm(of: &Trend, alarm: &TrendAlarm) -> String {
     let since = of.points.iter().find(|point| point.run == alarm.since);
-    let day = since.map(|point| format!(" of {}", trend::trim_to_day(&point.at))).unwrap_or_default();
+    let day =
+        since.map(|point| format!(" of {}", trend::trim_to_day(&point.at))).unwrap_or_default();
     let stands = if alarm.stands { "" } else { ", ended since" };
     let way = if alarm.shift < 0.0 { "less" } else { "more" };
-    let beside = trend::describe_changes(of.changes_during(alarm).into_iter(), of.part.node.as_ref());
+    let beside =
+        trend::describe_changes(of.changes_during(alarm).into_iter(), of.part.node.as_ref());
     format!(
         "{} {way} from run {}{day} on{stands} (alarm in run {} on {}); {beside}",
         format_percent(alarm.shift.abs()),
@@ -170,7 +164,11 @@ pub(super) fn render_csv(case: &BundleCase, sides: &NodeEvidence) -> Option<Vec<
 }
 
 /// Draws the first of them.
-pub(super) fn draw_plots(case: &BundleCase, sides: &NodeEvidence, plots: &mut Plots) -> Result<(), ReportError> {
+pub(super) fn draw_plots(
+    case: &BundleCase,
+    sides: &NodeEvidence,
+    plots: &mut Plots,
+) -> Result<(), ReportError> {
     let first: Vec<Trend> = order_trends(case, sides).into_iter().take(DRAWN).cloned().collect();
     let Some(svg) = trend_plot::render_svg(&first)? else { return Ok(()) };
     let name = "plots/history.svg".to_owned();

@@ -6,19 +6,13 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::LONGEST;
 use super::history::part_name;
-use super::clip_text;
+use super::{LONGEST, clip_text};
 use crate::report::comparison::describe_repair;
-use crate::report::plain_text::format_amount;
-use crate::report::plain_text::clip;
-use crate::report::plain_text::count_noun;
-use crate::report::plain_text::unit_name;
-use model::comparison::PartComparison;
-use model::comparison::RunComparison;
-use model::comparison::ComparisonOutcome;
-use model::comparison::NodeRepair;
-use model::comparison::RepairReport;
+use crate::report::plain_text::{clip, count_noun, format_amount, unit_name};
+use model::comparison::{
+    ComparisonOutcome, NodeRepair, PartComparison, RepairReport, RunComparison,
+};
 use model::run::Run;
 use model::text::format_percent;
 
@@ -159,8 +153,14 @@ fn build_limited_comparison(comparison: &RunComparison, most: usize) -> Comparis
     let different: Vec<&PartComparison> =
         comparison.parts.iter().filter(|p| p.difference != ComparisonOutcome::Same).collect();
     ComparisonText {
-        before: format!("{}, {}", clip_text(&comparison.before), clip_text(&comparison.before_created)),
-        counts: counts.map(|(n, word)| format!("{} {word}", count_noun(n, "part", "parts"))).collect(),
+        before: format!(
+            "{}, {}",
+            clip_text(&comparison.before),
+            clip_text(&comparison.before_created)
+        ),
+        counts: counts
+            .map(|(n, word)| format!("{} {word}", count_noun(n, "part", "parts")))
+            .collect(),
         rows: different.iter().take(most).map(|part| build_row(part)).collect(),
         same: of(ComparisonOutcome::Same),
         more: different.len().saturating_sub(most),
@@ -168,7 +168,8 @@ fn build_limited_comparison(comparison: &RunComparison, most: usize) -> Comparis
 }
 
 fn build_row(part: &PartComparison) -> HtmlComparisonRow {
-    let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format_amount(v, Some(part.unit)));
+    let value =
+        |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format_amount(v, Some(part.unit)));
     let (tone, word) = difference_word(part.difference);
     HtmlComparisonRow {
         part: part_name(&part.part),
@@ -178,7 +179,13 @@ fn build_row(part: &PartComparison) -> HtmlComparisonRow {
         unit: unit_name(Some(part.unit)),
         change: part.change.map_or_else(
             || "–".to_owned(),
-            |c| if c < 0.0 { format!("−{}", format_percent(-c)) } else { format!("+{}", format_percent(c)) },
+            |c| {
+                if c < 0.0 {
+                    format!("−{}", format_percent(-c))
+                } else {
+                    format!("+{}", format_percent(c))
+                }
+            },
         ),
         noise: part.noise.map_or_else(|| "–".to_owned(), format_percent),
         tone,

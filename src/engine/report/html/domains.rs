@@ -2,33 +2,20 @@
 //! what was left out for want of room.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::outcome_between_domains;
-use super::domain_name;
-use super::prior_grids::PriorGrids;
-use super::figures::FigureRenderer;
-use super::figures::FigureData;
-use super::figures::FigureText;
-use super::figures::FigureReadings;
-use super::figures::test_name;
+use super::figures::{FigureData, FigureReadings, FigureRenderer, FigureText, test_name};
 use super::findings::FindingText;
-use crate::report::ReportError;
-use crate::report::blame_marks::GridBlame;
-use crate::report::blame_marks::blame_grid;
-use crate::report::grid::HeatmapGrid;
-use crate::report::grid::GridReference;
-use crate::report::grid::GridShape;
-use crate::report::network;
-use crate::report::overview::count_low;
-use crate::report::plain_text::count_noun;
-use crate::report::plain_text::list_names;
-use crate::report::plain_text::format_number;
-use crate::report::plain_text::unit_name;
+use super::prior_grids::PriorGrids;
+use super::{domain_name, outcome_between_domains};
+use crate::report::blame_marks::{GridBlame, blame_grid};
 use crate::report::colour_scale::MIN_EXPECTED_RATIO;
+use crate::report::grid::{GridReference, GridShape, HeatmapGrid};
+use crate::report::overview::count_low;
+use crate::report::plain_text::{count_noun, format_number, list_names, unit_name};
+use crate::report::{ReportError, network};
 use model::id::DomainName;
 use model::run::Run;
 use model::stats::sort_median;
@@ -105,7 +92,8 @@ pub(super) fn draw_domains(
     let findings = run.verdicts.findings.iter().map(|f| (f.locus.domain.as_ref(), f.outcome));
     let nodes = run.verdicts.nodes.iter().map(|n| (n.domain.as_ref(), n.outcome));
     let outcomes = findings.chain(nodes).map(|(d, outcome)| (d.map(DomainName::as_str), outcome));
-    for (name, outcome) in outcomes.chain(outcome_between_domains(run, grids).map(|it| (None, it))) {
+    for (name, outcome) in outcomes.chain(outcome_between_domains(run, grids).map(|it| (None, it)))
+    {
         let known = worst.entry(name).or_insert(outcome);
         *known = outcome.max(*known);
     }
@@ -239,7 +227,9 @@ fn draw_domain(
     }
     wanted.sort_by(|(a, a_blame), (b, b_blame)| {
         // Calm grids keep the order of their tests, overviews first.
-        let lowest = |g: &HeatmapGrid| g.lowest_ratio().filter(|low| *low < MIN_EXPECTED_RATIO).unwrap_or(MIN_EXPECTED_RATIO);
+        let lowest = |g: &HeatmapGrid| {
+            g.lowest_ratio().filter(|low| *low < MIN_EXPECTED_RATIO).unwrap_or(MIN_EXPECTED_RATIO)
+        };
         let compared = |g: &HeatmapGrid| matches!(g.reference, GridReference::Expectation(..));
         (a_blame.is_empty().cmp(&b_blame.is_empty()))
             .then(compared(b).cmp(&compared(a)))
@@ -268,7 +258,8 @@ fn draw_domain(
         left_out.push(format!("Not drawn: {}.", list_names(&names, 24)));
     }
     let compared = |g: &&&HeatmapGrid| matches!(g.reference, GridReference::Expectation(..));
-    let (tests, others): (Vec<&HeatmapGrid>, Vec<&HeatmapGrid>) = grids.iter().partition(|g| compared(g));
+    let (tests, others): (Vec<&HeatmapGrid>, Vec<&HeatmapGrid>) =
+        grids.iter().partition(|g| compared(g));
     let rows = |grids: &[&HeatmapGrid]| grids.iter().map(|g| build_test_row(g)).collect();
     let (tests, others) = (rows(&tests), rows(&others));
     Ok(HtmlDomain { name, anchor, tests, others, figures, left_out, index: None })
@@ -292,7 +283,9 @@ fn build_test_row(grid: &HeatmapGrid) -> HtmlTestRow {
         unit: unit_name(Some(grid.unit)),
         expected: match grid.reference {
             GridReference::Expectation(low, high) if low == high => format_number(low),
-            GridReference::Expectation(low, high) => format!("{} to {}", format_number(low), format_number(high)),
+            GridReference::Expectation(low, high) => {
+                format!("{} to {}", format_number(low), format_number(high))
+            }
             GridReference::Median(_) | GridReference::Nothing => "nothing".to_owned(),
         },
         lowest: lowest.map_or_else(|| "–".to_owned(), |r| format!("{r:.3}")),

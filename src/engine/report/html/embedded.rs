@@ -7,8 +7,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
-use sha2::Digest as _;
-use sha2::Sha256;
+use sha2::{Digest as _, Sha256};
 
 /// The Content-Security-Policy of a page with this style and this script.
 pub(super) fn content_security_policy(style: &str, script: &str) -> String {

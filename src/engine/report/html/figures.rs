@@ -1,32 +1,20 @@
 //! One figure: its image, its words, and the numbers behind it for the page's
 //! script (readings, an earlier run's numbers, what is outlined and why).
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use minijinja::Value;
 use serde::Serialize;
 
-use super::prior_grids::PriorGrids;
-use super::findings::FindingText;
 use super::clip_text;
-use crate::report::ReportError;
-use crate::report::blame_marks::GridBlame;
-use crate::report::blame_marks::BlameFinder;
-use crate::report::blame_marks::blame_grid;
-use crate::report::grid::GridEnd;
-use crate::report::grid::HeatmapGrid;
-use crate::report::grid::GridReference;
-use crate::report::grid::GridShape;
-use crate::report::grid::GridSpot;
-use crate::report::plain_text::clip;
-use crate::report::plain_text::list_names;
-use crate::report::plain_text::format_number;
-use crate::report::plain_text::format_quantity;
-use crate::report::plain_text::rail_name;
-use crate::report::svg_heatmap;
-use model::measured_cell::MeasuredCell;
+use super::findings::FindingText;
+use super::prior_grids::PriorGrids;
+use crate::report::blame_marks::{BlameFinder, GridBlame, blame_grid};
+use crate::report::grid::{GridEnd, GridReference, GridShape, GridSpot, HeatmapGrid};
+use crate::report::plain_text::{clip, format_number, format_quantity, list_names, rail_name};
+use crate::report::{ReportError, svg_heatmap};
 use model::id::DomainName;
+use model::measured_cell::MeasuredCell;
 use model::run::Run;
 use model::stats::sort_median;
 use model::unit::Unit;
@@ -135,8 +123,9 @@ impl<'a> FigureReadings<'a> {
         }
         let key = (grid.domain.as_ref(), &*grid.testcase, grid.rail.as_deref(), grid.unit);
         let cells = self.cells.get(&key)?;
-        let places =
-            |ends: &[GridEnd]| -> BTreeMap<GridEnd, usize> { ends.iter().cloned().zip(0..).collect() };
+        let places = |ends: &[GridEnd]| -> BTreeMap<GridEnd, usize> {
+            ends.iter().cloned().zip(0..).collect()
+        };
         let (rows, cols) = (places(&grid.rows), places(&grid.cols));
         let mut spots: Vec<Vec<String>> = vec![Vec::new(); grid.spots.len()];
         let mut count = 0;
@@ -147,8 +136,10 @@ impl<'a> FigureReadings<'a> {
             );
             if grid.shape == GridShape::PerGpu {
                 let gpu = src.gpu.or(dst.gpu);
-                (src, dst) =
-                    (GridEnd { node: src.node.or(dst.node), gpu: None }, GridEnd { node: None, gpu });
+                (src, dst) = (
+                    GridEnd { node: src.node.or(dst.node), gpu: None },
+                    GridEnd { node: None, gpu },
+                );
             }
             let (Some(row), Some(col)) = (rows.get(&src), cols.get(&dst)) else { continue };
             count += 1;
@@ -238,7 +229,9 @@ impl FigureRenderer<'_> {
                 GridReference::Expectation(low, high) => {
                     format!("expected {} to {}", format_number(low), format_quantity(high, unit))
                 }
-                GridReference::Median(median) => format!("peers' median {}", format_quantity(median, unit)),
+                GridReference::Median(median) => {
+                    format!("peers' median {}", format_quantity(median, unit))
+                }
                 GridReference::Nothing => String::new(),
             },
             joint: match grid.shape {

@@ -1,25 +1,15 @@
 //! Findings for the page: what was found and where, what it rests on, and what
 //! a person does next.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::FILES;
-use super::LONGEST;
-use super::ROWS;
-use super::TOLD;
 use super::anchors::HtmlAnchors;
-use super::history::Sparkline;
-use super::history::sparkline_for_locus;
-use super::clip_text;
-use crate::report::class_text;
-use crate::report::reference_text;
-use crate::report::plain_text::relative_to_source;
-use crate::report::plain_text::clip;
-use crate::report::plain_text::locus_place;
-use crate::report::plain_text::format_quantity;
+use super::history::{Sparkline, sparkline_for_locus};
+use super::{FILES, LONGEST, ROWS, TOLD, clip_text};
+use crate::report::plain_text::{clip, format_quantity, locus_place, relative_to_source};
+use crate::report::{class_text, reference_text};
 use model::run::Run;
 use model::text::format_percent;
 use model::trend::Trend;
@@ -112,7 +102,8 @@ fn reference_rows(finding: &Finding) -> Vec<(&'static str, String, String)> {
 }
 
 fn build_finding(finding: &Finding, anchor: String, source: &str) -> FindingText {
-    let value = |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format_quantity(v, finding.unit));
+    let value =
+        |v: Option<f64>| v.map_or_else(|| "–".to_owned(), |v| format_quantity(v, finding.unit));
     let mut evidence: Vec<EvidenceText> = Vec::new();
     let mut at: BTreeMap<(Option<&str>, &str), usize> = BTreeMap::new();
     let files: BTreeSet<_> = finding.evidence.iter().map(|e| &e.file).collect();
@@ -136,7 +127,11 @@ fn build_finding(finding: &Finding, anchor: String, source: &str) -> FindingText
     }
     FindingText {
         anchor,
-        name: clip_text(&format!("{}: {}", locus_place(&finding.locus), class_text::class_title(&finding.class))),
+        name: clip_text(&format!(
+            "{}: {}",
+            locus_place(&finding.locus),
+            class_text::class_title(&finding.class)
+        )),
         domain: None,
         node: None,
         next: class_text::class_advice(&finding.class).map(split_advice).unwrap_or_default(),

@@ -5,19 +5,15 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::LONGEST;
 use super::anchors::HtmlAnchors;
 use super::findings::FindingText;
-use super::history::Sparkline;
-use super::history::sparkline_for_node;
-use super::clip_text;
-use crate::report::plain_text::relative_to_source;
-use crate::report::plain_text::clip;
+use super::history::{Sparkline, sparkline_for_node};
+use super::{LONGEST, clip_text};
+use crate::report::plain_text::{clip, relative_to_source};
 use model::run::Run;
 use model::text::format_percent;
 use model::trend::Trend;
-use model::verdict::NodeVerdict;
-use model::verdict::Outcome;
+use model::verdict::{NodeVerdict, Outcome};
 
 /// Nodes that have a tile and a line; the rest are counted. A tile and a line
 /// together take some 200 bytes of the page.
@@ -114,7 +110,10 @@ pub(super) fn build_fleet(
             anchor: places.get(n.node.as_str()).cloned().unwrap_or_default(),
             node: clip_text(n.node.as_str()),
             domain: n.domain.as_ref().and_then(|d| domains.get(d.as_str())).copied(),
-            domain_name: n.domain.as_ref().map_or_else(|| "–".to_owned(), |d| clip_text(d.as_str())),
+            domain_name: n
+                .domain
+                .as_ref()
+                .map_or_else(|| "–".to_owned(), |d| clip_text(d.as_str())),
             outcome: n.outcome.as_str(),
             reason: clip(&relative_to_source(&n.reason, &run.info.source), LONGEST),
             detectable: n.detectable.map_or_else(|| "–".to_owned(), format_percent),
@@ -151,7 +150,11 @@ pub(super) fn build_fleet(
 
 /// Tiles in the order in which domains and their nodes are claimed: where they
 /// stand, not how they fare, so that two runs can be laid side by side.
-fn build_racks(run: &Run, places: &BTreeMap<&str, String>, domains: &BTreeMap<&str, usize>) -> Vec<HtmlRack> {
+fn build_racks(
+    run: &Run,
+    places: &BTreeMap<&str, String>,
+    domains: &BTreeMap<&str, usize>,
+) -> Vec<HtmlRack> {
     let mut claimed: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for (d, domain) in run.claims.domains.iter().enumerate() {
         for (n, node) in domain.nodes.iter().enumerate() {

@@ -7,18 +7,10 @@ use minijinja::Value;
 use serde::Serialize;
 
 use super::clip_text;
-use crate::report::plain_text::clip;
-use crate::report::plain_text::count_noun;
-use crate::report::plain_text::format_number;
-use crate::report::plain_text::format_quantity;
+use crate::report::plain_text::{clip, count_noun, format_number, format_quantity};
 use model::text::format_percent;
-use model::trend::RunChangeKind;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
-use model::trend::TrendPoint;
-use model::trend::Trend;
-use model::verdict::Locus;
-use model::verdict::LocusKind;
+use model::trend::{FabricPart, FabricPartKind, RunChangeKind, Trend, TrendPoint};
+use model::verdict::{Locus, LocusKind};
 
 /// Lines of parts to which something happened; the rest are counted.
 const ROWS: usize = 120;
@@ -72,7 +64,10 @@ fn build_row(trend: &Trend) -> HtmlTrendRow {
         part: part_name(&trend.part),
         test: clip_text(&trend.testcase),
         line: draw_sparkline(trend),
-        last: trend.points.last().map_or_else(|| "–".to_owned(), |p| format_quantity(p.value, unit)),
+        last: trend
+            .points
+            .last()
+            .map_or_else(|| "–".to_owned(), |p| format_quantity(p.value, unit)),
         usual: trend.baseline.as_ref().map_or_else(
             || "not known yet".to_owned(),
             |b| format!("{} ± {}", format_quantity(b.mean, unit), format_percent(b.spread)),
@@ -141,7 +136,9 @@ pub(super) fn sparkline_for_locus(locus: &Locus, trends: &[Trend]) -> Option<Spa
 /// The line of a node, of all of its own: that of the part of it that rang loudest.
 pub(super) fn sparkline_for_node(own: &[&Trend]) -> Option<Sparkline> {
     let own = |kind: FabricPartKind| own.iter().copied().filter(move |t| t.part.kind == kind);
-    strongest_alarm(own(FabricPartKind::Node)).or_else(|| strongest_alarm(own(FabricPartKind::Gpu))).map(draw_sparkline)
+    strongest_alarm(own(FabricPartKind::Node))
+        .or_else(|| strongest_alarm(own(FabricPartKind::Gpu)))
+        .map(draw_sparkline)
 }
 
 fn strongest_alarm<'t>(trends: impl Iterator<Item = &'t Trend>) -> Option<&'t Trend> {
@@ -226,7 +223,12 @@ fn describe_trend(trend: &Trend, values: &[(usize, f64)]) -> String {
     let mut out = format!("{} of {}", clip_text(&trend.testcase), part_name(&trend.part));
     if let (Some((_, first)), Some((_, last))) = (values.first(), values.last()) {
         let runs = count_noun(values.len(), "run", "runs");
-        let _ = write!(out, ", {runs}: {} then, {} now", format_number(*first), format_quantity(*last, unit));
+        let _ = write!(
+            out,
+            ", {runs}: {} then, {} now",
+            format_number(*first),
+            format_quantity(*last, unit)
+        );
     }
     if !trend.alarms.is_empty() {
         let _ = write!(out, "; {}", count_noun(trend.alarms.len(), "alarm", "alarms"));

@@ -4,8 +4,7 @@
 use serde::Serialize;
 
 use super::ROWS;
-use crate::report::actions::ActionGroup;
-use crate::report::actions::ActionSummary;
+use crate::report::actions::{ActionGroup, ActionSummary};
 use model::run::Run;
 
 #[derive(Serialize)]

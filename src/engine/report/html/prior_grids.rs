@@ -3,10 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::report::grid::GridEnd;
-use crate::report::grid::HeatmapGrid;
-use crate::report::grid::GridSpot;
-use crate::report::grid::build_grids;
+use crate::report::grid::{GridEnd, GridSpot, HeatmapGrid, build_grids};
 use crate::report::overview::fleet_grids;
 use model::run::Run;
 
@@ -46,8 +43,9 @@ impl PriorGrids {
         let gpus = |g: &HeatmapGrid| g.rows.iter().any(|end| end.gpu.is_some());
         let by_node = (gpus(found) && !gpus(grid)).then(|| found.fold_by_node());
         let found = by_node.as_ref().unwrap_or(found);
-        let places =
-            |ends: &[GridEnd]| -> BTreeMap<GridEnd, usize> { ends.iter().cloned().zip(0..).collect() };
+        let places = |ends: &[GridEnd]| -> BTreeMap<GridEnd, usize> {
+            ends.iter().cloned().zip(0..).collect()
+        };
         let (rows, cols) = (places(&found.rows), places(&found.cols));
         let spots: Vec<Option<GridSpot>> = grid
             .rows

@@ -137,7 +137,10 @@ fn odd_cells_render_in_every_format() {
     let style = crate::report::TerminalStyle { width: 80, colour: false };
     assert!(crate::report::terminal::render(&run, &style).starts_with("DEGRADED"));
     assert!(crate::report::junit::render(&run).ends_with("</testsuites>\n"));
-    assert_eq!(crate::report::csv::render_matrix(&run).split(|b| *b == b'\n').count(), odd.len() + 2);
+    assert_eq!(
+        crate::report::csv::render_matrix(&run).split(|b| *b == b'\n').count(),
+        odd.len() + 2
+    );
     assert!(crate::report::explain::explain(&run, "hgx0101").is_some());
 }
 

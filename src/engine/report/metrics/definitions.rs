@@ -7,12 +7,12 @@ macro_rules! meanings {
     ($($id:ident = $name:literal, $unit:expr, [$($label:literal),*], $help:literal;)*) => {
         $(
             #[doc = $help]
-            pub static $id: Meaning =
-                Meaning { name: $name, unit: $unit, help: $help, labels: &[$($label),*] };
+            pub static $id: MetricDefinition =
+                MetricDefinition { name: $name, unit: $unit, help: $help, labels: &[$($label),*] };
         )*
 
         /// All of them, in the order in which they are shown.
-        pub static ALL: &[&Meaning] = &[$(&$id),*];
+        pub static ALL: &[&MetricDefinition] = &[$(&$id),*];
     };
 }
 

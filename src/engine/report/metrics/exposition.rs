@@ -10,8 +10,7 @@ use prometheus_client::collector::Collector;
 use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
-use prometheus_client::registry::Unit;
+use prometheus_client::registry::{Registry, Unit};
 
 /// What every name begins with.
 pub const PREFIX: &str = "fabricgate";
@@ -79,8 +78,13 @@ impl Collector for MetricCollector {
 }
 
 /// Writes families where a registry asks for them.
-pub fn encode_families(families: &[MetricFamily], mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-    for MetricFamily { definition: meaning, series } in families.iter().filter(|it| !it.series.is_empty()) {
+pub fn encode_families(
+    families: &[MetricFamily],
+    mut encoder: DescriptorEncoder<'_>,
+) -> Result<(), fmt::Error> {
+    for MetricFamily { definition: meaning, series } in
+        families.iter().filter(|it| !it.series.is_empty())
+    {
         let unit = meaning.unit.map(to_unit);
         let help = format!("{}.", meaning.help);
         let mut metric =
@@ -119,7 +123,9 @@ pub fn render_openmetrics(families: Vec<MetricFamily>) -> String {
 /// moments, and takes the rest for remarks.
 pub fn render_classic(families: &[MetricFamily]) -> String {
     let mut text = String::new();
-    for MetricFamily { definition: meaning, series } in families.iter().filter(|it| !it.series.is_empty()) {
+    for MetricFamily { definition: meaning, series } in
+        families.iter().filter(|it| !it.series.is_empty())
+    {
         let name = meaning.full_name();
         let _ = writeln!(text, "# HELP {name} {}.", meaning.help);
         let _ = writeln!(text, "# TYPE {name} gauge");
@@ -145,7 +151,8 @@ fn escape_label(value: &str) -> String {
 mod tests {
     use super::*;
 
-    static PLAIN: MetricDefinition = MetricDefinition { name: "plain", unit: None, help: "One number", labels: &[] };
+    static PLAIN: MetricDefinition =
+        MetricDefinition { name: "plain", unit: None, help: "One number", labels: &[] };
     static LABELLED: MetricDefinition = MetricDefinition {
         name: "node_worst",
         unit: Some("ratio"),

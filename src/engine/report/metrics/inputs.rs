@@ -3,27 +3,21 @@
 //! Per node the newest run counts that judged it; an interrupted run only for what
 //! it says against a node, because it left the rest unmeasured. Nothing is opened.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::CertificateValidity;
-use super::GateMetricsState;
-use super::NodeMetricsState;
-use super::ProfileMetricsState;
-use super::MetricsState;
 use super::levels::PathClass;
-use crate::policy::budget;
-use crate::policy::journal_state::JournalState;
-use crate::policy::pause;
+use super::{
+    CertificateValidity, GateMetricsState, MetricsState, NodeMetricsState, ProfileMetricsState,
+};
 use crate::policy::action_policy::Policy;
+use crate::policy::journal_state::JournalState;
+use crate::policy::{budget, pause};
 use model::certificate::Certificate;
 use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::journal::ClockStamp;
 use model::trend::OpenAlarm;
-use model::verdict::Outcome;
-use model::verdict::Verdicts;
+use model::verdict::{Outcome, Verdicts};
 
 /// What a run said of one node.
 #[derive(Clone, Debug, PartialEq)]
@@ -208,7 +202,8 @@ fn build_profiles(runs: &[&RunMetrics]) -> BTreeMap<String, ProfileMetricsState>
 fn build_gate(from: &MetricsInputs<'_>, ledger: &JournalState) -> GateMetricsState {
     let claimed = from.fleet.map(|it| it.domains.iter().map(|domain| domain.nodes.len()).sum());
     let fleet: Option<usize> = claimed.or_else(|| from.runs.first().map(|run| run.fleet));
-    let budgets = fleet.map(|fleet| budget::budget_shares(ledger, fleet, from.policy, from.now).into());
+    let budgets =
+        fleet.map(|fleet| budget::budget_shares(ledger, fleet, from.policy, from.now).into());
     GateMetricsState {
         is_tripped: ledger.breaker.is_some(),
         is_paused: pause::active_pause(ledger, from.now).is_some(),
@@ -223,7 +218,8 @@ mod tests {
     use super::*;
 
     fn test_run(profile: &str, at: i64, complete: bool, nodes: &[(&str, Outcome)]) -> RunMetrics {
-        let told = |outcome| RunNodeMetrics { domain: Some("d".into()), outcome, detectable: Some(0.01) };
+        let told =
+            |outcome| RunNodeMetrics { domain: Some("d".into()), outcome, detectable: Some(0.01) };
         let nodes: BTreeMap<NodeName, RunNodeMetrics> =
             nodes.iter().map(|(name, outcome)| ((*name).into(), told(*outcome))).collect();
         let outcome = nodes.values().map(|it| it.outcome).max();

@@ -8,11 +8,10 @@
 use std::collections::BTreeMap;
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use model::measured_cell::MeasuredCell;
 use model::id::NodeName;
+use model::measured_cell::MeasuredCell;
 use model::stats::median;
 
 /// The format of a run's levels.

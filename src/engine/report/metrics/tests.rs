@@ -1,11 +1,9 @@
 //! The state as gauges, checked on made-up fleets.
 
-use super::exposition::render_classic;
-use super::exposition::render_openmetrics;
+use super::exposition::{render_classic, render_openmetrics};
 use super::*;
 use crate::report::fixture;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
+use model::trend::{FabricPart, FabricPartKind};
 
 fn node(outcome: Option<Outcome>) -> NodeMetricsState {
     NodeMetricsState { outcome, measured: outcome.map(|_| 1_000), ..NodeMetricsState::default() }
@@ -74,7 +72,10 @@ fn certificates_are_moments_and_the_first_to_end_is_known_even_where_nodes_are_c
     ] {
         assert!(text.contains(line), "{line}{text}");
     }
-    assert!(render_text(&all, 0).contains("fabricgate_certificates_first_expiry_timestamp_seconds 9000"));
+    assert!(
+        render_text(&all, 0)
+            .contains("fabricgate_certificates_first_expiry_timestamp_seconds 9000")
+    );
 }
 
 fn alarm(node: Option<&str>, testcase: &str) -> OpenAlarm {
@@ -103,7 +104,10 @@ fn drifts_are_counted_by_node_and_domain_and_a_node_that_drifts_is_not_simply_we
 #[test]
 fn a_run_that_nobody_judged_is_unknown() {
     let mut state = state(&[]);
-    state.profiles.insert("audit".to_owned(), ProfileMetricsState { at: 7, ..ProfileMetricsState::default() });
+    state.profiles.insert(
+        "audit".to_owned(),
+        ProfileMetricsState { at: 7, ..ProfileMetricsState::default() },
+    );
     let text = render_text(&state, 10);
     assert!(text.contains("last_run_verdict{profile=\"audit\",verdict=\"unknown\"} 1\n"), "{text}");
     assert!(text.contains("last_run_complete{profile=\"audit\"} 0\n"), "{text}");

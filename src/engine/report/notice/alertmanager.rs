@@ -4,24 +4,25 @@
 //! knows it again; severity and words that change are no labels of the thing.
 //! What stands is said again each time, what is over ends now.
 
-use serde_json::Map;
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Map, Value, json};
 
-use super::NoticeEvent;
-use super::NoticeItem;
-use super::message::MessageContext;
 use super::changes::NoticeChanges;
-use super::format_share;
+use super::message::MessageContext;
+use super::{NoticeEvent, NoticeItem, format_share};
 use model::finding_class::FindingClass;
-use model::time_format::format_rfc3339;
 use model::run::simulation_notice;
+use model::time_format::format_rfc3339;
 
 /// How long something that happened once is shown.
 const ONCE_S: i64 = 900;
 
 /// The alerts. What stands lasts until `stands_s` from now, unless it is said again.
-pub fn build_payload(news: &NoticeChanges, about: &MessageContext<'_>, now: i64, stands_s: i64) -> Value {
+pub fn build_payload(
+    news: &NoticeChanges,
+    about: &MessageContext<'_>,
+    now: i64,
+    stands_s: i64,
+) -> Value {
     let mut alerts = Vec::new();
     for item in news.fresh.iter().chain(&news.ongoing) {
         let lasts = if item.event.is_ongoing() { stands_s } else { ONCE_S };
@@ -72,7 +73,8 @@ fn build_alert(item: &NoticeItem, about: &MessageContext<'_>, ends: &str) -> Val
             annotations.insert(name.to_owned(), Value::from(value));
         }
     };
-    let simulated = simulation_notice(about.is_simulated).map(|it| format!(" ({it})")).unwrap_or_default();
+    let simulated =
+        simulation_notice(about.is_simulated).map(|it| format!(" ({it})")).unwrap_or_default();
     annotation("summary", Some(&format!("{place}{}{simulated}", item.what)));
     annotation("description", Some(&format!("{}{share}", item.how)));
     annotation("class", item.class.as_ref().map(FindingClass::as_str));

@@ -4,16 +4,12 @@
 //! The memory is a value (`fabricgate.notified/1`); it changes only when a message
 //! has arrived.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::NoticeEvent;
-use super::NoticeItem;
-use super::NoticeOccasion;
+use super::{NoticeEvent, NoticeItem, NoticeOccasion};
 
 /// The format of what receivers were told.
 pub const NOTIFIED_FORMAT: &str = "fabricgate.notified/1";
@@ -93,7 +89,11 @@ impl NoticeChanges {
 
 impl ReceiverState {
     /// What of an occasion this receiver hears, which asked for these events.
-    pub fn find_changes(&self, occasion: &NoticeOccasion, on: &BTreeSet<NoticeEvent>) -> NoticeChanges {
+    pub fn find_changes(
+        &self,
+        occasion: &NoticeOccasion,
+        on: &BTreeSet<NoticeEvent>,
+    ) -> NoticeChanges {
         let mut news = NoticeChanges { withheld: self.withheld, ..NoticeChanges::default() };
         let mut seen: BTreeSet<&str> = BTreeSet::new();
         for item in self.kept.iter().chain(&occasion.items) {
@@ -188,7 +188,9 @@ impl ReceiverState {
 /// Whether there is more to say than was told: another event or class, or worse.
 /// That a node could not be judged again does not end what was known of it.
 fn is_change(known: &NoticeItem, item: &NoticeItem) -> bool {
-    if item.event == NoticeEvent::Unknown && matches!(known.event, NoticeEvent::Degraded | NoticeEvent::Failed) {
+    if item.event == NoticeEvent::Unknown
+        && matches!(known.event, NoticeEvent::Degraded | NoticeEvent::Failed)
+    {
         return false;
     }
     let is_worse = known.ratio.zip(item.ratio).is_some_and(|(then, now)| now < then - WORSE);

@@ -1,21 +1,14 @@
 //! A message as one JSON document (`fabricgate.notice/1`), for receivers of one's
 //! own, and the words that the others share.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::NoticeEvent;
-use super::NoticeItem;
 use super::changes::NoticeChanges;
-use super::format_share;
-use crate::report::plain_text::clip;
-use crate::report::plain_text::count_noun;
-use crate::report::plain_text::list_names;
-use crate::report::plain_text::to_plain;
+use super::{NoticeEvent, NoticeItem, format_share};
+use crate::report::plain_text::{clip, count_noun, list_names, to_plain};
 use model::hostlist;
 use model::id::NodeName;
 use model::run::simulation_notice;
@@ -148,7 +141,8 @@ fn notice_title(news: &NoticeChanges, about: &MessageContext<'_>) -> String {
     };
     let site = about.site.map(|it| format!(" {}", to_plain(it))).unwrap_or_default();
     let profile = about.profile.map(|it| format!(" ({})", to_plain(it))).unwrap_or_default();
-    let simulated = simulation_notice(about.is_simulated).map(|it| format!(" ({it})")).unwrap_or_default();
+    let simulated =
+        simulation_notice(about.is_simulated).map(|it| format!(" ({it})")).unwrap_or_default();
     format!("fabricgate{site}: {what}{profile}{simulated}")
 }
 
@@ -185,12 +179,18 @@ pub(super) fn group_items(items: &[NoticeItem]) -> Vec<NoticeGroup<'_>> {
         _ => 2,
     };
     alike.sort_by_key(|((event, ..), _)| (urgency(*event), *event));
-    let one =
-        |((event, what, done), items): ((_, &str, _), Vec<_>)| build_group(event, what, done, &items);
+    let one = |((event, what, done), items): ((_, &str, _), Vec<_>)| {
+        build_group(event, what, done, &items)
+    };
     alike.into_iter().map(one).collect()
 }
 
-fn build_group<'a>(event: NoticeEvent, what: &str, done: Option<&'a str>, items: &[&'a NoticeItem]) -> NoticeGroup<'a> {
+fn build_group<'a>(
+    event: NoticeEvent,
+    what: &str,
+    done: Option<&'a str>,
+    items: &[&'a NoticeItem],
+) -> NoticeGroup<'a> {
     // What has no number is not the worst.
     let ratio = |it: &NoticeItem| it.ratio.unwrap_or(f64::MAX);
     let worst = items.iter().copied().min_by(|a, b| ratio(a).total_cmp(&ratio(b)));

@@ -1,13 +1,9 @@
 //! A message as a Slack webhook takes it: blocks, with the three characters
 //! escaped that mean something there, within Slack's limits.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::message::GROUPS;
-use super::message::NoticeGroup;
-use super::message::Notice;
-use super::message::group_items;
+use super::message::{GROUPS, Notice, NoticeGroup, group_items};
 
 /// Longest text of a header block, in characters
 /// (`docs.slack.dev/reference/block-kit/blocks/header-block`).

@@ -4,19 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::message::MessageContext;
-use super::message::build_notice;
-use super::changes::ReceiverState;
-use super::changes::NoticeChanges;
+use super::changes::{NoticeChanges, ReceiverState};
+use super::message::{MessageContext, build_notice};
 use super::*;
 use crate::report::fixture;
-use crate::report::metrics::CertificateValidity;
-use crate::report::metrics::GateMetricsState;
-use crate::report::metrics::NodeMetricsState;
+use crate::report::metrics::{CertificateValidity, GateMetricsState, NodeMetricsState};
 use model::finding_class::FindingClass;
-use model::trend::TrendAlarm;
-use model::trend::FabricPart;
-use model::trend::FabricPartKind;
+use model::trend::{FabricPart, FabricPartKind, TrendAlarm};
 
 fn all() -> BTreeSet<NoticeEvent> {
     NoticeEvent::ALL.into()
@@ -91,8 +85,10 @@ fn a_slow_decline_is_told_though_something_else_is_told_each_time() {
     let mut told = 0;
     for step in 0..20 {
         let ratio = 0.95 - 0.01 * f64::from(step);
-        let drained = new_item(format!("action/r{step}/n2/drained"), NoticeEvent::Action, "drained");
-        let news = memory.find_changes(&occasion(vec![degraded("n1", ratio), drained], &[]), &all());
+        let drained =
+            new_item(format!("action/r{step}/n2/drained"), NoticeEvent::Action, "drained");
+        let news =
+            memory.find_changes(&occasion(vec![degraded("n1", ratio), drained], &[]), &all());
         told += news.fresh.iter().filter(|it| it.key == "node/n1").count();
         memory.record_delivery(&news, 0);
     }
@@ -102,7 +98,8 @@ fn a_slow_decline_is_told_though_something_else_is_told_each_time() {
 #[test]
 fn a_node_that_could_not_be_judged_again_stays_what_it_was_known_to_be() {
     let mut memory = ReceiverState::default();
-    let drained = |run: &str| new_item(format!("action/{run}/n2/drained"), NoticeEvent::Action, "drained");
+    let drained =
+        |run: &str| new_item(format!("action/{run}/n2/drained"), NoticeEvent::Action, "drained");
     let mut hear = |items: Vec<NoticeItem>| {
         let news = memory.find_changes(&occasion(items, &[]), &all());
         memory.record_delivery(&news, 0);
@@ -244,7 +241,9 @@ fn the_state_tells_of_expired_certificates_and_the_breaker() {
     let mut state = MetricsState { now: 100, ..MetricsState::default() };
     for (name, expires, is_void) in [("n1", 90, false), ("n2", 200, false), ("n3", 90, true)] {
         let certificate = Some(CertificateValidity { issued: 1, expires, is_void });
-        state.nodes.insert(name.into(), NodeMetricsState { certificate, ..NodeMetricsState::default() });
+        state
+            .nodes
+            .insert(name.into(), NodeMetricsState { certificate, ..NodeMetricsState::default() });
     }
     state.gate = Some(GateMetricsState { is_tripped: true, ..GateMetricsState::default() });
     let told = occasion_from_state(&state);
@@ -273,8 +272,9 @@ fn a_drift_is_told_once_with_what_changed_and_over_only_when_the_history_was_rea
     let mut memory = ReceiverState::default();
     let mut hear = |occasion: &NoticeOccasion| {
         let news = memory.find_changes(occasion, &all());
-        let keys =
-            |items: &[NoticeItem]| -> Vec<String> { items.iter().map(|it| it.key.clone()).collect() };
+        let keys = |items: &[NoticeItem]| -> Vec<String> {
+            items.iter().map(|it| it.key.clone()).collect()
+        };
         let heard = (keys(&news.fresh), keys(&news.resolved));
         if !news.is_empty() {
             memory.record_delivery(&news, 0);
@@ -296,7 +296,8 @@ fn a_drift_is_told_once_with_what_changed_and_over_only_when_the_history_was_rea
     assert!(it.how.contains("at that time: driver 580.65.06 -> 580.82.07"), "{}", it.how);
     assert!(it.next.as_ref().is_some_and(|it| it.contains("`fabricgate history node0007`")));
     let domain = [("block01".into(), vec![standing("a")])].into();
-    let mut state = MetricsState { drifting: domain, is_history_read: true, ..MetricsState::default() };
+    let mut state =
+        MetricsState { drifting: domain, is_history_read: true, ..MetricsState::default() };
     state.drifting.values_mut().flatten().for_each(|it| it.part.node = None);
     let told = occasion_from_state(&state);
     assert_eq!(told.items[0].key, "drift/domain/block01/a");
@@ -343,7 +344,10 @@ fn slack_gets_blocks_within_its_limits_and_no_mention_from_a_name() {
 #[test]
 fn a_group_names_every_domain_that_it_is_about() {
     let drift = |domain: &str| NoticeItem { domain: Some(domain.into()), ..drifting() };
-    let of = |node: &str, domain: &str| NoticeItem { domain: Some(domain.into()), ..degraded(node, 0.5) };
+    let of = |node: &str, domain: &str| NoticeItem {
+        domain: Some(domain.into()),
+        ..degraded(node, 0.5)
+    };
     let fresh = vec![drift("block01"), drift("block02"), of("n1", "block01"), of("n2", "block02")];
     let mut over: Vec<NoticeItem> = (0..14).map(|n| drift(&format!("block{n:02}"))).collect();
     over.iter_mut().zip(0..).for_each(|(it, n)| it.what = format!("drift {n}"));
@@ -371,10 +375,13 @@ fn alertmanager_knows_an_alert_again_and_hears_of_its_end() {
         let all = payload.as_array().expect("alerts").clone();
         all.into_iter().map(|it| (it["labels"].clone(), it["endsAt"].clone())).collect::<Vec<_>>()
     };
-    let fresh = labels(&NoticeChanges { fresh: vec![degraded("n1", 0.9)], ..NoticeChanges::default() });
-    let worse = labels(&NoticeChanges { ongoing: vec![degraded("n1", 0.5)], ..NoticeChanges::default() });
+    let fresh =
+        labels(&NoticeChanges { fresh: vec![degraded("n1", 0.9)], ..NoticeChanges::default() });
+    let worse =
+        labels(&NoticeChanges { ongoing: vec![degraded("n1", 0.5)], ..NoticeChanges::default() });
     assert_eq!(fresh, worse);
-    let over = labels(&NoticeChanges { resolved: vec![degraded("n1", 0.5)], ..NoticeChanges::default() });
+    let over =
+        labels(&NoticeChanges { resolved: vec![degraded("n1", 0.5)], ..NoticeChanges::default() });
     assert_eq!(over[0].0, fresh[0].0);
     assert_eq!(
         (&fresh[0].1, &over[0].1),
@@ -382,7 +389,10 @@ fn alertmanager_knows_an_alert_again_and_hears_of_its_end() {
     );
     // Another event is another alert, and the first one ends.
     let mut memory = ReceiverState::default();
-    memory.record_delivery(&NoticeChanges { fresh: vec![degraded("n1", 0.9)], ..NoticeChanges::default() }, 0);
+    memory.record_delivery(
+        &NoticeChanges { fresh: vec![degraded("n1", 0.9)], ..NoticeChanges::default() },
+        0,
+    );
     let failed = NoticeItem { event: NoticeEvent::Failed, ..degraded("n1", 0.1) };
     let changed = labels(&memory.find_changes(&occasion(vec![failed], &[]), &all()));
     assert_eq!(changed.len(), 2);
@@ -395,7 +405,11 @@ fn a_message_says_what_where_how_bad_and_what_next() {
     let mut it = degraded("n1", 0.612);
     it.done = Some("drained".to_owned());
     it.next = Some("look at it".to_owned());
-    let news = NoticeChanges { fresh: vec![it], resolved: vec![degraded("n2", 0.9)], ..NoticeChanges::default() };
+    let news = NoticeChanges {
+        fresh: vec![it],
+        resolved: vec![degraded("n2", 0.9)],
+        ..NoticeChanges::default()
+    };
     let told = build_notice(&news, &about());
     assert_eq!(told.title, "fabricgate <lab>: 1 degraded, 1 over (audit)");
     assert_eq!(told.severity, "warning");

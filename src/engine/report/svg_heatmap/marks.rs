@@ -5,24 +5,15 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use plotters::prelude::*;
-use plotters::style::text_anchor::HPos;
-use plotters::style::text_anchor::VPos;
+use plotters::style::text_anchor::{HPos, VPos};
 
 use super::super::blame_marks::GridBlame;
-use super::super::grid::GridEnd;
-use super::super::grid::HeatmapGrid;
+use super::super::grid::{GridEnd, HeatmapGrid};
 use super::super::plain_text::clip;
-use super::PlotArea;
-use super::DrawResult;
-use super::INK;
-use super::LABEL;
-use super::HeatmapLayout;
-use super::MOST_CROSSES;
-use super::TEXT;
-use super::spot_colour;
-use super::to_hex;
-use super::label_style;
-use super::text_colour;
+use super::{
+    DrawResult, HeatmapLayout, INK, LABEL, MOST_CROSSES, PlotArea, TEXT, label_style, spot_colour,
+    text_colour, to_hex,
+};
 use model::verdict::Outcome;
 
 /// All spots that are not as expected, by row and column.
@@ -60,7 +51,12 @@ pub(super) fn cross_paths(grid: &HeatmapGrid, at: &HeatmapLayout) -> String {
 }
 
 /// A cross as one stroke: down, back to the middle, and across.
-pub(super) fn draw_cross(area: &PlotArea<'_>, (x, y): (i32, i32), half: i32, colour: RGBColor) -> DrawResult {
+pub(super) fn draw_cross(
+    area: &PlotArea<'_>,
+    (x, y): (i32, i32),
+    half: i32,
+    colour: RGBColor,
+) -> DrawResult {
     let (l, r, t, b) = (x - half, x + half, y - half, y + half);
     let path = [(l, t), (r, b), (x, y), (l, b), (r, t)];
     area.draw(&PathElement::new(path, colour.stroke_width(1)))?;
@@ -93,7 +89,12 @@ pub(super) fn group_blamed(ends: &[GridEnd], blamed: &[usize]) -> Vec<(usize, us
     out
 }
 
-pub(super) fn draw_outlines(area: &PlotArea<'_>, grid: &HeatmapGrid, blame: &GridBlame, at: &HeatmapLayout) -> DrawResult {
+pub(super) fn draw_outlines(
+    area: &PlotArea<'_>,
+    grid: &HeatmapGrid,
+    blame: &GridBlame,
+    at: &HeatmapLayout,
+) -> DrawResult {
     let bold = |h, v| {
         let mut style = label_style(TEXT, INK, h, v);
         style.font = style.font.style(FontStyle::Bold);

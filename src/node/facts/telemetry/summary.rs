@@ -1,16 +1,11 @@
 //! One account of what was said around a probe.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::TelemetryLine;
-use super::GpuLoad;
-use super::GpuSnapshot;
+use super::{GpuLoad, GpuSnapshot, TelemetryLine};
 use crate::facts::query::merge_missing;
 use model::node_facts::MissingFact;
-use model::probe_report::DriverTelemetry;
-use model::probe_report::GpuTelemetry;
-use model::probe_report::GpuTelemetrySample;
+use model::probe_report::{DriverTelemetry, GpuTelemetry, GpuTelemetrySample};
 use model::throttle_reason::ThrottleReason;
 
 /// Takes from `more` what is higher, and what was never seen.
@@ -120,18 +115,27 @@ impl TelemetryLog {
         around
     }
 
-    fn summarize_gpu(&self, index: u32, own: &[u32], missing: &mut Vec<MissingFact>) -> GpuTelemetry {
+    fn summarize_gpu(
+        &self,
+        index: u32,
+        own: &[u32],
+        missing: &mut Vec<MissingFact>,
+    ) -> GpuTelemetry {
         let (before, after) = (self.before.get(&index), self.after.get(&index));
         let load = self.loads.get(&index).filter(|load| 0 < load.samples);
         let uuid = before.or(after).and_then(|reading| reading.uuid.clone());
         let state = |reading: Option<&GpuSnapshot>| {
-            reading.map(|it| it.state.clone()).filter(|state| *state != GpuTelemetrySample::default())
+            reading
+                .map(|it| it.state.clone())
+                .filter(|state| *state != GpuTelemetrySample::default())
         };
         let mut gpu = GpuTelemetry {
             index,
             uuid,
             before: state(before),
-            under_load: load.map(|it| it.state.clone()).filter(|it| *it != GpuTelemetrySample::default()),
+            under_load: load
+                .map(|it| it.state.clone())
+                .filter(|it| *it != GpuTelemetrySample::default()),
             after: state(after),
             others: self.foreign_processes(index, own),
             ..GpuTelemetry::default()
@@ -164,7 +168,12 @@ fn missing_entry(what: &str, gpus: Vec<u32>, why: impl Into<String>) -> MissingF
 
 /// By how much counters grew. One that went back was set back by somebody, and
 /// says nothing of what happened meanwhile.
-fn add_counter_growth(gpu: &mut GpuTelemetry, before: &GpuSnapshot, after: &GpuSnapshot, missing: &mut Vec<MissingFact>) {
+fn add_counter_growth(
+    gpu: &mut GpuTelemetry,
+    before: &GpuSnapshot,
+    after: &GpuSnapshot,
+    missing: &mut Vec<MissingFact>,
+) {
     let index = gpu.index;
     let mut growth = |what: &str, link: Option<u32>, from: u64, to: u64| {
         if to < from {

@@ -1,14 +1,9 @@
 //! Watching libraries that change from one reading to the next.
 
-use std::cell::Cell;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 
 use super::*;
-use crate::facts::gpu_library::GpuQueryResult;
-use crate::facts::gpu_library::LinkNumber;
-use crate::facts::gpu_library::MachineQuery;
-use crate::facts::gpu_library::ProcessValue;
-use crate::facts::gpu_library::GpuValue;
+use crate::facts::gpu_library::{GpuQueryResult, GpuValue, LinkNumber, MachineQuery, ProcessValue};
 use crate::facts::library_record::RecordedLibrary;
 use model::probe_report::DriverTelemetry;
 use model::throttle_reason::ThrottleReason;
@@ -43,7 +38,11 @@ fn errors(counter: u32) -> GpuQuery {
 /// A Hopper with two links.
 fn hopper(sm_mhz: u64, generation: u64, throttling: u64, pids: &[u32]) -> RecordedLibrary {
     let mut recorded = RecordedLibrary::default();
-    recorded.add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), Ok(GpuValue::Text("GPU-0".to_owned())));
+    recorded.add_gpu_answer(
+        0,
+        GpuQuery::Text(GpuText::Uuid),
+        Ok(GpuValue::Text("GPU-0".to_owned())),
+    );
     number(&mut recorded, GpuQuery::Number(GpuNumber::Architecture), 9);
     number(&mut recorded, GpuQuery::Field { id: LINK_COUNT, scope: 0 }, 2);
     for link in 0..2 {
@@ -153,7 +152,8 @@ fn processes_of_others_are_told_and_ours_are_not() {
     };
     assert_eq!(telemetry(moments(), &[50]).gpus[0].others, [9, 51, 70]);
     // In a container the driver knows ours by other numbers.
-    let contained = summarize_telemetry(&telemetry_lines(moments(), "pid:[4026532198]"), &[50], None);
+    let contained =
+        summarize_telemetry(&telemetry_lines(moments(), "pid:[4026532198]"), &[50], None);
     assert_eq!(contained.gpus[0].others, [9]);
 }
 
@@ -163,8 +163,13 @@ fn what_a_gpu_does_not_support_is_missing_once_and_its_growth_unknown() {
     for counter in 0..5 {
         recorded.add_gpu_answer(0, errors(counter), Err(GpuQueryError::NotSupported));
     }
-    recorded.add_gpu_answer(0, GpuQuery::Number(GpuNumber::PcieReplays), Err(GpuQueryError::NotSupported));
-    let around = telemetry(vec![recorded.clone(), recorded.clone(), recorded.clone(), recorded], &[]);
+    recorded.add_gpu_answer(
+        0,
+        GpuQuery::Number(GpuNumber::PcieReplays),
+        Err(GpuQueryError::NotSupported),
+    );
+    let around =
+        telemetry(vec![recorded.clone(), recorded.clone(), recorded.clone(), recorded], &[]);
     let lacks = |what: &str| around.missing.iter().filter(|missing| missing.what == what).count();
     assert_eq!((lacks("NVLink errors dl_replay"), lacks("pcie replay counter")), (1, 1));
     assert_eq!(around.gpus[0].pcie_replays, None);
@@ -178,7 +183,8 @@ fn a_gpu_that_is_lost_under_load_is_told_and_what_was_read_is_kept() {
     }
     lost.add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), Err(GpuQueryError::GpuLost));
     let load = hopper(1_980, 5, 0, &[]);
-    let around = telemetry(vec![hopper(345, 1, 1, &[]), load, lost.clone(), lost.clone(), lost], &[]);
+    let around =
+        telemetry(vec![hopper(345, 1, 1, &[]), load, lost.clone(), lost.clone(), lost], &[]);
     let gpu = &around.gpus[0];
     assert_eq!(gpu.under_load.as_ref().and_then(|load| load.sm_mhz), Some(1_980));
     assert_eq!((gpu.after.as_ref(), gpu.pcie_replays), (None, None));
@@ -203,7 +209,8 @@ fn what_was_said_before_the_end_is_kept_and_what_was_not_has_a_reason() {
 
 #[test]
 fn the_probe_may_begin_when_everything_was_read_or_nothing_can_be() {
-    let said = telemetry_lines(vec![hopper(345, 1, 1, &[]), hopper(345, 1, 1, &[])], HOST_PID_NAMESPACE);
+    let said =
+        telemetry_lines(vec![hopper(345, 1, 1, &[]), hopper(345, 1, 1, &[])], HOST_PID_NAMESPACE);
     let begun: Vec<bool> = said.lines().map(has_begun).collect();
     assert_eq!(begun, [false, false, true, false, false, true]);
     let mut out = Vec::new();

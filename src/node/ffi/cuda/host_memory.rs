@@ -5,17 +5,10 @@
 
 #![expect(unsafe_code, reason = "the driver hands out plain pointers")]
 
-use std::ptr::NonNull;
-use std::ptr::null_mut;
-use std::sync::atomic::AtomicU32;
-use std::sync::atomic::Ordering;
+use std::ptr::{NonNull, null_mut};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::DevicePointer;
-use super::CudaLibrary;
-use super::CudaCallError;
-use super::CudaHandle;
-use super::CudaStream;
-use super::call;
+use super::{CudaCallError, CudaHandle, CudaLibrary, CudaStream, DevicePointer, call};
 
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`: pinned for all
 /// contexts, and with an address on the GPUs.
@@ -55,7 +48,9 @@ impl CudaLibrary {
     ) -> Result<(), CudaCallError> {
         assert!(bytes <= from.bytes, "a copy stays inside the memory it reads");
         let from = from.pointer.as_ptr().cast_const().cast();
-        call!(self.copy_to_device = "cuMemcpyHtoDAsync_v2"(to.0, from, bytes, stream.0 as CudaHandle))
+        call!(
+            self.copy_to_device = "cuMemcpyHtoDAsync_v2"(to.0, from, bytes, stream.0 as CudaHandle)
+        )
     }
 
     /// Copies from a GPU to the beginning of host memory.

@@ -5,27 +5,18 @@
 
 use std::ptr::null_mut;
 
-use super::MemAccessDesc;
-use super::DevicePointer;
-use super::CudaAllocation;
-use super::AllocationProp;
-use super::CudaLibrary;
-use super::CudaCallError;
-use super::CudaDevice;
-use super::FABRIC;
-use super::FABRIC_HANDLE_BYTES;
-use super::IPC_HANDLE_BYTES;
-use super::IpcHandle;
-use super::LAZY_PEER_ACCESS;
-use super::MemLocation;
-use super::ON_DEVICE;
-use super::PINNED;
-use super::READ_WRITE;
-use super::call;
+use super::{
+    AllocationProp, CudaAllocation, CudaCallError, CudaDevice, CudaLibrary, DevicePointer, FABRIC,
+    FABRIC_HANDLE_BYTES, IPC_HANDLE_BYTES, IpcHandle, LAZY_PEER_ACCESS, MemAccessDesc, MemLocation,
+    ON_DEVICE, PINNED, READ_WRITE, call,
+};
 
 impl CudaLibrary {
     /// A handle by which another process on this node can open memory.
-    pub fn ipc_handle(&self, address: DevicePointer) -> Result<[u8; IPC_HANDLE_BYTES], CudaCallError> {
+    pub fn ipc_handle(
+        &self,
+        address: DevicePointer,
+    ) -> Result<[u8; IPC_HANDLE_BYTES], CudaCallError> {
         let mut handle = IpcHandle([0; IPC_HANDLE_BYTES]);
         call!(self.ipc_get = "cuIpcGetMemHandle"(&raw mut handle, address.0))?;
         Ok(handle.0)
@@ -56,7 +47,11 @@ impl CudaLibrary {
     }
 
     /// Memory on a GPU that can be exported over the fabric.
-    pub fn create_allocation(&self, device: CudaDevice, bytes: usize) -> Result<CudaAllocation, CudaCallError> {
+    pub fn create_allocation(
+        &self,
+        device: CudaDevice,
+        bytes: usize,
+    ) -> Result<CudaAllocation, CudaCallError> {
         let mut handle = 0;
         let prop = fabric_allocation_prop(device);
         call!(self.create = "cuMemCreate"(&raw mut handle, bytes, &raw const prop, 0))?;
@@ -69,14 +64,22 @@ impl CudaLibrary {
     }
 
     /// A range of addresses.
-    pub fn reserve_addresses(&self, bytes: usize, alignment: usize) -> Result<DevicePointer, CudaCallError> {
+    pub fn reserve_addresses(
+        &self,
+        bytes: usize,
+        alignment: usize,
+    ) -> Result<DevicePointer, CudaCallError> {
         let mut address = 0;
         call!(self.reserve = "cuMemAddressReserve"(&raw mut address, bytes, alignment, 0, 0))?;
         Ok(DevicePointer(address))
     }
 
     /// Gives a range of addresses back.
-    pub fn free_addresses(&self, address: DevicePointer, bytes: usize) -> Result<(), CudaCallError> {
+    pub fn free_addresses(
+        &self,
+        address: DevicePointer,
+        bytes: usize,
+    ) -> Result<(), CudaCallError> {
         call!(self.unreserve = "cuMemAddressFree"(address.0, bytes))
     }
 
@@ -91,19 +94,31 @@ impl CudaLibrary {
     }
 
     /// Takes it from there.
-    pub fn unmap_addresses(&self, address: DevicePointer, bytes: usize) -> Result<(), CudaCallError> {
+    pub fn unmap_addresses(
+        &self,
+        address: DevicePointer,
+        bytes: usize,
+    ) -> Result<(), CudaCallError> {
         call!(self.unmap = "cuMemUnmap"(address.0, bytes))
     }
 
     /// Lets a GPU read and write what is mapped.
-    pub fn set_access(&self, address: DevicePointer, bytes: usize, device: CudaDevice) -> Result<(), CudaCallError> {
+    pub fn set_access(
+        &self,
+        address: DevicePointer,
+        bytes: usize,
+        device: CudaDevice,
+    ) -> Result<(), CudaCallError> {
         let location = MemLocation { kind: ON_DEVICE, id: device.0 };
         let access = MemAccessDesc { location, flags: READ_WRITE };
         call!(self.set_access = "cuMemSetAccess"(address.0, bytes, &raw const access, 1))
     }
 
     /// A handle by which a process on another node can import memory.
-    pub fn export_fabric_handle(&self, allocation: CudaAllocation) -> Result<[u8; FABRIC_HANDLE_BYTES], CudaCallError> {
+    pub fn export_fabric_handle(
+        &self,
+        allocation: CudaAllocation,
+    ) -> Result<[u8; FABRIC_HANDLE_BYTES], CudaCallError> {
         let mut handle = [0u8; FABRIC_HANDLE_BYTES];
         let place = handle.as_mut_ptr().cast();
         call!(self.export = "cuMemExportToShareableHandle"(place, allocation.0, FABRIC, 0))?;
@@ -111,7 +126,10 @@ impl CudaLibrary {
     }
 
     /// Memory of a process on another node.
-    pub fn import_fabric_handle(&self, handle: [u8; FABRIC_HANDLE_BYTES]) -> Result<CudaAllocation, CudaCallError> {
+    pub fn import_fabric_handle(
+        &self,
+        handle: [u8; FABRIC_HANDLE_BYTES],
+    ) -> Result<CudaAllocation, CudaCallError> {
         let mut allocation = 0;
         let mut handle = handle;
         let place = handle.as_mut_ptr().cast();

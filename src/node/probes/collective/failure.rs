@@ -6,11 +6,9 @@
 use std::time::Duration;
 
 use super::nccl_library::NcclLibraryError;
-use crate::ffi::cuda::CudaCallError;
-use crate::ffi::cuda::code as cuda;
+use crate::ffi::cuda::{CudaCallError, code as cuda};
 use crate::ffi::dynamic_library::LibraryLoadError;
-use crate::ffi::nccl::NcclError;
-use crate::ffi::nccl::code as nccl;
+use crate::ffi::nccl::{NcclError, code as nccl};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
@@ -35,10 +33,10 @@ pub enum NcclProbeFailure {
         seen: usize,
     },
     /// CUDA refused.
-    #[error("{}", cuda_words(.0))]
+    #[error("{}", cuda_text(.0))]
     Cuda(#[from] CudaCallError),
     /// NCCL refused, or failed meanwhile.
-    #[error("{}", nccl_words(.0))]
+    #[error("{}", nccl_text(.0))]
     Nccl(#[from] NcclError),
     /// Something did not end in time.
     #[error("{what} did not end within {:.0} s", .waited.as_secs_f64())]
@@ -71,7 +69,8 @@ impl NcclProbeFailure {
             Self::Nccl(error) => (nccl_class(error), error.code().map(nccl::result_name)),
             Self::Timeout { .. } => ("time-out", None),
         };
-        let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, clean(&self.to_string()));
+        let mut problem =
+            ProbeProblem::new(OutputProblemKind::Error, class, clean(&self.to_string()));
         problem.code = code;
         problem
     }
@@ -143,7 +142,8 @@ mod tests {
 
     fn nccl(code: i32) -> NcclProbeFailure {
         let said = "a\u{1b}[31m text\nof NCCL".to_owned();
-        NcclError::Failed { call: "ncclAllReduce", code, name: nccl::result_name(code), said }.into()
+        NcclError::Failed { call: "ncclAllReduce", code, name: nccl::result_name(code), said }
+            .into()
     }
 
     #[test]
@@ -169,20 +169,23 @@ mod tests {
     fn errors_of_the_driver_are_told_apart() {
         let failed = |code| {
             let name = cuda::result_name(code);
-            NcclProbeFailure::from(CudaCallError::Failed { call: "cuMemAlloc_v2", code, name }).to_problem()
+            NcclProbeFailure::from(CudaCallError::Failed { call: "cuMemAlloc_v2", code, name })
+                .to_problem()
         };
         let problem = failed(cuda::OUT_OF_MEMORY);
         assert_eq!(problem.class.as_str(), "out-of-memory");
         assert_eq!(problem.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
         assert_eq!(failed(cuda::SYSTEM_NOT_READY).class, "fabric-not-ready");
         assert_eq!(failed(cuda::LAUNCH_FAILED).class, "cuda-error");
-        let missing = NcclProbeFailure::from(CudaCallError::Missing { call: "cuCtxSetCurrent" }).to_problem();
+        let missing =
+            NcclProbeFailure::from(CudaCallError::Missing { call: "cuCtxSetCurrent" }).to_problem();
         assert_eq!((missing.class.as_str(), missing.code), ("driver-too-old", None));
     }
 
     #[test]
     fn only_waiting_in_vain_and_errors_of_others_may_be_the_fault_of_others() {
-        let late = NcclProbeFailure::Timeout { what: "x".to_owned(), waited: Duration::from_secs(5) };
+        let late =
+            NcclProbeFailure::Timeout { what: "x".to_owned(), waited: Duration::from_secs(5) };
         assert!(late.is_timeout() && nccl(nccl::REMOTE_ERROR).is_timeout());
         assert!(!nccl(nccl::SYSTEM_ERROR).is_timeout());
         assert_eq!(late.to_problem().detail, "x did not end within 5 s");

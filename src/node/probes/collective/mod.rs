@@ -9,11 +9,11 @@
 //! connected, and then there is one after every message size. What fails on one
 //! rank is told in the next exchange, so that all end at the same place.
 
-mod nccl_rank;
 pub mod failure;
 pub mod formula;
 pub mod nccl_library;
 pub mod nccl_path;
+mod nccl_rank;
 pub mod pattern;
 pub mod rank_list;
 mod sweep;
@@ -21,11 +21,8 @@ pub mod task;
 
 use std::io;
 
-use super::protocol::ExchangeError;
-use super::protocol::ProbeMessage;
-use super::protocol::ProbeEmitter;
-use failure::NcclProbeFailure;
-use failure::clean;
+use super::protocol::{ExchangeError, ProbeEmitter, ProbeMessage};
+use failure::{NcclProbeFailure, clean};
 use model::probe_report::ProbeProblem;
 use task::CollectiveTask;
 

@@ -4,12 +4,10 @@
 //! The list is a function of names; only [`load`] opens anything.
 
 use std::ffi::OsStr;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use crate::ffi::dynamic_library::LibraryLoadError;
-use crate::ffi::nccl::LIBRARY;
-use crate::ffi::nccl::NcclLibrary;
+use crate::ffi::nccl::{LIBRARY, NcclLibrary};
 
 /// Where a wheel of NCCL puts it, below a folder of packages.
 const WHEEL_SUBFOLDER: &str = "nvidia/nccl/lib";
@@ -43,7 +41,10 @@ impl NcclSearchRoots {
 /// The paths at which a wheel or conda may have put it, in the order they are
 /// tried: the active environment before the user's own, that before the
 /// machine's, and the newest Python first. `listing` names what is in a folder.
-pub fn candidate_paths(places: &NcclSearchRoots, listing: &dyn Fn(&Path) -> Vec<String>) -> Vec<PathBuf> {
+pub fn candidate_paths(
+    places: &NcclSearchRoots,
+    listing: &dyn Fn(&Path) -> Vec<String>,
+) -> Vec<PathBuf> {
     let own = places.home.as_ref().map(|home| home.join(".local"));
     let machine = ["/usr/local", "/usr"].map(PathBuf::from);
     let environments = [&places.virtual_env, &places.conda, &own].into_iter().flatten().cloned();
@@ -59,7 +60,8 @@ pub fn candidate_paths(places: &NcclSearchRoots, listing: &dyn Fn(&Path) -> Vec<
             pythons.sort_by_key(|name| std::cmp::Reverse(python_minor(name)));
             for python in pythons {
                 for packages in ["site-packages", "dist-packages"] {
-                    found.push(lib.join(&python).join(packages).join(WHEEL_SUBFOLDER).join(LIBRARY));
+                    found
+                        .push(lib.join(&python).join(packages).join(WHEEL_SUBFOLDER).join(LIBRARY));
                 }
             }
         }
@@ -90,7 +92,7 @@ pub enum NcclLibraryError {
     #[error(
         "{LIBRARY} was found neither by the system's loader nor in {}: install NCCL, or name it with \
          --nccl or FABRICGATE_NCCL",
-        if .looked.is_empty() { "a Python environment (there is none)".to_owned() } else { folders(.looked) }
+        if .looked.is_empty() { "a Python environment (there is none)".to_owned() } else { list_folders(.looked) }
     )]
     NotFound {
         /// Where it was looked for.
@@ -114,7 +116,10 @@ fn list_folders(paths: &[PathBuf]) -> String {
 }
 
 /// Loads what was asked for, or else the first that is found.
-pub fn load_nccl(asked: Option<&Path>, places: &NcclSearchRoots) -> Result<NcclLibrary, NcclLibraryError> {
+pub fn load_nccl(
+    asked: Option<&Path>,
+    places: &NcclSearchRoots,
+) -> Result<NcclLibrary, NcclLibraryError> {
     if let Some(path) = asked {
         return NcclLibrary::load(Some(path)).map_err(NcclLibraryError::Requested);
     }
@@ -193,7 +198,8 @@ mod tests {
 
     #[test]
     fn what_was_asked_for_is_not_replaced_by_another() {
-        let error = load_nccl(Some(Path::new("/no/such/libnccl.so.2")), &NcclSearchRoots::default());
+        let error =
+            load_nccl(Some(Path::new("/no/such/libnccl.so.2")), &NcclSearchRoots::default());
         let said = error.expect_err("there is none").to_string();
         assert!(said.starts_with("/no/such/libnccl.so.2 cannot be opened"), "{said}");
     }
@@ -214,7 +220,10 @@ mod tests {
         let packages = folder.path().join("lib/python3.12/site-packages/nvidia/nccl/lib");
         std::fs::create_dir_all(&packages).expect("made");
         std::fs::write(packages.join(LIBRARY), "no library").expect("written");
-        let places = NcclSearchRoots { virtual_env: Some(folder.path().into()), ..NcclSearchRoots::default() };
+        let places = NcclSearchRoots {
+            virtual_env: Some(folder.path().into()),
+            ..NcclSearchRoots::default()
+        };
         match load_nccl(None, &places) {
             // This machine may have one of its own.
             Ok(nccl) => assert!(!nccl.path().starts_with(folder.path())),

@@ -6,11 +6,9 @@
 //! "Environment Variables", and the lines in its sources `transport/*.cc`,
 //! `mnnvl.cc`, `init.cc` and `enqueue.cc`).
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::failure::clean;
 use super::formula::NcclCollective;
@@ -311,7 +309,8 @@ n1:10:11 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/3(0)/GDRDMA
     #[test]
     fn nvlink_between_nodes_beside_a_network_is_not_nvlink_alone() {
         let both = parse_log(&format!("{MNNVL}{NETWORK}"));
-        let problem = check_path(NcclPath::Mnnvl, &both, 2).expect("some of it went over the network");
+        let problem =
+            check_path(NcclPath::Mnnvl, &both, 2).expect("some of it went over the network");
         assert!(problem.detail.contains("NET/IB"), "{}", problem.detail);
     }
 
@@ -319,7 +318,8 @@ n1:10:11 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/3(0)/GDRDMA
     fn a_rail_is_pinned_exactly_and_tcp_forbidden() {
         let rail = Some("mlx5_1".to_owned());
         let interface = Some("eth0".to_owned());
-        let set = nccl_environment(&NcclPathRequest { rail, interface, ..NcclPathRequest::default() });
+        let set =
+            nccl_environment(&NcclPathRequest { rail, interface, ..NcclPathRequest::default() });
         assert_eq!(set["NCCL_IB_HCA"], "=mlx5_1");
         assert_eq!(set["NCCL_NET"], "IB");
         assert_eq!(set["NCCL_SOCKET_IFNAME"], "=eth0");
@@ -329,13 +329,17 @@ n1:10:11 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[0] [send] via NET/IB/3(0)/GDRDMA
     #[test]
     fn every_path_keeps_standard_output_clean_and_forbids_another() {
         for path in NcclPath::ALL {
-            let set = nccl_environment(&NcclPathRequest { path: Some(path), ..NcclPathRequest::default() });
+            let set = nccl_environment(&NcclPathRequest {
+                path: Some(path),
+                ..NcclPathRequest::default()
+            });
             assert_eq!(set["NCCL_DEBUG_FILE"], "/dev/stderr");
             assert!(4 <= set.len(), "{path:?} sets something: {set:?}");
             assert_eq!(NcclPath::from_name(path.name()), Some(path));
         }
         assert_eq!(nccl_environment(&NcclPathRequest::default()).len(), 3, "NCCL chooses");
-        let blocking = nccl_environment(&NcclPathRequest { blocking: true, ..NcclPathRequest::default() });
+        let blocking =
+            nccl_environment(&NcclPathRequest { blocking: true, ..NcclPathRequest::default() });
         assert_eq!(blocking["NCCL_COMM_BLOCKING"], "1");
         assert_eq!(NcclPath::from_name("MNNVL"), Some(NcclPath::Mnnvl));
     }

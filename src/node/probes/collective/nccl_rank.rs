@@ -5,33 +5,20 @@
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::mpsc;
-use std::time::Duration;
-use std::time::Instant;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant};
 
 use super::failure::NcclProbeFailure;
-use super::formula::NcclCollective;
-use super::formula::CollectiveCounts;
-use super::formula::ELEMENT_BYTES;
-use super::nccl_library;
+use super::formula::{CollectiveCounts, ELEMENT_BYTES, NcclCollective};
 use super::nccl_library::NcclSearchRoots;
-use super::pattern;
 use super::pattern::CollectiveCheck;
 use super::rank_list::RankList;
 use super::task::CollectiveTask;
-use crate::ffi::cuda::DevicePointer;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::CudaDevice;
-use crate::ffi::cuda::HostMemory;
-use crate::ffi::cuda::CudaStream;
-use crate::ffi::nccl::Communicator;
-use crate::ffi::nccl::NcclLibrary;
-use crate::ffi::nccl::NcclError;
-use crate::ffi::nccl::NcclOperation;
-use crate::ffi::nccl::NcclCallState;
-use crate::ffi::nccl::NcclUniqueId;
-use crate::ffi::nccl::NcclVersion;
+use super::{nccl_library, pattern};
+use crate::ffi::cuda::{CudaDevice, CudaLibrary, CudaStream, DevicePointer, HostMemory};
+use crate::ffi::nccl::{
+    Communicator, NcclCallState, NcclError, NcclLibrary, NcclOperation, NcclUniqueId, NcclVersion,
+};
 use crate::probes::copy::devices;
 use crate::probes::copy::devices::DetectedGpu;
 use crate::probes::protocol::ProbeEmitter;
@@ -120,7 +107,8 @@ impl<'w, 'm> ReportingDeadline<'w, 'm> {
         }
         if HEARTBEAT <= self.last_report.elapsed() {
             self.last_report = Instant::now();
-            self.emitter.announce_step(&format!("{what}, waiting for {:.0} s", passed.as_secs_f64()));
+            self.emitter
+                .announce_step(&format!("{what}, waiting for {:.0} s", passed.as_secs_f64()));
         }
         if passed < SPIN {
             std::thread::yield_now();
@@ -227,7 +215,11 @@ impl<'c> NcclRank<'c> {
 
     /// Makes the communicator, together with all other ranks. Where NCCL cannot
     /// but wait (before 2.14), whoever attends this process must end it.
-    pub(super) fn connect(&mut self, id: NcclUniqueId, mouth: &mut ProbeEmitter<'_>) -> Result<(), NcclProbeFailure> {
+    pub(super) fn connect(
+        &mut self,
+        id: NcclUniqueId,
+        mouth: &mut ProbeEmitter<'_>,
+    ) -> Result<(), NcclProbeFailure> {
         let (ranks, rank) = (to_c_int(self.ranks), to_c_int(self.rank));
         if !self.nccl.supports_nonblocking() {
             self.comm = Some(self.nccl.init(ranks, id, rank)?);
@@ -267,7 +259,11 @@ impl<'c> NcclRank<'c> {
     }
 
     /// Waits for the stream, and hears of what fails meanwhile.
-    fn wait_for_stream(&self, what: &str, deadline: &mut ReportingDeadline<'_, '_>) -> Result<(), NcclProbeFailure> {
+    fn wait_for_stream(
+        &self,
+        what: &str,
+        deadline: &mut ReportingDeadline<'_, '_>,
+    ) -> Result<(), NcclProbeFailure> {
         while !self.cuda.is_idle(self.stream)? {
             self.nccl.state(self.comm())?;
             deadline.pause(what)?;
@@ -277,7 +273,11 @@ impl<'c> NcclRank<'c> {
     }
 
     /// Brings all ranks together: nobody comes back before everybody is there.
-    fn barrier(&self, what: &str, deadline: &mut ReportingDeadline<'_, '_>) -> Result<(), NcclProbeFailure> {
+    fn barrier(
+        &self,
+        what: &str,
+        deadline: &mut ReportingDeadline<'_, '_>,
+    ) -> Result<(), NcclProbeFailure> {
         let [from, to] = self.buffers.barrier;
         let (comm, stream) = (self.comm(), self.stream);
         let operation = NcclOperation { comm, stream, count: BARRIER_ELEMENTS };
@@ -379,7 +379,8 @@ impl<'c> NcclRank<'c> {
     ) -> Result<CollectiveCheck, NcclProbeFailure> {
         let (cuda, stream) = (self.cuda, self.stream);
         let what = format!("checking {} of {} bytes", collective.name(), counts.bytes());
-        let mut deadline = ReportingDeadline::new(mouth, self.timeout + max_duration(counts.bytes()));
+        let mut deadline =
+            ReportingDeadline::new(mouth, self.timeout + max_duration(counts.bytes()));
         let words = usize::try_from(counts.receive).expect("part of a buffer");
         cuda.fill(self.buffers.receive, pattern::UNWRITTEN, words, stream)?;
         self.start(collective, counts, 0, &mut deadline)?;
@@ -398,7 +399,10 @@ impl<'c> NcclRank<'c> {
     }
 
     /// Gives the communicator back in order; every rank does it.
-    pub(super) fn disconnect(&mut self, mouth: &mut ProbeEmitter<'_>) -> Result<(), NcclProbeFailure> {
+    pub(super) fn disconnect(
+        &mut self,
+        mouth: &mut ProbeEmitter<'_>,
+    ) -> Result<(), NcclProbeFailure> {
         let Some(comm) = self.comm else { return Ok(()) };
         if self.nccl.supports_nonblocking() {
             let mut deadline = ReportingDeadline::new(mouth, self.timeout);
@@ -442,7 +446,8 @@ mod tests {
     fn what_does_not_end_is_late_and_says_for_what_it_was_waited() {
         let (mut out, mut progress, mut input) = (Vec::new(), Vec::new(), &b""[..]);
         let mut mouth = ProbeEmitter::new(&mut out, &mut progress, &mut input);
-        let failure = ReportingDeadline::new(&mut mouth, Duration::ZERO).pause("ncclCommInitRankConfig");
+        let failure =
+            ReportingDeadline::new(&mut mouth, Duration::ZERO).pause("ncclCommInitRankConfig");
         let failure = failure.expect_err("time is up");
         assert!(failure.is_timeout());
         assert!(failure.to_string().starts_with("ncclCommInitRankConfig did not end"));

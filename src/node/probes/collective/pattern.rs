@@ -4,8 +4,7 @@
 //! Numbers only. Every element depends on its place and on its rank, so that
 //! data that came from elsewhere, late or twice is not what is expected.
 
-use super::formula::NcclCollective;
-use super::formula::CollectiveCounts;
+use super::formula::{CollectiveCounts, NcclCollective};
 
 /// After how many elements the data repeats: a prime near 2^20, so that no part,
 /// which is a multiple of 16 bytes, begins where another one began.
@@ -45,7 +44,13 @@ pub fn fill_elements(rank: u32, bytes: &mut [u8]) {
 }
 
 /// What a rank of `ranks` must receive at a place.
-pub fn expected_element(collective: NcclCollective, counts: CollectiveCounts, ranks: u32, rank: u32, place: u64) -> f32 {
+pub fn expected_element(
+    collective: NcclCollective,
+    counts: CollectiveCounts,
+    ranks: u32,
+    rank: u32,
+    place: u64,
+) -> f32 {
     let part = counts.call.max(1);
     let sender = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
     match collective {
@@ -113,7 +118,12 @@ pub struct CollectiveCheck {
 
 impl CollectiveCheck {
     /// Compares the bytes of a window with what must be there.
-    pub fn compare_window(&mut self, window: CheckWindow, bytes: &[u8], expected: impl Fn(u64) -> f32) {
+    pub fn compare_window(
+        &mut self,
+        window: CheckWindow,
+        bytes: &[u8],
+        expected: impl Fn(u64) -> f32,
+    ) {
         for (place, four) in (window.from..window.from + window.elements).zip(bytes.chunks_exact(4))
         {
             let four = four.try_into().expect("chunks of four bytes");
@@ -134,7 +144,12 @@ mod tests {
 
     /// What every rank receives, computed from what all send by the definition of
     /// the collective.
-    fn received(collective: NcclCollective, counts: CollectiveCounts, ranks: u32, rank: u32) -> Vec<f32> {
+    fn received(
+        collective: NcclCollective,
+        counts: CollectiveCounts,
+        ranks: u32,
+        rank: u32,
+    ) -> Vec<f32> {
         let sent: Vec<Vec<f32>> = (0..ranks)
             .map(|rank| (0..counts.send).map(|at| f32::from(element(rank, at))).collect())
             .collect();

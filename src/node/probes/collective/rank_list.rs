@@ -6,8 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use crate::ffi::nccl::NcclVersion;
@@ -76,7 +75,9 @@ pub struct RankList {
 
 /// What everybody gave, one by one, with the node and why there is nothing.
 /// Where a node gives one value for all its processes it is a list of theirs.
-fn flatten_shares(answer: &ExchangeReply) -> impl Iterator<Item = (&str, Option<&Value>, Option<&str>)> {
+fn flatten_shares(
+    answer: &ExchangeReply,
+) -> impl Iterator<Item = (&str, Option<&Value>, Option<&str>)> {
     answer.shares.iter().flat_map(|share| {
         let values: Vec<Option<&Value>> = match &share.value {
             Some(Value::Array(values)) => values.iter().map(Some).collect(),
@@ -306,7 +307,8 @@ mod tests {
     #[test]
     fn who_failed_or_is_gone_has_no_rank() {
         let mine = introduction("n3", 0);
-        let failed = RankIntroduction { failed: Some("no driver".to_owned()), ..introduction("n1", 2) };
+        let failed =
+            RankIntroduction { failed: Some("no driver".to_owned()), ..introduction("n1", 2) };
         let shares =
             vec![share("n1", value(&failed)), gone("n2", "it was late"), share("n3", value(&mine))];
         let roll = RankList::from_answer(&answer(shares), &mine).expect("it is there");
@@ -316,7 +318,10 @@ mod tests {
             (roll.absent[1].node.as_str(), roll.absent[1].why.as_str()),
             ("n2", "it was late")
         );
-        assert_eq!(RankList::from_answer(&answer(vec![share("n1", value(&failed))]), &failed), None);
+        assert_eq!(
+            RankList::from_answer(&answer(vec![share("n1", value(&failed))]), &failed),
+            None
+        );
     }
 
     #[test]
@@ -349,7 +354,10 @@ mod tests {
         let told = |rank: u32| json!({"rank": rank, "value": rank * 10});
         let fine =
             vec![share("n1", json!([told(0), told(1)])), share("n2", json!([told(2), told(3)]))];
-        assert_eq!(roll.read_reports(&answer(fine)), Ok(vec![json!(0), json!(10), json!(20), json!(30)]));
+        assert_eq!(
+            roll.read_reports(&answer(fine)),
+            Ok(vec![json!(0), json!(10), json!(20), json!(30)])
+        );
         let failed = json!({"rank": 1, "failed": "out of memory"});
         let waited = json!({"rank": 0, "failed": "no end in 5 s", "waited": true});
         let bad = vec![share("n1", json!([waited, failed])), gone("n2", "exit 9")];

@@ -1,38 +1,23 @@
 //! A rank's way through the probe: who is there, connected, every test at every
 //! size, and what is said of it.
 
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::RankStop;
-use super::nccl_rank;
-use super::nccl_rank::NcclRank;
-use super::nccl_rank::CollectiveBuffers;
-use super::nccl_rank::ReportingDeadline;
-use super::nccl_rank::NcclRankDevice;
-use super::failure::NcclProbeFailure;
-use super::failure::clean;
-use super::formula;
-use super::formula::NcclCollective;
-use super::formula::CollectiveCounts;
-use super::rank_problem;
-use super::rank_list::AbsentRank;
-use super::rank_list::RankIntroduction;
-use super::rank_list::RankList;
-use super::rank_list::RankReport;
-use super::rank_list::RankFailures;
-use super::rank_list::join_first;
+use super::failure::{NcclProbeFailure, clean};
+use super::formula::{CollectiveCounts, NcclCollective};
+use super::nccl_rank::{CollectiveBuffers, NcclRank, NcclRankDevice, ReportingDeadline};
+use super::rank_list::{
+    AbsentRank, RankFailures, RankIntroduction, RankList, RankReport, join_first,
+};
 use super::task::CollectiveTask;
-use crate::ffi::nccl::UNIQUE_ID_BYTES;
-use crate::ffi::nccl::NcclUniqueId;
-use crate::probes::protocol::ProbeMessage;
-use crate::probes::protocol::ProbeEmitter;
+use super::{RankStop, formula, nccl_rank, rank_problem};
+use crate::ffi::nccl::{NcclUniqueId, UNIQUE_ID_BYTES};
+use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 use model::collective::CollectivePoint;
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
@@ -51,7 +36,10 @@ struct CollectiveSample {
 
 /// Goes all the way. The answer is whether everything that was asked for was
 /// measured.
-pub(super) fn run_sweep(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> Result<bool, RankStop> {
+pub(super) fn run_sweep(
+    task: &CollectiveTask,
+    mouth: &mut ProbeEmitter<'_>,
+) -> Result<bool, RankStop> {
     let mut introduction = RankIntroduction {
         node: task.node.clone(),
         gpu: task.gpu,
@@ -75,7 +63,9 @@ pub(super) fn run_sweep(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> 
     introduction.bus_id.clone_from(&machine.gpu.bus_id);
     introduction.name = machine.gpu.name.as_deref().map(clean);
     introduction.largest = largest;
-    let Some((roll, complete)) = gather_ranks(task, mouth, &introduction)? else { return Ok(false) };
+    let Some((roll, complete)) = gather_ranks(task, mouth, &introduction)? else {
+        return Ok(false);
+    };
     let largest = roll.largest_message().0.min(task.most_bytes);
     let sizes = formula::sweep_sizes(task.least_bytes, largest, task.factor);
     let Some(bytes) = sizes.last().copied() else {
@@ -84,7 +74,11 @@ pub(super) fn run_sweep(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> 
             task.least_bytes, task.most_bytes
         );
         if roll.me == 0 {
-            mouth.emit(&ProbeMessage::Problem(ProbeProblem::new(OutputProblemKind::Error, "no-sizes", detail)))?;
+            mouth.emit(&ProbeMessage::Problem(ProbeProblem::new(
+                OutputProblemKind::Error,
+                "no-sizes",
+                detail,
+            )))?;
         }
         return Ok(false);
     };
@@ -92,9 +86,12 @@ pub(super) fn run_sweep(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> 
     let mut rank = RankSweep { task, emitter: mouth, ranks: roll, complete, timeout: patience };
     rank.emitter.announce_step(&format!("allocating two buffers of {bytes} bytes"));
     let mut deadline = ReportingDeadline::new(rank.emitter, patience);
-    let buffers = CollectiveBuffers::new(&machine.cuda, stream, rank.ranks.me, bytes, &mut deadline);
+    let buffers =
+        CollectiveBuffers::new(&machine.cuda, stream, rank.ranks.me, bytes, &mut deadline);
     let made = match &buffers {
-        Ok(_) if rank.ranks.me == 0 => machine.nccl.unique_id().map_err(NcclProbeFailure::from).map(encode_id),
+        Ok(_) if rank.ranks.me == 0 => {
+            machine.nccl.unique_id().map_err(NcclProbeFailure::from).map(encode_id)
+        }
         Ok(_) => Ok(Value::Null),
         Err(failure) => Err(failure.clone()),
     };
@@ -117,7 +114,10 @@ pub(super) fn run_sweep(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> 
 }
 
 /// Loads what is needed, and says what it is.
-fn load_libraries(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> Result<Result<NcclRankDevice, NcclProbeFailure>, RankStop> {
+fn load_libraries(
+    task: &CollectiveTask,
+    mouth: &mut ProbeEmitter<'_>,
+) -> Result<Result<NcclRankDevice, NcclProbeFailure>, RankStop> {
     mouth.announce_step("bringing up the driver");
     let cuda = match nccl_rank::load_driver(task) {
         Ok(cuda) => cuda,
@@ -189,7 +189,9 @@ fn gather_ranks(
         return Ok(None);
     }
     if roll.me == 0 {
-        for problem in roll.absent.iter().map(|absent| missing_rank_problem(absent, roll.ranks.len())) {
+        for problem in
+            roll.absent.iter().map(|absent| missing_rank_problem(absent, roll.ranks.len()))
+        {
             mouth.emit(&ProbeMessage::Problem(problem))?;
         }
         if roll.count() == 1 {
@@ -285,7 +287,11 @@ impl RankSweep<'_, '_, '_> {
 
     /// What this process says of others' trouble: the first of a node, once, and
     /// nothing of what another rank of its node has said itself.
-    fn remote_problem(&self, trouble: &RankFailures, mine: Option<&NcclProbeFailure>) -> Option<ProbeProblem> {
+    fn remote_problem(
+        &self,
+        trouble: &RankFailures,
+        mine: Option<&NcclProbeFailure>,
+    ) -> Option<ProbeProblem> {
         if !self.ranks.is_node_leader() {
             return None;
         }
@@ -418,9 +424,10 @@ impl RankSweep<'_, '_, '_> {
         self.emitter.announce_step(&format!("{name} of {bytes} bytes, reading {reading}"));
         let (warmup, iterations) = (self.task.warmup, self.task.iterations.max(1));
         let begun = Instant::now();
-        let measured = bench
-            .time_operations(collective, counts, (warmup, iterations), self.emitter)
-            .and_then(|time_us| Ok((time_us, bench.check_result(collective, counts, self.emitter)?)));
+        let measured =
+            bench.time_operations(collective, counts, (warmup, iterations), self.emitter).and_then(
+                |time_us| Ok((time_us, bench.check_result(collective, counts, self.emitter)?)),
+            );
         if let Ok((_, checked)) = &measured
             && let Some((place, found, wanted)) = checked.first
         {
@@ -445,7 +452,8 @@ impl RankSweep<'_, '_, '_> {
         }
         let outcomes: Vec<CollectiveSample> =
             values.into_iter().filter_map(|value| serde_json::from_value(value).ok()).collect();
-        let Some(point) = combine_samples(collective, counts, iterations, &outcomes, self.ranks.count())
+        let Some(point) =
+            combine_samples(collective, counts, iterations, &outcomes, self.ranks.count())
         else {
             let detail = format!("what ranks tell of {name} of {bytes} bytes cannot be added up");
             let problem = ProbeProblem::new(OutputProblemKind::Inconsistent, "no-time", detail);
@@ -507,7 +515,8 @@ mod tests {
     fn a_point_is_the_mean_of_all_ranks_and_names_the_slowest() {
         let counts = NcclCollective::AllReduce.counts(1_000_000, 2).expect("enough");
         let outcomes = [outcome(10.0, 0), outcome(30.0, 3)];
-        let point = combine_samples(NcclCollective::AllReduce, counts, 20, &outcomes, 2).expect("all told");
+        let point =
+            combine_samples(NcclCollective::AllReduce, counts, 20, &outcomes, 2).expect("all told");
         assert_eq!((point.time_us, point.slowest_us), (20.0, 30.0));
         assert!((point.algbw - 50.0).abs() < 1e-9 && (point.busbw - 50.0).abs() < 1e-9);
         assert_eq!((point.wrong, point.checked), (Some(3), 200));
@@ -516,7 +525,9 @@ mod tests {
     #[test]
     fn a_missing_rank_or_no_time_gives_no_point() {
         let counts = NcclCollective::Broadcast.counts(1_000, 2).expect("enough");
-        let point = |outcomes: &[CollectiveSample]| combine_samples(NcclCollective::Broadcast, counts, 1, outcomes, 2);
+        let point = |outcomes: &[CollectiveSample]| {
+            combine_samples(NcclCollective::Broadcast, counts, 1, outcomes, 2)
+        };
         assert_eq!(point(&[outcome(10.0, 0)]), None);
         assert_eq!(point(&[outcome(0.0, 0), outcome(0.0, 0)]), None);
         let unchecked = CollectiveSample { time_us: 1.0, checked: 0, wrong: 0 };

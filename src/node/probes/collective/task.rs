@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The work of one rank, as it is handed to its process. Which rank of how many
 /// it is comes out of the first exchange.

@@ -6,21 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::cases::BufferPlace;
 use super::devices::OpenGpu;
-use super::raii::GpuMemory;
-use super::pattern;
-use super::pattern::DataDifference;
-use super::pattern::CopyPattern;
-use super::pattern::WORD;
 use super::error_class::CopyCallStep;
-use crate::ffi::cuda::DevicePointer;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::CudaCallError;
-use crate::ffi::cuda::HostMemory;
+use super::pattern;
+use super::pattern::{CopyPattern, DataDifference, WORD};
+use super::raii::GpuMemory;
+use crate::ffi::cuda::{CudaCallError, CudaLibrary, DevicePointer, HostMemory};
 
 /// Bytes that are compared at a time.
 const STAGE_BYTES: usize = 64 << 20;
@@ -162,7 +156,11 @@ impl<'c> CopyBuffers<'c> {
     }
 
     /// Has a buffer there. Answers where GPUs see it.
-    pub(crate) fn ensure_buffer(&mut self, key: BufferKey, gpus: &[OpenGpu<'c>]) -> Result<DevicePointer, CopyCallFailure> {
+    pub(crate) fn ensure_buffer(
+        &mut self,
+        key: BufferKey,
+        gpus: &[OpenGpu<'c>],
+    ) -> Result<DevicePointer, CopyCallFailure> {
         let (BufferPlace::Host(at) | BufferPlace::Gpu(at)) = key.place;
         if !self.allocated.contains_key(&key) {
             let memory = self.allocate(key, at, &gpus[at])?;
@@ -186,7 +184,12 @@ impl<'c> CopyBuffers<'c> {
         CopyPattern { seed, stamp, bytes: layout.total() }
     }
 
-    fn allocate(&self, key: BufferKey, at: usize, gpu: &OpenGpu<'c>) -> Result<BufferMemory<'c>, CopyCallFailure> {
+    fn allocate(
+        &self,
+        key: BufferKey,
+        at: usize,
+        gpu: &OpenGpu<'c>,
+    ) -> Result<BufferMemory<'c>, CopyCallFailure> {
         let (cuda, bytes, index) = (self.cuda, key.layout.total(), gpu.index());
         let mib = bytes.div_ceil(1 << 20);
         match key.place {
@@ -202,11 +205,17 @@ impl<'c> CopyBuffers<'c> {
             }
             BufferPlace::Host(_) => {
                 let _moved = gpu.numa.as_ref().and_then(|near| near.pin_thread().ok());
-                let taken = cuda.set_current_context(gpu.context()).and_then(|()| cuda.host_memory(bytes));
+                let taken =
+                    cuda.set_current_context(gpu.context()).and_then(|()| cuda.host_memory(bytes));
                 taken.map(BufferMemory::Host).map_err(|error| {
                     let free = self.host_free_text();
                     let doing = format!("taking {mib} MiB of host memory near GPU {index}{free}");
-                    CopyCallFailure { error, step: CopyCallStep::HostMemory, action: doing, gpu: at }
+                    CopyCallFailure {
+                        error,
+                        step: CopyCallStep::HostMemory,
+                        action: doing,
+                        gpu: at,
+                    }
                 })
             }
         }
@@ -221,11 +230,19 @@ impl<'c> CopyBuffers<'c> {
     }
 
     /// Host memory that data of GPUs is compared in, enough for these bytes.
-    fn ensure_stage(&mut self, bytes: usize, at: usize, gpu: &OpenGpu<'c>) -> Result<(), CopyCallFailure> {
+    fn ensure_stage(
+        &mut self,
+        bytes: usize,
+        at: usize,
+        gpu: &OpenGpu<'c>,
+    ) -> Result<(), CopyCallFailure> {
         let bytes = bytes.min(STAGE_BYTES);
         if self.stage.as_ref().is_none_or(|stage| stage.bytes() < bytes) {
             self.stage = None;
-            let taken = self.cuda.set_current_context(gpu.context()).and_then(|()| self.cuda.host_memory(bytes));
+            let taken = self
+                .cuda
+                .set_current_context(gpu.context())
+                .and_then(|()| self.cuda.host_memory(bytes));
             let trouble = |error| {
                 let (mib, free) = (bytes.div_ceil(1 << 20), self.host_free_text());
                 let doing = format!("taking {mib} MiB of host memory to compare in{free}");
@@ -248,7 +265,8 @@ impl<'c> CopyBuffers<'c> {
             return Ok(());
         }
         self.ensure_stage(pattern.bytes, at, gpu)?;
-        let (Some(BufferMemory::Gpu(memory)), Some(stage)) = (self.allocated.get(&key), &mut self.stage)
+        let (Some(BufferMemory::Gpu(memory)), Some(stage)) =
+            (self.allocated.get(&key), &mut self.stage)
         else {
             return Ok(());
         };
@@ -263,7 +281,12 @@ impl<'c> CopyBuffers<'c> {
             Ok(())
         };
         let doing = format!("filling {} MiB on GPU {}", pattern.bytes >> 20, gpu.index());
-        fill().map_err(|error| CopyCallFailure { error, step: CopyCallStep::Copy, action: doing, gpu: at })
+        fill().map_err(|error| CopyCallFailure {
+            error,
+            step: CopyCallStep::Copy,
+            action: doing,
+            gpu: at,
+        })
     }
 
     /// Stamps a source, and clears the place its data goes to.
@@ -299,7 +322,11 @@ impl<'c> CopyBuffers<'c> {
         key: BufferKey,
         gpus: &[OpenGpu<'c>],
         verb: &str,
-        work: impl FnOnce(&CudaLibrary, &mut BufferMemory<'c>, &OpenGpu<'c>) -> Result<(), CudaCallError>,
+        work: impl FnOnce(
+            &CudaLibrary,
+            &mut BufferMemory<'c>,
+            &OpenGpu<'c>,
+        ) -> Result<(), CudaCallError>,
     ) -> Result<(), CopyCallFailure> {
         let (BufferPlace::Host(at) | BufferPlace::Gpu(at)) = key.place;
         let (cuda, gpu) = (self.cuda, &gpus[at]);
@@ -324,7 +351,9 @@ impl<'c> CopyBuffers<'c> {
         let (BufferPlace::Host(at) | BufferPlace::Gpu(at)) = destination.place;
         if let Some(BufferMemory::Host(memory)) = self.allocated.get(&destination) {
             let difference = pattern.compare(0, memory.read());
-            return Ok(difference.map(|difference| DataMismatch { difference, is_repeatable: true }));
+            return Ok(
+                difference.map(|difference| DataMismatch { difference, is_repeatable: true })
+            );
         }
         self.ensure_stage(pattern.bytes, at, &gpus[at])?;
         let look = || {
@@ -344,7 +373,9 @@ impl<'c> CopyBuffers<'c> {
         pattern: &CopyPattern,
         gpu: &OpenGpu<'c>,
     ) -> Result<Option<DataDifference>, CudaCallError> {
-        let (Some(BufferMemory::Gpu(memory)), Some(stage)) = (self.allocated.get(&key), &self.stage) else {
+        let (Some(BufferMemory::Gpu(memory)), Some(stage)) =
+            (self.allocated.get(&key), &self.stage)
+        else {
             return Ok(None);
         };
         self.cuda.set_current_context(gpu.context())?;

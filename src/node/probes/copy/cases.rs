@@ -136,23 +136,47 @@ enum CopyCaseKind {
 const KINDS: &[(&str, CopyCaseKind)] = &[
     ("host_to_device_memcpy_ce", CopyCaseKind::Host(HostCopyDirection::ToGpu)),
     ("device_to_host_memcpy_ce", CopyCaseKind::Host(HostCopyDirection::FromGpu)),
-    ("host_to_device_bidirectional_memcpy_ce", CopyCaseKind::HostBidirectional(HostCopyDirection::ToGpu)),
-    ("device_to_host_bidirectional_memcpy_ce", CopyCaseKind::HostBidirectional(HostCopyDirection::FromGpu)),
+    (
+        "host_to_device_bidirectional_memcpy_ce",
+        CopyCaseKind::HostBidirectional(HostCopyDirection::ToGpu),
+    ),
+    (
+        "device_to_host_bidirectional_memcpy_ce",
+        CopyCaseKind::HostBidirectional(HostCopyDirection::FromGpu),
+    ),
     ("device_to_device_memcpy_read_ce", CopyCaseKind::Pair(PeerCopyMethod::Read)),
     ("device_to_device_memcpy_write_ce", CopyCaseKind::Pair(PeerCopyMethod::Write)),
-    ("device_to_device_bidirectional_memcpy_read_ce", CopyCaseKind::PairBidirectional(PeerCopyMethod::Read)),
-    ("device_to_device_bidirectional_memcpy_write_ce", CopyCaseKind::PairBidirectional(PeerCopyMethod::Write)),
+    (
+        "device_to_device_bidirectional_memcpy_read_ce",
+        CopyCaseKind::PairBidirectional(PeerCopyMethod::Read),
+    ),
+    (
+        "device_to_device_bidirectional_memcpy_write_ce",
+        CopyCaseKind::PairBidirectional(PeerCopyMethod::Write),
+    ),
     ("all_to_host_memcpy_ce", CopyCaseKind::AllHost(HostCopyDirection::FromGpu)),
-    ("all_to_host_bidirectional_memcpy_ce", CopyCaseKind::AllHostBidirectional(HostCopyDirection::FromGpu)),
+    (
+        "all_to_host_bidirectional_memcpy_ce",
+        CopyCaseKind::AllHostBidirectional(HostCopyDirection::FromGpu),
+    ),
     ("host_to_all_memcpy_ce", CopyCaseKind::AllHost(HostCopyDirection::ToGpu)),
-    ("host_to_all_bidirectional_memcpy_ce", CopyCaseKind::AllHostBidirectional(HostCopyDirection::ToGpu)),
+    (
+        "host_to_all_bidirectional_memcpy_ce",
+        CopyCaseKind::AllHostBidirectional(HostCopyDirection::ToGpu),
+    ),
     ("all_to_one_write_ce", CopyCaseKind::AllToOne(PeerCopyMethod::Write)),
     ("all_to_one_read_ce", CopyCaseKind::AllToOne(PeerCopyMethod::Read)),
     ("one_to_all_write_ce", CopyCaseKind::OneToAll(PeerCopyMethod::Write)),
     ("one_to_all_read_ce", CopyCaseKind::OneToAll(PeerCopyMethod::Read)),
     ("device_local_copy", CopyCaseKind::Local),
-    ("device_to_device_concurrent_memcpy_read_ce", CopyCaseKind::PairsConcurrent(PeerCopyMethod::Read)),
-    ("device_to_device_concurrent_memcpy_write_ce", CopyCaseKind::PairsConcurrent(PeerCopyMethod::Write)),
+    (
+        "device_to_device_concurrent_memcpy_read_ce",
+        CopyCaseKind::PairsConcurrent(PeerCopyMethod::Read),
+    ),
+    (
+        "device_to_device_concurrent_memcpy_write_ce",
+        CopyCaseKind::PairsConcurrent(PeerCopyMethod::Write),
+    ),
     ("host_to_device_latency_ce", CopyCaseKind::HostLatency(HostCopyDirection::ToGpu)),
     ("device_to_host_latency_ce", CopyCaseKind::HostLatency(HostCopyDirection::FromGpu)),
     ("device_to_device_latency_ce", CopyCaseKind::PairLatency),
@@ -223,13 +247,18 @@ fn part_suffixes(kind: CopyCaseKind) -> &'static [&'static str] {
     }
 }
 
-fn build_runs(name: &str, kind: CopyCaseKind, gpus: usize, reach: &dyn Fn(usize, usize) -> bool) -> Vec<CopyRun> {
+fn build_runs(
+    name: &str,
+    kind: CopyCaseKind,
+    gpus: usize,
+    reach: &dyn Fn(usize, usize) -> bool,
+) -> Vec<CopyRun> {
     let first = |gpu| vec![new_number(name, (0, gpu), NumberBasis::One(0))];
     let each = 0..gpus;
     match kind {
-        CopyCaseKind::Host(way) | CopyCaseKind::HostLatency(way) => {
-            each.map(|gpu| CopyRun { copies: vec![host_copy(way, gpu, 1)], numbers: first(gpu) }).collect()
-        }
+        CopyCaseKind::Host(way) | CopyCaseKind::HostLatency(way) => each
+            .map(|gpu| CopyRun { copies: vec![host_copy(way, gpu, 1)], numbers: first(gpu) })
+            .collect(),
         CopyCaseKind::HostBidirectional(way) => each
             .map(|gpu| {
                 let copies = vec![host_copy(way, gpu, 1), host_copy(reverse(way), gpu, 2)];
@@ -248,7 +277,10 @@ fn build_runs(name: &str, kind: CopyCaseKind, gpus: usize, reach: &dyn Fn(usize,
             .map(|gpu| {
                 let mut copies = vec![host_copy(way, gpu, 1), host_copy(reverse(way), gpu, 2)];
                 for other in (0..gpus).filter(|other| *other != gpu) {
-                    copies.extend([host_copy(HostCopyDirection::FromGpu, other, 2), host_copy(HostCopyDirection::ToGpu, other, 2)]);
+                    copies.extend([
+                        host_copy(HostCopyDirection::FromGpu, other, 2),
+                        host_copy(HostCopyDirection::ToGpu, other, 2),
+                    ]);
                 }
                 CopyRun { copies, numbers: first(gpu) }
             })
@@ -256,21 +288,25 @@ fn build_runs(name: &str, kind: CopyCaseKind, gpus: usize, reach: &dyn Fn(usize,
         CopyCaseKind::Local => each
             .map(|gpu| {
                 let here = BufferPlace::Gpu(gpu);
-                let copies = vec![CopyOperation { from: here, to: here, issuer: gpu, size_factor: 1 }];
+                let copies =
+                    vec![CopyOperation { from: here, to: here, issuer: gpu, size_factor: 1 }];
                 CopyRun { copies, numbers: first(gpu) }
             })
             .collect(),
-        CopyCaseKind::Pair(method) => reachable_pairs(gpus, reach).map(|at| pair_run(name, method, at)).collect(),
-        CopyCaseKind::PairLatency => {
-            reachable_pairs(gpus, reach).map(|at| pair_run(name, PeerCopyMethod::Write, at)).collect()
+        CopyCaseKind::Pair(method) => {
+            reachable_pairs(gpus, reach).map(|at| pair_run(name, method, at)).collect()
         }
+        CopyCaseKind::PairLatency => reachable_pairs(gpus, reach)
+            .map(|at| pair_run(name, PeerCopyMethod::Write, at))
+            .collect(),
         CopyCaseKind::PairBidirectional(method) => {
             let (one, two) = (part_suffixes(kind)[0], part_suffixes(kind)[1]);
             reachable_pairs(gpus, reach)
                 .map(|(row, col)| {
                     // nvbandwidth moves the first copy from column to row, in writes too.
                     let copies = vec![peer_copy(method, col, row), peer_copy(method, row, col)];
-                    let part = |part: &str, of| new_number(&format!("{name}{part}"), (row, col), of);
+                    let part =
+                        |part: &str, of| new_number(&format!("{name}{part}"), (row, col), of);
                     let numbers = vec![
                         part(one, NumberBasis::One(0)),
                         part(two, NumberBasis::One(1)),
@@ -308,15 +344,24 @@ fn reverse(way: HostCopyDirection) -> HostCopyDirection {
 fn host_copy(way: HostCopyDirection, gpu: usize, times: usize) -> CopyOperation {
     let (host, here) = (BufferPlace::Host(gpu), BufferPlace::Gpu(gpu));
     match way {
-        HostCopyDirection::ToGpu => CopyOperation { from: host, to: here, issuer: gpu, size_factor: times },
-        HostCopyDirection::FromGpu => CopyOperation { from: here, to: host, issuer: gpu, size_factor: times },
+        HostCopyDirection::ToGpu => {
+            CopyOperation { from: host, to: here, issuer: gpu, size_factor: times }
+        }
+        HostCopyDirection::FromGpu => {
+            CopyOperation { from: here, to: host, issuer: gpu, size_factor: times }
+        }
     }
 }
 
 /// Data from one GPU to another: written by the first or read by the second.
 fn peer_copy(method: PeerCopyMethod, from: usize, to: usize) -> CopyOperation {
     let by = if method == PeerCopyMethod::Write { from } else { to };
-    CopyOperation { from: BufferPlace::Gpu(from), to: BufferPlace::Gpu(to), issuer: by, size_factor: 1 }
+    CopyOperation {
+        from: BufferPlace::Gpu(from),
+        to: BufferPlace::Gpu(to),
+        issuer: by,
+        size_factor: 1,
+    }
 }
 
 /// All ordered pairs that reach each other, row by row.
@@ -337,7 +382,10 @@ fn cell_copy(method: PeerCopyMethod, (row, col): (usize, usize)) -> CopyOperatio
 }
 
 fn pair_run(name: &str, method: PeerCopyMethod, at: (usize, usize)) -> CopyRun {
-    CopyRun { copies: vec![cell_copy(method, at)], numbers: vec![new_number(name, at, NumberBasis::One(0))] }
+    CopyRun {
+        copies: vec![cell_copy(method, at)],
+        numbers: vec![new_number(name, at, NumberBasis::One(0))],
+    }
 }
 
 /// Disjoint pairs at the same time: every round of a tournament, one way and
@@ -359,7 +407,8 @@ fn concurrent_runs(
             if !cells.is_empty() {
                 let copies = cells.iter().map(|at| cell_copy(method, *at)).collect();
                 let numbers = cells.iter().enumerate();
-                let numbers = numbers.map(|(nth, at)| new_number(name, *at, NumberBasis::One(nth))).collect();
+                let numbers =
+                    numbers.map(|(nth, at)| new_number(name, *at, NumberBasis::One(nth))).collect();
                 runs.push(CopyRun { copies, numbers });
             }
         }
@@ -441,7 +490,10 @@ mod tests {
         assert_eq!(back, [(gpu, host, 1, 1), (host, gpu, 1, 2)]);
         let all = case_named("all_to_host_bidirectional_memcpy_ce", 3);
         assert_eq!(all.runs[1].copies.len(), 6);
-        assert_eq!(all.runs[1].copies[0], CopyOperation { from: gpu, to: host, issuer: 1, size_factor: 1 });
+        assert_eq!(
+            all.runs[1].copies[0],
+            CopyOperation { from: gpu, to: host, issuer: 1, size_factor: 1 }
+        );
         assert!(all.runs[1].copies[1..].iter().all(|copy| copy.size_factor == 2));
         assert_eq!(
             all.runs[1].numbers,
@@ -474,8 +526,10 @@ mod tests {
                 let Ok(case) = build_case(name, &labels(gpus), &everywhere) else { continue };
                 for shape in &case.shapes {
                     let cells = case.runs.iter().flat_map(|run| &run.numbers);
-                    let cells: Vec<_> =
-                        cells.filter(|it| it.testcase == shape.testcase).map(|it| it.cell).collect();
+                    let cells: Vec<_> = cells
+                        .filter(|it| it.testcase == shape.testcase)
+                        .map(|it| it.cell)
+                        .collect();
                     let unique: BTreeSet<_> = cells.iter().copied().collect();
                     assert_eq!(unique.len(), cells.len(), "{name} {gpus}");
                     let square = 1 < shape.rows.len();
@@ -485,7 +539,8 @@ mod tests {
             }
         }
         for run in case_named("device_to_device_concurrent_memcpy_write_ce", 8).runs {
-            let ends: BTreeSet<BufferPlace> = run.copies.iter().flat_map(|it| [it.from, it.to]).collect();
+            let ends: BTreeSet<BufferPlace> =
+                run.copies.iter().flat_map(|it| [it.from, it.to]).collect();
             assert_eq!((run.copies.len(), ends.len()), (4, 8));
         }
     }

@@ -5,22 +5,14 @@
 use std::fs;
 use std::path::Path;
 
-use super::numa;
-use super::numa::NumaCpus;
-use super::raii::OwnedStream;
-use super::raii::PrimaryContext;
-use super::error_class;
 use super::error_class::CopyCallStep;
-use crate::ffi::cuda::CudaContext;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::CudaCallError;
-use crate::ffi::cuda::CudaDevice;
-use crate::ffi::cuda::CudaStream;
-use crate::ffi::cuda::code;
+use super::numa::NumaCpus;
+use super::raii::{OwnedStream, PrimaryContext};
+use super::{error_class, numa};
 use crate::ffi::cuda::code::attribute;
+use crate::ffi::cuda::{CudaCallError, CudaContext, CudaDevice, CudaLibrary, CudaStream, code};
 use model::parse_output::OutputProblemKind;
-use model::probe_report::ProbeProblem;
-use model::probe_report::ProbedGpu;
+use model::probe_report::{ProbeProblem, ProbedGpu};
 
 /// A GPU that the driver shows.
 #[derive(Clone, Debug)]
@@ -49,9 +41,14 @@ pub(crate) struct OpenGpu<'c> {
 
 /// Brings the driver up and finds its GPUs, numbered in the order of the bus,
 /// also those that this process is not shown (`CUDA_VISIBLE_DEVICES`).
-pub(crate) fn find_gpus(cuda: &CudaLibrary, root: &Path) -> Result<Vec<DetectedGpu>, Box<ProbeProblem>> {
+pub(crate) fn find_gpus(
+    cuda: &CudaLibrary,
+    root: &Path,
+) -> Result<Vec<DetectedGpu>, Box<ProbeProblem>> {
     let doing = "bringing the driver up";
-    let refused = |error: CudaCallError| Box::new(error_class::classify_error(&error, CopyCallStep::Start, doing));
+    let refused = |error: CudaCallError| {
+        Box::new(error_class::classify_error(&error, CopyCallStep::Start, doing))
+    };
     cuda.init().map_err(refused)?;
     let devices = cuda.devices().map_err(refused)?;
     if devices.is_empty() {
@@ -92,7 +89,8 @@ fn list_bus_ids(root: &Path) -> Vec<String> {
 /// themselves where the machine's list does not hold them all.
 fn number_gpus(own: &[String], mut all: Vec<String>) -> Vec<u32> {
     all.sort_by_key(|bus_id| bus_sort_key(bus_id));
-    let place = |bus_id: &String| all.iter().position(|it| bus_sort_key(it) == bus_sort_key(bus_id));
+    let place =
+        |bus_id: &String| all.iter().position(|it| bus_sort_key(it) == bus_sort_key(bus_id));
     let places: Option<Vec<usize>> = own.iter().map(place).collect();
     let places = places.unwrap_or_else(|| (0..own.len()).collect());
     places.into_iter().map(|place| u32::try_from(place).unwrap_or(u32::MAX)).collect()
@@ -100,7 +98,10 @@ fn number_gpus(own: &[String], mut all: Vec<String>) -> Vec<u32> {
 
 /// The GPUs that are asked for; all if none is. Those that are not there are
 /// problems.
-pub(crate) fn select_gpus(found: Vec<DetectedGpu>, wanted: &[u32]) -> (Vec<DetectedGpu>, Vec<ProbeProblem>) {
+pub(crate) fn select_gpus(
+    found: Vec<DetectedGpu>,
+    wanted: &[u32],
+) -> (Vec<DetectedGpu>, Vec<ProbeProblem>) {
     if wanted.is_empty() {
         return (found, Vec::new());
     }
@@ -143,8 +144,9 @@ impl<'c> OpenGpu<'c> {
             let own = OwnedStream::new(cuda, primary.context)?;
             Ok((primary, own))
         };
-        let (primary, own) =
-            open().map_err(|error| of_it(error_class::classify_error(&error, CopyCallStep::Open(mode), &doing)))?;
+        let (primary, own) = open().map_err(|error| {
+            of_it(error_class::classify_error(&error, CopyCallStep::Open(mode), &doing))
+        })?;
         let cache = cuda.attribute(device, attribute::L2_CACHE_BYTES).unwrap_or(0);
         let cache_bytes = u64::try_from(cache).unwrap_or(0);
         // Only where the thread can go is a node that memory is taken from.

@@ -4,8 +4,7 @@
 //! None of them is of the kind `corrupt`: an error leaves unknown what was not
 //! measured, and speaks against nobody.
 
-use crate::ffi::cuda::CudaCallError;
-use crate::ffi::cuda::code;
+use crate::ffi::cuda::{CudaCallError, code};
 use crate::ffi::dynamic_library::LibraryLoadError;
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
@@ -38,14 +37,20 @@ pub(crate) fn classify_load_error(error: &LibraryLoadError) -> ProbeProblem {
             "no-driver",
             "install NVIDIA's driver, or give the container its libraries (capability `compute`)",
         ),
-        LibraryLoadError::WrongLibrary { .. } => ("foreign-library", "name the driver's own libcuda.so.1"),
+        LibraryLoadError::WrongLibrary { .. } => {
+            ("foreign-library", "name the driver's own libcuda.so.1")
+        }
     };
     ProbeProblem::new(OutputProblemKind::Error, class, format!("{error}; {advice}"))
 }
 
 /// What this error means, while something was done of which a person would say
 /// "while `doing`".
-pub(crate) fn classify_error(error: &CudaCallError, step: CopyCallStep, doing: &str) -> ProbeProblem {
+pub(crate) fn classify_error(
+    error: &CudaCallError,
+    step: CopyCallStep,
+    doing: &str,
+) -> ProbeProblem {
     let (class, meaning) = explain_error(error, step);
     let detail = format!("{meaning} ({error}, while {doing})");
     let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, detail);
@@ -109,10 +114,12 @@ fn explain_error(error: &CudaCallError, step: CopyCallStep) -> (&'static str, &'
             "the driver's library and its kernel module are of different versions: reload the \
              module, reboot, or take the compatibility package away",
         ),
-        (code::DEVICE_UNAVAILABLE | code::INVALID_DEVICE, CopyCallStep::Open(Some(PROHIBITED))) => (
-            "prohibited-mode",
-            "the GPU's compute mode lets nobody use it (`nvidia-smi -c 0` ends that)",
-        ),
+        (code::DEVICE_UNAVAILABLE | code::INVALID_DEVICE, CopyCallStep::Open(Some(PROHIBITED))) => {
+            (
+                "prohibited-mode",
+                "the GPU's compute mode lets nobody use it (`nvidia-smi -c 0` ends that)",
+            )
+        }
         (code::DEVICE_UNAVAILABLE | code::INVALID_DEVICE, CopyCallStep::Open(Some(EXCLUSIVE))) => (
             "exclusive-mode",
             "the GPU is in exclusive mode and another process has it (`nvidia-smi -c 0` ends that)",
@@ -168,8 +175,16 @@ mod tests {
     #[test]
     fn no_error_of_the_driver_speaks_against_a_gpu() {
         for code in 1..1000 {
-            for step in [CopyCallStep::Start, CopyCallStep::Open(Some(2)), CopyCallStep::HostMemory, CopyCallStep::Copy] {
-                assert_eq!(classify_error(&failed(code), step, "trying").kind, OutputProblemKind::Error);
+            for step in [
+                CopyCallStep::Start,
+                CopyCallStep::Open(Some(2)),
+                CopyCallStep::HostMemory,
+                CopyCallStep::Copy,
+            ] {
+                assert_eq!(
+                    classify_error(&failed(code), step, "trying").kind,
+                    OutputProblemKind::Error
+                );
             }
         }
     }
@@ -206,7 +221,11 @@ mod tests {
              while taking 512 MiB on GPU 3)"
         );
         assert_eq!(said.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));
-        let old = classify_error(&CudaCallError::Missing { call: "cuMemCreate" }, CopyCallStep::Copy, "trying");
+        let old = classify_error(
+            &CudaCallError::Missing { call: "cuMemCreate" },
+            CopyCallStep::Copy,
+            "trying",
+        );
         assert_eq!(
             (old.class.as_str(), old.code.as_deref()),
             ("driver-too-old", Some("cuMemCreate"))
@@ -220,7 +239,10 @@ mod tests {
         let missing = classify_load_error(&LibraryLoadError::NotFound { tried, said });
         assert_eq!(missing.class.as_str(), "no-driver");
         assert!(missing.detail.starts_with("libcuda.so.1 cannot be opened"), "{missing:?}");
-        let foreign = LibraryLoadError::WrongLibrary { path: "/lib/x.so".into(), symbol: "cuInit".to_owned() };
+        let foreign = LibraryLoadError::WrongLibrary {
+            path: "/lib/x.so".into(),
+            symbol: "cuInit".to_owned(),
+        };
         assert_eq!(classify_load_error(&foreign).class, "foreign-library");
     }
 

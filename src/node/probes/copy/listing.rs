@@ -4,11 +4,9 @@
 use std::io;
 use std::path::Path;
 
-use super::devices;
-use super::error_class;
+use super::{devices, error_class};
 use crate::ffi::cuda::CudaLibrary;
-use crate::probes::protocol::ProbeMessage;
-use crate::probes::protocol::ProbeEmitter;
+use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 
 /// Says the GPUs that the driver shows, and opens none. An error is that nobody
 /// listens.
@@ -16,7 +14,9 @@ pub fn list_gpus(cuda: Option<&Path>, root: &Path, mouth: &mut ProbeEmitter<'_>)
     mouth.announce_step("loading the driver's library");
     let cuda = match CudaLibrary::load(cuda) {
         Ok(cuda) => cuda,
-        Err(error) => return mouth.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error))),
+        Err(error) => {
+            return mouth.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error)));
+        }
     };
     mouth.announce_step("bringing the driver up");
     let found = match devices::find_gpus(&cuda, root) {

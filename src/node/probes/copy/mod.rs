@@ -5,27 +5,26 @@
 //! hang and cannot be given up. Says numbers and problems; what a number should
 //! be it does not know.
 
-pub(crate) mod cross_node;
 pub(crate) mod buffers;
 pub mod cases;
+pub(crate) mod cross_node;
 pub(crate) mod devices;
+pub(crate) mod error_class;
 pub mod listing;
 pub(crate) mod numa;
 pub(crate) mod numbers;
-pub(crate) mod raii;
 pub(crate) mod pattern;
 pub(crate) mod peer_access;
+pub(crate) mod raii;
 mod readings;
 mod session;
 pub mod task;
 pub(crate) mod timing;
-pub(crate) mod error_class;
 
 use std::io;
 use std::path::Path;
 
-use super::protocol::ProbeMessage;
-use super::protocol::ProbeEmitter;
+use super::protocol::{ProbeEmitter, ProbeMessage};
 use crate::ffi::cuda::CudaLibrary;
 use devices::OpenGpu;
 use session::CopySession;
@@ -39,7 +38,9 @@ pub fn measure(task: &CopyTask, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> 
     mouth.announce_step("loading the driver's library");
     let cuda = match CudaLibrary::load(task.cuda.as_deref()) {
         Ok(cuda) => cuda,
-        Err(error) => return mouth.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error))),
+        Err(error) => {
+            return mouth.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error)));
+        }
     };
     let (gpus, failed) = match open_gpus(&cuda, &task.root, &task.gpus, mouth)? {
         Some(opened) => opened,

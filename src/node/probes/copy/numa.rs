@@ -4,13 +4,10 @@
 //! Linux gives memory where the thread runs that asks for it. Where the system
 //! does not tell, or does not let the thread move, memory is taken anywhere.
 
-use std::fs;
-use std::io;
 use std::path::Path;
+use std::{fs, io};
 
-use rustix::thread::CpuSet;
-use rustix::thread::sched_getaffinity;
-use rustix::thread::sched_setaffinity;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 /// The processors next to a GPU.
 #[derive(Clone, Debug)]

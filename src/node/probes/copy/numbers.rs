@@ -3,8 +3,7 @@
 //! Bytes are counted once, also where memory is read and written (a local copy);
 //! so does nvbandwidth.
 
-use super::cases::CopyMeasure;
-use super::cases::NumberBasis;
+use super::cases::{CopyMeasure, NumberBasis};
 use super::timing::LaneTimes;
 
 /// The number that is taken of copies; nothing where they took no time.
@@ -43,7 +42,13 @@ mod tests {
     fn bandwidth_is_bytes_copied_once_in_decimal_gigabytes() {
         // 16 copies of 512 MiB in a tenth of a second; a local copy is counted once too.
         let bytes = [512 << 20];
-        let got = compute_number(CopyMeasure::Bandwidth, NumberBasis::One(0), 16, &bytes, &times(&[0.1], 0.1));
+        let got = compute_number(
+            CopyMeasure::Bandwidth,
+            NumberBasis::One(0),
+            16,
+            &bytes,
+            &times(&[0.1], 0.1),
+        );
         assert!((got.expect("a number") - 85.899_345_92).abs() < 1e-9);
     }
 
@@ -51,7 +56,8 @@ mod tests {
     fn a_total_is_over_the_time_of_the_slowest_and_a_sum_is_of_each_its_own() {
         let bytes = [1_000_000_000, 1_000_000_000];
         let times = times(&[0.5, 1.0], 1.0);
-        let of = |of| compute_number(CopyMeasure::Bandwidth, of, 1, &bytes, &times).expect("a number");
+        let of =
+            |of| compute_number(CopyMeasure::Bandwidth, of, 1, &bytes, &times).expect("a number");
         assert!((of(NumberBasis::All) - 2.0).abs() < 1e-12);
         assert!((of(NumberBasis::FirstTwo) - 3.0).abs() < 1e-12);
         assert!((of(NumberBasis::One(1)) - 1.0).abs() < 1e-12);
@@ -59,7 +65,13 @@ mod tests {
 
     #[test]
     fn a_latency_is_that_of_one_copy_in_microseconds() {
-        let got = compute_number(CopyMeasure::Latency, NumberBasis::One(0), 100, &[16], &times(&[0.000_25], 0.0));
+        let got = compute_number(
+            CopyMeasure::Latency,
+            NumberBasis::One(0),
+            100,
+            &[16],
+            &times(&[0.000_25], 0.0),
+        );
         assert!((got.expect("a number") - 2.5).abs() < 1e-12);
     }
 
@@ -69,6 +81,9 @@ mod tests {
         for of in [NumberBasis::One(0), NumberBasis::All, NumberBasis::FirstTwo] {
             assert_eq!(compute_number(CopyMeasure::Bandwidth, of, 1, &[8], &nothing), None);
         }
-        assert_eq!(compute_number(CopyMeasure::Latency, NumberBasis::One(0), 1, &[8], &nothing), None);
+        assert_eq!(
+            compute_number(CopyMeasure::Latency, NumberBasis::One(0), 1, &[8], &nothing),
+            None
+        );
     }
 }

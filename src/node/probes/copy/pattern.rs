@@ -87,7 +87,11 @@ impl CopyPattern {
 
     /// What is expected at this place.
     fn expected_word(self, at: usize) -> u32 {
-        if at.is_multiple_of(self.block_bytes()) { self.stamp } else { self.word(Self::word_index(at)) }
+        if at.is_multiple_of(self.block_bytes()) {
+            self.stamp
+        } else {
+            self.word(Self::word_index(at))
+        }
     }
 
     /// The bytes of a part that begins here which lie before the next stamp, or are

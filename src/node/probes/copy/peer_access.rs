@@ -9,9 +9,7 @@ use std::collections::BTreeSet;
 use super::devices::OpenGpu;
 use super::error_class;
 use super::error_class::CopyCallStep;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::CudaCallError;
-use crate::ffi::cuda::code;
+use crate::ffi::cuda::{CudaCallError, CudaLibrary, code};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
@@ -41,7 +39,8 @@ impl PeerAccess {
                         peers.refused = true;
                         let (one, other) = (one.index(), other.index());
                         let doing = format!("letting GPU {one} and GPU {other} reach each other");
-                        let mut problem = error_class::classify_error(&error, CopyCallStep::Peers, &doing);
+                        let mut problem =
+                            error_class::classify_error(&error, CopyCallStep::Peers, &doing);
                         problem.gpu = Some(one);
                         problems.push(problem);
                     }
@@ -68,7 +67,11 @@ impl PeerAccess {
 }
 
 /// Lets a GPU reach the memory of another, if it can.
-fn enable_peer_access(cuda: &CudaLibrary, from: &OpenGpu<'_>, to: &OpenGpu<'_>) -> Result<bool, CudaCallError> {
+fn enable_peer_access(
+    cuda: &CudaLibrary,
+    from: &OpenGpu<'_>,
+    to: &OpenGpu<'_>,
+) -> Result<bool, CudaCallError> {
     if !cuda.can_access_peer(from.device, to.device)? {
         return Ok(false);
     }

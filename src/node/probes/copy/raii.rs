@@ -5,13 +5,9 @@
 //! fails half way. Errors while giving back are passed over: nobody could do
 //! anything about them, and the process ends soon.
 
-use crate::ffi::cuda::DevicePointer;
-use crate::ffi::cuda::CudaContext;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::CudaCallError;
-use crate::ffi::cuda::CudaDevice;
-use crate::ffi::cuda::CudaEvent;
-use crate::ffi::cuda::CudaStream;
+use crate::ffi::cuda::{
+    CudaCallError, CudaContext, CudaDevice, CudaEvent, CudaLibrary, CudaStream, DevicePointer,
+};
 
 /// A GPU's primary context.
 #[derive(Debug)]
@@ -51,7 +47,11 @@ pub(crate) struct GpuMemory<'c> {
 
 impl<'c> GpuMemory<'c> {
     /// Takes this much on the GPU of the context.
-    pub(crate) fn allocate(cuda: &'c CudaLibrary, context: CudaContext, bytes: usize) -> Result<Self, CudaCallError> {
+    pub(crate) fn allocate(
+        cuda: &'c CudaLibrary,
+        context: CudaContext,
+        bytes: usize,
+    ) -> Result<Self, CudaCallError> {
         cuda.set_current_context(context)?;
         let address = cuda.alloc(bytes)?;
         Ok(Self { cuda, context, address, bytes })

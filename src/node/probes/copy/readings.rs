@@ -4,37 +4,17 @@
 //! A number is said before the data behind it is compared, so that a call that
 //! hangs there does not cost it.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use super::buffers;
-use super::buffers::BufferKey;
-use super::buffers::BufferLayout;
-use super::buffers::BufferRole;
-use super::buffers::CopyCallFailure;
-use super::buffers::DataMismatch;
-use super::cases;
-use super::cases::CopyCase;
-use super::cases::CopyMeasure;
-use super::cases::CopyNumber;
-use super::cases::BufferPlace;
-use super::cases::CopyRun;
-use super::numbers;
-use super::pattern;
-use super::pattern::DataDifference;
-use super::pattern::CopyPattern;
-use super::pattern::WORD;
-use super::session::CopySession;
-use super::session::to_usize;
-use super::timing;
-use super::timing::CopyLane;
-use super::timing::LaneError;
-use super::timing::LaneTimes;
+use super::buffers::{BufferKey, BufferLayout, BufferRole, CopyCallFailure, DataMismatch};
+use super::cases::{BufferPlace, CopyCase, CopyMeasure, CopyNumber, CopyRun};
 use super::error_class::CopyCallStep;
-use crate::probes::protocol::ProbeMatrixCell;
-use crate::probes::protocol::ProbeMessage;
-use crate::probes::protocol::ProbeEmitter;
+use super::pattern::{CopyPattern, DataDifference, WORD};
+use super::session::{CopySession, to_usize};
+use super::timing::{CopyLane, LaneError, LaneTimes};
+use super::{buffers, cases, numbers, pattern, timing};
+use crate::probes::protocol::{ProbeEmitter, ProbeMatrixCell, ProbeMessage};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
@@ -120,7 +100,8 @@ impl<'c> CopySession<'c, '_> {
                 let difference = self.buffers.compare(copy.destination, &copy.pattern, &self.gpus);
                 match difference {
                     Ok(Some(found)) if wrong.insert(nth) => {
-                        let problem = self.wrong_data_problem(name, run.copies[nth], reading, found);
+                        let problem =
+                            self.wrong_data_problem(name, run.copies[nth], reading, found);
                         mouth.emit(&ProbeMessage::Problem(problem))?;
                     }
                     Ok(_) => {}
@@ -145,7 +126,9 @@ impl<'c> CopySession<'c, '_> {
             let gpu = &self.gpus[copy.issuer];
             let bytes = bytes.saturating_mul(copy.size_factor);
             let layout = match measure {
-                CopyMeasure::Bandwidth => BufferLayout::beyond_cache(gpu.cache_bytes, bytes, copies),
+                CopyMeasure::Bandwidth => {
+                    BufferLayout::beyond_cache(gpu.cache_bytes, bytes, copies)
+                }
                 // A latency is that of a place that was used just before.
                 CopyMeasure::Latency => BufferLayout { bytes, slots: 1 },
             };
@@ -179,7 +162,9 @@ impl<'c> CopySession<'c, '_> {
     ) -> io::Result<()> {
         let bytes: Vec<usize> = ready.iter().map(|copy| copy.source.layout.bytes).collect();
         for number in &run.numbers {
-            let Some(value) = numbers::compute_number(case.measure, number.basis, copies, &bytes, times) else {
+            let Some(value) =
+                numbers::compute_number(case.measure, number.basis, copies, &bytes, times)
+            else {
                 let what = "the driver says that copies took no time";
                 let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-time", what);
                 problem.testcase = Some(number.testcase.clone());
@@ -192,7 +177,13 @@ impl<'c> CopySession<'c, '_> {
         Ok(())
     }
 
-    fn new_cell(&self, case: &CopyCase, number: &CopyNumber, reading: u32, value: f64) -> ProbeMatrixCell {
+    fn new_cell(
+        &self,
+        case: &CopyCase,
+        number: &CopyNumber,
+        reading: u32,
+        value: f64,
+    ) -> ProbeMatrixCell {
         let shape = case.shapes.iter().find(|shape| shape.testcase == number.testcase);
         let shape = shape.expect("a number is of a shape of its test");
         let (row, col) = number.cell;
@@ -245,9 +236,15 @@ impl<'c> CopySession<'c, '_> {
     }
 
     /// A source that does not hold what the host put there.
-    fn wrong_source_problem(&self, name: &str, copy: &cases::CopyOperation, wrong: DataMismatch) -> ProbeProblem {
+    fn wrong_source_problem(
+        &self,
+        name: &str,
+        copy: &cases::CopyOperation,
+        wrong: DataMismatch,
+    ) -> ProbeProblem {
         let (BufferPlace::Host(at) | BufferPlace::Gpu(at)) = copy.from;
-        let (how, from) = (describe_difference(wrong.difference), buffers::place_name(copy.from, &self.gpus));
+        let (how, from) =
+            (describe_difference(wrong.difference), buffers::place_name(copy.from, &self.gpus));
         let what = format!(
             "{how} in {from} after the host wrote and read it, before any test; copies from there \
              are timed and not compared"

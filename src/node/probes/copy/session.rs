@@ -7,23 +7,16 @@
 use std::collections::BTreeSet;
 use std::io;
 
-use super::buffers::CopyBuffers;
-use super::buffers::CopyCallFailure;
-use super::cases;
-use super::cases::BufferPlace;
-use super::cases::CaseRefusal;
-use super::cases::CopyRun;
+use super::buffers::{CopyBuffers, CopyCallFailure};
+use super::cases::{BufferPlace, CaseRefusal, CopyRun};
 use super::devices::OpenGpu;
+use super::error_class::CopyCallStep;
 use super::peer_access::PeerAccess;
 use super::task::CopyTask;
-use super::timing;
 use super::timing::StreamGate;
-use super::error_class;
-use super::error_class::CopyCallStep;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::CudaCallError;
-use crate::probes::protocol::ProbeMessage;
-use crate::probes::protocol::ProbeEmitter;
+use super::{cases, error_class, timing};
+use crate::ffi::cuda::{CudaCallError, CudaLibrary};
+use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
@@ -46,7 +39,12 @@ pub(super) struct CopySession<'c, 't> {
 
 impl<'c, 't> CopySession<'c, 't> {
     /// A session with these GPUs. Whether others are missing was said already.
-    pub(super) fn new(cuda: &'c CudaLibrary, task: &'t CopyTask, gpus: Vec<OpenGpu<'c>>, is_incomplete: bool) -> Self {
+    pub(super) fn new(
+        cuda: &'c CudaLibrary,
+        task: &'t CopyTask,
+        gpus: Vec<OpenGpu<'c>>,
+        is_incomplete: bool,
+    ) -> Self {
         Self {
             cuda,
             task,
@@ -170,7 +168,12 @@ impl<'c, 't> CopySession<'c, 't> {
         Ok(())
     }
 
-    fn report_refusal(&mut self, refusal: CaseRefusal, name: &str, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
+    fn report_refusal(
+        &mut self,
+        refusal: CaseRefusal,
+        name: &str,
+        mouth: &mut ProbeEmitter<'_>,
+    ) -> io::Result<()> {
         let mut problem = match refusal {
             CaseRefusal::Unknown => {
                 let what = format!("there is no test {name:?}");
@@ -192,7 +195,8 @@ impl<'c, 't> CopySession<'c, 't> {
     /// The GPUs that a run uses.
     fn gpus_of(&self, run: &CopyRun) -> impl Iterator<Item = usize> {
         let all = run.copies.iter().flat_map(|copy| [copy.from, copy.to]);
-        let all: BTreeSet<usize> = all.map(|(BufferPlace::Host(at) | BufferPlace::Gpu(at))| at).collect();
+        let all: BTreeSet<usize> =
+            all.map(|(BufferPlace::Host(at) | BufferPlace::Gpu(at))| at).collect();
         all.into_iter()
     }
 
@@ -210,7 +214,10 @@ impl<'c, 't> CopySession<'c, 't> {
             for at in self.gpus_of(run) {
                 let gpu = &self.gpus[at];
                 mouth.announce_step(&format!("asking whether GPU {} still answers", gpu.index()));
-                let asked = self.cuda.set_current_context(gpu.context()).and_then(|()| self.cuda.synchronize());
+                let asked = self
+                    .cuda
+                    .set_current_context(gpu.context())
+                    .and_then(|()| self.cuda.synchronize());
                 if let Err(error) = asked {
                     gone.push((at, error));
                 }
@@ -231,7 +238,11 @@ impl<'c, 't> CopySession<'c, 't> {
     }
 
     /// Says a problem, once per class, GPU and test.
-    pub(super) fn emit_once(&mut self, problem: ProbeProblem, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
+    pub(super) fn emit_once(
+        &mut self,
+        problem: ProbeProblem,
+        mouth: &mut ProbeEmitter<'_>,
+    ) -> io::Result<()> {
         self.failed |= problem.kind == OutputProblemKind::Error;
         // Pairs share a class; their sentence tells them apart.
         let what = problem.testcase.clone().or_else(|| Some(problem.detail.clone()));

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A copy probe's work, as it is handed to its process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

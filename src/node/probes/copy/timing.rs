@@ -9,15 +9,11 @@ use std::cell::Cell;
 
 use super::buffers::BufferLayout;
 use super::devices::OpenGpu;
-use super::raii::OwnedEvent;
-use super::raii::OwnedStream;
 use super::error_class;
-use crate::ffi::cuda::DevicePointer;
-use crate::ffi::cuda::CudaContext;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::CudaCallError;
-use crate::ffi::cuda::HostMemory;
-use crate::ffi::cuda::CudaStream;
+use super::raii::{OwnedEvent, OwnedStream};
+use crate::ffi::cuda::{
+    CudaCallError, CudaContext, CudaLibrary, CudaStream, DevicePointer, HostMemory,
+};
 
 /// What a held stream is given at most. A channel of the driver has room for
 /// about a thousand; beyond, enqueuing waits for what is held and never ends.
@@ -138,7 +134,12 @@ impl<'c> CopyLane<'c> {
     }
 
     /// Enqueues copies, of which the first is the `nth` of its reading.
-    fn enqueue_copies(&self, cuda: &CudaLibrary, nth: usize, copies: usize) -> Result<(), CudaCallError> {
+    fn enqueue_copies(
+        &self,
+        cuda: &CudaLibrary,
+        nth: usize,
+        copies: usize,
+    ) -> Result<(), CudaCallError> {
         for copy in nth..nth + copies {
             let at = self.layout.offset(copy);
             let (to, from) = (self.to.offset(at), self.from.offset(at));
@@ -208,8 +209,9 @@ pub(crate) fn time_lanes(
         };
         enqueue().map_err(of(nth))?;
     }
-    let ended =
-        cuda.set_current_context(first.context).and_then(|()| cuda.record_event(first.all_done.event, first.stream.stream));
+    let ended = cuda
+        .set_current_context(first.context)
+        .and_then(|()| cuda.record_event(first.all_done.event, first.stream.stream));
     ended.map_err(of(0))?;
     drop(shut);
     for (nth, lane) in lanes.iter().enumerate() {

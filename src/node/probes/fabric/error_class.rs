@@ -6,10 +6,8 @@
 //! permitted is a channel that the other one has. Where the step does not
 //! matter, `probe::copy` knows the error. No error is of the kind `corrupt`.
 
-use super::imex_channel::ImexChannels;
-use super::imex_channel::DEVICE;
-use crate::ffi::cuda::CudaCallError;
-use crate::ffi::cuda::code;
+use super::imex_channel::{DEVICE, ImexChannels};
+use crate::ffi::cuda::{CudaCallError, code};
 use crate::probes::copy::error_class;
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
@@ -52,14 +50,19 @@ pub(crate) fn classify_error(
 }
 
 /// The class, and what it means; nothing where the step does not matter.
-fn explain_error(error: &CudaCallError, step: FabricCallStep, channels: &ImexChannels) -> Option<(&'static str, String)> {
+fn explain_error(
+    error: &CudaCallError,
+    step: FabricCallStep,
+    channels: &ImexChannels,
+) -> Option<(&'static str, String)> {
     let Some(code) = error.code() else {
         // CUDA 12.3 brought fabric handles (NCCL's guard when it is compiled).
         let text = "the driver is too old for memory that is shared over the fabric: R550 is the \
                     floor, R570 on GB200";
         return (step != FabricCallStep::Other).then(|| ("driver-too-old", text.to_owned()));
     };
-    let own = matches!(step, FabricCallStep::Create | FabricCallStep::Export | FabricCallStep::ImportOwn);
+    let own =
+        matches!(step, FabricCallStep::Create | FabricCallStep::Export | FabricCallStep::ImportOwn);
     match (code, step) {
         // A driver without fabric handles refuses the kind of handle as a value.
         (code::INVALID_VALUE, FabricCallStep::Create) => Some((
@@ -185,7 +188,8 @@ mod tests {
             assert_eq!(class(800, step, &open()), "imex-channel-refused");
         }
         assert_eq!(class(800, FabricCallStep::ImportPeer, &open()), "other-imex-channel");
-        let said = classify_error(&failed(800), FabricCallStep::Create, "making 2 MiB on GPU 0", &denied);
+        let said =
+            classify_error(&failed(800), FabricCallStep::Create, "making 2 MiB on GPU 0", &denied);
         assert!(said.detail.contains("nvidia-caps-imex-channels/channel0 (Permission denied)"));
         assert!(said.detail.contains("(cuMemSomething: CUDA_ERROR_NOT_PERMITTED (800), while"));
         assert_eq!(said.code.as_deref(), Some("CUDA_ERROR_NOT_PERMITTED"));
@@ -213,8 +217,14 @@ mod tests {
 
     #[test]
     fn no_error_speaks_against_a_gpu() {
-        let steps =
-            [FabricCallStep::Create, FabricCallStep::Export, FabricCallStep::ImportOwn, FabricCallStep::ImportPeer, FabricCallStep::Map, FabricCallStep::Other];
+        let steps = [
+            FabricCallStep::Create,
+            FabricCallStep::Export,
+            FabricCallStep::ImportOwn,
+            FabricCallStep::ImportPeer,
+            FabricCallStep::Map,
+            FabricCallStep::Other,
+        ];
         for code in 1..1000 {
             for step in steps {
                 let said = classify_error(&failed(code), step, "trying", &open());

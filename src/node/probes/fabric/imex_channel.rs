@@ -29,7 +29,8 @@ pub(crate) fn read_channels(root: &Path) -> ImexChannels {
     let listed = fs::read_to_string(root.join("proc/devices"));
     let named =
         |text: String| text.lines().any(|line| line.split_whitespace().nth(1) == Some(DEVICE));
-    let mut channels = ImexChannels { registered: listed.ok().map(named), ..ImexChannels::default() };
+    let mut channels =
+        ImexChannels { registered: listed.ok().map(named), ..ImexChannels::default() };
     let Ok(entries) = fs::read_dir(root.join("dev").join(DEVICE)) else { return channels };
     let mut paths: Vec<_> = entries.flatten().map(|entry| entry.path()).collect();
     paths.sort();

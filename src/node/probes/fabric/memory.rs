@@ -6,12 +6,9 @@
 //! for a barrier first.
 
 use super::error_class::FabricCallStep;
-use crate::ffi::cuda::DevicePointer;
-use crate::ffi::cuda::CudaAllocation;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::CudaCallError;
-use crate::ffi::cuda::CudaDevice;
-use crate::ffi::cuda::FABRIC_HANDLE_BYTES;
+use crate::ffi::cuda::{
+    CudaAllocation, CudaCallError, CudaDevice, CudaLibrary, DevicePointer, FABRIC_HANDLE_BYTES,
+};
 
 /// An error, and the step at which it came.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,10 +33,15 @@ pub(crate) struct FabricMemory<'c> {
 
 impl<'c> FabricMemory<'c> {
     /// At least this much on a GPU, in whole units of the driver.
-    pub(crate) fn create(cuda: &'c CudaLibrary, device: CudaDevice, bytes: usize) -> Result<Self, FabricStepFailure> {
+    pub(crate) fn create(
+        cuda: &'c CudaLibrary,
+        device: CudaDevice,
+        bytes: usize,
+    ) -> Result<Self, FabricStepFailure> {
         let unit = cuda.granularity(device).map_err(with_step(FabricCallStep::Create))?.max(1);
         let bytes = bytes.max(1).checked_next_multiple_of(unit).unwrap_or(usize::MAX);
-        let allocation = cuda.create_allocation(device, bytes).map_err(with_step(FabricCallStep::Create))?;
+        let allocation =
+            cuda.create_allocation(device, bytes).map_err(with_step(FabricCallStep::Create))?;
         Ok(Self { cuda, allocation, bytes })
     }
 
@@ -62,7 +64,8 @@ impl<'c> FabricMemory<'c> {
 
     /// Puts it behind addresses. No GPU may use them yet.
     pub(crate) fn map(self) -> Result<MappedFabricMemory<'c>, FabricStepFailure> {
-        let address = self.cuda.reserve_addresses(self.bytes, 0).map_err(with_step(FabricCallStep::Map))?;
+        let address =
+            self.cuda.reserve_addresses(self.bytes, 0).map_err(with_step(FabricCallStep::Map))?;
         if let Err(error) = self.cuda.map_allocation(address, self.bytes, self.allocation) {
             let _ = self.cuda.free_addresses(address, self.bytes);
             return Err(FabricStepFailure { step: FabricCallStep::Map, error });
@@ -94,7 +97,10 @@ impl MappedFabricMemory<'_> {
 
     /// Lets a GPU of this process use it.
     pub(crate) fn allow(&self, device: CudaDevice) -> Result<(), FabricStepFailure> {
-        self.memory.cuda.set_access(self.address, self.memory.bytes, device).map_err(with_step(FabricCallStep::Map))
+        self.memory
+            .cuda
+            .set_access(self.address, self.memory.bytes, device)
+            .map_err(with_step(FabricCallStep::Map))
     }
 }
 

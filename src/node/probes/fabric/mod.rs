@@ -7,29 +7,25 @@
 //! step was not tried; and a problem for each class of what failed. Steps of
 //! memory of this process say the same in both, unless only one may have it.
 
+pub(crate) mod error_class;
 pub(crate) mod imex_channel;
 pub(crate) mod memory;
 pub mod task;
 mod trial;
-pub(crate) mod error_class;
 
 use std::io;
 
 use serde_json::Value;
 
 use super::copy;
-use super::protocol::ProbeAbort;
-use super::protocol::ProbeMessage;
-use super::protocol::ProbeEmitter;
+use super::protocol::{ProbeAbort, ProbeEmitter, ProbeMessage};
 use crate::ffi::cuda::CudaLibrary;
 use imex_channel::ImexChannels;
 use model::exchange::ExchangeReply;
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 use task::FabricTask;
-use trial::SharedMemoryOffer;
-use trial::TrialReport;
-use trial::SharingTrial;
+use trial::{SharedMemoryOffer, SharingTrial, TrialReport};
 
 /// How long the other process is waited for, in seconds. Both do the same on the
 /// same GPUs at the same time.
@@ -45,7 +41,9 @@ pub fn run_trials(task: &FabricTask, mouth: &mut ProbeEmitter<'_>) -> io::Result
             return mouth.emit(&ProbeMessage::Problem(problem));
         }
     };
-    let Some((gpus, failed)) = copy::open_gpus(&cuda, &task.root, &[], mouth)? else { return Ok(()) };
+    let Some((gpus, failed)) = copy::open_gpus(&cuda, &task.root, &[], mouth)? else {
+        return Ok(());
+    };
     let channels = imex_channel::read_channels(&task.root);
     emit_channels(&channels, mouth)?;
     let mut whole = !failed;
@@ -63,7 +61,11 @@ pub fn run_trials(task: &FabricTask, mouth: &mut ProbeEmitter<'_>) -> io::Result
         Err(ProbeAbort::OutputClosed(error)) => Err(error),
         Err(ProbeAbort::ExchangeFailed(error)) => {
             let what = format!("the exchange with the other process ended: {error}");
-            mouth.emit(&ProbeMessage::Problem(ProbeProblem::new(OutputProblemKind::Error, "left-alone", what)))
+            mouth.emit(&ProbeMessage::Problem(ProbeProblem::new(
+                OutputProblemKind::Error,
+                "left-alone",
+                what,
+            )))
         }
     }
 }
@@ -106,7 +108,8 @@ fn run_peer_trials(
     mouth.announce_step("waiting for the other process");
     let offers: Vec<SharedMemoryOffer> = trials.iter().map(SharingTrial::to_offer).collect();
     let value = serde_json::to_value(offers).expect("plain data");
-    let offers: Result<Vec<SharedMemoryOffer>, String> = read_peer(&mouth.exchange(value, PEER_TIMEOUT_S)?);
+    let offers: Result<Vec<SharedMemoryOffer>, String> =
+        read_peer(&mouth.exchange(value, PEER_TIMEOUT_S)?);
     let mut failures = Vec::new();
     for trial in trials.iter_mut() {
         let mut report = TrialReport::new(trial.index(), mouth);
@@ -122,9 +125,11 @@ fn run_peer_trials(
     }
     // Everybody has given back what is not his, so that it may go.
     mouth.announce_step("waiting for the other process to end its part");
-    let wrote: Vec<trial::PeerWriteReport> = trials.iter().map(SharingTrial::to_write_report).collect();
+    let wrote: Vec<trial::PeerWriteReport> =
+        trials.iter().map(SharingTrial::to_write_report).collect();
     let value = serde_json::to_value(wrote).expect("plain data");
-    let wrote: Result<Vec<trial::PeerWriteReport>, String> = read_peer(&mouth.exchange(value, PEER_TIMEOUT_S)?);
+    let wrote: Result<Vec<trial::PeerWriteReport>, String> =
+        read_peer(&mouth.exchange(value, PEER_TIMEOUT_S)?);
     for trial in trials.iter_mut() {
         let mut report = TrialReport::new(trial.index(), mouth);
         let of_it =

@@ -2,8 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// A fabric probe's work, as it is handed to each of its two processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -8,28 +8,19 @@ use std::io;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::imex_channel::ImexChannels;
-use super::memory::FabricMemory;
-use super::memory::FabricStepFailure;
-use super::memory::MappedFabricMemory;
-use super::memory::with_step;
 use super::error_class;
 use super::error_class::FabricCallStep;
-use crate::ffi::cuda::DevicePointer;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::HostMemory;
-use crate::ffi::cuda::IPC_HANDLE_BYTES;
+use super::imex_channel::ImexChannels;
+use super::memory::{FabricMemory, FabricStepFailure, MappedFabricMemory, with_step};
 use crate::ffi::cuda::code::attribute;
+use crate::ffi::cuda::{CudaLibrary, DevicePointer, HostMemory, IPC_HANDLE_BYTES};
 use crate::probes::copy::cross_node::data;
 use crate::probes::copy::devices::OpenGpu;
+use crate::probes::copy::pattern::{CopyPattern, WORD};
 use crate::probes::copy::raii::GpuMemory;
-use crate::probes::copy::pattern::CopyPattern;
-use crate::probes::copy::pattern::WORD;
-use crate::probes::protocol::ProbeMessage;
-use crate::probes::protocol::ProbeEmitter;
+use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
@@ -103,7 +94,11 @@ impl<'r, 'm> TrialReport<'r, 'm> {
             }
             Err(failure) => {
                 self.emit_note(name, &failure.error.to_string())?;
-                self.failed.push(FailedTrialStep { gpu: self.gpu, name, why: TrialFailureCause::Driver(failure) });
+                self.failed.push(FailedTrialStep {
+                    gpu: self.gpu,
+                    name,
+                    why: TrialFailureCause::Driver(failure),
+                });
                 Ok(None)
             }
         }
@@ -140,7 +135,10 @@ impl<'r, 'm> TrialReport<'r, 'm> {
 }
 
 /// One problem for each class, which names all GPUs it is of.
-pub(super) fn merge_problems(failures: &[FailedTrialStep], channels: &ImexChannels) -> Vec<ProbeProblem> {
+pub(super) fn merge_problems(
+    failures: &[FailedTrialStep],
+    channels: &ImexChannels,
+) -> Vec<ProbeProblem> {
     let mut classes: BTreeMap<String, (ProbeProblem, Vec<u32>)> = BTreeMap::new();
     for failed in failures {
         let doing = format!("trying {} on GPU {}", failed.name, failed.gpu);
@@ -205,10 +203,13 @@ impl<'c> SharingTrial<'c> {
         let mut trial = Self { cuda, ipc, fabric, stage, wrote, bytes, seed, gpu };
         let said = cuda.attribute(trial.gpu.device, attribute::FABRIC_HANDLES);
         // Says nothing of whether this process may, so it is no step that can fail.
-        report
-            .emit_note("fabric-attribute", &said.map_or_else(|e| e.to_string(), |it| it.to_string()))?;
+        report.emit_note(
+            "fabric-attribute",
+            &said.map_or_else(|e| e.to_string(), |it| it.to_string()),
+        )?;
         trial.stage = report.run_step("host-memory", || {
-            cuda.set_current_context(trial.gpu.context()).map_err(with_step(FabricCallStep::Other))?;
+            cuda.set_current_context(trial.gpu.context())
+                .map_err(with_step(FabricCallStep::Other))?;
             cuda.host_memory(data::stage_bytes(bytes)).map_err(with_step(FabricCallStep::Other))
         })?;
         trial.make_ipc(report)?;
@@ -233,8 +234,10 @@ impl<'c> SharingTrial<'c> {
     fn make_ipc(&mut self, report: &mut TrialReport<'_, '_>) -> io::Result<()> {
         let (cuda, context) = (self.cuda, self.gpu.context());
         let made = report.run_step("ipc-create", || {
-            let memory = GpuMemory::allocate(cuda, context, 2 * self.bytes).map_err(with_step(FabricCallStep::Other))?;
-            let handle = cuda.ipc_handle(memory.address).map_err(with_step(FabricCallStep::Other))?;
+            let memory = GpuMemory::allocate(cuda, context, 2 * self.bytes)
+                .map_err(with_step(FabricCallStep::Other))?;
+            let handle =
+                cuda.ipc_handle(memory.address).map_err(with_step(FabricCallStep::Other))?;
             Ok((memory, handle))
         })?;
         let Some((memory, handle)) = made else { return Ok(()) };
@@ -247,9 +250,11 @@ impl<'c> SharingTrial<'c> {
     fn make_fabric(&mut self, report: &mut TrialReport<'_, '_>) -> io::Result<()> {
         let (cuda, device) = (self.cuda, self.gpu.device);
         let bytes = 2 * self.bytes;
-        let made = report.run_step("fabric-create", || FabricMemory::create(cuda, device, bytes))?;
+        let made =
+            report.run_step("fabric-create", || FabricMemory::create(cuda, device, bytes))?;
         let Some(memory) = made else {
-            return report.skip_steps(&["fabric-export", "fabric-import-own"], "fabric-create failed");
+            return report
+                .skip_steps(&["fabric-export", "fabric-import-own"], "fabric-create failed");
         };
         let Some(handle) = report.run_step("fabric-export", || memory.export())? else {
             return report.skip_steps(&["fabric-import-own"], "fabric-export failed");
@@ -268,7 +273,8 @@ impl<'c> SharingTrial<'c> {
         }
         // As an import by another process, but for the way between nodes.
         let right = report.run_comparison("fabric-import-own", || {
-            let own = FabricMemory::import(cuda, handle, bytes, FabricCallStep::ImportOwn)?.map()?;
+            let own =
+                FabricMemory::import(cuda, handle, bytes, FabricCallStep::ImportOwn)?.map()?;
             own.allow(device)?;
             self.find_difference(own.address, self.seed)
         })?;
@@ -290,14 +296,19 @@ impl<'c> SharingTrial<'c> {
         };
         let pattern = self.pattern(self.seed);
         let filled = report.run_step(name, || {
-            data::fill_memory(self.cuda, &self.gpu, memory, &pattern, &mut stage).map_err(with_step(FabricCallStep::Other))
+            data::fill_memory(self.cuda, &self.gpu, memory, &pattern, &mut stage)
+                .map_err(with_step(FabricCallStep::Other))
         })?;
         self.stage = Some(stage);
         Ok(filled.is_some())
     }
 
     /// How what is there differs from data of this seed.
-    fn find_difference(&self, memory: DevicePointer, seed: u32) -> Result<Option<String>, FabricStepFailure> {
+    fn find_difference(
+        &self,
+        memory: DevicePointer,
+        seed: u32,
+    ) -> Result<Option<String>, FabricStepFailure> {
         let Some(stage) = &self.stage else { return Ok(None) };
         let pattern = self.pattern(seed);
         let found = data::compare_memory(self.cuda, &self.gpu, memory, &pattern, stage);
@@ -308,8 +319,14 @@ impl<'c> SharingTrial<'c> {
     }
 
     /// Writes this process' data into the second half of memory of the other.
-    fn write_to_peer(&self, from: DevicePointer, to: DevicePointer) -> Result<(), FabricStepFailure> {
-        self.cuda.set_current_context(self.gpu.context()).map_err(with_step(FabricCallStep::Other))?;
+    fn write_to_peer(
+        &self,
+        from: DevicePointer,
+        to: DevicePointer,
+    ) -> Result<(), FabricStepFailure> {
+        self.cuda
+            .set_current_context(self.gpu.context())
+            .map_err(with_step(FabricCallStep::Other))?;
         let copied = self.cuda.copy(self.second_half(to), from, self.bytes, self.gpu.stream());
         copied.and_then(|()| self.gpu.wait()).map_err(with_step(FabricCallStep::Other))
     }
@@ -346,28 +363,41 @@ impl<'c> SharingTrial<'c> {
         self.try_peer_fabric(offer, report)
     }
 
-    fn try_peer_ipc(&mut self, offer: &SharedMemoryOffer, report: &mut TrialReport<'_, '_>) -> io::Result<()> {
+    fn try_peer_ipc(
+        &mut self,
+        offer: &SharedMemoryOffer,
+        report: &mut TrialReport<'_, '_>,
+    ) -> io::Result<()> {
         let handle =
             offer.ipc.as_ref().and_then(|text| STANDARD.decode(text).ok()?.try_into().ok());
         let (Some(handle), Some((own, _))) = (handle, &self.ipc) else {
             return report.skip_steps(&IPC_STEPS, "there is no memory to try it with");
         };
         let opened = report.run_step("ipc-open", || {
-            self.cuda.set_current_context(self.gpu.context()).map_err(with_step(FabricCallStep::Other))?;
+            self.cuda
+                .set_current_context(self.gpu.context())
+                .map_err(with_step(FabricCallStep::Other))?;
             self.cuda.ipc_open(handle).map_err(with_step(FabricCallStep::Other))
         })?;
-        let Some(there) = opened else { return report.skip_steps(&["ipc-data"], "ipc-open failed") };
+        let Some(there) = opened else {
+            return report.skip_steps(&["ipc-data"], "ipc-open failed");
+        };
         let right = report.run_comparison("ipc-data", || {
             let differs = self.find_difference(there, offer.seed)?;
             self.write_to_peer(own.address, there).map(|()| differs)
         })?;
         self.wrote.0 = right;
-        let closed =
-            report.run_step("ipc-close", || self.cuda.ipc_close(there).map_err(with_step(FabricCallStep::Other)));
+        let closed = report.run_step("ipc-close", || {
+            self.cuda.ipc_close(there).map_err(with_step(FabricCallStep::Other))
+        });
         closed.map(|_| ())
     }
 
-    fn try_peer_fabric(&mut self, offer: &SharedMemoryOffer, report: &mut TrialReport<'_, '_>) -> io::Result<()> {
+    fn try_peer_fabric(
+        &mut self,
+        offer: &SharedMemoryOffer,
+        report: &mut TrialReport<'_, '_>,
+    ) -> io::Result<()> {
         let given = offer.fabric.as_ref().and_then(|(text, bytes)| {
             let handle = STANDARD.decode(text).ok()?.try_into().ok()?;
             (2 * self.bytes <= *bytes).then_some((handle, *bytes))
@@ -376,7 +406,8 @@ impl<'c> SharingTrial<'c> {
             return report.skip_steps(&FABRIC_STEPS, "there is no memory to try it with");
         };
         let imported = report.run_step("fabric-import", || {
-            let there = FabricMemory::import(self.cuda, handle, bytes, FabricCallStep::ImportPeer)?.map()?;
+            let there = FabricMemory::import(self.cuda, handle, bytes, FabricCallStep::ImportPeer)?
+                .map()?;
             there.allow(self.gpu.device)?;
             Ok(there)
         })?;
@@ -413,12 +444,15 @@ impl<'c> SharingTrial<'c> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ffi::cuda::CudaCallError;
-    use crate::ffi::cuda::code;
+    use crate::ffi::cuda::{CudaCallError, code};
 
     fn failed(gpu: u32, name: &'static str, step: FabricCallStep, code: i32) -> FailedTrialStep {
         let error = CudaCallError::Failed { call: "cuMemX", code, name: code::result_name(code) };
-        FailedTrialStep { gpu, name, why: TrialFailureCause::Driver(FabricStepFailure { step, error }) }
+        FailedTrialStep {
+            gpu,
+            name,
+            why: TrialFailureCause::Driver(FabricStepFailure { step, error }),
+        }
     }
 
     #[test]
@@ -437,7 +471,11 @@ mod tests {
 
     #[test]
     fn only_wrong_data_speaks_against_a_gpu() {
-        let wrong = FailedTrialStep { gpu: 3, name: "ipc-data", why: TrialFailureCause::Wrong("64 words".to_owned()) };
+        let wrong = FailedTrialStep {
+            gpu: 3,
+            name: "ipc-data",
+            why: TrialFailureCause::Wrong("64 words".to_owned()),
+        };
         let said = merge_problems(&[wrong], &ImexChannels::default());
         assert_eq!((said[0].kind, said[0].gpu), (OutputProblemKind::Corrupt, Some(3)));
     }

@@ -1,26 +1,16 @@
 //! One child process and its place at the table.
 
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::mpsc;
-use tokio::time::Instant;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
-use super::ProbeChildSpec;
-use super::SupervisorSpec;
-use super::child_output::ChildExitReason;
-use super::child_output::ChildOutput;
-use super::child_output::ChildLineKind;
-use super::child_output::clean;
+use super::child_output::{ChildExitReason, ChildLineKind, ChildOutput, clean};
 use super::stderr_tail::StderrTail;
+use super::{ProbeChildSpec, SupervisorSpec};
 use crate::exec::guard;
-use crate::exec::session::SessionInput;
-use crate::exec::session::SessionOutput;
-use crate::exec::session::SessionProcess;
-use crate::exec::session::ProcessSession;
+use crate::exec::session::{ProcessSession, SessionInput, SessionOutput, SessionProcess};
 use model::raw_result::ProcessEnding;
 
 /// How long a child may take to read an answer.
@@ -63,7 +53,12 @@ pub(super) struct ProbeChild {
 
 impl ProbeChild {
     /// Starts the child at this place.
-    pub(super) fn spawn(work: &SupervisorSpec, part: &ProbeChildSpec, at: usize, say: &mpsc::Sender<ChildEvent>) -> Self {
+    pub(super) fn spawn(
+        work: &SupervisorSpec,
+        part: &ProbeChildSpec,
+        at: usize,
+        say: &mpsc::Sender<ChildEvent>,
+    ) -> Self {
         let mut seat = Self {
             output: ChildOutput::new(&part.name, part.gpu),
             input: None,
@@ -177,7 +172,9 @@ impl ProbeChild {
         match timeout(READ_TIMEOUT, input.send(line)).await {
             // One that has ended is found out when its output closes.
             Ok(_) => {}
-            Err(_) => self.kill(ChildExitReason::ProtocolViolation("it does not read what it asked for".to_owned())),
+            Err(_) => self.kill(ChildExitReason::ProtocolViolation(
+                "it does not read what it asked for".to_owned(),
+            )),
         }
     }
 
@@ -242,7 +239,9 @@ async fn read_stdout(mut output: SessionOutput, at: usize, say: mpsc::Sender<Chi
         let event = match output.next_line().await {
             Ok(Some(line)) => ChildEvent::Line(at, line),
             Ok(None) => ChildEvent::Closed(at, None),
-            Err(error) => ChildEvent::Closed(at, Some(format!("what it says cannot be read: {error}"))),
+            Err(error) => {
+                ChildEvent::Closed(at, Some(format!("what it says cannot be read: {error}")))
+            }
         };
         let last = matches!(event, ChildEvent::Closed(..));
         if say.send(event).await.is_err() || last {

@@ -104,7 +104,9 @@ impl ChildOutput {
 
     /// Whether it said that everything was measured, and ended well.
     pub fn is_complete(&self) -> bool {
-        self.exit == Some(ChildExitReason::Success) && self.dropped == 0 && self.messages.contains(&ProbeMessage::End)
+        self.exit == Some(ChildExitReason::Success)
+            && self.dropped == 0
+            && self.messages.contains(&ProbeMessage::End)
     }
 
     /// The problems that it told of.
@@ -122,8 +124,7 @@ impl ChildOutput {
 
     /// What this end would keep from being known.
     pub fn problem_for(&self, fate: &ChildExitReason) -> Option<ProbeProblem> {
-        use OutputProblemKind::Error;
-        use OutputProblemKind::Truncated;
+        use OutputProblemKind::{Error, Truncated};
         let doing = self.current_step.as_deref().map(clean).filter(|doing| !doing.is_empty());
         let during = doing.map(|doing| format!(" in: {doing}")).unwrap_or_default();
         let who = if self.name.is_empty() { "the probe's process" } else { &self.name };
@@ -134,10 +135,15 @@ impl ChildOutput {
                 (Truncated, "unreadable", format!("{who}: {lost} lines could not be understood"))
             }
             // Whoever gives up says why before.
-            ChildExitReason::Success if self.messages.contains(&ProbeMessage::End) || self.problems().next().is_some() => {
+            ChildExitReason::Success
+                if self.messages.contains(&ProbeMessage::End)
+                    || self.problems().next().is_some() =>
+            {
                 return None;
             }
-            ChildExitReason::Success => (Truncated, "cut-short", format!("{who} ended before its time{words}")),
+            ChildExitReason::Success => {
+                (Truncated, "cut-short", format!("{who} ended before its time{words}"))
+            }
             ChildExitReason::Failed(code) => {
                 let detail = format!("{who} failed with exit code {code}{during}{words}");
                 (Error, "child-died", detail)
@@ -160,14 +166,18 @@ impl ChildOutput {
                 );
                 (Truncated, "out-of-time", detail)
             }
-            ChildExitReason::Excluded(why) => (Error, "left-behind", format!("{who}: {}{during}", clean(why))),
+            ChildExitReason::Excluded(why) => {
+                (Error, "left-behind", format!("{who}: {}{during}", clean(why)))
+            }
             ChildExitReason::Interrupted(how) => {
                 (Truncated, "interrupted", format!("{who} was ended, since the probe was {how}"))
             }
             ChildExitReason::NotStarted(why) => {
                 (Error, "not-started", format!("{who} was not started: {}", clean(why)))
             }
-            ChildExitReason::ProtocolViolation(why) => (Error, "unreadable", format!("{who}: {}", clean(why))),
+            ChildExitReason::ProtocolViolation(why) => {
+                (Error, "unreadable", format!("{who}: {}", clean(why)))
+            }
         };
         let mut problem = ProbeProblem::new(kind, class, detail);
         problem.gpu = self.gpu;

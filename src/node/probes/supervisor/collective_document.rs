@@ -5,18 +5,13 @@
 use std::collections::BTreeMap;
 
 use super::SupervisorOutput;
-use super::copy_document::exit_problems;
-use super::copy_document::is_complete;
+use super::copy_document::{exit_problems, is_complete};
 use crate::probes::collective::nccl_path;
 use crate::probes::collective::nccl_path::NcclPath;
 use crate::probes::protocol::ProbeMessage;
-use model::collective::COLLECTIVE_FORMAT;
-use model::collective::CollectiveDocument;
-use model::collective::CollectivePoint;
-use model::collective::CollectiveTest;
+use model::collective::{COLLECTIVE_FORMAT, CollectiveDocument, CollectivePoint, CollectiveTest};
 use model::parse_output::OutputProblemKind;
-use model::probe_report::ProbeProblem;
-use model::probe_report::ProbedRank;
+use model::probe_report::{ProbeProblem, ProbedRank};
 
 /// The type that is measured, as nccl-tests calls it.
 const DATATYPE: &str = "float";
@@ -58,7 +53,10 @@ impl CollectiveProbeRequest {
 }
 
 /// The document.
-pub fn build_document(asked: &CollectiveProbeRequest, attended: &SupervisorOutput) -> CollectiveDocument {
+pub fn build_document(
+    asked: &CollectiveProbeRequest,
+    attended: &SupervisorOutput,
+) -> CollectiveDocument {
     let mut document = asked.empty_document();
     let mut ranks: BTreeMap<u32, ProbedRank> = BTreeMap::new();
     let mut points = CollectiveTestList::default();
@@ -72,13 +70,19 @@ pub fn build_document(asked: &CollectiveProbeRequest, attended: &SupervisorOutpu
             ProbeMessage::Rank(rank) => {
                 ranks.entry(rank.rank).or_insert_with(|| rank.clone());
             }
-            ProbeMessage::Point { testcase, reading, point, .. } => points.add_point(testcase, *reading, point),
+            ProbeMessage::Point { testcase, reading, point, .. } => {
+                points.add_point(testcase, *reading, point)
+            }
             ProbeMessage::Problem(problem) => {
                 if !document.problems.contains(problem) {
                     document.problems.push(problem.clone());
                 }
             }
-            ProbeMessage::Gpu(_) | ProbeMessage::Test(_) | ProbeMessage::Cell(_) | ProbeMessage::Note { .. } | ProbeMessage::End => {}
+            ProbeMessage::Gpu(_)
+            | ProbeMessage::Test(_)
+            | ProbeMessage::Cell(_)
+            | ProbeMessage::Note { .. }
+            | ProbeMessage::End => {}
         }
     }
     document.ranks = ranks.into_values().collect();
@@ -100,7 +104,8 @@ pub fn build_document(asked: &CollectiveProbeRequest, attended: &SupervisorOutpu
     }
     document.problems.extend(nccl_warnings(&document, &said.warnings));
     document.complete = is_complete(attended, &document.problems)
-        && (has_remote_numbers(&document) || asked.tests.iter().all(|name| has_test(&document, name)));
+        && (has_remote_numbers(&document)
+            || asked.tests.iter().all(|name| has_test(&document, name)));
     document
 }
 
@@ -171,8 +176,7 @@ impl CollectiveTestList {
 
 #[cfg(test)]
 mod tests {
-    use super::super::child_output::ChildExitReason;
-    use super::super::child_output::ChildOutput;
+    use super::super::child_output::{ChildExitReason, ChildOutput};
     use super::*;
 
     fn asked() -> CollectiveProbeRequest {
@@ -184,7 +188,12 @@ mod tests {
     }
 
     fn rank(rank: u32, node: &str) -> ProbeMessage {
-        ProbeMessage::Rank(ProbedRank { rank, node: node.to_owned(), gpu: rank, ..ProbedRank::default() })
+        ProbeMessage::Rank(ProbedRank {
+            rank,
+            node: node.to_owned(),
+            gpu: rank,
+            ..ProbedRank::default()
+        })
     }
 
     fn point(reading: u32, bytes: u64) -> ProbeMessage {
@@ -207,7 +216,11 @@ mod tests {
 
     fn child_output(gpu: u32, lines: Vec<ProbeMessage>, fate: ChildExitReason) -> ChildOutput {
         let lines = [rank(0, "n1"), rank(1, "n1")].into_iter().chain(lines).collect();
-        ChildOutput { messages: lines, exit: Some(fate), ..ChildOutput::new(&format!("GPU {gpu}"), Some(gpu)) }
+        ChildOutput {
+            messages: lines,
+            exit: Some(fate),
+            ..ChildOutput::new(&format!("GPU {gpu}"), Some(gpu))
+        }
     }
 
     fn two(first: ChildOutput, second: ChildOutput) -> SupervisorOutput {
@@ -216,12 +229,19 @@ mod tests {
 
     #[test]
     fn the_ranks_of_a_node_make_one_document() {
-        let nccl = |library: &str| ProbeMessage::Nccl { version: "2.28.3".into(), library: library.into() };
+        let nccl = |library: &str| ProbeMessage::Nccl {
+            version: "2.28.3".into(),
+            library: library.into(),
+        };
         let points = [point(0, 1024), point(0, 2048), point(1, 1024)];
         let first = [nccl("a")].into_iter().chain(points).chain([ProbeMessage::End]).collect();
         let mut attended = two(
             child_output(0, first, ChildExitReason::Success),
-            child_output(1, vec![nccl("b"), point(0, 1024), ProbeMessage::End], ChildExitReason::Success),
+            child_output(
+                1,
+                vec![nccl("b"), point(0, 1024), ProbeMessage::End],
+                ChildExitReason::Success,
+            ),
         );
         attended.children[1].nccl_lines =
             vec!["n1:1:1 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via P2P/CUMEM".to_owned()];
@@ -240,7 +260,10 @@ mod tests {
     #[test]
     fn a_rank_that_died_is_named_and_the_numbers_until_then_stay() {
         let dead = child_output(1, Vec::new(), ChildExitReason::Signaled(11));
-        let got = build_document(&asked(), &two(child_output(0, vec![point(0, 1024)], ChildExitReason::Success), dead));
+        let got = build_document(
+            &asked(),
+            &two(child_output(0, vec![point(0, 1024)], ChildExitReason::Success), dead),
+        );
         assert!(!got.complete);
         assert_eq!(got.tests[0].points.len(), 1);
         let died = got.problems.iter().find(|it| it.class.as_str() == "child-died").expect("named");
@@ -255,7 +278,9 @@ mod tests {
             let problem = ProbeProblem::new(OutputProblemKind::Error, "no-nccl", detail);
             ProbeMessage::Problem(ProbeProblem { gpu: Some(gpu), ..problem })
         };
-        let of = |gpu: u32, what: &str| child_output(gpu, vec![lacks(gpu, what)], ChildExitReason::Success);
+        let of = |gpu: u32, what: &str| {
+            child_output(gpu, vec![lacks(gpu, what)], ChildExitReason::Success)
+        };
         let got = build_document(&asked(), &two(of(0, "no NCCL"), of(1, "no NCCL")));
         let said: Vec<_> = got.problems.iter().map(|it| (it.gpu, it.detail.as_str())).collect();
         assert_eq!(said, [(None, "no NCCL")]);
@@ -266,8 +291,13 @@ mod tests {
     #[test]
     fn the_numbers_of_another_node_are_not_missing_here() {
         let ranks = |node: &str| vec![rank(0, "n0"), rank(1, node), ProbeMessage::End];
-        let heard = ChildOutput { messages: ranks("n1"), exit: Some(ChildExitReason::Success), ..ChildOutput::new("", None) };
-        let attended = SupervisorOutput { children: vec![heard.clone()], ..SupervisorOutput::default() };
+        let heard = ChildOutput {
+            messages: ranks("n1"),
+            exit: Some(ChildExitReason::Success),
+            ..ChildOutput::new("", None)
+        };
+        let attended =
+            SupervisorOutput { children: vec![heard.clone()], ..SupervisorOutput::default() };
         assert!(build_document(&asked(), &attended).complete);
         let own = ChildOutput { messages: vec![rank(0, "n1"), ProbeMessage::End], ..heard };
         let attended = SupervisorOutput { children: vec![own], ..SupervisorOutput::default() };

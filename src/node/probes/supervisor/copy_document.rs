@@ -7,12 +7,8 @@ use std::collections::BTreeMap;
 use super::SupervisorOutput;
 use super::child_output::ChildOutput;
 use crate::probes::copy::task::CopyTask;
-use crate::probes::protocol::ProbeMatrixCell;
-use crate::probes::protocol::ProbeMessage;
-use crate::probes::protocol::ProbeMatrixShape;
-use model::copy::COPY_FORMAT;
-use model::copy::CopyDocument;
-use model::copy::CopyTest;
+use crate::probes::protocol::{ProbeMatrixCell, ProbeMatrixShape, ProbeMessage};
+use model::copy::{COPY_FORMAT, CopyDocument, CopyTest};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
@@ -43,7 +39,10 @@ pub fn build_document(task: &CopyTask, attended: &SupervisorOutput) -> CopyDocum
                 ProbeMessage::Test(shape) => matrices.begin_test(shape),
                 ProbeMessage::Cell(cell) => matrices.add_cell(cell),
                 ProbeMessage::Problem(problem) => document.problems.push(problem.clone()),
-                ProbeMessage::Nccl { .. } | ProbeMessage::Point { .. } | ProbeMessage::Note { .. } | ProbeMessage::End => {}
+                ProbeMessage::Nccl { .. }
+                | ProbeMessage::Point { .. }
+                | ProbeMessage::Note { .. }
+                | ProbeMessage::End => {}
             }
         }
     }
@@ -83,7 +82,9 @@ pub(super) fn exit_problems(attended: &SupervisorOutput) -> Vec<ProbeProblem> {
 /// Whether everybody said that everything was measured and nothing speaks
 /// against it. Wrong data is a measurement too.
 pub(super) fn is_complete(attended: &SupervisorOutput, problems: &[ProbeProblem]) -> bool {
-    let lacks = |it: &ProbeProblem| !matches!(it.kind, OutputProblemKind::Waived | OutputProblemKind::Corrupt);
+    let lacks = |it: &ProbeProblem| {
+        !matches!(it.kind, OutputProblemKind::Waived | OutputProblemKind::Corrupt)
+    };
     !attended.children.is_empty()
         && attended.children.iter().all(ChildOutput::is_complete)
         && !problems.iter().any(lacks)
@@ -139,7 +140,11 @@ impl CopyMatrices {
 }
 
 /// Where a number goes.
-fn cell_slot<'t>(test: &'t mut CopyTest, cell: &ProbeMatrixCell, readings: usize) -> Option<&'t mut Option<f64>> {
+fn cell_slot<'t>(
+    test: &'t mut CopyTest,
+    cell: &ProbeMatrixCell,
+    readings: usize,
+) -> Option<&'t mut Option<f64>> {
     let reading = usize::try_from(cell.reading).ok().filter(|at| *at < readings)?;
     let row = test.rows.iter().position(|label| *label == cell.row)?;
     let col = test.cols.iter().position(|label| *label == cell.col)?;
@@ -250,10 +255,15 @@ mod tests {
 
     #[test]
     fn wrong_data_is_a_whole_measurement_and_an_error_is_none() {
-        for (kind, complete) in [(OutputProblemKind::Corrupt, true), (OutputProblemKind::Error, false)] {
+        for (kind, complete) in
+            [(OutputProblemKind::Corrupt, true), (OutputProblemKind::Error, false)]
+        {
             let mut lines = whole();
             lines.insert(0, ProbeMessage::Problem(ProbeProblem::new(kind, "x", "y")));
-            assert_eq!(build_document(&task(), &attended(lines, ChildExitReason::Success)).complete, complete);
+            assert_eq!(
+                build_document(&task(), &attended(lines, ChildExitReason::Success)).complete,
+                complete
+            );
         }
     }
 

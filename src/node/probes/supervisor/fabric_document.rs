@@ -4,13 +4,10 @@
 //! it is said once.
 
 use super::SupervisorOutput;
-use super::copy_document::exit_problems;
-use super::copy_document::is_complete;
+use super::copy_document::{exit_problems, is_complete};
 use crate::probes::fabric::task::FabricTask;
 use crate::probes::protocol::ProbeMessage;
-use model::fabric_probe::FABRIC_PROBE_FORMAT;
-use model::fabric_probe::FabricProbeDocument;
-use model::fabric_probe::FabricStep;
+use model::fabric_probe::{FABRIC_PROBE_FORMAT, FabricProbeDocument, FabricStep};
 
 /// The document.
 pub fn build_document(task: &FabricTask, attended: &SupervisorOutput) -> FabricProbeDocument {
@@ -70,8 +67,7 @@ fn add_step(steps: &mut Vec<FabricStep>, name: &str, said: &str) {
 mod tests {
     use std::path::PathBuf;
 
-    use super::super::child_output::ChildExitReason;
-    use super::super::child_output::ChildOutput;
+    use super::super::child_output::{ChildExitReason, ChildOutput};
     use super::*;
 
     fn note(name: &str, value: &str) -> ProbeMessage {
@@ -80,8 +76,12 @@ mod tests {
 
     #[test]
     fn what_both_saw_is_said_once_and_what_differs_twice() {
-        let task =
-            FabricTask { cuda: None, root: PathBuf::from("/"), node: "n1".to_owned(), bytes: 1 << 21 };
+        let task = FabricTask {
+            cuda: None,
+            root: PathBuf::from("/"),
+            node: "n1".to_owned(),
+            bytes: 1 << 21,
+        };
         let part = |open: &str| {
             let lines = vec![
                 note("imex-channels", "channel0"),
@@ -89,10 +89,17 @@ mod tests {
                 note("gpu0 ipc-open", open),
                 ProbeMessage::End,
             ];
-            ChildOutput { messages: lines, exit: Some(ChildExitReason::Success), ..ChildOutput::new("", None) }
+            ChildOutput {
+                messages: lines,
+                exit: Some(ChildExitReason::Success),
+                ..ChildOutput::new("", None)
+            }
         };
         let parts = vec![part("ok"), part("cuIpcOpenMemHandle: not permitted (800)")];
-        let got = build_document(&task, &SupervisorOutput { children: parts, ..SupervisorOutput::default() });
+        let got = build_document(
+            &task,
+            &SupervisorOutput { children: parts, ..SupervisorOutput::default() },
+        );
         let said: Vec<_> =
             got.steps.iter().map(|it| (it.step.as_str(), it.gpu, it.said.as_str())).collect();
         let both = "ok; the other process: cuIpcOpenMemHandle: not permitted (800)";

@@ -5,40 +5,30 @@
 //! It makes no GPU call itself, so that nothing a driver does can stop it from
 //! answering in time. What numbers should be it does not know.
 
+mod child;
+pub mod child_output;
 pub mod collective_document;
 pub mod copy_document;
 pub mod fabric_document;
-pub mod child_output;
-mod stderr_tail;
-mod sampler;
-mod child;
 pub mod multi_node;
+mod sampler;
+mod stderr_tail;
 
 use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
-use tokio::sync::watch;
-use tokio::time::Instant;
-use tokio::time::MissedTickBehavior;
-use tokio::time::interval;
-use tokio::time::sleep_until;
+use tokio::sync::{mpsc, watch};
+use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use crate::probes::exchange_group::ExchangeGroup;
-use child_output::ChildExitReason;
-use child_output::ChildOutput;
-use child_output::ChildLineKind;
-use model::exchange::ExchangeReply;
-use model::exchange::ExchangeRequest;
-use model::exchange::EXCHANGE_PREFIX;
-use sampler::GpuSampler;
-pub use sampler::SamplerOutput;
-pub use sampler::SamplerSpec;
-use child::ChildEvent;
-use child::ProbeChild;
+use child::{ChildEvent, ProbeChild};
+use child_output::{ChildExitReason, ChildLineKind, ChildOutput};
+use model::exchange::{EXCHANGE_PREFIX, ExchangeReply, ExchangeRequest};
 use multi_node::MultiNodeShares;
+use sampler::GpuSampler;
+pub use sampler::{SamplerOutput, SamplerSpec};
 
 /// How often children are looked at.
 const POLL: Duration = Duration::from_millis(100);
@@ -138,8 +128,12 @@ pub async fn supervise<'a>(
         }),
     };
     let (say, events) = mpsc::channel(64);
-    let seats: Vec<ProbeChild> =
-        work.children.iter().enumerate().map(|(at, part)| ProbeChild::spawn(work, part, at, &say)).collect();
+    let seats: Vec<ProbeChild> = work
+        .children
+        .iter()
+        .enumerate()
+        .map(|(at, part)| ProbeChild::spawn(work, part, at, &say))
+        .collect();
     drop(say);
     let numbers = seats.iter().filter_map(ProbeChild::pid).collect();
     let mut table = ProbeSupervisor {
@@ -160,12 +154,18 @@ pub async fn supervise<'a>(
     let hurry = table.interrupted.is_some();
     let watched = match sampler {
         None => None,
-        Some(Ok(sampler)) => Some(sampler.conclude(hurry).await),
+        Some(Ok(sampler)) => Some(sampler.finish(hurry).await),
         Some(Err(why)) => Some(SamplerOutput { failure: Some(why), ..SamplerOutput::default() }),
     };
     let ProbeSupervisor { children: seats, interrupted, exchange_failure: deaf, .. } = table;
     let parts = seats.into_iter().map(ProbeChild::into_output).collect();
-    SupervisorOutput { children: parts, pids: numbers, sampled: watched, interrupted, exchange_failure: deaf }
+    SupervisorOutput {
+        children: parts,
+        pids: numbers,
+        sampled: watched,
+        interrupted,
+        exchange_failure: deaf,
+    }
 }
 
 /// What our node asked the others.
@@ -248,10 +248,15 @@ impl ProbeSupervisor<'_> {
         let seat = &mut self.children[at];
         match seat.push_line(line) {
             ChildLineKind::Consumed => {}
-            ChildLineKind::Overflow => seat.kill(ChildExitReason::ProtocolViolation("there is no end to what it says".to_owned())),
-            ChildLineKind::ExchangeAsk(ask) => match serde_json::from_slice::<ExchangeRequest>(ask) {
+            ChildLineKind::Overflow => seat.kill(ChildExitReason::ProtocolViolation(
+                "there is no end to what it says".to_owned(),
+            )),
+            ChildLineKind::ExchangeAsk(ask) => match serde_json::from_slice::<ExchangeRequest>(ask)
+            {
                 Err(error) => {
-                    seat.kill(ChildExitReason::ProtocolViolation(format!("its exchange cannot be understood: {error}")));
+                    seat.kill(ChildExitReason::ProtocolViolation(format!(
+                        "its exchange cannot be understood: {error}"
+                    )));
                 }
                 Ok(ask) => {
                     seat.is_waiting = true;
@@ -318,7 +323,8 @@ impl ProbeSupervisor<'_> {
             }
         };
         let Some(asked) = self.upstream_ask.take_if(|asked| asked.number == answer.number) else {
-            return self.fail_exchanges(&format!("an answer to exchange {} came unasked", answer.number));
+            return self
+                .fail_exchanges(&format!("an answer to exchange {} came unasked", answer.number));
         };
         for at in asked.waiting {
             let own = match self.spec.exchanges_lists {

@@ -7,8 +7,7 @@
 
 use serde_json::Value;
 
-use model::exchange::ExchangeReply;
-use model::exchange::ExchangeShare;
+use model::exchange::{ExchangeReply, ExchangeShare};
 
 /// What a node gives, made of what its children gave.
 pub fn merge_shares(shares: &[ExchangeShare]) -> Value {

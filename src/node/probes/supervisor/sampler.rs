@@ -4,8 +4,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tokio::sync::Notify;
@@ -13,10 +12,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::exec::guard;
-use crate::exec::session::SessionInput;
-use crate::exec::session::SessionOutput;
-use crate::exec::session::SessionProcess;
-use crate::exec::session::ProcessSession;
+use crate::exec::session::{ProcessSession, SessionInput, SessionOutput, SessionProcess};
 
 /// How long it may take until it has read everything once. Without persistence
 /// mode the driver brings up every GPU first, which takes seconds.
@@ -72,7 +68,8 @@ impl GpuSampler {
         let mut argv = vec![executable.display().to_string()];
         argv.extend_from_slice(&watching.args);
         let argv = guard::guarded_command(executable, &argv);
-        let session = ProcessSession::start(&argv, &BTreeMap::new()).map_err(|error| error.to_string())?;
+        let session =
+            ProcessSession::start(&argv, &BTreeMap::new()).map_err(|error| error.to_string())?;
         let ProcessSession { input, output, process } = session;
         let heard = Arc::new(SamplerBuffer::default());
         let listening = tokio::spawn(read_output(output, Arc::clone(&heard), watching.has_begun));
@@ -110,7 +107,11 @@ fn describe_hang(process: &SessionProcess, patience: Duration) -> String {
     }
 }
 
-async fn read_output(mut output: SessionOutput, heard: Arc<SamplerBuffer>, has_begun: fn(&str) -> bool) {
+async fn read_output(
+    mut output: SessionOutput,
+    heard: Arc<SamplerBuffer>,
+    has_begun: fn(&str) -> bool,
+) {
     while let Ok(Some(line)) = output.next_line().await {
         let line = String::from_utf8_lossy(&line);
         let begun = has_begun(&line);

@@ -3,8 +3,7 @@
 //!
 //! Pure. Bounded, whatever comes.
 
-use std::collections::BTreeSet;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::child_output::clean;
 use crate::probes::protocol::STEP_PREFIX;

@@ -2,8 +2,7 @@
 
 use std::path::Path;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use model::exchange::ExchangeShare;
@@ -91,7 +90,11 @@ fn a_process_that_says_nothing_any_more_is_ended_and_the_call_is_named() {
     let got = alone(&[&script], |work| work.max_silence = Duration::from_millis(700));
     let heard = &got.children[0];
     assert!(matches!(heard.exit, Some(ChildExitReason::Hung(_))), "{heard:?}");
-    assert_eq!(heard.messages, [crate::probes::protocol::ProbeMessage::End], "what it said is kept");
+    assert_eq!(
+        heard.messages,
+        [crate::probes::protocol::ProbeMessage::End],
+        "what it said is kept"
+    );
     assert!(!heard.is_complete());
     let detail = heard.exit_problem().expect("it hung").detail;
     assert!(detail.contains("in: cuCtxEnablePeerAccess GPU 2 to 3: the call hangs"), "{detail}");
@@ -134,7 +137,11 @@ fn one_that_comes_too_late_is_ended_and_the_others_are_answered() {
     let a = format!("{}{END}", asks(0, "1", 0.4));
     let got = alone(&[&a, "echo next: slow >&2; sleep 60"], |_| {});
     assert!(got.children[0].is_complete(), "{got:?}");
-    assert!(matches!(got.children[1].exit, Some(ChildExitReason::Excluded(_))), "{:?}", got.children[1].exit);
+    assert!(
+        matches!(got.children[1].exit, Some(ChildExitReason::Excluded(_))),
+        "{:?}",
+        got.children[1].exit
+    );
     let detail = got.children[1].exit_problem().expect("it was late").detail;
     assert!(detail.contains("did not come to exchange 0") && detail.contains("in: slow"));
 }
@@ -174,7 +181,8 @@ fn the_children_of_all_nodes_are_one_list() {
     let (a, b) = (asks(0, "1", 5.0), asks(0, "2", 8.0));
     let reply = |ask: ExchangeRequest| {
         assert!(7.9 < ask.within_s, "the longest that anybody waits");
-        let of = |member: &str, value| ExchangeShare { member: member.to_owned(), value, gone: None };
+        let of =
+            |member: &str, value| ExchangeShare { member: member.to_owned(), value, gone: None };
         let other = multi_node::merge_shares(&[of("n0", Some(json!(0)))]);
         let shares = vec![of("n0", Some(other)), of("n1", Some(ask.value))];
         Some(ExchangeReply { number: ask.number, me: 1, shares, waited_s: 0.0 })
@@ -217,7 +225,12 @@ fn that_nobody_answers_any_more_matters_only_to_who_asks() {
         let mut say = |_: &str| panic!("nobody is there");
         let work = work(&[script]);
         let (_keep, stop) = watch::channel(None);
-        now(supervise(&work, ExchangePeers::Upstream { lines, say: &mut say }, stop, &mut |_, _| {}))
+        now(supervise(
+            &work,
+            ExchangePeers::Upstream { lines, say: &mut say },
+            stop,
+            &mut |_, _| {},
+        ))
     };
     let silent = alone(&format!("sleep 0.3; {END}"));
     assert!(silent.children[0].is_complete() && silent.exchange_failure.is_none(), "{silent:?}");

@@ -1,32 +1,15 @@
 //! The side that connects, measures, and says what came of it.
 
-use std::net::IpAddr;
-use std::net::SocketAddr;
-use std::net::TcpStream;
-use std::net::ToSocketAddrs;
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
-use super::DRAIN_TIMEOUT;
-use super::TcpBinding;
-use super::REPLY_TIMEOUT;
-use super::TICK;
-use super::TcpTask;
-use super::TcpError;
-use super::flow;
-use super::latency;
+use super::control_connection::{TcpControlConnection, describe_error};
 use super::pattern::TcpPattern;
-use super::socket;
-use super::control_connection::TcpControlConnection;
-use super::control_connection::describe_error;
-use super::wire::TcpReceiveTotals;
-use super::wire::TcpGreeting;
-use super::wire::TcpControlLine;
-use super::wire::TcpSessionTerms;
-use model::tcp::TcpEndpoint;
-use model::tcp::TCP_FORMAT;
-use model::tcp::TcpDocument;
-use model::tcp::TcpFlow;
-use model::tcp::TcpReading;
+use super::wire::{TcpControlLine, TcpGreeting, TcpReceiveTotals, TcpSessionTerms};
+use super::{
+    DRAIN_TIMEOUT, REPLY_TIMEOUT, TICK, TcpBinding, TcpError, TcpTask, flow, latency, socket,
+};
+use model::tcp::{TCP_FORMAT, TcpDocument, TcpEndpoint, TcpFlow, TcpReading};
 
 /// How long a connection may take to come about.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -53,7 +36,11 @@ pub fn resolve(text: &str) -> Result<SocketAddr, TcpError> {
 
 /// Measures against a server. An error says that nothing was begun; what
 /// breaks later leaves a document that is not complete.
-pub fn measure(local: &TcpBinding, peer: SocketAddr, task: &TcpTask) -> Result<TcpDocument, TcpError> {
+pub fn measure(
+    local: &TcpBinding,
+    peer: SocketAddr,
+    task: &TcpTask,
+) -> Result<TcpDocument, TcpError> {
     let name = peer.to_string();
     let refused = |why: String| TcpError::Refused { peer: name.clone(), why };
     let terms = TcpSessionTerms::from_task(task);
@@ -62,7 +49,8 @@ pub fn measure(local: &TcpBinding, peer: SocketAddr, task: &TcpTask) -> Result<T
     }
     let stream = socket::connect(local, peer, CONNECT_TIMEOUT)?;
     let own = stream.local_addr().map_or_else(|_| String::new(), |own| address_text(own.ip()));
-    let mut talk = TcpControlConnection::new(stream).map_err(|error| refused(describe_error(&error)))?;
+    let mut talk =
+        TcpControlConnection::new(stream).map_err(|error| refused(describe_error(&error)))?;
     let open = TcpControlLine::Open { greeting: TcpGreeting::new(task.session), terms };
     let answer = talk.send(&open, REPLY_TIMEOUT).and_then(|()| talk.receive(REPLY_TIMEOUT));
     let (node, device) = match answer.map_err(|error| refused(describe_error(&error)))? {
@@ -73,7 +61,11 @@ pub fn measure(local: &TcpBinding, peer: SocketAddr, task: &TcpTask) -> Result<T
     let mut document = TcpDocument {
         format: TCP_FORMAT.to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        source: TcpEndpoint { node: local.node.clone(), address: own, device: local.device.clone() },
+        source: TcpEndpoint {
+            node: local.node.clone(),
+            address: own,
+            device: local.device.clone(),
+        },
         destination: TcpEndpoint {
             node: if task.peer.is_empty() { node.clone() } else { task.peer.clone() },
             address: address_text(peer.ip()),
@@ -94,7 +86,8 @@ pub fn measure(local: &TcpBinding, peer: SocketAddr, task: &TcpTask) -> Result<T
         document.problems.push(format!("asked for node {}, and {node} answered", task.peer));
     }
     let pattern = TcpPattern::new(task.session);
-    let mut guest = TcpClientSession { local, peer, task, terms, control: talk, pattern, phases: 0 };
+    let mut guest =
+        TcpClientSession { local, peer, task, terms, control: talk, pattern, phases: 0 };
     match guest.measure_all(&mut document) {
         Ok(equal) => document.complete = equal,
         Err(why) => {
@@ -128,7 +121,8 @@ impl TcpClientSession<'_> {
             self.send(&TcpControlLine::Echo)?;
             self.expect_go()?;
             let timed = latency::time_round_trips(self.control.stream());
-            let timed = timed.map_err(|e| format!("small messages were lost: {}", describe_error(&e)))?;
+            let timed =
+                timed.map_err(|e| format!("small messages were lost: {}", describe_error(&e)))?;
             document.latency = Some(timed);
         }
         let mut equal = true;
@@ -209,7 +203,10 @@ impl TcpClientSession<'_> {
         let one = |stream| {
             let connected = socket::connect(self.local, self.peer, CONNECT_TIMEOUT);
             let mut talk = connected
-                .and_then(|it| TcpControlConnection::new(it).map_err(|error| TcpError::Broken(error.to_string())))
+                .and_then(|it| {
+                    TcpControlConnection::new(it)
+                        .map_err(|error| TcpError::Broken(error.to_string()))
+                })
                 .map_err(|error| format!("connection {stream} for data: {}", error.to_line()))?;
             let greeting = TcpGreeting::new(self.task.session);
             talk.send(&TcpControlLine::Join { greeting, phase, stream }, REPLY_TIMEOUT)
@@ -268,8 +265,13 @@ mod tests {
 
     #[test]
     fn a_lost_byte_and_a_wrong_one_are_problems() {
-        let mut arrived =
-            TcpReceiveTotals { bytes: vec![600, 400], counted: 500, seconds: 0.5, checked: 10, corrupt: 0 };
+        let mut arrived = TcpReceiveTotals {
+            bytes: vec![600, 400],
+            counted: 500,
+            seconds: 0.5,
+            checked: 10,
+            corrupt: 0,
+        };
         let mut problems = Vec::new();
         let (flow, equal) = sum_up(&[600, 400], &arrived, "reading 0, forward", &mut problems);
         assert!(equal && problems.is_empty());

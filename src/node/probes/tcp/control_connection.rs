@@ -1,14 +1,11 @@
 //! The connection on which the two sides agree: lines, each by a deadline.
 
 use std::io;
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::wire::MAX_LINE_BYTES;
-use super::wire::TcpControlLine;
+use super::wire::{MAX_LINE_BYTES, TcpControlLine};
 
 /// A connection for lines.
 #[derive(Debug)]

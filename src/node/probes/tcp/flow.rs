@@ -1,22 +1,16 @@
 //! Data in one direction over several connections: sending for a while, and
 //! receiving to the end. One thread per connection.
 
-use std::io::ErrorKind;
-use std::io::Read;
-use std::io::Write;
-use std::net::Shutdown;
-use std::net::TcpStream;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
 use std::sync::OnceLock;
 use std::thread;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::REPLY_TIMEOUT;
-use super::TICK;
-use super::pattern::TcpPattern;
 use super::control_connection::is_time_out;
-use super::wire::TcpReceiveTotals;
-use super::wire::TcpSessionTerms;
+use super::pattern::TcpPattern;
+use super::wire::{TcpReceiveTotals, TcpSessionTerms};
+use super::{REPLY_TIMEOUT, TICK};
 
 /// How long senders go on after the time that is measured, since receivers
 /// begin to measure when the first byte arrives.
@@ -172,7 +166,8 @@ mod tests {
         (one, listener.accept().expect("accepted").0)
     }
 
-    const TERMS: TcpSessionTerms = TcpSessionTerms { streams: 2, seconds: 0.1, warmup_s: 0.05, readings: 1 };
+    const TERMS: TcpSessionTerms =
+        TcpSessionTerms { streams: 2, seconds: 0.1, warmup_s: 0.05, readings: 1 };
 
     #[test]
     fn every_byte_that_is_sent_arrives_as_it_was() {

@@ -1,11 +1,9 @@
 //! Round trips of small messages on an idle path.
 
 use std::io;
-use std::io::Read;
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::REPLY_TIMEOUT;
 use model::tcp::TcpLatency;

@@ -7,20 +7,19 @@
 //! is. It measures and does not judge.
 
 mod client;
+mod control_connection;
 mod flow;
 mod latency;
 mod pattern;
 mod server;
 mod socket;
-mod control_connection;
 mod wire;
 
 use std::io;
 use std::net::IpAddr;
 use std::time::Duration;
 
-pub use client::measure;
-pub use client::resolve;
+pub use client::{measure, resolve};
 pub use server::serve;
 
 /// How long each side waits for the next word of the other, beyond the time

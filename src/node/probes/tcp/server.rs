@@ -1,38 +1,16 @@
 //! The side that serves: one session with one client, then it is over.
 
 use std::collections::BTreeMap;
-use std::io;
-use std::net::TcpListener;
-use std::net::TcpStream;
-use std::sync::Arc;
-use std::sync::Mutex;
-use std::sync::MutexGuard;
-use std::sync::PoisonError;
-use std::sync::atomic::AtomicBool;
-use std::sync::atomic::AtomicUsize;
-use std::sync::atomic::Ordering;
-use std::sync::mpsc;
-use std::thread;
-use std::time::Duration;
-use std::time::Instant;
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+use std::{io, thread};
 
-use super::DRAIN_TIMEOUT;
-use super::TcpBinding;
-use super::REPLY_TIMEOUT;
-use super::TICK;
-use super::TcpError;
-use super::flow;
-use super::latency;
+use super::control_connection::{TcpControlConnection, describe_error, is_time_out};
 use super::pattern::TcpPattern;
-use super::socket;
-use super::control_connection::TcpControlConnection;
-use super::control_connection::is_time_out;
-use super::control_connection::describe_error;
-use super::wire::TcpGreeting;
-use super::wire::TcpControlLine;
-use super::wire::MAGIC;
-use super::wire::PROTOCOL;
-use super::wire::TcpSessionTerms;
+use super::wire::{MAGIC, PROTOCOL, TcpControlLine, TcpGreeting, TcpSessionTerms};
+use super::{DRAIN_TIMEOUT, REPLY_TIMEOUT, TICK, TcpBinding, TcpError, flow, latency, socket};
 
 /// How long somebody who connects may take to say who it is.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -89,8 +67,14 @@ fn serve_session(
             door.lock_session().take();
             continue;
         }
-        let opened = TcpControlLine::Opened { node: local.node.clone(), device: local.device.clone() };
-        let mut host = TcpServerSession { pattern: TcpPattern::new(greeting.session), control: talk, terms, connections: inside };
+        let opened =
+            TcpControlLine::Opened { node: local.node.clone(), device: local.device.clone() };
+        let mut host = TcpServerSession {
+            pattern: TcpPattern::new(greeting.session),
+            control: talk,
+            terms,
+            connections: inside,
+        };
         let result = host.send(&opened).and_then(|()| host.run_commands());
         if let Err(why) = &result {
             let _ = host.control.send(&TcpControlLine::Failed { why: why.clone() }, TICK);
@@ -114,7 +98,11 @@ impl SessionAdmission {
     }
 
     /// Accepts connections until it is closed.
-    fn accept_connections(self: &Arc<Self>, listener: &TcpListener, visitors: &mpsc::Sender<GreetedConnection>) {
+    fn accept_connections(
+        self: &Arc<Self>,
+        listener: &TcpListener,
+        visitors: &mpsc::Sender<GreetedConnection>,
+    ) {
         while !self.closed.load(Ordering::Relaxed) {
             match listener.accept() {
                 Ok((stream, _)) => {
@@ -154,7 +142,8 @@ impl SessionAdmission {
     }
 
     fn refusal_reason(&self, line: &TcpControlLine) -> Option<String> {
-        let (TcpControlLine::Open { greeting, .. } | TcpControlLine::Join { greeting, .. }) = line else {
+        let (TcpControlLine::Open { greeting, .. } | TcpControlLine::Join { greeting, .. }) = line
+        else {
             return Some("expected a greeting".to_owned());
         };
         let TcpGreeting { magic, protocol, session } = greeting;
@@ -184,11 +173,15 @@ struct TcpServerSession<'a> {
 
 impl TcpServerSession<'_> {
     fn send(&mut self, line: &TcpControlLine) -> Result<(), String> {
-        self.control.send(line, REPLY_TIMEOUT).map_err(|error| format!("the client is gone: {error}"))
+        self.control
+            .send(line, REPLY_TIMEOUT)
+            .map_err(|error| format!("the client is gone: {error}"))
     }
 
     fn receive(&mut self, limit: Duration) -> Result<TcpControlLine, String> {
-        self.control.receive(limit).map_err(|error| format!("the client: {}", describe_error(&error)))
+        self.control
+            .receive(limit)
+            .map_err(|error| format!("the client: {}", describe_error(&error)))
     }
 
     /// Does what the client says until it is content.

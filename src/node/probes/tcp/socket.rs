@@ -1,20 +1,12 @@
 //! Sockets bound to an address, to a device, or to both.
 
 use std::io;
-use std::net::Ipv4Addr;
-use std::net::Ipv6Addr;
-use std::net::SocketAddr;
-use std::net::TcpListener;
-use std::net::TcpStream;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
-use socket2::Domain;
-use socket2::Protocol;
-use socket2::Socket;
-use socket2::Type;
+use socket2::{Domain, Protocol, Socket, Type};
 
-use super::TcpBinding;
-use super::TcpError;
+use super::{TcpBinding, TcpError};
 
 /// Connections that may wait to be accepted: all streams of a client and some
 /// strangers.
@@ -85,9 +77,9 @@ fn bind_socket(local: &TcpBinding, address: SocketAddr) -> Result<Socket, TcpErr
     if address.is_ipv6() && address.ip().is_unspecified() {
         let _ = socket.set_only_v6(false);
     }
-    socket
-        .bind(&address.into())
-        .map_err(|source| bind_error(format!("address {} cannot be bound", address.ip()), source))?;
+    socket.bind(&address.into()).map_err(|source| {
+        bind_error(format!("address {} cannot be bound", address.ip()), source)
+    })?;
     Ok(socket)
 }
 

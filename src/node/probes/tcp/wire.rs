@@ -4,13 +4,9 @@
 
 use std::time::Duration;
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::MOST_READINGS;
-use super::MOST_SECONDS;
-use super::MOST_STREAMS;
-use super::TcpTask;
+use super::{MOST_READINGS, MOST_SECONDS, MOST_STREAMS, TcpTask};
 
 /// Says that this is us, so that a stranger is known by its first line.
 pub(super) const MAGIC: &str = "fabricgate-tcp";

@@ -3,22 +3,15 @@
 //!
 //! Knows neither CSV nor TOML.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use crate::claims::reader_util::push_problem;
-use crate::claims::reader_util::is_rdma_device;
-use crate::claims::reader_util::sanitize_text;
-use crate::claims::reader_util::quote_text;
+use crate::claims::reader_util::{is_rdma_device, push_problem, quote_text, sanitize_text};
 use model::claims::ClaimedRail;
 use model::hostlist;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::NicReport;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{
+    ClaimBasis, NicReport, NodeGroup, NodeGroupKind, SourceProblemKind, SourceReport,
+};
 
 /// The most nodes that all entries together may name: host lists are short to
 /// write. The largest clusters have a few ten thousand nodes with ten NICs each.
@@ -92,7 +85,12 @@ impl<'s> CablingBuilder<'s> {
     }
 
     /// Adds a problem of this line.
-    pub(super) fn push_problem(&mut self, kind: SourceProblemKind, line: usize, message: impl Into<String>) {
+    pub(super) fn push_problem(
+        &mut self,
+        kind: SourceProblemKind,
+        line: usize,
+        message: impl Into<String>,
+    ) {
         let at = self.location(line);
         push_problem(self.report, kind, at, message);
     }
@@ -120,8 +118,9 @@ impl<'s> CablingBuilder<'s> {
         };
         if self.nodes_left < names.len() {
             if 0 < self.nodes_left {
-                let message =
-                    format!("more than {MAX_NODES} nodes by name, expected fewer; the rest is not read");
+                let message = format!(
+                    "more than {MAX_NODES} nodes by name, expected fewer; the rest is not read"
+                );
                 self.push_problem(SourceProblemKind::Unsupported, line, message);
             }
             self.nodes_left = 0;
@@ -256,7 +255,9 @@ impl<'s> CablingBuilder<'s> {
         if !self.leaves.contains_key(name) {
             self.order.push(name.to_owned());
         }
-        self.leaves.entry(name.to_owned()).or_insert_with(|| CabledLeaf { line, ..CabledLeaf::default() })
+        self.leaves
+            .entry(name.to_owned())
+            .or_insert_with(|| CabledLeaf { line, ..CabledLeaf::default() })
     }
 
     /// Adds a leaf of its own entry, with the rail it serves and its nodes where
@@ -270,7 +271,8 @@ impl<'s> CablingBuilder<'s> {
     ) {
         if let Some(known) = self.leaves.get(name) {
             let before = known.line;
-            let message = format!("leaf {} is already described in line {before}", quote_text(name));
+            let message =
+                format!("leaf {} is already described in line {before}", quote_text(name));
             self.push_problem(SourceProblemKind::Contradictory, line, message);
             return;
         }
@@ -293,7 +295,8 @@ impl<'s> CablingBuilder<'s> {
         for name in std::mem::take(&mut self.order) {
             let Some(leaf) = self.leaves.remove(&name) else { continue };
             let at = self.location(leaf.line);
-            let mut group = NodeGroup::new(NodeGroupKind::Leaf, "leaf", sanitize_text(&name), leaf.nodes);
+            let mut group =
+                NodeGroup::new(NodeGroupKind::Leaf, "leaf", sanitize_text(&name), leaf.nodes);
             group.rail = match (leaf.own_rail, leaf.rails.len()) {
                 (Some(own), _) => {
                     if let Some(other) = leaf.rails.iter().find(|rail| **rail != own) {
@@ -303,7 +306,12 @@ impl<'s> CablingBuilder<'s> {
                             quote_text(&own),
                             quote_text(other)
                         );
-                        push_problem(self.report, SourceProblemKind::Contradictory, at.clone(), message);
+                        push_problem(
+                            self.report,
+                            SourceProblemKind::Contradictory,
+                            at.clone(),
+                            message,
+                        );
                     }
                     Some(own)
                 }

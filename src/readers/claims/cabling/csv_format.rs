@@ -3,17 +3,11 @@
 //! Only the shape is read here; what the lines say is held against each other
 //! by `entries`.
 
-use csv::ReaderBuilder;
-use csv::StringRecord;
-use csv::Trim;
+use csv::{ReaderBuilder, StringRecord, Trim};
 
-use super::builder::CablingBuilder;
-use super::builder::CablingEntry;
-use crate::claims::reader_util::first_line;
-use crate::claims::reader_util::sanitize_text;
-use crate::claims::reader_util::quote_text;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use super::builder::{CablingBuilder, CablingEntry};
+use crate::claims::reader_util::{first_line, quote_text, sanitize_text};
+use model::source_report::{SourceProblemKind, SourceReport};
 
 /// The columns, in the order they are documented in.
 const COLUMNS: [&str; 7] = ["node", "rack", "slot", "rail", "device", "leaf", "port"];
@@ -150,14 +144,19 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
         let entry = columns.parse_entry(&record, line);
         if entry.nodes.is_empty() {
             let rest = record.iter().collect::<Vec<_>>().join(" ");
-            let message = format!("column node: empty beside {}, expected a node", quote_text(&rest));
+            let message =
+                format!("column node: empty beside {}, expected a node", quote_text(&rest));
             entries.push_problem(SourceProblemKind::Malformed, line, message);
             continue;
         }
         entries.add_entry(&entry);
     }
     if columns.is_none() && text.trim().is_empty() {
-        entries.push_problem(SourceProblemKind::Malformed, 1, "empty, expected a header with column node");
+        entries.push_problem(
+            SourceProblemKind::Malformed,
+            1,
+            "empty, expected a header with column node",
+        );
     }
     entries.finish();
 }

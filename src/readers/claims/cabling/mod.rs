@@ -5,13 +5,12 @@
 //! `document` TOML; `entries` holds one line against the others. The two shapes
 //! are described in `docs/cabling.md`.
 
-mod toml_format;
 mod builder;
 mod csv_format;
+mod toml_format;
 
 use super::reader_util::check_text_size;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{SourceKind, SourceReport};
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {

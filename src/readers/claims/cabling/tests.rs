@@ -1,9 +1,7 @@
 //! Cabling files, good and bad, in both shapes.
 
 use super::*;
-use model::source_report::NodeGroupKind;
-use model::source_report::NodeReport;
-use model::source_report::SourceProblemKind;
+use model::source_report::{NodeGroupKind, NodeReport, SourceProblemKind};
 
 const EXAMPLE: &str = include_str!("../../../../examples/cabling.csv");
 

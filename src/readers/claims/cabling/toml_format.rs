@@ -5,18 +5,13 @@
 
 use std::fmt;
 
-use serde::Deserialize;
-use serde::de;
+use serde::{Deserialize, de};
 use toml::Spanned;
 
-use super::builder::CablingBuilder;
-use super::builder::CablingEntry;
-use crate::claims::reader_util::push_problem;
-use crate::claims::reader_util::sanitize_text;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::text_error::LineIndex;
-use model::text_error::TextError;
+use super::builder::{CablingBuilder, CablingEntry};
+use crate::claims::reader_util::{push_problem, sanitize_text};
+use model::source_report::{SourceProblemKind, SourceReport};
+use model::text_error::{LineIndex, TextError};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -6,16 +6,11 @@
 
 use std::collections::BTreeSet;
 
-use super::settings::JobSettings;
-use super::settings::JobSetting;
-use crate::claims::reader_util::push_problem;
-use crate::claims::reader_util::parse_node_name;
-use crate::claims::reader_util::quote_text;
+use super::settings::{JobSetting, JobSettings};
+use crate::claims::reader_util::{parse_node_name, push_problem, quote_text};
 use model::hostlist;
 use model::id::NodeName;
-use model::source_report::JobAssumption;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{JobAssumption, SourceProblemKind, SourceReport};
 
 /// The settings, with where they are.
 struct BeliefReader<'s> {
@@ -251,16 +246,19 @@ impl BeliefReader<'_> {
         if let (Some(own), Some(last)) = (own, last)
             && own != last
         {
-            let message =
-                format!("{ADDRESS} ends with {}, SLURMD_NODENAME is {}", quote_text(last), quote_text(own));
+            let message = format!(
+                "{ADDRESS} ends with {}, SLURMD_NODENAME is {}",
+                quote_text(last),
+                quote_text(own)
+            );
             let at = self.settings.get(ADDRESS).map(|setting| self.location(setting));
             push_problem(self.report, SourceProblemKind::Contradictory, at, message);
             return;
         }
         let Some(node) = own.or(last).and_then(parse_node_name) else { return };
-        let marks = [ADDRESS, "SLURM_TOPOLOGY_ADDR_PATTERN"]
-            .iter()
-            .filter_map(|name| Some(((*name).to_owned(), self.settings.get(name)?.written.clone())));
+        let marks = [ADDRESS, "SLURM_TOPOLOGY_ADDR_PATTERN"].iter().filter_map(|name| {
+            Some(((*name).to_owned(), self.settings.get(name)?.written.clone()))
+        });
         let marks: Vec<_> = marks.collect();
         self.report.node_mut(&node).marks.extend(marks);
     }

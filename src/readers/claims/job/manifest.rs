@@ -3,16 +3,11 @@
 //!
 //! What a cluster would fill in (`valueFrom`, ConfigMaps) is not known.
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::script;
-use super::settings::RepeatPolicy;
-use super::settings::JobSettingsCollector;
-use super::settings::mentions;
-use crate::claims::reader_util::push_problem;
-use crate::claims::reader_util::first_line;
-use crate::claims::reader_util::push_note;
+use super::settings::{JobSettingsCollector, RepeatPolicy, mentions};
+use crate::claims::reader_util::{first_line, push_note, push_problem};
 use model::source_report::SourceProblemKind;
 use model::text_error::LineIndex;
 
@@ -63,7 +58,8 @@ pub(super) fn read(settings: &mut JobSettingsCollector<'_>, text: &str) {
             }
         }
     };
-    let mut found = LineFinder { text, lines: LineIndex::new(text), from: [0; LOOKUP_SLOTS], misses: 0 };
+    let mut found =
+        LineFinder { text, lines: LineIndex::new(text), from: [0; LOOKUP_SLOTS], misses: 0 };
     // Depth first and in the order of the text, without recursion.
     let mut left: Vec<&Value> = documents.iter().rev().collect();
     while let Some(value) = left.pop() {
@@ -78,7 +74,8 @@ pub(super) fn read(settings: &mut JobSettingsCollector<'_>, text: &str) {
                 let first = command.lines().find(|line| mentions(line, &["="])).unwrap_or_default();
                 let before =
                     command.find(first).map_or(0, |at| command[..at].matches('\n').count());
-                let line = found.line_of(first.trim(), LOOKUP_SLOTS - 1).saturating_sub(before).max(1);
+                let line =
+                    found.line_of(first.trim(), LOOKUP_SLOTS - 1).saturating_sub(before).max(1);
                 script::read(settings, command, line);
             }
             _ => {}
@@ -123,7 +120,11 @@ impl LineFinder<'_> {
 }
 
 /// What one mapping sets.
-fn read_mapping(settings: &mut JobSettingsCollector<'_>, found: &mut LineFinder<'_>, object: &Map<String, Value>) {
+fn read_mapping(
+    settings: &mut JobSettingsCollector<'_>,
+    found: &mut LineFinder<'_>,
+    object: &Map<String, Value>,
+) {
     let is_option = |name: &&'static str| name.starts_with('-');
     if let Some(name) = object.get("name").and_then(Value::as_str)
         && let Some(name) = JobSettingsCollector::known_name(name).filter(|name| !is_option(name))
@@ -137,7 +138,10 @@ fn read_mapping(settings: &mut JobSettingsCollector<'_>, found: &mut LineFinder<
         }
     }
     for (key, value) in object {
-        let Some(name) = JobSettingsCollector::known_name(key).filter(|name| !is_option(name)) else { continue };
+        let Some(name) = JobSettingsCollector::known_name(key).filter(|name| !is_option(name))
+        else {
+            continue;
+        };
         let line = found.line_of_name(name);
         if let Some(value) = scalar(value) {
             settings.set(name, &value, line, RepeatPolicy::Differs);

@@ -11,8 +11,7 @@ mod script;
 mod settings;
 
 use super::reader_util::check_text_size;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{SourceKind, SourceReport};
 use settings::JobSettingsCollector;
 
 /// What stands behind a name in a document: the end of a word that is quoted or a

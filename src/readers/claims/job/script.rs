@@ -5,9 +5,7 @@
 //! Nothing is evaluated: the last assignment in the text counts, whichever branch
 //! it stands in.
 
-use super::settings::RepeatPolicy;
-use super::settings::OPTIONS;
-use super::settings::JobSettingsCollector;
+use super::settings::{JobSettingsCollector, OPTIONS, RepeatPolicy};
 
 /// How deep commands may be quoted in commands (`bash -c "..."`).
 const MAX_DEPTH: usize = 3;
@@ -139,7 +137,8 @@ fn read_assignment(settings: &mut JobSettingsCollector<'_>, word: &str, number: 
 
 fn assign(settings: &mut JobSettingsCollector<'_>, word: &str, number: usize) -> bool {
     let Some((name, value)) = word.split_once('=') else { return false };
-    let Some(name) = JobSettingsCollector::known_name(name).filter(|name| !name.starts_with('-')) else {
+    let Some(name) = JobSettingsCollector::known_name(name).filter(|name| !name.starts_with('-'))
+    else {
         return false;
     };
     settings.set(name, value, number, RepeatPolicy::Replaces);

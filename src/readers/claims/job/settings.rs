@@ -3,12 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::claims::reader_util::push_problem;
-use crate::claims::reader_util::sanitize_text;
-use crate::claims::reader_util::quote_text;
-use crate::claims::reader_util::push_note;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use crate::claims::reader_util::{push_note, push_problem, quote_text, sanitize_text};
+use model::source_report::{SourceProblemKind, SourceReport};
 
 /// The variables that are read.
 pub(super) const VARIABLES: [&str; 16] = [
@@ -101,7 +97,13 @@ impl<'s> JobSettingsCollector<'s> {
     }
 
     /// Notes a value.
-    pub(super) fn set(&mut self, name: &'static str, written: &str, line: usize, again: RepeatPolicy) {
+    pub(super) fn set(
+        &mut self,
+        name: &'static str,
+        written: &str,
+        line: usize,
+        again: RepeatPolicy,
+    ) {
         let (value, is_default) = resolve_value(written);
         let setting = JobSetting { value, written: sanitize_text(written), line };
         if is_default {
@@ -111,7 +113,9 @@ impl<'s> JobSettingsCollector<'s> {
         if name == "nodeName"
             && let Some(JobSetting { value: Some(nodes), .. }) = self.settings.get_mut(name)
         {
-            if let Some(more) = setting.value.filter(|more| nodes.len() + more.len() < MAX_VALUE_BYTES) {
+            if let Some(more) =
+                setting.value.filter(|more| nodes.len() + more.len() < MAX_VALUE_BYTES)
+            {
                 nodes.push(',');
                 nodes.push_str(&more);
             }

@@ -1,8 +1,7 @@
 //! Jobs in every form that they are described in.
 
 use super::*;
-use model::source_report::JobAssumption;
-use model::source_report::SourceProblemKind;
+use model::source_report::{JobAssumption, SourceProblemKind};
 
 fn belief<'s>(said: &'s SourceReport, who: &str) -> &'s JobAssumption {
     said.beliefs.iter().find(|b| b.who == who).unwrap_or_else(|| panic!("{who}: {said:?}"))

@@ -8,29 +8,19 @@
 //! Sources: `api/nvidia.com/resource/v1beta1` of the DRA driver
 //! (`computedomain.go`, `computedomainclique.go`).
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::gpu_labels::CliqueLabel;
 use super::objects;
-use super::objects::KubernetesObject;
-use super::objects::value_at;
-use super::objects::list_at;
-use super::objects::text_at;
-use crate::claims::reader_util::limit_notes;
-use crate::claims::reader_util::sanitize_text;
+use super::objects::{KubernetesObject, list_at, text_at, value_at};
+use crate::claims::reader_util::{limit_notes, sanitize_text};
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::FabricReport;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
-use model::source_report::SourceProblem;
+use model::source_report::{
+    ClaimBasis, FabricReport, NodeGroup, NodeGroupKind, SourceKind, SourceProblem,
+    SourceProblemKind, SourceReport,
+};
 
 /// The API group.
 pub(super) const GROUP: &str = "resource.nvidia.com";
@@ -110,7 +100,8 @@ impl ComputeDomainReader {
             } else {
                 // Named `<UID of the ComputeDomain>.<cliqueID>`.
                 let uid = name.split_once('.').map_or(name, |(uid, _)| uid).to_owned();
-                let members = self.read_members(name, list_at(&object.map, &["daemons"]), "nodeName");
+                let members =
+                    self.read_members(name, list_at(&object.map, &["daemons"]), "nodeName");
                 self.cliques.push((uid, members));
             }
         }
@@ -143,22 +134,37 @@ impl ComputeDomainReader {
         }
     }
 
-    fn read_members(&mut self, domain: &str, nodes: &[Value], name: &str) -> Vec<ComputeDomainMember> {
+    fn read_members(
+        &mut self,
+        domain: &str,
+        nodes: &[Value],
+        name: &str,
+    ) -> Vec<ComputeDomainMember> {
         let mut members = Vec::new();
         for (number, node) in nodes.iter().enumerate() {
-            let place = format!("{}: ComputeDomain {}, node {number}", self.place, sanitize_text(domain));
+            let place =
+                format!("{}: ComputeDomain {}, node {number}", self.place, sanitize_text(domain));
             let empty = Map::new();
             let node = node.as_object().unwrap_or(&empty);
-            let Some(node_name) = text_at(node, &[name]).filter(|name| !sanitize_text(name).is_empty())
+            let Some(node_name) =
+                text_at(node, &[name]).filter(|name| !sanitize_text(name).is_empty())
             else {
-                self.report.push_problem(SourceProblemKind::Malformed, place, "a node without a name");
+                self.report.push_problem(
+                    SourceProblemKind::Malformed,
+                    place,
+                    "a node without a name",
+                );
                 continue;
             };
             let clique = text_at(node, &["cliqueID"]).unwrap_or_default();
             if !clique.is_empty()
                 && let Err(message) = CliqueLabel::parse(clique)
             {
-                self.report.push_problem(SourceProblemKind::Malformed, place, format!("cliqueID: {message}"));
+                self.report.push_problem(
+                    SourceProblemKind::Malformed,
+                    place,
+                    format!("cliqueID: {message}"),
+                );
             }
             members.push(ComputeDomainMember {
                 node: NodeName::from(sanitize_text(node_name)),
@@ -192,7 +198,11 @@ impl ComputeDomainReader {
                         "node {} is in two ComputeDomains, {owner} and {name}; it can serve one",
                         member.node
                     );
-                    self.report.push_problem(SourceProblemKind::Contradictory, self.place.clone(), message);
+                    self.report.push_problem(
+                        SourceProblemKind::Contradictory,
+                        self.place.clone(),
+                        message,
+                    );
                 }
             }
             add_to_report(&name, &domain, &mut self.report);

@@ -7,15 +7,11 @@
 use std::collections::BTreeMap;
 
 use super::topology_labels::NodeMetadata;
-use crate::claims::reader_util::is_zero_uuid;
-use crate::claims::reader_util::sanitize_text;
+use crate::claims::reader_util::{is_zero_uuid, sanitize_text};
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::FabricReport;
-use model::source_report::NodeReport;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceProblem;
+use model::source_report::{
+    ClaimBasis, FabricReport, NodeReport, SourceProblem, SourceProblemKind, SourceReport,
+};
 
 /// The prefix of its labels.
 pub(super) const LABEL_PREFIX: &str = "nvidia.com/";
@@ -100,7 +96,10 @@ pub(super) fn read(
     match text("gpu.count").map(|count| (count, count.parse::<u32>())) {
         Some((_, Ok(count))) if !is_sliced => said.gpus = Some(count),
         Some((count, Err(_))) => {
-            wrong("nvidia.com/gpu.count", format!("expected a number, found {:?}", sanitize_text(count)));
+            wrong(
+                "nvidia.com/gpu.count",
+                format!("expected a number, found {:?}", sanitize_text(count)),
+            );
         }
         Some(_) => {}
         // Without the label, what the device plugin had when it started.
@@ -176,7 +175,9 @@ pub(super) fn add_notes(nodes: &[(&NodeName, &NodeMetadata)], said: &mut SourceR
         match labelled.labels.get(CLIQUE_LABEL) {
             Some(value) => {
                 with += 1;
-                if let Some(doubt) = CliqueLabel::parse(value).ok().and_then(|clique| clique.doubt_reason()) {
+                if let Some(doubt) =
+                    CliqueLabel::parse(value).ok().and_then(|clique| clique.doubt_reason())
+                {
                     *doubts.entry((value, doubt)).or_default() += 1;
                 }
             }

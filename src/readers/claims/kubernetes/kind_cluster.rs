@@ -6,12 +6,9 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::objects::KubernetesObject;
-use super::objects::list_at;
-use super::objects::text_at;
+use super::objects::{KubernetesObject, list_at, text_at};
 use crate::claims::reader_util::sanitize_text;
 
 /// Whether an object is one.

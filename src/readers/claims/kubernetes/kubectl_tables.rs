@@ -9,8 +9,7 @@ use std::collections::BTreeMap;
 
 use super::gpu_labels::CLIQUE_LABEL;
 use crate::claims::reader_util::sanitize_text;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceProblem;
+use model::source_report::{SourceProblem, SourceProblemKind};
 
 /// One row.
 #[derive(Debug)]
@@ -77,7 +76,11 @@ impl LabelColumn {
 }
 
 /// Its rows. Rows without labels are problems.
-pub(super) fn read_rows(place: &str, text: &str, problems: &mut Vec<SourceProblem>) -> Vec<KubectlNodeRow> {
+pub(super) fn read_rows(
+    place: &str,
+    text: &str,
+    problems: &mut Vec<SourceProblem>,
+) -> Vec<KubectlNodeRow> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let Some(column) = lines.next().and_then(|(_, header)| find_column(header)) else {
         return Vec::new();

@@ -10,29 +10,18 @@
 //! constants; medik8s; node-readiness-controller; NVIDIA NVSentinel's
 //! fault-quarantine.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Node;
-use k8s_openapi::api::core::v1::NodeCondition;
+use k8s_openapi::api::core::v1::{Node, NodeCondition};
 
 use super::node_marks;
 use super::pods::NodePods;
 use crate::claims::reader_util::sanitize_text;
 use model::id::NodeName;
-use model::kubernetes_node::CONDITION;
-use model::kubernetes_node::FabricNodeCondition;
-use model::kubernetes_node::DEGRADED;
-use model::kubernetes_node::DEVICE_CORDON;
-use model::kubernetes_node::GpuCordonMethod;
-use model::kubernetes_node::KubernetesNode;
-use model::kubernetes_node::NO_SCHEDULE;
-use model::kubernetes_node::PREFER_NO_SCHEDULE;
-use model::kubernetes_node::FABRICGATE_PREFIX;
-use model::kubernetes_node::REASON;
-use model::kubernetes_node::Taint;
-use model::kubernetes_node::UNVERIFIED;
-use model::kubernetes_node::cordoned_devices;
+use model::kubernetes_node::{
+    CONDITION, DEGRADED, DEVICE_CORDON, FABRICGATE_PREFIX, FabricNodeCondition, GpuCordonMethod,
+    KubernetesNode, NO_SCHEDULE, PREFER_NO_SCHEDULE, REASON, Taint, UNVERIFIED, cordoned_devices,
+};
 use model::scheduler_snapshot::SchedulerNode;
 
 /// The word of a node whose pods could not be read: it may be in use.
@@ -225,13 +214,16 @@ fn state_words(object: &Node, seen: &KubernetesNode, busy: Option<bool>) -> Vec<
     if seen.taints.iter().any(says_more) {
         words.push("TAINTED");
     }
-    let is_awaited = |it: &Taint| it.key.starts_with(READINESS_TAINT_PREFIX) && it.effect != PREFER_NO_SCHEDULE;
+    let is_awaited =
+        |it: &Taint| it.key.starts_with(READINESS_TAINT_PREFIX) && it.effect != PREFER_NO_SCHEDULE;
     if seen.taints.iter().any(is_awaited) {
         words.push("AWAITED");
     }
     let nothing = BTreeMap::new();
     let labels = object.metadata.labels.as_ref().unwrap_or(&nothing);
-    if node_marks::active_tester(labels).is_some() || node_marks::compute_domain_uid(labels).is_some() {
+    if node_marks::active_tester(labels).is_some()
+        || node_marks::compute_domain_uid(labels).is_some()
+    {
         words.push("TESTING");
     }
     words.into_iter().map(str::to_owned).collect()
@@ -273,8 +265,13 @@ fn hands_off_reasons(
         }
     }
     for taint in taints {
-        if let Some((_, who)) = REPAIR_TAINTS.iter().find(|(known, _)| taint.key.starts_with(known)) {
-            told.push(format!("{who}: taint {}:{}", sanitize_text(&taint.key), sanitize_text(&taint.effect)));
+        if let Some((_, who)) = REPAIR_TAINTS.iter().find(|(known, _)| taint.key.starts_with(known))
+        {
+            told.push(format!(
+                "{who}: taint {}:{}",
+                sanitize_text(&taint.key),
+                sanitize_text(&taint.effect)
+            ));
         }
     }
     told

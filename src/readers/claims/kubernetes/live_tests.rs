@@ -1,7 +1,6 @@
 //! Tests of nodes as whoever acts on them knows them.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 

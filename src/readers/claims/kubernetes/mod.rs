@@ -6,14 +6,14 @@
 pub mod compute_domains;
 mod gpu_labels;
 mod kind_cluster;
-mod topology_labels;
+mod kubectl_tables;
 pub mod live_node;
 pub mod node_marks;
 pub mod nodes;
 mod objects;
 pub mod pods;
-mod kubectl_tables;
 pub mod topologies;
+mod topology_labels;
 
 #[cfg(test)]
 mod tests;

@@ -9,14 +9,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::objects::{KubernetesObject, list_at, text_at};
 use super::topology_labels::NodeMetadata;
-use super::objects::KubernetesObject;
-use super::objects::list_at;
-use super::objects::text_at;
 use crate::claims::reader_util::sanitize_text;
-use model::source_report::NodeReport;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceProblem;
+use model::source_report::{NodeReport, SourceProblem, SourceProblemKind};
 
 /// Labels with which people ask that a node be left alone.
 const OPT_OUT_LABELS: &[(&str, &str)] = &[
@@ -114,8 +110,9 @@ pub(super) fn read(
 
 /// The labels with which people ask that this node be left alone.
 pub(super) fn opt_outs(labels: &BTreeMap<String, String>) -> Vec<String> {
-    let asks =
-        |(label, value): &(&String, &String)| OPT_OUT_LABELS.contains(&(label.as_str(), value.as_str()));
+    let asks = |(label, value): &(&String, &String)| {
+        OPT_OUT_LABELS.contains(&(label.as_str(), value.as_str()))
+    };
     let told = |(label, value)| format!("label {label}={value}");
     labels.iter().filter(asks).map(told).collect()
 }
@@ -173,14 +170,18 @@ fn read_conditions(object: &KubernetesObject, said: &mut NodeReport) {
 /// on labels and annotations (`api/v1beta1/well_known.go` of slurm-operator). A
 /// node without them may have a daemon too, which its pod tells
 /// ([`OnNode::slinky`](super::pods::OnNode::slinky)).
-pub fn is_slinky_node(labels: &BTreeMap<String, String>, annotations: &BTreeMap<String, String>) -> bool {
+pub fn is_slinky_node(
+    labels: &BTreeMap<String, String>,
+    annotations: &BTreeMap<String, String>,
+) -> bool {
     labels.keys().chain(annotations.keys()).any(|key| is_slinky_key(key))
 }
 
 /// Whether a key is Slinky's: `nodeset.slinky.slurm.net/...` and its like.
 pub fn is_slinky_key(key: &str) -> bool {
     let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
-    prefix == SLINKY_DOMAIN || prefix.strip_suffix(SLINKY_DOMAIN).is_some_and(|rest| rest.ends_with('.'))
+    prefix == SLINKY_DOMAIN
+        || prefix.strip_suffix(SLINKY_DOMAIN).is_some_and(|rest| rest.ends_with('.'))
 }
 
 /// What HAMi's score says about NVLinks, as a mark: 100 for each link, and less
@@ -193,7 +194,9 @@ pub(super) fn read_pair_scores(
 ) {
     let Some(text) = labelled.annotations.get(HAMI_SCORES) else { return };
     match summarise_links(text) {
-        Ok(words) => drop(said.marks.insert(format!("annotation {HAMI_SCORES}"), sanitize_text(&words))),
+        Ok(words) => {
+            drop(said.marks.insert(format!("annotation {HAMI_SCORES}"), sanitize_text(&words)))
+        }
         Err(message) => problems.push(SourceProblem {
             kind: SourceProblemKind::Malformed,
             at: Some(format!("{place}: annotation {HAMI_SCORES}")),

@@ -5,31 +5,18 @@
 //! cluster. A label with nonsense in it costs that label, never its node, and
 //! never another node.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::gpu_labels;
-use super::kind_cluster;
-use super::topology_labels;
+use super::objects::{KubernetesObject, list_at, text_at, value_at};
 use super::topology_labels::NodeMetadata;
-use super::node_marks;
-use super::objects;
-use super::objects::KubernetesObject;
-use super::objects::value_at;
-use super::objects::list_at;
-use super::objects::text_at;
-use super::kubectl_tables;
-use crate::claims::reader_util::limit_notes;
-use crate::claims::reader_util::sanitize_text;
+use super::{gpu_labels, kind_cluster, kubectl_tables, node_marks, objects, topology_labels};
+use crate::claims::reader_util::{limit_notes, sanitize_text};
 use model::id::NodeName;
-use model::source_report::NodeReport;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
-use model::source_report::SourceProblem;
+use model::source_report::{
+    NodeReport, SourceKind, SourceProblem, SourceProblemKind, SourceReport,
+};
 
 /// The labels of every node.
 pub type LabelsByNode = BTreeMap<NodeName, BTreeMap<String, String>>;
@@ -167,7 +154,8 @@ impl NodeObjectReader {
         };
         let place = format!("{}: node {}", self.place, sanitize_text(name));
         let labels = read_string_map(&object.map, "labels", &place, &mut self.report.problems);
-        let annotations = read_string_map(&object.map, "annotations", &place, &mut self.report.problems);
+        let annotations =
+            read_string_map(&object.map, "annotations", &place, &mut self.report.problems);
         let mut said = NodeReport::default();
         read_identity(name, &labels, object, &mut said);
         read_condition(object, &mut said);
@@ -260,12 +248,17 @@ fn label_writers(map: &Map<String, Value>) -> BTreeMap<String, topology_labels::
     let mut written = BTreeMap::new();
     for entry in list_at(map, &["metadata", "managedFields"]) {
         let Some(entry) = entry.as_object() else { continue };
-        let Some(fields) = value_at(entry, &["fieldsV1", "f:metadata", "f:labels"]) else { continue };
+        let Some(fields) = value_at(entry, &["fieldsV1", "f:metadata", "f:labels"]) else {
+            continue;
+        };
         let manager = text_at(entry, &["manager"]).unwrap_or_default();
         let time = text_at(entry, &["time"]).map(sanitize_text);
         for key in fields.as_object().into_iter().flat_map(Map::keys) {
             if let Some(label) = key.strip_prefix("f:") {
-                let by = topology_labels::LabelWriter { manager: sanitize_text(manager), time: time.clone() };
+                let by = topology_labels::LabelWriter {
+                    manager: sanitize_text(manager),
+                    time: time.clone(),
+                };
                 written.insert(label.to_owned(), by);
             }
         }
@@ -299,8 +292,9 @@ fn read_identity(
             said.aliases.push(alias);
         }
     }
-    said.boot_id =
-        text_at(map, &["status", "nodeInfo", "bootID"]).filter(|boot| !boot.is_empty()).map(sanitize_text);
+    said.boot_id = text_at(map, &["status", "nodeInfo", "bootID"])
+        .filter(|boot| !boot.is_empty())
+        .map(sanitize_text);
 }
 
 /// Ready or not, cordoned or not, and why.
@@ -335,7 +329,8 @@ fn read_condition(object: &KubernetesObject, said: &mut NodeReport) {
 /// where nothing is shared or split, which the labels tell.
 fn read_gpu_capacity(object: &KubernetesObject, said: &mut NodeReport) {
     for (field, of) in [("capacity", "capacity"), ("allocatable", "allocatable")] {
-        let Some(count) = value_at(&object.map, &["status", field, gpu_labels::GPU_RESOURCE]) else {
+        let Some(count) = value_at(&object.map, &["status", field, gpu_labels::GPU_RESOURCE])
+        else {
             continue;
         };
         let text = count.as_str().map_or_else(|| count.to_string(), ToOwned::to_owned);

@@ -7,12 +7,10 @@ use std::fmt;
 
 use serde::de;
 use serde::de::DeserializeSeed;
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::claims::reader_util::sanitize_text;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceProblem;
+use model::source_report::{SourceProblem, SourceProblemKind};
 
 /// One object.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,8 +87,11 @@ fn parse_json(place: &str, text: &str) -> KubernetesObjectList {
         let read = DocumentSeed(&mut document).deserialize(&mut reader);
         document.into_objects(&mut found);
         if let Err(error) = read {
-            let kind =
-                if error.is_eof() { SourceProblemKind::Incomplete } else { SourceProblemKind::Malformed };
+            let kind = if error.is_eof() {
+                SourceProblemKind::Incomplete
+            } else {
+                SourceProblemKind::Malformed
+            };
             found.problems.push(SourceProblem {
                 kind,
                 at: Some(format!("{place}:{}:{}", error.line(), error.column())),
@@ -160,7 +161,9 @@ impl ObjectDocument {
         match value {
             Value::Object(mut map) => {
                 if let Some(Value::Array(items)) = map.remove("items") {
-                    self.items.get_or_insert_default().extend(items.into_iter().filter_map(into_map));
+                    self.items
+                        .get_or_insert_default()
+                        .extend(items.into_iter().filter_map(into_map));
                 }
                 self.map = map;
             }

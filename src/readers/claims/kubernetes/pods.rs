@@ -9,11 +9,9 @@
 //! (`PodGroupAnnotationForPod`), NVIDIA's DRA driver (the daemons of a
 //! `ComputeDomain`), each as its API reference or its constants name them.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use k8s_openapi::api::core::v1::Container;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 
 use crate::claims::reader_util::sanitize_text;
 use model::id::NodeName;
@@ -254,8 +252,7 @@ fn api_group(version: &str) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -318,7 +315,9 @@ mod tests {
         assert_eq!(gpu_pod_count(|pod| pod["status"]["phase"] = json!("Failed")), 0);
         assert_eq!(gpu_pod_count(|pod| pod["status"] = json!({})), 1);
         assert_eq!(
-            gpu_pod_count(|pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")),
+            gpu_pod_count(
+                |pod| pod["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z")
+            ),
             1
         );
         let waiting = pod("p", |pod| pod["spec"]["nodeName"] = Value::Null);

@@ -4,15 +4,11 @@
 mod domains;
 mod forms;
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::nodes;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroup;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{ClaimBasis, NodeGroup, SourceProblemKind, SourceReport};
 
 const A: &str = "11111111-2222-3333-4444-555555555555.7";
 const B: &str = "66666666-7777-8888-9999-aaaaaaaaaaaa.0";

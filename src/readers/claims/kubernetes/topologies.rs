@@ -7,31 +7,24 @@
 //! Sources: Kueue `apis/kueue/v1beta2/topology_types.go` (the same fields in
 //! v1beta1 and v1alpha1), KAI-Scheduler `crds/kai.scheduler_topologies.yaml`.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::topology_labels::known_kind;
-use super::nodes::LabelsByNode;
-use super::nodes::NodeObjectReader;
+use super::nodes::{LabelsByNode, NodeObjectReader};
 use super::objects;
-use super::objects::KubernetesObject;
-use super::objects::value_at;
-use super::objects::text_at;
-use crate::claims::reader_util::limit_notes;
-use crate::claims::reader_util::sanitize_text;
+use super::objects::{KubernetesObject, text_at, value_at};
+use super::topology_labels::known_kind;
+use crate::claims::reader_util::{limit_notes, sanitize_text};
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
-use model::source_report::SourceProblem;
+use model::source_report::{
+    ClaimBasis, NodeGroup, NodeGroupKind, SourceKind, SourceProblem, SourceProblemKind,
+    SourceReport,
+};
 
 /// The API groups with an object of this kind, and what people call them.
-const TOPOLOGY_API_GROUPS: [(&str, &str); 2] = [("kueue.x-k8s.io", "kueue"), ("kai.scheduler", "kai")];
+const TOPOLOGY_API_GROUPS: [(&str, &str); 2] =
+    [("kueue.x-k8s.io", "kueue"), ("kai.scheduler", "kai")];
 
 /// The label with a node's own name; only the last level may be it.
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -115,8 +108,10 @@ impl TopologyObjectReader {
         };
         let name = format!("{scheduler}/{}", sanitize_text(name));
         let place = format!("{}: Topology {name}", self.place);
-        let mut wrong = |kind, message: String| self.report.push_problem(kind, place.clone(), message);
-        let Some(levels) = value_at(&object.map, &["spec", "levels"]).and_then(Value::as_array) else {
+        let mut wrong =
+            |kind, message: String| self.report.push_problem(kind, place.clone(), message);
+        let Some(levels) = value_at(&object.map, &["spec", "levels"]).and_then(Value::as_array)
+        else {
             wrong(SourceProblemKind::Malformed, "has no spec.levels".to_owned());
             return;
         };
@@ -128,7 +123,10 @@ impl TopologyObjectReader {
                     wrong(SourceProblemKind::Malformed, format!("level {number} has no nodeLabel"));
                 }
                 Some(label) if labels.iter().any(|known| known == label) => {
-                    wrong(SourceProblemKind::Contradictory, format!("has {} twice", sanitize_text(label)));
+                    wrong(
+                        SourceProblemKind::Contradictory,
+                        format!("has {} twice", sanitize_text(label)),
+                    );
                 }
                 Some(label) => labels.push(sanitize_text(label)),
             }

@@ -14,13 +14,9 @@ use super::gpu_labels;
 use super::gpu_labels::CLIQUE_LABEL;
 use crate::claims::reader_util::sanitize_text;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::NicReport;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceProblem;
+use model::source_report::{
+    ClaimBasis, NicReport, NodeGroup, NodeGroupKind, SourceProblem, SourceProblemKind, SourceReport,
+};
 
 /// Who wrote a label, and when that writer last wrote one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -136,7 +132,8 @@ impl LabelGroup {
 /// What a label key means, where it is known.
 pub(super) fn known_kind(key: &str) -> Option<NodeGroupKind> {
     let nested = NESTED_LABELS.iter().chain(NUMBERED_LABELS).flat_map(|family| family.iter());
-    if let Some((_, _, kind)) = SINGLE_LABELS.iter().chain(nested).find(|(known, ..)| *known == key) {
+    if let Some((_, _, kind)) = SINGLE_LABELS.iter().chain(nested).find(|(known, ..)| *known == key)
+    {
         return Some(*kind);
     }
     match (key.strip_prefix(TOPOGRAPH_TIER), key.strip_prefix(NEBIUS_TIER)) {
@@ -159,7 +156,8 @@ pub(super) fn add_groups(nodes: &[(&NodeName, &NodeMetadata)], said: &mut Source
             for (place, above) in chain.into_iter().zip(above) {
                 let key = (place.kind, place.scheme.clone(), place.name.clone());
                 let group = groups.entry(key).or_insert_with(|| {
-                    let mut group = NodeGroup::new(place.kind, &place.scheme, place.name, Vec::new());
+                    let mut group =
+                        NodeGroup::new(place.kind, &place.scheme, place.name, Vec::new());
                     group.at = Some(place.key.clone());
                     group.topology = place.topology;
                     group
@@ -184,7 +182,10 @@ pub(super) fn add_groups(nodes: &[(&NodeName, &NodeMetadata)], said: &mut Source
                 format!("{} lies in {} at the same time", group.name, group.above.join(" and ")),
             );
         }
-        if group.kind == NodeGroupKind::Domain && group.scheme != "clique" && is_clique_copy(&group, &labels) {
+        if group.kind == NodeGroupKind::Domain
+            && group.scheme != "clique"
+            && is_clique_copy(&group, &labels)
+        {
             group.basis = ClaimBasis::Copied { from: format!("label {CLIQUE_LABEL}") };
         }
         said.groups.push(group);
@@ -196,12 +197,18 @@ pub(super) fn add_groups(nodes: &[(&NodeName, &NodeMetadata)], said: &mut Source
 fn is_clique_copy(group: &NodeGroup, labels: &BTreeMap<&NodeName, &NodeMetadata>) -> bool {
     group.nodes.iter().filter_map(|node| labels.get(node)).any(|labelled| {
         labelled.labels.get(CLIQUE_LABEL) == Some(&group.name)
-            || gpu_labels::parse_clique(&labelled.labels).is_some_and(|clique| clique.uuid == group.name)
+            || gpu_labels::parse_clique(&labelled.labels)
+                .is_some_and(|clique| clique.uuid == group.name)
     })
 }
 
 /// What the labels of one node place it in: chains of groups, each in the next.
-fn group_chains(labelled: &NodeMetadata, place: &str, node: &NodeName, said: &mut SourceReport) -> Vec<Vec<LabelGroup>> {
+fn group_chains(
+    labelled: &NodeMetadata,
+    place: &str,
+    node: &NodeName,
+    said: &mut SourceReport,
+) -> Vec<Vec<LabelGroup>> {
     let labels = &labelled.labels;
     let value = |key: &str| labels.get(key).map(String::as_str).filter(|value| !value.is_empty());
     let mut chains = Vec::new();
@@ -275,7 +282,11 @@ fn group_chains(labelled: &NodeMetadata, place: &str, node: &NodeName, said: &mu
 }
 
 /// Labels that count from the innermost outwards; the first is a leaf.
-fn numbered_chain(labels: &BTreeMap<String, String>, prefix: &str, scheme: &str) -> Vec<LabelGroup> {
+fn numbered_chain(
+    labels: &BTreeMap<String, String>,
+    prefix: &str,
+    scheme: &str,
+) -> Vec<LabelGroup> {
     let mut tiers: Vec<(u32, LabelGroup)> = labels
         .range(prefix.to_owned()..)
         .take_while(|(key, _)| key.starts_with(prefix))
@@ -338,7 +349,8 @@ fn add_racks(nodes: &[(&NodeName, &NodeMetadata)], said: &mut SourceReport) {
     const SLOT: &str = "oci.oraclecloud.com/host.tray_index";
     for (node, labelled) in nodes {
         let said = said.nodes.entry((*node).clone()).or_default();
-        said.rack = RACKS.iter().find_map(|key| labelled.labels.get(*key)).map(|rack| sanitize_text(rack));
+        said.rack =
+            RACKS.iter().find_map(|key| labelled.labels.get(*key)).map(|rack| sanitize_text(rack));
         said.slot = labelled.labels.get(SLOT).map(|slot| sanitize_text(slot));
         said.nics.extend(nics_from_labels(&labelled.labels));
     }

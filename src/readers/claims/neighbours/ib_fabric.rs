@@ -3,20 +3,14 @@
 //!
 //! Knows no format. A cable may be told from either end, or from both.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::node_description;
-use crate::claims::reader_util::push_problem;
-use crate::claims::reader_util::sanitize_text;
-use crate::claims::reader_util::quote_text;
+use crate::claims::reader_util::{push_problem, quote_text, sanitize_text};
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::NicReport;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{
+    ClaimBasis, NicReport, NodeGroup, NodeGroupKind, SourceProblemKind, SourceReport,
+};
 
 /// The most memberships of nodes in switches above leaves: their number is that
 /// of nodes times that of spines.
@@ -91,12 +85,21 @@ impl IbFabric {
     }
 
     /// A cable between a port of a switch and one of an adapter.
-    pub(super) fn add_cable(&mut self, said: &mut SourceReport, switch: &str, port: u32, end: IbAdapterPort) {
+    pub(super) fn add_cable(
+        &mut self,
+        said: &mut SourceReport,
+        switch: &str,
+        port: u32,
+        end: IbAdapterPort,
+    ) {
         let at = format!("{}:{}", said.source.place, end.line);
         let name = quote_text(&end.description);
         let here = (switch.to_owned(), port);
-        let known =
-            self.adapter_ports.entry((end.id.clone(), end.port)).or_insert_with(|| here.clone()).clone();
+        let known = self
+            .adapter_ports
+            .entry((end.id.clone(), end.port))
+            .or_insert_with(|| here.clone())
+            .clone();
         if known != here {
             let message = format!(
                 "port {} of {name} is cabled to port {port} of {} here and to port {} of {} before: \
@@ -206,7 +209,8 @@ impl IbFabric {
         }
         self.add_uncabled_adapters(said);
         if !nameless.is_empty() {
-            let some: Vec<&str> = nameless.iter().map(String::as_str).take(MAX_NAMED_ADAPTERS).collect();
+            let some: Vec<&str> =
+                nameless.iter().map(String::as_str).take(MAX_NAMED_ADAPTERS).collect();
             let message = format!(
                 "{} cabled adapters have descriptions that name no host (such as {}), expected \
                  \"HOST DEVICE\" as rdma-ndd sets it",
@@ -225,7 +229,8 @@ impl IbFabric {
             if cabled.contains(id.as_str()) {
                 continue;
             }
-            let node_description::AdapterOwner::Host(node, device) = node_description::parse_adapter_owner(&end.description)
+            let node_description::AdapterOwner::Host(node, device) =
+                node_description::parse_adapter_owner(&end.description)
             else {
                 continue;
             };

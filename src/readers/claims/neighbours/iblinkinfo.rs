@@ -6,15 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use super::ib_fabric::{IbAdapterPort, IbFabric};
 use super::node_description;
-use super::ib_fabric::IbAdapterPort;
-use super::ib_fabric::IbFabric;
-use crate::claims::reader_util::push_problem;
-use crate::claims::reader_util::normalise_guid;
-use crate::claims::reader_util::sanitize_text;
-use crate::claims::reader_util::quote_text;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use crate::claims::reader_util::{normalise_guid, push_problem, quote_text, sanitize_text};
+use model::source_report::{SourceProblemKind, SourceReport};
 
 /// Whether a text looks like one.
 pub(super) fn recognises(text: &str) -> bool {
@@ -44,7 +39,8 @@ struct IblinkPort<'t> {
 fn parse_port(line: &str) -> Option<IblinkPort<'_>> {
     let (left, rest) = line.split_once("==(")?;
     let (middle, right) = rest.split_once(")==>")?;
-    let own = left.split_whitespace().next().filter(|w| w.starts_with("0x")).and_then(normalise_guid);
+    let own =
+        left.split_whitespace().next().filter(|w| w.starts_with("0x")).and_then(normalise_guid);
     let (number, _) = left.split_once('[')?;
     let number = number.split_whitespace().last()?.parse().ok()?;
     let (before, _) = middle.split_once('/')?;

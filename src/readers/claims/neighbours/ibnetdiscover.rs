@@ -4,15 +4,10 @@
 //! The format is that of rdma-core's infiniband-diags: a record opens with
 //! `Switch`, `Ca` or `Rt`, and each line below it is one link of one port.
 
+use super::ib_fabric::{IbAdapterPort, IbFabric};
 use super::node_description;
-use super::ib_fabric::IbAdapterPort;
-use super::ib_fabric::IbFabric;
-use crate::claims::reader_util::push_problem;
-use crate::claims::reader_util::normalise_guid;
-use crate::claims::reader_util::quote_text;
-use crate::claims::reader_util::push_note;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use crate::claims::reader_util::{normalise_guid, push_note, push_problem, quote_text};
+use model::source_report::{SourceProblemKind, SourceReport};
 
 /// Whether a text looks like one.
 pub(super) fn recognises(text: &str) -> bool {
@@ -169,7 +164,13 @@ fn location(said: &SourceReport, line: usize) -> String {
 }
 
 /// Adds a link of this record.
-fn add_link(said: &mut SourceReport, web: &mut IbFabric, record: &IbnetRecord<'_>, link: IbnetLink<'_>, line: usize) {
+fn add_link(
+    said: &mut SourceReport,
+    web: &mut IbFabric,
+    record: &IbnetRecord<'_>,
+    link: IbnetLink<'_>,
+    line: usize,
+) {
     match (record.kind, link.peer) {
         (IbnetRecordKind::Switch, 'S') => {
             web.add_switch(&link.peer_key, link.description, line);

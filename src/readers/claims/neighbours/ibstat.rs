@@ -2,16 +2,11 @@
 //! their ports. Neither says what is at the other end of a cable; by the GUID
 //! it can be found where another source does.
 
-use crate::claims::reader_util::push_problem;
-use crate::claims::reader_util::normalise_guid;
-use crate::claims::reader_util::parse_node_name;
-use crate::claims::reader_util::sanitize_text;
-use crate::claims::reader_util::quote_text;
+use crate::claims::reader_util::{
+    normalise_guid, parse_node_name, push_problem, quote_text, sanitize_text,
+};
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NicReport;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{ClaimBasis, NicReport, SourceProblemKind, SourceReport};
 
 /// What a host begins with in SuperBench's list of hosts and GUIDs.
 const HOST_PREFIX: &str = "VM_hostname ";
@@ -67,7 +62,8 @@ pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
         let Some(nic) = nics.last_mut().filter(|_| is_port) else { continue };
         match key {
             "State" => {
-                nic.state = Some(sanitize_text(value).to_ascii_lowercase()).filter(|s| !s.is_empty());
+                nic.state =
+                    Some(sanitize_text(value).to_ascii_lowercase()).filter(|s| !s.is_empty());
             }
             // In Gbit/s, `2.5` and `40 (FDR10)` among them.
             "Rate" => {
@@ -79,7 +75,9 @@ pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
                 .filter(|rate| 0 < *rate);
             }
             // Ports on Ethernet may have none, which prints as zero.
-            "Port GUID" => nic.guid = normalise_guid(value).filter(|g| g.bytes().any(|b| b != b'0')),
+            "Port GUID" => {
+                nic.guid = normalise_guid(value).filter(|g| g.bytes().any(|b| b != b'0'))
+            }
             _ => {}
         }
     }

@@ -7,19 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use crate::claims::reader_util::push_problem;
-use crate::claims::reader_util::first_line;
-use crate::claims::reader_util::sanitize_text;
-use crate::claims::reader_util::quote_text;
-use crate::claims::reader_util::push_note;
+use crate::claims::reader_util::{first_line, push_note, push_problem, quote_text, sanitize_text};
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NicReport;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{ClaimBasis, NicReport, SourceProblemKind, SourceReport};
 
 /// What was heard on one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -123,7 +115,10 @@ fn from_json(value: &Value) -> Vec<LldpNeighbour> {
     for lldp in as_objects(value.get("lldp")) {
         for item in as_objects(lldp.get("interface")) {
             if item.contains_key("chassis") || item.contains_key("port") {
-                heard.extend(parse_interface(&first_text(item.get("name")).unwrap_or_default(), item));
+                heard.extend(parse_interface(
+                    &first_text(item.get("name")).unwrap_or_default(),
+                    item,
+                ));
                 continue;
             }
             for (name, body) in item {
@@ -227,7 +222,10 @@ fn from_text(text: &str) -> Vec<LldpNeighbour> {
             && let Some((interface, _)) = value.split_once(", via:")
             && !interface.is_empty()
         {
-            heard.push(LldpNeighbour { interface: interface.to_owned(), ..LldpNeighbour::default() });
+            heard.push(LldpNeighbour {
+                interface: interface.to_owned(),
+                ..LldpNeighbour::default()
+            });
             continue;
         }
         let Some(last) = heard.last_mut() else { continue };

@@ -5,20 +5,16 @@
 //! ports; `discover` and `linkinfo` read a whole InfiniBand fabric and hand its
 //! cables to `web`, which makes leaves of them.
 
-mod ibstat;
-mod node_description;
-mod ibnetdiscover;
-mod iblinkinfo;
-mod lldp;
 mod ib_fabric;
+mod iblinkinfo;
+mod ibnetdiscover;
+mod ibstat;
+mod lldp;
+mod node_description;
 
-use super::reader_util::push_problem;
-use super::reader_util::check_text_size;
-use super::reader_util::node_from_path;
+use super::reader_util::{check_text_size, node_from_path, push_problem};
 use model::id::NodeName;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 
 /// The name of a switch that describes itself like this.
 pub fn switch_name(description: &str) -> String {

@@ -4,8 +4,7 @@
 //! A description is free text that rdma-ndd (`%h %d`) or a person sets; the
 //! firmware's own names no host.
 
-use crate::claims::reader_util::parse_node_name;
-use crate::claims::reader_util::sanitize_text;
+use crate::claims::reader_util::{parse_node_name, sanitize_text};
 use model::id::NodeName;
 
 /// Whose adapter a description speaks of.
@@ -32,7 +31,8 @@ pub(super) fn parse_adapter_owner(description: &str) -> AdapterOwner {
         return AdapterOwner::Nameless;
     }
     let mut words = description.split_whitespace();
-    let host = words.next().filter(|host| !DEFAULT_HOST_NAMES.contains(host)).and_then(parse_node_name);
+    let host =
+        words.next().filter(|host| !DEFAULT_HOST_NAMES.contains(host)).and_then(parse_node_name);
     match (host, words.next(), words.next()) {
         (Some(host), device, None) => {
             AdapterOwner::Host(host, device.map(sanitize_text).filter(|device| !device.is_empty()))
@@ -89,9 +89,15 @@ mod tests {
         };
         assert_eq!(parse_adapter_owner("node0001 mlx5_0"), host("node0001", Some("mlx5_0")));
         assert_eq!(parse_adapter_owner("RMD7 ibp11s0f0"), host("RMD7", Some("ibp11s0f0")));
-        assert_eq!(parse_adapter_owner("n1.example.org HCA-2"), host("n1.example.org", Some("HCA-2")));
+        assert_eq!(
+            parse_adapter_owner("n1.example.org HCA-2"),
+            host("n1.example.org", Some("HCA-2"))
+        );
         assert_eq!(parse_adapter_owner("n1"), host("n1", None));
-        assert_eq!(parse_adapter_owner("Mellanox Technologies Aggregation Node"), AdapterOwner::Aggregation);
+        assert_eq!(
+            parse_adapter_owner("Mellanox Technologies Aggregation Node"),
+            AdapterOwner::Aggregation
+        );
         for other in [
             "MT4129 ConnectX7   Mellanox Technologies",
             "localhost HCA-3",
@@ -107,7 +113,10 @@ mod tests {
     fn switches_are_called_what_people_call_them() {
         assert_eq!(parse_switch_name("MF0;leaf-04:MQM9701/U1"), "leaf-04");
         assert_eq!(parse_switch_name("MF0;dir-1:MCS8500/L01/U1"), "dir-1/L01");
-        assert_eq!(parse_switch_name("Quantum Mellanox Technologies"), "Quantum Mellanox Technologies");
+        assert_eq!(
+            parse_switch_name("Quantum Mellanox Technologies"),
+            "Quantum Mellanox Technologies"
+        );
         assert_eq!(parse_switch_name("MF0;:x"), "MF0;:x");
         assert_eq!(parse_switch_name("a;b"), "a;b");
     }

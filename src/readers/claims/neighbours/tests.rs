@@ -2,10 +2,7 @@
 //! the source of the tools that print them.
 
 use super::*;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::NicReport;
+use model::source_report::{ClaimBasis, NicReport, NodeGroup, NodeGroupKind};
 
 const FABRIC: &str = "#\n# Topology file: generated on Fri Nov 20 10:00:00 2026\n#\n\n\
 vendid=0x2c9\ndevid=0xd2f2\nsysimgguid=0xa1\nswitchguid=0xa1(a1)\n\
@@ -53,7 +50,10 @@ fn a_fabric_tells_who_is_cabled_to_which_leaf() {
     assert_eq!(cables(&said, "node0003"), ["mlx5_3:2 leaf-2 7"]);
     let first = &nics(&said, "node0001")[0];
     assert_eq!(first.guid.as_deref(), Some("00000000000000c1"));
-    assert_eq!((first.rate_mbit_s, first.basis.clone()), (Some(400_000), Some(ClaimBasis::Reported)));
+    assert_eq!(
+        (first.rate_mbit_s, first.basis.clone()),
+        (Some(400_000), Some(ClaimBasis::Reported))
+    );
     assert_eq!(first.at.as_deref(), Some("ib.txt:10"));
     assert_eq!(nics(&said, "node0002")[0].rate_mbit_s, Some(200_000));
     let leaf = group(&said, "leaf-1");
@@ -77,7 +77,8 @@ fn a_fabric_that_contradicts_itself_is_named_with_its_lines() {
     let wrong = FABRIC
         .replace("[1](c1) \t\"S-00000000000000a1\"[1]", "[1](c1) \t\"S-00000000000000a1\"[2]");
     let said = read("ib.txt", &wrong);
-    let contradictory = |p: &&model::source_report::SourceProblem| p.kind == SourceProblemKind::Contradictory;
+    let contradictory =
+        |p: &&model::source_report::SourceProblem| p.kind == SourceProblemKind::Contradictory;
     let told: Vec<String> =
         said.problems.iter().filter(contradictory).map(ToString::to_string).collect();
     assert!(

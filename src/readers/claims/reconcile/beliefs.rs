@@ -3,22 +3,21 @@
 use std::collections::BTreeMap;
 
 use super::context::ReconcileContext;
-use super::messages::count_of;
-use super::messages::new_disagreement;
-use super::messages::list_some;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
+use super::messages::{count_of, list_some, new_disagreement};
+use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::JobAssumption;
+use model::source_report::{ClaimBasis, JobAssumption};
 
 /// The key by which Ray nodes of one domain find each other (NeMo-RL `ray.sub`).
 const NVLINK_DOMAIN: &str = "nvlink_domain";
 
 /// The nodes of each domain that a belief is about: those of its job, or all
 /// where it names none.
-fn belief_domains<'v>(view: &'v ReconcileContext<'_>, belief: &'v JobAssumption) -> BTreeMap<usize, Vec<&'v NodeName>> {
+fn belief_domains<'v>(
+    view: &'v ReconcileContext<'_>,
+    belief: &'v JobAssumption,
+) -> BTreeMap<usize, Vec<&'v NodeName>> {
     if belief.nodes.is_empty() {
         let all = view.placement.domains.iter().enumerate();
         return all.map(|(at, domain)| (at, domain.nodes.iter().collect())).collect();
@@ -93,8 +92,10 @@ pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Ve
             .with_nodes(&belief.nodes)
             .with_side(view.source_side(source, belief.at.as_deref(), ClaimBasis::Asserted, belief.says.clone()))
             .with_remedy("set it to the GPUs of the smallest domain in the allocation, or ask for whole segments");
-        let claim = view
-            .claim_side(*worst, format!("{} in {}{of_job}", count_of(*gpus, "GPU"), view.domain_name(*worst)));
+        let claim = view.claim_side(
+            *worst,
+            format!("{} in {}{of_job}", count_of(*gpus, "GPU"), view.domain_name(*worst)),
+        );
         told = claim.into_iter().fold(told, Disagreement::with_side);
         found.push(told);
     }
@@ -127,13 +128,20 @@ pub(super) fn check_multi_node_nvlink(view: &ReconcileContext<'_>, found: &mut V
             format!("{} {said}", belief.who),
         )
         .with_nodes(&belief.nodes)
-        .with_side(view.source_side(source, belief.at.as_deref(), ClaimBasis::Asserted, belief.says.clone()))
+        .with_side(view.source_side(
+            source,
+            belief.at.as_deref(),
+            ClaimBasis::Asserted,
+            belief.says.clone(),
+        ))
         .with_remedy("set it as the platform of these nodes is");
         let claim = view.claim_side(*first, format!("{} as claimed", view.domain_name(*first)));
         found.push(claim.into_iter().fold(told, Disagreement::with_side));
     }
 }
 
-fn all_beliefs<'v>(view: &'v ReconcileContext<'_>) -> impl Iterator<Item = (usize, &'v JobAssumption)> {
+fn all_beliefs<'v>(
+    view: &'v ReconcileContext<'_>,
+) -> impl Iterator<Item = (usize, &'v JobAssumption)> {
     view.reports.iter().enumerate().flat_map(|(at, said)| said.beliefs.iter().map(move |b| (at, b)))
 }

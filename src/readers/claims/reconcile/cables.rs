@@ -3,25 +3,17 @@
 //! Swapped cables change no bandwidth on an idle network; only the name of the
 //! neighbour tells.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::grouping_comparison::compare_groupings;
-use super::domains::disjoint_leaves;
-use super::groupings::Grouping;
 use super::context::ReconcileContext;
-use super::messages::count_of;
-use super::messages::new_disagreement;
-use super::messages::list_nodes;
-use super::messages::list_some;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
+use super::domains::disjoint_leaves;
+use super::grouping_comparison::compare_groupings;
+use super::groupings::Grouping;
+use super::messages::{count_of, list_nodes, list_some, new_disagreement};
+use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroupKind;
-use model::source_report::NicReport;
-use model::source_report::SourceKind;
+use model::source_report::{ClaimBasis, NicReport, NodeGroupKind, SourceKind};
 
 /// One end that is written down as one cable and seen as another.
 struct CablePair<'s> {
@@ -99,7 +91,11 @@ fn cable_pairs<'s>(view: &ReconcileContext<'s>) -> Vec<(CablePair<'s>, bool)> {
     pairs
 }
 
-fn add_cable_sides(view: &ReconcileContext<'_>, cable: &CablePair<'_>, told: Disagreement) -> Disagreement {
+fn add_cable_sides(
+    view: &ReconcileContext<'_>,
+    cable: &CablePair<'_>,
+    told: Disagreement,
+) -> Disagreement {
     let nic = cable.plan.1;
     let what = nic.device.as_deref().or(nic.rail.as_deref()).unwrap_or("its NIC");
     let word = |(source, nic): (usize, &NicReport), or: ClaimBasis| {
@@ -107,14 +103,16 @@ fn add_cable_sides(view: &ReconcileContext<'_>, cable: &CablePair<'_>, told: Dis
         let says = format!("{} {what} at {}", cable.node, describe_port(nic));
         view.source_side(source, nic.at.as_deref(), basis, says)
     };
-    told.with_side(word(cable.plan, ClaimBasis::Asserted)).with_side(word(cable.observed, ClaimBasis::Reported))
+    told.with_side(word(cable.plan, ClaimBasis::Asserted))
+        .with_side(word(cable.observed, ClaimBasis::Reported))
 }
 
 /// `hosts-swapped`, `rails-swapped`, `leaf-mislabelled` and
 /// `leaf-against-neighbour`.
 pub(super) fn check_neighbours(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let pairs = cable_pairs(view);
-    let wrong: Vec<&CablePair<'_>> = pairs.iter().filter(|(_, agree)| !agree).map(|(c, _)| c).collect();
+    let wrong: Vec<&CablePair<'_>> =
+        pairs.iter().filter(|(_, agree)| !agree).map(|(c, _)| c).collect();
     let mut by_plan: BTreeMap<(String, String), usize> = BTreeMap::new();
     for (at, cable) in wrong.iter().enumerate() {
         if let Some(place) = port_key(cable.plan.1) {
@@ -124,7 +122,8 @@ pub(super) fn check_neighbours(view: &ReconcileContext<'_>, found: &mut Vec<Disa
     let mut told = BTreeSet::new();
     let mut swapped: BTreeMap<(&NodeName, &NodeName), Vec<usize>> = BTreeMap::new();
     for (at, cable) in wrong.iter().enumerate() {
-        let Some(other) = port_key(cable.observed.1).and_then(|place| by_plan.get(&place).copied()) else {
+        let Some(other) = port_key(cable.observed.1).and_then(|place| by_plan.get(&place).copied())
+        else {
             continue;
         };
         let back = port_key(wrong[other].observed.1) == port_key(cable.plan.1);
@@ -151,11 +150,15 @@ pub(super) fn check_neighbours(view: &ReconcileContext<'_>, found: &mut Vec<Disa
         let one = new_disagreement(class, DisagreementSeverity::Contradiction, summary)
             .with_nodes([*a, *b])
             .with_remedy("swap the cables back, or correct the cabling file");
-        found.push(cables.iter().take(2).fold(one, |one, at| add_cable_sides(view, wrong[*at], one)));
+        found.push(
+            cables.iter().take(2).fold(one, |one, at| add_cable_sides(view, wrong[*at], one)),
+        );
     }
     let leaf = |nic: &NicReport| nic.leaf.clone().unwrap_or_default();
     let mut healthy: BTreeSet<String> = BTreeSet::new();
-    for (cable, _) in pairs.iter().filter(|(c, _)| is_same_leaf(&leaf(c.plan.1), &leaf(c.observed.1))) {
+    for (cable, _) in
+        pairs.iter().filter(|(c, _)| is_same_leaf(&leaf(c.plan.1), &leaf(c.observed.1)))
+    {
         healthy.insert(leaf(cable.plan.1));
     }
     let mut moved: BTreeMap<(String, String), Vec<usize>> = BTreeMap::new();
@@ -189,7 +192,9 @@ pub(super) fn check_neighbours(view: &ReconcileContext<'_>, found: &mut Vec<Disa
         let one = new_disagreement(class, DisagreementSeverity::Contradiction, summary)
             .with_nodes(nodes)
             .with_remedy("look at the cable and its label; the neighbour is what is really there");
-        found.push(cables.iter().take(2).fold(one, |one, at| add_cable_sides(view, wrong[*at], one)));
+        found.push(
+            cables.iter().take(2).fold(one, |one, at| add_cable_sides(view, wrong[*at], one)),
+        );
     }
 }
 
@@ -227,7 +232,8 @@ pub(super) fn check_leaf_groups(view: &ReconcileContext<'_>, found: &mut Vec<Dis
         }
         let their = disjoint_leaves(other);
         let theirs = place(&their);
-        let comparison = compare_groupings(ours.keys(), |n| ours.get(n).copied(), |n| theirs.get(n).copied());
+        let comparison =
+            compare_groupings(ours.keys(), |n| ours.get(n).copied(), |n| theirs.get(n).copied());
         for strays in &comparison.strays {
             let nodes: Vec<&NodeName> =
                 strays.elsewhere.values().flat_map(|n| n.iter().copied()).collect();
@@ -243,10 +249,18 @@ pub(super) fn check_leaf_groups(view: &ReconcileContext<'_>, found: &mut Vec<Dis
                 other.source.label()
             );
             let set = |grouping: &Grouping<'_>, node: &NodeName| grouping.set_by_node[node];
-            let one = new_disagreement(DisagreementClass::LeavesDisagree, DisagreementSeverity::Doubt, summary)
-                .with_side(first.to_side(view.reports, set(first, nodes[0]), format!("leaf {name}")))
-                .with_side(other.to_side(view.reports, set(other, nodes[0]), format!("leaf {elsewhere}")))
-                .with_remedy("ask the nodes for their neighbours (LLDP, ibnetdiscover)");
+            let one = new_disagreement(
+                DisagreementClass::LeavesDisagree,
+                DisagreementSeverity::Doubt,
+                summary,
+            )
+            .with_side(first.to_side(view.reports, set(first, nodes[0]), format!("leaf {name}")))
+            .with_side(other.to_side(
+                view.reports,
+                set(other, nodes[0]),
+                format!("leaf {elsewhere}"),
+            ))
+            .with_remedy("ask the nodes for their neighbours (LLDP, ibnetdiscover)");
             found.push(one.with_nodes(nodes));
         }
     }

@@ -4,21 +4,14 @@
 //! feature discovery leaves the label out where the GPUs of a node disagree or
 //! are not attached, so a label that is missing among others says something too.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
+use super::context::{ReconcileContext, SourcedFabricReport};
 use super::identity;
 use super::identity::usable_clique;
-use super::context::SourcedFabricReport;
-use super::context::ReconcileContext;
-use super::messages::count_of;
-use super::messages::new_disagreement;
-use super::messages::is_or_are;
-use super::messages::list_nodes;
-use super::messages::list_some;
+use super::messages::{count_of, is_or_are, list_nodes, list_some, new_disagreement};
 use crate::claims::reader_util::is_zero_uuid;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
+use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
 use model::source_report::SourceKind;
@@ -40,7 +33,11 @@ fn add_mismatch<'s>(
     label: Option<SourcedFabricReport<'s>>,
     driver: Option<SourcedFabricReport<'s>>,
 ) {
-    causes.entry(key).or_insert(CliqueMismatch { nodes: Vec::new(), label, driver }).nodes.push(node);
+    causes
+        .entry(key)
+        .or_insert(CliqueMismatch { nodes: Vec::new(), label, driver })
+        .nodes
+        .push(node);
 }
 
 fn describe_mismatch(
@@ -51,7 +48,8 @@ fn describe_mismatch(
     cause: &CliqueMismatch<'_>,
     (label, driver, summary): (String, String, String),
 ) -> Disagreement {
-    let mut told = new_disagreement(class, severity, summary).with_nodes(cause.nodes.iter().copied());
+    let mut told =
+        new_disagreement(class, severity, summary).with_nodes(cause.nodes.iter().copied());
     if let Some(domain) = domain {
         told = told.in_domain(view.domain_name(domain));
     }
@@ -72,7 +70,10 @@ fn distinct_cliques(words: &[SourcedFabricReport<'_>]) -> (BTreeSet<String>, usi
 }
 
 /// The first word that names this clique, or any other.
-fn find_clique_report<'s>(words: &[SourcedFabricReport<'s>], clique: Option<&str>) -> Option<SourcedFabricReport<'s>> {
+fn find_clique_report<'s>(
+    words: &[SourcedFabricReport<'s>],
+    clique: Option<&str>,
+) -> Option<SourcedFabricReport<'s>> {
     words.iter().copied().find(|(_, fabric)| usable_clique(fabric).as_deref() == clique)
 }
 
@@ -81,7 +82,9 @@ fn find_clique_report<'s>(words: &[SourcedFabricReport<'s>], clique: Option<&str
 pub(super) fn stale_label_nodes<'s>(view: &ReconcileContext<'s>) -> BTreeSet<&'s NodeName> {
     let mut stale = BTreeSet::new();
     for (node, labels) in &view.labels {
-        let Some((cliques, _)) = view.drivers.get(node).map(|words| distinct_cliques(words)) else { continue };
+        let Some((cliques, _)) = view.drivers.get(node).map(|words| distinct_cliques(words)) else {
+            continue;
+        };
         let labelled = labels.iter().filter_map(|(_, fabric)| usable_clique(fabric));
         if !cliques.is_empty() && labelled.into_iter().any(|label| !cliques.contains(&label)) {
             stale.insert(*node);
@@ -91,7 +94,10 @@ pub(super) fn stale_label_nodes<'s>(view: &ReconcileContext<'s>) -> BTreeSet<&'s
 }
 
 /// `stale-label` and `label-without-all-gpus`: the label against the driver.
-pub(super) fn check_labels_against_drivers(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+pub(super) fn check_labels_against_drivers(
+    view: &ReconcileContext<'_>,
+    found: &mut Vec<Disagreement>,
+) {
     let mut stale = CliqueMismatches::new();
     let mut partly = CliqueMismatches::new();
     for (node, labels) in &view.labels {
@@ -104,7 +110,13 @@ pub(super) fn check_labels_against_drivers(view: &ReconcileContext<'_>, found: &
             if without == 0 && cliques.len() == 1 {
                 if let [other] = others[..] {
                     let key = (domain, labelled, other.clone());
-                    add_mismatch(&mut stale, key, node, Some(*label), find_clique_report(words, Some(other)));
+                    add_mismatch(
+                        &mut stale,
+                        key,
+                        node,
+                        Some(*label),
+                        find_clique_report(words, Some(other)),
+                    );
                 }
             } else {
                 let all = words.len();
@@ -112,12 +124,21 @@ pub(super) fn check_labels_against_drivers(view: &ReconcileContext<'_>, found: &
                     (0, _) => format!("GPUs in several cliques, also {}", list_some(&others)),
                     (_, true) => format!("{without} of {all} GPUs attached to no fabric"),
                     (_, false) => {
-                        format!("{without} of {all} GPUs in no clique, others in {}", list_some(&others))
+                        format!(
+                            "{without} of {all} GPUs in no clique, others in {}",
+                            list_some(&others)
+                        )
                     }
                 };
                 let witness = if 0 < without { None } else { others.first().map(|c| c.as_str()) };
                 let key = (domain, labelled, detail);
-                add_mismatch(&mut partly, key, node, Some(*label), find_clique_report(words, witness));
+                add_mismatch(
+                    &mut partly,
+                    key,
+                    node,
+                    Some(*label),
+                    find_clique_report(words, witness),
+                );
             }
         }
     }
@@ -147,7 +168,14 @@ pub(super) fn check_labels_against_drivers(view: &ReconcileContext<'_>, found: &
             format!("{names} carries the label of clique {labelled}, and its driver says {detail}");
         let words = (format!("clique {labelled} for the whole node"), detail.clone(), summary);
         let class = DisagreementClass::LabelWithoutAllGpus;
-        let told = describe_mismatch(view, class, DisagreementSeverity::Contradiction, *domain, cause, words);
+        let told = describe_mismatch(
+            view,
+            class,
+            DisagreementSeverity::Contradiction,
+            *domain,
+            cause,
+            words,
+        );
         found.push(told.with_remedy(
             "look at the fabric state of every GPU there, and at the fabric manager; jobs must not use the \
              node by its label until all GPUs are attached",
@@ -164,9 +192,12 @@ pub(super) fn check_mixed_gpus(view: &ReconcileContext<'_>, found: &mut Vec<Disa
         }
         let summary =
             format!("the GPUs of {node} are in {} cliques: {}", cliques.len(), list_some(&cliques));
-        let mut told =
-            new_disagreement(DisagreementClass::GpusInTwoCliques, DisagreementSeverity::Contradiction, summary)
-                .with_nodes([*node]);
+        let mut told = new_disagreement(
+            DisagreementClass::GpusInTwoCliques,
+            DisagreementSeverity::Contradiction,
+            summary,
+        )
+        .with_nodes([*node]);
         for clique in &cliques {
             let gpus: Vec<String> = words
                 .iter()
@@ -174,7 +205,9 @@ pub(super) fn check_mixed_gpus(view: &ReconcileContext<'_>, found: &mut Vec<Disa
                 .filter_map(|(_, fabric)| fabric.gpu.map(|gpu| gpu.to_string()))
                 .collect();
             if let Some(word) = find_clique_report(words, Some(clique)) {
-                told = told.with_side(view.fabric_side(word, format!("GPU {} in {clique}", gpus.join(", "))));
+                told = told.with_side(
+                    view.fabric_side(word, format!("GPU {} in {clique}", gpus.join(", "))),
+                );
             }
         }
         if let Some(domain) = view.domain_of(node) {
@@ -191,7 +224,8 @@ pub(super) fn check_mixed_gpus(view: &ReconcileContext<'_>, found: &mut Vec<Disa
 pub(super) fn check_sentinel_cliques(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let mut zero = CliqueMismatches::new();
     // By kind of source: the same nodes said three times are one remark.
-    let mut default: BTreeMap<SourceKind, (BTreeSet<&NodeName>, SourcedFabricReport<'_>)> = BTreeMap::new();
+    let mut default: BTreeMap<SourceKind, (BTreeSet<&NodeName>, SourcedFabricReport<'_>)> =
+        BTreeMap::new();
     let words = view.labels.iter().map(|word| (true, word));
     for (is_label, (node, words)) in words.chain(view.drivers.iter().map(|word| (false, word))) {
         let domain = view.placement.domain_of(node);
@@ -228,7 +262,9 @@ pub(super) fn check_sentinel_cliques(view: &ReconcileContext<'_>, found: &mut Ve
             words,
         );
         found.push(
-            told.with_remedy("do not group by this value; look at the fabric manager of these nodes"),
+            told.with_remedy(
+                "do not group by this value; look at the fabric manager of these nodes",
+            ),
         );
     }
     let nodes: BTreeSet<&NodeName> =
@@ -243,12 +279,16 @@ pub(super) fn check_sentinel_cliques(view: &ReconcileContext<'_>, found: &mut Ve
         if nodes.len() == 1 { "has" } else { "have" },
         identity::DEFAULT_CLIQUE
     );
-    let told = new_disagreement(DisagreementClass::SentinelClique, DisagreementSeverity::Note, summary)
-        .with_nodes(nodes)
-        .with_remedy("key on ClusterUUID and CliqueId together");
+    let told =
+        new_disagreement(DisagreementClass::SentinelClique, DisagreementSeverity::Note, summary)
+            .with_nodes(nodes)
+            .with_remedy("key on ClusterUUID and CliqueId together");
     let sides = default.values().map(|(nodes, word)| {
-        let says =
-            format!("CliqueId {} on {}", identity::DEFAULT_CLIQUE, list_nodes(nodes.iter().copied()));
+        let says = format!(
+            "CliqueId {} on {}",
+            identity::DEFAULT_CLIQUE,
+            list_nodes(nodes.iter().copied())
+        );
         view.fabric_side(*word, says)
     });
     found.push(sides.fold(told, Disagreement::with_side));
@@ -282,13 +322,17 @@ pub(super) fn check_missing_labels(view: &ReconcileContext<'_>, found: &mut Vec<
             let label = Some("label nvidia.com/gpu.clique");
             let says = format!("no clique for {}", list_nodes(without.iter().copied()));
             let basis = model::source_report::ClaimBasis::Asserted;
-            let told = new_disagreement(DisagreementClass::LabelMissing, DisagreementSeverity::Doubt, summary)
-                .in_domain(&domain.name)
-                .with_nodes(without)
-                .with_side(view.source_side(source, label, basis, says))
-                .with_remedy("ask the driver of these nodes (fabricgate node facts)");
-            let claim =
-                view.claim_side(at, format!("{} in one domain", count_of(domain.nodes.len(), "node")));
+            let told = new_disagreement(
+                DisagreementClass::LabelMissing,
+                DisagreementSeverity::Doubt,
+                summary,
+            )
+            .in_domain(&domain.name)
+            .with_nodes(without)
+            .with_side(view.source_side(source, label, basis, says))
+            .with_remedy("ask the driver of these nodes (fabricgate node facts)");
+            let claim = view
+                .claim_side(at, format!("{} in one domain", count_of(domain.nodes.len(), "node")));
             found.push(claim.into_iter().fold(told, Disagreement::with_side));
         }
     }
@@ -300,8 +344,10 @@ pub(super) fn check_unattached_fabric(view: &ReconcileContext<'_>, found: &mut V
     let mut causes = CliqueMismatches::new();
     for (node, words) in &view.drivers {
         let Some(domain) = view.placement.domain_of(node) else { continue };
-        let labelled =
-            view.labels.get(node).is_some_and(|l| l.iter().any(|(_, f)| usable_clique(f).is_some()));
+        let labelled = view
+            .labels
+            .get(node)
+            .is_some_and(|l| l.iter().any(|(_, f)| usable_clique(f).is_some()));
         if labelled || view.spans_nodes(domain) != Some(true) {
             continue;
         }
@@ -310,7 +356,13 @@ pub(super) fn check_unattached_fabric(view: &ReconcileContext<'_>, found: &mut V
         if let Some(first) = off.first() {
             let state = first.1.state.clone().unwrap_or_default();
             let detail = format!("{} of {} GPUs: fabric {state}", off.len(), words.len());
-            add_mismatch(&mut causes, (Some(domain), detail, String::new()), node, None, Some(**first));
+            add_mismatch(
+                &mut causes,
+                (Some(domain), detail, String::new()),
+                node,
+                None,
+                Some(**first),
+            );
         }
     }
     for ((domain, detail, _), cause) in &causes {
@@ -331,7 +383,8 @@ pub(super) fn check_unattached_fabric(view: &ReconcileContext<'_>, found: &mut V
             words,
         );
         let claim = view.claim_side(at, format!("they are part of {}", view.domain_name(at)));
-        let told = told.with_remedy("look at the fabric manager and the fabric state of these GPUs");
+        let told =
+            told.with_remedy("look at the fabric manager and the fabric state of these GPUs");
         found.push(claim.into_iter().fold(told, Disagreement::with_side));
     }
 }

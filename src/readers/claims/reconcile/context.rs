@@ -1,22 +1,16 @@
 //! What checks look at: every source, its groupings, and what is measured.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::ReconcileRules;
 use super::domains::DomainPlacement;
-use super::groupings::Grouping;
-use super::groupings::build_side;
+use super::groupings::{Grouping, build_side};
 use crate::claims::reader_util::is_zero_uuid;
 use model::disagreement::DisagreementSide;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::FabricReport;
-use model::source_report::NodeReport;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::id::{DomainName, NodeName};
+use model::source_report::{
+    ClaimBasis, FabricReport, NodeReport, SourceKind, SourceProblemKind, SourceReport,
+};
 
 /// Smallest number of GPUs behind `nvl` in the name of a platform whose NVLink
 /// domain is larger than a node: NVL36 is the smallest such rack, NVL8 and the
@@ -57,11 +51,12 @@ impl<'s> ReconcileContext<'s> {
             for (node, fabric) in
                 source.nodes.iter().flat_map(|(n, s)| s.fabric.iter().map(move |f| (n, f)))
             {
-                let reported = matches!(fabric.basis, Some(ClaimBasis::Reported | ClaimBasis::Measured));
+                let reported =
+                    matches!(fabric.basis, Some(ClaimBasis::Reported | ClaimBasis::Measured));
                 // Who knows a ClusterUUID only names no clique, unless it says there is none.
                 let names = fabric.clique_id.as_deref().is_some_and(|id| !id.is_empty());
-                let denies =
-                    fabric.state.is_some() || fabric.cluster_uuid.as_deref().is_some_and(is_zero_uuid);
+                let denies = fabric.state.is_some()
+                    || fabric.cluster_uuid.as_deref().is_some_and(is_zero_uuid);
                 if reported && (names || denies) {
                     drivers.entry(node).or_default().push((at, fabric));
                 } else if !reported && names {
@@ -70,7 +65,8 @@ impl<'s> ReconcileContext<'s> {
             }
         }
         let spans = Vec::new();
-        let mut view = Self { reports: said, groupings, placement: placed, rules, labels, drivers, spans };
+        let mut view =
+            Self { reports: said, groupings, placement: placed, rules, labels, drivers, spans };
         view.spans = (0..placed.domains.len()).map(|at| view.compute_spans_nodes(at)).collect();
         view
     }
@@ -131,7 +127,11 @@ impl<'s> ReconcileContext<'s> {
     }
 
     /// Who claims a domain says this.
-    pub(super) fn claim_side(&self, domain: usize, says: impl Into<String>) -> Option<DisagreementSide> {
+    pub(super) fn claim_side(
+        &self,
+        domain: usize,
+        says: impl Into<String>,
+    ) -> Option<DisagreementSide> {
         let (grouping, set) = self.placement.origin[domain]?;
         Some(self.groupings[grouping].to_side(self.reports, set, says))
     }
@@ -148,7 +148,11 @@ impl<'s> ReconcileContext<'s> {
     }
 
     /// A word about a fabric, as a side.
-    pub(super) fn fabric_side(&self, (source, fabric): SourcedFabricReport<'_>, says: impl Into<String>) -> DisagreementSide {
+    pub(super) fn fabric_side(
+        &self,
+        (source, fabric): SourcedFabricReport<'_>,
+        says: impl Into<String>,
+    ) -> DisagreementSide {
         let basis = fabric.basis.clone().unwrap_or(ClaimBasis::Asserted);
         self.source_side(source, fabric.at.as_deref(), basis, says)
     }
@@ -172,14 +176,19 @@ impl<'s> ReconcileContext<'s> {
     }
 
     /// The sources of these kinds with their indexes.
-    pub(super) fn sources(&self, kinds: &[SourceKind]) -> impl Iterator<Item = (usize, &'s SourceReport)> {
+    pub(super) fn sources(
+        &self,
+        kinds: &[SourceKind],
+    ) -> impl Iterator<Item = (usize, &'s SourceReport)> {
         let said: &'s [SourceReport] = self.reports;
         let kinds = kinds.to_vec();
         said.iter().enumerate().filter(move |(_, s)| kinds.contains(&s.source.kind))
     }
 
     /// Everything said of single nodes.
-    pub(super) fn node_reports(&self) -> impl Iterator<Item = (usize, &'s NodeName, &'s NodeReport)> {
+    pub(super) fn node_reports(
+        &self,
+    ) -> impl Iterator<Item = (usize, &'s NodeName, &'s NodeReport)> {
         let said: &'s [SourceReport] = self.reports;
         said.iter().enumerate().flat_map(|(at, s)| s.nodes.iter().map(move |(n, w)| (at, n, w)))
     }
@@ -205,8 +214,9 @@ pub(super) fn is_complete(said: &SourceReport) -> bool {
         SourceProblemKind::Incomplete,
     ];
     // A label with nonsense in it costs that label, never its node.
-    let by_label =
-        |kind| said.source.kind == SourceKind::KubernetesNodes && kind == SourceProblemKind::Malformed;
+    let by_label = |kind| {
+        said.source.kind == SourceKind::KubernetesNodes && kind == SourceProblemKind::Malformed
+    };
     said.problems.iter().all(|p| !cut.contains(&p.kind) || by_label(p.kind))
 }
 

@@ -4,19 +4,12 @@
 //! same names with the same nodes in a place that is known to be filled from
 //! the other. Two lists that merely agree may both be someone's own work.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::identity;
-use super::normal_form;
+use super::{identity, normal_form};
 use model::claims::Claims;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::id::{DomainName, NodeName};
+use model::source_report::{ClaimBasis, NodeGroup, NodeGroupKind, SourceKind, SourceReport};
 
 /// Marks groups that were taken over from another source.
 pub(super) fn mark_copies(said: &mut [SourceReport]) {
@@ -32,17 +25,18 @@ pub(super) fn mark_copies(said: &mut [SourceReport]) {
                 continue;
             }
             let key = (group.name.clone(), member_set(group));
-            let from = if !normal_form::is_clique(group) && identity::find_uuid(&group.name).is_some() {
-                Some("the driver: its name carries a ClusterUUID".to_owned())
-            } else if kind == SourceKind::SlurmTopology {
-                // The controller read its file.
-                of_files.get(&key).map(|file| format!("Slurm topology file ({file})"))
-            } else if group.scheme.to_lowercase().contains("slinky") {
-                let slurm = of_slurm.get(&key).filter(|from| **from != place);
-                slurm.map(|from| format!("Slurm ({from})"))
-            } else {
-                None
-            };
+            let from =
+                if !normal_form::is_clique(group) && identity::find_uuid(&group.name).is_some() {
+                    Some("the driver: its name carries a ClusterUUID".to_owned())
+                } else if kind == SourceKind::SlurmTopology {
+                    // The controller read its file.
+                    of_files.get(&key).map(|file| format!("Slurm topology file ({file})"))
+                } else if group.scheme.to_lowercase().contains("slinky") {
+                    let slurm = of_slurm.get(&key).filter(|from| **from != place);
+                    slurm.map(|from| format!("Slurm ({from})"))
+                } else {
+                    None
+                };
             if let Some(from) = from {
                 group.basis = ClaimBasis::Copied { from };
             }
@@ -55,11 +49,15 @@ fn member_set(group: &NodeGroup) -> BTreeSet<NodeName> {
 }
 
 /// Domains of these kinds of sources by name and nodes, with their place.
-fn index_domains(said: &[SourceReport], kinds: &[SourceKind]) -> BTreeMap<(String, BTreeSet<NodeName>), String> {
+fn index_domains(
+    said: &[SourceReport],
+    kinds: &[SourceKind],
+) -> BTreeMap<(String, BTreeSet<NodeName>), String> {
     let sources = said.iter().filter(|said| kinds.contains(&said.source.kind));
     sources
         .flat_map(|said| {
-            let groups = said.groups.iter().filter(|g| g.kind == NodeGroupKind::Domain && g.in_force);
+            let groups =
+                said.groups.iter().filter(|g| g.kind == NodeGroupKind::Domain && g.in_force);
             groups.map(|g| ((g.name.clone(), member_set(g)), said.source.place.clone()))
         })
         .collect()

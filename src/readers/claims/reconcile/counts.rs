@@ -1,25 +1,16 @@
 //! What nodes of one domain must have alike: how many GPUs and NICs, of which
 //! product, under which driver.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::domains;
 use super::context::ReconcileContext;
-use super::messages::new_disagreement;
-use super::messages::list_nodes;
-use super::messages::list_some;
+use super::domains;
+use super::messages::{list_nodes, list_some, new_disagreement};
 use crate::claims::reader_util::is_rdma_device;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
-use model::disagreement::DisagreementSide;
+use model::disagreement::{Disagreement, DisagreementSeverity, DisagreementSide};
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::SourceFamily;
-use model::source_report::NicReport;
-use model::source_report::NodeReport;
-use model::source_report::SourceKind;
+use model::source_report::{ClaimBasis, NicReport, NodeReport, SourceFamily, SourceKind};
 
 /// Who says a number first: an expectation, or a source.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,9 +76,11 @@ fn check_counts(
 ) {
     // Sources of a kind are one voice: every node's own facts may be a source.
     type CountMismatchKey = (Option<usize>, ExpectationSource, SourceKind, u32, SourceKind, u32);
-    let mut wrong: BTreeMap<CountMismatchKey, (Vec<&NodeName>, ExpectationSource, usize)> = BTreeMap::new();
+    let mut wrong: BTreeMap<CountMismatchKey, (Vec<&NodeName>, ExpectationSource, usize)> =
+        BTreeMap::new();
     for (node, said) in numbers {
-        let first = expected(node).or_else(|| said.first().map(|(s, n)| (ExpectationSource::Source(*s), *n)));
+        let first = expected(node)
+            .or_else(|| said.first().map(|(s, n)| (ExpectationSource::Source(*s), *n)));
         let Some((who, right)) = first else { continue };
         for (source, number) in said.iter().filter(|(_, number)| *number != right) {
             let kind = |source: usize| view.reports[source].source.kind;
@@ -98,7 +91,8 @@ fn check_counts(
                 ExpectationSource::Source(first) => (ExpectationSource::Source(0), kind(first)),
                 other => (other, kind(*source)),
             };
-            let key = (view.placement.domain_of(node), voice, first_kind, right, kind(*source), *number);
+            let key =
+                (view.placement.domain_of(node), voice, first_kind, right, kind(*source), *number);
             wrong.entry(key).or_insert((Vec::new(), who, *source)).0.push(node);
         }
     }
@@ -111,12 +105,15 @@ fn check_counts(
             ExpectationSource::Source(at) => format!("by {}", view.reports[at].source.kind.label()),
         };
         let summary = format!("{names}: {right} {what} {by}, {number} by {}", kind.label());
-        let mut told = new_disagreement(counted.class.clone(), DisagreementSeverity::Contradiction, summary)
-            .with_nodes(nodes)
-            .with_remedy(counted.remedy);
+        let mut told =
+            new_disagreement(counted.class.clone(), DisagreementSeverity::Contradiction, summary)
+                .with_nodes(nodes)
+                .with_remedy(counted.remedy);
         let side: Option<DisagreementSide> = match who {
             ExpectationSource::Person => None,
-            ExpectationSource::Domain(at) => view.claim_side(at, format!("{right} {what} per node")),
+            ExpectationSource::Domain(at) => {
+                view.claim_side(at, format!("{right} {what} per node"))
+            }
             ExpectationSource::Source(at) => {
                 Some(view.source_side(at, None, source_basis(view, at), format!("{right} {what}")))
             }
@@ -124,8 +121,12 @@ fn check_counts(
         if let Some(side) = side {
             told = told.with_side(side);
         }
-        told =
-            told.with_side(view.source_side(source, None, source_basis(view, source), format!("{number} {what}")));
+        told = told.with_side(view.source_side(
+            source,
+            None,
+            source_basis(view, source),
+            format!("{number} {what}"),
+        ));
         found.push(domain.into_iter().fold(told, |told, at| told.in_domain(view.domain_name(at))));
     }
 }
@@ -147,7 +148,8 @@ pub(super) fn check_gpu_counts(view: &ReconcileContext<'_>, found: &mut Vec<Disa
     };
     let expected = |node: &NodeName| {
         let domain = view.placement.domain_of(node)?;
-        let claimed = claimed_gpus(view, domain).map(|gpus| (ExpectationSource::Domain(domain), gpus));
+        let claimed =
+            claimed_gpus(view, domain).map(|gpus| (ExpectationSource::Domain(domain), gpus));
         claimed.or_else(|| view.rules.gpus_per_node.map(|gpus| (ExpectationSource::Person, gpus)))
     };
     // A framework counts what it was given of a node, a communicator what is in it.
@@ -167,7 +169,13 @@ pub(super) fn check_gpu_counts(view: &ReconcileContext<'_>, found: &mut Vec<Disa
         let mut nodes = rare.iter().flat_map(|(_, nodes)| nodes);
         if nodes.all(|(node, _)| !told.contains(*node)) {
             let words = ("GPU count", counted.remedy);
-            found.extend(describe_mixed_values(view, counted.class.clone(), DisagreementSeverity::Doubt, &one, words));
+            found.extend(describe_mixed_values(
+                view,
+                counted.class.clone(),
+                DisagreementSeverity::Doubt,
+                &one,
+                words,
+            ));
         }
     }
 }
@@ -256,8 +264,9 @@ fn describe_mixed_values(
         list_some(others.iter().map(|(value, _)| value)),
         most.0
     );
-    let mut told =
-        new_disagreement(class, severity, summary).in_domain(view.domain_name(*domain)).with_nodes(nodes);
+    let mut told = new_disagreement(class, severity, summary)
+        .in_domain(view.domain_name(*domain))
+        .with_nodes(nodes);
     for (value, nodes) in values.iter().rev().take(4) {
         let source = nodes[0].1;
         let says = format!("{}: {value}", list_nodes(nodes.iter().map(|(node, _)| *node)));
@@ -270,9 +279,16 @@ fn describe_mixed_values(
 pub(super) fn check_uniformity(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for one in mixed_values(view, |_, said| said.product.as_deref().map(normalise_product)) {
         let rack = view.spans_nodes(one.0) == Some(true);
-        let severity = if rack { DisagreementSeverity::Contradiction } else { DisagreementSeverity::Doubt };
+        let severity =
+            if rack { DisagreementSeverity::Contradiction } else { DisagreementSeverity::Doubt };
         let words = ("product", "GPUs of two kinds share no NVLink domain: correct the claim");
-        found.extend(describe_mixed_values(view, DisagreementClass::ProductMixed, severity, &one, words));
+        found.extend(describe_mixed_values(
+            view,
+            DisagreementClass::ProductMixed,
+            severity,
+            &one,
+            words,
+        ));
     }
     for one in mixed_values(view, |_, said| said.driver.clone()) {
         let words =
@@ -291,7 +307,8 @@ pub(super) fn check_uniformity(view: &ReconcileContext<'_>, found: &mut Vec<Disa
 /// source's product, is not the one of its GPUs.
 pub(super) fn check_products(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     type ProductMismatchKey = (Option<usize>, String, SourceKind, String);
-    let mut wrong: BTreeMap<ProductMismatchKey, (Vec<&NodeName>, Option<usize>, usize)> = BTreeMap::new();
+    let mut wrong: BTreeMap<ProductMismatchKey, (Vec<&NodeName>, Option<usize>, usize)> =
+        BTreeMap::new();
     let mut first: BTreeMap<&NodeName, (usize, String)> = BTreeMap::new();
     for (source, node, said) in view.node_reports() {
         let domain = view.placement.domain_of(node);
@@ -325,12 +342,17 @@ pub(super) fn check_products(view: &ReconcileContext<'_>, found: &mut Vec<Disagr
             None => "its claim".to_owned(),
         };
         let summary = format!("{names}: {right} by {by}, GPUs of {platform} by {}", kind.label());
-        let mut told =
-            new_disagreement(DisagreementClass::ProductAgainstClaim, DisagreementSeverity::Contradiction, summary)
-                .with_nodes(nodes)
-                .with_remedy("correct the claim: every expectation follows from the platform");
+        let mut told = new_disagreement(
+            DisagreementClass::ProductAgainstClaim,
+            DisagreementSeverity::Contradiction,
+            summary,
+        )
+        .with_nodes(nodes)
+        .with_remedy("correct the claim: every expectation follows from the platform");
         let side = match other {
-            Some(other) => Some(view.source_side(other, None, source_basis(view, other), right.clone())),
+            Some(other) => {
+                Some(view.source_side(other, None, source_basis(view, other), right.clone()))
+            }
             None => domain.and_then(|at| view.claim_side(at, format!("platform {right}"))),
         };
         if let Some(side) = side {

@@ -3,24 +3,17 @@
 //! Values in, values out, with words for people. Times and files are the
 //! caller's.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-use super::messages::is_or_are;
-use super::messages::list_nodes;
-use model::claims::ClaimedDomain;
-use model::claims::ClaimedRail;
-use model::claims::Claims;
+use super::messages::{is_or_are, list_nodes};
+use model::claims::{ClaimedDomain, ClaimedRail, Claims};
 use model::disagreement::Disagreement;
 use model::disagreement_class::DisagreementClass;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::source_report::NodeReport;
-use model::source_report::ClaimSource;
+use model::id::{DomainName, NodeName};
+use model::source_report::{ClaimSource, NodeReport};
 
 /// The fact that is the scheduler's own doing, or ours by it.
 const STATE_FACT: &str = "state";
@@ -113,8 +106,10 @@ fn diff_domains(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     for (name, domain) in &after {
         let Some(was) = before.get(name) else {
             let says = format!("{name} is claimed now: {}", list_nodes(&domain.nodes));
-            changes
-                .push(ClaimsChange::new(ClaimsChangeKind::DomainAppeared, says).with_subject(Some(name), &domain.nodes));
+            changes.push(
+                ClaimsChange::new(ClaimsChangeKind::DomainAppeared, says)
+                    .with_subject(Some(name), &domain.nodes),
+            );
             continue;
         };
         let text = |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
@@ -127,12 +122,18 @@ fn diff_domains(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
         ];
         for (what, was, is) in facts.into_iter().filter(|(_, was, is)| was != is) {
             let says = format!("{name}: {what} {was} before, {is} now");
-            changes.push(ClaimsChange::new(ClaimsChangeKind::DomainChanged, says).with_subject(Some(name), []));
+            changes.push(
+                ClaimsChange::new(ClaimsChangeKind::DomainChanged, says)
+                    .with_subject(Some(name), []),
+            );
         }
     }
     for (name, domain) in before.iter().filter(|(name, _)| !after.contains_key(*name)) {
         let says = format!("{name} is claimed no more; it had {}", list_nodes(&domain.nodes));
-        changes.push(ClaimsChange::new(ClaimsChangeKind::DomainVanished, says).with_subject(Some(name), &domain.nodes));
+        changes.push(
+            ClaimsChange::new(ClaimsChangeKind::DomainVanished, says)
+                .with_subject(Some(name), &domain.nodes),
+        );
     }
 }
 
@@ -159,13 +160,17 @@ fn diff_members(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
             // Told with the domain itself.
             (None, Some(to)) if !old_names.contains_key(to) => continue,
             (Some(from), None) if !new_names.contains_key(from) => continue,
-            (None, Some(to)) => (ClaimsChangeKind::NodesGained, format!("{to} gained {names}"), Some(to)),
+            (None, Some(to)) => {
+                (ClaimsChangeKind::NodesGained, format!("{to} gained {names}"), Some(to))
+            }
             (Some(from), None) => {
                 (ClaimsChangeKind::NodesLost, format!("{from} lost {names}"), Some(from))
             }
-            (Some(from), Some(to)) => {
-                (ClaimsChangeKind::NodesMoved, format!("{names} moved from {from} to {to}"), Some(to))
-            }
+            (Some(from), Some(to)) => (
+                ClaimsChangeKind::NodesMoved,
+                format!("{names} moved from {from} to {to}"),
+                Some(to),
+            ),
             (None, None) => continue,
         };
         changes.push(ClaimsChange::new(kind, says).with_subject(domain, nodes));
@@ -188,9 +193,15 @@ fn diff_network(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     }
     for ((from, to), nodes) in moves {
         let leaf = |name: Option<&str>| name.map_or("no leaf".to_owned(), |n| format!("leaf {n}"));
-        let says =
-            format!("{}: {} before, {} now", list_nodes(nodes.iter().copied()), leaf(from), leaf(to));
-        changes.push(ClaimsChange::new(ClaimsChangeKind::NetworkChanged, says).with_subject(None, nodes));
+        let says = format!(
+            "{}: {} before, {} now",
+            list_nodes(nodes.iter().copied()),
+            leaf(from),
+            leaf(to)
+        );
+        changes.push(
+            ClaimsChange::new(ClaimsChangeKind::NetworkChanged, says).with_subject(None, nodes),
+        );
     }
     if old.rails != new.rails {
         let names = |claims: &Claims| {
@@ -265,11 +276,14 @@ fn diff_nodes(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
         let names = list_nodes(nodes.iter().copied());
         let word = |value: Option<String>| value.unwrap_or_else(|| NOT_REPORTED.to_owned());
         let says = match (what, &before, &after) {
-            ("boot id", ..) => format!("{names} {} rebooted, or another machine", is_or_are(nodes.len())),
+            ("boot id", ..) => {
+                format!("{names} {} rebooted, or another machine", is_or_are(nodes.len()))
+            }
             (_, None, None) => format!("{names}: another {what}"),
             _ => format!("{names}: {what} {} before, {} now", word(before), word(after)),
         };
-        changes.push(ClaimsChange::new(ClaimsChangeKind::NodeChanged, says).with_subject(None, nodes));
+        changes
+            .push(ClaimsChange::new(ClaimsChangeKind::NodeChanged, says).with_subject(None, nodes));
     }
 }
 
@@ -282,7 +296,10 @@ fn diff_sources(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     let (before, after) = (sources_by_identity(old), sources_by_identity(new));
     for (key, source) in &after {
         if !before.contains_key(key) {
-            changes.push(ClaimsChange::new(ClaimsChangeKind::SourceAppeared, format!("{source} was read now")));
+            changes.push(ClaimsChange::new(
+                ClaimsChangeKind::SourceAppeared,
+                format!("{source} was read now"),
+            ));
         }
     }
     for (key, source) in &before {
@@ -298,14 +315,20 @@ fn diff_disagreements(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange
     fn disagreement_identity(told: &Disagreement) -> DisagreementIdentity<'_> {
         (&told.class, told.domain.as_ref(), &told.nodes)
     }
-    let before: BTreeSet<DisagreementIdentity<'_>> = old.disagreements.iter().map(disagreement_identity).collect();
-    let after: BTreeSet<DisagreementIdentity<'_>> = new.disagreements.iter().map(disagreement_identity).collect();
-    for told in new.disagreements.iter().filter(|told| !before.contains(&disagreement_identity(told))) {
+    let before: BTreeSet<DisagreementIdentity<'_>> =
+        old.disagreements.iter().map(disagreement_identity).collect();
+    let after: BTreeSet<DisagreementIdentity<'_>> =
+        new.disagreements.iter().map(disagreement_identity).collect();
+    for told in
+        new.disagreements.iter().filter(|told| !before.contains(&disagreement_identity(told)))
+    {
         let says = format!("new: {} ({}): {}", told.class, told.severity, told.summary);
         let change = ClaimsChange::new(ClaimsChangeKind::DisagreementAppeared, says);
         changes.push(change.with_subject(told.domain.as_ref(), &told.nodes));
     }
-    for told in old.disagreements.iter().filter(|told| !after.contains(&disagreement_identity(told))) {
+    for told in
+        old.disagreements.iter().filter(|told| !after.contains(&disagreement_identity(told)))
+    {
         let says = format!("settled: {} ({}): {}", told.class, told.severity, told.summary);
         let change = ClaimsChange::new(ClaimsChangeKind::DisagreementVanished, says);
         changes.push(change.with_subject(told.domain.as_ref(), &told.nodes));

@@ -4,26 +4,16 @@
 //! Sources lie in layers, the weightiest first; each layer adds the nodes that
 //! none before it placed. Nothing here says who is right.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::ReconcileRules;
-use super::groupings::Grouping;
-use super::groupings::family_rank;
-use super::groupings::kind_rank;
+use super::groupings::{Grouping, family_rank, kind_rank};
 use super::identity::PlainNames;
-use model::claims::ClaimedDomain;
-use model::claims::ClaimedLeaf;
-use model::claims::ClaimedRail;
-use model::id::DomainName;
-use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::SourceFamily;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::NodeReport;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::claims::{ClaimedDomain, ClaimedLeaf, ClaimedRail};
+use model::id::{DomainName, NodeName};
+use model::source_report::{
+    ClaimBasis, NodeGroup, NodeGroupKind, NodeReport, SourceFamily, SourceKind, SourceReport,
+};
 
 /// The domains that are measured, and who says them.
 pub(super) struct DomainPlacement<'s> {
@@ -48,7 +38,11 @@ pub(super) fn place_domains<'s>(
     groupings: &[Grouping<'s>],
     rules: &ReconcileRules<'_>,
 ) -> DomainPlacement<'s> {
-    let mut placed = DomainPlacement { domains: Vec::new(), origin: Vec::new(), domain_by_node: BTreeMap::new() };
+    let mut placed = DomainPlacement {
+        domains: Vec::new(),
+        origin: Vec::new(),
+        domain_by_node: BTreeMap::new(),
+    };
     let mut names = PlainNames::default();
     let counts = rules.order.as_slice();
     let of_slurm = groupings.iter().filter(|g| g.source.family() == SourceFamily::Slurm);
@@ -66,8 +60,12 @@ pub(super) fn place_domains<'s>(
             if grouping.source == SourceKind::SlurmNodes && switches.contains(members.name) {
                 continue;
             }
-            let nodes: Vec<&NodeName> =
-                members.nodes.iter().copied().filter(|n| !placed.domain_by_node.contains_key(n)).collect();
+            let nodes: Vec<&NodeName> = members
+                .nodes
+                .iter()
+                .copied()
+                .filter(|n| !placed.domain_by_node.contains_key(n))
+                .collect();
             if nodes.is_empty() {
                 continue;
             }
@@ -112,12 +110,19 @@ pub(super) fn place_domains<'s>(
 /// GPUs per node as somebody claims them. What nodes report of themselves is
 /// what they have, not what they should have.
 pub(super) fn claimed_gpus(group: &NodeGroup) -> Option<u32> {
-    group.gpus_per_node.filter(|_| !matches!(group.basis, ClaimBasis::Reported | ClaimBasis::Measured))
+    group
+        .gpus_per_node
+        .filter(|_| !matches!(group.basis, ClaimBasis::Reported | ClaimBasis::Measured))
 }
 
 /// Where nobody claims a domain, every node with GPUs is one of its own: that
 /// its own GPUs reach each other is what is claimed by having them.
-fn place_single_nodes<'s>(said: &'s [SourceReport], rules: &ReconcileRules<'_>, names: &mut PlainNames, placed: &mut DomainPlacement<'s>) {
+fn place_single_nodes<'s>(
+    said: &'s [SourceReport],
+    rules: &ReconcileRules<'_>,
+    names: &mut PlainNames,
+    placed: &mut DomainPlacement<'s>,
+) {
     let counted = |s: &&SourceReport| family_rank(&rules.order, s.source.kind.family()).is_some();
     for (node, said) in said.iter().filter(counted).flat_map(|said| &said.nodes) {
         if said.gpus.is_none_or(|gpus| gpus == 0) || placed.domain_by_node.contains_key(node) {
@@ -192,7 +197,11 @@ impl<'s> NodeReportsByKind<'s> {
 
     /// What most of these nodes say, by the first kind of source where more than
     /// half of those that say it do: one lost GPU leaves a rack what it is.
-    fn majority_value<T: Ord>(&self, nodes: &[NodeName], of: impl Fn(&NodeReport) -> Option<T>) -> Option<T> {
+    fn majority_value<T: Ord>(
+        &self,
+        nodes: &[NodeName],
+        of: impl Fn(&NodeReport) -> Option<T>,
+    ) -> Option<T> {
         self.kinds.iter().find_map(|kind| {
             let mut values: BTreeMap<T, usize> = BTreeMap::new();
             for value in nodes.iter().filter_map(|node| of(kind.get(node)?)) {
@@ -221,7 +230,9 @@ pub(super) fn build_leaves<'s>(
             continue;
         }
         for (name, nodes) in disjoint_leaves(grouping) {
-            let free = |node: &&NodeName| placed.domain_by_node.contains_key(node) && !taken.contains(node);
+            let free = |node: &&NodeName| {
+                placed.domain_by_node.contains_key(node) && !taken.contains(node)
+            };
             let nodes: Vec<&NodeName> = nodes.into_iter().filter(free).collect();
             if !nodes.is_empty() {
                 taken.extend(&nodes);

@@ -4,29 +4,17 @@
 //! What is measured is compared with every other way of grouping the same
 //! nodes. The minority is named, and its home where the other side knows one.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::cliques;
-use super::grouping_comparison::GroupingComparison;
-use super::grouping_comparison::StrayNodes;
-use super::grouping_comparison::compare_groupings;
+use super::context::{MAX_DOMAIN_NODES, ReconcileContext};
+use super::grouping_comparison::{GroupingComparison, StrayNodes, compare_groupings};
 use super::groupings::Grouping;
-use super::identity;
-use super::context::MAX_DOMAIN_NODES;
-use super::context::ReconcileContext;
-use super::messages::count_of;
-use super::messages::new_disagreement;
-use super::messages::is_or_are;
-use super::messages::list_nodes;
-use super::messages::list_some;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
+use super::messages::{count_of, is_or_are, list_nodes, list_some, new_disagreement};
+use super::{cliques, identity};
+use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::source_report::SourceFamily;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceKind;
+use model::source_report::{NodeGroupKind, SourceFamily, SourceKind};
 
 /// Whether this is one of Slurm's own views of its topology; they are held
 /// against each other apart.
@@ -41,7 +29,10 @@ pub(super) fn is_slurm_topology(kind: SourceKind) -> bool {
 }
 
 /// What is measured against every other grouping.
-pub(super) fn check_domains_against_groups(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+pub(super) fn check_domains_against_groups(
+    view: &ReconcileContext<'_>,
+    found: &mut Vec<Disagreement>,
+) {
     let stale = cliques::stale_label_nodes(view);
     for (at, grouping) in view.groupings.iter().enumerate() {
         if grouping.kind != NodeGroupKind::Domain {
@@ -49,7 +40,8 @@ pub(super) fn check_domains_against_groups(view: &ReconcileContext<'_>, found: &
         }
         // A label that its driver contradicts is one cause, told as such.
         let outdated = grouping.cliques && !grouping.is_reported();
-        let nodes = grouping.set_by_node.keys().copied().filter(|n| !outdated || !stale.contains(n));
+        let nodes =
+            grouping.set_by_node.keys().copied().filter(|n| !outdated || !stale.contains(n));
         let ours = |node: &NodeName| {
             let domain = view.placement.domain_of(node)?;
             let origin = view.placement.origin[domain]?.0;
@@ -58,7 +50,8 @@ pub(super) fn check_domains_against_groups(view: &ReconcileContext<'_>, found: &
                     && is_slurm_topology(grouping.source);
             (!own).then_some(domain)
         };
-        let comparison = compare_groupings(nodes, ours, |node| grouping.set_by_node.get(node).copied());
+        let comparison =
+            compare_groupings(nodes, ours, |node| grouping.set_by_node.get(node).copied());
         for strays in &comparison.strays {
             if grouping.cliques {
                 report_clique_strays(view, grouping, &comparison, strays, found);
@@ -192,9 +185,10 @@ fn report_group_strays(
     } else {
         DisagreementClass::DomainsDisagree
     };
-    let told = new_disagreement(class, severity, summary).in_domain(domain).with_nodes(nodes).with_remedy(
-        "ask the nodes themselves (fabricgate node facts), then correct the side that is wrong",
-    );
+    let told =
+        new_disagreement(class, severity, summary).in_domain(domain).with_nodes(nodes).with_remedy(
+            "ask the nodes themselves (fabricgate node facts), then correct the side that is wrong",
+        );
     found.push(add_stray_sides(view, grouping, strays, told));
 }
 
@@ -208,7 +202,11 @@ fn describe_home(
     let homes = sets.filter_map(|set| comparison.mains.get(&set)).flatten();
     let homes: BTreeSet<&str> =
         homes.filter(|at| **at != not).map(|at| view.domain_name(*at).as_str()).collect();
-    if homes.is_empty() { String::new() } else { format!(", and that is where {} is", list_some(homes)) }
+    if homes.is_empty() {
+        String::new()
+    } else {
+        format!(", and that is where {} is", list_some(homes))
+    }
 }
 
 fn add_stray_sides(
@@ -229,13 +227,22 @@ fn add_stray_sides(
 }
 
 /// `merged-cliques`: one clique over several claimed domains.
-fn describe_merged_cliques(view: &ReconcileContext<'_>, grouping: &Grouping<'_>, set: usize, domains: &[usize]) -> Disagreement {
+fn describe_merged_cliques(
+    view: &ReconcileContext<'_>,
+    grouping: &Grouping<'_>,
+    set: usize,
+    domains: &[usize],
+) -> Disagreement {
     let clique = &grouping.sets[set];
     let is_default =
         identity::parse_clique(clique.name).is_some_and(|(_, id)| id == identity::DEFAULT_CLIQUE);
     // A site may claim several blocks inside one fabric on purpose.
     let too_large = MAX_DOMAIN_NODES < clique.nodes.len();
-    let severity = if is_default || too_large { DisagreementSeverity::Contradiction } else { DisagreementSeverity::Doubt };
+    let severity = if is_default || too_large {
+        DisagreementSeverity::Contradiction
+    } else {
+        DisagreementSeverity::Doubt
+    };
     let names: Vec<&str> = domains.iter().map(|at| view.domain_name(*at).as_str()).collect();
     let why = match (too_large, is_default) {
         (true, _) => {
@@ -261,14 +268,22 @@ fn describe_merged_cliques(view: &ReconcileContext<'_>, grouping: &Grouping<'_>,
 }
 
 /// `domains-nested`: several domains are one group of another source.
-fn describe_nested_domains(view: &ReconcileContext<'_>, grouping: &Grouping<'_>, set: usize, domains: &[usize]) -> Disagreement {
+fn describe_nested_domains(
+    view: &ReconcileContext<'_>,
+    grouping: &Grouping<'_>,
+    set: usize,
+    domains: &[usize],
+) -> Disagreement {
     let names: Vec<&str> = domains.iter().map(|at| view.domain_name(*at).as_str()).collect();
     // A framework acts on it: its jobs are placed as if all were in reach.
     let acts = grouping.source.family() == SourceFamily::Frameworks;
     let racks = domains.iter().any(|at| view.spans_nodes(*at) == Some(true));
     let in_reach = view.share_a_clique(grouping.sets[set].nodes.iter().copied());
-    let severity =
-        if acts && racks && !in_reach { DisagreementSeverity::Contradiction } else { DisagreementSeverity::Note };
+    let severity = if acts && racks && !in_reach {
+        DisagreementSeverity::Contradiction
+    } else {
+        DisagreementSeverity::Note
+    };
     let summary = format!(
         "{} are claimed apart and are one {} {} by {}",
         list_some(&names),
@@ -311,8 +326,9 @@ pub(super) fn check_split_fabrics(view: &ReconcileContext<'_>, found: &mut Vec<D
         }
         for (uuid, sets) in fabrics.iter().filter(|(_, sets)| 1 < sets.len()) {
             let nodes = || sets.iter().flat_map(|set| grouping.sets[*set].nodes.iter().copied());
-            let mixed =
-                nodes().filter_map(|node| Some((view.placement.domain_of(node)?, grouping.set_by_node.get(node)?)));
+            let mixed = nodes().filter_map(|node| {
+                Some((view.placement.domain_of(node)?, grouping.set_by_node.get(node)?))
+            });
             let mixed: BTreeSet<(usize, &usize)> = mixed.collect();
             let domains: BTreeSet<usize> = mixed.iter().map(|(domain, _)| *domain).collect();
             if domains.len() < mixed.len() {
@@ -327,16 +343,23 @@ pub(super) fn check_split_fabrics(view: &ReconcileContext<'_>, found: &mut Vec<D
             );
             let says = format!("cliques {names}");
             found.push(
-                new_disagreement(DisagreementClass::SplitClique, DisagreementSeverity::Note, summary)
-                    .with_side(grouping.to_side(view.reports, sets[0], says))
-                    .with_remedy("key on ClusterUUID and CliqueId together"),
+                new_disagreement(
+                    DisagreementClass::SplitClique,
+                    DisagreementSeverity::Note,
+                    summary,
+                )
+                .with_side(grouping.to_side(view.reports, sets[0], says))
+                .with_remedy("key on ClusterUUID and CliqueId together"),
             );
         }
     }
 }
 
 /// `node-in-two-domains`: one grouping has a node in two of its sets.
-pub(super) fn check_nodes_in_two_domains(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+pub(super) fn check_nodes_in_two_domains(
+    view: &ReconcileContext<'_>,
+    found: &mut Vec<Disagreement>,
+) {
     for grouping in view.groupings.iter().filter(|g| g.kind == NodeGroupKind::Domain) {
         let mut pairs: BTreeMap<(usize, usize), Vec<&NodeName>> = BTreeMap::new();
         for (node, first, second) in &grouping.nodes_in_two_sets {
@@ -351,12 +374,15 @@ pub(super) fn check_nodes_in_two_domains(view: &ReconcileContext<'_>, found: &mu
                 is_or_are(nodes.len()),
                 grouping.source.label()
             );
-            let told =
-                new_disagreement(DisagreementClass::NodeInTwoDomains, DisagreementSeverity::Contradiction, summary)
-                    .with_nodes(nodes.iter().copied())
-                    .with_side(grouping.to_side(view.reports, first, format!("{names} in {noun} {a}")))
-                    .with_side(grouping.to_side(view.reports, second, format!("{names} in {noun} {b}")))
-                    .with_remedy("a node has one place: correct the source");
+            let told = new_disagreement(
+                DisagreementClass::NodeInTwoDomains,
+                DisagreementSeverity::Contradiction,
+                summary,
+            )
+            .with_nodes(nodes.iter().copied())
+            .with_side(grouping.to_side(view.reports, first, format!("{names} in {noun} {a}")))
+            .with_side(grouping.to_side(view.reports, second, format!("{names} in {noun} {b}")))
+            .with_remedy("a node has one place: correct the source");
             let domain = nodes.first().and_then(|node| view.domain_of(node));
             found.push(domain.into_iter().fold(told, Disagreement::in_domain));
         }

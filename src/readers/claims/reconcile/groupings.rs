@@ -1,20 +1,15 @@
 //! Groups laid out as groupings: all groups of one kind that one kind of
 //! source makes in one way, so that two ways of grouping can be compared.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::identity;
-use super::normal_form;
+use super::{identity, normal_form};
 use crate::claims::reader_util::is_zero_uuid;
 use model::disagreement::DisagreementSide;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::SourceFamily;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{
+    ClaimBasis, NodeGroup, NodeGroupKind, SourceFamily, SourceKind, SourceReport,
+};
 
 /// One set of nodes, with every group that says so: the driver of each node
 /// may be a source of its own.
@@ -61,7 +56,12 @@ impl Grouping<'_> {
     }
 
     /// One side of a disagreement: this set says this.
-    pub(super) fn to_side(&self, said: &[SourceReport], set: usize, says: impl Into<String>) -> DisagreementSide {
+    pub(super) fn to_side(
+        &self,
+        said: &[SourceReport],
+        set: usize,
+        says: impl Into<String>,
+    ) -> DisagreementSide {
         let (source, group) = self.sets[set].groups[0];
         build_side(said, source, group.at.clone(), group.basis.clone(), says)
     }
@@ -96,7 +96,10 @@ pub(super) fn kind_rank(kind: SourceKind) -> u8 {
 }
 
 /// All ways of grouping that are in force, the weightiest first.
-pub(super) fn build_groupings<'s>(said: &'s [SourceReport], order: &[SourceFamily]) -> Vec<Grouping<'s>> {
+pub(super) fn build_groupings<'s>(
+    said: &'s [SourceReport],
+    order: &[SourceFamily],
+) -> Vec<Grouping<'s>> {
     type GroupingKey<'s> = (NodeGroupKind, SourceKind, bool, &'s str, Option<&'s str>);
     let mut found: Vec<Grouping<'s>> = Vec::new();
     let mut known: BTreeMap<GroupingKey<'s>, usize> = BTreeMap::new();
@@ -107,7 +110,8 @@ pub(super) fn build_groupings<'s>(said: &'s [SourceReport], order: &[SourceFamil
         for group in one.groups.iter().filter(|group| group.in_force) {
             let cliques = normal_form::is_clique(group);
             // A zero UUID is the absence of a clique, not one that all share.
-            if cliques && identity::parse_clique(&group.name).is_some_and(|(u, _)| is_zero_uuid(u)) {
+            if cliques && identity::parse_clique(&group.name).is_some_and(|(u, _)| is_zero_uuid(u))
+            {
                 continue;
             }
             let scheme = if cliques { normal_form::CLIQUE_SCHEME } else { group.scheme.as_str() };
@@ -130,7 +134,11 @@ pub(super) fn build_groupings<'s>(said: &'s [SourceReport], order: &[SourceFamil
             let grouping = &mut found[at];
             let place = (!cliques).then_some(source);
             let set = *named.entry((at, group.name.as_str(), place)).or_insert_with(|| {
-                grouping.sets.push(GroupingSet { name: &group.name, nodes: vec![], groups: vec![] });
+                grouping.sets.push(GroupingSet {
+                    name: &group.name,
+                    nodes: vec![],
+                    groups: vec![],
+                });
                 grouping.sets.len() - 1
             });
             grouping.sets[set].groups.push((source, group));

@@ -41,7 +41,8 @@ pub(super) fn parse_clique(name: &str) -> Option<(&str, &str)> {
 
 /// The clique that this word names, where it can be one.
 pub(super) fn usable_clique(fabric: &FabricReport) -> Option<String> {
-    let uuid = fabric.cluster_uuid.as_deref().filter(|uuid| !uuid.is_empty() && !is_zero_uuid(uuid))?;
+    let uuid =
+        fabric.cluster_uuid.as_deref().filter(|uuid| !uuid.is_empty() && !is_zero_uuid(uuid))?;
     let id = fabric.clique_id.as_deref().filter(|id| !id.is_empty())?;
     is_attached(fabric).then(|| format!("{}.{id}", uuid.to_lowercase()))
 }

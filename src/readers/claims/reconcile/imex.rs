@@ -1,21 +1,13 @@
 //! IMEX domains (ComputeDomains) against the NVLink domains they lie in.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::context::ReconcileContext;
-use super::messages::count_of;
-use super::messages::new_disagreement;
-use super::messages::list_nodes;
-use super::messages::list_some;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
+use super::messages::{count_of, list_nodes, list_some, new_disagreement};
+use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroupKind;
-use model::source_report::NodeReport;
-use model::source_report::SourceKind;
+use model::source_report::{ClaimBasis, NodeGroupKind, NodeReport, SourceKind};
 
 /// `imex-beyond-domain`: one IMEX domain over several NVLink domains.
 pub(super) fn check_domain_span(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
@@ -43,14 +35,22 @@ pub(super) fn check_domain_span(view: &ReconcileContext<'_>, found: &mut Vec<Dis
                 domains.len()
             );
             let says = format!("{} in one {}", count_of(set.nodes.len(), "node"), grouping.noun());
-            let mut told =
-                new_disagreement(DisagreementClass::ImexBeyondDomain, DisagreementSeverity::Contradiction, summary)
-                    .with_nodes(nodes)
-                    .with_side(grouping.to_side(view.reports, at, says))
-                    .with_remedy("place such a job inside one domain, by the clique label or the block");
+            let mut told = new_disagreement(
+                DisagreementClass::ImexBeyondDomain,
+                DisagreementSeverity::Contradiction,
+                summary,
+            )
+            .with_nodes(nodes)
+            .with_side(grouping.to_side(view.reports, at, says))
+            .with_remedy("place such a job inside one domain, by the clique label or the block");
             for (domain, nodes) in domains.iter().take(4) {
-                let says = format!("{} in {}", list_nodes(nodes.iter().copied()), view.domain_name(*domain));
-                told = view.claim_side(*domain, says).into_iter().fold(told, Disagreement::with_side);
+                let says = format!(
+                    "{} in {}",
+                    list_nodes(nodes.iter().copied()),
+                    view.domain_name(*domain)
+                );
+                told =
+                    view.claim_side(*domain, says).into_iter().fold(told, Disagreement::with_side);
             }
             found.push(match main {
                 Some(main) => told.in_domain(view.domain_name(main)),
@@ -61,7 +61,10 @@ pub(super) fn check_domain_span(view: &ReconcileContext<'_>, found: &mut Vec<Dis
 }
 
 /// `imex-size`: a ComputeDomain asked for more nodes than it has.
-pub(super) fn check_compute_domain_sizes(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+pub(super) fn check_compute_domain_sizes(
+    view: &ReconcileContext<'_>,
+    found: &mut Vec<Disagreement>,
+) {
     for grouping in view.groupings.iter().filter(|g| g.kind == NodeGroupKind::Imex) {
         for (at, set) in grouping.sets.iter().enumerate() {
             let Some(size) = set.groups.iter().find_map(|(_, group)| group.size) else { continue };
@@ -96,7 +99,10 @@ fn is_ready(node: &NodeReport) -> bool {
 
 /// `ready-without-clique`: a ComputeDomain is ready on a node that is in no
 /// clique: it fell back to no fabric, and its pods start all the same.
-pub(super) fn check_ready_without_clique(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+pub(super) fn check_ready_without_clique(
+    view: &ReconcileContext<'_>,
+    found: &mut Vec<Disagreement>,
+) {
     for (source, said) in view.sources(&[SourceKind::ComputeDomains]) {
         for group in said.groups.iter().filter(|group| group.kind == NodeGroupKind::Imex) {
             let empty = |node: &&NodeName| {
@@ -134,7 +140,8 @@ pub(super) fn check_ready_without_clique(view: &ReconcileContext<'_>, found: &mu
             if let Some(domain) = view.placement.domain_of(first) {
                 told = told.in_domain(view.domain_name(domain));
                 let says = format!("{names} in {}", view.domain_name(domain));
-                told = view.claim_side(domain, says).into_iter().fold(told, Disagreement::with_side);
+                told =
+                    view.claim_side(domain, says).into_iter().fold(told, Disagreement::with_side);
             }
             found.push(told);
         }
@@ -143,7 +150,10 @@ pub(super) fn check_ready_without_clique(view: &ReconcileContext<'_>, found: &mu
 
 /// `imex-against-clique`: the clique in a ComputeDomain's status is not the one
 /// the node is labelled with.
-pub(super) fn check_status_against_label(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+pub(super) fn check_status_against_label(
+    view: &ReconcileContext<'_>,
+    found: &mut Vec<Disagreement>,
+) {
     use super::identity::usable_clique;
     type CliqueNamePair = (String, String);
     let mut differ: BTreeMap<(usize, CliqueNamePair), Vec<&NodeName>> = BTreeMap::new();

@@ -3,25 +3,14 @@
 //!
 //! Only a source that was read to its end can lack a node.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::context::ReconcileContext;
-use super::context::is_rack;
-use super::context::is_complete;
-use super::messages::count_of;
-use super::messages::new_disagreement;
-use super::messages::is_or_are;
-use super::messages::list_nodes;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
+use super::context::{ReconcileContext, is_complete, is_rack};
+use super::messages::{count_of, is_or_are, list_nodes, new_disagreement};
+use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::SourceFamily;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{ClaimBasis, NodeGroupKind, SourceFamily, SourceKind, SourceReport};
 
 /// Lists of all nodes of a scheduler.
 const SCHEDULERS: [SourceKind; 3] =
@@ -29,7 +18,9 @@ const SCHEDULERS: [SourceKind; 3] =
 
 /// The nodes of a scheduler, by its family; nothing where it could not be read
 /// to its end.
-fn scheduled_nodes<'s>(view: &ReconcileContext<'s>) -> BTreeMap<SourceFamily, (usize, BTreeSet<&'s NodeName>)> {
+fn scheduled_nodes<'s>(
+    view: &ReconcileContext<'s>,
+) -> BTreeMap<SourceFamily, (usize, BTreeSet<&'s NodeName>)> {
     let mut families: BTreeMap<SourceFamily, (usize, BTreeSet<&NodeName>)> = BTreeMap::new();
     let mut cut: BTreeSet<SourceFamily> = BTreeSet::new();
     for (at, said) in view.sources(&SCHEDULERS).filter(|(_, said)| !said.nodes.is_empty()) {
@@ -52,7 +43,10 @@ pub(super) fn check_unknown_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
     let everywhere: BTreeSet<&NodeName> =
         scheduled.values().flat_map(|(_, nodes)| nodes.iter().copied()).collect();
     for grouping in view.groupings {
-        if !matches!(grouping.kind, NodeGroupKind::Domain | NodeGroupKind::Imex | NodeGroupKind::Leaf) {
+        if !matches!(
+            grouping.kind,
+            NodeGroupKind::Domain | NodeGroupKind::Imex | NodeGroupKind::Leaf
+        ) {
             continue;
         }
         let family = grouping.source.family();
@@ -60,7 +54,11 @@ pub(super) fn check_unknown_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
         // of any scheduler.
         let (witness, known) = match scheduled.get(&family) {
             Some((at, nodes)) => (*at, nodes),
-            None if matches!(family, SourceFamily::File | SourceFamily::Cabling | SourceFamily::Frameworks) => {
+            None if matches!(
+                family,
+                SourceFamily::File | SourceFamily::Cabling | SourceFamily::Frameworks
+            ) =>
+            {
                 let first = scheduled.values().next().map_or(0, |(at, _)| *at);
                 (first, &everywhere)
             }
@@ -88,11 +86,17 @@ pub(super) fn check_unknown_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
         );
         let says = format!("{names} in {} {}", grouping.noun(), grouping.sets[*first].name);
         let lacks = format!("{}, {names} not among them", count_of(known.len(), "node"));
-        let told = new_disagreement(DisagreementClass::UnknownToScheduler, DisagreementSeverity::Doubt, summary)
-            .with_nodes(nodes.iter().copied())
-            .with_side(grouping.to_side(view.reports, *first, says))
-            .with_side(view.source_side(witness, None, ClaimBasis::Asserted, lacks))
-            .with_remedy("correct a misspelt name, or add the nodes; Slurm hides nodes in state FUTURE");
+        let told = new_disagreement(
+            DisagreementClass::UnknownToScheduler,
+            DisagreementSeverity::Doubt,
+            summary,
+        )
+        .with_nodes(nodes.iter().copied())
+        .with_side(grouping.to_side(view.reports, *first, says))
+        .with_side(view.source_side(witness, None, ClaimBasis::Asserted, lacks))
+        .with_remedy(
+            "correct a misspelt name, or add the nodes; Slurm hides nodes in state FUTURE",
+        );
         let domain = nodes.first().and_then(|node| view.domain_of(node));
         found.push(domain.into_iter().fold(told, Disagreement::in_domain));
     }
@@ -152,7 +156,12 @@ fn server_nodes<'s>(view: &ReconcileContext<'s>) -> BTreeSet<&'s NodeName> {
     of.into_iter().filter(|(_, is_server)| *is_server).map(|(node, _)| node).collect()
 }
 
-fn describe_unplaced_nodes(view: &ReconcileContext<'_>, source: usize, nodes: &[&NodeName], is_server: bool) -> Disagreement {
+fn describe_unplaced_nodes(
+    view: &ReconcileContext<'_>,
+    source: usize,
+    nodes: &[&NodeName],
+    is_server: bool,
+) -> Disagreement {
     let names = list_nodes(nodes.iter().copied());
     let listing = format!(
         "{names} {} among the {} and in no claimed domain",
@@ -172,10 +181,16 @@ fn describe_unplaced_nodes(view: &ReconcileContext<'_>, source: usize, nodes: &[
             "add them to their block or domain, or leave them out on purpose with a claims file",
         )
     };
-    let told = new_disagreement(DisagreementClass::InNoDomain, severity, format!("{listing}: {why}"))
-        .with_nodes(nodes.iter().copied())
-        .with_side(view.source_side(source, None, ClaimBasis::Asserted, format!("lists {names}")))
-        .with_remedy(remedy);
+    let told =
+        new_disagreement(DisagreementClass::InNoDomain, severity, format!("{listing}: {why}"))
+            .with_nodes(nodes.iter().copied())
+            .with_side(view.source_side(
+                source,
+                None,
+                ClaimBasis::Asserted,
+                format!("lists {names}"),
+            ))
+            .with_remedy(remedy);
     let without = format!("{} without them", count_of(view.placement.domains.len(), "domain"));
     view.claim_side(0, without).into_iter().fold(told, Disagreement::with_side)
 }
@@ -183,7 +198,8 @@ fn describe_unplaced_nodes(view: &ReconcileContext<'_>, source: usize, nodes: &[
 fn describe_no_domain_claimed(view: &ReconcileContext<'_>) -> Disagreement {
     let domains = &view.placement.domains;
     let racks = domains.iter().filter(|d| d.platform.as_deref().is_some_and(is_rack)).count();
-    let severity = if racks == 0 { DisagreementSeverity::Note } else { DisagreementSeverity::Doubt };
+    let severity =
+        if racks == 0 { DisagreementSeverity::Note } else { DisagreementSeverity::Doubt };
     let more = if racks == 0 {
         ""
     } else {
@@ -217,10 +233,12 @@ pub(super) fn check_missing_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
             .flat_map(|set| &set.groups)
             .all(|(source, _)| is_complete(&view.reports[*source]));
         // A job has some nodes, and labels that are missing are told apart.
-        let partial = matches!(grouping.source.family(), SourceFamily::Frameworks | SourceFamily::Nodes);
+        let partial =
+            matches!(grouping.source.family(), SourceFamily::Frameworks | SourceFamily::Nodes);
         // An override names single nodes.
         let single = grouping.source == SourceKind::SlurmNodes;
-        if grouping.kind != NodeGroupKind::Domain || grouping.cliques || partial || single || !whole {
+        if grouping.kind != NodeGroupKind::Domain || grouping.cliques || partial || single || !whole
+        {
             continue;
         }
         for (domain, claimed) in view.placement.domains.iter().enumerate() {
@@ -247,11 +265,15 @@ pub(super) fn check_missing_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
             );
             let set = grouping.set_by_node[there[0]];
             let says = format!("{} in {noun} {}", list_nodes(there), grouping.sets[set].name);
-            let told = new_disagreement(DisagreementClass::NodeMissing, DisagreementSeverity::Doubt, summary)
-                .in_domain(&claimed.name)
-                .with_nodes(missing)
-                .with_side(grouping.to_side(view.reports, set, says))
-                .with_remedy("add the node there, or take it out of the claim");
+            let told = new_disagreement(
+                DisagreementClass::NodeMissing,
+                DisagreementSeverity::Doubt,
+                summary,
+            )
+            .in_domain(&claimed.name)
+            .with_nodes(missing)
+            .with_side(grouping.to_side(view.reports, set, says))
+            .with_remedy("add the node there, or take it out of the claim");
             let claim = view.claim_side(domain, format!("{names} in {}", claimed.name));
             found.push(claim.into_iter().fold(told, Disagreement::with_side));
         }
@@ -273,11 +295,12 @@ pub(super) fn check_extra_nodes(view: &ReconcileContext<'_>, found: &mut Vec<Dis
             if claimed.nodes.len() == 1 { "it" } else { "them" }
         );
         let says = format!("{names} in {} {}", grouping.noun(), grouping.sets[set].name);
-        let told = new_disagreement(DisagreementClass::NodeExtra, DisagreementSeverity::Doubt, summary)
-            .in_domain(view.domain_name(home))
-            .with_nodes(&claimed.nodes)
-            .with_side(grouping.to_side(view.reports, set, says))
-            .with_remedy("add the nodes to the claim, or correct the other source");
+        let told =
+            new_disagreement(DisagreementClass::NodeExtra, DisagreementSeverity::Doubt, summary)
+                .in_domain(view.domain_name(home))
+                .with_nodes(&claimed.nodes)
+                .with_side(grouping.to_side(view.reports, set, says))
+                .with_remedy("add the nodes to the claim, or correct the other source");
         let size = count_of(view.placement.domains[home].nodes.len(), "node");
         let claim = view.claim_side(home, format!("{size} are {}", view.domain_name(home)));
         found.push(claim.into_iter().fold(told, Disagreement::with_side));
@@ -288,7 +311,10 @@ pub(super) fn check_extra_nodes(view: &ReconcileContext<'_>, found: &mut Vec<Dis
 pub(super) fn check_domain_sizes(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for grouping in view.groupings {
         // What a ComputeDomain asks for is told in `imex`.
-        if !matches!(grouping.kind, NodeGroupKind::Domain | NodeGroupKind::Leaf | NodeGroupKind::Rack) {
+        if !matches!(
+            grouping.kind,
+            NodeGroupKind::Domain | NodeGroupKind::Leaf | NodeGroupKind::Rack
+        ) {
             continue;
         }
         let mut wrong: BTreeMap<(u32, bool), Vec<usize>> = BTreeMap::new();
@@ -319,13 +345,17 @@ pub(super) fn check_domain_sizes(view: &ReconcileContext<'_>, found: &mut Vec<Di
                 few.join(", ")
             );
             let says = format!("size {size}, {} named", grouping.sets[sets[0]].named_nodes().len());
-            let told = new_disagreement(DisagreementClass::DomainSize, DisagreementSeverity::Doubt, summary)
-                .with_side(grouping.to_side(view.reports, sets[0], says))
-                .with_remedy(if fewer {
-                    "look for nodes that were left out"
-                } else {
-                    "correct the size or the list"
-                });
+            let told = new_disagreement(
+                DisagreementClass::DomainSize,
+                DisagreementSeverity::Doubt,
+                summary,
+            )
+            .with_side(grouping.to_side(view.reports, sets[0], says))
+            .with_remedy(if fewer {
+                "look for nodes that were left out"
+            } else {
+                "correct the size or the list"
+            });
             let one = grouping.sets[sets[0]].nodes.first().and_then(|node| view.domain_of(node));
             found.push(one.into_iter().fold(told, Disagreement::in_domain));
         }

@@ -2,15 +2,12 @@
 //!
 //! Nothing is decided here: checks decide, this file puts it into sentences.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
+use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::disagreement_class::DisagreementClass;
 use model::hostlist;
-use model::id::DomainName;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 
 /// A list of nodes longer than this is shortened.
 const MAX_LIST_LENGTH: usize = 72;
@@ -67,7 +64,8 @@ pub(super) fn list_some(names: impl IntoIterator<Item = impl AsRef<str>>) -> Str
 /// Worst first. What is the same but for who says it becomes one, with all
 /// sides: two sources that repeat one cause are not two causes.
 pub(super) fn sort_and_merge(found: Vec<Disagreement>) -> Vec<Disagreement> {
-    type DisagreementMergeKey = (DisagreementClass, Option<DomainName>, Vec<NodeName>, Option<String>);
+    type DisagreementMergeKey =
+        (DisagreementClass, Option<DomainName>, Vec<NodeName>, Option<String>);
     let mut kept: Vec<Disagreement> = Vec::new();
     let mut known: BTreeMap<DisagreementMergeKey, usize> = BTreeMap::new();
     for one in found {
@@ -105,15 +103,24 @@ mod tests {
     #[test]
     fn the_worst_comes_first_and_one_cause_is_told_once_with_all_its_sides() {
         let node = NodeName::from("n1");
-        let note = new_disagreement(DisagreementClass::from_name("b"), DisagreementSeverity::Note, "x");
-        let bad = new_disagreement(DisagreementClass::from_name("a"), DisagreementSeverity::Contradiction, "y")
-            .with_nodes([&node]);
+        let note =
+            new_disagreement(DisagreementClass::from_name("b"), DisagreementSeverity::Note, "x");
+        let bad = new_disagreement(
+            DisagreementClass::from_name("a"),
+            DisagreementSeverity::Contradiction,
+            "y",
+        )
+        .with_nodes([&node]);
         let doubt =
-            new_disagreement(DisagreementClass::from_name("a"), DisagreementSeverity::Doubt, "z").with_nodes([&node]);
+            new_disagreement(DisagreementClass::from_name("a"), DisagreementSeverity::Doubt, "z")
+                .with_nodes([&node]);
         let told = sort_and_merge(vec![note, doubt, bad]);
         let seen: Vec<(&str, DisagreementSeverity)> =
             told.iter().map(|d| (d.class.as_str(), d.severity)).collect();
-        assert_eq!(seen, [("a", DisagreementSeverity::Contradiction), ("b", DisagreementSeverity::Note)]);
+        assert_eq!(
+            seen,
+            [("a", DisagreementSeverity::Contradiction), ("b", DisagreementSeverity::Note)]
+        );
     }
 
     #[test]

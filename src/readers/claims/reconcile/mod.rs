@@ -6,44 +6,39 @@
 //! is measured later.
 
 mod beliefs;
-mod grouping_conflicts;
 mod cables;
 mod cliques;
-mod grouping_comparison;
+mod context;
 pub mod copies;
 mod counts;
 pub mod diff;
 mod domains;
+mod grouping_comparison;
+mod grouping_conflicts;
 mod groupings;
 mod identity;
 mod imex;
-mod slurm_consistency;
-mod out_of_service;
 mod membership;
+mod messages;
 mod node_merge;
 mod node_names;
 mod normal_form;
+mod out_of_service;
 mod racks;
 mod ranks;
+mod slurm_consistency;
 #[cfg(test)]
 mod tests;
-mod context;
-mod messages;
 
+use super::reader_util::{push_problem, sanitize_text};
 use super::single_node_domains;
-use super::reader_util::push_problem;
-use super::reader_util::sanitize_text;
-use model::claims::GroupAssertion;
-use model::claims::Claims;
-use model::claims::SourceSummary;
+use model::claims::{Claims, GroupAssertion, SourceSummary};
 use model::disagreement::Disagreement;
 use model::limits;
-use model::source_report::SourceFamily;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{SourceFamily, SourceProblemKind, SourceReport};
 
-pub use out_of_service::is_out_state;
 use context::ReconcileContext;
+pub use out_of_service::is_out_state;
 
 /// Tells the platform (a name in `thresholds/`) from a product name and the
 /// number of GPUs.
@@ -166,7 +161,9 @@ pub fn reconcile_reports(said: Vec<SourceReport>, rules: &ReconcileRules<'_>) ->
     let mut claims = Claims { domains, leaves, rails, nodes, ..Claims::default() };
     for (source, one) in said.into_iter().enumerate() {
         claims.beliefs.extend(one.beliefs);
-        claims.assertions.extend(one.groups.into_iter().map(|group| GroupAssertion { source, group }));
+        claims
+            .assertions
+            .extend(one.groups.into_iter().map(|group| GroupAssertion { source, group }));
         claims.sources.push(SourceSummary {
             source: one.source,
             settings: one.settings,

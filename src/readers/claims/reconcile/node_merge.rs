@@ -3,15 +3,14 @@
 use std::collections::BTreeMap;
 
 use model::id::NodeName;
-use model::source_report::FabricReport;
-use model::source_report::NicReport;
-use model::source_report::NodeReport;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{FabricReport, NicReport, NodeReport, SourceKind, SourceReport};
 
 /// Puts together what the sources say of single nodes. Where they differ, what
 /// the node itself reports comes first, then the sources in their `order`.
-pub(super) fn merge_nodes(said: &[SourceReport], order: &[usize]) -> BTreeMap<NodeName, NodeReport> {
+pub(super) fn merge_nodes(
+    said: &[SourceReport],
+    order: &[usize],
+) -> BTreeMap<NodeName, NodeReport> {
     let is_own = |at: &&usize| said[**at].source.kind == SourceKind::NodeFacts;
     let own = order.iter().filter(is_own);
     let others = order.iter().filter(|at| !is_own(at));

@@ -5,20 +5,14 @@
 //! machine stays. What could be two machines is left alone and told: a wrong
 //! merge hides a node, a missing one only repeats it.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
-use super::messages::new_disagreement;
-use super::messages::list_nodes;
-use super::messages::list_some;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
-use model::disagreement::DisagreementSide;
+use super::messages::{list_nodes, list_some, new_disagreement};
+use model::disagreement::{Disagreement, DisagreementSeverity, DisagreementSide};
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::SourceReport;
+use model::source_report::{ClaimBasis, SourceReport};
 
 /// Machines kept per clue: more than one is ambiguous already.
 const MAX_CANDIDATES: usize = 4;
@@ -105,7 +99,11 @@ impl KnownNodeNames {
 
 /// Gives every machine one name in all sources. `order` is the order of their
 /// weight.
-pub(super) fn unify_names(said: &mut [SourceReport], order: &[usize], found: &mut Vec<Disagreement>) {
+pub(super) fn unify_names(
+    said: &mut [SourceReport],
+    order: &[usize],
+    found: &mut Vec<Disagreement>,
+) {
     let mut known = KnownNodeNames::default();
     let mut unclear: BTreeMap<usize, BTreeMap<NodeName, Vec<NodeName>>> = BTreeMap::new();
     for &at in order {
@@ -119,7 +117,9 @@ pub(super) fn unify_names(said: &mut [SourceReport], order: &[usize], found: &mu
                 NodeNameMatch::Unique(machine) if names.contains(&machine) => {
                     unclear.entry(at).or_default().insert(name.clone(), vec![machine]);
                 }
-                NodeNameMatch::Unique(machine) => meant.entry(machine).or_default().push(name.clone()),
+                NodeNameMatch::Unique(machine) => {
+                    meant.entry(machine).or_default().push(name.clone())
+                }
                 NodeNameMatch::Ambiguous(machines) => {
                     unclear.entry(at).or_default().insert(name.clone(), machines);
                 }
@@ -184,7 +184,10 @@ fn rename_nodes(said: &mut SourceReport, renamed: &BTreeMap<NodeName, NodeName>)
 
 /// `ambiguous-name`: a name that could mean several machines, or one that
 /// another name of the same source means already.
-fn describe_ambiguous_name(said: &SourceReport, names: &BTreeMap<NodeName, Vec<NodeName>>) -> Disagreement {
+fn describe_ambiguous_name(
+    said: &SourceReport,
+    names: &BTreeMap<NodeName, Vec<NodeName>>,
+) -> Disagreement {
     let of_one = |(name, machines): (&NodeName, &Vec<NodeName>)| {
         format!("{name} may be {}", list_some(machines.iter().map(NodeName::as_str)))
     };
@@ -202,15 +205,15 @@ fn describe_ambiguous_name(said: &SourceReport, names: &BTreeMap<NodeName, Vec<N
             basis: ClaimBasis::Asserted,
             says: format!("these are nodes: {}", list_nodes(names.keys())),
         })
-        .with_remedy("use one name per machine in all sources, or the fully qualified ones everywhere")
+        .with_remedy(
+            "use one name per machine in all sources, or the fully qualified ones everywhere",
+        )
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use model::source_report::NodeGroup;
-    use model::source_report::NodeGroupKind;
-    use model::source_report::SourceKind;
+    use model::source_report::{NodeGroup, NodeGroupKind, SourceKind};
 
     fn names(list: &[&str]) -> Vec<NodeName> {
         list.iter().map(|name| NodeName::from(*name)).collect()
@@ -245,8 +248,10 @@ mod tests {
     fn addresses_and_hostnames_find_their_machine() {
         let first = {
             let mut said = source(SourceKind::SlurmNodes, &["n1", "n2"]);
-            said.node_mut(&"n1".into()).aliases = vec!["10.7.0.1".to_owned(), "127.0.0.1".to_owned()];
-            said.node_mut(&"n2".into()).aliases = vec!["10.7.0.2".to_owned(), "127.0.0.1".to_owned()];
+            said.node_mut(&"n1".into()).aliases =
+                vec!["10.7.0.1".to_owned(), "127.0.0.1".to_owned()];
+            said.node_mut(&"n2".into()).aliases =
+                vec!["10.7.0.2".to_owned(), "127.0.0.1".to_owned()];
             said
         };
         let second = {
@@ -267,7 +272,10 @@ mod tests {
         ]);
         assert_eq!(nodes[1], names(&["n1", "n2.x", "n2.y"]));
         let [one] = found.as_slice() else { panic!("{found:?}") };
-        assert_eq!((one.class.as_str(), one.severity), ("ambiguous-name", DisagreementSeverity::Doubt));
+        assert_eq!(
+            (one.class.as_str(), one.severity),
+            ("ambiguous-name", DisagreementSeverity::Doubt)
+        );
         assert_eq!(one.nodes, names(&["n1", "n2.x", "n2.y"]));
         assert!(one.summary.contains("n1 may be n1.a, n1.b"), "{}", one.summary);
     }

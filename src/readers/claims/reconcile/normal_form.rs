@@ -3,17 +3,13 @@
 //! Sources tell a clique as a group, as the identity of a node, or as both;
 //! here each becomes both. Nothing is dropped and nothing is judged.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::identity;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::FabricReport;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{
+    ClaimBasis, FabricReport, NodeGroup, NodeGroupKind, SourceKind, SourceReport,
+};
 
 /// The scheme of groups that are cliques.
 pub(super) const CLIQUE_SCHEME: &str = "clique";
@@ -89,7 +85,8 @@ fn add_cliques(said: &mut SourceReport) {
     }
     let mut cliques: BTreeMap<String, (Vec<NodeName>, &FabricReport)> = BTreeMap::new();
     for (node, said) in &said.nodes {
-        let shown: Option<BTreeSet<String>> = said.fabric.iter().map(identity::usable_clique).collect();
+        let shown: Option<BTreeSet<String>> =
+            said.fabric.iter().map(identity::usable_clique).collect();
         let Some(only) = shown.filter(|cliques| cliques.len() == 1) else { continue };
         for clique in only {
             cliques.entry(clique).or_insert((Vec::new(), &said.fabric[0])).0.push(node.clone());

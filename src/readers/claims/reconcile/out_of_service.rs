@@ -5,11 +5,8 @@
 use std::collections::BTreeMap;
 
 use super::context::ReconcileContext;
-use super::messages::new_disagreement;
-use super::messages::is_or_are;
-use super::messages::list_nodes;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
+use super::messages::{is_or_are, list_nodes, new_disagreement};
+use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
 use model::source_report::ClaimBasis;
@@ -75,7 +72,8 @@ pub(super) fn check_out_of_service(view: &ReconcileContext<'_>, found: &mut Vec<
     for ((source, words), nodes) in causes {
         let names = list_nodes(nodes.iter().copied());
         let kind = view.reports[source].source.kind.label();
-        let summary = format!("{names} {} out of service by {kind}: {words}", is_or_are(nodes.len()));
+        let summary =
+            format!("{names} {} out of service by {kind}: {words}", is_or_are(nodes.len()));
         found.push(
             new_disagreement(DisagreementClass::OutOfService, DisagreementSeverity::Note, summary)
                 .with_nodes(nodes)

@@ -6,20 +6,13 @@
 
 use std::collections::BTreeMap;
 
-use super::grouping_comparison::compare_groupings;
 use super::context::ReconcileContext;
-use super::messages::new_disagreement;
-use super::messages::is_or_are;
-use super::messages::list_nodes;
-use super::messages::list_some;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
-use model::disagreement::DisagreementSide;
+use super::grouping_comparison::compare_groupings;
+use super::messages::{is_or_are, list_nodes, list_some, new_disagreement};
+use model::disagreement::{Disagreement, DisagreementSeverity, DisagreementSide};
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceKind;
+use model::source_report::{ClaimBasis, NodeGroupKind, SourceKind};
 
 /// The racks of one kind of source.
 struct SourceRacks<'s> {
@@ -30,12 +23,18 @@ struct SourceRacks<'s> {
 }
 
 fn racks_by_source<'s>(view: &ReconcileContext<'s>) -> Vec<SourceRacks<'s>> {
-    let mut kinds: BTreeMap<SourceKind, (SourceRacks<'s>, BTreeMap<&'s str, usize>)> = BTreeMap::new();
+    let mut kinds: BTreeMap<SourceKind, (SourceRacks<'s>, BTreeMap<&'s str, usize>)> =
+        BTreeMap::new();
     let mut enter = |source: usize, node: &'s NodeName, rack: &'s str, slot: Option<&'s str>| {
         let kind = view.reports[source].source.kind;
         let (racks, known) = kinds.entry(kind).or_insert_with(|| {
             (
-                SourceRacks { kind, names: vec![], position_by_node: BTreeMap::new(), slots: BTreeMap::new() },
+                SourceRacks {
+                    kind,
+                    names: vec![],
+                    position_by_node: BTreeMap::new(),
+                    slots: BTreeMap::new(),
+                },
                 BTreeMap::new(),
             )
         });
@@ -64,7 +63,12 @@ fn racks_by_source<'s>(view: &ReconcileContext<'s>) -> Vec<SourceRacks<'s>> {
 }
 
 impl SourceRacks<'_> {
-    fn to_side(&self, view: &ReconcileContext<'_>, node: &NodeName, says: String) -> DisagreementSide {
+    fn to_side(
+        &self,
+        view: &ReconcileContext<'_>,
+        node: &NodeName,
+        says: String,
+    ) -> DisagreementSide {
         let basis = match self.kind {
             SourceKind::NodeFacts => ClaimBasis::Reported,
             _ => ClaimBasis::Asserted,
@@ -86,8 +90,9 @@ pub(super) fn check_racks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreem
         }
     }
     for one in &racks {
-        let a =
-            |node: &NodeName| view.placement.domain_of(node).filter(|at| view.spans_nodes(*at) == Some(true));
+        let a = |node: &NodeName| {
+            view.placement.domain_of(node).filter(|at| view.spans_nodes(*at) == Some(true))
+        };
         let b = |node: &NodeName| one.position_by_node.get(node).map(|(rack, _)| *rack);
         for strays in compare_groupings(one.position_by_node.keys().copied(), a, b).strays {
             let Some(main) = strays.main else { continue };
@@ -102,13 +107,17 @@ pub(super) fn check_racks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreem
                 one.kind.label(),
                 one.names[main]
             );
-            let told = new_disagreement(DisagreementClass::RackAgainstDomain, DisagreementSeverity::Doubt, summary)
-                .in_domain(domain)
-                .with_side(one.to_side(view, nodes[0], format!("{names} in rack {there}")))
-                .with_nodes(nodes)
-                .with_remedy(
-                    "NVLink ends at the rack on such platforms: find out where these nodes are",
-                );
+            let told = new_disagreement(
+                DisagreementClass::RackAgainstDomain,
+                DisagreementSeverity::Doubt,
+                summary,
+            )
+            .in_domain(domain)
+            .with_side(one.to_side(view, nodes[0], format!("{names} in rack {there}")))
+            .with_nodes(nodes)
+            .with_remedy(
+                "NVLink ends at the rack on such platforms: find out where these nodes are",
+            );
             let claim = view.claim_side(strays.set, format!("{names} in {domain}"));
             found.push(claim.into_iter().fold(told, Disagreement::with_side));
         }
@@ -139,11 +148,15 @@ fn compare_racks(
             other.kind.label()
         );
         found.push(
-            new_disagreement(DisagreementClass::RackDisagrees, DisagreementSeverity::Doubt, summary)
-                .with_side(one.to_side(view, nodes[0], format!("rack {}", one.names[strays.set])))
-                .with_side(other.to_side(view, nodes[0], format!("rack {there}")))
-                .with_nodes(nodes)
-                .with_remedy("look at the trays: one was moved, or one list is old"),
+            new_disagreement(
+                DisagreementClass::RackDisagrees,
+                DisagreementSeverity::Doubt,
+                summary,
+            )
+            .with_side(one.to_side(view, nodes[0], format!("rack {}", one.names[strays.set])))
+            .with_side(other.to_side(view, nodes[0], format!("rack {there}")))
+            .with_nodes(nodes)
+            .with_remedy("look at the trays: one was moved, or one list is old"),
         );
     }
     !comparison.strays.is_empty()
@@ -204,10 +217,14 @@ pub(super) fn check_slots(view: &ReconcileContext<'_>, found: &mut Vec<Disagreem
                 one.kind.label()
             );
             found.push(
-                new_disagreement(DisagreementClass::SlotTaken, DisagreementSeverity::Contradiction, summary)
-                    .with_side(one.to_side(view, nodes[0], format!("{names} in slot {slot} of {rack}")))
-                    .with_nodes(nodes)
-                    .with_remedy("one of the entries is wrong"),
+                new_disagreement(
+                    DisagreementClass::SlotTaken,
+                    DisagreementSeverity::Contradiction,
+                    summary,
+                )
+                .with_side(one.to_side(view, nodes[0], format!("{names} in slot {slot} of {rack}")))
+                .with_nodes(nodes)
+                .with_remedy("one of the entries is wrong"),
             );
         }
     }
@@ -231,15 +248,23 @@ pub(super) fn check_slots(view: &ReconcileContext<'_>, found: &mut Vec<Disagreem
                 other.kind.label()
             );
             found.push(
-                new_disagreement(DisagreementClass::SlotDisagrees, DisagreementSeverity::Doubt, summary)
-                    .with_side(one.to_side(view, first, format!("{first} in slot {}", one.slots[first])))
-                    .with_side(other.to_side(
-                        view,
-                        first,
-                        format!("{first} in slot {}", other.slots[first]),
-                    ))
-                    .with_nodes(nodes.iter().copied())
-                    .with_remedy("look at the trays: two may be swapped"),
+                new_disagreement(
+                    DisagreementClass::SlotDisagrees,
+                    DisagreementSeverity::Doubt,
+                    summary,
+                )
+                .with_side(one.to_side(
+                    view,
+                    first,
+                    format!("{first} in slot {}", one.slots[first]),
+                ))
+                .with_side(other.to_side(
+                    view,
+                    first,
+                    format!("{first} in slot {}", other.slots[first]),
+                ))
+                .with_nodes(nodes.iter().copied())
+                .with_remedy("look at the trays: two may be swapped"),
             );
         }
     }

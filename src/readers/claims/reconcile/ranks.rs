@@ -4,20 +4,14 @@
 //! one rank were seen to end in NCCL's "Duplicate GPU" (NeMo-RL, pull request
 //! 3178). A rank says an order, not a place.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::context::ReconcileContext;
-use super::messages::new_disagreement;
-use super::messages::is_or_are;
-use super::messages::list_nodes;
-use super::messages::list_some;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
+use super::messages::{is_or_are, list_nodes, list_some, new_disagreement};
+use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::SourceReport;
+use model::source_report::{ClaimBasis, SourceReport};
 
 /// A rank as it is written; Ray writes whole numbers as `7.0`.
 fn parse_rank(text: &str) -> Option<u64> {
@@ -27,7 +21,9 @@ fn parse_rank(text: &str) -> Option<u64> {
 }
 
 /// The sources that give ranks.
-fn ranked_sources<'s>(view: &ReconcileContext<'s>) -> impl Iterator<Item = (usize, &'s SourceReport)> {
+fn ranked_sources<'s>(
+    view: &ReconcileContext<'s>,
+) -> impl Iterator<Item = (usize, &'s SourceReport)> {
     let said: &'s [SourceReport] = view.reports;
     said.iter().enumerate().filter(|(_, s)| s.nodes.values().any(|node| node.topo_rank.is_some()))
 }
@@ -45,7 +41,8 @@ fn describe_rank_problem(
         .with_side(view.source_side(source, Some("topo_rank"), ClaimBasis::Asserted, says))
         .with_remedy("give every node a rank of its own above 0, ascending along each domain");
     // In one domain only where all of them are.
-    let domains: BTreeSet<Option<usize>> = nodes.iter().map(|node| view.placement.domain_of(node)).collect();
+    let domains: BTreeSet<Option<usize>> =
+        nodes.iter().map(|node| view.placement.domain_of(node)).collect();
     match domains.first() {
         Some(Some(at)) if domains.len() == 1 => told.in_domain(view.domain_name(*at)),
         _ => told,
@@ -57,7 +54,9 @@ pub(super) fn check_duplicate_ranks(view: &ReconcileContext<'_>, found: &mut Vec
     for (source, said) in ranked_sources(view) {
         let mut ranks: BTreeMap<u64, Vec<&NodeName>> = BTreeMap::new();
         for (node, words) in &said.nodes {
-            if let Some(rank) = words.topo_rank.as_deref().and_then(parse_rank).filter(|rank| 0 < *rank) {
+            if let Some(rank) =
+                words.topo_rank.as_deref().and_then(parse_rank).filter(|rank| 0 < *rank)
+            {
                 ranks.entry(rank).or_default().push(node);
             }
         }
@@ -97,7 +96,9 @@ pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<
                 // A head without GPUs runs no rank.
                 None if words.gpus.is_some_and(|gpus| 0 < gpus) => missing.push(node),
                 None => {}
-                Some(text) if parse_rank(text).is_none_or(|rank| rank == 0) => bad.push((node, text)),
+                Some(text) if parse_rank(text).is_none_or(|rank| rank == 0) => {
+                    bad.push((node, text))
+                }
                 Some(_) => {}
             }
         }
@@ -141,7 +142,9 @@ pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<
 
 /// Domains that come in several pieces in this order, and the nodes that are
 /// apart from the piece with most of theirs.
-fn find_split_domains<'s>(ranks: &[(u64, usize, &'s NodeName)]) -> (BTreeSet<usize>, Vec<&'s NodeName>) {
+fn find_split_domains<'s>(
+    ranks: &[(u64, usize, &'s NodeName)],
+) -> (BTreeSet<usize>, Vec<&'s NodeName>) {
     let mut runs: Vec<(usize, Vec<&NodeName>)> = Vec::new();
     let mut seen = BTreeSet::new();
     let mut torn = BTreeSet::new();

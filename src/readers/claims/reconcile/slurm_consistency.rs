@@ -1,22 +1,15 @@
 //! Slurm against itself: the file against the topology in force, a node's own
 //! override against both, and a plugin that blocks need.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::groupings::Grouping;
 use super::context::ReconcileContext;
-use super::messages::count_of;
-use super::messages::new_disagreement;
-use super::messages::list_nodes;
-use super::messages::list_some;
-use model::disagreement::Disagreement;
-use model::disagreement::DisagreementSeverity;
+use super::groupings::Grouping;
+use super::messages::{count_of, list_nodes, list_some, new_disagreement};
+use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceKind;
+use model::source_report::{ClaimBasis, NodeGroupKind, SourceKind};
 
 /// Where a grouping has a node, by name.
 fn set_name_of_node<'s>(grouping: &Grouping<'s>, node: &NodeName) -> Option<&'s str> {
@@ -27,7 +20,9 @@ fn set_name_of_node<'s>(grouping: &Grouping<'s>, node: &NodeName) -> Option<&'s 
 type TopologyUnit<'v, 's> = (&'v Grouping<'s>, usize);
 
 /// What `Topology=` of single nodes says: by node, a unit of each topology.
-fn node_overrides<'v, 's>(view: &'v ReconcileContext<'s>) -> BTreeMap<&'s NodeName, Vec<TopologyUnit<'v, 's>>> {
+fn node_overrides<'v, 's>(
+    view: &'v ReconcileContext<'s>,
+) -> BTreeMap<&'s NodeName, Vec<TopologyUnit<'v, 's>>> {
     let own = view.groupings.iter().filter(|g| g.source == SourceKind::SlurmNodes);
     let own = own.filter(|g| matches!(g.kind, NodeGroupKind::Domain | NodeGroupKind::Leaf));
     let mut overrides: BTreeMap<&NodeName, Vec<TopologyUnit<'_, '_>>> = BTreeMap::new();
@@ -44,7 +39,10 @@ fn is_same_topology(one: &Grouping<'_>, other: &Grouping<'_>) -> bool {
 }
 
 /// `file-not-in-force`: the controller works by another topology than its file.
-pub(super) fn check_file_against_controller(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+pub(super) fn check_file_against_controller(
+    view: &ReconcileContext<'_>,
+    found: &mut Vec<Disagreement>,
+) {
     let overridden = node_overrides(view);
     let files = [SourceKind::SlurmTopologyYaml, SourceKind::SlurmTopologyConf];
     for file in view.groupings.iter().filter(|g| files.contains(&g.source)) {
@@ -55,7 +53,8 @@ pub(super) fn check_file_against_controller(view: &ReconcileContext<'_>, found: 
         if !matches!(file.kind, NodeGroupKind::Domain | NodeGroupKind::Leaf) {
             continue;
         }
-        let all: BTreeSet<&NodeName> = file.set_by_node.keys().chain(live.set_by_node.keys()).copied().collect();
+        let all: BTreeSet<&NodeName> =
+            file.set_by_node.keys().chain(live.set_by_node.keys()).copied().collect();
         let differ: Vec<&NodeName> = all
             .into_iter()
             .filter(|node| set_name_of_node(file, node) != set_name_of_node(live, node))
@@ -80,22 +79,29 @@ pub(super) fn check_file_against_controller(view: &ReconcileContext<'_>, found: 
             file.source.label(),
             list_nodes(differ.iter().copied())
         );
-        let told =
-            new_disagreement(DisagreementClass::FileNotInForce, DisagreementSeverity::Contradiction, summary)
-                .with_nodes(differ.iter().copied())
-                .with_side(file.to_side(view.reports, set(file), said(file)))
-                .with_side(live.to_side(view.reports, set(live), said(live)))
-                .with_remedy("scontrol reconfigure, or bring the file up to date");
+        let told = new_disagreement(
+            DisagreementClass::FileNotInForce,
+            DisagreementSeverity::Contradiction,
+            summary,
+        )
+        .with_nodes(differ.iter().copied())
+        .with_side(file.to_side(view.reports, set(file), said(file)))
+        .with_side(live.to_side(view.reports, set(live), said(live)))
+        .with_remedy("scontrol reconfigure, or bring the file up to date");
         let domain = view.domain_of(first);
         found.push(domain.into_iter().fold(told, Disagreement::in_domain));
     }
 }
 
 /// `topology-override`: a node's own `Topology=` contradicts the file.
-pub(super) fn check_overrides_against_file(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
+pub(super) fn check_overrides_against_file(
+    view: &ReconcileContext<'_>,
+    found: &mut Vec<Disagreement>,
+) {
     let files = [SourceKind::SlurmTopologyYaml, SourceKind::SlurmTopologyConf];
     type OverrideConflict<'v, 's> = (Vec<&'s NodeName>, TopologyUnit<'v, 's>);
-    let mut moved: BTreeMap<(usize, Option<&str>, &str), OverrideConflict<'_, '_>> = BTreeMap::new();
+    let mut moved: BTreeMap<(usize, Option<&str>, &str), OverrideConflict<'_, '_>> =
+        BTreeMap::new();
     let overridden = node_overrides(view);
     for (at, file) in view.groupings.iter().enumerate() {
         let units = overridden.iter().filter(|_| files.contains(&file.source));
@@ -139,9 +145,12 @@ pub(super) fn check_imex_plugin(view: &ReconcileContext<'_>, found: &mut Vec<Dis
     }
     let racks: Vec<usize> = (0..view.placement.domains.len())
         .filter(|at| {
-            let slurm = view.placement.origin[*at]
-                .is_some_and(|(g, _)| super::grouping_conflicts::is_slurm_topology(view.groupings[g].source));
-            slurm && 1 < view.placement.domains[*at].nodes.len() && view.spans_nodes(*at) == Some(true)
+            let slurm = view.placement.origin[*at].is_some_and(|(g, _)| {
+                super::grouping_conflicts::is_slurm_topology(view.groupings[g].source)
+            });
+            slurm
+                && 1 < view.placement.domains[*at].nodes.len()
+                && view.spans_nodes(*at) == Some(true)
         })
         .collect();
     let Some(first) = racks.first() else { return };

@@ -105,7 +105,8 @@ pub fn read(text: &str, block: u32) -> Result<SegmentUsage, AccountingError> {
     for (at, line) in lines {
         match columns.split_fields(line) {
             Some(fields) => {
-                add_job(&fields, &columns, block, &mut found).map_err(|message| wrong(at, message))?;
+                add_job(&fields, &columns, block, &mut found)
+                    .map_err(|message| wrong(at, message))?;
             }
             // A command may have line breaks; they are printed as they are.
             None if columns.command == Some(columns.count - 1) && 0 < found.jobs + found.steps => {
@@ -154,8 +155,9 @@ fn add_job(
         format!("{name} {}, expected a whole number of nodes{remedy}", quote_text(nodes))
     })?;
     let elapsed = fields[columns.elapsed].trim();
-    let elapsed: u64 =
-        elapsed.parse().map_err(|_| format!("ElapsedRaw {}, expected seconds", quote_text(elapsed)))?;
+    let elapsed: u64 = elapsed
+        .parse()
+        .map_err(|_| format!("ElapsedRaw {}, expected seconds", quote_text(elapsed)))?;
     // Jobs that never began have nodes they asked for, and no time.
     if nodes == 0 || elapsed == 0 {
         return Ok(());
@@ -208,23 +210,30 @@ mod tests {
 
     #[test]
     fn node_seconds_are_summed_by_segment() {
-        let found = usage("JobID|NNodes|ElapsedRaw|SegmentSize|SubmitLine\n\
+        let found = usage(
+            "JobID|NNodes|ElapsedRaw|SegmentSize|SubmitLine\n\
             101|32|100|16|sbatch train.sh\n\
             102|8|50||sbatch --segment=4 eval.sh\n\
             103|36|10||sbatch big.sh\n\
             104|1|7|0|srun --segment 16 nvidia-smi\n\
             105_3|2|0||sbatch never.sh\n\
             106+0|4|5||sbatch a.sh | tee x|y\n\
-            107.batch|32|100||\n");
+            107.batch|32|100||\n",
+        );
         let expected = [(1, 7.0), (4, 420.0), (16, 3200.0), (18, 360.0)];
         assert_eq!(found.node_seconds, BTreeMap::from(expected));
-        assert_eq!((found.jobs, found.with_segment, found.steps, found.continuation_lines), (5, 3, 1, 0));
+        assert_eq!(
+            (found.jobs, found.with_segment, found.steps, found.continuation_lines),
+            (5, 3, 1, 0)
+        );
     }
 
     #[test]
     fn a_command_of_several_lines_is_one_job() {
-        let found = usage("JobID|NNodes|ElapsedRaw|SubmitLine\n\
-            1|2|3|sbatch --segment=1 --wrap=hostname\nsleep 5\n2|2|3|srun x\n");
+        let found = usage(
+            "JobID|NNodes|ElapsedRaw|SubmitLine\n\
+            1|2|3|sbatch --segment=1 --wrap=hostname\nsleep 5\n2|2|3|srun x\n",
+        );
         assert_eq!(found.node_seconds, BTreeMap::from([(1, 6.0), (2, 6.0)]));
         assert_eq!(found.continuation_lines, 1);
     }

@@ -6,12 +6,10 @@
 
 use std::ops::Range;
 
-use super::key_value::parse_entries;
-use super::key_value::read_lines;
 use super::host_list_budget::strip_bom;
+use super::key_value::{parse_entries, read_lines};
 use super::yaml_tree;
-use super::yaml_tree::YamlNode;
-use super::yaml_tree::YamlValue;
+use super::yaml_tree::{YamlNode, YamlValue};
 
 /// A block's list of nodes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,7 +88,9 @@ pub fn find_in_conf(text: &str) -> (Vec<BlockSpan>, Vec<String>) {
         {
             includes.push(line.text().trim().to_owned());
         }
-        let Some(first) = found.first().filter(|entry| entry.has_key("BlockName")) else { continue };
+        let Some(first) = found.first().filter(|entry| entry.has_key("BlockName")) else {
+            continue;
+        };
         let nodes = found.iter().find(|entry| entry.has_key("Nodes") && !entry.value.is_empty());
         let list = nodes.ok_or("it has no nodes").and_then(|nodes| {
             let (number, column) = line.position(nodes.offset);

@@ -1,18 +1,11 @@
 //! Blocks of one topology, whatever text they were read from: checked, and
 //! made groups.
 
-use std::collections::BTreeMap;
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
-use super::host_list_budget::fold_nodes;
-use super::host_list_budget::list_some;
+use super::host_list_budget::{fold_nodes, list_some};
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{ClaimBasis, NodeGroup, NodeGroupKind, SourceProblemKind, SourceReport};
 
 /// More pairs of blocks that share nodes are not worth naming one by one.
 const MAX_PAIRS: usize = 100;

@@ -3,11 +3,8 @@
 //! Only these are taken over: the rest is long, and some of it (users, paths
 //! of keys) has no business in a stored run.
 
-use super::host_list_budget::SlurmTextPosition;
-use super::host_list_budget::strip_bom;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use super::host_list_budget::{SlurmTextPosition, strip_bom};
+use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 
 /// What is taken over, by its name there.
 const KEPT_SETTINGS: &[&str] = &[
@@ -49,9 +46,9 @@ const HEADER: &str = "Configuration data as of";
 pub fn recognises(text: &str) -> bool {
     let text = strip_bom(text).trim_start();
     text.starts_with(HEADER)
-        || ["SLURM_VERSION", "ClusterName"]
-            .iter()
-            .all(|key| text.lines().any(|line| parse_setting(line).is_some_and(|(name, _)| name == *key)))
+        || ["SLURM_VERSION", "ClusterName"].iter().all(|key| {
+            text.lines().any(|line| parse_setting(line).is_some_and(|(name, _)| name == *key))
+        })
 }
 
 /// `Name = value`.

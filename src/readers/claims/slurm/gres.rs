@@ -130,7 +130,9 @@ mod tests {
     fn slices_are_no_gpus() {
         assert_eq!(from_gres("gpu:1g.10gb:7"), Some(GresGpus::default()));
         assert_eq!(from_gres("gpu:a100_3g.20gb:2,gpu:a100:1").and_then(|g| g.count), None);
-        assert!(!is_mig_slice("nvidia_h100_80gb_hbm3") && !is_mig_slice("g.") && !is_mig_slice("1g.gb"));
+        assert!(
+            !is_mig_slice("nvidia_h100_80gb_hbm3") && !is_mig_slice("g.") && !is_mig_slice("1g.gb")
+        );
     }
 
     #[test]

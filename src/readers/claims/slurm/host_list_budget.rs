@@ -6,8 +6,7 @@ use std::fmt;
 
 use model::hostlist;
 use model::id::NodeName;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{SourceProblemKind, SourceReport};
 
 /// The most names that all lists of one source may stand for together: ten
 /// times the largest single list.
@@ -81,7 +80,11 @@ impl HostListBudget {
             Err(error) => {
                 let before = list.get(..error.offset).map_or(0, |text| text.chars().count());
                 let at = spot.offset_by(before).to_string();
-                said.push_problem(SourceProblemKind::Malformed, at, format!("host list: {}", error.message));
+                said.push_problem(
+                    SourceProblemKind::Malformed,
+                    at,
+                    format!("host list: {}", error.message),
+                );
                 return None;
             }
         };
@@ -182,7 +185,8 @@ mod tests {
     #[test]
     fn a_name_listed_twice_is_a_remark_and_counts_once() {
         let mut said = empty_report();
-        let names = HostListBudget::new().expand_names(&mut said, spot(), "a[1-3],a2").expect("good");
+        let names =
+            HostListBudget::new().expand_names(&mut said, spot(), "a[1-3],a2").expect("good");
         assert_eq!(names, ["a1", "a2", "a3"]);
         assert_eq!(said.notes, ["f:3:7: listed more than once: a2"]);
     }

@@ -4,16 +4,13 @@
 //! Layouts differ by version (`data_parser` v0.0.39 to v0.0.45): every key may
 //! be missing, and no word or number is refused for being new.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::de::IgnoredAny;
 use serde_json::Value;
 
-use super::host_list_budget::SlurmTextPosition;
-use super::host_list_budget::strip_bom;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use super::host_list_budget::{SlurmTextPosition, strip_bom};
+use model::source_report::{SourceProblemKind, SourceReport};
 
 /// Keys of the outermost object, where a text is one.
 pub(super) fn top_level_keys(text: &str) -> Option<BTreeSet<String>> {
@@ -43,8 +40,11 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Option<V
     let value: Value = match serde_json::from_str(text) {
         Ok(value) => value,
         Err(error) => {
-            let kind =
-                if error.is_eof() { SourceProblemKind::Incomplete } else { SourceProblemKind::Malformed };
+            let kind = if error.is_eof() {
+                SourceProblemKind::Incomplete
+            } else {
+                SourceProblemKind::Malformed
+            };
             let at = SlurmTextPosition::new(place, error.line().max(1), error.column().max(1));
             let message = error.to_string();
             let message = message.split(" at line ").next().unwrap_or(&message);
@@ -178,7 +178,14 @@ mod tests {
                     "slurm":{"release":"26.05.5","cluster":"lab"}}}"#;
         assert!(read(&mut said, "f", text).is_some());
         let kinds: Vec<SourceProblemKind> = said.problems.iter().map(|p| p.kind).collect();
-        assert_eq!(kinds, [SourceProblemKind::Incomplete, SourceProblemKind::Denied, SourceProblemKind::Unreachable]);
+        assert_eq!(
+            kinds,
+            [
+                SourceProblemKind::Incomplete,
+                SourceProblemKind::Denied,
+                SourceProblemKind::Unreachable
+            ]
+        );
         assert_eq!(said.notes, ["Slurm warns: No nodes to dump"]);
         assert_eq!(said.settings["SLURM_VERSION"], "26.05.5");
         assert_eq!(said.settings["ClusterName"], "lab");
@@ -197,6 +204,8 @@ mod tests {
             assert_eq!(said.problems[0].kind, kind, "{text:?}");
             assert_eq!(said.problems[0].at.as_deref(), at, "{text:?}");
         }
-        assert!(starts_with_key("{\n  \"nodes\": [", "nodes") && !starts_with_key("nodes", "nodes"));
+        assert!(
+            starts_with_key("{\n  \"nodes\": [", "nodes") && !starts_with_key("nodes", "nodes")
+        );
     }
 }

@@ -14,11 +14,8 @@ use super::json_response;
 use super::nodes::json;
 use model::hostlist;
 use model::id::NodeName;
-use model::scheduler_snapshot::SchedulerSnapshot;
-use model::scheduler_snapshot::SchedulerNode;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
+use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 
 /// Slurm's own word for a state that it does not know.
 const UNKNOWN: &str = "UNKNOWN";
@@ -95,12 +92,18 @@ impl LiveNodeItem<'_> {
 
     fn push_unexpected(&mut self, key: &str, expected: &str) {
         let found: String = self.value[key].to_string().chars().take(80).collect();
-        self.push_problem(SourceProblemKind::Malformed, format!("`{key}` is {found}, expected {expected}"));
+        self.push_problem(
+            SourceProblemKind::Malformed,
+            format!("`{key}` is {found}, expected {expected}"),
+        );
     }
 
     fn read_node(&mut self) -> Option<SchedulerNode> {
         let Some(name) = self.value["name"].as_str().filter(|name| hostlist::is_name(name)) else {
-            self.push_problem(SourceProblemKind::Malformed, "a node without the name of one is skipped");
+            self.push_problem(
+                SourceProblemKind::Malformed,
+                "a node without the name of one is skipped",
+            );
             return None;
         };
         let mut node = SchedulerNode::new(NodeName::from(name), &[]);

@@ -56,7 +56,8 @@ fn lines_of_a_reason_stay_lines() {
 fn a_reason_that_slurm_added_to_is_read_whole() {
     let live = recorded("26.05-nodes-not-responding-reason-appended.json");
     assert_eq!(live.troubles, Vec::<String>::new());
-    let found = live.nodes.values().find(|it| it.has_state("DOWN") && it.has_state("DRAIN")).expect("one");
+    let found =
+        live.nodes.values().find(|it| it.has_state("DOWN") && it.has_state("DRAIN")).expect("one");
     assert!(found.reason.as_deref().expect("a reason").contains(" : Not responding"));
     assert_eq!(found.reason_by.as_deref(), Some("slurm"));
 }
@@ -100,7 +101,10 @@ fn a_state_that_cannot_be_read_is_never_idle() {
         assert!(live.troubles[0].starts_with("f: nodes[0] (n1): `state` is"), "{live:?}");
     }
     // A word that is new here is kept, for whoever decides to be wary of.
-    assert_eq!(node(&read_item(r#""state":["IDLE","BRAND_NEW"]"#), "n1").state, ["IDLE", "BRAND_NEW"]);
+    assert_eq!(
+        node(&read_item(r#""state":["IDLE","BRAND_NEW"]"#), "n1").state,
+        ["IDLE", "BRAND_NEW"]
+    );
 }
 
 #[test]

@@ -15,14 +15,14 @@ pub mod sinfo;
 pub mod topology_conf;
 pub mod topology_yaml;
 
-mod json_response;
 mod blocks;
+mod json_response;
 
 pub use blocks::BLOCK_SIZES;
 
-mod key_value;
 mod gres;
 mod host_list_budget;
+mod key_value;
 mod node_states;
 mod switch_tree;
 mod yaml_tree;

@@ -136,7 +136,8 @@ pub(super) fn is_state(state: &str) -> bool {
 /// A word and what the marks behind it mean.
 fn split_suffixes(part: &str) -> (&str, Vec<String>) {
     let word = part.trim_end_matches(|c| STATE_SUFFIXES.iter().any(|(mark, _)| *mark == c));
-    let meaning = |c| STATE_SUFFIXES.iter().find(|(mark, _)| *mark == c).map(|(_, word)| (*word).to_owned());
+    let meaning =
+        |c| STATE_SUFFIXES.iter().find(|(mark, _)| *mark == c).map(|(_, word)| (*word).to_owned());
     (word, part[word.len()..].chars().filter_map(meaning).collect())
 }
 

@@ -7,19 +7,11 @@
 
 use serde_json::Value;
 
+use super::host_list_budget::{HostListBudget, SlurmTextPosition, strip_bom};
 use super::json_response;
-use super::key_value::KeyValueEntry;
-use super::key_value::parse_entries;
-use super::host_list_budget::HostListBudget;
-use super::host_list_budget::SlurmTextPosition;
-use super::host_list_budget::strip_bom;
-use crate::claims::reader_util::limit_notes;
-use crate::claims::reader_util::sanitize_text;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use super::key_value::{KeyValueEntry, parse_entries};
+use crate::claims::reader_util::{limit_notes, sanitize_text};
+use model::source_report::{NodeGroup, NodeGroupKind, SourceKind, SourceProblemKind, SourceReport};
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
@@ -89,7 +81,8 @@ impl SlurmPartition<'_> {
         }
         let list = self.nodes.as_deref().unwrap_or_default();
         let Some(nodes) = listed.expand_nodes(said, self.spot, list) else { return };
-        let mut group = NodeGroup::new(NodeGroupKind::Partition, "partition", self.name.clone(), nodes);
+        let mut group =
+            NodeGroup::new(NodeGroupKind::Partition, "partition", self.name.clone(), nodes);
         group.topology.clone_from(&self.topology);
         group.at = Some(self.spot.to_string());
         said.groups.push(group);
@@ -98,7 +91,10 @@ impl SlurmPartition<'_> {
 
 /// Topology, exclusiveness and state of a partition in JSON; `sinfo` has the
 /// same layout.
-pub(super) fn from_json<'p>(value: &Value, spot: SlurmTextPosition<'p>) -> Option<SlurmPartition<'p>> {
+pub(super) fn from_json<'p>(
+    value: &Value,
+    spot: SlurmTextPosition<'p>,
+) -> Option<SlurmPartition<'p>> {
     let name = json_response::as_text(&value["name"])?.to_owned();
     let text = |value: &Value| json_response::as_text(value).map(str::to_owned);
     let own = &value["partition"];
@@ -131,7 +127,11 @@ fn read_json<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<Slu
             }
             None => {
                 if said.problems.is_empty() {
-                    said.push_problem(SourceProblemKind::Incomplete, None, "the answer has no `partitions`");
+                    said.push_problem(
+                        SourceProblemKind::Incomplete,
+                        None,
+                        "the answer has no `partitions`",
+                    );
                 }
                 &[]
             }
@@ -143,7 +143,11 @@ fn read_json<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<Slu
             Some(partition) => partitions.push(partition),
             None => {
                 let at = format!("partitions[{index}]");
-                said.push_problem(SourceProblemKind::Malformed, at, "a partition without a name is skipped");
+                said.push_problem(
+                    SourceProblemKind::Malformed,
+                    at,
+                    "a partition without a name is skipped",
+                );
             }
         }
     }
@@ -193,7 +197,11 @@ fn read_text<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<Slu
     partitions
 }
 
-fn set_field<'p>(partition: &mut SlurmPartition<'p>, entry: &KeyValueEntry<'_>, spot: impl Fn() -> SlurmTextPosition<'p>) {
+fn set_field<'p>(
+    partition: &mut SlurmPartition<'p>,
+    entry: &KeyValueEntry<'_>,
+    spot: impl Fn() -> SlurmTextPosition<'p>,
+) {
     let value = (!json_response::is_null_text(entry.value)).then(|| entry.value.to_owned());
     if entry.has_key("Nodes") && partition.nodes.is_none() {
         partition.nodes = value;

@@ -5,14 +5,12 @@
 //! of it.
 
 use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::json_response;
 use crate::claims::reader_util::sanitize_text;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{SourceKind, SourceReport};
 
 /// A job that waits.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
@@ -54,7 +52,8 @@ fn parse_job(job: &Value) -> Option<PendingJob> {
     if !states.iter().any(|state| state == "PENDING") {
         return None;
     }
-    let words = |key: &str| json_response::as_text(&job[key]).map(sanitize_text).unwrap_or_default();
+    let words =
+        |key: &str| json_response::as_text(&job[key]).map(sanitize_text).unwrap_or_default();
     Some(PendingJob {
         id: json_response::as_number(&job["job_id"])?,
         user: words("user_name"),

@@ -7,10 +7,7 @@ use std::path::Path;
 use super::*;
 use model::hostlist;
 use model::id::NodeName;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{NodeGroup, NodeGroupKind, SourceProblemKind, SourceReport};
 
 fn recorded(name: &str) -> String {
     let folder =

@@ -6,23 +6,12 @@
 
 use std::collections::BTreeSet;
 
-use super::blocks::BLOCK_SIZES;
-use super::blocks::SlurmBlock;
-use super::blocks::SlurmBlockTopology;
-use super::key_value::KeyValueEntry;
-use super::key_value::parse_entries;
-use super::host_list_budget::HostListBudget;
-use super::host_list_budget::SlurmTextPosition;
-use super::host_list_budget::list_some;
-use super::host_list_budget::strip_bom;
-use super::switch_tree::SlurmSwitch;
-use super::switch_tree::SlurmSwitchTree;
-use crate::claims::reader_util::limit_notes;
-use crate::claims::reader_util::sanitize_text;
-use model::source_report::ClaimBasis;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use super::blocks::{BLOCK_SIZES, SlurmBlock, SlurmBlockTopology};
+use super::host_list_budget::{HostListBudget, SlurmTextPosition, list_some, strip_bom};
+use super::key_value::{KeyValueEntry, parse_entries};
+use super::switch_tree::{SlurmSwitch, SlurmSwitchTree};
+use crate::claims::reader_util::{limit_notes, sanitize_text};
+use model::source_report::{ClaimBasis, SourceKind, SourceProblemKind, SourceReport};
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
@@ -141,7 +130,11 @@ fn report_unexpected_line(said: &mut SourceReport, spot: SlurmTextPosition<'_>, 
     } else {
         SourceProblemKind::Malformed
     };
-    said.push_problem(kind, spot.to_string(), format!("no line of a topology: {}", sanitize_text(line)));
+    said.push_problem(
+        kind,
+        spot.to_string(),
+        format!("no line of a topology: {}", sanitize_text(line)),
+    );
 }
 
 #[cfg(test)]

@@ -1,18 +1,11 @@
 //! Switches of one tree, whatever text they were read from: checked, and made
 //! groups, leaves below and switches above.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-use super::host_list_budget::fold_nodes;
-use super::host_list_budget::list_some;
+use super::host_list_budget::{fold_nodes, list_some};
 use model::id::NodeName;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{NodeGroup, NodeGroupKind, SourceProblemKind, SourceReport};
 
 /// Most nodes that are listed again for the switches above leaves. A tree of
 /// 100,000 nodes that is 20 levels deep (Slurm's own limit) stays below.
@@ -70,7 +63,11 @@ impl SlurmSwitchTree<'_> {
             }
         }
         if kept.is_empty() {
-            said.push_problem(SourceProblemKind::Incomplete, None, format!("{begin}no switch is defined"));
+            said.push_problem(
+                SourceProblemKind::Incomplete,
+                None,
+                format!("{begin}no switch is defined"),
+            );
             return;
         }
         let links = self.resolve_links(said, &kept);
@@ -129,7 +126,12 @@ impl SlurmSwitchTree<'_> {
 
     /// All switches, those below before those above. A link that would close a
     /// circle is named and left out of account.
-    fn order_upwards(&self, said: &mut SourceReport, switches: &[SlurmSwitch], links: &SwitchLinks) -> Vec<usize> {
+    fn order_upwards(
+        &self,
+        said: &mut SourceReport,
+        switches: &[SlurmSwitch],
+        links: &SwitchLinks,
+    ) -> Vec<usize> {
         #[derive(Clone, Copy, PartialEq)]
         enum SwitchVisit {
             No,
@@ -186,7 +188,12 @@ impl SlurmSwitchTree<'_> {
     }
 
     /// Whether one root joins everything.
-    fn note_separate_parts(&self, said: &mut SourceReport, switches: &[SlurmSwitch], links: &SwitchLinks) {
+    fn note_separate_parts(
+        &self,
+        said: &mut SourceReport,
+        switches: &[SlurmSwitch],
+        links: &SwitchLinks,
+    ) {
         let mut part = vec![usize::MAX; switches.len()];
         let mut parts: Vec<usize> = Vec::new();
         for start in 0..switches.len() {

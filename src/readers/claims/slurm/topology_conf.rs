@@ -4,24 +4,13 @@
 //! itself makes no use of it. Since Slurm 25.05 a `topology.yaml` beside it
 //! makes it void; whether there is one is not known here.
 
-use super::blocks::SlurmBlock;
-use super::blocks::SlurmBlockTopology;
-use super::key_value::KeyValueEntry;
-use super::key_value::ConfigLine;
-use super::key_value::parse_entries;
-use super::key_value::read_lines;
-use super::host_list_budget::HostListBudget;
-use super::host_list_budget::SlurmTextPosition;
-use super::host_list_budget::list_some;
-use super::host_list_budget::strip_bom;
-use super::switch_tree::SlurmSwitch;
-use super::switch_tree::SlurmSwitchTree;
+use super::blocks::{SlurmBlock, SlurmBlockTopology};
+use super::host_list_budget::{HostListBudget, SlurmTextPosition, list_some, strip_bom};
+use super::key_value::{ConfigLine, KeyValueEntry, parse_entries, read_lines};
+use super::switch_tree::{SlurmSwitch, SlurmSwitchTree};
 use crate::claims::reader_util::limit_notes;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{ClaimBasis, SourceKind, SourceProblemKind, SourceReport};
 
 /// Includes in includes, and files in all, that are opened. Slurm has no use
 /// for more than a few; a chain that names files by other paths ends here.
@@ -41,8 +30,10 @@ const CONTROLLER_KEYS: [&str; 4] = ["BlockIndex", "BlockSize", "Level", "RingSiz
 pub fn recognises(text: &str) -> bool {
     let begins = |text: &str| {
         let (found, _) = parse_entries(text);
-        let first = found.first().is_some_and(|entry| LINE_KEYS.iter().any(|key| entry.has_key(key)));
-        let answered = found.iter().any(|entry| CONTROLLER_KEYS.iter().any(|key| entry.has_key(key)));
+        let first =
+            found.first().is_some_and(|entry| LINE_KEYS.iter().any(|key| entry.has_key(key)));
+        let answered =
+            found.iter().any(|entry| CONTROLLER_KEYS.iter().any(|key| entry.has_key(key)));
         (first, answered)
     };
     let mut found = false;
@@ -182,7 +173,11 @@ impl TopologyConfReader {
         if let Some((offset, word)) = strange.first() {
             let word: String = word.chars().take(MAX_SHOWN).collect();
             let message = format!("{word:?} is no Key=Value");
-            self.report.push_problem(SourceProblemKind::Malformed, spot(*offset).to_string(), message);
+            self.report.push_problem(
+                SourceProblemKind::Malformed,
+                spot(*offset).to_string(),
+                message,
+            );
         }
         let Some(first) = found.first() else { return };
         let at = spot(first.offset).to_string();
@@ -224,11 +219,17 @@ impl TopologyConfReader {
         origin: Option<&BlockOrigin>,
     ) {
         if name.is_empty() {
-            self.report.push_problem(SourceProblemKind::Malformed, at.to_owned(), "a block without a name");
+            self.report.push_problem(
+                SourceProblemKind::Malformed,
+                at.to_owned(),
+                "a block without a name",
+            );
             return;
         }
         let nodes = match rest.iter().find(|entry| entry.has_key("Nodes")) {
-            Some(entry) => self.host_lists.expand_nodes(&mut self.report, spot(entry.offset), entry.value),
+            Some(entry) => {
+                self.host_lists.expand_nodes(&mut self.report, spot(entry.offset), entry.value)
+            }
             None => Some(Vec::new()),
         };
         self.blocks.push(SlurmBlock {
@@ -248,12 +249,18 @@ impl TopologyConfReader {
         spot: impl Fn(usize) -> SlurmTextPosition<'p>,
     ) {
         if name.is_empty() {
-            self.report.push_problem(SourceProblemKind::Malformed, at.to_owned(), "a switch without a name");
+            self.report.push_problem(
+                SourceProblemKind::Malformed,
+                at.to_owned(),
+                "a switch without a name",
+            );
             return;
         }
         let find = |key: &str| rest.iter().find(|entry| entry.has_key(key));
         let mut nodes = match find("Nodes") {
-            Some(entry) => self.host_lists.expand_nodes(&mut self.report, spot(entry.offset), entry.value),
+            Some(entry) => {
+                self.host_lists.expand_nodes(&mut self.report, spot(entry.offset), entry.value)
+            }
             None => Some(Vec::new()),
         };
         if nodes.as_ref().is_some_and(|nodes| !nodes.is_empty() && nodes.iter().all(is_port_guid)) {
@@ -261,7 +268,9 @@ impl TopologyConfReader {
             nodes = None;
         }
         let below = match find("Switches") {
-            Some(entry) => self.host_lists.expand_names(&mut self.report, spot(entry.offset), entry.value),
+            Some(entry) => {
+                self.host_lists.expand_names(&mut self.report, spot(entry.offset), entry.value)
+            }
             None => Some(Vec::new()),
         };
         if find("Nodes").is_some() && find("Switches").is_some() {
@@ -326,7 +335,8 @@ impl TopologyConfReader {
                            which nodes share a leaf cannot be told";
             said.push_problem(SourceProblemKind::Unsupported, at, message);
         } else if !self.switches.is_empty() {
-            SlurmSwitchTree { topology: None, in_force: true }.add_to_report(&mut said, self.switches);
+            SlurmSwitchTree { topology: None, in_force: true }
+                .add_to_report(&mut said, self.switches);
         }
         said
     }
@@ -369,8 +379,10 @@ fn parse_origin(comment: &str) -> Option<BlockOrigin> {
     }
     let (name, value) = comment.split_once('=')?;
     let is_word = |text: &str| !text.is_empty() && !text.contains(char::is_whitespace);
-    (is_word(name) && is_word(value))
-        .then(|| BlockOrigin { block: Some(name.to_owned()), from: format!("{value}, by a comment") })
+    (is_word(name) && is_word(value)).then(|| BlockOrigin {
+        block: Some(name.to_owned()),
+        from: format!("{value}, by a comment"),
+    })
 }
 
 #[cfg(test)]

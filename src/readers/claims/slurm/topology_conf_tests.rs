@@ -27,7 +27,10 @@ fn blocks_are_read_with_sizes_comments_and_joined_lines() {
     let text = "# racks\r\nblockname=r1 nodes=tray[01-02,\\\r\n04] # one is out\r\n\r\n\
                 BlockName = r2 \\\n  Nodes = r[1-2]t[1-2].lab\nBLOCKSIZES=2,4";
     let said = read_alone(text);
-    assert_eq!(group_lines(&said), ["Domain r1 tray[01-02,04]", "Domain r2 r1t[1-2].lab,r2t[1-2].lab"]);
+    assert_eq!(
+        group_lines(&said),
+        ["Domain r1 tray[01-02,04]", "Domain r2 r1t[1-2].lab,r2t[1-2].lab"]
+    );
     assert!(said.problems.is_empty(), "{:?}", said.problems);
     assert!(said.groups.iter().all(|g| g.size == Some(2) && g.in_force && g.scheme == "block"));
     assert_eq!(said.groups[0].at.as_deref(), Some("topology.conf:2:11"));
@@ -40,7 +43,10 @@ fn switches_with_dots_and_ranges_are_a_tree() {
     let text = "\u{feff}SwitchName=sw.2.1 Switches=sw.1.[09-10] LinkSpeed=900\n\
                 SwitchName=sw.1.09 Nodes=a[1-2]\nSwitchName=sw.1.10 Nodes=a[3-4]\n";
     let said = read_alone(text);
-    assert_eq!(group_lines(&said), ["Switch sw.2.1 a[1-4]", "Leaf sw.1.09 a[1-2]", "Leaf sw.1.10 a[3-4]"]);
+    assert_eq!(
+        group_lines(&said),
+        ["Switch sw.2.1 a[1-4]", "Leaf sw.1.09 a[1-2]", "Leaf sw.1.10 a[3-4]"]
+    );
     assert_eq!(said.groups[1].above, ["sw.2.1"]);
     assert!(said.problems.is_empty() && said.notes.is_empty(), "{said:?}");
 }
@@ -97,7 +103,11 @@ fn includes_are_followed_and_circles_are_named() {
     assert_eq!(said.groups[1].at.as_deref(), Some("b.conf:1:11"));
     assert_eq!(
         kinds(&said),
-        [SourceProblemKind::Contradictory, SourceProblemKind::Contradictory, SourceProblemKind::Missing]
+        [
+            SourceProblemKind::Contradictory,
+            SourceProblemKind::Contradictory,
+            SourceProblemKind::Missing
+        ]
     );
     assert_eq!(said.problems[0].at.as_deref(), Some("b.conf:2:9"));
     assert_eq!(said.problems[2].at.as_deref(), Some("topology.conf:2:9"));

@@ -5,26 +5,16 @@
 //! Slurm refuses a file with one mistake whole. Here each topology stands for
 //! itself, so that what the others claim can still be tested.
 
-use std::collections::BTreeMap;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
 
-use super::blocks::SlurmBlock;
-use super::blocks::SlurmBlockTopology;
-use super::host_list_budget::HostListBudget;
-use super::host_list_budget::SlurmTextPosition;
-use super::host_list_budget::list_some;
-use super::host_list_budget::strip_bom;
-use super::switch_tree::SlurmSwitch;
-use super::switch_tree::SlurmSwitchTree;
+use super::blocks::{SlurmBlock, SlurmBlockTopology};
+use super::host_list_budget::{HostListBudget, SlurmTextPosition, list_some, strip_bom};
+use super::switch_tree::{SlurmSwitch, SlurmSwitchTree};
 use super::yaml_tree;
-use super::yaml_tree::YamlNode;
-use super::yaml_tree::YamlValue;
+use super::yaml_tree::{YamlNode, YamlValue};
 use crate::claims::reader_util::limit_notes;
-use model::source_report::ClaimBasis;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{ClaimBasis, SourceKind, SourceProblemKind, SourceReport};
 
 /// Kinds of topologies that Slurm has (26.05).
 const KINDS: [&str; 5] = ["block", "tree", "flat", "ring", "torus3d"];
@@ -102,14 +92,23 @@ impl TopologyYamlReader<'_> {
         self.position(node).to_string()
     }
 
-    fn push_problem(&mut self, kind: SourceProblemKind, node: &YamlNode, message: impl Into<String>) {
+    fn push_problem(
+        &mut self,
+        kind: SourceProblemKind,
+        node: &YamlNode,
+        message: impl Into<String>,
+    ) {
         let at = self.location(node);
         self.report.push_problem(kind, at, message);
     }
 
     fn read_topologies(&mut self, root: &Rc<YamlNode>) {
         if matches!(root.value, YamlValue::Text(_)) {
-            self.push_problem(SourceProblemKind::Malformed, root, "a list of topologies is expected");
+            self.push_problem(
+                SourceProblemKind::Malformed,
+                root,
+                "a list of topologies is expected",
+            );
             return;
         }
         let items = root.items();
@@ -194,7 +193,11 @@ impl TopologyYamlReader<'_> {
 
     /// The one kind of a topology. Empty ones count for nothing: that is how
     /// `scontrol show topoconf` writes all kinds that a topology is not of.
-    fn read_kind(&mut self, item: &Rc<YamlNode>, name: &str) -> Option<(&'static str, Rc<YamlNode>)> {
+    fn read_kind(
+        &mut self,
+        item: &Rc<YamlNode>,
+        name: &str,
+    ) -> Option<(&'static str, Rc<YamlNode>)> {
         let found: Vec<(&'static str, Rc<YamlNode>)> = KINDS
             .iter()
             .filter_map(|kind| Some((*kind, Rc::clone(item.get(kind)?))))
@@ -260,13 +263,20 @@ impl TopologyYamlReader<'_> {
         let Some(entries) = self.read_list(config, "blocks", &topology.name) else { return };
         let mut blocks = Vec::new();
         for entry in entries {
-            let Some((name, at)) = self.read_named_entry(&entry, "block", &topology.name) else { continue };
+            let Some((name, at)) = self.read_named_entry(&entry, "block", &topology.name) else {
+                continue;
+            };
             let nodes = self.read_nodes(&entry, "nodes");
             blocks.push(SlurmBlock { name, nodes, size: None, basis: ClaimBasis::Asserted, at });
         }
         let sizes_at = sizes_at.or_else(|| Some(self.location(config)));
-        SlurmBlockTopology { topology: Some(&topology.name), in_force: topology.is_default, sizes, sizes_at }
-            .add_to_report(&mut self.report, blocks);
+        SlurmBlockTopology {
+            topology: Some(&topology.name),
+            in_force: topology.is_default,
+            sizes,
+            sizes_at,
+        }
+        .add_to_report(&mut self.report, blocks);
     }
 
     fn read_tree(&mut self, topology: &YamlTopology) {
@@ -275,7 +285,9 @@ impl TopologyYamlReader<'_> {
         };
         let mut switches = Vec::new();
         for entry in entries {
-            let Some((name, at)) = self.read_named_entry(&entry, "switch", &topology.name) else { continue };
+            let Some((name, at)) = self.read_named_entry(&entry, "switch", &topology.name) else {
+                continue;
+            };
             let nodes = self.read_nodes(&entry, "nodes");
             let mut below = self.read_names(&entry, "children");
             let has_both = nodes.as_ref().is_none_or(|nodes| !nodes.is_empty())
@@ -294,7 +306,12 @@ impl TopologyYamlReader<'_> {
     }
 
     /// The entries of a list that a topology must have.
-    fn read_list(&mut self, config: &Rc<YamlNode>, key: &str, topology: &str) -> Option<Vec<Rc<YamlNode>>> {
+    fn read_list(
+        &mut self,
+        config: &Rc<YamlNode>,
+        key: &str,
+        topology: &str,
+    ) -> Option<Vec<Rc<YamlNode>>> {
         let Some(list) = config.get(key) else {
             let message = format!("topology {topology}: {key} is missing");
             self.push_problem(SourceProblemKind::Incomplete, config, message);
@@ -311,7 +328,12 @@ impl TopologyYamlReader<'_> {
     }
 
     /// Name and place of an entry.
-    fn read_named_entry(&mut self, entry: &Rc<YamlNode>, key: &str, topology: &str) -> Option<(String, String)> {
+    fn read_named_entry(
+        &mut self,
+        entry: &Rc<YamlNode>,
+        key: &str,
+        topology: &str,
+    ) -> Option<(String, String)> {
         let name = entry.get(key);
         match name.and_then(|node| node.text()).filter(|name| !name.trim().is_empty()) {
             Some(text) => {

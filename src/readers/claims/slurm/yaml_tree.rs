@@ -10,10 +10,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use serde_saphyr::granit_parser::Event;
-use serde_saphyr::granit_parser::Marker;
-use serde_saphyr::granit_parser::Parser;
-use serde_saphyr::granit_parser::ScalarStyle;
+use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle};
 
 /// Deeper than any topology; a limit because trees are dropped recursively.
 const MAX_DEPTH: usize = 48;
@@ -134,7 +131,9 @@ pub(super) fn read(text: &str) -> YamlDocument {
             }
             _ if done => {}
             event => {
-                if let Err(stopped) = builder.handle_event(event, span.start, &mut document.duplicate_keys) {
+                if let Err(stopped) =
+                    builder.handle_event(event, span.start, &mut document.duplicate_keys)
+                {
                     document.error = Some(stopped);
                     break;
                 }
@@ -169,8 +168,12 @@ impl YamlTreeBuilder {
             return Err(remark_at(at, format!("more than {MAX_VALUES} values")));
         }
         match event {
-            Event::SequenceStart(_, anchor, _) => self.open_collection(YamlValue::List(Vec::new()), anchor, at),
-            Event::MappingStart(_, anchor, _) => self.open_collection(YamlValue::Map(Vec::new()), anchor, at),
+            Event::SequenceStart(_, anchor, _) => {
+                self.open_collection(YamlValue::List(Vec::new()), anchor, at)
+            }
+            Event::MappingStart(_, anchor, _) => {
+                self.open_collection(YamlValue::Map(Vec::new()), anchor, at)
+            }
             Event::SequenceEnd | Event::MappingEnd => match self.open.pop() {
                 Some(OpenYamlCollection { value, anchor, line, column, deepest, .. }) => {
                     let node = YamlNode { value, line, column, depth: deepest + 1 };
@@ -181,7 +184,12 @@ impl YamlTreeBuilder {
             Event::Scalar(text, style, anchor, _) => {
                 let (line, column) = (at.line().max(1), at.col() + 1);
                 let value = parse_scalar(text, style);
-                self.insert_node(Rc::new(YamlNode { value, line, column, depth: 1 }), anchor, at, twice)
+                self.insert_node(
+                    Rc::new(YamlNode { value, line, column, depth: 1 }),
+                    anchor,
+                    at,
+                    twice,
+                )
             }
             Event::Alias(anchor) => match self.anchors.get(&anchor) {
                 Some(node) => {
@@ -194,7 +202,12 @@ impl YamlTreeBuilder {
         }
     }
 
-    fn open_collection(&mut self, value: YamlValue, anchor: usize, at: Marker) -> Result<(), YamlRemark> {
+    fn open_collection(
+        &mut self,
+        value: YamlValue,
+        anchor: usize,
+        at: Marker,
+    ) -> Result<(), YamlRemark> {
         if MAX_DEPTH <= self.open.len() {
             return Err(remark_at(at, format!("values in more than {MAX_DEPTH} other values")));
         }
@@ -283,7 +296,8 @@ mod tests {
                 format!("[{}]", items.iter().map(|n| render(n)).collect::<Vec<_>>().join(" "))
             }
             YamlValue::Map(entries) => {
-                let entry = |(key, value): &(String, Rc<YamlNode>)| format!("{key}={}", render(value));
+                let entry =
+                    |(key, value): &(String, Rc<YamlNode>)| format!("{key}={}", render(value));
                 format!("{{{}}}", entries.iter().map(entry).collect::<Vec<_>>().join(" "))
             }
         }

@@ -5,17 +5,11 @@
 //! itself names the GPUs (`Fail - GPUs: 0, 2`), in DCGM 4 each has a row without a name
 //! (`GPU0: Fail`). Long messages go on in rows without a name.
 
-use super::MOST_GPUS;
-use super::MOST_MESSAGES;
-use super::push_problems;
-use super::text;
+use super::{MOST_GPUS, MOST_MESSAGES, push_problems, text};
 use crate::outputs::ParserInput;
-use model::tool_facts::DcgmDiagnostic;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
+use model::tool_facts::DcgmDiagnostic;
 
 /// What the tool prints where it reaches no host engine, in lower case.
 const UNREACHED: [&str; 3] = [
@@ -126,7 +120,9 @@ pub(super) fn parse(input: &ParserInput<'_>) -> Option<ParseOutput> {
         last = line.number;
         if is_unreached(line.text) {
             let said = clean(line.text);
-            parsed.problems.push(OutputProblem::new(OutputProblemKind::Error, said).at_line(line.number));
+            parsed
+                .problems
+                .push(OutputProblem::new(OutputProblemKind::Error, said).at_line(line.number));
         } else if is_heading(line.text) {
             if begun && !closed {
                 parsed.problems.push(truncation_problem(line.number));
@@ -166,7 +162,8 @@ pub(super) fn parse(input: &ParserInput<'_>) -> Option<ParseOutput> {
 }
 
 fn truncation_problem(line: u32) -> OutputProblem {
-    OutputProblem::new(OutputProblemKind::Truncated, "the table of results is not closed").at_line(line)
+    OutputProblem::new(OutputProblemKind::Truncated, "the table of results is not closed")
+        .at_line(line)
 }
 
 /// One row: a test, a part of it, a message, or a fact.
@@ -293,8 +290,12 @@ mod tests {
             ["GPU 1 could not allocate, it is said in many words that go on"]
         );
         assert_eq!(first.category.as_deref(), Some("Hardware"));
-        let errors: Vec<Option<u32>> =
-            old.problems.iter().filter(|p| p.kind == OutputProblemKind::Error).map(|p| p.gpu).collect();
+        let errors: Vec<Option<u32>> = old
+            .problems
+            .iter()
+            .filter(|p| p.kind == OutputProblemKind::Error)
+            .map(|p| p.gpu)
+            .collect();
         assert_eq!(errors, [Some(1), Some(3)]);
         let new = read(VERSION_4);
         assert!(new.complete, "{:?}", new.problems);
@@ -312,7 +313,10 @@ mod tests {
             for kept in 3..lines.len() {
                 let cut: String = lines[..kept].iter().map(|line| format!("{line}\n")).collect();
                 let parsed = read(&cut);
-                assert!(!parsed.complete && parsed.has_problem(OutputProblemKind::Truncated), "{cut}");
+                assert!(
+                    !parsed.complete && parsed.has_problem(OutputProblemKind::Truncated),
+                    "{cut}"
+                );
             }
         }
     }

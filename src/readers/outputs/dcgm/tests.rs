@@ -138,7 +138,10 @@ fn a_status_nobody_knows_is_not_a_pass() {
         let tests = json!([{ "name": "pcie", "results": [{ "gpu_ids": "0", "status": status }] }]);
         let text = version_4(&tests).to_string().replace("\\u0000", "\u{0}");
         let parsed = read(&text);
-        assert!(parsed.has_problem(OutputProblemKind::Unrecognised) && !parsed.complete, "{status:?}");
+        assert!(
+            parsed.has_problem(OutputProblemKind::Unrecognised) && !parsed.complete,
+            "{status:?}"
+        );
     }
 }
 

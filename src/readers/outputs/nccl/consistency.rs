@@ -6,15 +6,11 @@
 //! numbers are is not asked here.
 
 use super::collective;
-use super::collective::NcclTestProgram;
-use super::collective::NcclRowEvidence;
+use super::collective::{NcclRowEvidence, NcclTestProgram};
 use super::rounded_number::NumberRange;
-use super::run::NcclRowHalf;
-use super::run::NcclRow;
-use super::run::NcclRun;
+use super::run::{NcclRow, NcclRowHalf, NcclRun};
 use model::measurement::BufferPlacement;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 
 /// Detail of the problem with the average.
 const AVERAGE: &str =
@@ -130,9 +126,10 @@ fn check_factor(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<Output
     }
     let evidence = collect_evidence(run, seen.range);
     let possible = match known {
-        Some(collective) => {
-            collective.possible_factors(evidence.ranks, evidence.modern).iter().any(|f| f.overlaps(seen.range))
-        }
+        Some(collective) => collective
+            .possible_factors(evidence.ranks, evidence.modern)
+            .iter()
+            .any(|f| f.overlaps(seen.range)),
         // Rows without a reduction may be a test that is not known here.
         None => !evidence.redop || !collective::find_candidates(&evidence).is_empty(),
     };
@@ -230,7 +227,8 @@ fn mean_busbw(run: &NcclRun) -> Option<NumberRange> {
 pub(super) fn is_average_cut(run: &NcclRun) -> bool {
     /// Digits of `%g` that can stand before the point.
     const MOST_LOST: i32 = 5;
-    let Some((mean, printed)) = mean_busbw(run).zip(run.average.and_then(|average| average.value)) else {
+    let Some((mean, printed)) = mean_busbw(run).zip(run.average.and_then(|average| average.value))
+    else {
         return false;
     };
     let value = printed.value;

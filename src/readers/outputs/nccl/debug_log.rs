@@ -8,8 +8,8 @@
 use std::collections::BTreeSet;
 
 use crate::outputs::text;
-use model::tool_facts::ToolFacts;
 use model::text::clean;
+use model::tool_facts::ToolFacts;
 
 /// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,7 +59,10 @@ pub(super) fn split_record(line: &str) -> (&str, Option<NcclLogRecord<'_>>) {
             text::parse_integer(w.strip_prefix('[')?.strip_suffix(']')?)
                 .and_then(|d| u32::try_from(d).ok())
         });
-        return (text_before_host(head, start), Some(NcclLogRecord { host, device, warning, text }));
+        return (
+            text_before_host(head, start),
+            Some(NcclLogRecord { host, device, warning, text }),
+        );
     }
     ("", Some(NcclLogRecord { host: "", device: None, warning, text }))
 }
@@ -174,7 +177,8 @@ mod tests {
 
     #[test]
     fn a_record_is_cut_from_the_line_it_begins_in() {
-        let (before, record) = split_record("  64  16  float  sum  -1gpu-7:10:11 [3] NCCL INFO comm ready");
+        let (before, record) =
+            split_record("  64  16  float  sum  -1gpu-7:10:11 [3] NCCL INFO comm ready");
         let record = record.expect("a record");
         assert_eq!(before.split_whitespace().last(), Some("sum"));
         assert_eq!((record.host, record.device, record.text), ("-1gpu-7", Some(3), "comm ready"));

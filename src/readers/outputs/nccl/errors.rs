@@ -55,7 +55,14 @@ pub(super) fn parse_test_failure(line: &str) -> Option<NcclTestFailure> {
         let code = nccl_code(message.trim_end_matches('\''));
         let start = line.len() - line.trim_start().len();
         let detail = text::clean(line);
-        return Some(NcclTestFailure { host: None, rank: None, code, detail, is_echo: false, start });
+        return Some(NcclTestFailure {
+            host: None,
+            rank: None,
+            code,
+            detail,
+            is_echo: false,
+            start,
+        });
     }
     let at = line.find(": Test failure ")?;
     // " .. HOST pid N: Test failure FILE:LINE"
@@ -241,14 +248,16 @@ mod tests {
 
     #[test]
     fn the_first_release_names_no_host() {
-        let failure = parse_test_failure("NCCL failure reduce.cu:41 'internal error'").expect("a failure");
+        let failure =
+            parse_test_failure("NCCL failure reduce.cu:41 'internal error'").expect("a failure");
         assert_eq!((failure.host, failure.code.as_deref()), (None, Some("ncclInternalError")));
         assert_eq!(parse_test_failure("NCCL failure is no option"), None);
     }
 
     #[test]
     fn the_chain_of_calls_is_an_echo_with_a_host() {
-        let failure = parse_test_failure(" .. gpu-9 pid 77: Test failure common.cu:480").expect("a failure");
+        let failure =
+            parse_test_failure(" .. gpu-9 pid 77: Test failure common.cu:480").expect("a failure");
         assert!(failure.is_echo);
         assert_eq!(failure.host.as_deref(), Some("gpu-9"));
         assert_eq!(parse_test_failure("Test failure is an option"), None);
@@ -256,7 +265,8 @@ mod tests {
 
     #[test]
     fn a_timeout_is_a_failure_of_its_host() {
-        let failure = parse_test_failure("gpu-9: Test timeout (60s) common.cu:512").expect("a failure");
+        let failure =
+            parse_test_failure("gpu-9: Test timeout (60s) common.cu:512").expect("a failure");
         assert_eq!(failure.host.as_deref(), Some("gpu-9"));
     }
 

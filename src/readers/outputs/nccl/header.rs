@@ -6,11 +6,8 @@
 //! words here; finding the words among a log's lines is `text`'s work.
 
 use super::collective;
-use super::rounded_number::RoundedNumber;
-use super::rounded_number::NumberRange;
-use super::run::DataCheck;
-use super::run::NcclRowHalf;
-use super::run::NcclRow;
+use super::rounded_number::{NumberRange, RoundedNumber};
+use super::run::{DataCheck, NcclRow, NcclRowHalf};
 use crate::outputs::text;
 use model::measurement::BufferPlacement;
 
@@ -109,7 +106,10 @@ impl NcclTableLayout {
         let rest = names.get(end..).unwrap_or(&[]);
         let more = rest.iter().any(|name| {
             let column = NcclColumn::from_name(name);
-            matches!(column, NcclColumn::Wrong | NcclColumn::Difference | NcclColumn::AlgBw | NcclColumn::BusBw)
+            matches!(
+                column,
+                NcclColumn::Wrong | NcclColumn::Difference | NcclColumn::AlgBw | NcclColumn::BusBw
+            )
         });
         let differ = second.is_some_and(|second| names_of_half(first) != names_of_half(second));
         if more || differ {
@@ -158,7 +158,9 @@ impl NcclTableLayout {
             trailing: Vec::new(),
         };
         match layout.read_row(words, 0, false) {
-            NcclRowReading::Whole(row) if row.halves.iter().flatten().all(NcclRowHalf::is_readable) => {
+            NcclRowReading::Whole(row)
+                if row.halves.iter().flatten().all(NcclRowHalf::is_readable) =>
+            {
                 Some(layout)
             }
             _ => None,
@@ -256,7 +258,8 @@ impl NcclTableLayout {
 
     /// One half; `None` where it stops before its bandwidths.
     fn read_half(&self, words: &[&str]) -> Option<NcclRowHalf> {
-        let needed = self.half.iter().rposition(|c| matches!(c, NcclColumn::AlgBw | NcclColumn::BusBw))?;
+        let needed =
+            self.half.iter().rposition(|c| matches!(c, NcclColumn::AlgBw | NcclColumn::BusBw))?;
         if words.len() <= needed {
             return None;
         }
@@ -269,7 +272,9 @@ impl NcclTableLayout {
                 NcclColumn::Time => half.time = number,
                 NcclColumn::AlgBw => half.algbw = number,
                 NcclColumn::BusBw => half.busbw = number,
-                NcclColumn::Wrong | NcclColumn::Difference if *word == "N/A" => half.check = DataCheck::NotDone,
+                NcclColumn::Wrong | NcclColumn::Difference if *word == "N/A" => {
+                    half.check = DataCheck::NotDone
+                }
                 // A count has no decimals (`%g` of a whole number).
                 NcclColumn::Wrong => {
                     let count = plain.filter(|count| count.fract() == 0.0);
@@ -376,7 +381,8 @@ mod tests {
 
     #[test]
     fn a_row_that_stops_keeps_the_half_that_is_whole() {
-        let NcclRowReading::Part(Some(row)) = read(MODERN, "4096 1024 float sum -1 20.0 0.20 0.36 0 21.0")
+        let NcclRowReading::Part(Some(row)) =
+            read(MODERN, "4096 1024 float sum -1 20.0 0.20 0.36 0 21.0")
         else {
             panic!("a part of a row")
         };

@@ -4,24 +4,17 @@
 //! holds the whole environment of whoever ran it, secrets included: that key
 //! is never looked at, and nothing from it leaves this file.
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::collective;
 use super::collective::RankCount;
-use super::debug_log;
 use super::output_builder::NcclOutputBuilder;
 use super::rounded_number::RoundedNumber;
-use super::run::DataCheck;
-use super::run::NcclFooter;
-use super::run::NcclRowHalf;
-use super::run::NcclRow;
-use super::run::NcclRun;
+use super::run::{DataCheck, NcclFooter, NcclRow, NcclRowHalf, NcclRun};
+use super::{collective, debug_log};
 use crate::outputs::lenient_json;
-use model::tool_facts::ToolRank;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text;
+use model::tool_facts::ToolRank;
 
 /// Decimals of every number the file holds (`%lf`).
 const DECIMALS: i32 = 6;
@@ -124,7 +117,13 @@ fn line_number(text: &str, at: usize) -> u32 {
     u32::try_from(lines).unwrap_or(u32::MAX - 1).saturating_add(1)
 }
 
-fn read_run(map: &Map<String, Value>, line: u32, stopped: bool, not_finite: bool, out: &mut NcclOutputBuilder) {
+fn read_run(
+    map: &Map<String, Value>,
+    line: u32,
+    stopped: bool,
+    not_finite: bool,
+    out: &mut NcclOutputBuilder,
+) {
     let mut run = NcclRun { line, redop_column: true, modern: true, ..NcclRun::default() };
     let version = map.get("version").and_then(Value::as_u64);
     if let Some(version) = version {
@@ -149,12 +148,14 @@ fn read_run(map: &Map<String, Value>, line: u32, stopped: bool, not_finite: bool
             run.rows.push(row);
         } else {
             let detail = "a result whose size or bandwidths are missing";
-            run.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(line));
+            run.problems
+                .push(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(line));
         }
     }
     if not_finite || run.halves().any(|(.., half)| !half.is_readable()) {
         let detail = "a time or bandwidth is not a finite number";
-        run.problems.push(OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line));
+        run.problems
+            .push(OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line));
     }
     run.out_of_bounds = map.get("out_of_bounds").map(|v| parse_footer(v, &["count"], 0, line));
     // Releases before 2.17.9 misspell the word in both places.
@@ -177,7 +178,8 @@ fn read_run(map: &Map<String, Value>, line: u32, stopped: bool, not_finite: bool
             Some(row) => format!("the file stops after {} bytes, before its end", row.bytes),
             None => "the file stops before its first result".to_owned(),
         };
-        run.unfinished = Some(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(line));
+        run.unfinished =
+            Some(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(line));
     }
     out.runs.push(run);
 }
@@ -265,7 +267,7 @@ fn parse_row(value: &Value, line: u32, run: &mut NcclRun) -> Option<NcclRow> {
         let Some(half) = value.get(*key).filter(|half| half.is_object()) else { continue };
         run.cpu_time |= half.get("cpu_time").is_some();
         let statistics = value.get(format!("{key}_per_iter"));
-        row.halves[i] = Some(NcclRowHalf { iterations, ..self::parse_half(half, statistics) });
+        row.halves[i] = Some(NcclRowHalf { iterations, ..parse_half(half, statistics) });
     }
     row.halves.iter().any(Option::is_some).then_some(row)
 }
@@ -300,5 +302,10 @@ fn parse_footer(value: &Value, keys: &[&str], decimals: i32, line: u32) -> NcclF
         Some(Value::Bool(okay)) => Some(*okay),
         _ => None,
     };
-    NcclFooter { value: number.map(|n| RoundedNumber::with_decimals(n, decimals)), okay, line, at_end: false }
+    NcclFooter {
+        value: number.map(|n| RoundedNumber::with_decimals(n, decimals)),
+        okay,
+        line,
+        at_end: false,
+    }
 }

@@ -19,11 +19,7 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-use super::CERTAIN;
-use super::ParserConfidence;
-use super::ParserInput;
-use super::LIKELY;
-use super::POSSIBLE;
+use super::{CERTAIN, LIKELY, POSSIBLE, ParserConfidence, ParserInput};
 use model::parse_output::ParseOutput;
 
 /// Rows of all layouts are shorter: 25 columns of at most 14 characters.
@@ -48,7 +44,8 @@ pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
             && (errors::parse_test_failure(text).is_some()
                 || text.contains("Out of bounds values")
                 || (text.len() < LONGEST_ROW
-                    && header::NcclTableLayout::from_row(&line.split_words().collect::<Vec<_>>()).is_some()))
+                    && header::NcclTableLayout::from_row(&line.split_words().collect::<Vec<_>>())
+                        .is_some()))
         {
             best = LIKELY;
         }
@@ -60,7 +57,8 @@ pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     }
     // Most outputs are another tool's and name no program of these, so that no line of
     // theirs has to be held against every failure there is.
-    let failed = || input.lines.iter().any(|line| errors::parse_launcher_failure(line.text).is_some());
+    let failed =
+        || input.lines.iter().any(|line| errors::parse_launcher_failure(line.text).is_some());
     if program && best < POSSIBLE && failed() { POSSIBLE } else { best }
 }
 

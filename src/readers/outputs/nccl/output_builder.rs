@@ -3,22 +3,15 @@
 //! Runs are closed here in order, failures get the name of their run, and
 //! what only repeats another failure is left out.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 
 use super::errors;
 use super::errors::NcclTestFailure;
 use super::run::NcclRun;
 use crate::outputs::facts_builder::FactsBuilder;
-use model::tool_facts::ToolDevice;
-use model::tool_facts::ToolFacts;
-use model::tool_facts::ToolRank;
 use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
+use model::tool_facts::{ToolDevice, ToolFacts, ToolRank};
 
 /// So many warnings explain a failure; more only repeat it.
 const MOST_WARNINGS: usize = 64;
@@ -166,7 +159,10 @@ fn failure_problems<'n>(
 }
 
 /// NCCL's warnings, which explain a failure and are noise without one.
-fn warning_problems<'n>(warnings: &[NcclWarning], name: impl Fn(usize) -> Option<&'n str>) -> Vec<OutputProblem> {
+fn warning_problems<'n>(
+    warnings: &[NcclWarning],
+    name: impl Fn(usize) -> Option<&'n str>,
+) -> Vec<OutputProblem> {
     let mut seen = BTreeSet::new();
     warnings
         .iter()

@@ -4,11 +4,10 @@
 
 use std::collections::BTreeMap;
 
-use super::run::SizeStep;
-use super::run::SizeSweep;
+use super::run::{SizeStep, SizeSweep};
 use crate::outputs::text;
-use model::tool_facts::ToolRank;
 use model::text::clean;
+use model::tool_facts::ToolRank;
 
 /// The parameter line.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,7 +44,8 @@ pub(super) fn parse_parameters(line: &str) -> Option<NcclParameters> {
         let step = named.get("step")?;
         let (size, kind) = step.split_once('(')?;
         let size = text::parse_integer(size)?;
-        let step = if kind.starts_with("factor") { SizeStep::Factor(size) } else { SizeStep::Bytes(size) };
+        let step =
+            if kind.starts_with("factor") { SizeStep::Factor(size) } else { SizeStep::Bytes(size) };
         Some(SizeSweep { min: number("minBytes")?, max: number("maxBytes")?, step })
     };
     let (sweep, validation) = (sweep(), number("validation").map(|v| v != 0));

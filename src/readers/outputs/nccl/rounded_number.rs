@@ -101,7 +101,10 @@ mod tests {
     #[test]
     fn six_significant_digits_are_that_precise_even_when_zeros_are_dropped() {
         let range = RoundedNumber::with_six_digits(210.0).range();
-        assert!(range.overlaps(NumberRange::from_value(210.0004)) && !range.overlaps(NumberRange::from_value(210.002)));
+        assert!(
+            range.overlaps(NumberRange::from_value(210.0004))
+                && !range.overlaps(NumberRange::from_value(210.002))
+        );
     }
 
     #[test]
@@ -111,6 +114,9 @@ mod tests {
             .range()
             .divide(RoundedNumber::parse("0.06").expect("a number").range());
         assert!(factor.low < 1.75 && 1.75 < factor.high);
-        assert_eq!(NumberRange::from_value(1.0).divide(NumberRange { low: -0.1, high: 0.1 }).high, f64::INFINITY);
+        assert_eq!(
+            NumberRange::from_value(1.0).divide(NumberRange { low: -0.1, high: 0.1 }).high,
+            f64::INFINITY
+        );
     }
 }

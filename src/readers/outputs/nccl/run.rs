@@ -4,16 +4,12 @@
 //! `text` and `json` fill a [`Run`]; this file closes it. Nothing here reads
 //! text, and nothing here knows what a bandwidth should be.
 
-use super::collective;
 use super::collective::RankCount;
-use super::consistency;
 use super::rounded_number::RoundedNumber;
+use super::{collective, consistency};
+use model::measurement::{BufferPlacement, MeasurementSeries, SeriesPoint};
+use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::tool_facts::ToolRank;
-use model::measurement::BufferPlacement;
-use model::measurement::SeriesPoint;
-use model::measurement::MeasurementSeries;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
 use model::unit::Unit;
 
 /// What became of checking a half's data.
@@ -219,7 +215,9 @@ impl NcclRun {
         let refused = self.halves().any(|(_, placement, half)| {
             placement == BufferPlacement::InPlace && half.check == DataCheck::NotDone
         });
-        self.is_checked(BufferPlacement::OutOfPlace) && !self.is_checked(BufferPlacement::InPlace) && refused
+        self.is_checked(BufferPlacement::OutOfPlace)
+            && !self.is_checked(BufferPlacement::InPlace)
+            && refused
     }
 
     /// Data was checked in some row at this placement.
@@ -230,13 +228,14 @@ impl NcclRun {
     /// Closes the run, as the `number`th of its file that has numbers.
     pub(super) fn into_result(mut self, number: u32) -> NcclRunResult {
         let mut problems = std::mem::take(&mut self.problems);
-        let inferred_name = if self.name.is_none() { consistency::infer_program(&self) } else { None };
+        let inferred_name =
+            if self.name.is_none() { consistency::infer_program(&self) } else { None };
         let inferred = inferred_name.is_some();
         let name = self.name.clone().or_else(|| inferred_name.map(str::to_owned));
         problems.extend(self.find_gaps(&problems));
-        let whole = !problems
-            .iter()
-            .any(|p| matches!(p.kind, OutputProblemKind::Truncated | OutputProblemKind::Unrecognised));
+        let whole = !problems.iter().any(|p| {
+            matches!(p.kind, OutputProblemKind::Truncated | OutputProblemKind::Unrecognised)
+        });
         problems.extend(self.find_damage());
         problems.extend(self.find_unverified(name.as_deref()));
         problems.extend(consistency::check_run(&self, name.as_deref()));
@@ -245,8 +244,11 @@ impl NcclRun {
         let average_lost = no_mean.is_some() && self.average_is_cut();
         if average_lost {
             problems.push(
-                OutputProblem::new(OutputProblemKind::Truncated, "the text stops inside the average")
-                    .at_line(self.average.map_or(self.line, |a| a.line)),
+                OutputProblem::new(
+                    OutputProblemKind::Truncated,
+                    "the text stops inside the average",
+                )
+                .at_line(self.average.map_or(self.line, |a| a.line)),
             );
         } else {
             problems.extend(no_mean);
@@ -301,7 +303,8 @@ impl NcclRun {
                     format!("the run stops after {} bytes, before its end", row.bytes)
                 }
             };
-            problems.push(truncated(detail).at_line(self.rows.last().map_or(self.line, |r| r.line)));
+            problems
+                .push(truncated(detail).at_line(self.rows.last().map_or(self.line, |r| r.line)));
         } else if self.rows.is_empty() {
             problems.push(truncated("the run has no rows".to_owned()).at_line(self.line));
         }
@@ -361,11 +364,13 @@ impl NcclRun {
             let count =
                 footer.value.map_or("an unknown number of".to_owned(), |v| v.value.to_string());
             let detail = format!("the tool counts {count} {what} and calls it failed");
-            problems.push(OutputProblem::new(OutputProblemKind::Corrupt, detail).at_line(footer.line));
+            problems
+                .push(OutputProblem::new(OutputProblemKind::Corrupt, detail).at_line(footer.line));
         }
         if let Some(average) = self.average.filter(|a| a.okay == Some(false)) {
             let detail = "the average bus bandwidth is below the limit set by NCCL_TESTS_MIN_BW";
-            problems.push(OutputProblem::new(OutputProblemKind::Error, detail).at_line(average.line));
+            problems
+                .push(OutputProblem::new(OutputProblemKind::Error, detail).at_line(average.line));
         }
         problems
     }
@@ -376,7 +381,9 @@ impl NcclRun {
             return None;
         }
         let first = self.rows.first().map_or(self.line, |r| r.line);
-        let problem = |detail: String, line| OutputProblem::new(OutputProblemKind::Unverified, detail).at_line(line);
+        let problem = |detail: String, line| {
+            OutputProblem::new(OutputProblemKind::Unverified, detail).at_line(line)
+        };
         if self.validation == Some(false) {
             return Some(problem(
                 "the run was told not to check data (validation 0)".to_owned(),

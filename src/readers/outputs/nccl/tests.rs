@@ -5,21 +5,12 @@ mod json;
 mod properties;
 mod render;
 
-use render::RenderedNcclOutput;
-use render::RELEASES;
-use render::NcclTestsRelease;
-use render::half;
+use render::{NcclTestsRelease, RELEASES, RenderedNcclOutput, half};
 
 use crate::outputs;
 use crate::outputs::fixture::problem_kinds;
-use model::measurement::Measurement;
-use model::measurement::BufferPlacement;
-use model::measurement::SeriesPoint;
-use model::measurement::MeasurementSeries;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::measurement::{BufferPlacement, Measurement, MeasurementSeries, SeriesPoint};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 
 fn read(text: &str) -> ParseOutput {
     let parsed = outputs::parse_output(text.as_bytes());
@@ -277,7 +268,11 @@ fn a_missing_footer_or_row_or_device_line_is_truncated() {
     for part in ["Out of bounds", "Avg bus", "       16384  ", "Rank  3", "#  size"] {
         let parsed = read(&without(part));
         assert!(parsed.has_problem(OutputProblemKind::Truncated), "{part}");
-        assert!(!parsed.has_problem(OutputProblemKind::Inconsistent), "{part}: {:?}", parsed.problems);
+        assert!(
+            !parsed.has_problem(OutputProblemKind::Inconsistent),
+            "{part}: {:?}",
+            parsed.problems
+        );
         assert!(!parsed.complete, "{part}");
     }
 }
@@ -414,7 +409,9 @@ fn the_first_release_has_other_names_and_times_that_are_not_kept() {
 
 #[test]
 fn a_memory_limit_shortens_the_sweep() {
-    let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong).text().replace("maxBytes 32768", "maxBytes 1048576");
+    let text = RenderedNcclOutput::new(NcclTestsRelease::Wrong)
+        .text()
+        .replace("maxBytes 32768", "maxBytes 1048576");
     assert!(read(&text).has_problem(OutputProblemKind::Truncated));
     let reduced = "#\n# Reducing maxBytes to 40000 due to memory limitation\n#  size";
     assert_eq!(read(&text.replace("#  size", reduced)).problems, []);

@@ -8,31 +8,18 @@
 
 mod row_pieces;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::collective;
-use super::debug_log;
-use super::errors;
-use super::header;
-use super::header::NcclTableLayout;
-use super::header::NcclRowReading;
-use super::output_builder::NcclOutputBuilder;
-use super::output_builder::NcclFailureReport;
-use super::output_builder::NcclWarning;
-use super::preamble;
+use super::header::{NcclRowReading, NcclTableLayout};
+use super::output_builder::{NcclFailureReport, NcclOutputBuilder, NcclWarning};
 use super::rounded_number::RoundedNumber;
-use super::run::NcclFooter;
-use super::run::NcclRowHalf;
-use super::run::NcclRow;
-use super::run::NcclRun;
+use super::run::{NcclFooter, NcclRow, NcclRowHalf, NcclRun};
+use super::{collective, debug_log, errors, header, preamble};
 use row_pieces::is_last_word_whole;
 
-use crate::outputs::ParserInput;
-use crate::outputs::text;
 use crate::outputs::text::OutputLine;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use crate::outputs::{ParserInput, text};
+use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 
 /// How far a run has come.
@@ -160,7 +147,11 @@ impl NcclTextReader {
 
     /// Parts the end of a row from the host that follows it without a blank:
     /// (what is the row's, the host). Neither where that cannot be told.
-    fn split_glued_host<'t>(&self, piece: &str, glued: &'t str) -> (Option<&'t str>, Option<&'t str>) {
+    fn split_glued_host<'t>(
+        &self,
+        piece: &str,
+        glued: &'t str,
+    ) -> (Option<&'t str>, Option<&'t str>) {
         let words: Vec<&str> = piece.split_whitespace().collect();
         if words.is_empty() || (header::row_start(&words).is_none() && self.pending.is_none()) {
             return (None, Some(glued));
@@ -226,12 +217,19 @@ impl NcclTextReader {
 
     fn note_elision(&mut self, line: u32) {
         match &mut self.run {
-            Some(run) if self.stage < NcclTextStage::Average => run.elided = run.elided.or(Some(line)),
+            Some(run) if self.stage < NcclTextStage::Average => {
+                run.elided = run.elided.or(Some(line))
+            }
             _ => self.elided = self.elided.or(Some(line)),
         }
     }
 
-    fn note_failure(&mut self, failure: errors::NcclTestFailure, piece: &str, line: &OutputLine<'_>) {
+    fn note_failure(
+        &mut self,
+        failure: errors::NcclTestFailure,
+        piece: &str,
+        line: &OutputLine<'_>,
+    ) {
         let mut failure = failure;
         let front = piece[..failure.start].trim();
         if !front.is_empty() && !line.stderr {
@@ -447,7 +445,8 @@ impl NcclTextReader {
 
     /// Whether a row that the text ends on is all there.
     fn is_row_whole(&self, words: &[&str]) -> bool {
-        self.layout.as_ref().is_some_and(|layout| layout.missing_words(words) == 0) && is_last_word_whole(words)
+        self.layout.as_ref().is_some_and(|layout| layout.missing_words(words) == 0)
+            && is_last_word_whole(words)
     }
 
     /// Adds a run's only header-shaped knowledge where its header is lost.
@@ -461,8 +460,11 @@ impl NcclTextReader {
         }
         let redop = self.layout.as_ref().is_some_and(|l| l.redop);
         let root = self.layout.as_ref().is_some_and(|l| l.root);
-        let problem =
-            OutputProblem::new(OutputProblemKind::Truncated, "the header of the table is not there").at_line(line);
+        let problem = OutputProblem::new(
+            OutputProblemKind::Truncated,
+            "the header of the table is not there",
+        )
+        .at_line(line);
         self.with_run(|run| {
             run.redop_column = redop;
             run.modern = redop && root;
@@ -473,7 +475,8 @@ impl NcclTextReader {
     fn read_row(&mut self, words: &[&str], ends: Vec<usize>, gap: bool, line: u32) {
         let Some(layout) = &self.layout else {
             let problem =
-                OutputProblem::new(OutputProblemKind::Unrecognised, "a row without a header").at_line(line);
+                OutputProblem::new(OutputProblemKind::Unrecognised, "a row without a header")
+                    .at_line(line);
             return self.with_run(|run| run.problems.push(problem));
         };
         match layout.read_row(words, line, gap) {
@@ -489,7 +492,8 @@ impl NcclTextReader {
             }
             NcclRowReading::Long(row) => {
                 let detail = format!("the row of {} bytes has too many words", row.bytes);
-                let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line);
+                let problem =
+                    OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line);
                 self.with_run(|run| run.problems.push(problem));
                 self.push_row(row);
             }

@@ -4,8 +4,7 @@
 //! v0.8. What a failure means for a node is not decided here.
 
 use crate::outputs::text::OutputLine;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 
 /// One failure.
@@ -41,7 +40,8 @@ pub(super) fn parse_failure(line: &OutputLine<'_>) -> Option<NvbandwidthFailure>
 
 /// The failure in a JSON `error`. Whatever it says, it is one.
 pub(super) fn failure_from_message(message: &str) -> NvbandwidthFailure {
-    parse_tool_failure(message.trim()).unwrap_or_else(|| new_failure(OutputProblemKind::Error, message, FailureScope::Run))
+    parse_tool_failure(message.trim())
+        .unwrap_or_else(|| new_failure(OutputProblemKind::Error, message, FailureScope::Run))
 }
 
 fn new_failure(kind: OutputProblemKind, text: &str, ends: FailureScope) -> NvbandwidthFailure {
@@ -84,7 +84,8 @@ fn parse_tool_failure(text: &str) -> Option<NvbandwidthFailure> {
         }
         return Some(error);
     }
-    text.starts_with("Error: ").then(|| new_failure(OutputProblemKind::Error, text, FailureScope::Test))
+    text.starts_with("Error: ")
+        .then(|| new_failure(OutputProblemKind::Error, text, FailureScope::Test))
 }
 
 /// `CUDA_ERROR_...` or `cudaError...` in brackets, or `NVML_ERROR`.

@@ -5,12 +5,9 @@
 
 use super::errors::is_host;
 use crate::outputs::facts_builder::FactsBuilder;
-use model::tool_facts::ToolDevice;
-use model::tool_facts::ToolFacts;
-use model::tool_facts::ToolRank;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text;
+use model::tool_facts::{ToolDevice, ToolFacts, ToolRank};
 
 /// What one line of the head of an output says.
 #[derive(Debug, PartialEq)]
@@ -40,7 +37,9 @@ pub(super) fn parse_head_line(line: &str, facts: &mut ToolFacts) -> Option<Nvban
     match key {
         "nvbandwidth Version" => Some(NvbandwidthHeadItem::Version(parse_version(value))),
         "Built from Git version" => keep_parameter(facts, "git_version", value),
-        "MPI version" => keep_parameter(facts, "mpi_version", value).map(|_| NvbandwidthHeadItem::Mpi),
+        "MPI version" => {
+            keep_parameter(facts, "mpi_version", value).map(|_| NvbandwidthHeadItem::Mpi)
+        }
         "CUDA Runtime Version" => once(&mut facts.cuda_runtime),
         "CUDA Driver Version" | "CUDA Driver Version (API)" => once(&mut facts.cuda_driver),
         "Driver Version" => once(&mut facts.driver),
@@ -51,7 +50,11 @@ pub(super) fn parse_head_line(line: &str, facts: &mut ToolFacts) -> Option<Nvban
 }
 
 /// Keeps a parameter by name, the first value of several.
-pub(super) fn keep_parameter(facts: &mut ToolFacts, name: &str, value: &str) -> Option<NvbandwidthHeadItem> {
+pub(super) fn keep_parameter(
+    facts: &mut ToolFacts,
+    name: &str,
+    value: &str,
+) -> Option<NvbandwidthHeadItem> {
     if !value.is_empty() {
         facts.parameters.entry(name.to_owned()).or_insert_with(|| text::clean(value));
     }
@@ -131,12 +134,22 @@ pub(super) fn parse_listed_device(entry: &str) -> Option<NvbandwidthHeadItem> {
     };
     let (index, product) = entry.split_once(": ")?;
     let (name, bus_id) = split_product_and_bus(product)?;
-    Some(NvbandwidthHeadItem::Device(ToolDevice { index: index.trim().parse().ok()?, name, bus_id, uuid: None, host }))
+    Some(NvbandwidthHeadItem::Device(ToolDevice {
+        index: index.trim().parse().ok()?,
+        name,
+        bus_id,
+        uuid: None,
+        host,
+    }))
 }
 
 /// Enters a rank and its GPU once. A rank that was somewhere else before is a
 /// problem: the file's matrices cannot be mapped to machines.
-pub(super) fn add_rank(roster: &mut FactsBuilder, facts: &mut ToolFacts, rank: &ToolRank) -> Option<OutputProblem> {
+pub(super) fn add_rank(
+    roster: &mut FactsBuilder,
+    facts: &mut ToolFacts,
+    rank: &ToolRank,
+) -> Option<OutputProblem> {
     let device = ToolDevice {
         index: rank.device,
         name: rank.name.clone(),
@@ -152,5 +165,7 @@ pub(super) fn add_rank(roster: &mut FactsBuilder, facts: &mut ToolFacts, rank: &
         )
     });
     let is_new = roster.add_rank(facts, rank);
-    moved.filter(|_| is_new).map(|detail| OutputProblem::new(OutputProblemKind::Inconsistent, detail))
+    moved
+        .filter(|_| is_new)
+        .map(|detail| OutputProblem::new(OutputProblemKind::Inconsistent, detail))
 }

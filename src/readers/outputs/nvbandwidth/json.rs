@@ -5,29 +5,18 @@
 //! digits, `sum` has all of them. Keys nobody knows are passed over.
 
 use std::borrow::Cow;
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use serde_json::Map;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
-use super::errors;
-use super::header;
 use super::header::NvbandwidthHeadItem;
-use super::table;
-use super::testcases;
-use crate::outputs::ParserInput;
-use crate::outputs::lenient_json;
-use crate::outputs::lenient_json::JsonDocument;
+use super::{errors, header, table, testcases};
 use crate::outputs::facts_builder::FactsBuilder;
-use crate::outputs::text;
+use crate::outputs::lenient_json::JsonDocument;
 use crate::outputs::text::OutputLine;
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use crate::outputs::{ParserInput, lenient_json, text};
+use model::measurement::{Measurement, MeasurementMatrix};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 
 const ROOT: &str = "nvbandwidth";
@@ -43,7 +32,8 @@ pub(super) fn parse(input: &ParserInput<'_>) -> Option<ParseOutput> {
     if !is_named_in(input.text) {
         return None;
     }
-    let documents: Vec<JsonDocument> = candidate_texts(input).iter().flat_map(|text| find_documents(text)).collect();
+    let documents: Vec<JsonDocument> =
+        candidate_texts(input).iter().flat_map(|text| find_documents(text)).collect();
     if documents.is_empty() {
         return None;
     }
@@ -123,7 +113,8 @@ fn without_noise(text: &str, broken: &JsonDocument) -> Option<JsonDocument> {
     if broken.stopped.as_ref().is_none_or(|stop| stop.at_end) {
         return None;
     }
-    lenient_json::find_document(&drop_noise(text), &[ROOT]).filter(|document| document.stopped.is_none())
+    lenient_json::find_document(&drop_noise(text), &[ROOT])
+        .filter(|document| document.stopped.is_none())
 }
 
 /// Whether a line can be one of the object's own: the writer puts every key,
@@ -148,7 +139,12 @@ struct NvbandwidthJsonReader {
 }
 
 impl NvbandwidthJsonReader {
-    fn push_problem(&mut self, kind: OutputProblemKind, test: Option<&str>, detail: impl Into<String>) {
+    fn push_problem(
+        &mut self,
+        kind: OutputProblemKind,
+        test: Option<&str>,
+        detail: impl Into<String>,
+    ) {
         self.parsed.problems.push(OutputProblem::new(kind, detail).in_test(test));
     }
 
@@ -178,9 +174,15 @@ impl NvbandwidthJsonReader {
             .map(|(name, _)| name.as_str())
             .collect();
         for name in &running {
-            self.push_problem(OutputProblemKind::Truncated, Some(name), "the test started and did not end");
+            self.push_problem(
+                OutputProblemKind::Truncated,
+                Some(name),
+                "the test started and did not end",
+            );
         }
-        if states.values().any(|state| matches!(state, NvbandwidthTestStatus::Running | NvbandwidthTestStatus::Failed)) {
+        if states.values().any(|state| {
+            matches!(state, NvbandwidthTestStatus::Running | NvbandwidthTestStatus::Failed)
+        }) {
             self.parsed.complete = false;
         }
         if let Some(message) = root.get("error").and_then(Value::as_str) {
@@ -193,7 +195,8 @@ impl NvbandwidthJsonReader {
         }
         if let Some(stop) = &document.stopped {
             let detail = format!("the JSON breaks off: {} was expected", stop.expected);
-            let problem = OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(stop.line);
+            let problem =
+                OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(stop.line);
             self.parsed.problems.push(problem);
             self.parsed.complete = false;
         }
@@ -235,12 +238,18 @@ impl NvbandwidthJsonReader {
                 _ => {}
             }
         }
-        let shared = root.get("warning").and_then(Value::as_str).and_then(errors::parse_oversubscription);
+        let shared =
+            root.get("warning").and_then(Value::as_str).and_then(errors::parse_oversubscription);
         self.parsed.problems.extend(shared);
     }
 
     /// One entry. `is_cut`: the text may have broken off inside it.
-    fn read_test(&mut self, test: &Value, name: Option<&str>, is_cut: bool) -> NvbandwidthTestStatus {
+    fn read_test(
+        &mut self,
+        test: &Value,
+        name: Option<&str>,
+        is_cut: bool,
+    ) -> NvbandwidthTestStatus {
         let Some(name) = name else {
             if is_cut {
                 self.push_problem(OutputProblemKind::Truncated, None, "the last test is cut off");
@@ -268,11 +277,19 @@ impl NvbandwidthJsonReader {
                 let detail = format!("status {status}; the JSON does not say why");
                 self.push_problem(OutputProblemKind::Error, Some(&name), detail);
                 let never_ran = status == "ERROR" || status == "Not Found";
-                return if never_ran { NvbandwidthTestStatus::Other } else { NvbandwidthTestStatus::Failed };
+                return if never_ran {
+                    NvbandwidthTestStatus::Other
+                } else {
+                    NvbandwidthTestStatus::Failed
+                };
             }
             "passed" | "running" => {}
             _ if is_cut => {
-                self.push_problem(OutputProblemKind::Truncated, Some(&name), "this test is cut off");
+                self.push_problem(
+                    OutputProblemKind::Truncated,
+                    Some(&name),
+                    "this test is cut off",
+                );
                 return NvbandwidthTestStatus::Other;
             }
             _ => {
@@ -360,8 +377,11 @@ impl NvbandwidthJsonReader {
         }
         if let Some(sum) = sum
             && is_whole
-            && let Some(computed) =
-                table::sum_deviation(cells.iter().flatten().flatten().copied(), sum, significant_error)
+            && let Some(computed) = table::sum_deviation(
+                cells.iter().flatten().flatten().copied(),
+                sum,
+                significant_error,
+            )
         {
             let detail = format!("the cells add up to {computed:.2}, sum says {sum:.2}");
             self.push_problem(OutputProblemKind::Inconsistent, Some(&name), detail);

@@ -19,12 +19,8 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-use super::CERTAIN;
-use super::ParserConfidence;
-use super::ParserInput;
-use super::LIKELY;
-use super::POSSIBLE;
 use super::text::OutputLine;
+use super::{CERTAIN, LIKELY, POSSIBLE, ParserConfidence, ParserInput};
 use model::parse_output::ParseOutput;
 
 /// Whether nvbandwidth wrote this.
@@ -49,12 +45,10 @@ fn text_confidence(text: &str) -> ParserConfidence {
         "nvbandwidth" if text.starts_with("nvbandwidth CLI") => CERTAIN,
         "Usage:" if text.starts_with("Usage: nvbandwidth") => CERTAIN,
         // nvloom announces tests of such names too, without the dot.
-        "Running" | "Waiving" if testcases::parse_announcement(text).is_some_and(testcases::is_known) => {
-            if text.ends_with('.') {
-                CERTAIN
-            } else {
-                POSSIBLE
-            }
+        "Running" | "Waiving"
+            if testcases::parse_announcement(text).is_some_and(testcases::is_known) =>
+        {
+            if text.ends_with('.') { CERTAIN } else { POSSIBLE }
         }
         "SUM" if text.split_whitespace().nth(1).is_some_and(testcases::is_known) => LIKELY,
         "&&&&" if text.split_whitespace().nth(2).is_some_and(testcases::is_known) => LIKELY,

@@ -2,8 +2,7 @@
 //!
 //! State only: `text` fills it in and decides what it means.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::testcases::TestcaseEvent;
 

@@ -12,11 +12,9 @@ use super::testcases;
 use crate::outputs::text;
 use crate::outputs::text::OutputLine;
 use model::measurement::MeasurementMatrix;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use row::ProblemCount;
-use row::NvbandwidthRowCells;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 pub(super) use row::has_two_decimals;
+use row::{NvbandwidthRowCells, ProblemCount};
 
 /// Characters of a cell (`setw(10)`).
 const CELL: usize = 10;
@@ -296,7 +294,11 @@ impl<'a> NvbandwidthTable<'a> {
                     .step_by(CELL)
                     .all(|at| !cells[at..at + CELL].trim_start().contains(char::is_whitespace));
             if is_aligned && let Some((label, index, "")) = split_row_label(label.trim_start()) {
-                return Some(NvbandwidthRowSplit { label, index, cells: RowCellText::Aligned(cells) });
+                return Some(NvbandwidthRowSplit {
+                    label,
+                    index,
+                    cells: RowCellText::Aligned(cells),
+                });
             }
         }
         let (label, index, cells) = split_row_label(text.trim_start())?;
@@ -320,7 +322,12 @@ impl<'a> NvbandwidthTable<'a> {
     /// How many cells of a row that has too few stand where their column is. What
     /// is missing can be missing in the middle: only the place on the line tells,
     /// or that the file ends here.
-    fn count_cells_in_place(&self, text: &str, split: &NvbandwidthRowSplit<'_>, is_last: bool) -> usize {
+    fn count_cells_in_place(
+        &self,
+        text: &str,
+        split: &NvbandwidthRowSplit<'_>,
+        is_last: bool,
+    ) -> usize {
         let RowCellText::Words(cells) = split.cells else { return usize::MAX };
         let is_shortened = self.is_elided || cells.split_whitespace().any(is_ellipsis);
         let Some((label_width, _)) = self.layout else {
@@ -344,7 +351,13 @@ impl<'a> NvbandwidthTable<'a> {
     }
 
     /// Decides what of a row's numbers can be trusted, and counts what cannot.
-    fn settle_row(&mut self, row: &mut NvbandwidthRowCells, width: usize, is_last: bool, line: u32) {
+    fn settle_row(
+        &mut self,
+        row: &mut NvbandwidthRowCells,
+        width: usize,
+        is_last: bool,
+        line: u32,
+    ) {
         if width < row.cells.len() {
             // A number fell apart: which words belong together is not known.
             self.unreadable.add(1, line);

@@ -114,15 +114,16 @@ pub(super) fn name_waived(
         ORDER.iter().filter(|t| t.since <= minor && (multinode || !t.multinode)).collect();
     let mut from = 0;
     let mut waived = 0;
-    let settle = |names: &mut Vec<Option<&'static str>>, between: &[&DefaultTestcase], waived: usize| {
-        let candidates: Vec<&str> =
-            between.iter().filter(|t| t.can_be_waived).map(|t| t.name).collect();
-        if candidates.len() == waived {
-            names.extend(candidates.into_iter().map(Some));
-        } else {
-            names.extend(std::iter::repeat_n(None, waived));
-        }
-    };
+    let settle =
+        |names: &mut Vec<Option<&'static str>>, between: &[&DefaultTestcase], waived: usize| {
+            let candidates: Vec<&str> =
+                between.iter().filter(|t| t.can_be_waived).map(|t| t.name).collect();
+            if candidates.len() == waived {
+                names.extend(candidates.into_iter().map(Some));
+            } else {
+                names.extend(std::iter::repeat_n(None, waived));
+            }
+        };
     for event in events {
         let TestcaseEvent::Ran(name) = event else {
             waived += 1;
@@ -190,7 +191,8 @@ pub(super) fn is_listed(word: &str) -> bool {
 /// A line without the mark that a person put in front of an announcement.
 pub(super) fn strip_mark(text: &str) -> &str {
     let bare = text.trim_start_matches(['>', '#', '*', '-', '=', '|', '`', '$', '+', ' ']);
-    let is_known = || parse_announcement(bare.trim_end_matches(['`', '*', ' '])).is_some_and(is_known);
+    let is_known =
+        || parse_announcement(bare.trim_end_matches(['`', '*', ' '])).is_some_and(is_known);
     if bare.len() < text.len() && is_known() {
         bare.trim_end_matches(['`', '*', ' '])
     } else {

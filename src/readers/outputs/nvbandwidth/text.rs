@@ -7,32 +7,23 @@
 
 mod matrix_names;
 
-use super::errors;
 use super::errors::FailureScope;
-use super::header;
 use super::header::NvbandwidthHeadItem;
-use super::run::NvbandwidthRun;
-use super::run::NvbandwidthTest;
-use super::surroundings;
-use super::table;
-use super::table::TableLineKind;
-use super::table::NvbandwidthTable;
-use super::testcases;
+use super::run::{NvbandwidthRun, NvbandwidthTest};
+use super::table::{NvbandwidthTable, TableLineKind};
 use super::testcases::TestcaseEvent;
-use crate::outputs::ParserInput;
+use super::{errors, header, surroundings, table, testcases};
 use crate::outputs::facts_builder::FactsBuilder;
-use crate::outputs::text;
 use crate::outputs::text::OutputLine;
+use crate::outputs::{ParserInput, text};
 use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 
 /// Reads a text output.
 pub(super) fn parse(input: &ParserInput<'_>) -> ParseOutput {
-    let is_start = |line: &OutputLine<'_>| line.text.trim_start().starts_with("nvbandwidth Version:");
+    let is_start =
+        |line: &OutputLine<'_>| line.text.trim_start().starts_with("nvbandwidth Version:");
     // Without a line end at the end of the file, the last number may be cut.
     let end = input.lines.last().map(|l| l.number).filter(|_| !input.text.ends_with('\n'));
     let mut reader = NvbandwidthTextReader::new(end);
@@ -151,7 +142,8 @@ impl<'a> NvbandwidthTextReader<'a> {
         {
             self.close_table(None);
             let title = self.title.take();
-            self.table = Some(NvbandwidthTable::new(title, Some((labels, elided)), line, self.lost));
+            self.table =
+                Some(NvbandwidthTable::new(title, Some((labels, elided)), line, self.lost));
             return true;
         }
         let is_last = self.end == Some(line.number);
@@ -197,7 +189,11 @@ impl<'a> NvbandwidthTextReader<'a> {
                 return false;
             }
             self.close_test(None);
-            self.note_truncation(None, line.number, "the output ends in the announcement of a test");
+            self.note_truncation(
+                None,
+                line.number,
+                "the output ends in the announcement of a test",
+            );
             return true;
         }
         if waives {
@@ -229,19 +225,29 @@ impl<'a> NvbandwidthTextReader<'a> {
         if self.run.has_closing_note {
             // The head of the next output was cut off.
             self.end_run();
-            self.run = NvbandwidthRun { index: self.run.index + 1, line: line.number, ..NvbandwidthRun::default() };
+            self.run = NvbandwidthRun {
+                index: self.run.index + 1,
+                line: line.number,
+                ..NvbandwidthRun::default()
+            };
         } else if is_repeated {
             self.repeat_run();
         }
         let name = name.map(str::to_owned);
         if name.is_none() {
             let detail = "the name of the test that starts here cannot be read";
-            let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line.number);
+            let problem =
+                OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line.number);
             self.parsed.problems.push(problem);
         }
         self.run.started.extend(name.clone());
         self.run.events.push(TestcaseEvent::Ran(name.clone()));
-        self.test = Some(NvbandwidthTest { name, line: line.number, is_settled: false, is_reported: false });
+        self.test = Some(NvbandwidthTest {
+            name,
+            line: line.number,
+            is_settled: false,
+            is_reported: false,
+        });
     }
 
     /// `SUM key value`, `&&&& PERF key value unit`, and what v0.9 adds.
@@ -349,9 +355,9 @@ impl<'a> NvbandwidthTextReader<'a> {
         }
         self.run.printed.extend(name.clone().zip(Some(self.parsed.measurements.len())));
         let (matrix, problems) = table.finish(self.run.index, name, sum);
-        self.run.is_broken |= problems
-            .iter()
-            .any(|p| matches!(p.kind, OutputProblemKind::Truncated | OutputProblemKind::Unrecognised));
+        self.run.is_broken |= problems.iter().any(|p| {
+            matches!(p.kind, OutputProblemKind::Truncated | OutputProblemKind::Unrecognised)
+        });
         self.parsed.problems.extend(problems);
         self.parsed.measurements.push(Measurement::Matrix(matrix));
         self.measured = true;
@@ -380,7 +386,11 @@ impl<'a> NvbandwidthTextReader<'a> {
     /// A person cut something out here.
     fn note_elision(&mut self, line: &OutputLine<'a>) {
         let name = self.test.as_ref().filter(|t| !t.is_settled).and_then(|t| t.name.clone());
-        self.note_truncation(name.as_deref(), line.number, "a piece was cut out of the output here");
+        self.note_truncation(
+            name.as_deref(),
+            line.number,
+            "a piece was cut out of the output here",
+        );
     }
 
     fn add_failure(&mut self, failure: errors::NvbandwidthFailure) {
@@ -410,7 +420,9 @@ impl<'a> NvbandwidthTextReader<'a> {
     }
 
     fn read_fact(&mut self, line: &OutputLine<'a>, text: &str) -> bool {
-        let Some(said) = header::parse_head_line(text, &mut self.parsed.facts) else { return false };
+        let Some(said) = header::parse_head_line(text, &mut self.parsed.facts) else {
+            return false;
+        };
         let lone_word = self.lone_word.take();
         match said {
             NvbandwidthHeadItem::Version(version) => self.start_run(line, version),
@@ -445,7 +457,13 @@ impl<'a> NvbandwidthTextReader<'a> {
         self.end_run();
         let version = version.filter(|_| self.end != Some(line.number));
         let minor = version.as_deref().and_then(header::minor_version);
-        self.run = NvbandwidthRun { index, minor, has_head: true, line: line.number, ..NvbandwidthRun::default() };
+        self.run = NvbandwidthRun {
+            index,
+            minor,
+            has_head: true,
+            line: line.number,
+            ..NvbandwidthRun::default()
+        };
         if self.parsed.tool_version.is_none() {
             self.parsed.tool_version = version;
         }
@@ -479,16 +497,18 @@ impl<'a> NvbandwidthTextReader<'a> {
             }
             if run.has_machine && !run.is_listing && !run.has_failed {
                 let detail = "the output ends before the first test";
-                self.parsed
-                    .problems
-                    .push(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(run.line));
+                self.parsed.problems.push(
+                    OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(run.line),
+                );
             }
             return;
         }
         let lacks_note = run.needs_closing_note() && !run.has_closing_note;
         if lacks_note && !run.is_broken {
             let detail = "the note that ends every run of this version is missing";
-            self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(run.line));
+            self.parsed
+                .problems
+                .push(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(run.line));
         }
         self.complete &= !run.is_broken && !lacks_note;
     }

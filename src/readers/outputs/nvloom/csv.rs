@@ -9,11 +9,8 @@
 use std::collections::BTreeMap;
 
 use super::text;
-use model::measurement::MeasurementMatrix;
-use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::measurement::{Measurement, MeasurementMatrix};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput};
 use model::text::clean;
 use model::unit::Unit;
 
@@ -104,7 +101,10 @@ impl NvloomCsvRows {
             problem(OutputProblemKind::Truncated, detail);
         }
         if 0 < self.damaged {
-            problem(OutputProblemKind::Unrecognised, format!("{} lines cannot be read", self.damaged));
+            problem(
+                OutputProblemKind::Unrecognised,
+                format!("{} lines cannot be read", self.damaged),
+            );
         }
         let mut entries = self.entries.into_iter().peekable();
         while let Some(first) = entries.next() {

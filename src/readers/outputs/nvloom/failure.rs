@@ -1,14 +1,14 @@
 //! What nvloom prints when something fails.
 
 use super::text;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 
 /// The failure that this line reports, if it does.
 pub(super) fn parse_failure(line: &str) -> Option<OutputProblem> {
     let (place, text) = split_location(from_message(line));
-    let kind = if is_wrong_data(text) { OutputProblemKind::Corrupt } else { OutputProblemKind::Error };
+    let kind =
+        if is_wrong_data(text) { OutputProblemKind::Corrupt } else { OutputProblemKind::Error };
     let code = text.strip_prefix('[').and_then(|rest| rest.split_once("] "));
     let failed_call = code.is_some() && text.contains(" in expression ");
     let failed_assertion = text.starts_with("ASSERT in expression ");

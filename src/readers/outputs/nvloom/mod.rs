@@ -41,27 +41,17 @@ mod table;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use self::csv::NvloomCsvRows;
-use self::table::NvloomStatistic;
-use self::table::NvloomTable;
-use super::CERTAIN;
-use super::ParserConfidence;
-use super::ParserInput;
-use super::LIKELY;
-use super::POSSIBLE;
+use self::table::{NvloomStatistic, NvloomTable};
 use super::facts_builder::FactsBuilder;
-use super::text;
 use super::text::OutputLine;
-use model::tool_facts::ToolRank;
+use super::{CERTAIN, LIKELY, POSSIBLE, ParserConfidence, ParserInput, text};
 use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
+use model::tool_facts::ToolRank;
 
 /// How the names of this tool's tests begin, besides those of memory types.
 const FAMILIES: [&str; 10] = [
@@ -127,7 +117,9 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     reader.finish_test(false);
     let mut parsed = reader.parsed;
     if parsed.measurements.is_empty() && parsed.problems.is_empty() {
-        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, "no result was printed"));
+        parsed
+            .problems
+            .push(OutputProblem::new(OutputProblemKind::Truncated, "no result was printed"));
     }
     let broken = [
         OutputProblemKind::Truncated,
@@ -135,7 +127,8 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
         OutputProblemKind::Error,
         OutputProblemKind::Corrupt,
     ];
-    let something = !parsed.measurements.is_empty() || parsed.has_problem(OutputProblemKind::Waived);
+    let something =
+        !parsed.measurements.is_empty() || parsed.has_problem(OutputProblemKind::Waived);
     parsed.complete = something && !broken.iter().any(|kind| parsed.has_problem(*kind));
     parsed
 }
@@ -154,7 +147,14 @@ struct NvloomTest {
 impl NvloomTest {
     fn new(printed: &str, line: u32, lost: usize) -> Self {
         let table = NvloomTable::new(base_name(printed), lost);
-        Self { printed_name: printed.to_owned(), table, waived: false, failed: false, csv: false, line }
+        Self {
+            printed_name: printed.to_owned(),
+            table,
+            waived: false,
+            failed: false,
+            csv: false,
+            line,
+        }
     }
 
     fn name(&self) -> &str {
@@ -231,7 +231,8 @@ impl NvloomReader {
             self.finish_test(true);
         } else if is_test(base_name(name)) {
             self.finish_test(false);
-            let problem = OutputProblem::new(OutputProblemKind::Truncated, "the end of a test without it");
+            let problem =
+                OutputProblem::new(OutputProblemKind::Truncated, "the end of a test without it");
             self.parsed.problems.push(problem.at_line(number).in_test(Some(base_name(name))));
         }
     }
@@ -245,7 +246,8 @@ impl NvloomReader {
         self.lost = test.table.lost;
         let testcase = test.name().to_owned();
         if !done && !test.failed {
-            let problem = OutputProblem::new(OutputProblemKind::Truncated, "the test began and did not end");
+            let problem =
+                OutputProblem::new(OutputProblemKind::Truncated, "the test began and did not end");
             self.parsed.problems.push(problem.at_line(test.line).in_test(Some(&testcase)));
         }
         if test.waived || test.csv {
@@ -258,7 +260,8 @@ impl NvloomReader {
                 self.parsed.measurements.push(Measurement::Matrix(matrix));
             }
             None if done => {
-                let problem = OutputProblem::new(OutputProblemKind::Truncated, "the test printed no table");
+                let problem =
+                    OutputProblem::new(OutputProblemKind::Truncated, "the test printed no table");
                 self.parsed.problems.push(problem.at_line(test.line).in_test(Some(&testcase)));
             }
             None => {}

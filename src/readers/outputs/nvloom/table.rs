@@ -3,8 +3,7 @@
 use super::text;
 use super::text::OutputLine;
 use model::measurement::MeasurementMatrix;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 use model::unit::Unit;
 
@@ -86,7 +85,12 @@ impl NvloomTable {
     }
 
     /// Takes a line that belongs to the test.
-    pub(super) fn add_line(&mut self, line: &OutputLine<'_>, cut: bool, problems: &mut Vec<OutputProblem>) {
+    pub(super) fn add_line(
+        &mut self,
+        line: &OutputLine<'_>,
+        cut: bool,
+        problems: &mut Vec<OutputProblem>,
+    ) {
         if let Some(statistic) = NvloomStatistic::parse(line.trimmed()) {
             self.ended = true;
             if statistic.of_total && !cut {
@@ -118,7 +122,12 @@ impl NvloomTable {
     }
 
     /// The first line under `Running`: the column labels.
-    fn add_labels(&mut self, line: &OutputLine<'_>, mut words: Vec<&str>, problems: &mut Vec<OutputProblem>) {
+    fn add_labels(
+        &mut self,
+        line: &OutputLine<'_>,
+        mut words: Vec<&str>,
+        problems: &mut Vec<OutputProblem>,
+    ) {
         let indented = line.text.starts_with(char::is_whitespace);
         let whole = |word: &&str| text::parse_integer(word).is_some();
         // Cells have decimals or are `N/A`; a line without either is no row.
@@ -140,7 +149,8 @@ impl NvloomTable {
             self.add_row(&words, words.len() - 1, line.number, false, problems);
         } else {
             let detail = "a row without column labels above it";
-            let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line.number);
+            let problem =
+                OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line.number);
             problems.push(problem.in_test(Some(&self.testcase)));
             self.ended = true;
         }
@@ -155,7 +165,9 @@ impl NvloomTable {
         problems: &mut Vec<OutputProblem>,
     ) {
         let mut problem = |kind, detail: String| {
-            problems.push(OutputProblem::new(kind, detail).at_line(number).in_test(Some(&self.testcase)));
+            problems.push(
+                OutputProblem::new(kind, detail).at_line(number).in_test(Some(&self.testcase)),
+            );
         };
         let label = clean(words[0]);
         let mut cells = &words[1..];
@@ -191,7 +203,11 @@ impl NvloomTable {
     }
 
     /// The matrix; nothing where no row was read.
-    pub(super) fn finish(self, run: u32, problems: &mut Vec<OutputProblem>) -> Option<MeasurementMatrix> {
+    pub(super) fn finish(
+        self,
+        run: u32,
+        problems: &mut Vec<OutputProblem>,
+    ) -> Option<MeasurementMatrix> {
         let mut problem = |kind, detail: &str| {
             problems.push(OutputProblem::new(kind, detail).in_test(Some(&self.testcase)));
         };

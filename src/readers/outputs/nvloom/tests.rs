@@ -4,9 +4,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::outputs::fixture::problem_kinds;
-use crate::outputs::fixture::matrices;
-use crate::outputs::fixture::scar_lines;
+use crate::outputs::fixture::{matrices, problem_kinds, scar_lines};
 use crate::outputs::parse_output;
 use model::unit::Unit;
 
@@ -207,9 +205,15 @@ fn failures_name_the_place_the_code_and_the_test() {
 
     let split = head(2) + "Process 1 cliqueId=7 is different than process 0 cliqueId=4\n";
     let parsed = parse_output(split.as_bytes());
-    assert_eq!((parsed.problems[0].kind, parsed.problems[0].rank), (OutputProblemKind::Error, Some(1)));
+    assert_eq!(
+        (parsed.problems[0].kind, parsed.problems[0].rank),
+        (OutputProblemKind::Error, Some(1))
+    );
     for line in ["No such testcase as \"x\"", "Error running testcase csv_pattern: no file"] {
-        assert_eq!(problem_kinds(&parse_output((head(2) + line + "\n").as_bytes())), [OutputProblemKind::Error]);
+        assert_eq!(
+            problem_kinds(&parse_output((head(2) + line + "\n").as_bytes())),
+            [OutputProblemKind::Error]
+        );
     }
 }
 
@@ -224,7 +228,10 @@ fn a_lost_row_is_missing_and_a_wrong_total_is_inconsistent() {
     assert_eq!(matrices(&parsed)[0].rows, ["0", "1", "2"]);
     assert_eq!(matrices(&parsed)[0].cells[1], [None; 3]);
     let edited = parse_output(text.replace("742.25", "842.25").as_bytes());
-    assert_eq!((edited.complete, problem_kinds(&edited)), (true, vec![OutputProblemKind::Inconsistent]));
+    assert_eq!(
+        (edited.complete, problem_kinds(&edited)),
+        (true, vec![OutputProblemKind::Inconsistent])
+    );
 }
 
 const CSV: &str = "measurement_id, bandwidth/latency, gpu_src_id, gpu_dst_id, iteration_count, \
@@ -256,7 +263,10 @@ fn a_csv_of_input_measured_nothing() {
     let text =
         CSV.to_owned() + "0, bandwidth, 0, 1, default, device, device, write, ce, default, a\n";
     let parsed = parse_output(text.as_bytes());
-    assert_eq!((parsed.complete, problem_kinds(&parsed)), (false, vec![OutputProblemKind::Truncated]));
+    assert_eq!(
+        (parsed.complete, problem_kinds(&parsed)),
+        (false, vec![OutputProblemKind::Truncated])
+    );
     assert!(parsed.measurements.is_empty());
 }
 

@@ -33,28 +33,17 @@ mod title;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use self::table::P2pCorner;
-use self::table::P2pTableHeader;
-use self::table::P2pTable;
+use self::table::{P2pCorner, P2pTable, P2pTableHeader};
 use self::title::P2pTitle;
-use super::CERTAIN;
-use super::ParserConfidence;
-use super::ParserInput;
-use super::LIKELY;
-use super::POSSIBLE;
-use super::text;
 use super::text::OutputLine;
+use super::{CERTAIN, LIKELY, POSSIBLE, ParserConfidence, ParserInput, text};
 use model::cuda_error::CudaError;
-use model::tool_facts::ToolDevice;
 use model::measurement::Measurement;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
+use model::tool_facts::ToolDevice;
 
 const BANNER: &str = "P2P (Peer-to-Peer) GPU Bandwidth Latency Test";
 const CLOSING_NOTE: &str = "NOTE: The CUDA Samples are not meant for performance";
@@ -79,7 +68,8 @@ pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
 fn line_confidence(text: &str) -> ParserConfidence {
     if text.contains(BANNER) || P2pTitle::parse(text).is_some() {
         CERTAIN
-    } else if P2pTableHeader::parse(text).is_some_and(|header| header.corner == P2pCorner::Devices) {
+    } else if P2pTableHeader::parse(text).is_some_and(|header| header.corner == P2pCorner::Devices)
+    {
         LIKELY
     } else if text.contains(PROGRAM) {
         POSSIBLE
@@ -108,12 +98,18 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
         run = reader.finish();
     }
     if parsed.measurements.is_empty() && parsed.problems.is_empty() {
-        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, "no table was printed"));
+        parsed
+            .problems
+            .push(OutputProblem::new(OutputProblemKind::Truncated, "no table was printed"));
     }
     parsed.complete = !parsed.measurements.is_empty()
-        && ![OutputProblemKind::Truncated, OutputProblemKind::Unrecognised, OutputProblemKind::Error]
-            .iter()
-            .any(|kind| parsed.has_problem(*kind));
+        && ![
+            OutputProblemKind::Truncated,
+            OutputProblemKind::Unrecognised,
+            OutputProblemKind::Error,
+        ]
+        .iter()
+        .any(|kind| parsed.has_problem(*kind));
     parsed
 }
 
@@ -221,7 +217,8 @@ impl<'p> P2pReader<'p> {
         if let Some(table) = &mut self.table {
             table.elided = true;
         } else {
-            let problem = OutputProblem::new(OutputProblemKind::Truncated, "a part was cut out by hand");
+            let problem =
+                OutputProblem::new(OutputProblemKind::Truncated, "a part was cut out by hand");
             self.parsed.problems.push(problem.at_line(line.number));
         }
     }
@@ -253,7 +250,8 @@ impl<'p> P2pReader<'p> {
         if let Some(title) = self.title.take()
             && let Some(missing) = title.missing_testcase()
         {
-            let problem = OutputProblem::new(OutputProblemKind::Truncated, "its table was not printed");
+            let problem =
+                OutputProblem::new(OutputProblemKind::Truncated, "its table was not printed");
             self.parsed.problems.push(problem.in_test(Some(&missing)).at_line(title.line));
         }
     }
@@ -270,7 +268,9 @@ impl<'p> P2pReader<'p> {
                 if !self.tests.iter().any(|test| test.starts_with(start) && test.ends_with(end)) {
                     let detail =
                         format!("the run is there from begin to end, without {start}{end}");
-                    self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail));
+                    self.parsed
+                        .problems
+                        .push(OutputProblem::new(OutputProblemKind::Truncated, detail));
                 }
             }
         }

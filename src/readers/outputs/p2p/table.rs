@@ -7,8 +7,7 @@
 use super::text;
 use super::text::OutputLine;
 use model::measurement::MeasurementMatrix;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 use model::unit::Unit;
 
@@ -105,7 +104,12 @@ impl P2pTable {
     }
 
     /// Takes a line as a row, where it is one. `cut`: the text ends in it.
-    pub(super) fn add_line(&mut self, line: &OutputLine<'_>, cut: bool, problems: &mut Vec<OutputProblem>) {
+    pub(super) fn add_line(
+        &mut self,
+        line: &OutputLine<'_>,
+        cut: bool,
+        problems: &mut Vec<OutputProblem>,
+    ) {
         let mut words = PositionedWords::new(line.text);
         let Some((label, _)) = words.next() else { return };
         let Some(index) = self.labels.iter().position(|known| known == label) else { return };
@@ -113,7 +117,8 @@ impl P2pTable {
         let all = words.len();
         words.retain(|(word, _)| !is_gap(word));
         self.elided |= words.len() < all;
-        let like_cells = words.iter().filter(|(word, _)| parse_cell(word) != P2pCell::Damaged).count();
+        let like_cells =
+            words.iter().filter(|(word, _)| parse_cell(word) != P2pCell::Damaged).count();
         if words.is_empty() || (words.len() != self.labels.len() && like_cells * 2 < words.len()) {
             // A log line that begins with a number.
             return;
@@ -125,7 +130,8 @@ impl P2pTable {
         if self.is_over || foreign || self.last.is_some_and(|last| index < last) {
             if !self.is_over {
                 let detail = "rows of another table, whose title and labels are not there";
-                let problem = OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(line.number);
+                let problem =
+                    OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(line.number);
                 problems.push(problem);
             }
             self.is_over = true;
@@ -157,7 +163,10 @@ impl P2pTable {
         };
         if places.len() < self.ends.len() && !self.elided {
             let (have, want) = (places.len(), self.ends.len());
-            problem(OutputProblemKind::Truncated, format!("row {label} has {have} of {want} cells"));
+            problem(
+                OutputProblemKind::Truncated,
+                format!("row {label} has {have} of {want} cells"),
+            );
         }
         let mut row = vec![None; self.labels.len()];
         for ((word, _), place) in words.iter().zip(places) {
@@ -183,7 +192,11 @@ impl P2pTable {
     }
 
     /// The matrix; nothing where no row was read.
-    pub(super) fn finish(self, run: u32, problems: &mut Vec<OutputProblem>) -> Option<MeasurementMatrix> {
+    pub(super) fn finish(
+        self,
+        run: u32,
+        problems: &mut Vec<OutputProblem>,
+    ) -> Option<MeasurementMatrix> {
         let (read, all) = (self.rows.iter().flatten().count(), self.rows.len());
         if read < all || self.elided {
             let detail = if read < all {
@@ -191,7 +204,8 @@ impl P2pTable {
             } else {
                 "a part of the table was cut out by hand".to_owned()
             };
-            let problem = OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(self.line);
+            let problem =
+                OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(self.line);
             problems.push(problem.in_test(self.testcase.as_deref()));
         }
         if read == 0 {

@@ -3,9 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::outputs::fixture::problem_kinds;
-use crate::outputs::fixture::matrices;
-use crate::outputs::fixture::scar_lines;
+use crate::outputs::fixture::{matrices, problem_kinds, scar_lines};
 use crate::outputs::parse_output;
 use model::measurement::MeasurementMatrix;
 use model::unit::Unit;
@@ -167,12 +165,18 @@ fn a_run_without_its_closing_note_or_without_a_table_is_not_complete() {
     let whole = whole_run(2, false, None);
     let killed = &whole[..whole.find("P2P=Disabled Latency").expect("it is there")];
     let parsed = parse_output(killed.as_bytes());
-    assert_eq!((parsed.complete, problem_kinds(&parsed)), (false, vec![OutputProblemKind::Truncated]));
+    assert_eq!(
+        (parsed.complete, problem_kinds(&parsed)),
+        (false, vec![OutputProblemKind::Truncated])
+    );
 
     let start = whole.find("Bidirectional P2P=Enabled").expect("it is there");
     let end = whole.find("P2P=Disabled Latency").expect("it is there");
     let parsed = parse_output((whole[..start].to_owned() + &whole[end..]).as_bytes());
-    assert_eq!((parsed.complete, problem_kinds(&parsed)), (false, vec![OutputProblemKind::Truncated]));
+    assert_eq!(
+        (parsed.complete, problem_kinds(&parsed)),
+        (false, vec![OutputProblemKind::Truncated])
+    );
     assert!(parsed.problems[0].detail.contains("p2p_bidirectional_enabled"));
 }
 
@@ -187,7 +191,10 @@ fn an_excerpt_is_complete_when_its_tables_are_whole() {
     assert!(parse_output(excerpt.as_bytes()).complete);
     let lines: Vec<&str> = excerpt.lines().collect();
     let parsed = parse_output(lines[..4].join("\n").as_bytes());
-    assert_eq!((parsed.complete, problem_kinds(&parsed)), (false, vec![OutputProblemKind::Truncated]));
+    assert_eq!(
+        (parsed.complete, problem_kinds(&parsed)),
+        (false, vec![OutputProblemKind::Truncated])
+    );
     assert_eq!(matrices(&parsed)[0].cells[3], [None; 4]);
 }
 
@@ -267,7 +274,8 @@ fn a_cuda_failure_is_an_error_of_the_test_that_was_running() {
     assert_eq!((parsed.complete, problem_kinds(&parsed)), (false, vec![OutputProblemKind::Error]));
     assert_eq!(parsed.problems[0].testcase.as_deref(), Some("p2p_bidirectional_enabled"));
 
-    let alone = parse_output(b"Cuda failure p2pBandwidthLatencyTest.cu:583: 'no CUDA-capable device'\n");
+    let alone =
+        parse_output(b"Cuda failure p2pBandwidthLatencyTest.cu:583: 'no CUDA-capable device'\n");
     assert_eq!(alone.tool, Some(Tool::P2pBandwidthLatencyTest));
     assert_eq!(problem_kinds(&alone), [OutputProblemKind::Error]);
 }
@@ -280,7 +288,10 @@ fn a_damaged_cell_is_null_and_reported_and_its_neighbours_stay() {
     );
     let parsed = parse_output(text.replace("55.12", "5\u{1}.12").as_bytes());
     assert_eq!(matrices(&parsed)[0].cells[1], [Some(55.1), Some(220.0), None]);
-    assert_eq!((parsed.complete, problem_kinds(&parsed)), (false, vec![OutputProblemKind::Unrecognised]));
+    assert_eq!(
+        (parsed.complete, problem_kinds(&parsed)),
+        (false, vec![OutputProblemKind::Unrecognised])
+    );
 }
 
 #[test]
@@ -327,8 +338,11 @@ fn two_runs_in_one_file_are_two_runs_with_and_without_a_banner() {
     assert_eq!(parsed.measurements.last().map(Measurement::run), Some(1));
     let title = "Bidirectional P2P=Enabled Bandwidth Matrix (GB/s)\n";
     let one = title.to_owned() + &table("D\\D", &level(2, 70.0));
-    let runs: Vec<u32> =
-        parse_output((one.clone() + &one).as_bytes()).measurements.iter().map(Measurement::run).collect();
+    let runs: Vec<u32> = parse_output((one.clone() + &one).as_bytes())
+        .measurements
+        .iter()
+        .map(Measurement::run)
+        .collect();
     assert_eq!(runs, [0, 1]);
 }
 

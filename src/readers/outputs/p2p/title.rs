@@ -51,7 +51,8 @@ impl P2pTitle {
         } else {
             ""
         };
-        let unit = if subject == P2pSubject::Connectivity { Some(Unit::Count) } else { parse_unit(text) };
+        let unit =
+            if subject == P2pSubject::Connectivity { Some(Unit::Count) } else { parse_unit(text) };
         Some(Self { subject, enabled, method, unit, line: 0, seen: Vec::new() })
     }
 

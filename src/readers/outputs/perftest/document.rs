@@ -7,19 +7,11 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::banner;
-use super::banner::PerftestBanner;
-use super::banner::PerftestQuantity;
-use super::text;
+use super::banner::{PerftestBanner, PerftestQuantity};
+use super::{banner, text};
 use crate::outputs::lenient_json;
-use model::measurement::Measurement;
-use model::measurement::SeriesPoint;
-use model::measurement::MeasurementScalar;
-use model::measurement::MeasurementSeries;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::measurement::{Measurement, MeasurementScalar, MeasurementSeries, SeriesPoint};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 use model::unit::Unit;
 
@@ -38,7 +30,8 @@ pub(super) fn is_document(text: &str) -> bool {
         let value = head[at + word.len()..].trim_start_matches(['"', ' ', ':']);
         value.split(['"', ',', '\n']).next().unwrap_or("")
     });
-    head.contains("test_info") && names.into_iter().any(|name| PerftestBanner::parse(name).is_some())
+    head.contains("test_info")
+        && names.into_iter().any(|name| PerftestBanner::parse(name).is_some())
 }
 
 /// What the file says.
@@ -56,7 +49,8 @@ pub(super) fn parse(text: &str) -> ParseOutput {
     }
     let value = |key: &str| fields.get(key).and_then(|word| text::parse_number(word));
     let count = |key: &str| fields.get(key).and_then(|word| text::parse_integer(word));
-    let latency = banner.as_ref().and_then(PerftestBanner::quantity) == Some(PerftestQuantity::Latency)
+    let latency = banner.as_ref().and_then(PerftestBanner::quantity)
+        == Some(PerftestQuantity::Latency)
         || ["t_avg", "t_min", "avg_lat"].iter().any(|key| fields.contains_key(*key));
     let seen = if latency { PerftestQuantity::Latency } else { PerftestQuantity::Bandwidth };
     let testcase = banner.map(|banner| banner.testcase(Some(seen)));

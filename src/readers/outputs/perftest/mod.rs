@@ -42,18 +42,11 @@ use std::collections::BTreeMap;
 use self::banner::PerftestBanner;
 use self::session::PerftestSession;
 use self::table::PerftestColumns;
-use super::CERTAIN;
-use super::ParserConfidence;
-use super::ParserInput;
-use super::POSSIBLE;
-use super::text;
 use super::text::OutputLine;
-use model::tool_facts::ToolFacts;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use super::{CERTAIN, POSSIBLE, ParserConfidence, ParserInput, text};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
+use model::tool_facts::ToolFacts;
 
 /// Bytes kept of one option's different values.
 const MOST_KEPT: usize = 2_000;
@@ -94,8 +87,13 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     }
     let mut sessions = Vec::new();
     for lines in copies.values() {
-        let mut reader =
-            PerftestReader { parsed: &mut parsed, cut, sessions: Vec::new(), waits: false, local: false };
+        let mut reader = PerftestReader {
+            parsed: &mut parsed,
+            cut,
+            sessions: Vec::new(),
+            waits: false,
+            local: false,
+        };
         for line in lines {
             reader.read_line(line);
         }
@@ -152,7 +150,8 @@ impl PerftestReader<'_> {
                 session.end_table();
             }
         } else if line.is_elision() {
-            let problem = OutputProblem::new(OutputProblemKind::Truncated, "a part was cut out by hand");
+            let problem =
+                OutputProblem::new(OutputProblemKind::Truncated, "a part was cut out by hand");
             self.parsed.problems.push(problem.at_line(line.number));
         } else if !self.read_options(text) {
             let cut = self.cut == Some(line.number);
@@ -179,7 +178,8 @@ impl PerftestReader<'_> {
     }
 
     fn add_header(&mut self, columns: PerftestColumns, line: u32) {
-        let without_banner = self.sessions.last().is_some_and(PerftestSession::is_done_without_banner);
+        let without_banner =
+            self.sessions.last().is_some_and(PerftestSession::is_done_without_banner);
         if without_banner {
             // A collection of tables whose banners were left out.
             self.sessions.push(PerftestSession::new(None, false, line));

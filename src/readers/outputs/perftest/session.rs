@@ -1,17 +1,11 @@
 //! One test as one side printed it, and what two sides make together.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::banner::PerftestBanner;
-use super::table::PerftestColumns;
-use super::table::PerftestRow;
-use model::measurement::Measurement;
-use model::measurement::SeriesPoint;
-use model::measurement::MeasurementSeries;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use super::table::{PerftestColumns, PerftestRow};
+use model::measurement::{Measurement, MeasurementSeries, SeriesPoint};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput};
 
 /// How far back the other side of a block or of a row is looked for: a sweep
 /// has 23 sizes, and a file of every NIC of a node a few dozen blocks.
@@ -100,7 +94,13 @@ impl PerftestSession {
     }
 
     /// Takes a line as a row, where it is one.
-    pub(super) fn add_line(&mut self, text: &str, line: u32, cut: bool, problems: &mut Vec<OutputProblem>) {
+    pub(super) fn add_line(
+        &mut self,
+        text: &str,
+        line: u32,
+        cut: bool,
+        problems: &mut Vec<OutputProblem>,
+    ) {
         let Some(columns) = &self.columns else { return };
         let (kind, detail) = match columns.parse_row(text, cut) {
             PerftestRow::Whole(point) => {
@@ -108,11 +108,19 @@ impl PerftestSession {
                 return;
             }
             PerftestRow::Other => return,
-            PerftestRow::Short if cut => (OutputProblemKind::Truncated, "the text ends inside a row"),
-            PerftestRow::Short => (OutputProblemKind::Unrecognised, "a row does not fit its header"),
-            PerftestRow::Damaged => (OutputProblemKind::Unrecognised, "a row holds something that is no number"),
+            PerftestRow::Short if cut => {
+                (OutputProblemKind::Truncated, "the text ends inside a row")
+            }
+            PerftestRow::Short => {
+                (OutputProblemKind::Unrecognised, "a row does not fit its header")
+            }
+            PerftestRow::Damaged => {
+                (OutputProblemKind::Unrecognised, "a row holds something that is no number")
+            }
         };
-        problems.push(OutputProblem::new(kind, detail).at_line(line).in_test(self.testcase().as_deref()));
+        problems.push(
+            OutputProblem::new(kind, detail).at_line(line).in_test(self.testcase().as_deref()),
+        );
     }
 
     /// Whether the other block is the other side of this test.
@@ -210,7 +218,8 @@ pub(super) fn push_series(blocks: Vec<PerftestSession>, parsed: &mut ParseOutput
         }
         let testcase = session.testcase();
         if let Some(detail) = session.find_gap() {
-            let problem = OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(session.line);
+            let problem =
+                OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(session.line);
             parsed.problems.push(problem.in_test(testcase.as_deref()));
         }
         if session.points.is_empty() {
@@ -232,10 +241,16 @@ pub(super) fn push_series(blocks: Vec<PerftestSession>, parsed: &mut ParseOutput
         parsed.facts.parameters.insert("sides".to_owned(), note.to_owned());
     }
     if parsed.measurements.is_empty() && parsed.problems.is_empty() {
-        parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, "no result was printed"));
+        parsed
+            .problems
+            .push(OutputProblem::new(OutputProblemKind::Truncated, "no result was printed"));
     }
     parsed.complete = !parsed.measurements.is_empty()
-        && ![OutputProblemKind::Truncated, OutputProblemKind::Unrecognised, OutputProblemKind::Error]
-            .iter()
-            .any(|kind| parsed.has_problem(*kind));
+        && ![
+            OutputProblemKind::Truncated,
+            OutputProblemKind::Unrecognised,
+            OutputProblemKind::Error,
+        ]
+        .iter()
+        .any(|kind| parsed.has_problem(*kind));
 }

@@ -3,12 +3,9 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::outputs::fixture::problem_kinds;
-use crate::outputs::fixture::scar_lines;
+use crate::outputs::fixture::{problem_kinds, scar_lines};
 use crate::outputs::parse_output;
-use model::measurement::Measurement;
-use model::measurement::SeriesPoint;
-use model::measurement::MeasurementSeries;
+use model::measurement::{Measurement, MeasurementSeries, SeriesPoint};
 use model::unit::Unit;
 
 const LINE: &str =
@@ -131,9 +128,10 @@ fn the_gid_of_the_end_that_prints_is_kept_as_an_address() {
 #[test]
 fn the_header_names_the_unit_and_the_columns() {
     let unit = |header: &str| {
-        series(&parse_output((header.to_owned() + "\n 1024 1000 7.25 7.00 0.500000\n" + LINE).as_bytes()))
-            [0]
-        .unit
+        series(&parse_output(
+            (header.to_owned() + "\n 1024 1000 7.25 7.00 0.500000\n" + LINE).as_bytes(),
+        ))[0]
+            .unit
     };
     assert_eq!(unit(BW_G.trim_end()), Some(Unit::GigabitsPerSecond));
     assert_eq!(
@@ -208,7 +206,10 @@ fn every_banner_has_its_name() {
         assert_eq!(series(&parsed)[0].testcase.as_deref(), Some(name));
     }
     let raw = one_test("Send BW", "mlx5_9", 1, 2, 100.0).replace(": RC", ": RawEth");
-    assert_eq!(series(&parse_output(raw.as_bytes()))[0].testcase.as_deref(), Some("raw_ethernet_bw"));
+    assert_eq!(
+        series(&parse_output(raw.as_bytes()))[0].testcase.as_deref(),
+        Some("raw_ethernet_bw")
+    );
 }
 
 #[test]
@@ -313,7 +314,10 @@ fn a_size_that_all_sizes_would_have_is_missed() {
     let gap: String =
         all.lines().filter(|l| !l.starts_with(" 4096 ")).map(|l| l.to_owned() + "\n").collect();
     let parsed = parse_output(text(&gap).as_bytes());
-    assert_eq!((parsed.complete, problem_kinds(&parsed)), (false, vec![OutputProblemKind::Truncated]));
+    assert_eq!(
+        (parsed.complete, problem_kinds(&parsed)),
+        (false, vec![OutputProblemKind::Truncated])
+    );
     assert!(parsed.problems[0].detail.ends_with("without 4096"));
 }
 
@@ -329,7 +333,11 @@ fn failures_are_errors_of_the_test_that_was_running() {
         ("Error: BW result is below bw limit", None),
     ] {
         let parsed = parse_output(format!("{start}{line}\n").as_bytes());
-        assert_eq!((parsed.complete, problem_kinds(&parsed)), (false, vec![OutputProblemKind::Error]), "{line}");
+        assert_eq!(
+            (parsed.complete, problem_kinds(&parsed)),
+            (false, vec![OutputProblemKind::Error]),
+            "{line}"
+        );
         assert_eq!(parsed.problems[0].testcase.as_deref(), Some("ib_write_bw"));
         assert_eq!(parsed.problems[0].code.as_deref(), code);
         assert!(parsed.measurements.is_empty());
@@ -350,7 +358,10 @@ fn a_failure_alone_is_recognised() {
         assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Error; 2], "{line}");
     }
     let parsed = parse_output(waiting().as_bytes());
-    assert_eq!((parsed.tool, problem_kinds(&parsed)), (Some(Tool::Perftest), vec![OutputProblemKind::Truncated]));
+    assert_eq!(
+        (parsed.tool, problem_kinds(&parsed)),
+        (Some(Tool::Perftest), vec![OutputProblemKind::Truncated])
+    );
 }
 
 #[test]

@@ -4,8 +4,7 @@
 //! place. What they mean for a node is not decided here.
 
 use crate::outputs::text::OutputLine;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 
 /// How such a line begins, in lower case. The sentences are `nvidia-smi`'s own;
@@ -28,7 +27,8 @@ const LOST_VALUES: &[&str] = &["unknown error", "gpu is lost", "gpu requires res
 pub(super) fn parse_failure(line: &OutputLine<'_>) -> Option<OutputProblem> {
     let text = line.trimmed();
     is_failure_opening(text).then(|| {
-        let mut problem = OutputProblem::new(OutputProblemKind::Error, clean(text)).at_line(line.number);
+        let mut problem =
+            OutputProblem::new(OutputProblemKind::Error, clean(text)).at_line(line.number);
         problem.gpu = parse_gpu_index(text);
         problem
     })

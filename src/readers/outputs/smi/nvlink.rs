@@ -4,25 +4,14 @@
 //! same shape; they are recognised and give no facts. There is no footer, so
 //! "whole" means: every GPU answers, and as many links as its equals.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::failure;
-use crate::outputs::CERTAIN;
-use crate::outputs::ParserConfidence;
-use crate::outputs::ParserInput;
-use crate::outputs::LIKELY;
-use crate::outputs::POSSIBLE;
-use crate::outputs::text;
 use crate::outputs::text::OutputLine;
-use model::tool_facts::ToolDevice;
-use model::tool_facts::GpuLinks;
-use model::tool_facts::ToolNvlink;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use crate::outputs::{CERTAIN, LIKELY, POSSIBLE, ParserConfidence, ParserInput, text};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
+use model::tool_facts::{GpuLinks, ToolDevice, ToolNvlink};
 
 /// More parameters than this are no `nvidia-smi` output: 72 GPUs of 18 links
 /// with two error rates each are 2,592.
@@ -141,9 +130,9 @@ impl<'a> NvlinkLine<'a> {
         if let Some(verdict) = NvlinkNotice::parse(text) {
             return Self::Notice(verdict);
         }
-        let stub = ["Link ", "GPU "]
-            .iter()
-            .any(|w| !text.is_empty() && (w.starts_with(text) || parse_numbered(text, w).is_some()));
+        let stub = ["Link ", "GPU "].iter().any(|w| {
+            !text.is_empty() && (w.starts_with(text) || parse_numbered(text, w).is_some())
+        });
         if stub { Self::Stub } else { Self::Other }
     }
 }
@@ -303,7 +292,9 @@ impl NvlinkReader {
         }
         if self.blocks.iter().any(|b| b.gpu.gpu == index) {
             let detail = format!("GPU {index} is listed again with another UUID: several machines");
-            self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Inconsistent, detail).at_line(line));
+            self.parsed
+                .problems
+                .push(OutputProblem::new(OutputProblemKind::Inconsistent, detail).at_line(line));
         }
         let name = Some(clean(name)).filter(|n| !n.is_empty());
         self.blocks.push(NvlinkGpuBlock {
@@ -357,7 +348,8 @@ impl NvlinkReader {
                 if link.active.is_some() && (link.active, link.rate) != (active, rate) {
                     let detail =
                         format!("link {number} of GPU {gpu} is listed twice with different states");
-                    let mut problem = OutputProblem::new(OutputProblemKind::Inconsistent, detail).at_line(line);
+                    let mut problem =
+                        OutputProblem::new(OutputProblemKind::Inconsistent, detail).at_line(line);
                     problem.gpu = Some(gpu);
                     self.parsed.problems.push(problem);
                 }
@@ -385,7 +377,9 @@ impl NvlinkReader {
             self.note_truncation("the last line breaks off", Some(line));
         } else {
             let detail = "begins like a GPU or a link and cannot be read";
-            self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line));
+            self.parsed
+                .problems
+                .push(OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line));
         }
     }
 
@@ -434,12 +428,17 @@ fn link_entry(links: &mut Vec<ToolNvlink>, number: u32) -> &mut ToolNvlink {
 
 /// GPUs that are not listed though others around them are. One GPU alone is
 /// `-i`; a GPU that an NVML error names is missing for a reason already given.
-fn find_missing_gpus(blocks: &[NvlinkGpuBlock], problems: &[OutputProblem]) -> Vec<(String, Option<u32>)> {
+fn find_missing_gpus(
+    blocks: &[NvlinkGpuBlock],
+    problems: &[OutputProblem],
+) -> Vec<(String, Option<u32>)> {
     let mut listed: BTreeSet<u32> = blocks.iter().map(|b| b.gpu.gpu).collect();
     if listed.len() < 2 {
         return Vec::new();
     }
-    listed.extend(problems.iter().filter(|p| p.kind == OutputProblemKind::Error).filter_map(|p| p.gpu));
+    listed.extend(
+        problems.iter().filter(|p| p.kind == OutputProblemKind::Error).filter_map(|p| p.gpu),
+    );
     let mut out = Vec::new();
     let mut next = 0;
     for gpu in listed {

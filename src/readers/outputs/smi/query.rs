@@ -8,20 +8,11 @@
 use std::collections::BTreeSet;
 
 use super::failure;
-use crate::outputs::CERTAIN;
-use crate::outputs::ParserConfidence;
-use crate::outputs::ParserInput;
-use crate::outputs::LIKELY;
-use crate::outputs::POSSIBLE;
-use crate::outputs::text;
 use crate::outputs::text::OutputLine;
-use model::tool_facts::ToolDevice;
-use model::tool_facts::GpuFabric;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use crate::outputs::{CERTAIN, LIKELY, POSSIBLE, ParserConfidence, ParserInput, text};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
+use model::tool_facts::{GpuFabric, ToolDevice};
 
 /// Sections whose values are kept as parameters, and the name each gets. A
 /// section is the path of its headings, or a single key.
@@ -260,7 +251,11 @@ impl SmiQueryReader {
                 return;
             }
             let device = ToolDevice { bus_id: Some(clean(id)), ..ToolDevice::default() };
-            self.log.blocks.push(SmiGpuBlock { line: line.number, device, ..SmiGpuBlock::default() });
+            self.log.blocks.push(SmiGpuBlock {
+                line: line.number,
+                device,
+                ..SmiGpuBlock::default()
+            });
         } else if line.is_elision() || text == "--" {
             // `--` is what grep -A puts between pieces.
             self.note_truncation("lines were left out here", Some(line.number));
@@ -277,7 +272,9 @@ impl SmiQueryReader {
         self.leave_headings(indentation(line.text));
         let facts = &mut self.parsed.facts;
         match key {
-            "Driver Version" => facts.driver = facts.driver.take().or_else(|| meaningful_value(value)),
+            "Driver Version" => {
+                facts.driver = facts.driver.take().or_else(|| meaningful_value(value))
+            }
             "CUDA Version" => {
                 facts.cuda_driver = facts.cuda_driver.take().or_else(|| meaningful_value(value));
             }
@@ -357,10 +354,15 @@ impl SmiQueryReader {
         if let Some(attached) = log.attached {
             let found = log.blocks.len() as u64;
             if found < attached {
-                self.note_truncation(format!("{attached} GPUs are attached, {found} are listed"), None);
+                self.note_truncation(
+                    format!("{attached} GPUs are attached, {found} are listed"),
+                    None,
+                );
             } else if attached < found {
                 let detail = format!("{attached} GPUs are attached, {found} are listed");
-                self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Inconsistent, detail));
+                self.parsed
+                    .problems
+                    .push(OutputProblem::new(OutputProblemKind::Inconsistent, detail));
             }
         } else {
             self.note_truncation("the number of attached GPUs is missing", None);
@@ -383,7 +385,8 @@ impl SmiQueryReader {
     fn keep_gpu(&mut self, index: u32, mut block: SmiGpuBlock) {
         for text in std::mem::take(&mut block.lost) {
             let detail = format!("GPU {index}: {text}");
-            let mut problem = OutputProblem::new(OutputProblemKind::Error, detail).at_line(block.line);
+            let mut problem =
+                OutputProblem::new(OutputProblemKind::Error, detail).at_line(block.line);
             problem.gpu = Some(index);
             self.parsed.problems.push(problem);
         }
@@ -393,7 +396,9 @@ impl SmiQueryReader {
         if self.logs != 0 && known.is_some_and(|d| *d != block.device) {
             if !self.several_machines {
                 let detail = "logs of several machines stand in one file";
-                self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Inconsistent, detail));
+                self.parsed
+                    .problems
+                    .push(OutputProblem::new(OutputProblemKind::Inconsistent, detail));
             }
             self.several_machines = true;
         } else {

@@ -6,19 +6,11 @@
 //! the right one is not asked here.
 
 use super::failure;
-use crate::outputs::CERTAIN;
-use crate::outputs::ParserConfidence;
-use crate::outputs::ParserInput;
-use crate::outputs::LIKELY;
-use crate::outputs::text;
 use crate::outputs::text::OutputLine;
-use model::tool_facts::SmiTopology;
-use model::tool_facts::SmiTopologyRow;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use crate::outputs::{CERTAIN, LIKELY, ParserConfidence, ParserInput, text};
+use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
+use model::tool_facts::{SmiTopology, SmiTopologyRow};
 
 /// Connections of `-m`, as its legend lists them; SOC is SYS of old drivers.
 const PATHS: &[&str] = &["X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "PSB", "N/A"];
@@ -213,7 +205,10 @@ impl TopoHeading {
                 return None;
             }
         }
-        let (cpu, numa) = (find_affinity_column(text, "CPU Affinity"), find_affinity_column(text, "NUMA Affinity"));
+        let (cpu, numa) = (
+            find_affinity_column(text, "CPU Affinity"),
+            find_affinity_column(text, "NUMA Affinity"),
+        );
         let id = find_affinity_column(text, "GPU NUMA ID");
         let offsets = [cpu, numa, id].iter().flatten().map(|p| p.offset).collect();
         Some(Self { columns, cpu, numa, offsets, elided })
@@ -274,13 +269,19 @@ impl TopoMatrix {
     /// CPU and NUMA affinity: by tab where the row has tabs, else by position.
     /// The driver's rows have an empty field more than its heading before the
     /// last column (seen from 5xx on), so only the first two are looked up.
-    fn parse_affinities(&self, text: &str, rest: &[(usize, &str)]) -> (Option<String>, Option<String>) {
+    fn parse_affinities(
+        &self,
+        text: &str,
+        rest: &[(usize, &str)],
+    ) -> (Option<String>, Option<String>) {
         let by_place = |place: Option<AffinityColumn>| {
             let place = place?;
             let found = if text.contains('\t') && 0 < place.field {
                 text.split('\t').nth(place.field).map(str::trim)
             } else {
-                rest.iter().find(|(at, _)| self.nearest_column(*at) == Some(place.offset)).map(|(_, w)| *w)
+                rest.iter()
+                    .find(|(at, _)| self.nearest_column(*at) == Some(place.offset))
+                    .map(|(_, w)| *w)
             };
             found.map(clean).filter(|t| !t.is_empty())
         };
@@ -322,7 +323,9 @@ impl TopoMatrix {
             .map(String::as_str)
             .collect();
         if !without_row.is_empty() {
-            out.push(truncated(format!("no row for {}", without_row.join(", "))).at_line(self.line));
+            out.push(
+                truncated(format!("no row for {}", without_row.join(", "))).at_line(self.line),
+            );
         }
         let without_column: Vec<&str> = topology
             .rows
@@ -356,7 +359,8 @@ impl TopoMatrix {
     /// Where the matrix contradicts itself. Peer access may differ by
     /// direction; a path may not.
     fn find_contradictions(&self) -> Vec<OutputProblem> {
-        let inconsistent = |detail: String| OutputProblem::new(OutputProblemKind::Inconsistent, detail);
+        let inconsistent =
+            |detail: String| OutputProblem::new(OutputProblemKind::Inconsistent, detail);
         let topology = &self.topology;
         // Looks at every cell: not once for each of them.
         let is_peer_matrix = self.is_peer_matrix();

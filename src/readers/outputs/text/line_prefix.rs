@@ -6,14 +6,12 @@
 //! (`# `, `| `) only where all do. Margins can lie over each other, so they are
 //! taken off one by one. What stands behind them is not looked at here.
 
+mod common_prefix;
 mod hosts;
 mod marks;
-mod common_prefix;
 mod timestamps;
 
-use self::marks::COMMENTS;
-use self::marks::PrefixMark;
-use self::marks::PrefixFormat;
+use self::marks::{COMMENTS, PrefixFormat, PrefixMark};
 use super::OutputLine;
 
 /// More margins than this lie over no output.
@@ -88,8 +86,7 @@ fn apply_mark<'a>(line: &mut OutputLine<'a>, mark: PrefixMark<'a>) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::decode;
-    use super::super::split_lines;
+    use super::super::{decode, split_lines};
 
     const TEXT: [&str; 6] =
         ["Running a_test.", "           0         1", "0       N/A     12.00", "", "1: x", "end"];
@@ -141,7 +138,7 @@ mod tests {
             .iter()
             .map(|line| format!("[pod/a/b] 2026-02-03T04:05:06Z {line}\n"))
             .collect();
-        let texts: Vec<&str> = super::super::split_lines(&lines).iter().map(|l| l.text).collect();
+        let texts: Vec<&str> = split_lines(&lines).iter().map(|l| l.text).collect();
         assert_eq!(texts, ["x", "y", "..."]);
     }
 

@@ -6,20 +6,15 @@
 //! they know why (a new driver) is assumed; what they would do about clocks or a wrong
 //! platform is not part of this study.
 
-use super::INSPECTION_DAYS;
-use super::YearWorld;
+use super::{INSPECTION_DAYS, YearWorld};
 use crate::sweep;
 use crate::sweep::StudySweep;
 use crate::year::rule::YearRule;
-use crate::year::transients::DAY_S;
-use crate::year::transients::draw_one;
+use crate::year::transients::{DAY_S, draw_one};
 use engine::judge;
-use engine::judge::JudgeInput;
-use engine::judge::site_levels;
-use engine::thresholds::overlay;
-use engine::thresholds::site_file;
-use engine::thresholds::site_file::SiteExpectation;
-use engine::thresholds::site_file::SiteCollective;
+use engine::judge::{JudgeInput, site_levels};
+use engine::thresholds::site_file::{SiteCollective, SiteExpectation};
+use engine::thresholds::{overlay, site_file};
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::profile::Profile;
@@ -70,7 +65,9 @@ impl YearWorld<'_> {
             return;
         }
         let YearRule::Scheme(ours) = self.rule else { return };
-        let Some(UniformLowAudits { last: (claims, mut recordings, sampled), .. }) = self.uniform_low.take() else {
+        let Some(UniformLowAudits { last: (claims, mut recordings, sampled), .. }) =
+            self.uniform_low.take()
+        else {
             return;
         };
         // A re-certification asks more than an audit: all that it measures is stated.
@@ -86,10 +83,11 @@ impl YearWorld<'_> {
             })
             .collect();
         let recordings: Vec<&ToolRecording> = recordings.iter().collect();
-        let collectives: Vec<SiteCollective<'_>> = site_levels::collective_levels(platform, &recordings)
-            .into_iter()
-            .filter_map(|level| Some(level.ok()?.to_stated(SOURCE.to_owned())))
-            .collect();
+        let collectives: Vec<SiteCollective<'_>> =
+            site_levels::collective_levels(platform, &recordings)
+                .into_iter()
+                .filter_map(|level| Some(level.ok()?.to_stated(SOURCE.to_owned())))
+                .collect();
         let sheet = site_file::render_site_file(PLATFORM, &[], &tests, &collectives);
         let laid = overlay::apply(&mut self.expected, &sheet, "site.toml");
         assert!(laid.is_ok(), "what is stated can be read: {laid:?}");

@@ -1,13 +1,10 @@
 //! What people do by day in a year: reset what tripped, state new levels, keep nodes
 //! for themselves, repair and test what is out.
 
-use super::RETEST_GAP_S;
-use super::REPAIR_DAYS;
-use super::YearWorld;
+use super::{REPAIR_DAYS, RETEST_GAP_S, YearWorld};
 use crate::year::fleet::FleetPosition;
 use crate::year::rule::YearRule;
-use crate::year::transients::DAY_S;
-use crate::year::transients::draw_one;
+use crate::year::transients::{DAY_S, draw_one};
 
 /// Share of repairs that repair nothing, and of those that put another GPU in.
 const FAILED_REPAIR_SHARE: f64 = 0.15;
@@ -27,8 +24,12 @@ impl YearWorld<'_> {
         self.state_levels(at_s);
         self.drain_manually(at_s);
         self.repair_shared(at_s);
-        let ready: Vec<FleetPosition> =
-            self.drained.iter().filter(|(_, out)| out.ready_s <= at_s).map(|(spot, _)| *spot).collect();
+        let ready: Vec<FleetPosition> = self
+            .drained
+            .iter()
+            .filter(|(_, out)| out.ready_s <= at_s)
+            .map(|(spot, _)| *spot)
+            .collect();
         for spot in ready {
             self.repair_node(spot, at_s);
             self.apply_faults(at_s);
@@ -65,7 +66,8 @@ impl YearWorld<'_> {
             let key = key.with_part(spot.number());
             if key.fraction() < MANUAL_DRAIN_RATE && !self.drained.contains_key(&spot) {
                 self.gate.drain_manually(&spot.name().into());
-                self.manual_holds.insert(spot, at_s + draw_one(key.with_name("for"), &REPAIR_DAYS) * DAY_S);
+                self.manual_holds
+                    .insert(spot, at_s + draw_one(key.with_name("for"), &REPAIR_DAYS) * DAY_S);
             }
         }
     }

@@ -7,19 +7,12 @@
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::super::raii::OwnedEvent;
-use super::super::raii::OwnedStream;
+use super::super::raii::{OwnedEvent, OwnedStream};
 use super::pairs::GpuFlow;
-use super::window::WindowPlan;
-use super::window::CopySpan;
-use crate::ffi::cuda::DevicePointer;
-use crate::ffi::cuda::CudaContext;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::CudaCallError;
-use crate::ffi::cuda::CudaEvent;
+use super::window::{CopySpan, WindowPlan};
+use crate::ffi::cuda::{CudaCallError, CudaContext, CudaEvent, CudaLibrary, DevicePointer};
 
 /// How often a stream is asked whether it is done.
 const POLL: Duration = Duration::from_micros(200);
@@ -105,7 +98,12 @@ impl<'c> BatchEngine<'c> {
     }
 
     /// How long one copy of a warm-up took, in milliseconds.
-    fn measure_rate(&self, lane: &BatchLane, warmup: u32, limit: Duration) -> Result<f64, BatchFailure> {
+    fn measure_rate(
+        &self,
+        lane: &BatchLane,
+        warmup: u32,
+        limit: Duration,
+    ) -> Result<f64, BatchFailure> {
         let enqueue = || {
             (0..warmup).try_for_each(|_| self.enqueue_copy(lane))?;
             self.record_event(&self.opened)?;
@@ -118,7 +116,12 @@ impl<'c> BatchEngine<'c> {
     }
 
     /// The nth copy of a round, with the events that belong there.
-    fn enqueue_step(&self, lane: &BatchLane, plan: WindowPlan, nth: u32) -> Result<(), CudaCallError> {
+    fn enqueue_step(
+        &self,
+        lane: &BatchLane,
+        plan: WindowPlan,
+        nth: u32,
+    ) -> Result<(), CudaCallError> {
         if nth == plan.before {
             self.record_event(&self.opened)?;
         }
@@ -152,8 +155,15 @@ fn total_copies(plan: WindowPlan) -> u32 {
 
 /// Warms all lanes up, one after the other: how long one copy of each takes, in
 /// milliseconds.
-pub(super) fn warm_up_lanes(lanes: &[(BatchLane, &BatchEngine<'_>)], warmup: u32, limit: Duration) -> BatchOutcome {
-    lanes.iter().map(|(lane, engine)| (lane.flow, engine.measure_rate(lane, warmup, limit))).collect()
+pub(super) fn warm_up_lanes(
+    lanes: &[(BatchLane, &BatchEngine<'_>)],
+    warmup: u32,
+    limit: Duration,
+) -> BatchOutcome {
+    lanes
+        .iter()
+        .map(|(lane, engine)| (lane.flow, engine.measure_rate(lane, warmup, limit)))
+        .collect()
 }
 
 /// Runs all lanes at once. Answers how long one copy of each window took, and
@@ -189,9 +199,9 @@ pub(super) fn run_batch(
     for (lane, engine, plan) in lanes {
         let result = match failed.remove(&lane.flow) {
             Some(failure) => Err(failure),
-            None => {
-                engine.wait_until_stopped(until, limit).and_then(|()| engine.read_result(starts[&lane.flow], *plan))
-            }
+            None => engine
+                .wait_until_stopped(until, limit)
+                .and_then(|()| engine.read_result(starts[&lane.flow], *plan)),
         };
         if let Ok((_, own)) = &result {
             span = Some(span.map_or(*own, |all| all.merge(*own)));

@@ -6,13 +6,8 @@
 
 use super::super::devices::OpenGpu;
 use super::super::pattern;
-use super::super::pattern::DataDifference;
-use super::super::pattern::CopyPattern;
-use super::super::pattern::WORD;
-use crate::ffi::cuda::DevicePointer;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::CudaCallError;
-use crate::ffi::cuda::HostMemory;
+use super::super::pattern::{CopyPattern, DataDifference, WORD};
+use crate::ffi::cuda::{CudaCallError, CudaLibrary, DevicePointer, HostMemory};
 
 /// Bytes of the pinned memory that data passes through.
 const STAGE_BYTES: usize = 32 << 20;

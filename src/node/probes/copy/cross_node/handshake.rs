@@ -7,12 +7,10 @@ use std::collections::BTreeMap;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::super::task::CrossNodePairs;
-use super::super::task::CopyTask;
+use super::super::task::{CopyTask, CrossNodePairs};
 use super::window::CopySpan;
 use crate::ffi::cuda::FABRIC_HANDLE_BYTES;
 
@@ -79,7 +77,12 @@ impl FabricMemoryOffer {
 
 impl PeerHello {
     pub(super) fn new(task: &CopyTask, gpus: Vec<PeerHelloGpu>) -> Self {
-        Self { language: PROTOCOL_VERSION, work: AgreedParameters::from_task(task), gpus, trouble: None }
+        Self {
+            language: PROTOCOL_VERSION,
+            work: AgreedParameters::from_task(task),
+            gpus,
+            trouble: None,
+        }
     }
 
     /// Of somebody who takes no part.
@@ -209,7 +212,10 @@ pub(super) mod tests {
         assert_eq!(offer.decode_handle(), Some(handle));
         let word = PeerReport { wrong: vec![(0, 1, "bad".to_owned())], ..PeerReport::default() };
         assert_eq!(PeerReport::from_value(&word.to_value()), Ok(word));
-        assert_eq!(PeerReport::from_value(&Value::Null), Err("what it says cannot be understood".to_owned()));
+        assert_eq!(
+            PeerReport::from_value(&Value::Null),
+            Err("what it says cannot be understood".to_owned())
+        );
     }
 
     #[test]
@@ -217,10 +223,12 @@ pub(super) mod tests {
         let mine = task();
         let other = CopyTask { buffer_bytes: 1 << 19, ..mine.clone() };
         let offer = FabricMemoryOffer::new([0; FABRIC_HANDLE_BYTES], 4 << 20, 2 << 20);
-        let why = PeerHello::from_value(&hello(&other, offer).to_value(), &mine).expect_err("another size");
+        let why = PeerHello::from_value(&hello(&other, offer).to_value(), &mine)
+            .expect_err("another size");
         assert_eq!(why, "it was asked for another measurement");
         let small = FabricMemoryOffer::new([0; FABRIC_HANDLE_BYTES], 1 << 20, 1 << 20);
-        let why = PeerHello::from_value(&hello(&mine, small).to_value(), &mine).expect_err("too small");
+        let why =
+            PeerHello::from_value(&hello(&mine, small).to_value(), &mine).expect_err("too small");
         assert_eq!(why, "its memory is smaller than what is copied");
         let endless = FabricMemoryOffer::new([0; FABRIC_HANDLE_BYTES], 1, usize::MAX);
         assert!(PeerHello::from_value(&hello(&mine, endless).to_value(), &mine).is_err());

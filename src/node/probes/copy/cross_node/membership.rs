@@ -5,16 +5,12 @@
 //! remembers them here knows the same of who is left, and plans the same
 //! rounds.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::task::CopyTask;
+use super::handshake::{PeerHello, PeerHelloGpu, PeerReport};
 use super::pairs::GpuFlow;
-use super::handshake::PeerHello;
-use super::handshake::PeerHelloGpu;
-use super::handshake::PeerReport;
-use model::exchange::ExchangeReply;
-use model::exchange::ExchangeShare;
+use model::exchange::{ExchangeReply, ExchangeShare};
 use model::probe_report::ProbedRank;
 
 /// Everybody, as the first exchange left them.
@@ -184,10 +180,9 @@ fn share_value(share: &ExchangeShare) -> Result<&serde_json::Value, String> {
 mod tests {
     use serde_json::Value;
 
-    use super::super::pairs::CrossNodeTest;
-    use super::super::pairs::plan_rounds;
     use super::super::handshake::FabricMemoryOffer;
     use super::super::handshake::tests::task;
+    use super::super::pairs::{CrossNodeTest, plan_rounds};
     use super::*;
 
     fn share(member: &str, value: Value) -> ExchangeShare {
@@ -243,7 +238,10 @@ mod tests {
         let of = |rank: u32| if rank < 2 { 0 } else { 2 };
         let all = plan_rounds(CrossNodeTest::Bisect, across, &party.ranks, of).concat();
         let left = |party: &ProbeMembership| -> Vec<(u32, u32)> {
-            all.iter().filter(|flow| party.can_copy(flow)).map(|flow| (flow.from, flow.to)).collect()
+            all.iter()
+                .filter(|flow| party.can_copy(flow))
+                .map(|flow| (flow.from, flow.to))
+                .collect()
         };
         assert_eq!(left(&party), [(0, 2), (2, 0)], "rank 3 has no memory");
         let word = |word: PeerReport| {

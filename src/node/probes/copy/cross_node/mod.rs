@@ -19,41 +19,32 @@
 //!
 //! Never run on hardware with more than one node.
 
-pub(crate) mod data;
-mod peer_memory;
-mod pairs;
-mod membership;
 mod batch;
-mod round;
+pub(crate) mod data;
 mod handshake;
+mod membership;
+mod pairs;
+mod peer_memory;
+mod round;
 mod window;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::mem::ManuallyDrop;
 use std::time::Instant;
 
 use super::devices::OpenGpu;
-use super::task::CrossNodePairs;
-use super::task::CopyTask;
 use super::error_class;
+use super::task::{CopyTask, CrossNodePairs};
 use crate::ffi::cuda::CudaLibrary;
 use crate::probes::fabric::imex_channel;
-use crate::probes::protocol::ProbeAbort;
-use crate::probes::protocol::ProbeMessage;
-use crate::probes::protocol::ProbeEmitter;
-use crate::probes::protocol::ProbeMatrixShape;
-use peer_memory::PeerMemory;
-use peer_memory::UnreachableMemory;
+use crate::probes::protocol::{ProbeAbort, ProbeEmitter, ProbeMatrixShape, ProbeMessage};
+use handshake::{PeerHello, PeerReport};
+use membership::{MembershipUpdate, ProbeMembership};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
-use pairs::GpuFlow;
-use pairs::CrossNodeTest;
-use membership::MembershipUpdate;
-use membership::ProbeMembership;
-use handshake::PeerHello;
-use handshake::PeerReport;
+use pairs::{CrossNodeTest, GpuFlow};
+use peer_memory::{PeerMemory, UnreachableMemory};
 
 /// How long others are waited for at first, in seconds: eight GPUs without the
 /// persistence daemon take half a minute to open.
@@ -86,19 +77,31 @@ struct CrossNodeSweep<'s, 'c, 'm> {
 }
 
 /// Measures, and says what comes of it. An error is that nobody listens.
-pub(super) fn measure(task: &CopyTask, across: CrossNodePairs, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
+pub(super) fn measure(
+    task: &CopyTask,
+    across: CrossNodePairs,
+    mouth: &mut ProbeEmitter<'_>,
+) -> io::Result<()> {
     match run_sweep(task, across, mouth) {
         Ok(true) => mouth.emit(&ProbeMessage::End),
         Ok(false) => Ok(()),
         Err(ProbeAbort::OutputClosed(error)) => Err(error),
         Err(ProbeAbort::ExchangeFailed(error)) => {
             let what = format!("the exchange with the other nodes ended: {error}");
-            mouth.emit(&ProbeMessage::Problem(ProbeProblem::new(OutputProblemKind::Error, "left-alone", what)))
+            mouth.emit(&ProbeMessage::Problem(ProbeProblem::new(
+                OutputProblemKind::Error,
+                "left-alone",
+                what,
+            )))
         }
     }
 }
 
-fn run_sweep(task: &CopyTask, across: CrossNodePairs, mouth: &mut ProbeEmitter<'_>) -> Result<bool, ProbeAbort> {
+fn run_sweep(
+    task: &CopyTask,
+    across: CrossNodePairs,
+    mouth: &mut ProbeEmitter<'_>,
+) -> Result<bool, ProbeAbort> {
     mouth.announce_step("loading the driver's library");
     let loaded = CudaLibrary::load(task.cuda.as_deref());
     // It is never unloaded: a copy that never ended may still be under way.
@@ -130,7 +133,11 @@ fn run_sweep(task: &CopyTask, across: CrossNodePairs, mouth: &mut ProbeEmitter<'
 }
 
 /// Tells the others that nothing can be measured here, so that they do not wait.
-fn send_refusal(task: &CopyTask, why: &str, mouth: &mut ProbeEmitter<'_>) -> Result<bool, ProbeAbort> {
+fn send_refusal(
+    task: &CopyTask,
+    why: &str,
+    mouth: &mut ProbeEmitter<'_>,
+) -> Result<bool, ProbeAbort> {
     mouth.exchange(PeerHello::new_refusal(task, why).to_value(), HELLO_S)?;
     Ok(false)
 }
@@ -194,12 +201,17 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         for rank in &self.membership.ranks {
             self.emitter.emit(&ProbeMessage::Rank(rank.clone()))?;
         }
-        let gone: Vec<(usize, String)> =
-            self.membership.gone_members().iter().map(|(member, why)| (*member, why.clone())).collect();
+        let gone: Vec<(usize, String)> = self
+            .membership
+            .gone_members()
+            .iter()
+            .map(|(member, why)| (*member, why.clone()))
+            .collect();
         for (member, why) in gone {
             self.emit_gone(member, &why)?;
         }
-        let others = self.membership.ranks.iter().filter(|rank| !self.membership.is_local(rank.rank));
+        let others =
+            self.membership.ranks.iter().filter(|rank| !self.membership.is_local(rank.rank));
         let lost = others.filter_map(|rank| {
             let why = self.membership.gpu_of(rank.rank)?.memory.as_ref().err()?;
             Some((rank.rank, why.clone()))
@@ -251,7 +263,10 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         for problem in self.summarize_unreachable(&unreached) {
             self.emit_problem(problem)?;
         }
-        self.exchange_reports("memory was imported", PeerReport { unreached: pairs, ..PeerReport::default() })?;
+        self.exchange_reports(
+            "memory was imported",
+            PeerReport { unreached: pairs, ..PeerReport::default() },
+        )?;
         Ok(())
     }
 
@@ -271,19 +286,21 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
 
     /// One problem for each other node and class, not one for each pair.
     fn summarize_unreachable(&self, unreached: &[UnreachableMemory]) -> Vec<ProbeProblem> {
-        let mut groups: BTreeMap<(Option<usize>, String), Vec<&UnreachableMemory>> = BTreeMap::new();
+        let mut groups: BTreeMap<(Option<usize>, String), Vec<&UnreachableMemory>> =
+            BTreeMap::new();
         for one in unreached {
             let key = (self.membership.member_of(one.owner), one.problem.class.clone());
             groups.entry(key).or_default().push(one);
         }
-        let problem = |((member, _), group): (&(Option<usize>, String), &Vec<&UnreachableMemory>)| {
-            let mut problem = group[0].problem.clone();
-            if let Some(more) = group.len().checked_sub(1).filter(|more| 0 < *more) {
-                problem.detail = format!("{}; {more} more pairs likewise", problem.detail);
-            }
-            problem.node = member.map(|it| self.membership.member_name(it).to_owned());
-            problem
-        };
+        let problem =
+            |((member, _), group): (&(Option<usize>, String), &Vec<&UnreachableMemory>)| {
+                let mut problem = group[0].problem.clone();
+                if let Some(more) = group.len().checked_sub(1).filter(|more| 0 < *more) {
+                    problem.detail = format!("{}; {more} more pairs likewise", problem.detail);
+                }
+                problem.node = member.map(|it| self.membership.member_name(it).to_owned());
+                problem
+            };
         groups.iter().map(problem).collect()
     }
 
@@ -316,25 +333,43 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         Ok(())
     }
 
-    fn run_test(&mut self, testcase: &str, kind: CrossNodeTest, rounds: &[Vec<GpuFlow>]) -> Result<(), ProbeAbort> {
-        let mine: Vec<String> = self.membership.local_ranks().map(|rank| rank.rank.to_string()).collect();
+    fn run_test(
+        &mut self,
+        testcase: &str,
+        kind: CrossNodeTest,
+        rounds: &[Vec<GpuFlow>],
+    ) -> Result<(), ProbeAbort> {
+        let mine: Vec<String> =
+            self.membership.local_ranks().map(|rank| rank.rank.to_string()).collect();
         let (rows, cols) = match kind {
             CrossNodeTest::Write | CrossNodeTest::Read => {
                 let all = self.membership.ranks.iter().map(|rank| rank.rank.to_string());
                 (mine, all.collect())
             }
             CrossNodeTest::Bisect => {
-                let flows = rounds.iter().flatten().filter(|it| self.membership.is_local(it.issuer));
+                let flows =
+                    rounds.iter().flatten().filter(|it| self.membership.is_local(it.issuer));
                 (flows.map(|flow| flow.labels(kind).0).collect(), vec!["0".to_owned()])
             }
         };
         let (testcase, unit) = (testcase.to_owned(), "GB/s".to_owned());
-        self.emitter.emit(&ProbeMessage::Test(ProbeMatrixShape { testcase: testcase.clone(), unit, rows, cols }))?;
+        self.emitter.emit(&ProbeMessage::Test(ProbeMatrixShape {
+            testcase: testcase.clone(),
+            unit,
+            rows,
+            cols,
+        }))?;
         for reading in 0..self.task.readings {
             for (nth, flows) in rounds.iter().enumerate() {
                 let name =
                     format!("{testcase}, reading {reading}, round {} of {}", nth + 1, rounds.len());
-                self.run_round(&round::CopyRound { testcase: &testcase, kind, reading, flows, name })?;
+                self.run_round(&round::CopyRound {
+                    testcase: &testcase,
+                    kind,
+                    reading,
+                    flows,
+                    name,
+                })?;
             }
         }
         Ok(())
@@ -352,7 +387,11 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
     }
 
     /// Tells the others something and hears what they tell.
-    fn exchange_reports(&mut self, what: &str, word: PeerReport) -> Result<MembershipUpdate, ProbeAbort> {
+    fn exchange_reports(
+        &mut self,
+        what: &str,
+        word: PeerReport,
+    ) -> Result<MembershipUpdate, ProbeAbort> {
         self.emitter.announce_step(&format!("waiting for the other nodes: {what}"));
         let word = PeerReport { lost: self.lost.clone(), ..word };
         let asked = Instant::now();

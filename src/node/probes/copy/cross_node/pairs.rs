@@ -61,7 +61,9 @@ impl GpuFlow {
     /// bisection names both ends in the direction of the data.
     pub(super) fn labels(self, kind: CrossNodeTest) -> (String, String) {
         match kind {
-            CrossNodeTest::Write | CrossNodeTest::Read => (self.issuer.to_string(), self.passive_rank().to_string()),
+            CrossNodeTest::Write | CrossNodeTest::Read => {
+                (self.issuer.to_string(), self.passive_rank().to_string())
+            }
             CrossNodeTest::Bisect => (format!("{}->{}", self.from, self.to), "0".to_owned()),
         }
     }
@@ -177,7 +179,8 @@ mod tests {
 
     #[test]
     fn a_lane_is_one_round_both_ways_at_once() {
-        let rounds = plan_rounds(CrossNodeTest::Bisect, CrossNodePairs::Lane, &ranks(2, 4), node_of(4));
+        let rounds =
+            plan_rounds(CrossNodeTest::Bisect, CrossNodePairs::Lane, &ranks(2, 4), node_of(4));
         assert_eq!(rounds.len(), 1);
         let mut labels: Vec<String> =
             rounds[0].iter().map(|flow| flow.labels(CrossNodeTest::Bisect).0).collect();
@@ -210,8 +213,16 @@ mod tests {
 
     #[test]
     fn nobody_meets_nobody() {
-        assert!(plan_rounds(CrossNodeTest::Write, CrossNodePairs::All, &ranks(1, 1), node_of(1)).is_empty());
-        assert!(plan_rounds(CrossNodeTest::Bisect, CrossNodePairs::Lane, &ranks(1, 4), node_of(4)).is_empty());
-        assert!(plan_rounds(CrossNodeTest::Bisect, CrossNodePairs::Lane, &[], node_of(1)).is_empty());
+        assert!(
+            plan_rounds(CrossNodeTest::Write, CrossNodePairs::All, &ranks(1, 1), node_of(1))
+                .is_empty()
+        );
+        assert!(
+            plan_rounds(CrossNodeTest::Bisect, CrossNodePairs::Lane, &ranks(1, 4), node_of(4))
+                .is_empty()
+        );
+        assert!(
+            plan_rounds(CrossNodeTest::Bisect, CrossNodePairs::Lane, &[], node_of(1)).is_empty()
+        );
     }
 }

@@ -5,30 +5,22 @@
 //! many pairs need it: importing takes longer than copying. What cannot be
 //! reached is a problem with its reason, and the pairs of others go on.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::devices::OpenGpu;
-use super::super::pattern::DataDifference;
-use super::super::pattern::CopyPattern;
+use super::super::pattern::{CopyPattern, DataDifference};
+use super::batch::{BatchEngine, BatchLane};
 use super::data;
-use super::pairs::GpuFlow;
+use super::handshake::{FabricMemoryOffer, PeerHelloGpu};
 use super::membership::ProbeMembership;
-use super::batch::BatchEngine;
-use super::batch::BatchLane;
-use super::handshake::PeerHelloGpu;
-use super::handshake::FabricMemoryOffer;
-use crate::ffi::cuda::DevicePointer;
-use crate::ffi::cuda::CudaLibrary;
-use crate::ffi::cuda::CudaCallError;
-use crate::ffi::cuda::HostMemory;
-use crate::probes::fabric::imex_channel::ImexChannels;
-use crate::probes::fabric::memory::FabricMemory;
-use crate::probes::fabric::memory::FabricStepFailure;
-use crate::probes::fabric::memory::MappedFabricMemory;
-use crate::probes::fabric::memory::with_step;
+use super::pairs::GpuFlow;
+use crate::ffi::cuda::{CudaCallError, CudaLibrary, DevicePointer, HostMemory};
 use crate::probes::fabric::error_class;
 use crate::probes::fabric::error_class::FabricCallStep;
+use crate::probes::fabric::imex_channel::ImexChannels;
+use crate::probes::fabric::memory::{
+    FabricMemory, FabricStepFailure, MappedFabricMemory, with_step,
+};
 use crate::probes::protocol::ProbeEmitter;
 use model::probe_report::ProbeProblem;
 
@@ -102,8 +94,12 @@ impl<'c> PeerMemory<'c> {
                 }
                 Err(failure) => {
                     waiting.push(None);
-                    let mut problem =
-                        error_class::classify_error(&failure.error, failure.step, &doing, &channels);
+                    let mut problem = error_class::classify_error(
+                        &failure.error,
+                        failure.step,
+                        &doing,
+                        &channels,
+                    );
                     problem.gpu = Some(index);
                     let why = problem.detail.clone();
                     problems.push(problem);
@@ -113,7 +109,11 @@ impl<'c> PeerMemory<'c> {
             hello.push(PeerHelloGpu { gpu: index, bus_id, name, memory });
         }
         let (theirs, own) = (BTreeMap::new(), BTreeMap::new());
-        (Self { cuda, channels, imported: theirs, stage: None, unranked: waiting, local: own }, hello, problems)
+        (
+            Self { cuda, channels, imported: theirs, stage: None, unranked: waiting, local: own },
+            hello,
+            problems,
+        )
     }
 
     /// Gives the GPUs their ranks.
@@ -132,8 +132,10 @@ impl<'c> PeerMemory<'c> {
         mouth: &mut ProbeEmitter<'_>,
     ) -> Vec<UnreachableMemory> {
         let mine = flows.iter().filter(|flow| self.local.contains_key(&flow.issuer));
-        let needed: BTreeSet<(u32, u32)> =
-            mine.filter(|flow| party.can_copy(flow)).map(|flow| (flow.passive_rank(), flow.issuer)).collect();
+        let needed: BTreeSet<(u32, u32)> = mine
+            .filter(|flow| party.can_copy(flow))
+            .map(|flow| (flow.passive_rank(), flow.issuer))
+            .collect();
         let mut unreached = Vec::new();
         let mut refused: BTreeMap<u32, FabricStepFailure> = BTreeMap::new();
         for (whose, by) in needed {
@@ -158,18 +160,25 @@ impl<'c> PeerMemory<'c> {
             };
             let Some(failure) = failure else { continue };
             let doing = format!("getting at the memory of {from} from {}", party.rank_label(by));
-            let problem = error_class::classify_error(&failure.error, failure.step, &doing, &self.channels);
+            let problem =
+                error_class::classify_error(&failure.error, failure.step, &doing, &self.channels);
             unreached.push(UnreachableMemory { importer: by, owner: whose, problem });
         }
         unreached
     }
 
-    fn import_rank(&self, whose: u32, party: &ProbeMembership) -> Result<Option<MappedFabricMemory<'c>>, FabricStepFailure> {
+    fn import_rank(
+        &self,
+        whose: u32,
+        party: &ProbeMembership,
+    ) -> Result<Option<MappedFabricMemory<'c>>, FabricStepFailure> {
         let offer = party.gpu_of(whose).and_then(|gpu| gpu.memory.as_ref().ok());
-        let Some((offer, handle)) = offer.and_then(|offer| Some((offer, offer.decode_handle()?))) else {
+        let Some((offer, handle)) = offer.and_then(|offer| Some((offer, offer.decode_handle()?)))
+        else {
             return Ok(None);
         };
-        let memory = FabricMemory::import(self.cuda, handle, offer.bytes, FabricCallStep::ImportPeer)?;
+        let memory =
+            FabricMemory::import(self.cuda, handle, offer.bytes, FabricCallStep::ImportPeer)?;
         memory.map().map(Some)
     }
 
@@ -193,7 +202,12 @@ impl<'c> PeerMemory<'c> {
         Some((BatchLane { flow, from, to, bytes }, engine))
     }
 
-    fn address(&self, rank: u32, half: MemoryHalf, party: &ProbeMembership) -> Option<DevicePointer> {
+    fn address(
+        &self,
+        rank: u32,
+        half: MemoryHalf,
+        party: &ProbeMembership,
+    ) -> Option<DevicePointer> {
         let (memory, sink) = match self.local.get(&rank) {
             Some(own) => (&own.memory, own.sink_offset),
             None => {
@@ -216,7 +230,9 @@ impl<'c> PeerMemory<'c> {
         let mut stage = match self.stage.take() {
             Some(stage) => stage,
             None => {
-                let Some((gpu, _)) = self.local_half(rank, MemoryHalf::Source) else { return Ok(()) };
+                let Some((gpu, _)) = self.local_half(rank, MemoryHalf::Source) else {
+                    return Ok(());
+                };
                 self.cuda.set_current_context(gpu.context())?;
                 self.cuda.host_memory(data::stage_bytes(pattern.bytes))?
             }
@@ -248,7 +264,9 @@ impl<'c> PeerMemory<'c> {
         rank: u32,
         pattern: &CopyPattern,
     ) -> Result<Option<DataDifference>, CudaCallError> {
-        let (Some((gpu, memory)), Some(stage)) = (self.local_half(rank, MemoryHalf::Source), &self.stage) else {
+        let (Some((gpu, memory)), Some(stage)) =
+            (self.local_half(rank, MemoryHalf::Source), &self.stage)
+        else {
             return Ok(None);
         };
         data::compare_memory(self.cuda, gpu, memory, pattern, stage)
@@ -262,7 +280,9 @@ impl<'c> PeerMemory<'c> {
         rank: u32,
         pattern: &CopyPattern,
     ) -> Result<Option<ArrivalCheck>, CudaCallError> {
-        let (Some((gpu, memory)), Some(stage)) = (self.local_half(rank, MemoryHalf::Sink), &self.stage) else {
+        let (Some((gpu, memory)), Some(stage)) =
+            (self.local_half(rank, MemoryHalf::Sink), &self.stage)
+        else {
             return Ok(None);
         };
         let look = || data::compare_memory(self.cuda, gpu, memory, pattern, stage);
@@ -272,7 +292,8 @@ impl<'c> PeerMemory<'c> {
 
     /// What an error at a rank means.
     pub(super) fn problem(&self, rank: u32, error: &CudaCallError, doing: &str) -> ProbeProblem {
-        let mut problem = error_class::classify_error(error, FabricCallStep::Other, doing, &self.channels);
+        let mut problem =
+            error_class::classify_error(error, FabricCallStep::Other, doing, &self.channels);
         problem.gpu = self.local.get(&rank).map(|own| own.gpu.index());
         problem
     }
@@ -284,7 +305,11 @@ impl<'c> PeerMemory<'c> {
 }
 
 /// Makes the memory of a GPU and everything that measures with it.
-fn share_memory<'c>(cuda: &'c CudaLibrary, gpu: OpenGpu<'c>, bytes: usize) -> Result<(LocalGpu<'c>, FabricMemoryOffer), FabricStepFailure> {
+fn share_memory<'c>(
+    cuda: &'c CudaLibrary,
+    gpu: OpenGpu<'c>,
+    bytes: usize,
+) -> Result<(LocalGpu<'c>, FabricMemoryOffer), FabricStepFailure> {
     cuda.set_current_context(gpu.context()).map_err(with_step(FabricCallStep::Other))?;
     let sink = bytes.checked_next_multiple_of(ALIGNMENT).unwrap_or(usize::MAX);
     let memory = FabricMemory::create(cuda, gpu.device, sink.saturating_mul(2))?;

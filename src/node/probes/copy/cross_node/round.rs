@@ -1,28 +1,17 @@
 //! One round: who copies, what comes of it, and whether it counts.
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::CrossNodeSweep;
-use super::data;
-use super::peer_memory::ArrivalCheck;
-use super::pairs::GpuFlow;
-use super::pairs::CrossNodeTest;
-use super::membership::MembershipUpdate;
-use super::batch;
-use super::batch::BatchFailure;
-use super::batch::BatchOutcome;
-use super::slowest_exchange_ms;
+use super::batch::{BatchFailure, BatchOutcome};
 use super::handshake::PeerReport;
-use super::window;
+use super::membership::MembershipUpdate;
+use super::pairs::{CrossNodeTest, GpuFlow};
+use super::peer_memory::ArrivalCheck;
 use super::window::CopySpan;
-use crate::probes::copy::pattern::DataDifference;
-use crate::probes::copy::pattern::CopyPattern;
-use crate::probes::copy::pattern::WORD;
-use crate::probes::protocol::ProbeMatrixCell;
-use crate::probes::protocol::ProbeAbort;
-use crate::probes::protocol::ProbeMessage;
+use super::{CrossNodeSweep, batch, data, slowest_exchange_ms, window};
+use crate::probes::copy::pattern::{CopyPattern, DataDifference, WORD};
+use crate::probes::protocol::{ProbeAbort, ProbeMatrixCell, ProbeMessage};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
@@ -73,7 +62,10 @@ impl CrossNodeSweep<'_, '_, '_> {
                      longer",
                     slowest_exchange_ms(&news)
                 );
-                self.emit_round_problem(round, ProbeProblem::new(OutputProblemKind::Error, "uneven-round", what))?;
+                self.emit_round_problem(
+                    round,
+                    ProbeProblem::new(OutputProblemKind::Error, "uneven-round", what),
+                )?;
                 break;
             }
             return self.check_round(round, &stamp, Some(&took));
@@ -88,11 +80,20 @@ impl CrossNodeSweep<'_, '_, '_> {
     }
 
     /// How long one copy takes, of those that this process does.
-    fn warm_up_round(&mut self, round: &CopyRound<'_>) -> Result<BTreeMap<GpuFlow, f64>, ProbeAbort> {
+    fn warm_up_round(
+        &mut self,
+        round: &CopyRound<'_>,
+    ) -> Result<BTreeMap<GpuFlow, f64>, ProbeAbort> {
         let left = self.active_flows(round);
-        self.emitter.announce_step(&format!("{}: warming up {}", round.name, self.describe_flows(&left)));
-        let lanes: Vec<_> =
-            left.iter().filter_map(|flow| self.memory.lane(*flow, self.bytes, &self.membership)).collect();
+        self.emitter.announce_step(&format!(
+            "{}: warming up {}",
+            round.name,
+            self.describe_flows(&left)
+        ));
+        let lanes: Vec<_> = left
+            .iter()
+            .filter_map(|flow| self.memory.lane(*flow, self.bytes, &self.membership))
+            .collect();
         let limit = self.time_limit(self.task.warmup.saturating_add(2));
         let outcome = batch::warm_up_lanes(&lanes, self.task.warmup, limit);
         self.record_outcome(round, outcome)
@@ -100,11 +101,17 @@ impl CrossNodeSweep<'_, '_, '_> {
 
     /// Tells when the last window here will close; answers when the last of all
     /// will.
-    fn agree_on_close(&mut self, round: &CopyRound<'_>, known: &BTreeMap<GpuFlow, f64>) -> Result<f64, ProbeAbort> {
-        let own = known.values().map(|ms| window::window_close_ms(*ms, self.task.copies, self.skew_ms));
+    fn agree_on_close(
+        &mut self,
+        round: &CopyRound<'_>,
+        known: &BTreeMap<GpuFlow, f64>,
+    ) -> Result<f64, ProbeAbort> {
+        let own =
+            known.values().map(|ms| window::window_close_ms(*ms, self.task.copies, self.skew_ms));
         let closes_ms = own.reduce(f64::max);
         let what = format!("{}, warm", round.name);
-        let news = self.exchange_reports(&what, PeerReport { closes_ms, ..PeerReport::default() })?;
+        let news =
+            self.exchange_reports(&what, PeerReport { closes_ms, ..PeerReport::default() })?;
         Ok(news.reports.values().filter_map(|word| word.closes_ms).fold(0.0, f64::max))
     }
 
@@ -147,7 +154,11 @@ impl CrossNodeSweep<'_, '_, '_> {
             .collect();
         let most = lanes.iter().map(|(_, _, plan)| plan.before + plan.window + plan.after).max();
         let limit = self.time_limit(most.unwrap_or(0));
-        self.emitter.announce_step(&format!("{}: copying {}", round.name, self.describe_flows(&left)));
+        self.emitter.announce_step(&format!(
+            "{}: copying {}",
+            round.name,
+            self.describe_flows(&left)
+        ));
         let (outcome, span) = batch::run_batch(&lanes, limit);
         // Problems are told afterwards: all wait for nobody between the answer and the
         // first copy.
@@ -165,7 +176,9 @@ impl CrossNodeSweep<'_, '_, '_> {
         let spans = members.iter().map(|member| news.reports.get(member)?.span);
         let spans: Option<Vec<CopySpan>> = spans.collect();
         // Who left in the middle of it took a part of the load away.
-        news.gone.is_empty() && spans.is_some_and(|spans| window::are_windows_covered(&spans, slowest_exchange_ms(news)))
+        news.gone.is_empty()
+            && spans
+                .is_some_and(|spans| window::are_windows_covered(&spans, slowest_exchange_ms(news)))
     }
 
     /// Compares what arrived here, hears what arrived elsewhere, and says numbers
@@ -185,7 +198,11 @@ impl CrossNodeSweep<'_, '_, '_> {
                 Ok(None) => {}
                 Ok(Some(ArrivalCheck::Correct)) => word.right.push((flow.from, flow.to)),
                 Ok(Some(ArrivalCheck::Wrong(difference))) => {
-                    word.wrong.push((flow.from, flow.to, describe_difference(&difference, &pattern)));
+                    word.wrong.push((
+                        flow.from,
+                        flow.to,
+                        describe_difference(&difference, &pattern),
+                    ));
                 }
                 Ok(Some(ArrivalCheck::ReadbackCorrupted(difference))) => {
                     word.right.push((flow.from, flow.to));
@@ -203,7 +220,8 @@ impl CrossNodeSweep<'_, '_, '_> {
         let news = self.exchange_reports(&format!("{}, compared", round.name), word)?;
         let mine = round.flows.iter().filter(|flow| self.membership.is_local(flow.issuer));
         for flow in mine.copied().collect::<Vec<_>>() {
-            let there = self.membership.member_of(flow.to).and_then(|member| news.reports.get(&member));
+            let there =
+                self.membership.member_of(flow.to).and_then(|member| news.reports.get(&member));
             let wrong = there.and_then(|word| {
                 word.wrong.iter().find(|(from, to, _)| (*from, *to) == (flow.from, flow.to))
             });
@@ -221,21 +239,41 @@ impl CrossNodeSweep<'_, '_, '_> {
         Ok(())
     }
 
-    fn emit_number(&mut self, round: &CopyRound<'_>, flow: GpuFlow, ms: f64) -> Result<(), ProbeAbort> {
+    fn emit_number(
+        &mut self,
+        round: &CopyRound<'_>,
+        flow: GpuFlow,
+        ms: f64,
+    ) -> Result<(), ProbeAbort> {
         let value = self.bytes as f64 / (ms * 1e6);
         if !value.is_finite() || ms <= 0.0 {
             let what = format!("{} took no time at all", self.describe_flows(&[flow]));
-            return self.emit_round_problem(round, ProbeProblem::new(OutputProblemKind::Inconsistent, "no-time", what));
+            return self.emit_round_problem(
+                round,
+                ProbeProblem::new(OutputProblemKind::Inconsistent, "no-time", what),
+            );
         }
         let (row, col) = flow.labels(round.kind);
         let (testcase, reading) = (round.testcase.to_owned(), round.reading);
-        Ok(self.emitter.emit(&ProbeMessage::Cell(ProbeMatrixCell { testcase, row, col, reading, value }))?)
+        Ok(self.emitter.emit(&ProbeMessage::Cell(ProbeMatrixCell {
+            testcase,
+            row,
+            col,
+            reading,
+            value,
+        }))?)
     }
 
-    fn emit_wrong(&mut self, round: &CopyRound<'_>, flow: GpuFlow, how: &str) -> Result<(), ProbeAbort> {
+    fn emit_wrong(
+        &mut self,
+        round: &CopyRound<'_>,
+        flow: GpuFlow,
+        how: &str,
+    ) -> Result<(), ProbeAbort> {
         let what = format!("what {} copied is wrong: {how}", self.describe_flows(&[flow]));
         let mut problem = ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", what);
-        problem.gpu = self.membership.local_ranks().find(|it| it.rank == flow.issuer).map(|it| it.gpu);
+        problem.gpu =
+            self.membership.local_ranks().find(|it| it.rank == flow.issuer).map(|it| it.gpu);
         self.emit_round_problem(round, problem)
     }
 
@@ -252,12 +290,20 @@ impl CrossNodeSweep<'_, '_, '_> {
         self.emit_problem(problem)
     }
 
-    fn emit_round_problem(&mut self, round: &CopyRound<'_>, problem: ProbeProblem) -> Result<(), ProbeAbort> {
+    fn emit_round_problem(
+        &mut self,
+        round: &CopyRound<'_>,
+        problem: ProbeProblem,
+    ) -> Result<(), ProbeAbort> {
         self.emit_problem(ProbeProblem { testcase: Some(round.testcase.to_owned()), ..problem })
     }
 
     /// Keeps what was measured, and loses those ranks whose copies came to nothing.
-    fn record_outcome(&mut self, round: &CopyRound<'_>, outcome: BatchOutcome) -> Result<BTreeMap<GpuFlow, f64>, ProbeAbort> {
+    fn record_outcome(
+        &mut self,
+        round: &CopyRound<'_>,
+        outcome: BatchOutcome,
+    ) -> Result<BTreeMap<GpuFlow, f64>, ProbeAbort> {
         let mut kept = BTreeMap::new();
         for (flow, result) in outcome {
             match result {
@@ -277,7 +323,8 @@ impl CrossNodeSweep<'_, '_, '_> {
                         limit.as_secs_f64()
                     );
                     self.lost.insert(flow.issuer, what.clone());
-                    let mut problem = ProbeProblem::new(OutputProblemKind::Error, "copy-stuck", what);
+                    let mut problem =
+                        ProbeProblem::new(OutputProblemKind::Error, "copy-stuck", what);
                     let mine = self.membership.local_ranks().find(|it| it.rank == flow.issuer);
                     problem.gpu = mine.map(|it| it.gpu);
                     self.emit_round_problem(round, problem)?;
@@ -296,7 +343,11 @@ impl CrossNodeSweep<'_, '_, '_> {
     /// Flows for people.
     fn describe_flows(&self, flows: &[GpuFlow]) -> String {
         let one = |flow: &GpuFlow| {
-            format!("{} -> {}", self.membership.rank_label(flow.from), self.membership.rank_label(flow.to))
+            format!(
+                "{} -> {}",
+                self.membership.rank_label(flow.from),
+                self.membership.rank_label(flow.to)
+            )
         };
         flows.iter().map(one).collect::<Vec<_>>().join(", ")
     }

@@ -18,8 +18,7 @@
 //! Counts come from the rate of the warm-up. Whether both held is checked after
 //! the round by [`covered`], from the times and the skew of that round.
 
-use serde::Deserialize;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// How far apart nodes may begin at least, in milliseconds, however fast their
 /// exchanges were so far: chosen, for one that is slower than those.
@@ -78,7 +77,8 @@ pub(super) fn window_close_ms(copy_ms: f64, asked: u32, skew_ms: f64) -> f64 {
 /// all who copy in this round closes at this time.
 pub(super) fn plan_copies(copy_ms: f64, asked: u32, last_closes: f64, skew_ms: f64) -> WindowPlan {
     let copy_ms = copy_ms.max(LEAST_COPY_MS);
-    let rest = (last_closes - window_close_ms(copy_ms, asked, skew_ms)).max(0.0) + SKEW_FACTOR * skew_ms;
+    let rest =
+        (last_closes - window_close_ms(copy_ms, asked, skew_ms)).max(0.0) + SKEW_FACTOR * skew_ms;
     WindowPlan {
         before: copies_before(copy_ms, skew_ms),
         window: copies_in_window(copy_ms, asked),
@@ -198,7 +198,10 @@ mod tests {
         let tiny = plan_copies(0.001, 16, 1.0, 20.0);
         assert_eq!((tiny.before, tiny.window), (MOST_COPIES, MOST_COPIES));
         assert!(!are_windows_covered(&[span(0.0, 0.001, tiny), span(0.0, 0.001, tiny)], 20.0));
-        assert!(are_windows_covered(&[span(0.0, 0.001, tiny)], 20.0), "alone there is nobody to wait for");
+        assert!(
+            are_windows_covered(&[span(0.0, 0.001, tiny)], 20.0),
+            "alone there is nobody to wait for"
+        );
         assert!(are_windows_covered(&[], 20.0));
     }
 

@@ -1,20 +1,11 @@
 //! Tests of what ComputeDomains and topology objects say.
 
-use serde_json::Value;
-use serde_json::json;
+use serde_json::{Value, json};
 
-use super::A;
-use super::B;
-use super::list;
-use super::node;
-use super::problems;
-use super::group_lines;
-use crate::claims::kubernetes::compute_domains;
-use crate::claims::kubernetes::nodes;
-use crate::claims::kubernetes::topologies;
+use super::{A, B, group_lines, list, node, problems};
+use crate::claims::kubernetes::{compute_domains, nodes, topologies};
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::SourceProblemKind;
+use model::source_report::{ClaimBasis, SourceProblemKind};
 
 fn compute_domain(name: &str, nodes: &Value) -> Value {
     json!({"apiVersion": "resource.nvidia.com/v1beta1", "kind": "ComputeDomain",

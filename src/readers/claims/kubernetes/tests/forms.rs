@@ -3,12 +3,7 @@
 
 use serde_json::json;
 
-use super::A;
-use super::clique;
-use super::list;
-use super::node;
-use super::problems;
-use super::group_lines;
+use super::{A, clique, group_lines, list, node, problems};
 use crate::claims::kubernetes::nodes;
 use model::id::NodeName;
 use model::source_report::SourceProblemKind;

@@ -78,7 +78,10 @@ fn a_tree_that_puts_a_node_under_another_leaf_is_a_doubt() {
     let cabling = leaf(SourceKind::Cabling, nodes(1, 2), other);
     let claims = reconciled(vec![domain, slurm, cabling]);
     let told = only(&claims, "leaves-disagree");
-    assert_eq!((told.severity, told.nodes.as_slice()), (DisagreementSeverity::Doubt, &[node(3)][..]));
+    assert_eq!(
+        (told.severity, told.nodes.as_slice()),
+        (DisagreementSeverity::Doubt, &[node(3)][..])
+    );
 }
 
 fn racked(kind: SourceKind, list: &[(u32, &str, &str)]) -> SourceReport {

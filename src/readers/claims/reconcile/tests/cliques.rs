@@ -3,7 +3,10 @@
 use super::*;
 
 /// A block of four, its labels, and its drivers.
-fn block(label: &[(&str, u32, Vec<NodeName>)], driver: &[(&str, u32, Vec<NodeName>)]) -> Vec<SourceReport> {
+fn block(
+    label: &[(&str, u32, Vec<NodeName>)],
+    driver: &[(&str, u32, Vec<NodeName>)],
+) -> Vec<SourceReport> {
     let mut all = vec![blocks(SourceKind::SlurmTopology, &[("b", nodes(1, 4))]), labelled(label)];
     all.extend(facts(driver));
     all

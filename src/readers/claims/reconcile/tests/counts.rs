@@ -66,7 +66,10 @@ fn a_foreign_product_or_driver_in_a_domain_is_the_minority() {
     let claims = reconciled(all);
     assert_eq!(
         classes(&claims),
-        [("driver-mixed", DisagreementSeverity::Doubt), ("product-mixed", DisagreementSeverity::Doubt)]
+        [
+            ("driver-mixed", DisagreementSeverity::Doubt),
+            ("product-mixed", DisagreementSeverity::Doubt)
+        ]
     );
     assert_eq!(claims.disagreements[0].nodes, [node(2)]);
     assert_eq!(claims.disagreements[1].nodes, [node(3)]);

@@ -1,8 +1,6 @@
 //! What changed between two moments.
 
-use super::super::diff::ClaimsChangeKind;
-use super::super::diff::diff_claims;
-use super::super::diff::changed_facts;
+use super::super::diff::{ClaimsChangeKind, changed_facts, diff_claims};
 use super::*;
 use model::claims::ClaimedRail;
 use model::source_report::NodeReport;

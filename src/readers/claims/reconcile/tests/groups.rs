@@ -67,7 +67,10 @@ fn one_clique_over_two_blocks_is_a_doubt_and_the_default_or_too_many_nodes_worse
     let claims = reconciled(vec![halves(), labelled(&[(UUID, 32766, nodes(1, 18))])]);
     assert_eq!(
         classes(&claims),
-        [("merged-cliques", DisagreementSeverity::Contradiction), ("sentinel-clique", DisagreementSeverity::Note)]
+        [
+            ("merged-cliques", DisagreementSeverity::Contradiction),
+            ("sentinel-clique", DisagreementSeverity::Note)
+        ]
     );
     assert!(claims.disagreements[0].summary.contains("default"), "{claims:#?}");
 
@@ -127,7 +130,10 @@ fn a_file_that_is_not_in_force_is_told_with_the_nodes_that_differ() {
     own.groups.push(NodeGroup::new(NodeGroupKind::Domain, "block", "b1", vec![node(4)]));
     let claims = reconciled(vec![file, live, own]);
     let told = only(&claims, "topology-override");
-    assert_eq!((told.severity, told.nodes.as_slice()), (DisagreementSeverity::Doubt, &[node(4)][..]));
+    assert_eq!(
+        (told.severity, told.nodes.as_slice()),
+        (DisagreementSeverity::Doubt, &[node(4)][..])
+    );
 }
 
 #[test]

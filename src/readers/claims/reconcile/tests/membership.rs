@@ -19,7 +19,10 @@ fn block(last: u32) -> SourceReport {
 fn a_node_that_its_scheduler_does_not_know_is_told() {
     let claims = reconciled(vec![block(5), scheduler(nodes(1, 4))]);
     let told = only(&claims, "unknown-to-scheduler");
-    assert_eq!((told.severity, told.nodes.as_slice()), (DisagreementSeverity::Doubt, &[node(5)][..]));
+    assert_eq!(
+        (told.severity, told.nodes.as_slice()),
+        (DisagreementSeverity::Doubt, &[node(5)][..])
+    );
     assert_eq!(told.sides.len(), 2);
 }
 

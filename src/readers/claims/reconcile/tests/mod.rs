@@ -7,18 +7,14 @@ mod counts;
 mod diffs;
 mod groups;
 mod imex;
-mod nvlink_reach;
 mod membership;
+mod nvlink_reach;
 mod ranks;
 
 use super::*;
 use model::disagreement::DisagreementSeverity;
 use model::id::NodeName;
-use model::source_report::ClaimBasis;
-use model::source_report::FabricReport;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceKind;
+use model::source_report::{ClaimBasis, FabricReport, NodeGroup, NodeGroupKind, SourceKind};
 
 pub(super) const UUID: &str = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31";
 pub(super) const OTHER: &str = "0a0a0a0a-c8aa-45e1-9e07-e1e51be99c31";

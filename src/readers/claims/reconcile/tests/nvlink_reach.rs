@@ -142,8 +142,12 @@ fn copies_are_told_and_do_not_corroborate() {
         format!("{UUID}.1"),
         nodes(1, 4),
     );
-    let slinky =
-        NodeGroup::new(NodeGroupKind::Domain, "topology.slinky.slurm.net/spec", "block01", nodes(1, 4));
+    let slinky = NodeGroup::new(
+        NodeGroupKind::Domain,
+        "topology.slinky.slurm.net/spec",
+        "block01",
+        nodes(1, 4),
+    );
     let own = NodeGroup::new(NodeGroupKind::Domain, "example.com/rack", "r7", nodes(1, 4));
     kubernetes.groups.extend([topograph, slinky, own]);
     let claims = reconciled(vec![file, live, kubernetes]);

@@ -99,7 +99,10 @@ fn nvlink_between_nodes_is_believed_in_where_it_is() {
     assert_eq!(of(true, "gb200-nvl72").disagreements, []);
     assert_eq!(of(false, "hgx-h100").disagreements, []);
     let claims = of(true, "hgx-h100");
-    assert_eq!(only(&claims, "belief-multi-node-nvlink").severity, DisagreementSeverity::Contradiction);
+    assert_eq!(
+        only(&claims, "belief-multi-node-nvlink").severity,
+        DisagreementSeverity::Contradiction
+    );
     let claims = of(false, "gb200-nvl72");
     assert_eq!(only(&claims, "belief-multi-node-nvlink").severity, DisagreementSeverity::Note);
 }
@@ -139,8 +142,14 @@ fn ray_that_keys_on_the_uuid_alone_contradicts_the_cliques_of_a_rack_and_not_of_
     }
     let mut ray = ray("leaf7");
     ray.beliefs[0].ranks_per_domain = Some(32);
-    let claims = reconcile_reports(vec![slurm, ray], &ReconcileRules { order: vec![SourceFamily::Slurm], ..rules() });
-    assert!(claims.disagreements.iter().all(|d| d.severity == DisagreementSeverity::Note), "{claims:#?}");
+    let claims = reconcile_reports(
+        vec![slurm, ray],
+        &ReconcileRules { order: vec![SourceFamily::Slurm], ..rules() },
+    );
+    assert!(
+        claims.disagreements.iter().all(|d| d.severity == DisagreementSeverity::Note),
+        "{claims:#?}"
+    );
 }
 
 #[test]

@@ -2,11 +2,9 @@
 
 use serde_json::Value;
 
-use super::super::json_response;
-use super::super::node_states;
+use super::super::{json_response, node_states};
 use super::SlurmNodeListing;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{SourceProblemKind, SourceReport};
 
 /// Keys of answers about something else, which may hold nodes too.
 const OTHER_ANSWER_KEYS: [&str; 5] = ["sinfo", "partitions", "jobs", "reservations", "items"];
@@ -16,7 +14,8 @@ const NODE_KEYS: [&str; 3] = ["slurmd_start_time", "next_state_after_reboot", "r
 
 pub(super) fn recognises(text: &str) -> bool {
     let Some(keys) = json_response::top_level_keys(text) else {
-        let begins = json_response::starts_with_key(text, "nodes") || json_response::starts_with_key(text, "architecture");
+        let begins = json_response::starts_with_key(text, "nodes")
+            || json_response::starts_with_key(text, "architecture");
         return begins && NODE_KEYS.iter().any(|key| text.contains(key));
     };
     let has = |key: &str| keys.contains(key);
@@ -36,7 +35,11 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Vec<Slur
             Some(name) => listings.push(parse_listing(name, index, node)),
             None => {
                 let at = format!("nodes[{index}]");
-                said.push_problem(SourceProblemKind::Malformed, at, "a node without a name is skipped");
+                said.push_problem(
+                    SourceProblemKind::Malformed,
+                    at,
+                    "a node without a name is skipped",
+                );
             }
         }
     }
@@ -44,7 +47,10 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Vec<Slur
 }
 
 /// The nodes of an answer, as it lists them.
-pub(in crate::claims::slurm) fn node_items<'a>(said: &mut SourceReport, answer: &'a Value) -> &'a [Value] {
+pub(in crate::claims::slurm) fn node_items<'a>(
+    said: &mut SourceReport,
+    answer: &'a Value,
+) -> &'a [Value] {
     match answer {
         Value::Array(nodes) => nodes,
         Value::Object(keys) => match keys.get("nodes") {
@@ -118,8 +124,7 @@ mod tests {
     use super::super::read as read_nodes;
     use super::*;
     use model::id::NodeName;
-    use model::source_report::NodeGroupKind;
-    use model::source_report::NodeReport;
+    use model::source_report::{NodeGroupKind, NodeReport};
 
     const NEW: &str = r#"{"nodes":[
         {"name":"tray01","hostname":"tray01.lab","address":"10.1.0.1","state":["MIXED","DRAIN"],

@@ -10,21 +10,15 @@
 pub(super) mod json;
 mod text;
 
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use super::gres;
 use super::host_list_budget::list_some;
-use super::node_states;
+use super::{gres, node_states};
 use crate::claims::reader_util::limit_notes;
 use model::id::NodeName;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::NodeReport;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{
+    NodeGroup, NodeGroupKind, NodeReport, SourceKind, SourceProblemKind, SourceReport,
+};
 
 /// The scheme of groups that nodes themselves name.
 pub const SCHEME: &str = "node topology";
@@ -238,7 +232,10 @@ mod tests {
             ..SlurmNodeListing::default()
         };
         let mut said = SourceReport::new(SourceKind::SlurmNodes, "f");
-        add_to_report(&mut said, vec![listing("a", "lab"), listing("b", "lab"), listing("c", "c.lab")]);
+        add_to_report(
+            &mut said,
+            vec![listing("a", "lab"), listing("b", "lab"), listing("c", "c.lab")],
+        );
         let aliases: Vec<&[String]> = said.nodes.values().map(|n| n.aliases.as_slice()).collect();
         assert_eq!(aliases, [&["i-a"][..], &["i-b"], &["c.lab", "i-c"]]);
     }

@@ -5,13 +5,11 @@
 //! taken for one where it can stand: a reason that says `State=IDLE` is no
 //! state.
 
-use super::super::host_list_budget::SlurmTextPosition;
-use super::super::host_list_budget::strip_bom;
+use super::super::host_list_budget::{SlurmTextPosition, strip_bom};
 use super::super::node_states;
 use super::SlurmNodeListing;
 use crate::claims::reader_util::sanitize_text;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{SourceProblemKind, SourceReport};
 
 /// Keys in front of free text, which hold no blanks (`OS` aside).
 const HEAD_KEYS: &[&str] = &[
@@ -373,7 +371,14 @@ mod tests {
         let said = read_nodes("f", &text);
         assert_eq!(said.nodes.len(), 2);
         let kinds: Vec<SourceProblemKind> = said.problems.iter().map(|p| p.kind).collect();
-        assert_eq!(kinds, [SourceProblemKind::Malformed, SourceProblemKind::Missing, SourceProblemKind::Malformed]);
+        assert_eq!(
+            kinds,
+            [
+                SourceProblemKind::Malformed,
+                SourceProblemKind::Missing,
+                SourceProblemKind::Malformed
+            ]
+        );
         assert!(recognises("Node tray09 not found\n"));
         assert!(!read_nodes("f", "").problems.is_empty());
     }

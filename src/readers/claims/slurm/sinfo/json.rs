@@ -2,20 +2,20 @@
 
 use serde_json::Value;
 
-use super::super::json_response;
-use super::super::host_list_budget::HostListBudget;
-use super::super::host_list_budget::SlurmTextPosition;
-use super::super::partitions;
-use super::super::node_states;
+use super::super::host_list_budget::{HostListBudget, SlurmTextPosition};
+use super::super::{json_response, node_states, partitions};
 use super::SinfoRow;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{SourceProblemKind, SourceReport};
 
 pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) {
     let Some(found) = json_response::read(said, place, text) else { return };
     let Some(Value::Array(records)) = found.get("sinfo") else {
         if said.problems.is_empty() {
-            said.push_problem(SourceProblemKind::Incomplete, None, "the answer has no list `sinfo`");
+            said.push_problem(
+                SourceProblemKind::Incomplete,
+                None,
+                "the answer has no list `sinfo`",
+            );
         }
         return;
     };
@@ -48,8 +48,7 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) {
 
 #[cfg(test)]
 mod tests {
-    use super::super::read as read_sinfo;
-    use super::super::recognises;
+    use super::super::{read as read_sinfo, recognises};
     use model::id::NodeName;
     use model::source_report::SourceProblemKind;
 
@@ -90,7 +89,11 @@ mod tests {
     fn an_answer_without_records_is_incomplete() {
         for text in [r#"{"sinfo":[]}"#, r#"{"sinfo":3}"#, r#"{"sinfo":["#] {
             assert!(recognises(text), "{text}");
-            assert_eq!(read_sinfo("f", text).problems[0].kind, SourceProblemKind::Incomplete, "{text}");
+            assert_eq!(
+                read_sinfo("f", text).problems[0].kind,
+                SourceProblemKind::Incomplete,
+                "{text}"
+            );
         }
     }
 }

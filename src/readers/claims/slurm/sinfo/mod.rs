@@ -8,18 +8,10 @@ mod text;
 
 use std::collections::BTreeSet;
 
-use super::json_response;
-use super::gres;
-use super::host_list_budget::HostListBudget;
-use super::host_list_budget::SlurmTextPosition;
-use super::host_list_budget::strip_bom;
-use super::node_states;
+use super::host_list_budget::{HostListBudget, SlurmTextPosition, strip_bom};
+use super::{gres, json_response, node_states};
 use crate::claims::reader_util::limit_notes;
-use model::source_report::NodeGroup;
-use model::source_report::NodeGroupKind;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
-use model::source_report::SourceKind;
+use model::source_report::{NodeGroup, NodeGroupKind, SourceKind, SourceProblemKind, SourceReport};
 
 /// Whether a text looks like one.
 pub fn recognises(text: &str) -> bool {
@@ -63,7 +55,13 @@ struct SinfoRow {
 
 /// Puts a row into `said`. A partition is a group only where its rows are all
 /// that it has (`partitions`).
-fn add_row(said: &mut SourceReport, listed: &mut HostListBudget, spot: SlurmTextPosition<'_>, row: &SinfoRow, partitions: bool) {
+fn add_row(
+    said: &mut SourceReport,
+    listed: &mut HostListBudget,
+    spot: SlurmTextPosition<'_>,
+    row: &SinfoRow,
+    partitions: bool,
+) {
     let Some(nodes) = listed.expand_nodes(said, spot, &row.nodes) else { return };
     for name in &nodes {
         let node = said.node_mut(name);
@@ -91,7 +89,8 @@ fn add_row(said: &mut SourceReport, listed: &mut HostListBudget, spot: SlurmText
     if let Some(group) = said.groups.iter_mut().find(is_it) {
         group.nodes.extend(nodes);
     } else {
-        let mut group = NodeGroup::new(NodeGroupKind::Partition, "partition", partition.clone(), nodes);
+        let mut group =
+            NodeGroup::new(NodeGroupKind::Partition, "partition", partition.clone(), nodes);
         group.at = Some(spot.to_string());
         said.groups.push(group);
     }

@@ -1,15 +1,12 @@
 //! Tables of `sinfo`: the default one, `-N`, `-l`, `-R`, and any `-o` or `-O`
 //! whose columns can be told from their header or from what stands in them.
 
-use super::super::json_response;
-use super::super::host_list_budget::HostListBudget;
-use super::super::host_list_budget::SlurmTextPosition;
-use super::super::node_states;
+use super::super::host_list_budget::{HostListBudget, SlurmTextPosition};
+use super::super::{json_response, node_states};
 use super::SinfoRow;
 use crate::claims::reader_util::sanitize_text;
 use model::hostlist;
-use model::source_report::SourceProblemKind;
-use model::source_report::SourceReport;
+use model::source_report::{SourceProblemKind, SourceReport};
 
 /// Headers of what is read, as `sinfo` writes them (compared in capitals).
 const NODE_HEADERS: &[&str] = &["NODELIST", "HOSTNAMES", "NODE_ADDR"];
@@ -210,7 +207,12 @@ fn parse_reason_row(line: &str, columns: usize) -> Option<SinfoRow> {
 
 /// A row with as many cells as the table has columns, or nearly so: with blanks
 /// between cells, a reason at the end may hold more, an empty cell fewer.
-fn parse_full_row(line: &str, has_bars: bool, names: &[&str], columns: &SinfoColumns) -> Option<SinfoRow> {
+fn parse_full_row(
+    line: &str,
+    has_bars: bool,
+    names: &[&str],
+    columns: &SinfoColumns,
+) -> Option<SinfoRow> {
     let found = split_cells(line, has_bars);
     let last_is = |name: &str| names.last().is_some_and(|last| *last == name);
     if found.len() == columns.count || (has_bars && columns.nodes? < found.len()) {
@@ -226,7 +228,8 @@ fn parse_full_row(line: &str, has_bars: bool, names: &[&str], columns: &SinfoCol
         return Some(row);
     }
     if 2 < found.len() && last_is("NODELIST") {
-        let state = found[..found.len() - 1].iter().rev().find(|cell| node_states::is_state(cell))?;
+        let state =
+            found[..found.len() - 1].iter().rev().find(|cell| node_states::is_state(cell))?;
         return Some(SinfoRow {
             nodes: (*found.last()?).to_owned(),
             state: node_states::split_sinfo_state(state),
@@ -255,7 +258,8 @@ fn read_without_header(said: &mut SourceReport, place: &str, lines: &[(usize, &s
         }
         return;
     };
-    let columns = SinfoColumns { count: width, nodes: Some(nodes), states, ..SinfoColumns::default() };
+    let columns =
+        SinfoColumns { count: width, nodes: Some(nodes), states, ..SinfoColumns::default() };
     let mut listed = HostListBudget::new();
     for ((number, _), row) in lines.iter().zip(&rows) {
         let spot = SlurmTextPosition::new(place, *number, 1);
@@ -301,12 +305,9 @@ fn find_node_column(rows: &[Vec<&str>], width: usize, states: &[usize]) -> Optio
 
 #[cfg(test)]
 mod tests {
-    use super::super::read as read_sinfo;
-    use super::super::recognises;
+    use super::super::{read as read_sinfo, recognises};
     use model::id::NodeName;
-    use model::source_report::NodeReport;
-    use model::source_report::SourceProblemKind;
-    use model::source_report::SourceReport;
+    use model::source_report::{NodeReport, SourceProblemKind, SourceReport};
 
     fn node(said: &SourceReport, name: &str) -> NodeReport {
         said.nodes.get(&NodeName::from(name)).cloned().unwrap_or_else(|| panic!("{name}: {said:?}"))

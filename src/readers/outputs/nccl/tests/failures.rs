@@ -1,12 +1,8 @@
 //! What goes wrong with a run: wrong elements, checks that are missing, failures
 //! of launchers and libraries, numbers that contradict each other.
 
-use super::problem_kinds;
-use super::problem;
-use super::read;
-use super::render::RenderedNcclOutput;
-use super::render::NcclTestsRelease;
-use super::series;
+use super::render::{NcclTestsRelease, RenderedNcclOutput};
+use super::{problem, problem_kinds, read, series};
 use model::parse_output::OutputProblemKind;
 
 #[test]
@@ -19,7 +15,9 @@ fn wrong_elements_and_the_tools_own_verdict_are_corrupt() {
     assert_eq!(problem_kinds(&parsed), [OutputProblemKind::Corrupt, OutputProblemKind::Corrupt]);
     assert_eq!(series(&parsed, 0).points[5].wrong, Some(12.0));
     assert!(parsed.complete && !parsed.is_sound());
-    let old = RenderedNcclOutput::new(NcclTestsRelease::Old).text().replace("values : 0 OK", "values : 8 FAILED");
+    let old = RenderedNcclOutput::new(NcclTestsRelease::Old)
+        .text()
+        .replace("values : 0 OK", "values : 8 FAILED");
     assert_eq!(problem_kinds(&read(&old)), [OutputProblemKind::Corrupt]);
 }
 
@@ -86,7 +84,8 @@ fn a_cuda_failure_in_the_middle_of_a_row_names_its_host() {
         &text[..at]
     );
     let parsed = read(&broken);
-    let errors: Vec<_> = parsed.problems.iter().filter(|p| p.kind == OutputProblemKind::Error).collect();
+    let errors: Vec<_> =
+        parsed.problems.iter().filter(|p| p.kind == OutputProblemKind::Error).collect();
     assert_eq!(errors.len(), 3, "{errors:?}");
     assert!(errors.iter().all(|p| p.host.as_deref() == Some("gpu-1")));
     assert_eq!((errors[0].gpu, errors[2].rank), (Some(2), Some(6)));
@@ -110,7 +109,8 @@ fn the_librarys_own_version_line_is_kept_over_a_version_code() {
 #[test]
 fn a_warning_of_a_run_that_went_well_is_no_error() {
     let warning = "gpu-0:40:41 [0] net.cc:5 NCCL WARN no such plugin\n";
-    let parsed = read(&format!("{warning}{}", RenderedNcclOutput::new(NcclTestsRelease::Wrong).text()));
+    let parsed =
+        read(&format!("{warning}{}", RenderedNcclOutput::new(NcclTestsRelease::Wrong).text()));
     assert_eq!(parsed.problems, []);
 }
 

@@ -1,15 +1,10 @@
 //! The file of `-J`: every version of it, cut, strange, and several in one.
 
-use super::problem_kinds;
-use super::read;
-use super::render::RenderedNcclOutput;
-use super::render::NcclTestsRelease;
-use super::series;
+use super::render::{NcclTestsRelease, RenderedNcclOutput};
+use super::{problem_kinds, read, series};
 use crate::outputs;
-use model::measurement::Measurement;
-use model::measurement::BufferPlacement;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::measurement::{BufferPlacement, Measurement};
+use model::parse_output::{OutputProblemKind, Tool};
 
 /// A `-J` file of two rows on 16 ranks.
 pub(super) fn json(version: u32) -> String {

@@ -2,16 +2,9 @@
 
 use proptest::prelude::*;
 
-use super::json::SECRET;
-use super::json::json;
-use super::read;
-use super::render::RenderedRowHalf;
-use super::render::RenderedNcclOutput;
-use super::render::RELEASES;
-use super::render::NcclTestsRelease;
-use super::render::fit;
-use super::render::half;
-use super::series;
+use super::json::{SECRET, json};
+use super::render::{NcclTestsRelease, RELEASES, RenderedNcclOutput, RenderedRowHalf, fit, half};
+use super::{read, series};
 use crate::outputs;
 use crate::outputs::nccl;
 use model::measurement::SeriesPoint;

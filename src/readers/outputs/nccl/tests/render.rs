@@ -13,8 +13,12 @@ pub(super) enum NcclTestsRelease {
     Bitwise,
 }
 
-pub(super) const RELEASES: [NcclTestsRelease; 4] =
-    [NcclTestsRelease::Old, NcclTestsRelease::Wrong, NcclTestsRelease::Iterations, NcclTestsRelease::Bitwise];
+pub(super) const RELEASES: [NcclTestsRelease; 4] = [
+    NcclTestsRelease::Old,
+    NcclTestsRelease::Wrong,
+    NcclTestsRelease::Iterations,
+    NcclTestsRelease::Bitwise,
+];
 
 /// One half as a release would print it.
 #[derive(Clone, Debug)]
@@ -74,7 +78,11 @@ pub(super) fn header(release: NcclTestsRelease) -> String {
     format!("#  {lead}  {half}  {half}{trail}\n#  (B)  (elements)  (us)  (GB/s)\n")
 }
 
-pub(super) fn render_row(bytes: u64, halves: &[RenderedRowHalf; 2], release: NcclTestsRelease) -> String {
+pub(super) fn render_row(
+    bytes: u64,
+    halves: &[RenderedRowHalf; 2],
+    release: NcclTestsRelease,
+) -> String {
     let root = if release == NcclTestsRelease::Old { "" } else { "      -1" };
     let lead = format!("{bytes:12}  {:12}  {:>8}  {:>6}{root}", bytes / 4, "float", "sum");
     let trail = match release {

@@ -1,19 +1,20 @@
 //! Rows that were torn: pieces that are joined where they fit, and what remains of the rest.
 
 use super::super::collective;
-use super::super::header::NcclTableLayout;
-use super::super::header::NcclRowReading;
-use super::PendingNcclRow;
-use super::NcclTextReader;
-use super::NcclTextStage;
+use super::super::header::{NcclRowReading, NcclTableLayout};
+use super::{NcclTextReader, NcclTextStage, PendingNcclRow};
 use crate::outputs::text;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 
 impl NcclTextReader {
     /// Joins the next piece to a row, where it is not more than the row lacks.
-    pub(super) fn join_piece(&mut self, mut pending: PendingNcclRow, words: &[&str], line: u32) -> bool {
+    pub(super) fn join_piece(
+        &mut self,
+        mut pending: PendingNcclRow,
+        words: &[&str],
+        line: u32,
+    ) -> bool {
         let lacking = self.layout.as_ref().map_or(0, |layout| {
             let have: Vec<&str> = pending.words.iter().map(String::as_str).collect();
             layout.missing_words(&have)
@@ -44,8 +45,10 @@ impl NcclTextReader {
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         let size = words.first().copied().unwrap_or_default();
         let detail = format!("the row of {} bytes stops early", clean(size));
-        let problem = OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(pending.line);
-        let reading = self.layout.as_ref().map(|layout| layout.read_row(&words, pending.line, false));
+        let problem =
+            OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(pending.line);
+        let reading =
+            self.layout.as_ref().map(|layout| layout.read_row(&words, pending.line, false));
         self.with_run(|run| run.problems.push(problem));
         if let Some(NcclRowReading::Part(Some(row))) = reading {
             self.push_row(row);
@@ -54,7 +57,8 @@ impl NcclTextReader {
 
     /// Values without the beginning of their row.
     pub(super) fn note_orphan(&mut self, words: usize, line: u32) -> bool {
-        let inside = self.run.is_some() && (NcclTextStage::Header..=NcclTextStage::Rows).contains(&self.stage);
+        let inside = self.run.is_some()
+            && (NcclTextStage::Header..=NcclTextStage::Rows).contains(&self.stage);
         let (half, both) = self.layout.as_ref().map_or((0, 0), NcclTableLayout::piece_lengths);
         if !inside || (words != half && words != both) {
             return false;
@@ -68,7 +72,8 @@ impl NcclTextReader {
     /// A row whose size, count or type is damaged.
     pub(super) fn note_damaged_row(&mut self, words: &[&str], values: usize, line: u32) -> bool {
         const LEAST: usize = 4;
-        let inside = self.run.is_some() && (NcclTextStage::Header..=NcclTextStage::Rows).contains(&self.stage);
+        let inside = self.run.is_some()
+            && (NcclTextStage::Header..=NcclTextStage::Rows).contains(&self.stage);
         let (_, both) = self.layout.as_ref().map_or((0, 0), NcclTableLayout::piece_lengths);
         let typed = words.iter().take(6).any(|w| collective::element_size(w).is_some());
         let like = (typed && LEAST <= values) || (0 < both && both <= values);

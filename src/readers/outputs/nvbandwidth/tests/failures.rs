@@ -1,24 +1,10 @@
 //! Failures: the tool's own, the launcher's, and outputs that just stop.
 
-use super::matrices;
-use super::matrix;
-use super::names;
-use super::problems;
-use super::read;
-use super::render::DEVICES;
-use super::render::H2D;
-use super::render::NOTE;
-use super::render::READ;
-use super::render::head;
-use super::render::line;
-use super::render::multinode;
-use super::render::old_head;
-use super::render::square;
-use model::parse_output::OutputProblemKind::Corrupt;
-use model::parse_output::OutputProblemKind::Error;
-use model::parse_output::OutputProblemKind::Inconsistent;
-use model::parse_output::OutputProblemKind::Truncated;
-use model::parse_output::OutputProblemKind::Unrecognised;
+use super::render::{DEVICES, H2D, NOTE, READ, head, line, multinode, old_head, square};
+use super::{matrices, matrix, names, problems, read};
+use model::parse_output::OutputProblemKind::{
+    Corrupt, Error, Inconsistent, Truncated, Unrecognised,
+};
 
 const NAME: &str = "multinode_device_to_device_memcpy_write_ce";
 const H2D_CE: &str = "host_to_device_memcpy_ce";
@@ -161,7 +147,11 @@ fn an_output_cut_at_any_byte_keeps_only_what_was_whole() {
         let parsed = read(&text[..cut]);
         assert!(!parsed.complete, "{cut}");
         assert!(parsed.has_problem(Truncated), "{cut}");
-        assert!(!parsed.has_problem(Unrecognised) && !parsed.has_problem(Inconsistent), "{:?}", parsed.problems);
+        assert!(
+            !parsed.has_problem(Unrecognised) && !parsed.has_problem(Inconsistent),
+            "{:?}",
+            parsed.problems
+        );
         for m in matrices(&parsed) {
             assert_eq!(m.testcase.as_deref(), Some(NAME));
             assert!(m.sum.is_none_or(|sum| (sum - printed.sum()).abs() < 0.01), "{cut}");

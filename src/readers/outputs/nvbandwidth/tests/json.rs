@@ -1,20 +1,10 @@
 //! The JSON output: statuses, parts, cuts, and what stands around it.
 
-use super::matrices;
-use super::matrix;
-use super::names;
-use super::problems;
-use super::read;
-use super::render::RenderedMatrix;
-use super::render::READ;
-use super::render::line;
-use super::render::square;
-use model::parse_output::OutputProblemKind::Corrupt;
-use model::parse_output::OutputProblemKind::Error;
-use model::parse_output::OutputProblemKind::Inconsistent;
-use model::parse_output::OutputProblemKind::Truncated;
-use model::parse_output::OutputProblemKind::Unrecognised;
-use model::parse_output::OutputProblemKind::Waived;
+use super::render::{READ, RenderedMatrix, line, square};
+use super::{matrices, matrix, names, problems, read};
+use model::parse_output::OutputProblemKind::{
+    Corrupt, Error, Inconsistent, Truncated, Unrecognised, Waived,
+};
 use model::unit::Unit;
 
 const READ_CE: &str = "device_to_device_memcpy_read_ce";
@@ -103,7 +93,9 @@ fn three_matrices_appended_to_one_entry_are_taken_apart() {
         let parsed = read(&document("", &[rows(name, READ, &part, sum / 2.0)]));
         assert_eq!(names(&parsed), [name]);
         let parsed = read(&document("", &[rows(name, READ, &all[..10], sum)]));
-        assert!(parsed.measurements.is_empty() && parsed.has_problem(Unrecognised) && !parsed.complete);
+        assert!(
+            parsed.measurements.is_empty() && parsed.has_problem(Unrecognised) && !parsed.complete
+        );
     }
 }
 

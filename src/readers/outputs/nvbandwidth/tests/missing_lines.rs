@@ -1,20 +1,10 @@
 //! Words, rows and blocks that went missing in the middle: what stands around
 //! the hole keeps its place or loses its number.
 
-use super::matrices;
-use super::matrix;
-use super::problems;
-use super::read;
-use super::render::DEVICES;
-use super::render::NOTE;
-use super::render::RenderedMatrix;
-use super::render::READ;
-use super::render::head;
-use super::render::number;
-use super::render::square;
+use super::render::{DEVICES, NOTE, READ, RenderedMatrix, head, number, square};
+use super::{matrices, matrix, problems, read};
+use model::parse_output::OutputProblemKind::{Inconsistent, Truncated};
 use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblemKind::Inconsistent;
-use model::parse_output::OutputProblemKind::Truncated;
 
 const READ_CE: &str = "device_to_device_memcpy_read_ce";
 const BIDIRECTIONAL: &str = "device_to_device_bidirectional_memcpy_read_ce";

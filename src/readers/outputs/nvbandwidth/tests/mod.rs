@@ -12,9 +12,7 @@ mod text;
 use crate::outputs;
 use crate::outputs::fixture::matrices;
 use model::measurement::MeasurementMatrix;
-use model::parse_output::ParseOutput;
-use model::parse_output::OutputProblemKind;
-use model::parse_output::Tool;
+use model::parse_output::{OutputProblemKind, ParseOutput, Tool};
 
 fn read(text: &str) -> ParseOutput {
     let parsed = outputs::parse_output(text.as_bytes());

@@ -1,19 +1,8 @@
 //! What launchers, other programs and people put around and into outputs.
 
-use super::matrices;
-use super::matrix;
-use super::problems;
-use super::read;
-use super::render::DEVICES;
-use super::render::H2D;
-use super::render::NOTE;
-use super::render::READ;
-use super::render::head;
-use super::render::line;
-use super::render::multinode;
-use super::render::square;
-use model::parse_output::OutputProblemKind::Inconsistent;
-use model::parse_output::OutputProblemKind::Truncated;
+use super::render::{DEVICES, H2D, NOTE, READ, head, line, multinode, square};
+use super::{matrices, matrix, problems, read};
+use model::parse_output::OutputProblemKind::{Inconsistent, Truncated};
 
 const NAME: &str = "multinode_device_to_device_memcpy_read_ce";
 

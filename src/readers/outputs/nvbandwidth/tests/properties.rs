@@ -1,32 +1,18 @@
 //! Laws: what was printed is read back, and damage never becomes a number.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use proptest::collection::vec;
-use proptest::option;
-use proptest::prelude::Strategy;
-use proptest::prelude::any;
-use proptest::prelude::prop_assert;
-use proptest::prelude::prop_assert_eq;
-use proptest::proptest;
+use proptest::prelude::{Strategy, any, prop_assert, prop_assert_eq};
 use proptest::sample::select;
+use proptest::{option, proptest};
 
 use super::super::testcases::is_listed;
-use super::matrices;
-use super::matrix;
-use super::read;
-use super::render::DEVICES;
-use super::render::H2D;
-use super::render::NOTE;
-use super::render::RenderedMatrix;
-use super::render::READ;
-use super::render::head;
-use super::render::line;
-use super::render::multinode;
-use super::render::old_head;
-use super::render::square;
+use super::render::{
+    DEVICES, H2D, NOTE, READ, RenderedMatrix, head, line, multinode, old_head, square,
+};
+use super::{matrices, matrix, read};
 use crate::outputs;
 use crate::outputs::ParserInput;
 use crate::outputs::text::decode;

@@ -1,25 +1,12 @@
 //! The text layouts, version by version, and how runs are told apart.
 
-use super::matrices;
-use super::matrix;
-use super::names;
-use super::problems;
-use super::read;
-use super::render::DEVICES;
-use super::render::H2D;
-use super::render::NOTE;
-use super::render::RenderedMatrix;
-use super::render::READ;
-use super::render::head;
-use super::render::line;
-use super::render::multinode;
-use super::render::old_head;
-use super::render::square;
-use model::parse_output::OutputProblemKind::Inconsistent;
-use model::parse_output::OutputProblemKind::Truncated;
-use model::parse_output::OutputProblemKind::Unrecognised;
-use model::parse_output::OutputProblemKind::Unverified;
-use model::parse_output::OutputProblemKind::Waived;
+use super::render::{
+    DEVICES, H2D, NOTE, READ, RenderedMatrix, head, line, multinode, old_head, square,
+};
+use super::{matrices, matrix, names, problems, read};
+use model::parse_output::OutputProblemKind::{
+    Inconsistent, Truncated, Unrecognised, Unverified, Waived,
+};
 use model::unit::Unit;
 
 const READ_CE: &str = "device_to_device_memcpy_read_ce";

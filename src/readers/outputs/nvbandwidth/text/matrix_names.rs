@@ -5,12 +5,15 @@ use super::super::table::NvbandwidthTable;
 use super::super::testcases;
 use super::super::testcases::TestcaseEvent;
 use super::NvbandwidthTextReader;
-use model::parse_output::OutputProblem;
-use model::parse_output::OutputProblemKind;
+use model::parse_output::{OutputProblem, OutputProblemKind};
 
 impl<'a> NvbandwidthTextReader<'a> {
     /// What a table of this test is called when its sum is missing.
-    pub(super) fn name_by_title(&self, table: &NvbandwidthTable<'a>, name: String) -> Option<String> {
+    pub(super) fn name_by_title(
+        &self,
+        table: &NvbandwidthTable<'a>,
+        name: String,
+    ) -> Option<String> {
         if !testcases::has_parts(&name) {
             return Some(name);
         }

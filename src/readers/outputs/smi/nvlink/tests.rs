@@ -73,7 +73,10 @@ fn all_links_inactive_is_an_error_of_that_gpu_in_any_spelling() {
             assert!(parsed.facts.nvlinks[1].all_inactive && !parsed.facts.nvlinks[0].all_inactive);
         }
         let alone = read(sentence);
-        assert_eq!((problem_kinds(&alone), alone.problems[0].gpu), (vec![OutputProblemKind::Error], None));
+        assert_eq!(
+            (problem_kinds(&alone), alone.problems[0].gpu),
+            (vec![OutputProblemKind::Error], None)
+        );
     }
 }
 
@@ -83,7 +86,10 @@ fn a_gpu_without_nvlink_is_waived() {
         format!("GPU 0: NVIDIA L4 (UUID: {})\nDevice does not have or support Nvlink\n", uuid(0));
     let parsed = read(&text);
     assert!(parsed.complete);
-    assert_eq!((problem_kinds(&parsed), parsed.problems[0].gpu), (vec![OutputProblemKind::Waived], Some(0)));
+    assert_eq!(
+        (problem_kinds(&parsed), parsed.problems[0].gpu),
+        (vec![OutputProblemKind::Waived], Some(0))
+    );
 }
 
 #[test]
@@ -143,7 +149,10 @@ fn a_gpu_lost_to_an_error_is_an_error_and_not_a_gap() {
     let text = whole.replace("GPU 2:", "GPU 3:")
         + "Unable to determine the device handle for GPU2: 0000:5F:00.0: Unknown Error\n";
     let parsed = read(&text);
-    assert_eq!((problem_kinds(&parsed), parsed.problems[0].gpu), (vec![OutputProblemKind::Error], Some(2)));
+    assert_eq!(
+        (problem_kinds(&parsed), parsed.problems[0].gpu),
+        (vec![OutputProblemKind::Error], Some(2))
+    );
     assert!(parsed.complete);
 }
 

@@ -183,7 +183,8 @@ fn a_gpu_that_does_not_answer_is_one_error_however_many_values_it_lost() {
         .replace(": 9", ": GPU requires reset")
         .replace(": No", ": GPU requires reset");
     let parsed = read(&format!("{}{lost}", &text[..second]));
-    let errors: Vec<_> = parsed.problems.iter().filter(|p| p.kind == OutputProblemKind::Error).collect();
+    let errors: Vec<_> =
+        parsed.problems.iter().filter(|p| p.kind == OutputProblemKind::Error).collect();
     assert_eq!((errors.len(), errors[0].gpu), (1, Some(1)));
 }
 
@@ -226,8 +227,11 @@ fn a_value_with_a_lost_byte_is_not_a_value() {
 
 #[test]
 fn a_repeated_log_keeps_the_last_state_of_each_gpu() {
-    let before =
-        render(33, "NVIDIA GB200", &[FabricLeaves::new(["In Progress", "N/A", "N/A", "N/A"], "N/A")]);
+    let before = render(
+        33,
+        "NVIDIA GB200",
+        &[FabricLeaves::new(["In Progress", "N/A", "N/A", "N/A"], "N/A")],
+    );
     let after = render(33, "NVIDIA GB200", &[FabricLeaves::healthy()]);
     let parsed = read(&format!("{before}{after}"));
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);

@@ -1,8 +1,8 @@
 //! A prefix that nobody foresaw: the same words in front of every line.
 
-use super::nonblank_lines;
 use super::hosts::is_program;
 use super::marks::skip_blank;
+use super::nonblank_lines;
 use crate::outputs::text::OutputLine;
 
 /// Fewer lines than this can begin alike by chance.
@@ -23,10 +23,16 @@ pub(super) fn strip_common_prefix(lines: &mut [OutputLine<'_>]) -> bool {
     let (first, last) = (filled[0], filled[filled.len() - 1]);
     let examples = [first, filled[filled.len() / 2], last].map(|at| lines[at].text);
     let prefix = examples.iter().flat_map(|text| candidate_prefixes(text)).find(|prefix| {
-        let with = filled.iter().filter(|at| text_after_prefix(lines[**at].text, prefix).is_some()).count();
-        let says = |at: &&usize| text_after_prefix(lines[**at].text, prefix).is_some_and(|r| !r.is_empty());
+        let with = filled
+            .iter()
+            .filter(|at| text_after_prefix(lines[**at].text, prefix).is_some())
+            .count();
+        let says = |at: &&usize| {
+            text_after_prefix(lines[**at].text, prefix).is_some_and(|r| !r.is_empty())
+        };
         let nccl = |at: &&usize| {
-            text_after_prefix(lines[**at].text, prefix).is_some_and(|rest| rest.trim().starts_with("NCCL "))
+            text_after_prefix(lines[**at].text, prefix)
+                .is_some_and(|rest| rest.trim().starts_with("NCCL "))
         };
         filled.len() * 9 <= with * 10
             && with <= 2 * filled.iter().filter(says).count()

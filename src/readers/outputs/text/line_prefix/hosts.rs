@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::marks::PrefixMark;
-use super::marks::is_name;
-use super::marks::parse_label;
+use super::marks::{PrefixMark, is_name, parse_label};
 use crate::outputs::text::OutputLine;
 
 /// A host in front of fewer lines than this could be a word of the text, unless

@@ -1,8 +1,7 @@
 //! The marks themselves: what stands in front of one line.
 
-use super::nonblank_lines;
-use super::apply_mark;
 use super::timestamps::time_mark;
+use super::{apply_mark, nonblank_lines};
 use crate::outputs::text::OutputLine;
 
 /// What a mark says besides being there.
@@ -25,8 +24,16 @@ pub(super) type PrefixFormat = for<'a> fn(&'a str) -> Option<PrefixMark<'a>>;
 const LEVELS: [&str; 6] = ["INFO", "DEBUG", "WARNING", "WARN", "NOTICE", "TRACE"];
 
 /// Marks that are margins where most lines carry them.
-pub(super) const FORMATS: [PrefixFormat; 8] =
-    [quote_mark, time_mark, compose_mark, task_mark, bracketed_task_mark, level_mark, worker_mark, stream_mark];
+pub(super) const FORMATS: [PrefixFormat; 8] = [
+    quote_mark,
+    time_mark,
+    compose_mark,
+    task_mark,
+    bracketed_task_mark,
+    level_mark,
+    worker_mark,
+    stream_mark,
+];
 
 /// Marks that are margins only where (nearly) all lines carry them.
 pub(super) const COMMENTS: [&str; 9] = ["#", "//", "|", "\u{2502}", ";", "%", "--", "*", "$"];

@@ -1,8 +1,6 @@
 //! Times in front of lines, and what collectors put behind them.
 
-use super::marks::PrefixMark;
-use super::marks::is_name;
-use super::marks::skip_blank;
+use super::marks::{PrefixMark, is_name, skip_blank};
 
 /// A time, as kubectl, container engines, `ts`, journals and loggers write it,
 /// and the process or stream that some of them put behind it.
