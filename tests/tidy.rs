@@ -207,7 +207,6 @@ const READERS: &[&str] = &[
     "src/doctor/scheduler.rs",
     "src/gate/hold.rs",
     "src/gate/hold/calls.rs",
-    "src/gate/kubernetes/evict.rs",
     "src/gate/scontrol.rs",
 ];
 

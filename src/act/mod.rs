@@ -12,7 +12,6 @@ pub mod certificate;
 pub mod clean;
 pub mod device;
 pub mod due;
-pub mod evict;
 pub mod identity;
 pub mod instrument;
 pub mod label;

@@ -11,7 +11,6 @@ use tokio::sync::watch;
 
 use super::certifying::Keys;
 use super::config::Config;
-use super::evicting;
 use super::exit;
 use super::failure::Failure;
 use super::gating::Gate;
@@ -220,9 +219,6 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
     }
     if let (true, Told::Kubernetes(server)) = (apply, &gate.told) {
         tell_on_nodes(server, &turned);
-    }
-    if config.policy.evict {
-        turned.evictions = evicting::after(config, &turned, apply);
     }
     Ok(turned)
 }

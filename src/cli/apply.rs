@@ -10,7 +10,6 @@ use super::acting;
 use super::acting::Judged;
 use super::config;
 use super::config::Config;
-use super::evicting;
 use super::exit;
 use super::failure::Failure;
 use super::gating::Told;
@@ -38,11 +37,6 @@ pub struct Args {
     /// Carry it out: drains, marks and releases, within the budgets of the policy.
     #[arg(long)]
     apply: bool,
-    /// Kubernetes: afterwards have pods that hold GPUs leave the nodes that are drained, through
-    /// evictions, which keep disruption budgets; as [policy] evict = true does. Without --apply, show
-    /// which would.
-    #[arg(long, conflicts_with = "topology")]
-    evict: bool,
     /// Instead, show what this topology file (topology.yaml or topology.conf) should be, as a diff;
     /// nothing is written without --write-topology.
     #[arg(long, value_name = "FILE", conflicts_with = "apply")]
@@ -69,7 +63,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     if let Some(file) = &args.topology {
         return better_topology(args, file, &stored, config.as_ref(), globals);
     }
-    let Some(mut config) = config.filter(|config| args.apply || config.gate.is_some()) else {
+    let Some(config) = config.filter(|config| args.apply || config.gate.is_some()) else {
         if args.apply {
             return Err(Failure::usage(
                 "--apply: expected --config FILE (or FABRICGATE_CONFIG) with a [gate], which says \
@@ -82,8 +76,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
     if args.apply {
         is_judged(&stored)?;
     }
-    config.policy.evict |= args.evict;
-    let Turned { plan, budgets, evictions, .. } = turned(&stored, &config, args.apply)?;
+    let Turned { plan, budgets, .. } = turned(&stored, &config, args.apply)?;
     tell(&plan, &budgets, globals)?;
     if !args.apply {
         return Ok(exit::PASS);
@@ -98,7 +91,7 @@ pub fn run(args: &Args, globals: &Globals) -> anyhow::Result<u8> {
         }
         written => written.map_err(Failure::environment)?,
     }
-    Ok(acting::code(&plan).max(evicting::code(&evictions)))
+    Ok(acting::code(&plan))
 }
 
 /// What a topology file should be after this run.

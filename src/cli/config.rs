@@ -4,6 +4,7 @@
 //! in a limit must not fall back to a default. Relative paths are relative to
 //! the file.
 
+mod removed;
 mod schema;
 pub(crate) mod simulated;
 
@@ -352,9 +353,11 @@ fn parse(
     base: &Path,
     scenario: Option<&Path>,
 ) -> Result<Config, Failure> {
-    let read: File =
-        toml::from_str(text).map_err(|e| Failure::usage(TextError::toml(name, text, &e)))?;
     let mistake = |(at, what): Mistake| Failure::usage(TextError::at(name, text, at, what));
+    let read: File = toml::from_str(text).map_err(|error| match removed::first(text) {
+        Some(removed) => mistake(removed),
+        None => Failure::usage(TextError::toml(name, text, &error)),
+    })?;
     let files = match read.claims {
         Some(ClaimsFiles::One(file)) => vec![base.join(file)],
         Some(ClaimsFiles::Many(files)) => files.iter().map(|file| base.join(file)).collect(),

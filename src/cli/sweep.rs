@@ -13,7 +13,6 @@ use super::afterwards::afterwards;
 use super::config;
 use super::config::Config;
 use super::earlier::Past;
-use super::evicting;
 use super::exit;
 use super::expectations::InForce;
 use super::failure::Failure;
@@ -434,8 +433,8 @@ pub(super) fn acted(
     let stored = stored::open_quietly(done.folder.path())?;
     let judged = Judged { stored: &stored, run: &done.run, fleet };
     match acting::turn(config, &judged, apply) {
-        Ok(Turned { plan, evictions, .. }) => {
-            let mut code = acting::code(&plan).max(evicting::code(&evictions));
+        Ok(Turned { plan, .. }) => {
+            let mut code = acting::code(&plan);
             // It was carried out all the same, and stands in the journal.
             if let Err(error) = done.folder.write_json(file::ACTIONS, &plan) {
                 note(&format!("what was decided is not in the run folder: {error}"));

@@ -41,7 +41,6 @@ use crate::launch::slurm::Programs;
 use crate::model::action::ActionPlan;
 use crate::model::action::ActionRecord;
 use crate::model::claims::Claims;
-use crate::model::eviction::Eviction;
 use crate::model::hostlist;
 use crate::model::id::NodeName;
 use crate::model::journal::Entry;
@@ -113,9 +112,6 @@ pub struct Turned {
     pub live: Live,
     /// What is left of each budget, in sentences.
     pub budgets: Vec<String>,
-    /// Pods that were asked to leave drained nodes, or would be, where a person
-    /// asked for that.
-    pub evictions: Vec<Eviction>,
 }
 
 /// Why a turn could not be taken, or not to its end.
@@ -168,7 +164,7 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     }
     let plan = decided(&turn, &live, &ledger, &controls, |it| policy::propose(it, turn.policy));
     let budgets = budget::left(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
-    Ok(Turned { plan, recovered: Vec::new(), ledger, live, budgets, evictions: Vec::new() })
+    Ok(Turned { plan, recovered: Vec::new(), ledger, live, budgets })
 }
 
 /// Reads, decides and carries out, with everything written down first.
@@ -238,7 +234,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     certificates::void_all(turn.folder, faults, &why, &mut *turn.say);
     let ledger = journal.ledger().clone();
     let budgets = budget::left(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
-    Ok(Turned { plan, recovered, ledger, live, budgets, evictions: Vec::new() })
+    Ok(Turned { plan, recovered, ledger, live, budgets })
 }
 
 /// Tells of drains of our form that nothing here knows of: they are in every budget.

@@ -25,6 +25,7 @@ use serde::Deserialize;
 use serde::Serialize;
 
 use crate::act::policy::Policy;
+use crate::act::policy::removed;
 use crate::inventory::reconcile::diff::Change;
 use crate::launch::Launcher;
 use crate::model::claims::Claims;
@@ -124,6 +125,7 @@ pub struct RunRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
     /// What might be proposed.
+    #[serde(deserialize_with = "removed::recorded")]
     pub policy: Policy,
     /// How many nodes are claimed in all, of which this run may cover a part.
     pub fleet: usize,

@@ -207,6 +207,7 @@ fn outcome(action: &Action, result: ActionResult, run: &str) -> (&'static str, S
 mod tests {
     use super::*;
     use crate::model::change::Change;
+    use crate::model::eviction::Eviction;
     use crate::model::journal::JOURNAL_FORMAT;
     use crate::model::journal::Stamp;
     use crate::model::live::LiveNode;
@@ -276,6 +277,20 @@ mod tests {
         assert_eq!(words(300, Some(&node)), ["drain", "undone"]);
         assert_eq!(words(500, None), ["undone", "reset"]);
         assert_eq!(words(9_999, None), [""; 0]);
+    }
+
+    #[test]
+    fn what_an_earlier_version_asked_of_pods_is_told() {
+        let eviction = Eviction { node: NodeName::from("n1"), refused: None, pods: Vec::new() };
+        let node = eviction.node.clone();
+        let lines = [
+            entry(1, Event::Evicting { node, pods: vec!["team/a".to_owned()] }),
+            entry(2, Event::Evicted { eviction }),
+        ];
+        assert_eq!(
+            text(&happened(&lines, 0, None)),
+            "T1  n1  asked to leave: team/a\nT2  n1  its pods were asked to leave\n"
+        );
     }
 
     #[test]
