@@ -1,13 +1,11 @@
 //! A better topology file, as a proposal that a person reads: which node should
 //! be in which block, what the file would be, and what is wrong with it.
 //!
-//! Pure: texts in, texts out. Writing it is `gate::topology`'s, and only where
-//! somebody asked for exactly that. A node is only ever put into a block, never
-//! taken out of all: that holds users' jobs for good, where a drain lets them
-//! wait.
+//! Pure: texts in, texts out. Nobody writes it for a person: putting the file in
+//! place is the site's work. A node is only ever put into a block, never taken out
+//! of all: that holds users' jobs for good, where a drain lets them wait.
 
 mod faults;
-mod jobs;
 mod moving;
 
 use std::collections::BTreeMap;
@@ -20,13 +18,8 @@ use similar::TextDiff;
 
 pub use faults::Fault;
 pub use faults::FaultKind;
-pub use jobs::held;
-pub use jobs::needing;
-pub use jobs::release;
-pub use moving::AtOnce;
 pub use moving::NotMoved;
 pub use moving::asked;
-pub use moving::at_once;
 
 use crate::inventory::slurm::block_places;
 use crate::inventory::slurm::block_places::BlockPlace;
@@ -100,8 +93,7 @@ pub struct SlurmVersion {
 }
 
 impl SlurmVersion {
-    /// The first that reads `topology.yaml`, takes blocks below their size, and
-    /// moves a node at run time.
+    /// The first that reads `topology.yaml` and takes blocks below their size.
     const WITH_YAML: Self = Self { year: 25, month: 5 };
 
     /// The version in what `scontrol --version` prints: `slurm-wlm 26.05.5`.
@@ -169,21 +161,12 @@ pub struct Proposal {
     pub faults: Vec<Fault>,
     /// What is not wrong and should be known before it is taken.
     pub remarks: Vec<String>,
-    /// The file that it was made from.
-    #[serde(skip)]
-    pub before: String,
     /// The file that is proposed.
     #[serde(skip)]
     pub after: String,
-    /// The blocks of the topology as they are in the file.
-    #[serde(skip)]
-    pub blocks_before: Blocks,
-    /// The same as proposed.
+    /// The blocks of the topology as proposed.
     #[serde(skip)]
     pub blocks: Blocks,
-    /// The base block size: jobs of up to so many nodes must fit into one block.
-    #[serde(skip)]
-    pub base: Option<usize>,
 }
 
 impl Proposal {
@@ -192,7 +175,7 @@ impl Proposal {
         !self.moved.is_empty()
     }
 
-    /// What forbids to write it.
+    /// What forbids to put it in place.
     pub fn in_the_way(&self) -> Vec<&Fault> {
         self.faults.iter().filter(|fault| fault.forbids).collect()
     }
@@ -250,11 +233,8 @@ pub fn propose(text: &str, wanted: &Wanted, ground: &Ground) -> Result<Proposal,
         moved,
         faults,
         remarks,
-        before: text.to_owned(),
         after,
-        blocks_before: before,
         blocks,
-        base,
     })
 }
 

@@ -65,7 +65,6 @@ fn scontrol(node: &NodeName, change: &Change) -> Option<Vec<String>> {
         ("ActiveFeatures", change.active_features.as_ref().map(list)),
         ("Extra", change.extra.clone()),
         ("Comment", change.comment.clone()),
-        ("Topology", change.topology.clone()),
     ];
     let said: Vec<String> =
         fields.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();

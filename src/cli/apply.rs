@@ -20,6 +20,7 @@ use super::stdout::note;
 use super::stored;
 use super::topology;
 use super::topology::Asked;
+use crate::gate::scontrol::Scontrol;
 use crate::gate::turn::Turned;
 use crate::model::action::ActionPlan;
 use crate::record::RecordError;
@@ -38,16 +39,9 @@ pub struct Args {
     #[arg(long)]
     apply: bool,
     /// Instead, show what this topology file (topology.yaml or topology.conf) should be, as a diff;
-    /// nothing is written without --write-topology.
+    /// nothing is written.
     #[arg(long, value_name = "FILE", conflicts_with = "apply")]
     topology: Option<PathBuf>,
-    /// Put the proposed file in place, have Slurm read it, and put the old one back where it does not
-    /// take it.
-    #[arg(long, requires = "topology")]
-    write_topology: bool,
-    /// A move by hand, besides those that the run's verdicts name.
-    #[arg(long = "move", value_name = "NODE=BLOCK", requires = "topology")]
-    moves: Vec<String>,
     /// Which topology of the file; the cluster's default where none is named.
     #[arg(long, value_name = "NAME", requires = "topology")]
     topology_name: Option<String>,
@@ -108,25 +102,21 @@ fn better_topology(
     let gate = acting::gate(config)?;
     let run = stored::run(stored)?;
     let scheduler = acting::scheduler(gate);
-    let plain = ["scontrol".to_owned()];
+    let scontrol = match &gate.told {
+        Told::Scontrol(scontrol) => scontrol.clone(),
+        Told::Slurmrestd(_) | Told::Kubernetes(_) => {
+            Scontrol { limit: gate.pace.limit, ..Scontrol::default() }
+        }
+    };
     let asked = Asked {
         file,
         topology: args.topology_name.as_deref(),
-        moves: &args.moves,
-        run: Some((&run.verdicts, &stored.claims)),
+        verdicts: &run.verdicts,
+        claims: &stored.claims,
         scheduler: scheduler.as_ref(),
-        remote_shell: match &gate.told {
-            Told::Scontrol(scontrol) => scontrol.remote_shell,
-            Told::Slurmrestd(_) | Told::Kubernetes(_) => None,
-        },
-        scontrol: match &gate.told {
-            Told::Scontrol(scontrol) => &scontrol.argv,
-            Told::Slurmrestd(_) | Told::Kubernetes(_) => &plain,
-        },
-        limit: gate.pace.limit,
+        scontrol: &scontrol,
     };
-    let answer =
-        if args.write_topology { topology::write(&asked) } else { topology::show(&asked) }?;
+    let answer = topology::show(&asked)?;
     if globals.json {
         stdout::json(&answer)?;
     } else {

@@ -10,6 +10,7 @@ use super::bounds;
 use super::scheduler::Answer;
 use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
+use crate::act::topology::SlurmVersion;
 use crate::inventory::slurm::live;
 use crate::launch::shell;
 use crate::model::change::Change;
@@ -95,6 +96,14 @@ impl Scontrol {
             live.troubles.extend(part.troubles);
         }
         Ok(live)
+    }
+
+    /// The version of its programs; nothing where they do not tell.
+    pub async fn version(&self) -> Option<SlurmVersion> {
+        let slurm = self.asked();
+        let desk = Desk { slurm: &slurm, capture: MOST };
+        let answer = desk.put(Program::Scontrol, &["--version"]).await;
+        SlurmVersion::read(&answer.text.ok()?)
     }
 
     async fn boot_time(&self) -> Result<Option<String>, SchedulerError> {
@@ -198,7 +207,6 @@ fn orders(nodes: &[NodeName], change: &Change) -> Vec<Vec<String>> {
         ("ActiveFeatures", features(&change.active_features)),
         ("Extra", change.extra.clone()),
         ("Comment", change.comment.clone()),
-        ("Topology", change.topology.clone()),
     ] {
         fields.extend(value.map(|value| format!("{key}={value}")));
     }
@@ -236,7 +244,6 @@ mod tests {
             active_features: Some(vec!["gb200".to_owned()]),
             extra: Some("{\"a\":1}".to_owned()),
             comment: Some(String::new()),
-            topology: Some("topo:b1".to_owned()),
             ..Change::drain("fabricgate:nvlink-low:r1 e7")
         };
         let expected = [
@@ -249,7 +256,6 @@ mod tests {
             "ActiveFeatures=gb200",
             "Extra={\"a\":1}",
             "Comment=",
-            "Topology=topo:b1",
         ];
         assert_eq!(Scontrol::default().words(&names(1..=18), &change), [expected]);
     }

@@ -29,9 +29,6 @@ pub struct Change {
     /// The free field for people; empty clears it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
-    /// The place in a topology, `topology:unit`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub topology: Option<String>,
     /// What only Kubernetes has. The taint and the reason of a drain are not in
     /// here: they follow from `state`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

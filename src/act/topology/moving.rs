@@ -1,21 +1,12 @@
-//! Moving nodes between blocks: who asks for it, and how it is done at run time.
+//! Which nodes belong in another block, by what a run measured.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
 
-use schemars::JsonSchema;
-use serde::Serialize;
-
-use super::Form;
-use super::Proposal;
-use super::SlurmVersion;
-use super::groups;
 use crate::act::classes::Met;
 use crate::model::action::Withheld;
-use crate::model::change::Change;
 use crate::model::claims::Claims;
 use crate::model::finding_class::FindingClass;
-use crate::model::hostlist;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::verdict::LocusKind;
@@ -86,60 +77,4 @@ fn place<'f>(
             ))
         }
     }
-}
-
-/// The same at run time, without the file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct AtOnce {
-    /// Who gets which change; nodes of one block share a call.
-    pub changes: Vec<(Vec<NodeName>, Change)>,
-    /// The commands.
-    pub commands: Vec<Vec<String>>,
-    /// What a person must know.
-    pub warning: String,
-}
-
-/// How the moves of a proposal are made at run time; an error in words where
-/// this version cannot.
-pub fn at_once(proposal: &Proposal, version: Option<SlurmVersion>) -> Result<AtOnce, String> {
-    if !version.is_some_and(SlurmVersion::has_yaml) {
-        return Err("a node can be moved at run time from Slurm 25.05 on".to_owned());
-    }
-    let mut by_block: BTreeMap<&str, Vec<NodeName>> = BTreeMap::new();
-    let said = proposal.form.read(&proposal.before);
-    for moved in &proposal.moved {
-        let elsewhere = groups(&said)
-            .find(|group| group.topology != proposal.topology && group.nodes.contains(&moved.node));
-        // Slurm replaces all places of a node with those that are named.
-        if let Some(other) = elsewhere {
-            return Err(format!(
-                "{} is in topology {} too, which it would leave",
-                moved.node,
-                other.topology.as_deref().unwrap_or(OF_CONF)
-            ));
-        }
-        by_block.entry(&moved.to).or_default().push(moved.node.clone());
-    }
-    let name = match proposal.form {
-        Form::Yaml => proposal.topology.as_deref().unwrap_or(OF_CONF),
-        Form::Conf => OF_CONF,
-    };
-    let mut at_once = AtOnce {
-        changes: Vec::new(),
-        commands: Vec::new(),
-        warning: "this lasts until the next `scontrol reconfigure` or restart of slurmctld; what \
-                  should last belongs in the file"
-            .to_owned(),
-    };
-    for (block, nodes) in by_block {
-        let place = format!("{name}:{block}");
-        let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
-        at_once.commands.push(
-            ["scontrol", "update", &format!("NodeName={list}"), &format!("Topology={place}")]
-                .map(str::to_owned)
-                .to_vec(),
-        );
-        at_once.changes.push((nodes, Change { topology: Some(place), ..Change::default() }));
-    }
-    Ok(at_once)
 }
