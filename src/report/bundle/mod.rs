@@ -1,23 +1,20 @@
 //! The evidence bundle: all that a run says of one node, as files for a vendor's ticket.
 //!
-//! Values in, names and bytes out. Nothing is judged here: what convicts and what
-//! acquits are cells that the judge marked, laid out so that a stranger can follow.
-//! What is not known is said to be unknown, what did not fit is said to be cut, and
-//! nothing of nodes that were never measured with this one is packed.
+//! Values in, names and bytes out. Nothing is judged or drawn here: the page is the
+//! run's own, of the part of the run that is about the node. What is not known is said
+//! to be unknown, what did not fit is said to be cut, and nothing of nodes that were
+//! never measured with this one is packed.
 
 mod csv_files;
+mod document;
+mod filtered;
 #[cfg(test)]
 mod fixture;
 mod near;
-mod partners;
-mod plots;
 mod raws;
 mod redact;
-mod rendered;
 mod serials;
 mod sides;
-mod since;
-mod summary;
 
 use std::collections::BTreeSet;
 
@@ -25,6 +22,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::ReportError;
+use super::csv;
+use super::html;
+use super::html::Beside;
 use crate::model::id::NodeName;
 use crate::model::node_facts::NodeFacts;
 use crate::model::raw::RawResult;
@@ -34,6 +34,8 @@ use crate::model::trend::Trend;
 use crate::model::verdict::Outcome;
 use crate::model::worker::Machine;
 
+#[cfg(test)]
+pub(crate) use document::BundleDocument;
 pub use near::near;
 pub use raws::Excerpt;
 pub use raws::FIRST;
@@ -42,11 +44,9 @@ pub use raws::MOST;
 pub use raws::Piece;
 pub use raws::wanted;
 pub use redact::NOT_CAUGHT;
-#[cfg(test)]
-pub(crate) use summary::BundleDocument;
 
 /// The format of `bundle.json`.
-pub const BUNDLE_FORMAT: &str = "fabricgate.bundle/1";
+pub const BUNDLE_FORMAT: &str = "fabricgate.bundle/2";
 /// Digests of all other files, as `sha256sum -c` reads them.
 pub const MANIFEST: &str = "MANIFEST.sha256";
 
@@ -146,28 +146,19 @@ pub fn pack(mut case: Case, pieces: Vec<Piece>) -> Result<Bundle, ReportError> {
         veil.case(&mut case);
     }
     let sides = sides::Sides::of(&case);
-    let partners = partners::partners(&case, &sides);
+    let run = filtered::run(&case, &sides);
     let serials = serials::serials(&case, &raw_files);
-    let mut drawn = plots::plots(&case, &sides)?;
-    since::plot(&case, &sides, &mut drawn)?;
+    let page = html::render(&run, &Beside { trends: &case.trends, ..Beside::default() })?;
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     let mut put = |name: &str, bytes: Vec<u8>| files.push((name.to_owned(), bytes));
-    let page = summary::page(&case, &sides, &partners, &serials, &drawn, &index);
-    put("summary.md", rendered::markdown(&page).into_bytes());
-    put("summary.html", rendered::html(&page)?.into_bytes());
-    put("bundle.json", pretty(&summary::document(&case, &page, &sides, &partners, &serials)));
+    put("report.html", page.into_bytes());
+    put("bundle.json", pretty(&document::document(&case, &sides, &serials)));
+    put("matrix.csv", csv::matrix(&run));
     put("serials.csv", serials::csv(&serials));
-    put("evidence/convict.csv", csv_files::cells(&case.run, &sides.convict));
-    put("evidence/acquit-this-node.csv", csv_files::cells(&case.run, &sides.fine));
-    put("evidence/acquit-partners.csv", csv_files::cells(&case.run, &partners.cells));
-    put("evidence/partners.csv", csv_files::partners(&partners));
-    if let Some(table) = since::csv(&case, &sides) {
+    if let Some(table) = csv_files::history(&case) {
         put("history.csv", table);
     }
     put("raw/index.csv", raws::csv(&index));
-    for (name, bytes) in drawn.files {
-        put(&name, bytes);
-    }
     files.extend(raw_files);
     files.sort_by(|a, b| a.0.cmp(&b.0));
     let lines: String =

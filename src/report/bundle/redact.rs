@@ -14,6 +14,7 @@ use serde_json::Value;
 
 use super::Case;
 use super::nodes;
+use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::recording::Recording;
 
@@ -147,6 +148,11 @@ impl Veil {
             for node in [&mut cell.src_node, &mut cell.dst_node].into_iter().flatten() {
                 *node = self.node(node.clone());
             }
+            // A domain of one node has its name.
+            if let Some(domain) = &mut cell.domain {
+                *domain = DomainName::from(self.text(domain.as_str()));
+            }
+            cell.rail = cell.rail.as_ref().map(|it| self.text(it));
         }
         case.machines.retain(|it| it.node == case.node);
         for machine in &mut case.machines {

@@ -57,24 +57,6 @@ pub(crate) struct Serials {
     pub(super) nics: Vec<Nic>,
 }
 
-impl Serials {
-    /// A fact of the node.
-    pub(super) fn of(&self, what: &str) -> Option<&str> {
-        self.node.iter().find(|it| it.0 == what).and_then(|it| it.1.as_deref())
-    }
-
-    /// What all GPUs say alike, or all different answers.
-    pub(super) fn common(&self, each: impl Fn(&Gpu) -> Option<&String>) -> Option<String> {
-        let mut answers: Vec<&str> = Vec::new();
-        for answer in self.gpus.iter().filter_map(each) {
-            if !answers.contains(&answer.as_str()) {
-                answers.push(answer);
-            }
-        }
-        (!answers.is_empty()).then(|| answers.join(", "))
-    }
-}
-
 /// Everything that is known; `raw` are the packed outputs.
 pub(super) fn serials(case: &Case, raw: &[(String, Vec<u8>)]) -> Serials {
     let machines = || case.machines.iter().filter(|it| it.node == case.node);
@@ -334,19 +316,4 @@ pub(super) fn csv(serials: &Serials) -> Vec<u8> {
         row("NIC", "all", None);
     }
     csv_files::table(&rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_answer_is_told_once_whichever_gpus_give_it() {
-        let gpu =
-            |index, vbios: &str| Gpu { index, vbios: Some(vbios.to_owned()), ..Gpu::default() };
-        let gpus = vec![gpu(0, "96.1"), gpu(1, "96.2"), gpu(2, "96.1"), Gpu::default()];
-        let serials = Serials { gpus, ..Serials::default() };
-        assert_eq!(serials.common(|gpu| gpu.vbios.as_ref()).as_deref(), Some("96.1, 96.2"));
-        assert_eq!(serials.common(|gpu| gpu.slot.as_ref()), None);
-    }
 }
