@@ -42,7 +42,7 @@ fn everything() -> BTreeMap<String, Value> {
             all.insert(called(&object), object);
         }
     }
-    for file in ["eviction/rights", "eviction/policy", "devices/rights", "devices/policy"] {
+    for file in ["devices/rights", "devices/policy"] {
         for object in documents(&deploy().join(format!("components/{file}.yaml"))) {
             all.insert(called(&object), object);
         }
@@ -103,9 +103,7 @@ fn no_account_may_both_make_pods_and_change_nodes() {
         rights.iter().filter(|right| what(right)).map(|right| right.who.as_str()).collect()
     };
     let writes = |right: &Right| !["get", "list", "watch"].contains(&right.verb.as_str());
-    let pods = who(&|right| {
-        right.resource.starts_with("pods") && writes(right) && right.resource != "pods/eviction"
-    });
+    let pods = who(&|right| right.resource.starts_with("pods") && writes(right));
     let nodes = who(&|right| right.resource.starts_with("nodes") && writes(right));
     assert_eq!(pods, BTreeSet::from(["fabricgate-prober"]));
     assert_eq!(nodes, BTreeSet::from(["fabricgate-gate"]));
@@ -128,9 +126,7 @@ fn no_account_may_both_make_pods_and_change_nodes() {
             assert!(["get", "list", "watch", "patch"].contains(&right.verb.as_str()), "{right:?}");
         }
         // Whoever makes pods where the gate runs could run as the gate.
-        let makes = right.resource.starts_with("pods")
-            && right.verb == "create"
-            && right.resource != "pods/eviction";
+        let makes = right.resource.starts_with("pods") && right.verb == "create";
         assert!(!makes || right.within == "fabricgate-probes", "{right:?}");
     }
     assert!(rights.iter().all(|right| right.who != "fabricgate-worker"));
@@ -488,8 +484,8 @@ fn what_the_actuator_may_change_everywhere_a_policy_bounds() {
             }
         }
     }
-    // Nodes, their status, evictions, and rules about devices.
-    assert_eq!(bounded, 4);
+    // Nodes, their status, and rules about devices.
+    assert_eq!(bounded, 3);
 }
 
 #[test]

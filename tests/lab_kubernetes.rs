@@ -17,8 +17,6 @@ mod daemons;
 mod deploy;
 #[path = "lab_kubernetes/device.rs"]
 mod device;
-#[path = "lab_kubernetes/evict.rs"]
-mod evict;
 #[path = "lab_kubernetes/export.rs"]
 mod export;
 #[path = "lab_kubernetes/gate.rs"]

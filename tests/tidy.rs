@@ -211,7 +211,6 @@ const READERS: &[&str] = &[
     "src/node/doctor/scheduler.rs",
     "src/control/gate/hold.rs",
     "src/control/gate/hold/calls.rs",
-    "src/control/gate/kubernetes/evict.rs",
     "src/control/gate/scontrol.rs",
 ];
 

@@ -14,7 +14,7 @@ use super::config::Config;
 use super::failure::CommandError;
 use super::gating::{GateBackend, GateConfig};
 use super::stdout::note;
-use super::{evicting, exit, stored};
+use super::{exit, stored};
 use control::gate::certificates::Issued;
 use control::gate::journal::JournalError;
 use control::gate::kubernetes::{Kubernetes as Cluster, events};
@@ -205,9 +205,6 @@ pub fn run_gate(
     }
     if let (true, GateBackend::Kubernetes(server)) = (apply, &gate.backend) {
         post_node_events(server, &turned);
-    }
-    if config.policy.evict {
-        turned.evictions = evicting::after(config, &turned, apply);
     }
     Ok(turned)
 }

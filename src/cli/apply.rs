@@ -10,7 +10,8 @@ use super::failure::CommandError;
 use super::gating::GateBackend;
 use super::stdout::note;
 use super::topology::TopologyUpdateRequest;
-use super::{Globals, acting, config, evicting, exit, runs, show, stdout, stored, topology};
+use super::{Globals, acting, config, exit, runs, show, stdout, stored, topology};
+use control::gate::scontrol::Scontrol;
 use control::gate::turn::Turned;
 use control::store::folder::Folder;
 use control::store::stored::Stored;
@@ -26,22 +27,10 @@ pub struct ApplyArgs {
     /// Carry it out: drains, marks and releases, within the budgets of the policy.
     #[arg(long)]
     apply: bool,
-    /// Kubernetes: afterwards have pods that hold GPUs leave the nodes that are drained, through
-    /// evictions, which keep disruption budgets; as [policy] evict = true does. Without --apply, show
-    /// which would.
-    #[arg(long, conflicts_with = "topology")]
-    evict: bool,
     /// Instead, show what this topology file (topology.yaml or topology.conf) should be, as a diff;
-    /// nothing is written without --write-topology.
+    /// nothing is written.
     #[arg(long, value_name = "FILE", conflicts_with = "apply")]
     topology: Option<PathBuf>,
-    /// Put the proposed file in place, have Slurm read it, and put the old one back where it does not
-    /// take it.
-    #[arg(long, requires = "topology")]
-    write_topology: bool,
-    /// A move by hand, besides those that the run's verdicts name.
-    #[arg(long = "move", value_name = "NODE=BLOCK", requires = "topology")]
-    moves: Vec<String>,
     /// Which topology of the file; the cluster's default where none is named.
     #[arg(long, value_name = "NAME", requires = "topology")]
     topology_name: Option<String>,
@@ -57,7 +46,7 @@ pub fn run(args: &ApplyArgs, globals: &Globals) -> anyhow::Result<u8> {
     if let Some(file) = &args.topology {
         return propose_topology(args, file, &stored, config.as_ref(), globals);
     }
-    let Some(mut config) = config.filter(|config| args.apply || config.gate.is_some()) else {
+    let Some(config) = config.filter(|config| args.apply || config.gate.is_some()) else {
         if args.apply {
             return Err(CommandError::usage(
                 "--apply: expected --config FILE (or FABRICGATE_CONFIG) with a [gate], which says \
@@ -70,8 +59,7 @@ pub fn run(args: &ApplyArgs, globals: &Globals) -> anyhow::Result<u8> {
     if args.apply {
         require_verdicts(&stored)?;
     }
-    config.policy.evict |= args.evict;
-    let Turned { plan, budgets, evictions, .. } = reconcile_run(&stored, &config, args.apply)?;
+    let Turned { plan, budgets, .. } = reconcile_run(&stored, &config, args.apply)?;
     print_plan(&plan, &budgets, globals)?;
     if !args.apply {
         return Ok(exit::PASS);
@@ -86,7 +74,7 @@ pub fn run(args: &ApplyArgs, globals: &Globals) -> anyhow::Result<u8> {
         }
         written => written.map_err(CommandError::environment)?,
     }
-    Ok(acting::exit_code(&plan).max(evicting::code(&evictions)))
+    Ok(acting::exit_code(&plan))
 }
 
 /// What a topology file should be after this run.
@@ -105,28 +93,21 @@ fn propose_topology(
     let gate = acting::require_gate(config)?;
     let run = stored::read_run(stored)?;
     let scheduler = acting::scheduler_for(gate);
-    let plain = ["scontrol".to_owned()];
+    let scontrol = match &gate.backend {
+        GateBackend::Scontrol(scontrol) => scontrol.clone(),
+        GateBackend::Slurmrestd(_) | GateBackend::Kubernetes(_) => {
+            Scontrol { limit: gate.timeouts.limit, ..Scontrol::default() }
+        }
+    };
     let asked = TopologyUpdateRequest {
         file,
         topology: args.topology_name.as_deref(),
-        moves: &args.moves,
-        run: Some((&run.verdicts, &stored.claims)),
+        verdicts: &run.verdicts,
+        claims: &stored.claims,
         scheduler: scheduler.as_ref(),
-        remote_shell: match &gate.backend {
-            GateBackend::Scontrol(scontrol) => scontrol.remote_shell,
-            GateBackend::Slurmrestd(_) | GateBackend::Kubernetes(_) => None,
-        },
-        scontrol: match &gate.backend {
-            GateBackend::Scontrol(scontrol) => &scontrol.argv,
-            GateBackend::Slurmrestd(_) | GateBackend::Kubernetes(_) => &plain,
-        },
-        limit: gate.timeouts.limit,
+        scontrol: &scontrol,
     };
-    let answer = if args.write_topology {
-        topology::write_topology(&asked)
-    } else {
-        topology::propose_topology(&asked)
-    }?;
+    let answer = topology::propose_topology(&asked)?;
     if globals.json {
         stdout::write_json(&answer)?;
     } else {

@@ -4,6 +4,7 @@
 //! in a limit must not fall back to a default. Relative paths are relative to
 //! the file.
 
+mod removed;
 mod schema;
 pub(crate) mod simulated;
 
@@ -345,10 +346,12 @@ fn parse(
     base: &Path,
     scenario: Option<&Path>,
 ) -> Result<Config, CommandError> {
-    let read: ConfigFile = toml::from_str(text)
-        .map_err(|e| CommandError::usage(TextError::from_toml(name, text, &e)))?;
     let mistake =
         |(at, what): ConfigMistake| CommandError::usage(TextError::new(name, text, at, what));
+    let read: ConfigFile = toml::from_str(text).map_err(|error| match removed::first(text) {
+        Some(removed) => mistake(removed),
+        None => CommandError::usage(TextError::from_toml(name, text, &error)),
+    })?;
     let files = match read.claims {
         Some(ClaimsFiles::One(file)) => vec![base.join(file)],
         Some(ClaimsFiles::Many(files)) => files.iter().map(|file| base.join(file)).collect(),

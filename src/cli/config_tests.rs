@@ -1,6 +1,7 @@
 //! What a configuration file may say, and how mistakes in it are named.
 
 use super::*;
+use engine::policy::action_policy::removed::REMOVED;
 
 fn read(text: &str) -> Result<Config, String> {
     parse("f.toml", text, Path::new("/etc/f.toml"), Path::new("/etc"), None)
@@ -115,6 +116,20 @@ fn pods_are_as_the_file_says_and_mistakes_have_a_place() {
     let other = "claims = \"c\"\n[launcher]\nkind = \"local\"\n[launcher.kubernetes]\n";
     let said = complaint(other);
     assert!(said.contains("[launcher.kubernetes]: belongs to kind = \"kubernetes\""), "{said}");
+}
+
+#[test]
+fn a_key_that_was_removed_is_named_with_its_place_and_what_to_use_instead() {
+    let said = complaint("claims = \"c\"\n[policy]\nper_hour = 0.1\nevict = true\n");
+    assert!(said.starts_with("f.toml:4:1: [policy] evict: removed: "), "{said}");
+    assert!(said.contains("`kubectl drain`"), "{said}");
+    // Also where it changed nothing, and where the file has other mistakes.
+    let said = complaint("policy = { evict_s = 9 }\nclaim = \"c\"\n");
+    assert!(said.starts_with("f.toml:1:12: [policy] evict_s: removed: "), "{said}");
+    for removed in REMOVED {
+        let said = complaint(&format!("claims = \"c\"\n[policy]\n{} = 1\n", removed.key));
+        assert!(said.ends_with(removed.instead), "{said}");
+    }
 }
 
 #[test]

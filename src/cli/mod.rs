@@ -24,7 +24,6 @@ pub mod config;
 pub mod configuration;
 pub mod doctor;
 mod earlier;
-pub mod evicting;
 pub mod exit;
 pub mod expectations;
 pub mod explain;

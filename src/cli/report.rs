@@ -10,8 +10,8 @@ use super::{Globals, beside, bundling, exit, runs, show, stdout, stored};
 /// Show a stored run again, in any form.
 ///
 /// With --bundle all that it says of one node is packed into an archive for a ticket:
-/// serial numbers, raw outputs, the cells that convict, the partners that acquit,
-/// pictures and a page that sums it up.
+/// serial numbers, raw outputs, its readings and those of its partners with each other,
+/// and the run's page as far as it is about the node.
 #[derive(Debug, clap::Args)]
 pub struct ReportArgs {
     /// The run: its folder, its id, `latest`, or the reason of a drain.

@@ -17,8 +17,7 @@ use super::site::SweepSetup;
 use super::stdout::note;
 use super::tenancy::TenantExclusions;
 use super::{
-    Globals, acting, config, evicting, exit, holding, judge, partners, plan, runs, show, stdout,
-    stored,
+    Globals, acting, config, exit, holding, judge, partners, plan, runs, show, stdout, stored,
 };
 use control::gate::stamp;
 use control::gate::turn::Turned;
@@ -431,8 +430,8 @@ pub(super) fn apply_gate(
     let stored = stored::open_run_quietly(done.folder.path())?;
     let judged = GateRunInput { stored: &stored, run: &done.run, fleet };
     match acting::run_gate(config, &judged, apply) {
-        Ok(Turned { plan, evictions, .. }) => {
-            let mut code = acting::exit_code(&plan).max(evicting::code(&evictions));
+        Ok(Turned { plan, .. }) => {
+            let mut code = acting::exit_code(&plan);
             // It was carried out all the same, and stands in the journal.
             if let Err(error) = done.folder.write_json(file::ACTIONS, &plan) {
                 note(&format!("what was decided is not in the run folder: {error}"));

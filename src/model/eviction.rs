@@ -1,7 +1,7 @@
-//! Which pods were asked to leave a node that we drained, and which stay, each
-//! with its reason.
+//! Which pods earlier versions asked to leave a node that we drained, and which
+//! stayed, each with its reason.
 //!
-//! Plain values. Which may go is `act::evict`'s to say, asking is `gate`'s.
+//! Read from their journals; no pod is asked any more.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};

@@ -260,14 +260,15 @@ pub enum JournalEvent {
         /// The process there.
         pid: u32,
     },
-    /// Pods of a node that we drained are about to be asked to leave.
+    /// An earlier version was about to ask pods of a node that we drained to leave. Read
+    /// and shown, not written any more.
     Evicting {
         /// The node.
         node: NodeName,
         /// Which, `namespace/name`.
         pods: Vec<String>,
     },
-    /// What became of that.
+    /// What became of that. Read and shown, not written any more.
     Evicted {
         /// Pod by pod.
         eviction: NodeEviction,

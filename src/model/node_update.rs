@@ -28,9 +28,6 @@ pub struct NodeUpdate {
     /// The free field for people; empty clears it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comment: Option<String>,
-    /// The place in a topology, `topology:unit`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub topology: Option<String>,
     /// What only Kubernetes has. The taint and the reason of a drain are not in
     /// here: they follow from `state`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -100,7 +100,7 @@ impl Asker {
                 made.entry(called(&object)).or_insert(object);
             }
         }
-        for file in ["eviction/rights", "eviction/policy", "devices/rights", "devices/policy"] {
+        for file in ["devices/rights", "devices/policy"] {
             for object in documents(&deploy().join(format!("components/{file}.yaml"))) {
                 made.insert(called(&object), object);
             }

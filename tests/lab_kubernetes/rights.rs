@@ -241,12 +241,11 @@ const TEMPLATES: &str = "resourceclaimtemplates.resource.k8s.io";
 
 /// What the runs below do not use: account, where, resource, verb, and when it is
 /// needed.
-const ONLY_WHEN: [(&str, &str, &str, &str, &str); 14] = [
+const ONLY_WHEN: [(&str, &str, &str, &str, &str); 13] = [
     (GATE, "", SLICES, "list", "single GPUs are taken out"),
     (GATE, "", RULES, "create", "single GPUs are taken out"),
     (GATE, "", RULES, "get", "single GPUs are taken out"),
     (GATE, "", RULES, "delete", "single GPUs are taken out"),
-    (GATE, "", "pods/eviction", "create", "pods are to leave drained nodes"),
     (PROBER, "", "topologies.kueue.x-k8s.io", "list", "Kueue is installed"),
     (PROBER, "", "topologies.kai.scheduler", "list", "KAI is installed"),
     (PROBER, PROBES, "events", "list", "a pod does not start"),

@@ -464,27 +464,6 @@ fn features_go_with_a_reconfiguration_and_the_free_fields_stay() {
 }
 
 #[test]
-fn a_node_is_moved_where_slurm_can_move_nodes() {
-    let Some(lab) = lab() else { return };
-    let ways = Ways::to(&lab);
-    let to = |unit: &str| NodeUpdate { topology: Some(unit.to_owned()), ..NodeUpdate::default() };
-    for way in ways.both() {
-        let moved = told(way, &["node0018"], &to("topo-block:block02"));
-        if !lab.has_yaml() {
-            let error = moved.expect_err("24.11 cannot");
-            assert_eq!(error.kind, SourceProblemKind::Unsupported, "{error}");
-            continue;
-        }
-        moved.expect("moved");
-        assert_eq!(one(way, "node0018").topology.as_deref(), Some("topo-block:block02"));
-        let error = told(way, &["node0018"], &to("topo-block:nosuch")).expect_err("no such block");
-        assert_eq!(error.kind, SourceProblemKind::Incomplete, "{error}");
-        lab.run(&["scontrol", "reconfigure"]);
-        assert_eq!(one(way, "node0018").topology, None, "a reconfiguration forgets it");
-    }
-}
-
-#[test]
 fn a_name_that_stands_for_more_than_one_node_is_refused() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);

@@ -1,42 +1,35 @@
 //! Features, free fields and topologies on a real Slurm: what it forgets, and what
 //! is put back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use control::gate::reassert;
 use control::gate::scheduler::Scheduler;
 use control::gate::scontrol::Scontrol;
-use control::gate::topology::{Controller, Ending, Writing, Written};
 use engine::policy::action_policy::Policy;
 use engine::policy::journal_state::JournalState;
 use engine::policy::marks::MarkNames;
-use engine::policy::topology_proposal::{
-    FaultKind, TopologyContext, TopologyProposal, TopologyRequest,
-};
+use engine::policy::topology_proposal::{FaultKind, TopologyContext, TopologyRequest};
 use engine::policy::{marks, topology_proposal};
 use fabricgate::cli::topology as cli;
 use fabricgate::cli::topology::TopologyUpdateRequest;
 use model::action::{ActionResult, VerdictMark};
+use model::claims::{ClaimedDomain, Claims, GroupAssertion};
 use model::finding_class::FindingClass;
 use model::id::NodeName;
 use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
-use model::verdict::Outcome;
+use model::source_report::{ClaimBasis, NodeGroup, NodeGroupKind, SourceKind};
+use model::verdict::{Finding, Locus, LocusKind, Outcome, Verdicts};
 
-use super::{Lab, lab, nodes, now};
+use super::{Lab, lab, nodes, now, of};
 
 const LIMIT: Duration = Duration::from_secs(15);
 
 fn scontrol(lab: &Lab) -> Scontrol {
     Scontrol { argv: lab.argv(&["scontrol"]), limit: LIMIT, remote_shell: Some(false) }
-}
-
-fn controller(lab: &Lab) -> Controller {
-    let controller = Controller::beside(&lab.argv(&["scontrol"]), LIMIT, Some(false));
-    assert_eq!(controller.squeue, lab.argv(&["squeue"]));
-    controller
 }
 
 fn live(lab: &Lab, name: &str) -> SchedulerNode {
@@ -88,12 +81,6 @@ impl Drop for Tidy<'_> {
         let new = self.file.with_extension("new");
         std::fs::write(&new, &self.text).expect("written");
         std::fs::rename(&new, &self.file).expect("put in place");
-        for entry in self.file.parent().expect("a folder").read_dir().expect("it").flatten() {
-            if entry.file_name().to_string_lossy().contains(".fabricgate-") {
-                let _ = std::fs::remove_file(entry.path());
-            }
-        }
-        self.lab.finished(&["scancel", "--user=root"]);
         let script = "for f in Extra Comment; do scontrol update NodeName=node[0001-0036] $f=; done; \
                       scontrol reconfigure";
         self.lab.finished(&["sh", "-c", script]);
@@ -211,232 +198,73 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
     }
 }
 
-fn ground(lab: &Lab) -> TopologyContext {
-    let live = now(scontrol(lab).read(&[])).expect("all nodes");
-    let version = now(controller(lab).version());
+#[test]
+fn a_block_below_its_size_is_wrong_where_slurm_would_not_start_with_it() {
+    let Some(lab) = lab() else { return };
+    let live = now(scontrol(&lab).read(&[])).expect("all nodes");
+    let version = now(scontrol(&lab).version());
     assert!(version.is_some());
-    TopologyContext { version, nodes: live.nodes.into_keys().collect() }
+    let ground = TopologyContext { version, nodes: live.nodes.into_keys().collect() };
+    let moves = BTreeMap::from([(NodeName::from("node0018"), "block02".to_owned())]);
+    let text = std::fs::read_to_string(file(&lab)).expect("the lab's topology");
+    let wanted = TopologyRequest { topology: None, moves };
+    let proposal =
+        topology_proposal::propose_topology(&text, &wanted, &ground).expect("a proposal");
+    let kinds: Vec<FaultKind> = proposal.blocking_faults().iter().map(|fault| fault.kind).collect();
+    let expected: &[FaultKind] = if lab.has_yaml() { &[] } else { &[FaultKind::Small] };
+    assert_eq!(kinds, expected);
 }
 
-fn proposed(lab: &Lab, text: &str, moves: &[(&str, &str)]) -> TopologyProposal {
-    let moves = moves.iter().map(|(node, block)| (NodeName::from(*node), (*block).to_owned()));
-    let wanted = TopologyRequest { topology: None, moves: moves.collect() };
-    topology_proposal::propose_topology(text, &wanted, &ground(lab)).expect("a proposal")
-}
-
-fn write(lab: &Lab, proposal: &TopologyProposal, time: &str) -> Written {
-    let controller = controller(lab);
-    let writing = Writing {
-        controller: &controller,
-        path: &file(lab),
-        proposal,
-        version: now(controller.version()),
-        time,
-        settle: Duration::from_secs(8),
-    };
-    let mut said = Vec::new();
-    let written = now(control::gate::topology::write(writing, &mut |what| {
-        said.push(what.to_owned());
-    }));
-    assert_eq!(said, written.told);
-    written
-}
-
-fn shown(lab: &Lab, proposal: &TopologyProposal) -> BTreeMap<String, BTreeSet<NodeName>> {
-    now(controller(lab).blocks(proposal)).expect("blocks")
-}
-
-/// A text whose blocks may lose a node with every version: with room below 18.
-fn with_room(tidy: &Tidy<'_>) -> String {
+#[test]
+fn a_proposed_file_is_taken_once_a_person_put_it_in_place_and_shown_is_all_that_is_done() {
+    let Some(lab) = lab() else { return };
+    let tidy = Tidy::up(&lab);
+    // A text whose blocks may lose a node with every version: with room below 18.
     let text = tidy.text.replace("[18]", "[16]").replace("BlockSizes=18", "BlockSizes=16");
     assert_ne!(text, tidy.text);
     std::fs::write(&tidy.file, &text).expect("written");
-    tidy.lab.run(&["scontrol", "reconfigure"]);
-    text
-}
-
-#[test]
-fn a_better_file_is_put_in_place_and_shown() {
-    let Some(lab) = lab() else { return };
-    let tidy = Tidy::up(&lab);
-    let text = with_room(&tidy);
-    let proposal = proposed(&lab, &text, &[("node0018", "block02")]);
-    assert_eq!(proposal.blocking_faults(), Vec::<&topology_proposal::Fault>::new());
-    let written = write(&lab, &proposal, "t1");
-    assert_eq!(written.ending, Ending::Placed, "{written:?}");
-    assert_eq!(shown(&lab, &proposal), proposal.blocks);
-    assert_eq!(proposal.blocks["block01"].len(), 17);
-    let backup = std::fs::read_to_string(written.backup.expect("a copy")).expect("text");
-    assert_eq!(backup, text);
-    let after = std::fs::read_to_string(file(&lab)).expect("text");
-    assert_eq!(after, proposal.after);
-    // The second time nothing is left to do.
-    let again = proposed(&lab, &after, &[("node0018", "block02")]);
-    assert_eq!(write(&lab, &again, "t2").ending, Ending::Nothing);
-    restart(&lab);
-    assert_eq!(shown(&lab, &proposal), proposal.blocks);
-}
-
-#[test]
-fn the_command_line_writes_what_it_showed() {
-    let Some(lab) = lab() else { return };
-    let tidy = Tidy::up(&lab);
-    let text = with_room(&tidy);
-    let (scontrol, argv) = (scontrol(&lab), lab.argv(&["scontrol"]));
+    let (verdicts, claims) = misplaced();
+    let scontrol = scontrol(&lab);
     let asked = TopologyUpdateRequest {
         file: &tidy.file,
         topology: None,
-        moves: &["node0018=block02".to_owned()],
-        run: None,
+        verdicts: &verdicts,
+        claims: &claims,
         scheduler: &scontrol,
-        remote_shell: Some(false),
-        scontrol: &argv,
-        limit: LIMIT,
+        scontrol: &scontrol,
     };
     let shown = cli::propose_topology(&asked).expect("a proposal");
-    assert_eq!((shown.exit_code(), &shown.troubles, &shown.written), (0, &Vec::new(), &None));
+    assert_eq!((shown.exit_code(), &shown.troubles), (0, &Vec::new()));
     assert!(shown.render().contains("proposed, not written"), "{}", shown.render());
-    assert_eq!(shown.at_once.is_some(), lab.has_yaml());
     assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), text);
-    let answer = cli::write_topology(&asked).expect("an answer");
-    assert_eq!((answer.exit_code(), &answer.proposal.diff), (0, &shown.proposal.diff));
-    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), shown.proposal.after);
-    assert!(
-        cli::propose_topology(&TopologyUpdateRequest { moves: &["node0018".to_owned()], ..asked })
-            .is_err()
-    );
-    // Where the scheduler does not answer, nothing is written.
-    let silent = Scontrol { argv: lab.argv(&["false"]), limit: LIMIT, remote_shell: Some(false) };
-    assert!(cli::write_topology(&TopologyUpdateRequest { scheduler: &silent, ..asked }).is_err());
+    std::fs::write(&tidy.file, &shown.proposal.after).expect("written");
+    lab.run(&["scontrol", "reconfigure"]);
+    lab.wait_for("the moved node", || {
+        let answers = lab.ask();
+        let shown = super::blocks(of(&answers, SourceKind::SlurmTopology));
+        shown.iter().any(|(name, nodes)| *name == "block02" && nodes.len() == 19)
+    });
 }
 
-#[test]
-fn a_file_that_the_controller_does_not_take_is_rolled_back() {
-    let Some(lab) = lab() else { return };
-    let tidy = Tidy::up(&lab);
-    let text = with_room(&tidy);
-    let mut proposal = proposed(&lab, &text, &[("node0018", "block02")]);
-    let before = shown(&lab, &proposal);
-    // What our own validation did not see, as a mistake in it would be.
-    let good = proposal.after.clone();
-    for (time, from, to) in [("t1", "block02", "block01"), ("t2", "16", "16,48")] {
-        proposal.after = good.replacen(from, to, 9);
-        let written = write(&lab, &proposal, time);
-        assert_eq!(written.ending, Ending::RolledBack, "{written:?}");
-        assert_eq!(std::fs::read_to_string(file(&lab)).expect("text"), text);
-        assert_eq!(shown(&lab, &proposal), before);
-    }
-    // Taken, and not what was meant: also back.
-    proposal.after = good.replace("[0001-0017]", "[0001-0016]");
-    assert_ne!(proposal.after, good);
-    let written = write(&lab, &proposal, "t3");
-    assert_eq!(written.ending, Ending::RolledBack, "{written:?}");
-    restart(&lab);
-    assert_eq!(shown(&lab, &proposal), before);
-    assert!(lab.run(&["srun", "-N2", "hostname"]).contains("slurmlab"));
-}
-
-#[test]
-fn nothing_is_written_where_the_file_or_the_controller_is_not_as_it_was_read() {
-    let Some(lab) = lab() else { return };
-    let tidy = Tidy::up(&lab);
-    let text = with_room(&tidy);
-    let proposal = proposed(&lab, &text, &[("node0018", "block02")]);
-    std::fs::write(&tidy.file, format!("{text}# a person\n")).expect("written");
-    let written = write(&lab, &proposal, "t1");
-    assert_eq!((written.ending, written.backup), (Ending::Refused, None));
-    std::fs::write(&tidy.file, &text).expect("written");
-    if lab.has_yaml() {
-        lab.run(&["scontrol", "update", "NodeName=node0001", "Topology=topo-block:block02"]);
-        let written = write(&lab, &proposal, "t2");
-        assert_eq!((written.ending, written.backup), (Ending::Refused, None), "{:?}", written.told);
-        assert!(written.told[0].contains("node0001 elsewhere"), "{:?}", written.told);
-    }
-    // A controller that is gone is told nothing, and nothing is written.
-    lab.signal("KILL");
-    let written = write(&lab, &proposal, "t3");
-    lab.run(&["slurmctld"]);
-    lab.wait_for("a controller", || lab.finished(&["scontrol", "ping"]).1.is_success());
-    assert_eq!((written.ending, written.backup), (Ending::Refused, None));
-    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), text);
-}
-
-#[test]
-fn a_block_below_its_size_is_refused_where_slurm_would_not_start_with_it() {
-    let Some(lab) = lab() else { return };
-    let tidy = Tidy::up(&lab);
-    let proposal = proposed(&lab, &tidy.text, &[("node0018", "block02")]);
-    if lab.has_yaml() {
-        assert_eq!(proposal.blocking_faults(), Vec::<&topology_proposal::Fault>::new());
-        return;
-    }
-    let kinds: Vec<FaultKind> = proposal.blocking_faults().iter().map(|fault| fault.kind).collect();
-    assert_eq!(kinds, [FaultKind::Small]);
-    let written = write(&lab, &proposal, "t1");
-    assert_eq!((written.ending, written.backup), (Ending::Refused, None));
-    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), tidy.text);
-    // Slurm does refuse it: past our validation it comes back.
-    let mut forced = proposal;
-    forced.faults.clear();
-    assert_eq!(write(&lab, &forced, "t2").ending, Ending::RolledBack);
-    assert_eq!(std::fs::read_to_string(&tidy.file).expect("text"), tidy.text);
-}
-
-#[test]
-fn jobs_that_need_the_old_blocks_are_told_and_given_back_only_in_words() {
-    let Some(lab) = lab() else { return };
-    let tidy = Tidy::up(&lab);
-    let text = with_room(&tidy);
-    // Both blocks busy, and one job that names nodes of one block.
-    lab.run(&["sbatch", "-N36", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 300"]);
-    lab.wait_for("the job", || lab.run(&["squeue", "-h", "-t", "R", "-o", "%D"]).contains("36"));
-    let names = "--nodelist=node[0017-0018]";
-    lab.run(&["sbatch", "-N2", names, "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"]);
-    for other in [&["-N2"][..], &["-N16", "--nodelist=node[0001-0016]"], &["-N18"]] {
-        let job = [&["sbatch", "--exclusive", "-o", "/dev/null", "--wrap", "sleep 1"], other];
-        lab.run(&job.concat());
-    }
-    let proposal = proposed(&lab, &text, &[("node0018", "block02")]);
-    let written = write(&lab, &proposal, "t1");
-    assert_eq!(written.ending, Ending::Placed, "{written:?}");
-    let required: Vec<&str> = written.needing.iter().map(|job| job.required.as_str()).collect();
-    assert_eq!(required, ["node[0017-0018]"]);
-    let held: Vec<u64> = written.held.iter().map(|job| job.id).collect();
-    assert_eq!(held, [written.needing[0].id]);
-    assert_eq!(written.release, ["scontrol", "release", &held[0].to_string()]);
-    // Only in words: it is held until a person says so.
-    let waiting = lab.run(&["squeue", "-h", "-t", "PD", "-o", "%i %Q %r"]);
-    assert!(waiting.contains(&format!("{} 0 BadConstraints", held[0])), "{waiting}");
-}
-
-#[test]
-fn places_at_run_time_hold_until_a_reconfigure_and_no_node_is_ever_taken_out() {
-    let Some(lab) = lab() else { return };
-    let tidy = Tidy::up(&lab);
-    let proposal = proposed(&lab, &tidy.text, &[("node0018", "block02")]);
-    let version = now(controller(&lab).version());
-    if !lab.has_yaml() {
-        assert!(topology_proposal::at_once(&proposal, version).is_err());
-        return;
-    }
-    let moved = topology_proposal::at_once(&proposal, version).expect("commands");
-    assert!(moved.commands.iter().flatten().all(|word| word != "Topology="));
-    assert_eq!(moved.commands.len(), moved.changes.len());
-    for restarts in [false, true] {
-        for (nodes, it) in &moved.changes {
-            change(&lab, nodes, it);
-        }
-        assert_eq!(shown(&lab, &proposal), proposal.blocks);
-        if restarts {
-            restart(&lab);
-        } else {
-            lab.run(&["scontrol", "reconfigure"]);
-        }
-        assert_eq!(shown(&lab, &proposal), proposal.blocks_before, "it would be noticed here");
-    }
-    for (nodes, it) in &moved.changes {
-        change(&lab, nodes, it);
-    }
-    // The file may be written all the same: the controller shows what is meant.
-    assert_eq!(write(&lab, &proposal, "t1").ending, Ending::Placed);
+/// A run that measured a node of the first block together with some of the second.
+fn misplaced() -> (Verdicts, Claims) {
+    let locus = Locus { node: Some("node0018".into()), ..Locus::new(LocusKind::Node) };
+    let finding = Finding::new("f1", Outcome::Failed, FindingClass::WrongDomain, locus);
+    let findings = vec![Finding { confirmed: true, ..finding }];
+    let domain = |name: &str, nodes: Vec<NodeName>| ClaimedDomain {
+        name: name.into(),
+        nodes,
+        platform: None,
+        gpus_per_node: None,
+        nic: None,
+    };
+    let members = nodes(18..=21);
+    let group = NodeGroup::new(NodeGroupKind::Domain, "measured", "m", members);
+    let group = NodeGroup { basis: ClaimBasis::Measured, in_force: true, ..group };
+    let claims = Claims {
+        domains: vec![domain("block01", nodes(1..=18)), domain("block02", nodes(19..=36))],
+        assertions: vec![GroupAssertion { source: 0, group }],
+        ..Claims::default()
+    };
+    (Verdicts { findings, ..Verdicts::empty(Outcome::Failed) }, claims)
 }

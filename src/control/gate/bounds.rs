@@ -48,9 +48,7 @@ pub(super) fn change(change: &NodeUpdate) -> Result<(), SchedulerError> {
         }
         one_line("the reason", reason)?;
     }
-    for (what, text) in
-        [("extra", &change.extra), ("comment", &change.comment), ("topology", &change.topology)]
-    {
+    for (what, text) in [("extra", &change.extra), ("comment", &change.comment)] {
         one_line(what, text.as_deref().unwrap_or_default())?;
     }
     let features = [&change.available_features, &change.active_features];

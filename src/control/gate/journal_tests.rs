@@ -342,3 +342,31 @@ fn a_full_disk_is_an_error_before_anything_is_done_and_leaves_no_half_line() {
     assert!(command(&["umount", &place]), "{place} stays mounted");
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
 }
+
+#[test]
+fn lines_about_pods_that_an_earlier_version_asked_to_leave_are_read_and_kept() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let line = |seq: u64, rest: &str| {
+        format!(
+            r#"{{"format":"{JOURNAL_FORMAT}","seq":{seq},"at":"2026-01-01T00:00:00Z","unix":{seq},"epoch":1,{rest}}}"#
+        )
+    };
+    let written = [
+        line(1, r#""event":"opened","host":"h","pid":1,"version":"0.1.0""#),
+        line(2, r#""event":"evicting","node":"n1","pods":["team/a","team/b"]"#),
+        line(
+            3,
+            r#""event":"evicted","eviction":{"node":"n1","pods":[{"pod":"team/a","result":"gone"},{"pod":"team/b","result":"left","detail":"a budget holds it"}]}"#,
+        ),
+    ];
+    let written = written.join("\n") + "\n";
+    put(folder.path(), written.as_bytes());
+    let read = entries(folder.path()).expect("read");
+    let JournalEvent::Evicted { eviction } = &read[2].event else { panic!("{:?}", read[2]) };
+    assert_eq!((eviction.node.as_str(), eviction.pods.len()), ("n1", 2));
+    // A turn goes on behind them, has nothing of them to conclude, and changes none.
+    let journal = Journal::open(folder.path()).expect("opened");
+    assert!(journal.ledger().open_intents.is_empty());
+    drop(journal);
+    assert!(bytes(folder.path()).starts_with(written.as_bytes()));
+}

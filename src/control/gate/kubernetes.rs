@@ -10,7 +10,6 @@
 mod desk;
 mod devices;
 pub mod events;
-pub mod evict;
 mod line;
 mod look;
 mod moved;

@@ -25,7 +25,6 @@ mod sight;
 pub mod slurmrestd;
 pub mod stamp;
 mod strict;
-pub mod topology;
 pub mod turn;
 pub mod watch;
 

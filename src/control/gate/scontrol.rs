@@ -10,6 +10,7 @@ use super::bounds;
 use super::scheduler::{Answer, Scheduler, SchedulerError};
 use crate::launch::remote_shell;
 use crate::sources::slurm::{SlurmAnswerFailure, SlurmClient, SlurmClientConfig, SlurmProgram};
+use engine::policy::topology_proposal::SlurmVersion;
 use model::id::NodeName;
 use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerSnapshot;
@@ -90,6 +91,14 @@ impl Scontrol {
             live.troubles.extend(part.troubles);
         }
         Ok(live)
+    }
+
+    /// The version of its programs; nothing where they do not tell.
+    pub async fn version(&self) -> Option<SlurmVersion> {
+        let slurm = self.asked();
+        let desk = SlurmClient { config: &slurm, capture: MOST };
+        let answer = desk.query(SlurmProgram::Scontrol, &["--version"]).await;
+        SlurmVersion::parse(&answer.text.ok()?)
     }
 
     async fn boot_time(&self) -> Result<Option<String>, SchedulerError> {
@@ -200,7 +209,6 @@ fn orders(nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
         ("ActiveFeatures", features(&change.active_features)),
         ("Extra", change.extra.clone()),
         ("Comment", change.comment.clone()),
-        ("Topology", change.topology.clone()),
     ] {
         fields.extend(value.map(|value| format!("{key}={value}")));
     }
@@ -238,7 +246,6 @@ mod tests {
             active_features: Some(vec!["gb200".to_owned()]),
             extra: Some("{\"a\":1}".to_owned()),
             comment: Some(String::new()),
-            topology: Some("topo:b1".to_owned()),
             ..NodeUpdate::drain("fabricgate:nvlink-low:r1 e7")
         };
         let expected = [
@@ -251,7 +258,6 @@ mod tests {
             "ActiveFeatures=gb200",
             "Extra={\"a\":1}",
             "Comment=",
-            "Topology=topo:b1",
         ];
         assert_eq!(Scontrol::default().words(&names(1..=18), &change), [expected]);
     }

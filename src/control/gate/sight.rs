@@ -163,10 +163,6 @@ fn unwritten(node: &SchedulerNode, change: &NodeUpdate) -> Option<&'static str> 
     if !is(&change.comment, &node.comment) {
         return Some("its comment is");
     }
-    let place = node.topology.as_deref().unwrap_or_default();
-    if !is(&change.topology, place) {
-        return Some("its place in the topology is");
-    }
     unmarked(node, change.kubernetes.as_ref()?)
 }
 
@@ -223,7 +219,6 @@ fn as_it_was(before: &SchedulerNode, change: &NodeUpdate) -> NodeUpdate {
         active_features: change.active_features.as_ref().map(|_| before.active_features.clone()),
         extra: change.extra.as_ref().map(|_| before.extra.clone()),
         comment: change.comment.as_ref().map(|_| before.comment.clone()),
-        topology: change.topology.as_ref().map(|_| before.topology.clone().unwrap_or_default()),
         kubernetes: change.kubernetes.as_ref().map(|it| marks_as_they_were(before, it)),
     }
 }

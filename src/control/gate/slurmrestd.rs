@@ -23,10 +23,7 @@ use model::source_report::SourceProblemKind;
 use model::text::clean;
 use readers::claims::slurm::live_nodes;
 
-/// The first version of the interface that knows where a node is placed.
-const KNOWS_TOPOLOGY: u32 = 43;
-
-/// The first one that tells the configuration, and in it when the controller started.
+/// The first version of the interface that tells the configuration, and in it when the controller started.
 const TELLS_START: u32 = 45;
 
 /// Slurm's controller, reached through slurmrestd.
@@ -127,14 +124,6 @@ impl Slurmrestd {
             return Ok(());
         }
         let (line, version) = self.reached().await?;
-        let is_older = number(&version).is_none_or(|number| number < KNOWS_TOPOLOGY);
-        if change.topology.is_some() && is_older {
-            let message = format!(
-                "nothing was sent: slurmrestd speaks {version}, and a node's topology is known \
-                 from v0.0.{KNOWS_TOPOLOGY} (Slurm 25.05) on"
-            );
-            return Err(SchedulerError::new(SourceProblemKind::Unsupported, message));
-        }
         for list in lists {
             let told =
                 line.send_update(&format!("slurm/{version}/nodes/"), &body(&list, change)).await;
@@ -189,9 +178,7 @@ fn body(list: &str, change: &NodeUpdate) -> Value {
             Some(list) => body[key] = json!(list),
         }
     }
-    for (key, text) in
-        [("extra", &change.extra), ("comment", &change.comment), ("topology_str", &change.topology)]
-    {
+    for (key, text) in [("extra", &change.extra), ("comment", &change.comment)] {
         if let Some(text) = text {
             body[key] = json!(text);
         }

@@ -26,7 +26,6 @@ use engine::policy::{
 };
 use model::action::{ActionPlan, ActionRecord};
 use model::claims::Claims;
-use model::eviction::NodeEviction;
 use model::id::NodeName;
 use model::journal::{JOURNAL_FORMAT, JournalEntry, JournalEvent};
 use model::scheduler_snapshot::SchedulerSnapshot;
@@ -94,9 +93,6 @@ pub struct Turned {
     pub live: SchedulerSnapshot,
     /// What is left of each budget, in sentences.
     pub budgets: Vec<String>,
-    /// Pods that were asked to leave drained nodes, or would be, where a person
-    /// asked for that.
-    pub evictions: Vec<NodeEviction>,
 }
 
 /// Why a turn could not be taken, or not to its end.
@@ -154,7 +150,7 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     });
     let budgets =
         budget::describe_remaining(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
-    Ok(Turned { plan, recovered: Vec::new(), ledger, live, budgets, evictions: Vec::new() })
+    Ok(Turned { plan, recovered: Vec::new(), ledger, live, budgets })
 }
 
 /// Reads, decides and carries out, with everything written down first.
@@ -228,7 +224,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let ledger = journal.ledger().clone();
     let budgets =
         budget::describe_remaining(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
-    Ok(Turned { plan, recovered, ledger, live, budgets, evictions: Vec::new() })
+    Ok(Turned { plan, recovered, ledger, live, budgets })
 }
 
 /// Tells of drains of our form that nothing here knows of: they are in every budget.

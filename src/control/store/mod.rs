@@ -24,7 +24,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::launch::Launcher;
-use engine::policy::action_policy::Policy;
+use engine::policy::action_policy::{Policy, removed};
 use model::claims::Claims;
 use model::run::RunInfo;
 use model::tool_recording::ToolRecording;
@@ -123,6 +123,7 @@ pub struct RunRecord {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
     /// What might be proposed.
+    #[serde(deserialize_with = "removed::recorded")]
     pub policy: Policy,
     /// How many nodes are claimed in all, of which this run may cover a part.
     pub fleet: usize,

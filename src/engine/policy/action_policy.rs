@@ -5,6 +5,8 @@
 //! instrument never drain anybody: the nodes there are the ones that suffer.
 //! Unknown never acts. Whatever is not proposed is listed with its reason.
 
+pub mod removed;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
@@ -121,10 +123,6 @@ pub struct Policy {
     pub slinky: SlinkyOwner,
     /// What is taken out where one GPU of a node is to blame (Kubernetes).
     pub device: Devices,
-    /// Pods that hold GPUs are asked to leave nodes that we drained (Kubernetes).
-    pub evict: bool,
-    /// Seconds for which a pod that a disruption budget holds is asked again.
-    pub evict_s: f64,
     /// The site's names for what is said on nodes.
     pub marks: MarkNames,
 }
@@ -212,8 +210,6 @@ impl Default for Policy {
             certificate_void: VoidPolicy::default(),
             slinky: SlinkyOwner::Slurm,
             device: Devices::None,
-            evict: false,
-            evict_s: 120.0,
             marks: MarkNames::default(),
         }
     }
@@ -242,7 +238,6 @@ impl Policy {
             ("acknowledged_days", Some(self.acknowledged_days)),
             ("clean_hours", Some(self.clean_hours)),
             ("price_ceiling", self.price_ceiling),
-            ("evict_s", Some(self.evict_s)),
         ];
         let is_wrong = |value: f64| !value.is_finite() || value < 0.0;
         for (name, value) in positive {

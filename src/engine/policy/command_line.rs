@@ -57,7 +57,6 @@ fn scontrol_command(node: &NodeName, change: &NodeUpdate) -> Option<Vec<String>>
         ("ActiveFeatures", change.active_features.as_ref().map(list)),
         ("Extra", change.extra.clone()),
         ("Comment", change.comment.clone()),
-        ("Topology", change.topology.clone()),
     ];
     let said: Vec<String> =
         fields.into_iter().filter_map(|(name, value)| Some(format!("{name}={}", value?))).collect();

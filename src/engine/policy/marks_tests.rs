@@ -28,16 +28,9 @@ fn mark(outcome: Outcome) -> VerdictMark {
 /// The node after the change, as Slurm makes it.
 fn changed(node: &SchedulerNode, change: &NodeUpdate) -> SchedulerNode {
     let mut node = node.clone();
-    let NodeUpdate {
-        state,
-        available_features,
-        active_features,
-        extra,
-        comment,
-        topology,
-        kubernetes: _,
-    } = change.clone();
-    assert_eq!((state, comment, topology), (None, None, None));
+    let NodeUpdate { state, available_features, active_features, extra, comment, kubernetes: _ } =
+        change.clone();
+    assert_eq!((state, comment), (None, None));
     node.available_features = available_features.unwrap_or(node.available_features);
     node.active_features = active_features.unwrap_or(node.active_features);
     node.extra = extra.unwrap_or(node.extra);

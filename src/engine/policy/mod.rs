@@ -15,7 +15,6 @@ pub mod command_line;
 pub mod device;
 pub mod drain_overview;
 pub mod drain_reason;
-pub mod evict;
 pub mod freeze;
 pub mod identity;
 pub mod journal_events;

@@ -1,13 +1,11 @@
 //! A better topology file, as a proposal that a person reads: which node should
 //! be in which block, what the file would be, and what is wrong with it.
 //!
-//! Pure: texts in, texts out. Writing it is `gate::topology`'s, and only where
-//! somebody asked for exactly that. A node is only ever put into a block, never
-//! taken out of all: that holds users' jobs for good, where a drain lets them
-//! wait.
+//! Pure: texts in, texts out. Nobody writes it for a person: putting the file in
+//! place is the site's work. A node is only ever put into a block, never taken out
+//! of all: that holds users' jobs for good, where a drain lets them wait.
 
 mod faults;
-mod jobs;
 mod moving;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,8 +15,7 @@ use serde::{Deserialize, Serialize};
 use similar::TextDiff;
 
 pub use faults::{Fault, FaultKind};
-pub use jobs::{held, needing, release};
-pub use moving::{AtOnce, NotMoved, asked, at_once};
+pub use moving::{NotMoved, asked};
 
 use model::hostlist;
 use model::id::NodeName;
@@ -88,8 +85,7 @@ pub struct SlurmVersion {
 }
 
 impl SlurmVersion {
-    /// The first that reads `topology.yaml`, takes blocks below their size, and
-    /// moves a node at run time.
+    /// The first that reads `topology.yaml` and takes blocks below their size.
     const WITH_YAML: Self = Self { year: 25, month: 5 };
 
     /// The version in what `scontrol --version` prints: `slurm-wlm 26.05.5`.
@@ -157,21 +153,12 @@ pub struct TopologyProposal {
     pub faults: Vec<Fault>,
     /// What is not wrong and should be known before it is taken.
     pub remarks: Vec<String>,
-    /// The file that it was made from.
-    #[serde(skip)]
-    pub before: String,
     /// The file that is proposed.
     #[serde(skip)]
     pub after: String,
-    /// The blocks of the topology as they are in the file.
-    #[serde(skip)]
-    pub blocks_before: TopologyBlocks,
-    /// The same as proposed.
+    /// The blocks of the topology as proposed.
     #[serde(skip)]
     pub blocks: TopologyBlocks,
-    /// The base block size: jobs of up to so many nodes must fit into one block.
-    #[serde(skip)]
-    pub base: Option<usize>,
 }
 
 impl TopologyProposal {
@@ -180,7 +167,7 @@ impl TopologyProposal {
         !self.moved.is_empty()
     }
 
-    /// What forbids to write it.
+    /// What forbids to put it in place.
     pub fn blocking_faults(&self) -> Vec<&Fault> {
         self.faults.iter().filter(|fault| fault.forbids).collect()
     }
@@ -242,11 +229,8 @@ pub fn propose_topology(
         moved,
         faults,
         remarks,
-        before: text.to_owned(),
         after,
-        blocks_before: before,
         blocks,
-        base,
     })
 }
 

@@ -213,6 +213,7 @@ fn action_outcome(action: &Action, result: ActionResult, run: &str) -> (&'static
 #[cfg(test)]
 mod tests {
     use super::*;
+    use model::eviction::NodeEviction;
     use model::journal::{ClockStamp, JOURNAL_FORMAT};
     use model::node_update::NodeUpdate;
     use model::scheduler_snapshot::SchedulerNode;
@@ -282,6 +283,20 @@ mod tests {
         assert_eq!(words(300, Some(&node)), ["drain", "undone"]);
         assert_eq!(words(500, None), ["undone", "reset"]);
         assert_eq!(words(9_999, None), [""; 0]);
+    }
+
+    #[test]
+    fn what_an_earlier_version_asked_of_pods_is_told() {
+        let eviction = NodeEviction { node: NodeName::from("n1"), refused: None, pods: Vec::new() };
+        let node = eviction.node.clone();
+        let lines = [
+            entry(1, JournalEvent::Evicting { node, pods: vec!["team/a".to_owned()] }),
+            entry(2, JournalEvent::Evicted { eviction }),
+        ];
+        assert_eq!(
+            render(&collect_events(&lines, 0, None)),
+            "T1  n1  asked to leave: team/a\nT2  n1  its pods were asked to leave\n"
+        );
     }
 
     #[test]

@@ -42,10 +42,9 @@ impl Edits {
         let of_slurm = [
             change.available_features.is_some() || change.active_features.is_some(),
             change.extra.is_some() || change.comment.is_some(),
-            change.topology.is_some(),
         ];
         if of_slurm.contains(&true) {
-            return Err("a Kubernetes node has no features, free fields or Slurm topology".into());
+            return Err("a Kubernetes node has no features and no free fields".into());
         }
         let marks = change.kubernetes.clone().unwrap_or_default();
         let mut edits = Self {

@@ -44,7 +44,7 @@ pub struct Fault {
     pub kind: FaultKind,
     /// What it is, with its place.
     pub what: String,
-    /// Whether the file must not be written because of it.
+    /// Whether the file must not be put in place because of it.
     pub forbids: bool,
     /// Whether the file has it today.
     pub is_old: bool,
@@ -121,7 +121,7 @@ pub(super) fn of(
     faults
 }
 
-/// Faults of the result: which the file has today, and which forbid to write it.
+/// Faults of the result: which the file has today, and which forbid to put it in place.
 ///
 /// What Slurm lives with today it lives with tomorrow: nodes in no block (there
 /// may be reasons), hidden or future ones that are not listed, spare blocks.

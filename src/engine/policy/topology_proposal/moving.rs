@@ -1,18 +1,12 @@
-//! Moving nodes between blocks: who asks for it, and how it is done at run time.
+//! Which nodes belong in another block, by what a run measured.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use schemars::JsonSchema;
-use serde::Serialize;
-
-use super::{SlurmVersion, TopologyForm, TopologyProposal, block_groups};
 use crate::policy::class_actions::MeasuredGroups;
 use model::action::WithheldAction;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
-use model::hostlist;
 use model::id::{DomainName, NodeName};
-use model::node_update::NodeUpdate;
 use model::verdict::{LocusKind, Verdicts};
 
 /// What Slurm calls the one topology of a `topology.conf`.
@@ -80,65 +74,4 @@ fn place<'f>(
             ))
         }
     }
-}
-
-/// The same at run time, without the file.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
-pub struct AtOnce {
-    /// Who gets which change; nodes of one block share a call.
-    pub changes: Vec<(Vec<NodeName>, NodeUpdate)>,
-    /// The commands.
-    pub commands: Vec<Vec<String>>,
-    /// What a person must know.
-    pub warning: String,
-}
-
-/// How the moves of a proposal are made at run time; an error in words where
-/// this version cannot.
-pub fn at_once(
-    proposal: &TopologyProposal,
-    version: Option<SlurmVersion>,
-) -> Result<AtOnce, String> {
-    if !version.is_some_and(SlurmVersion::has_yaml) {
-        return Err("a node can be moved at run time from Slurm 25.05 on".to_owned());
-    }
-    let mut by_block: BTreeMap<&str, Vec<NodeName>> = BTreeMap::new();
-    let said = proposal.form.parse(&proposal.before);
-    for moved in &proposal.moved {
-        let elsewhere = block_groups(&said)
-            .find(|group| group.topology != proposal.topology && group.nodes.contains(&moved.node));
-        // Slurm replaces all places of a node with those that are named.
-        if let Some(other) = elsewhere {
-            return Err(format!(
-                "{} is in topology {} too, which it would leave",
-                moved.node,
-                other.topology.as_deref().unwrap_or(OF_CONF)
-            ));
-        }
-        by_block.entry(&moved.to).or_default().push(moved.node.clone());
-    }
-    let name = match proposal.form {
-        TopologyForm::Yaml => proposal.topology.as_deref().unwrap_or(OF_CONF),
-        TopologyForm::Conf => OF_CONF,
-    };
-    let mut at_once = AtOnce {
-        changes: Vec::new(),
-        commands: Vec::new(),
-        warning: "this lasts until the next `scontrol reconfigure` or restart of slurmctld; what \
-                  should last belongs in the file"
-            .to_owned(),
-    };
-    for (block, nodes) in by_block {
-        let place = format!("{name}:{block}");
-        let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
-        at_once.commands.push(
-            ["scontrol", "update", &format!("NodeName={list}"), &format!("Topology={place}")]
-                .map(str::to_owned)
-                .to_vec(),
-        );
-        at_once
-            .changes
-            .push((nodes, NodeUpdate { topology: Some(place), ..NodeUpdate::default() }));
-    }
-    Ok(at_once)
 }

@@ -7,7 +7,6 @@ use model::claims::{ClaimedDomain, Claims, GroupAssertion};
 use model::finding_class::FindingClass;
 use model::source_report::ClaimBasis;
 use model::verdict::{Finding, Locus, LocusKind, Outcome, Verdicts};
-use readers::claims::slurm::pending_jobs::PendingJob;
 
 const YAML: &str = "---
 # Racks 1 and 2. # nodes: node9
@@ -159,8 +158,6 @@ fn the_topology_is_the_default_unless_one_is_named() {
     };
     let proposal = named("other", "b").expect("a proposal");
     assert!(proposal.after.starts_with(YAML) && proposal.after.ends_with("'node[05-09]'}\n"));
-    // At run time it would leave the other topology.
-    assert!(at_once(&proposal, Some(NEW)).expect_err("refused").contains("topo-block"));
     assert!(named("topo-flat", "b").is_err() && named("none", "b").is_err());
 }
 
@@ -188,28 +185,6 @@ fn jobs_that_need_the_largest_block_are_warned_of() {
     let text = text.replace("[4, 8]", "[6]");
     let proposal = proposed(&text, &[("node06", "block02"), ("node05", "block02")], NEW);
     assert!(proposal.remarks.iter().any(|it| it.contains("no block has more than 5 nodes")));
-    let job = |id, nodes, segment, required: &str| PendingJob {
-        id,
-        user: "alice".to_owned(),
-        nodes: Some(nodes),
-        segment,
-        required: required.to_owned(),
-        priority: Some(0),
-        reason: if id == 2 { "BadConstraints" } else { "Resources" }.to_owned(),
-    };
-    let jobs = [
-        job(1, 6, None, ""),
-        job(2, 5, None, ""),
-        job(3, 6, Some(3), ""),
-        job(4, 8, None, ""),
-        job(5, 2, None, "node[04-05]"),
-        job(6, 2, None, "node[01-02]"),
-        job(7, 7, None, "node[01-07]"),
-    ];
-    let needing: Vec<u64> = needing(&jobs, &proposal).iter().map(|job| job.id).collect();
-    assert_eq!(needing, [1, 5]);
-    assert_eq!(release(&held(&jobs)), ["scontrol", "release", "2"]);
-    assert_eq!(release(&[]), Vec::<String>::new());
 }
 
 #[test]
@@ -245,20 +220,6 @@ fn everything_wrong_with_the_result_is_told_and_what_was_so_before_forbids_nothi
         [(FaultKind::Empty, false)]
     );
     assert_eq!(kinds(&proposed(&spare, &[("node05", "block02")], OLD)), [(FaultKind::Empty, true)]);
-}
-
-#[test]
-fn at_run_time_nodes_of_one_block_share_a_call_and_it_is_said_that_it_vanishes() {
-    let moves = [("node04", "block02"), ("node05", "block02")];
-    let moved = at_once(&proposed(YAML, &moves, NEW), Some(NEW)).expect("commands");
-    let expected = ["scontrol", "update", "NodeName=node[04-05]", "Topology=topo-block:block02"];
-    assert_eq!(moved.commands, [expected]);
-    assert!(moved.warning.contains("reconfigure"));
-    let conf = at_once(&proposed(CONF, &moves[1..], NEW), Some(NEW)).expect("commands");
-    assert_eq!(conf.commands[0][3], "Topology=default:block02");
-    for version in [Some(OLD), None] {
-        assert!(at_once(&proposed(CONF, &moves[1..], OLD), version).is_err());
-    }
 }
 
 #[test]

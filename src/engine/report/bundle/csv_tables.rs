@@ -1,57 +1,25 @@
 //! The tables of a bundle, for spreadsheets.
 
-use super::partners::{Partners, Tally};
-use crate::report::csv;
+use super::BundleCase;
 use crate::report::plain_text::to_plain;
-use model::claims::Claims;
-use model::run::Run;
+use crate::report::trend;
+use model::trend::{HISTORY_FORMAT, HistoryDocument};
 
-/// Rows of one table; the run's own `matrix.csv` has all.
-const ROWS: usize = 100_000;
-
-/// These cells of a run, with the columns of `matrix.csv`.
-pub(super) fn render_cells(run: &Run, which: &[usize]) -> Vec<u8> {
-    let cells = which.iter().take(ROWS).filter_map(|at| run.cells.get(*at)).cloned().collect();
-    csv::render_matrix(&Run {
-        info: run.info.clone(),
-        claims: Claims::default(),
-        cells,
-        verdicts: run.verdicts.clone(),
-        actions: None,
-    })
-}
-
-/// One row per partner.
-pub(super) fn partners(partners: &Partners) -> Vec<u8> {
-    let mut rows = vec![to_strings(&[
-        "partner_node",
-        "partner_gpu",
-        "standing",
-        "readings_with_this_node",
-        "low_with_this_node",
-        "median_ratio_with_this_node",
-        "lowest_ratio_with_this_node",
-        "readings_with_others",
-        "low_with_others",
-        "median_ratio_with_others",
-        "lowest_ratio_with_others",
-    ])];
-    let tally = |it: &Tally| {
-        let ratio = |value: Option<f64>| value.map(|it| format!("{it:.4}")).unwrap_or_default();
-        let counts = [it.readings.to_string(), it.low.to_string()];
-        counts.into_iter().chain([ratio(it.median_ratio), ratio(it.lowest_ratio)])
+/// Every point of every series of the node as a table; nothing where there is no series.
+pub(super) fn history(case: &BundleCase) -> Option<Vec<u8>> {
+    let document = HistoryDocument {
+        format: HISTORY_FORMAT.to_owned(),
+        file: String::new(),
+        runs: 0,
+        simulated: case.run.info.simulated,
+        first: None,
+        last: None,
+        nodes: Vec::new(),
+        trends: case.trends.clone(),
+        runs_per_false_alarm: None,
+        notes: Vec::new(),
     };
-    for partner in &partners.each {
-        let gpu = partner.gpu.map(|it| it.to_string()).unwrap_or_default();
-        let who = [partner.node.clone(), gpu, partner.standing.words().to_owned()];
-        let row = who.into_iter().chain(tally(&partner.with)).chain(tally(&partner.others));
-        rows.push(row.collect());
-    }
-    render_table(&rows)
-}
-
-fn to_strings(words: &[&str]) -> Vec<String> {
-    words.iter().map(|it| (*it).to_owned()).collect()
+    (!document.trends.is_empty()).then(|| trend::render_csv(&document))
 }
 
 /// Rows as CSV; a field that a spreadsheet would run as a formula gets a quote in

@@ -1,14 +1,10 @@
-//! What speaks against a node and what speaks for it: findings, and cells by how the
-//! judge marked them.
+//! What was said of a node, and what of something that it belongs to.
 
 use model::id::NodeName;
 use model::measured_cell::MeasuredCell;
-use model::verdict::{Finding, Locus, LocusKind, NodeVerdict, Outcome, UnknownEntry};
+use model::verdict::{Finding, Locus, LocusKind, NodeVerdict, UnknownEntry};
 
 use super::BundleCase;
-
-/// One end of a cell: a node, and its GPU where it is one's.
-pub(super) type EvidenceEnd = (NodeName, Option<u32>);
 
 /// What was said of a node.
 #[derive(Clone, Debug)]
@@ -21,10 +17,8 @@ pub(super) struct NodeEvidence {
     pub(super) larger: Vec<Finding>,
     /// What is not known of it.
     pub(super) unknown: Vec<UnknownEntry>,
-    /// Cells of it that are not as expected: indices into the run's.
-    pub(super) convict: Vec<usize>,
-    /// Cells of it that are.
-    pub(super) fine: Vec<usize>,
+    /// Remarks that name it.
+    pub(super) notes: Vec<String>,
 }
 
 impl NodeEvidence {
@@ -43,7 +37,7 @@ impl NodeEvidence {
             locus.node.is_none() && (at_domain || at_leaf || locus.kind == LocusKind::Instrument)
         };
         let named = |text: &str| name_tokens(text).any(|word| node.matches_host(word));
-        let mut sides = Self {
+        Self {
             verdict,
             against: against.into_iter().cloned().collect(),
             larger: others.iter().filter(is_larger).map(|it| (*it).clone()).collect(),
@@ -53,35 +47,8 @@ impl NodeEvidence {
                 .filter(|it| named(&it.what.to_string()))
                 .cloned()
                 .collect(),
-            convict: Vec::new(),
-            fine: Vec::new(),
-        };
-        for (at, cell) in case.run.cells.iter().enumerate() {
-            if !touches(cell, node) {
-                continue;
-            }
-            match cell.outcome {
-                Outcome::Degraded | Outcome::Failed => sides.convict.push(at),
-                Outcome::Pass => sides.fine.push(at),
-                Outcome::Unknown => {}
-            }
+            notes: verdicts.notes.iter().filter(|it| named(it)).cloned().collect(),
         }
-        sides
-    }
-
-    /// GPUs that are blamed, in order; empty where the whole node is, or nothing.
-    pub(super) fn blamed_gpus(&self) -> Vec<u32> {
-        let mut gpus: Vec<u32> = self.against.iter().filter_map(|it| it.locus.gpu).collect();
-        gpus.sort_unstable();
-        gpus.dedup();
-        gpus
-    }
-
-    /// Whether an end belongs to what is blamed: a blamed GPU, or the node where no
-    /// single GPU is.
-    pub(super) fn blames(&self, node: &NodeName, end: &EvidenceEnd) -> bool {
-        let gpus = self.blamed_gpus();
-        end.0 == *node && (gpus.is_empty() || end.1.is_some_and(|gpu| gpus.contains(&gpu)))
     }
 }
 
@@ -99,11 +66,4 @@ fn name_tokens(text: &str) -> impl Iterator<Item = &str> {
 /// Whether a cell has an end on this node.
 pub(super) fn touches(cell: &MeasuredCell, node: &NodeName) -> bool {
     cell.src_node.as_ref() == Some(node) || cell.dst_node.as_ref() == Some(node)
-}
-
-/// Both ends of a cell, where both have a node.
-pub(super) fn cell_ends(cell: &MeasuredCell) -> Option<(EvidenceEnd, EvidenceEnd)> {
-    let src = (cell.src_node.clone()?, cell.src_gpu);
-    let dst = (cell.dst_node.clone()?, cell.dst_gpu);
-    Some((src, dst))
 }

@@ -1,30 +1,28 @@
 //! The evidence bundle: all that a run says of one node, as files for a vendor's ticket.
 //!
-//! Values in, names and bytes out. Nothing is judged here: what convicts and what
-//! acquits are cells that the judge marked, laid out so that a stranger can follow.
-//! What is not known is said to be unknown, what did not fit is said to be cut, and
-//! nothing of nodes that were never measured with this one is packed.
+//! Values in, names and bytes out. Nothing is judged or drawn here: the page is the
+//! run's own, of the part of the run that is about the node. What is not known is said
+//! to be unknown, what did not fit is said to be cut, and nothing of nodes that were
+//! never measured with this one is packed.
 
 mod csv_tables;
+mod document;
 mod evidence;
+mod filtered;
 #[cfg(test)]
 mod fixture;
 mod near;
-mod partners;
-mod plots;
 mod raw_outputs;
 mod redaction;
-mod rendered;
 mod serials;
-mod summary;
-mod trends;
 
 use std::collections::BTreeSet;
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::ReportError;
+use super::html::HtmlPageContext;
+use super::{ReportError, csv, html};
 use model::id::NodeName;
 use model::node_facts::NodeFacts;
 use model::raw_result::RawResult;
@@ -34,15 +32,15 @@ use model::trend::Trend;
 use model::verdict::Outcome;
 use model::worker_protocol::MachineRecord;
 
+pub use document::BundleDocument;
 pub use near::nearest_names;
 pub use raw_outputs::{
     BundleRawOutput, Excerpt, HEAD_BYTES, MAX_BYTES, TAIL_BYTES, list_wanted_outputs,
 };
 pub use redaction::NOT_CAUGHT;
-pub use summary::BundleDocument;
 
 /// The format of `bundle.json`.
-pub const BUNDLE_FORMAT: &str = "fabricgate.bundle/1";
+pub const BUNDLE_FORMAT: &str = "fabricgate.bundle/2";
 /// Digests of all other files, as `sha256sum -c` reads them.
 pub const MANIFEST: &str = "MANIFEST.sha256";
 
@@ -142,31 +140,22 @@ pub fn pack(mut case: BundleCase, pieces: Vec<BundleRawOutput>) -> Result<Bundle
         veil.redact_case(&mut case);
     }
     let sides = evidence::NodeEvidence::from_case(&case);
-    let partners = partners::partners(&case, &sides);
+    let run = filtered::run(&case, &sides);
     let serials = serials::collect_serials(&case, &raw_files);
-    let mut drawn = plots::plots(&case, &sides)?;
-    trends::draw_plots(&case, &sides, &mut drawn)?;
+    let page = html::render(
+        &run,
+        &HtmlPageContext { trends: &case.trends, ..HtmlPageContext::default() },
+    )?;
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     let mut put = |name: &str, bytes: Vec<u8>| files.push((name.to_owned(), bytes));
-    let page = summary::build_page(&case, &sides, &partners, &serials, &drawn, &index);
-    put("summary.md", rendered::markdown(&page).into_bytes());
-    put("summary.html", rendered::html(&page)?.into_bytes());
-    put(
-        "bundle.json",
-        to_pretty_json(&summary::build_document(&case, &page, &sides, &partners, &serials)),
-    );
+    put("report.html", page.into_bytes());
+    put("bundle.json", to_pretty_json(&document::document(&case, &sides, &serials)));
+    put("matrix.csv", csv::render_matrix(&run));
     put("serials.csv", serials::render_csv(&serials));
-    put("evidence/convict.csv", csv_tables::render_cells(&case.run, &sides.convict));
-    put("evidence/acquit-this-node.csv", csv_tables::render_cells(&case.run, &sides.fine));
-    put("evidence/acquit-partners.csv", csv_tables::render_cells(&case.run, &partners.cells));
-    put("evidence/partners.csv", csv_tables::partners(&partners));
-    if let Some(table) = trends::render_csv(&case, &sides) {
+    if let Some(table) = csv_tables::history(&case) {
         put("history.csv", table);
     }
     put("raw/index.csv", raw_outputs::render_csv(&index));
-    for (name, bytes) in drawn.files {
-        put(&name, bytes);
-    }
     files.extend(raw_files);
     files.sort_by(|a, b| a.0.cmp(&b.0));
     let lines: String =

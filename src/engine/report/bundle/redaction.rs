@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::{BundleCase, named_nodes};
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::tool_recording::ToolRecording;
 
 /// What is left in, for whoever reads a bundle before it is sent.
@@ -146,6 +146,11 @@ impl Redactor {
             for node in [&mut cell.src_node, &mut cell.dst_node].into_iter().flatten() {
                 *node = self.redact_node(node.clone());
             }
+            // A domain of one node has its name.
+            if let Some(domain) = &mut cell.domain {
+                *domain = DomainName::from(self.redact_text(domain.as_str()));
+            }
+            cell.rail = cell.rail.as_ref().map(|it| self.redact_text(it));
         }
         case.machines.retain(|it| it.node == case.node);
         for machine in &mut case.machines {

@@ -56,27 +56,6 @@ pub(crate) struct HardwareSerials {
     pub(super) nics: Vec<NicHardware>,
 }
 
-impl HardwareSerials {
-    /// A fact of the node.
-    pub(super) fn node_fact(&self, what: &str) -> Option<&str> {
-        self.node.iter().find(|it| it.0 == what).and_then(|it| it.1.as_deref())
-    }
-
-    /// What all GPUs say alike, or all different answers.
-    pub(super) fn common_value(
-        &self,
-        each: impl Fn(&GpuHardware) -> Option<&String>,
-    ) -> Option<String> {
-        let mut answers: Vec<&str> = Vec::new();
-        for answer in self.gpus.iter().filter_map(each) {
-            if !answers.contains(&answer.as_str()) {
-                answers.push(answer);
-            }
-        }
-        (!answers.is_empty()).then(|| answers.join(", "))
-    }
-}
-
 /// Everything that is known; `raw` are the packed outputs.
 pub(super) fn collect_serials(case: &BundleCase, raw: &[(String, Vec<u8>)]) -> HardwareSerials {
     let machines = || case.machines.iter().filter(|it| it.node == case.node);
@@ -345,22 +324,4 @@ pub(super) fn render_csv(serials: &HardwareSerials) -> Vec<u8> {
         row("NIC", "all", None);
     }
     csv_tables::render_table(&rows)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_answer_is_told_once_whichever_gpus_give_it() {
-        let gpu = |index, vbios: &str| GpuHardware {
-            index,
-            vbios: Some(vbios.to_owned()),
-            ..GpuHardware::default()
-        };
-        let gpus = vec![gpu(0, "96.1"), gpu(1, "96.2"), gpu(2, "96.1"), GpuHardware::default()];
-        let serials = HardwareSerials { gpus, ..HardwareSerials::default() };
-        assert_eq!(serials.common_value(|gpu| gpu.vbios.as_ref()).as_deref(), Some("96.1, 96.2"));
-        assert_eq!(serials.common_value(|gpu| gpu.slot.as_ref()), None);
-    }
 }

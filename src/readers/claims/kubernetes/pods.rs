@@ -71,9 +71,6 @@ const COMPUTE_DOMAIN: &str = "resource.nvidia.com/computeDomain";
 /// The labels of the pods of Slinky's `NodeSet`.
 const SLINKY_NODE_SET: &str = "nodeset.slinky.slurm.net/";
 
-/// The annotation of the image of a static pod.
-const MIRROR_ANNOTATION: &str = "kubernetes.io/config.mirror";
-
 /// Owners whose pods are one gang where no label says so: API group and kinds
 /// (all kinds where empty).
 const GANG_OWNERS: &[(&str, &[&str])] =
@@ -109,63 +106,38 @@ pub fn pods_by_node<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<Nod
 }
 
 /// `namespace/name`, cleaned.
-pub fn qualified_name(pod: &Pod) -> String {
+fn qualified_name(pod: &Pod) -> String {
     let namespace = pod.metadata.namespace.as_deref().unwrap_or_default();
     sanitize_text(&format!("{namespace}/{}", pod.metadata.name.as_deref().unwrap_or_default()))
 }
 
 /// Whether its containers have all ended. One that is being deleted still runs.
-pub fn has_ended(pod: &Pod) -> bool {
+fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
 /// Whether a run of ours created it.
-pub fn is_ours(pod: &Pod) -> bool {
+fn is_ours(pod: &Pod) -> bool {
     pod.metadata.labels.as_ref().is_some_and(|labels| labels.contains_key(RUN))
 }
 
 /// Whether a `DaemonSet` owns it: it comes back wherever it is sent away.
-pub fn is_daemon(pod: &Pod) -> bool {
+fn is_daemon(pod: &Pod) -> bool {
     let mut owners = pod.metadata.owner_references.iter().flatten();
     owners.any(|owner| owner.kind == "DaemonSet" && api_group(&owner.api_version) == "apps")
 }
 
-/// Whether a controller would make another in its place.
-pub fn has_controller(pod: &Pod) -> bool {
-    pod.metadata.owner_references.iter().flatten().any(|owner| owner.controller == Some(true))
-}
-
-/// Whether it is the image of a static pod, which its kubelet runs by itself.
-pub fn is_mirror(pod: &Pod) -> bool {
-    let marked = pod.metadata.annotations.iter().flatten().any(|(key, _)| key == MIRROR_ANNOTATION);
-    marked || pod.metadata.owner_references.iter().flatten().any(|owner| owner.kind == "Node")
-}
-
-/// Whether it may be scheduled in spite of this taint: an empty key with `Exists`
-/// tolerates all, no effect every effect, and `Equal` is what nothing said means.
-pub fn tolerates(pod: &Pod, key: &str, value: &str, effect: &str) -> bool {
-    let tolerations = pod.spec.iter().flat_map(|spec| spec.tolerations.iter().flatten());
-    tolerations.into_iter().any(|it| {
-        let exists = it.operator.as_deref() == Some("Exists");
-        let any_key = exists && it.key.as_deref().unwrap_or_default().is_empty();
-        let same_key = it.key.as_deref() == Some(key);
-        let same_value = exists || it.value.as_deref().unwrap_or_default() == value;
-        let same_effect = it.effect.as_deref().is_none_or(|it| it.is_empty() || it == effect);
-        (any_key || same_key && same_value) && same_effect
-    })
-}
-
 /// Whether it is Slurm's daemon, which Slinky runs: its jobs are Slurm's, and
 /// would die with it.
-pub fn is_slurmd(pod: &Pod) -> bool {
+fn is_slurmd(pod: &Pod) -> bool {
     pod.metadata.labels.iter().flatten().any(|(key, _)| key.starts_with(SLINKY_NODE_SET))
 }
 
 /// Whether it holds GPUs, or may: a claim (DRA) can be for anything, and the pod
 /// alone does not say of which device class it is. A daemon's claims are taken
 /// for no GPUs: what serves a `ComputeDomain` or reads counters has some.
-pub fn holds_gpus(pod: &Pod) -> bool {
+fn holds_gpus(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let containers = spec.containers.iter().chain(spec.init_containers.iter().flatten());
     let asks = containers.clone().any(asks_for_gpus);

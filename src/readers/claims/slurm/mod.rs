@@ -9,7 +9,6 @@ pub mod config;
 pub mod live_nodes;
 pub mod nodes;
 pub mod partitions;
-pub mod pending_jobs;
 pub mod show_topology;
 pub mod sinfo;
 pub mod topology_conf;
