@@ -12,8 +12,8 @@ use std::hint::black_box;
 use std::time::{Duration, Instant};
 
 use control::gate::scheduler::Scheduler;
-use control::gate::scontrol::Scontrol;
-use control::gate::slurmrestd::Slurmrestd;
+use control::gate::scontrol::ScontrolScheduler;
+use control::gate::slurmrestd::SlurmrestdScheduler;
 use criterion::{Criterion, criterion_group, criterion_main};
 use model::id::NodeName;
 use model::node_update::{NodeStateChange, NodeUpdate};
@@ -62,8 +62,8 @@ fn gate(criterion: &mut Criterion) {
     std::fs::write(&token_file, token).expect("written");
     let limit = Duration::from_secs(60);
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    let scontrol = Scontrol { argv: words(&[&lab, "scontrol"]), limit, remote_shell: Some(false) };
-    let rest = Slurmrestd {
+    let scontrol = ScontrolScheduler { argv: words(&[&lab, "scontrol"]), limit, remote_shell: Some(false) };
+    let rest = SlurmrestdScheduler {
         address: format!("unix:{socket}").into(),
         token_file: Some(token_file),
         user: None,
@@ -71,21 +71,21 @@ fn gate(criterion: &mut Criterion) {
     };
     let ways: [(&str, &dyn Scheduler); 2] = [("scontrol", &scontrol), ("slurmrestd", &rest)];
 
-    let all = now(scontrol.read(&[])).expect("read");
+    let all = now(scontrol.read_nodes(&[])).expect("read");
     println!("{} nodes, {} troubles", all.nodes.len(), all.troubles.len());
     // Every seventh, so that they do not fold into one range.
     let some: Vec<NodeName> = all.nodes.keys().step_by(7).take(DRAINED).cloned().collect();
     let one = &some[..1];
 
     let argv = words(&[&lab, "sh", "-c", COUNTING, "scontrol"]);
-    let counted = Scontrol { argv, limit, remote_shell: Some(false) };
+    let counted = ScontrolScheduler { argv, limit, remote_shell: Some(false) };
     run(&lab, &["rm", "-f", "/tmp/calls"]);
-    now(counted.change(&some, &drain("fabricgate:x:r1 e1"))).expect("drained");
+    now(counted.update_nodes(&some, &drain("fabricgate:x:r1 e1"))).expect("drained");
     let calls = run(&lab, &["wc", "-l", "/tmp/calls"]);
-    let read = now(rest.read(&some)).expect("read");
+    let read = now(rest.read_nodes(&some)).expect("read");
     let drained = read.nodes.values().filter(|it| it.has_state("DRAIN")).count();
     let bytes: usize =
-        counted.words(&some, &drain("x")).iter().flatten().map(|word| word.len() + 1).sum();
+        counted.command_lines(&some, &drain("x")).iter().flatten().map(|word| word.len() + 1).sum();
     println!(
         "{drained} drained; calls of scontrol, with its ping: {calls}; {bytes} bytes of words"
     );
@@ -106,13 +106,13 @@ fn gate(criterion: &mut Criterion) {
     });
     for (name, way) in ways {
         group.bench_function(format!("{name}: read all"), |bencher| {
-            bencher.iter(|| now(way.read(&[])).expect("read"));
+            bencher.iter(|| now(way.read_nodes(&[])).expect("read"));
         });
         group.bench_function(format!("{name}: read {DRAINED} by name"), |bencher| {
-            bencher.iter(|| now(way.read(&some)).expect("read"));
+            bencher.iter(|| now(way.read_nodes(&some)).expect("read"));
         });
         group.bench_function(format!("{name}: read one by name"), |bencher| {
-            bencher.iter(|| now(way.read(one)).expect("read"));
+            bencher.iter(|| now(way.read_nodes(one)).expect("read"));
         });
         // Another reason each time: what is there already, Slurm does not write.
         let turn = Cell::new(0u32);
@@ -121,10 +121,10 @@ fn gate(criterion: &mut Criterion) {
             drain(&format!("fabricgate:x:{name} e{}", turn.get()))
         };
         group.bench_function(format!("{name}: drain {DRAINED}"), |bencher| {
-            bencher.iter(|| now(way.change(&some, &next())).expect("drained"));
+            bencher.iter(|| now(way.update_nodes(&some, &next())).expect("drained"));
         });
         group.bench_function(format!("{name}: drain one"), |bencher| {
-            bencher.iter(|| now(way.change(one, &next())).expect("drained"));
+            bencher.iter(|| now(way.update_nodes(one, &next())).expect("drained"));
         });
     }
     group.finish();
@@ -158,7 +158,7 @@ fn whole(lab: &str, limit: Duration) {
     run(lab, &["scontrol", "create", &named, "CPUs=4", "RealMemory=1000", "State=EXTERNAL"]);
     let argv: Vec<String> =
         [lab, "sh", "-c", COUNTING, "scontrol"].map(str::to_owned).into_iter().collect();
-    let counted = Scontrol { argv, limit, remote_shell: Some(false) };
+    let counted = ScontrolScheduler { argv, limit, remote_shell: Some(false) };
     let names: Vec<NodeName> = (1..=DRAINED).map(|it| format!("ext{it:04}").into()).collect();
     let timed = turn::timed(&counted, &names, || {
         run(lab, &["rm", "-f", "/tmp/calls"]);

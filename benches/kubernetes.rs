@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use control::gate::kubernetes::Kubernetes;
+use control::gate::kubernetes::KubernetesScheduler;
 use control::gate::scheduler::Scheduler;
 use control::sources::kubernetes;
 use control::sources::kubernetes::connection;
@@ -51,7 +51,7 @@ fn main() {
         context: None,
         limit: Duration::from_secs(60),
     };
-    let cluster = Kubernetes::new(server.clone());
+    let cluster = KubernetesScheduler::new(server.clone());
     let mut made = 0;
     for size in FLEETS {
         let began = Instant::now();
@@ -61,7 +61,7 @@ fn main() {
         let fresh = requests(folder);
         let read = (0..READS).map(|_| {
             let began = Instant::now();
-            let live = now(cluster.read(&[])).expect("read");
+            let live = now(cluster.read_nodes(&[])).expect("read");
             assert_eq!(live.nodes.len(), size, "{:?}", live.troubles);
             began.elapsed()
         });

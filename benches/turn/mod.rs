@@ -4,10 +4,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use control::gate::carry::Carrier;
+use control::gate::executor::Executor;
 use control::gate::journal::Journal;
 use control::gate::scheduler::Scheduler;
-use control::gate::{carry, stamp};
+use control::gate::{executor, clock};
 use engine::policy::action_policy;
 use engine::policy::action_policy::Policy;
 use engine::policy::situation::{EvidenceRun, Situation};
@@ -85,7 +85,7 @@ pub(crate) fn timed(
     };
     let folder = tempfile::tempdir().expect("a folder");
     let mut journal = Journal::open(folder.path()).expect("a journal");
-    let at = stamp::stamp();
+    let at = clock::now();
     let seen = EvidenceRun {
         id: "bench".to_owned(),
         profile: "audit".to_owned(),
@@ -98,7 +98,7 @@ pub(crate) fn timed(
         unsure: BTreeMap::new(),
     };
     let began = Instant::now();
-    let live = super::now(scheduler.read(&[])).expect("read");
+    let live = super::now(scheduler.read_nodes(&[])).expect("read");
     let read = began.elapsed();
     // Where boots have names, they were measured in the one they are in.
     let boots =
@@ -112,7 +112,7 @@ pub(crate) fn timed(
             coverage: None,
             run: &seen,
             live: Some(&live),
-            ledger: journal.ledger(),
+            ledger: journal.state(),
             controls: &BTreeSet::new(),
             drivers: &BTreeMap::new(),
             now: &at,
@@ -126,15 +126,15 @@ pub(crate) fn timed(
     between();
     let began = Instant::now();
     let (_nobody, stop) = tokio::sync::watch::channel(false);
-    let carrier = Carrier {
+    let carrier = Executor {
         scheduler,
         journal: &mut journal,
         names: &policy.marks,
-        settle: carry::SETTLE,
-        say: &mut |_| {},
+        settle: executor::DEFAULT_SETTLE_TIME,
+        log: &mut |_| {},
         stop,
     };
-    let records = super::now(carry::carry(carrier, "bench", &plan)).expect("carried out");
+    let records = super::now(executor::execute_plan(carrier, "bench", &plan)).expect("carried out");
     let carried = began.elapsed();
     let done = records.iter().filter(|it| it.result == ActionResult::Done).count();
     Timed { nodes: live.nodes.len(), read, planned: plan.actions.len(), decided, done, carried }

@@ -15,24 +15,24 @@ use super::failure::CommandError;
 use super::gating::{GateBackend, GateConfig};
 use super::stdout::note;
 use super::{exit, stored};
-use control::gate::certificates::Issued;
+use control::gate::certificates::IssueResult;
 use control::gate::journal::JournalError;
-use control::gate::kubernetes::{Kubernetes as Cluster, events};
-use control::gate::lease::{Term, TermFence};
+use control::gate::kubernetes::{KubernetesScheduler as Cluster, events};
+use control::gate::lease::{LeaseTerm, LeaseFence};
 use control::gate::scheduler::Scheduler;
-use control::gate::slurmrestd::Slurmrestd;
-use control::gate::turn::{Turn, TurnError, Turned};
+use control::gate::slurmrestd::SlurmrestdScheduler;
+use control::gate::reconciler::{ReconcileInput, ReconcileError, ReconcileOutcome};
 use control::gate::watch::state;
-use control::gate::{certificates, stamp, turn};
+use control::gate::{certificates, clock, reconciler};
 use control::launch::Launcher;
 use control::launch::kubernetes::KubernetesLauncher as Pods;
 use control::launch::slurm::SlurmPrograms;
 use control::sources::kubernetes::connection::ResponseReadLimit;
 use control::sources::kubernetes::{KubernetesClientConfig as Server, connection};
-use control::store::State;
-use control::store::stored::Stored;
+use control::store::RunState;
+use control::store::run_reader::StoredRun;
 use control::sweep;
-use control::sweep::signals::Signals;
+use control::sweep::signals::StopSignals;
 use engine::policy::certificate::{CertificateEvidence, GateRecord};
 use engine::policy::situation::EvidenceRun;
 use engine::policy::{certificate, identity};
@@ -49,7 +49,7 @@ use model::worker_protocol::MachineRecord;
 #[derive(Debug)]
 pub struct GateRunInput<'a> {
     /// The run as it is on disk.
-    pub stored: &'a Stored,
+    pub stored: &'a StoredRun,
     /// What was judged.
     pub run: &'a Run,
     /// What is claimed of the whole fleet.
@@ -71,7 +71,7 @@ pub fn require_gate(config: &Config) -> Result<&GateConfig, CommandError> {
 pub fn scheduler_for(gate: &GateConfig) -> Box<dyn Scheduler> {
     match &gate.backend {
         GateBackend::Scontrol(scontrol) => Box::new(scontrol.clone()),
-        GateBackend::Slurmrestd(rest) => Box::new(Slurmrestd {
+        GateBackend::Slurmrestd(rest) => Box::new(SlurmrestdScheduler {
             address: rest.address.clone(),
             token_file: rest.token_file.clone(),
             user: rest.user.clone(),
@@ -82,15 +82,15 @@ pub fn scheduler_for(gate: &GateConfig) -> Box<dyn Scheduler> {
 }
 
 /// What a job of the watch may write under: the term that it was started in.
-pub fn term_fence(server: &Server) -> Option<TermFence> {
-    Term::of_env().transpose().map(|it| TermFence::new(server.clone(), it))
+pub fn term_fence(server: &Server) -> Option<LeaseFence> {
+    LeaseTerm::from_env().transpose().map(|it| LeaseFence::new(server.clone(), it))
 }
 
 /// The same for an instance of the watch, which writes under this term.
-pub fn scheduler_for_term(gate: &GateConfig, term: Option<&Term>) -> Box<dyn Scheduler> {
+pub fn scheduler_for_term(gate: &GateConfig, term: Option<&LeaseTerm>) -> Box<dyn Scheduler> {
     match (&gate.backend, term) {
         (GateBackend::Kubernetes(server), Some(term)) => {
-            let fence = TermFence::new(server.clone(), Ok(term.clone()));
+            let fence = LeaseFence::new(server.clone(), Ok(term.clone()));
             Box::new(fenced_cluster(server, Some(fence)))
         }
         _ => scheduler_for(gate),
@@ -98,10 +98,10 @@ pub fn scheduler_for_term(gate: &GateConfig, term: Option<&Term>) -> Box<dyn Sch
 }
 
 /// A cluster, where nothing is written unless the fence holds.
-fn fenced_cluster(server: &Server, fence: Option<TermFence>) -> Cluster {
+fn fenced_cluster(server: &Server, fence: Option<LeaseFence>) -> Cluster {
     let cluster = Cluster::new(server.clone());
     match fence {
-        Some(fence) => cluster.fenced(Arc::new(fence)),
+        Some(fence) => cluster.with_fence(Arc::new(fence)),
         None => cluster,
     }
 }
@@ -129,17 +129,17 @@ pub fn run_gate(
     config: &Config,
     judged: &GateRunInput<'_>,
     apply: bool,
-) -> Result<Turned, CommandError> {
+) -> Result<ReconcileOutcome, CommandError> {
     let gate = require_gate(config)?;
-    if apply && let Some(why) = state::disowned(&gate.folder) {
+    if apply && let Some(why) = state::explain_disowned(&gate.folder) {
         return Err(CommandError::Environment(why));
     }
     let scheduler = scheduler_for(gate);
     let record = &judged.stored.record;
-    let complete = record.state == State::Complete;
+    let complete = record.state == RunState::Complete;
     let keys = config.certificates.read_keys();
     keys.problems.iter().for_each(|trouble| note(trouble));
-    let run = sweep::run_seen(&record.info, &record.launcher, complete);
+    let run = sweep::evidence_run(&record.info, &record.launcher, complete);
     // What is said on nodes and what is kept on disk must not disagree.
     let taken = GateRunData::read(judged.stored)?;
     let unsure = identity::find_unsure(&taken.machines, &taken.results, &taken.recordings);
@@ -148,16 +148,16 @@ pub fn run_gate(
     let gpus = identity::gpu_uuids(&taken.machines);
     let mut say = |text: &str| note(text);
     let (stopper, stop) = watch::channel(false);
-    let taking = turn::turn(Turn {
+    let taking = reconciler::reconcile_nodes(ReconcileInput {
         folder: &gate.folder,
         scheduler: scheduler.as_ref(),
         programs: slurm_programs(&config.launcher),
         pods: pod_settings(&config.launcher),
-        pace: gate.timeouts,
+        timeouts: gate.timeouts,
         policy: &config.policy,
         verdicts: &judged.run.verdicts,
         fleet: judged.fleet,
-        coverage: Some(sweep::coverage(&judged.stored.plan, &record.launcher, &taken.results)),
+        coverage: Some(sweep::plan_coverage(&judged.stored.plan, &record.launcher, &taken.results)),
         run: &run,
         drivers: &drivers,
         boots: &boots,
@@ -165,10 +165,10 @@ pub fn run_gate(
         trust: &keys.trust,
         apply,
         stop,
-        say: &mut say,
+        log: &mut say,
     });
     let turned = super::build_runtime()?.block_on(async {
-        let mut signals = Signals::listen();
+        let mut signals = StopSignals::listen();
         let mut taking = std::pin::pin!(taking);
         loop {
             tokio::select! {
@@ -211,12 +211,12 @@ pub fn run_gate(
 
 /// Says on nodes what was done to them, as events. That none can be written is a
 /// word here and no more.
-fn post_node_events(server: &Server, turned: &Turned) {
+fn post_node_events(server: &Server, turned: &ReconcileOutcome) {
     let told = super::build_runtime().map(|runtime| {
         runtime.block_on(async {
             let access = connection::connect(server, ResponseReadLimit::Bounded).await;
             let client = access.map_err(|problem| problem.message)?.client;
-            events::tell(&client, &turned.plan.records, &turned.live).await
+            events::write_events(&client, &turned.plan.records, &turned.live).await
         })
     });
     if let Ok(Err(why)) = told {
@@ -231,14 +231,14 @@ fn issue_certificates(
     gate: &GateConfig,
     keys: &CertificateKeys,
     evidence: &CertificateEvidence<'_>,
-    turned: &Turned,
+    turned: &ReconcileOutcome,
 ) -> Vec<WithheldAction> {
     let acted =
-        GateRecord { live: &turned.live, records: &turned.plan.records, ledger: &turned.ledger };
-    let now = stamp::stamp();
+        GateRecord { live: &turned.live, records: &turned.plan.records, ledger: &turned.journal_state };
+    let now = clock::now();
     let issued =
-        certificates::issue(&gate.folder, evidence, &acted, &config.policy, &keys.seal(), &now);
-    let issued = issued.unwrap_or_else(|error| Issued {
+        certificates::issue_certificates(&gate.folder, evidence, &acted, &config.policy, &keys.seal(), &now);
+    let issued = issued.unwrap_or_else(|error| IssueResult {
         nodes: Vec::new(),
         withheld: vec![WithheldAction::new("certificates", format!("none is issued: {error}"))],
     });
@@ -253,15 +253,15 @@ fn issue_certificates(
 /// that no gate acted on: a burn-in before there is a cluster. No gate counts them.
 pub fn store_run_certificates(
     config: &Config,
-    stored: &Stored,
+    stored: &StoredRun,
     run: &Run,
-) -> Result<Issued, CommandError> {
+) -> Result<IssueResult, CommandError> {
     let record = &stored.record;
-    let complete = record.state == State::Complete;
-    let seen = sweep::run_seen(&record.info, &record.launcher, complete);
+    let complete = record.state == RunState::Complete;
+    let seen = sweep::evidence_run(&record.info, &record.launcher, complete);
     if certificate::run_validity_s(&seen, &config.policy).is_err() {
         // An audit, an interrupted or a simulated run: nobody expects any.
-        return Ok(Issued::default());
+        return Ok(IssueResult::default());
     }
     let taken = GateRunData::read(stored)?;
     let evidence = CertificateEvidence {
@@ -275,9 +275,9 @@ pub fn store_run_certificates(
     };
     let keys = config.certificates.read_keys();
     keys.problems.iter().for_each(|trouble| note(trouble));
-    let now = stamp::stamp().unix;
+    let now = clock::now().unix;
     let (made, withheld) = certificate::issue_without_gate(&evidence, &config.policy, now);
-    certificates::keep(stored.path(), made, withheld, &keys.seal())
+    certificates::export_certificates(stored.path(), made, withheld, &keys.seal())
         .map_err(CommandError::environment)
 }
 
@@ -298,11 +298,11 @@ struct GateRunData {
 }
 
 impl GateRunData {
-    fn read(stored: &Stored) -> Result<Self, CommandError> {
+    fn read(stored: &StoredRun) -> Result<Self, CommandError> {
         let results = stored.results().map_err(stored::record_error)?;
         Ok(Self {
             machines: stored.machines().map_err(stored::record_error)?,
-            recordings: stored.recordings_of(&results).map_err(stored::record_error)?,
+            recordings: stored.recordings_for(&results).map_err(stored::record_error)?,
             results,
         })
     }
@@ -320,13 +320,13 @@ impl GateRunData {
 }
 
 /// The exit code that a turn's failure has.
-pub fn turn_error(error: TurnError) -> CommandError {
+pub fn turn_error(error: ReconcileError) -> CommandError {
     match error {
         // Somebody wrote into our record, or a newer program did.
-        TurnError::Journal(JournalError::Malformed { .. } | JournalError::Newer { .. }) => {
+        ReconcileError::Journal(JournalError::Malformed { .. } | JournalError::Newer { .. }) => {
             CommandError::usage(error)
         }
-        TurnError::Journal(_) | TurnError::Scheduler { .. } => CommandError::environment(error),
+        ReconcileError::Journal(_) | ReconcileError::Scheduler { .. } => CommandError::environment(error),
     }
 }
 

@@ -11,10 +11,10 @@ use super::config::Config;
 use super::stdout::note;
 use super::{acting, history, metrics, notify};
 use control::gate::certificates::FOLDER;
-use control::store::history::{Alarms, History};
-use control::store::stored::Stored;
-use control::store::{RecordError, stored};
-use control::sweep::Done;
+use control::store::history::{DriftAlarms, RunHistory};
+use control::store::run_reader::StoredRun;
+use control::store::{RecordError, run_reader};
+use control::sweep::SweepResult;
 use engine::report::metrics::MetricsState;
 use model::action::ActionPlan;
 use model::hostlist;
@@ -35,15 +35,15 @@ pub struct FinishedRun<'a> {
     pub action_plan: Option<&'a ActionPlan>,
     /// It was interrupted.
     pub partial: bool,
-    stored: OnceCell<Result<Stored, RecordError>>,
+    stored: OnceCell<Result<StoredRun, RecordError>>,
     /// The drift alarms that stand since this run, where it was kept.
-    alarms: OnceCell<Alarms>,
+    alarms: OnceCell<DriftAlarms>,
     state: OnceCell<MetricsState>,
 }
 
 impl<'a> FinishedRun<'a> {
     /// A run, and what was carried out of it.
-    pub fn new(config: &'a Config, done: &'a Done, action_plan: Option<&'a ActionPlan>) -> Self {
+    pub fn new(config: &'a Config, done: &'a SweepResult, action_plan: Option<&'a ActionPlan>) -> Self {
         Self {
             config,
             folder: done.folder.path(),
@@ -57,8 +57,8 @@ impl<'a> FinishedRun<'a> {
     }
 
     /// The run as its folder has it, or why it cannot be read.
-    fn stored(&self) -> Result<&Stored, String> {
-        let stored = self.stored.get_or_init(|| stored::open(self.folder));
+    fn stored(&self) -> Result<&StoredRun, String> {
+        let stored = self.stored.get_or_init(|| run_reader::open_run(self.folder));
         stored.as_ref().map_err(ToString::to_string)
     }
 
@@ -89,20 +89,20 @@ fn add_to_history(ended: &FinishedRun<'_>) {
     let Some(file) = ended.config.history_path(runs) else { return };
     let run = &ended.run.info.id;
     let added = ended.stored().and_then(|stored| {
-        let mut history = History::open(&file).map_err(|error| error.to_string())?;
-        if let Some((was, is)) = history.brought_up() {
+        let mut history = RunHistory::open(&file).map_err(|error| error.to_string())?;
+        if let Some((was, is)) = history.upgraded_versions() {
             note(&format!(
                 "the history was of version {was} and is of version {is} now; `fabricgate history` \
                  reads again what run folders still tell"
             ));
         }
-        history.add(stored).map_err(|error| error.to_string())?;
-        history.drifts(Some(run)).map_err(|error| error.to_string())
+        history.add_run(stored).map_err(|error| error.to_string())?;
+        history.drift_summary(Some(run)).map_err(|error| error.to_string())
     });
     let standing = added.map(|drifts| {
-        let rung = history::describe_alarms(&drifts.rung, run);
+        let rung = history::describe_alarms(&drifts.triggered, run);
         rung.iter().for_each(|alarm| note(&format!("remark: {alarm}")));
-        drifts.standing
+        drifts.open
     });
     if let Err(error) = &standing {
         note(&format!(
@@ -110,7 +110,7 @@ fn add_to_history(ended: &FinishedRun<'_>) {
         ));
     }
     // Read once, for the textfile and for whoever is told.
-    drop(ended.alarms.set(Alarms::known(standing)));
+    drop(ended.alarms.set(DriftAlarms::from_result(standing)));
 }
 
 /// Keeps the certificates of a run that no gate acted on in its folder.

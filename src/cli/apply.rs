@@ -11,11 +11,11 @@ use super::gating::GateBackend;
 use super::stdout::note;
 use super::topology::TopologyUpdateRequest;
 use super::{Globals, acting, config, exit, runs, show, stdout, stored, topology};
-use control::gate::scontrol::Scontrol;
-use control::gate::turn::Turned;
-use control::store::folder::Folder;
-use control::store::stored::Stored;
-use control::store::{RecordError, State, file};
+use control::gate::scontrol::ScontrolScheduler;
+use control::gate::reconciler::ReconcileOutcome;
+use control::store::run_folder::RunFolder;
+use control::store::run_reader::StoredRun;
+use control::store::{RecordError, RunState, file};
 use model::action::ActionPlan;
 
 /// Show what a run's verdicts ask the scheduler for; with --apply, carry it out.
@@ -59,14 +59,14 @@ pub fn run(args: &ApplyArgs, globals: &Globals) -> anyhow::Result<u8> {
     if args.apply {
         require_verdicts(&stored)?;
     }
-    let Turned { plan, budgets, .. } = reconcile_run(&stored, &config, args.apply)?;
+    let ReconcileOutcome { plan, budgets, .. } = reconcile_run(&stored, &config, args.apply)?;
     print_plan(&plan, &budgets, globals)?;
     if !args.apply {
         return Ok(exit::PASS);
     }
     // What was done is part of the run. Who acts may have no right to write to what was
     // measured: the journal has it all the same.
-    match Folder::at(stored.path()).write_json(file::ACTIONS, &plan) {
+    match RunFolder::open(stored.path()).write_json(file::ACTIONS, &plan) {
         Err(RecordError::Io { source, .. })
             if source.kind() == io::ErrorKind::ReadOnlyFilesystem =>
         {
@@ -81,7 +81,7 @@ pub fn run(args: &ApplyArgs, globals: &Globals) -> anyhow::Result<u8> {
 fn propose_topology(
     args: &ApplyArgs,
     file: &Path,
-    stored: &Stored,
+    stored: &StoredRun,
     config: Option<&Config>,
     globals: &Globals,
 ) -> anyhow::Result<u8> {
@@ -96,7 +96,7 @@ fn propose_topology(
     let scontrol = match &gate.backend {
         GateBackend::Scontrol(scontrol) => scontrol.clone(),
         GateBackend::Slurmrestd(_) | GateBackend::Kubernetes(_) => {
-            Scontrol { limit: gate.timeouts.limit, ..Scontrol::default() }
+            ScontrolScheduler { limit: gate.timeouts.limit, ..ScontrolScheduler::default() }
         }
     };
     let asked = TopologyUpdateRequest {
@@ -117,15 +117,15 @@ fn propose_topology(
 }
 
 /// What the scheduler is told about this run, now.
-fn reconcile_run(stored: &Stored, config: &Config, apply: bool) -> Result<Turned, CommandError> {
+fn reconcile_run(stored: &StoredRun, config: &Config, apply: bool) -> Result<ReconcileOutcome, CommandError> {
     let run = stored::read_run(stored)?;
     acting::run_gate(config, &GateRunInput { stored, run: &run, fleet: &stored.claims }, apply)
 }
 
 /// A drain names its run, so the verdicts that ask for it are in the folder before.
-fn require_verdicts(stored: &Stored) -> Result<(), CommandError> {
+fn require_verdicts(stored: &StoredRun) -> Result<(), CommandError> {
     let verdicts = stored.verdicts().map_err(stored::record_error)?;
-    if verdicts.is_some() && stored.record.state != State::Running {
+    if verdicts.is_some() && stored.record.state != RunState::Running {
         return Ok(());
     }
     Err(CommandError::Refused(format!(
@@ -137,7 +137,7 @@ fn require_verdicts(stored: &Stored) -> Result<(), CommandError> {
 }
 
 /// Without a scheduler to ask: what verdicts alone ask for.
-fn show_verdict_actions(stored: &Stored, globals: &Globals) -> anyhow::Result<u8> {
+fn show_verdict_actions(stored: &StoredRun, globals: &Globals) -> anyhow::Result<u8> {
     let run = stored::read_run(stored)?;
     if let Some(actions) = &run.actions {
         print_plan(actions, &[], globals)?;

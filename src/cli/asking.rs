@@ -52,7 +52,7 @@ pub fn collect_claims(
         let known = reconcile::reconcile_reports(said.clone(), &rules);
         said.push(runtime.block_on(ask_nodes(&known, wanted, config))?);
     }
-    let now = sweep::shown(sweep::now());
+    let now = sweep::format_timestamp(sweep::now());
     for one in &mut said {
         one.source.read_at = Some(now.clone());
     }

@@ -15,9 +15,9 @@ use super::failure::CommandError;
 use super::gating::GateConfig;
 use super::plan::{PlanBasis, PlanScope, Profile};
 use super::stdout::note;
-use control::gate::{certificates, journal, stamp};
-use control::store::history::History;
-use control::store::lately;
+use control::gate::{certificates, journal, clock};
+use control::store::history::RunHistory;
+use control::store::last_measured;
 use engine::plan;
 use engine::plan::audit_selection;
 use engine::plan::audit_selection::{
@@ -216,24 +216,24 @@ fn describe_choice(choice: &AuditSelection) -> Vec<String> {
 fn gather_node_facts(config: &Config, claims: &Claims) -> BTreeMap<NodeName, AuditNodeState> {
     let nodes: BTreeSet<NodeName> =
         claims.domains.iter().flat_map(|domain| domain.nodes.iter().cloned()).collect();
-    let (mut lately, troubles) = lately::lately(&config.run_dir, &nodes, &config.launcher);
+    let (mut lately, troubles) = last_measured::read_last_measured(&config.run_dir, &nodes, &config.launcher);
     for trouble in troubles {
         note(&format!("not known from this run when nodes were measured: {trouble}"));
     }
     let index = config.history.path_for(&config.run_dir);
     // Run folders are thinned out, and what they showed stays in the history.
-    let older = History::open_read_only(&index).and_then(|history| history.last_measured());
+    let older = RunHistory::open_read_only(&index).and_then(|history| history.last_measured());
     for (node, last) in older.unwrap_or_default() {
-        if last.complete && nodes.contains(&node) {
+        if last.is_complete && nodes.contains(&node) {
             let it = lately.entry(node).or_default();
-            it.measured = it.measured.max(Some(last.at_unix));
+            it.last_result = it.last_result.max(Some(last.at_unix));
         }
     }
     let mut known: BTreeMap<NodeName, AuditNodeState> = BTreeMap::new();
     for node in nodes {
         let lately = lately.remove(&node).unwrap_or_default();
         let unfit = claims.nodes.get(&node).and_then(|said| unfit_reason(&node, said));
-        let (measured, tried, misses) = (lately.measured, lately.tried, lately.misses);
+        let (measured, tried, misses) = (lately.last_result, lately.last_attempt, lately.failures_since);
         let of_node =
             AuditNodeState { measured, tried, misses, unfit, ..AuditNodeState::default() };
         known.insert(node, of_node);
@@ -241,7 +241,7 @@ fn gather_node_facts(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Aud
     if let Some(gate) = &config.gate {
         mark_suspects(config, gate, &mut known);
         let (issued, _) =
-            certificates::all(&gate.folder, &certificate::read_trusted_keys(Some(config)));
+            certificates::read_all(&gate.folder, &certificate::read_trusted_keys(Some(config)));
         for certificate in issued {
             if let Some(it) = known.get_mut(&certificate.node) {
                 it.certified = Some(certificate.issued_unix);
@@ -257,14 +257,14 @@ fn mark_suspects(
     gate: &GateConfig,
     known: &mut BTreeMap<NodeName, AuditNodeState>,
 ) {
-    let ledger = match journal::look(&gate.folder) {
+    let ledger = match journal::read_state(&gate.folder) {
         Ok(ledger) => ledger,
         Err(error) => {
             note(&format!("not known whom a run found slow: {error}"));
             return;
         }
     };
-    let now = stamp::stamp().unix;
+    let now = clock::now().unix;
     for (node, suspicion) in &ledger.suspicions {
         let open = repeat_confirmation::is_open(suspicion, &config.policy, now);
         if let Some(it) = known.get_mut(node).filter(|_| open) {

@@ -8,9 +8,9 @@ use super::failure::CommandError;
 use super::show::RepairComparison;
 use super::stdout::note;
 use super::{Globals, config, keeping, show, stored};
-use control::store::history::{History, HistoryError, Selection};
-use control::store::stored::Stored;
-use control::store::{file, stored as documents};
+use control::store::history::{RunHistory, HistoryError, SeriesSelection};
+use control::store::run_reader::StoredRun;
+use control::store::{file, run_reader as documents};
 use engine::judge::run_comparison::ComparisonSide;
 use engine::judge::{drift, run_comparison};
 use engine::report::html::HtmlPageContext;
@@ -27,7 +27,7 @@ const MOST_NODES: usize = 100;
 /// The page of a run in `folder`, beside an earlier run where one is given.
 pub fn render_comparison_page(
     run: &Run,
-    stored: &Stored,
+    stored: &StoredRun,
     folder: &Path,
     before: Option<&Path>,
     globals: &Globals,
@@ -49,7 +49,7 @@ pub fn render_comparison_page(
 /// the run before it, where that still lies beside.
 pub fn read_repair(folder: &Path) -> Option<RepairComparison> {
     let path = folder.join(file::COMPARISON);
-    let repairs: RepairReport = match documents::json(&path, COMPARISON_FORMAT) {
+    let repairs: RepairReport = match documents::read_json(&path, COMPARISON_FORMAT) {
         Ok(read) => read?,
         Err(error) => {
             note(&format!("what a repair changed is not shown: {error}"));
@@ -74,7 +74,7 @@ pub fn read_repair(folder: &Path) -> Option<RepairComparison> {
 /// The earlier run, and this one held against it.
 fn read_earlier_run(
     run: &Run,
-    stored: &Stored,
+    stored: &StoredRun,
     before: &Path,
 ) -> Result<(Run, RunComparison), CommandError> {
     let earlier = stored::open_run(before)?;
@@ -118,19 +118,19 @@ pub(super) fn find_history_index(
 }
 
 fn read_trends_from(run: &Run, file: &Path) -> Result<Vec<Trend>, HistoryError> {
-    let history = History::open_read_only(file)?;
+    let history = RunHistory::open_read_only(file)?;
     let nodes = |troubled: bool| -> BTreeSet<NodeName> {
         let some = run.verdicts.nodes.iter();
         some.filter(|n| !troubled || n.outcome != Outcome::Pass).map(|n| n.node.clone()).collect()
     };
-    let all = Selection { nodes: nodes(false), ..Selection::of([FabricPartKind::Node]) };
-    let domains = Selection {
+    let all = SeriesSelection { nodes: nodes(false), ..SeriesSelection::with_kinds([FabricPartKind::Node]) };
+    let domains = SeriesSelection {
         domains: run.claims.domains.iter().map(|d| d.name.clone()).collect(),
-        ..Selection::of([FabricPartKind::Domain])
+        ..SeriesSelection::with_kinds([FabricPartKind::Domain])
     };
     let troubled: BTreeSet<NodeName> = nodes(true).into_iter().take(MOST_NODES).collect();
     let close =
-        Selection { nodes: troubled, ..Selection::of([FabricPartKind::Gpu, FabricPartKind::Rail]) };
+        SeriesSelection { nodes: troubled, ..SeriesSelection::with_kinds([FabricPartKind::Gpu, FabricPartKind::Rail]) };
     let mut trends = Vec::new();
     // What is empty selects nothing away, and would be everything.
     if !all.nodes.is_empty() {
@@ -142,7 +142,7 @@ fn read_trends_from(run: &Run, file: &Path) -> Result<Vec<Trend>, HistoryError> 
     if !close.nodes.is_empty() {
         trends.extend(history.trends(&close)?);
     }
-    let whole = history.whole_since()?;
+    let whole = history.full_resolution_since()?;
     for trend in &mut trends {
         drift::assess_since(trend, whole);
     }

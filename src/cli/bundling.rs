@@ -10,9 +10,9 @@ use super::failure::CommandError;
 use super::output::OutputFile;
 use super::{Globals, beside, exit, show, stdout, stored};
 use control::sources::input_file;
-use control::store::history::{History, HistoryError, Selection};
-use control::store::salvage::Salvage;
-use control::store::{State, archive, salvage};
+use control::store::history::{RunHistory, HistoryError, SeriesSelection};
+use control::store::lenient_reader::PartialRun;
+use control::store::{RunState, archive, lenient_reader};
 use engine::judge::drift;
 use engine::report::bundle;
 use engine::report::bundle::{BundleCase, BundleRawOutput, Excerpt, PackedFile};
@@ -68,7 +68,7 @@ pub(super) struct PackedDocument<'a> {
 /// Makes the archive and says what is in it.
 pub(super) fn run(order: &BundleRequest<'_>, globals: &Globals) -> anyhow::Result<u8> {
     let output = OutputFile::open_optional(order.output.map(Path::to_owned).as_ref())?;
-    let salvage = salvage::open(order.run).map_err(stored::record_error)?;
+    let salvage = lenient_reader::read_partial_run(order.run).map_err(stored::record_error)?;
     let facts = read_node_facts(order)?;
     let mut case = collect_case(order, salvage, facts)?;
     if let Some(file) = beside::find_history_index(order.run, globals)? {
@@ -81,7 +81,7 @@ pub(super) fn run(order: &BundleRequest<'_>, globals: &Globals) -> anyhow::Resul
     let run = case.run.info.id.clone();
     let pieces = read_raw_outputs(order.run, bundle::list_wanted_outputs(&case));
     let bundle = bundle::pack(case, pieces)?;
-    let bytes = archive::bytes(&bundle.name, &bundle.files, to_unix_seconds(&created))?;
+    let bytes = archive::build_archive(&bundle.name, &bundle.files, to_unix_seconds(&created))?;
     let path = match order.output {
         Some(path) => path.to_owned(),
         None => PathBuf::from(format!("{}.tar.gz", bundle.name)),
@@ -120,10 +120,10 @@ pub(super) fn run(order: &BundleRequest<'_>, globals: &Globals) -> anyhow::Resul
 /// All that is known of the node; an error where the run does not know it.
 fn collect_case(
     order: &BundleRequest<'_>,
-    salvage: Salvage,
+    salvage: PartialRun,
     facts: Option<NodeFacts>,
 ) -> Result<BundleCase, CommandError> {
-    let Salvage { record, claims, verdicts, cells, results, machines, recordings, missing } =
+    let PartialRun { record, claims, verdicts, cells, results, machines, recordings, missing } =
         salvage;
     let judged = verdicts.is_some();
     let verdicts = verdicts.unwrap_or_else(|| Verdicts::empty(Outcome::Unknown));
@@ -132,9 +132,9 @@ fn collect_case(
         run: Run { info: record.info, claims, cells, verdicts, actions: None },
         judged,
         state: match record.state {
-            State::Complete => "complete",
-            State::Partial => "interrupted, partial",
-            State::Running => "under way or ended without notice, partial",
+            RunState::Complete => "complete",
+            RunState::Partial => "interrupted, partial",
+            RunState::Running => "under way or ended without notice, partial",
         }
         .to_owned(),
         ended: record.ended,
@@ -171,7 +171,7 @@ fn collect_case(
 /// story, and would make another bundle of the same run.
 fn read_node_trends(case: &BundleCase, file: &Path) -> Result<Vec<Trend>, String> {
     let words = |error: HistoryError| error.to_string();
-    let history = History::open_read_only(file).map_err(words)?;
+    let history = RunHistory::open_read_only(file).map_err(words)?;
     let runs = history.runs().map_err(words)?;
     // What was simulated is no past of machines, nor the other way round.
     let Some(own) = runs.into_iter().find(|it| it.run == case.run.info.id) else {
@@ -182,11 +182,11 @@ fn read_node_trends(case: &BundleCase, file: &Path) -> Result<Vec<Trend>, String
         );
     };
     let nodes = BTreeSet::from([case.node.clone()]);
-    let selection = Selection {
+    let selection = SeriesSelection {
         nodes,
-        ..Selection::of([FabricPartKind::Node, FabricPartKind::Gpu, FabricPartKind::Rail])
+        ..SeriesSelection::with_kinds([FabricPartKind::Node, FabricPartKind::Gpu, FabricPartKind::Rail])
     };
-    let whole = history.whole_since().map_err(words)?;
+    let whole = history.full_resolution_since().map_err(words)?;
     let mut trends = history.trends(&selection).map_err(words)?;
     for trend in &mut trends {
         trend.points.retain(|point| point.at_unix <= own.at_unix);
@@ -249,7 +249,7 @@ fn read_raw_outputs(folder: &Path, wanted: Vec<String>) -> Vec<BundleRawOutput> 
             ))
         } else {
             let first = bundle::HEAD_BYTES.min(left);
-            salvage::ends(folder, &name, first, bundle::TAIL_BYTES.min(left - first))
+            lenient_reader::read_head_and_tail(folder, &name, first, bundle::TAIL_BYTES.min(left - first))
                 .map(|(head, tail, left_out)| Excerpt { head, tail, left_out })
                 .map_err(|error| format!("cannot be read: {error}"))
         };

@@ -16,8 +16,8 @@ use super::stdout::note;
 use super::tenancy::TenantExclusions;
 use super::{Globals, burning, exit, plan, show, stdout, stored, sweep};
 use control::launch::Launcher;
-use control::store::folder::Folder;
-use control::store::id::run_id;
+use control::store::run_folder::RunFolder;
+use control::store::run_id::new_run_id;
 use control::store::{acceptance, file};
 use engine::policy::acceptance as accept;
 use engine::report;
@@ -75,7 +75,7 @@ pub fn run(args: &BurnInArgs, globals: &Globals) -> anyhow::Result<u8> {
     let files = &args.sweep.files;
     let named = [&files.html, &files.csv, &files.junit, &args.markdown];
     show::check_distinct(named.into_iter().flatten().map(PathBuf::as_path))?;
-    let begun = args.sweep.resume.as_deref().filter(|path| acceptance::is_one(path));
+    let begun = args.sweep.resume.as_deref().filter(|path| acceptance::is_burn_in_folder(path));
     let burn = match begun {
         Some(path) => {
             let files = BurnInFiles::open(args)?;
@@ -155,8 +155,8 @@ fn begin_burn_in<'a>(
     let runs = args.sweep.run_dir.as_ref().unwrap_or(&config.run_dir).clone();
     let begun = Acceptance {
         format: ACCEPTANCE_FORMAT.to_owned(),
-        id: run_id(now, super::random_number()),
-        created: control::sweep::shown(now),
+        id: new_run_id(now, super::random_number()),
+        created: control::sweep::format_timestamp(now),
         ended: None,
         state: BurnInState::Running,
         real: !config.launcher.is_stand_in(),
@@ -175,7 +175,7 @@ fn begin_burn_in<'a>(
         notes: Vec::new(),
         signature: None,
     };
-    let folder = acceptance::create(&runs, &begun, &chosen.claims, &config.launcher)
+    let folder = acceptance::create_folder(&runs, &begun, &chosen.claims, &config.launcher)
         .map_err(|error| write_failure(&error))?;
     let burn =
         BurnInSession::new(site, args, globals, chosen.fleet, chosen.claims, begun, folder, runs)?;
@@ -189,13 +189,13 @@ fn resume_burn_in<'a>(
     globals: &'a Globals,
 ) -> anyhow::Result<BurnInSession<'a>> {
     let shown = path.display();
-    let opened = acceptance::open(path).map_err(stored::record_error)?;
+    let opened = acceptance::open_folder(path).map_err(stored::record_error)?;
     if opened.acceptance.state == BurnInState::Complete {
         return Err(
             CommandError::Usage(format!("--resume {shown}: this burn-in is complete")).into()
         );
     }
-    let is_simulated = sweep::is_sim(&opened.setting.launcher);
+    let is_simulated = sweep::is_sim(&opened.resume_state.launcher);
     if args.sweep.simulated.is_requested() && !is_simulated {
         let text = "it is a burn-in of real nodes, which --sim cannot go on with";
         return Err(CommandError::Usage(format!("--resume {shown}: {text}")).into());
@@ -206,7 +206,7 @@ fn resume_burn_in<'a>(
         false => SweepSetup::from_args(&args.sweep, globals, None)?,
     };
     if !(is_simulated && sweep::is_sim(&site.config.launcher)) {
-        site.config.launcher = opened.setting.launcher.clone();
+        site.config.launcher = opened.resume_state.launcher.clone();
     }
     super::holding::override_when_busy(&mut site.config, args.sweep.when_busy.map(|it| it.0))?;
     let fleet = site.config.collect_measurable_claims(&site.in_force.catalogue).or_else(
@@ -227,7 +227,7 @@ fn resume_burn_in<'a>(
     begun.state = BurnInState::Running;
     begun.stop = None;
     begun.ended = None;
-    let runs = opened.setting.run_dir;
+    let runs = opened.resume_state.run_dir;
     BurnInSession::new(site, args, globals, fleet, opened.claims, begun, opened.folder, runs)
 }
 
@@ -326,12 +326,12 @@ fn write_failure(error: &dyn std::fmt::Display) -> CommandError {
 }
 
 /// Puts the document into its folder, for programs and for people.
-fn write_acceptance(folder: &Folder, acceptance: &Acceptance) -> anyhow::Result<()> {
+fn write_acceptance(folder: &RunFolder, acceptance: &Acceptance) -> anyhow::Result<()> {
     let wrong = |error: control::store::RecordError| write_failure(&error);
-    folder.write_json(acceptance::DOCUMENT, acceptance).map_err(wrong)?;
+    folder.write_json(acceptance::DOCUMENT_FILE, acceptance).map_err(wrong)?;
     let text = report::acceptance::render_markdown(acceptance);
-    folder.write(acceptance::TEXT, text.as_bytes()).map_err(wrong)?;
+    folder.write(acceptance::TEXT_FILE, text.as_bytes()).map_err(wrong)?;
     let page = report::acceptance::render_page(acceptance)?;
-    folder.write(acceptance::PAGE, page.as_bytes()).map_err(wrong)?;
+    folder.write(acceptance::PAGE_FILE, page.as_bytes()).map_err(wrong)?;
     Ok(())
 }

@@ -13,11 +13,11 @@ use super::config::Config;
 use super::failure::CommandError;
 use super::stdout::note;
 use super::{Globals, certificate_verify, config, exit, runs, show, stdout, stored};
-use control::gate::certificates::{FOLDER, Read};
-use control::gate::{certificates, journal, stamp};
-use control::store::folder::parent;
-use control::store::signing::{SigningKey, Trust};
-use control::store::{RecordError, acceptance, file, signing, stored as documents};
+use control::gate::certificates::{FOLDER, CertificateDocument};
+use control::gate::{certificates, journal, clock};
+use control::store::run_folder::parent_folder;
+use control::store::signing::{SigningKey, SignatureTrust};
+use control::store::{RecordError, acceptance, file, signing, run_reader as documents};
 use engine::policy::certificate;
 use engine::policy::journal_state::JournalState;
 use engine::report;
@@ -98,7 +98,7 @@ pub(super) fn open_named_config(globals: &Globals) -> Result<Option<Config>, Com
 }
 
 /// The keys of the configuration, which may be none. Trouble with one is a word.
-pub(super) fn read_trusted_keys(config: Option<&Config>) -> Trust {
+pub(super) fn read_trusted_keys(config: Option<&Config>) -> SignatureTrust {
     let keys = config.map_or_else(
         || CertificatesConfig::default().read_keys(),
         |it| it.certificates.read_keys(),
@@ -126,9 +126,9 @@ pub(super) struct CertificateLookup {
 #[derive(Debug)]
 pub(super) enum CertificateFile {
     /// The certificate of a node.
-    Certificate(Box<Read>),
+    Certificate(Box<CertificateDocument>),
     /// The acceptance document of a burn-in, which only somebody who names it means.
-    Acceptance(Box<acceptance::Read>),
+    Acceptance(Box<acceptance::AcceptanceDocument>),
 }
 
 impl CertificateFile {
@@ -140,7 +140,7 @@ impl CertificateFile {
         }
     }
 
-    fn from_certificate(read: Read) -> Self {
+    fn from_certificate(read: CertificateDocument) -> Self {
         Self::Certificate(Box::new(read))
     }
 }
@@ -180,17 +180,17 @@ pub(super) fn find_certificates(
 /// Whether a word names a file: a path, or something that is one here.
 fn is_file_path(word: &str) -> bool {
     let path = Path::new(word);
-    word.contains('/') || path.is_file() || acceptance::is_one(path)
+    word.contains('/') || path.is_file() || acceptance::is_burn_in_folder(path)
 }
 
 fn lookup_file(file: &Path) -> CertificateLookup {
     // The folder of a burn-in stands for the document in it.
-    let inside = acceptance::is_one(file).then(|| file.join(acceptance::DOCUMENT));
+    let inside = acceptance::is_burn_in_folder(file).then(|| file.join(acceptance::DOCUMENT_FILE));
     let file = inside.as_deref().unwrap_or(file);
-    let read = if documents::is_of(file, ACCEPTANCE_FORMAT) {
-        acceptance::of_file(file).map(|it| it.map(Box::new).map(CertificateFile::Acceptance))
+    let read = if documents::has_format(file, ACCEPTANCE_FORMAT) {
+        acceptance::read_file(file).map(|it| it.map(Box::new).map(CertificateFile::Acceptance))
     } else {
-        certificates::of_file(file).map(|it| it.map(CertificateFile::from_certificate))
+        certificates::read_file(file).map(|it| it.map(CertificateFile::from_certificate))
     };
     let read = match read {
         // A file that was named must be there.
@@ -253,7 +253,7 @@ impl CertificateFolders {
             Some(gate) => Ok(Self::single(&gate.folder)),
             None => {
                 let mut folders =
-                    documents::runs_in(&config.run_dir).map_err(CommandError::environment)?;
+                    documents::find_run_folders(&config.run_dir).map_err(CommandError::environment)?;
                 folders.reverse();
                 Ok(Self { folders, are_runs: true, at_fault: BTreeMap::new(), ledger: None })
             }
@@ -264,7 +264,7 @@ impl CertificateFolders {
     fn nodes(&self) -> Vec<NodeName> {
         let mut all = BTreeSet::new();
         for folder in &self.folders {
-            let (nodes, troubles) = certificates::nodes(folder);
+            let (nodes, troubles) = certificates::list_nodes(folder);
             troubles.iter().for_each(|trouble| note(trouble));
             all.extend(nodes);
         }
@@ -277,8 +277,8 @@ impl CertificateFolders {
         let mut last = None;
         for folder in self.folders.clone() {
             let folder = folder.as_path();
-            let read = certificates::of_node(folder, &node);
-            let file = certificates::path(folder, &node).unwrap_or_else(|_| folder.join(FOLDER));
+            let read = certificates::read_document(folder, &node);
+            let file = certificates::certificate_path(folder, &node).unwrap_or_else(|_| folder.join(FOLDER));
             let is_there = !matches!(read, Ok(None));
             last = Some((file, read));
             if is_there {
@@ -305,7 +305,7 @@ impl CertificateFolders {
     /// that was put back is as well signed as it was.
     fn withdrawal_reason(&mut self, node: &NodeName, issued_unix: i64) -> Option<String> {
         let folder = self.folders.first().filter(|_| !self.are_runs)?;
-        let ledger = self.ledger.get_or_insert_with(|| match journal::look(folder) {
+        let ledger = self.ledger.get_or_insert_with(|| match journal::read_state(folder) {
             Ok(ledger) => ledger,
             Err(error) => {
                 note(&format!("drains after a certificate are not known: {error}"));
@@ -323,7 +323,7 @@ impl CertificateFolders {
     fn bad_nodes(&mut self, folder: &Path) -> &BTreeSet<NodeName> {
         self.at_fault.entry(folder.to_owned()).or_insert_with(|| {
             let path = folder.join(file::VERDICTS);
-            let verdicts = documents::json::<Verdicts>(&path, VERDICTS_FORMAT);
+            let verdicts = documents::read_json::<Verdicts>(&path, VERDICTS_FORMAT);
             let verdicts = verdicts.unwrap_or_else(|error| {
                 note(&error.to_string());
                 None
@@ -345,7 +345,7 @@ fn show_certificates(args: &CertificateShowArgs, globals: &Globals) -> anyhow::R
         }
         return print_payload(found);
     }
-    let (trust, now) = (read_trusted_keys(config.as_ref()), stamp::stamp());
+    let (trust, now) = (read_trusted_keys(config.as_ref()), clock::now());
     let mut document = CertificatesDocument {
         format: CERTIFICATES_FORMAT.to_owned(),
         at: now.at.clone(),
@@ -379,7 +379,7 @@ fn describe_certificate(
     node: NodeName,
     file: &Path,
     read: Result<Option<CertificateFile>, RecordError>,
-    trust: &Trust,
+    trust: &SignatureTrust,
     now: &ClockStamp,
 ) -> CertificateEntry {
     let mut shown = CertificateEntry {
@@ -399,8 +399,8 @@ fn describe_certificate(
             shown.why = Some(why.to_owned());
         }
         Ok(Some(CertificateFile::Certificate(read))) => {
-            let Read { certificate, document } = *read;
-            let refusal = trust.refusal(&document);
+            let CertificateDocument { certificate, document } = *read;
+            let refusal = trust.explain_refusal(&document);
             (shown.standing, shown.why) =
                 certificate::certificate_standing(&certificate, refusal, now.unix);
             shown.age_s = Some(now.unix.saturating_sub(certificate.issued_unix));
@@ -419,7 +419,7 @@ fn print_payload(found: Vec<CertificateLookup>) -> anyhow::Result<u8> {
             CommandError::Usage(format!("--payload: {count} certificates, expected one"))
         })?;
     match read.map_err(stored::record_error)? {
-        Some(held) => stdout::write_bytes(&signing::payload(held.document()))?,
+        Some(held) => stdout::write_bytes(&signing::signed_payload(held.document()))?,
         None => {
             let node = node.map(|node| node.to_string()).unwrap_or_default();
             return Err(CommandError::Environment(format!("{node} has no certificate")).into());
@@ -437,7 +437,7 @@ fn generate_key(args: &KeygenArgs, globals: &Globals) -> anyhow::Result<u8> {
     let mut public = args.file.clone().into_os_string();
     public.push(".pub");
     let public = PathBuf::from(public);
-    create_file(&public, 0o644, &key.public().pem())?;
+    create_file(&public, 0o644, &key.public().to_pem())?;
     if let Err(error) = create_file(&args.file, 0o600, &text) {
         // One half of a pair is a riddle to whoever finds it.
         let _ = std::fs::remove_file(&public);
@@ -458,7 +458,7 @@ fn create_file(path: &Path, mode: u32, text: &str) -> Result<(), CommandError> {
         let permissions = std::fs::Permissions::from_mode(mode);
         let mut builder = tempfile::Builder::new();
         let mut file =
-            builder.prefix(".key-").permissions(permissions).tempfile_in(parent(path))?;
+            builder.prefix(".key-").permissions(permissions).tempfile_in(parent_folder(path))?;
         file.write_all(text.as_bytes())?;
         file.as_file().sync_all()?;
         file.persist_noclobber(path).map_err(|refused| refused.error)

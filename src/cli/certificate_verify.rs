@@ -13,11 +13,11 @@ use super::certificate::{CertificateFile, CertificateLocationArgs, CertificateLo
 use super::failure::CommandError;
 use super::stdout::note;
 use super::{Globals, certificate, exit, show, stdout};
-use control::gate::certificates::Read;
-use control::gate::stamp;
+use control::gate::certificates::CertificateDocument;
+use control::gate::clock;
 use control::launch::SIM_VARIABLE;
-use control::store::signing::{Checked, PublicKey, SigningError, Trust};
-use control::store::{RecordError, acceptance, signing, stored as documents};
+use control::store::signing::{SignatureStatus, PublicKey, SigningError, SignatureTrust};
+use control::store::{RecordError, acceptance, signing, run_reader as documents};
 use engine::policy::certificate::CertificateBoundary;
 use engine::policy::{acceptance as accepting, certificate as certifying, identity};
 use engine::report;
@@ -106,7 +106,7 @@ pub(super) fn run(args: &CertificateVerifyArgs, globals: &Globals) -> anyhow::Re
     trust.required |= args.require_signature || !args.keys.is_empty();
     let machines = read_machines(args)?;
     let found = certificate::find_certificates(&args.which, &args.place, globals, config.as_ref())?;
-    let now = stamp::stamp();
+    let now = clock::now();
     let alone = found.len() == 1;
     let stand_ins = config.as_ref().is_some_and(|config| config.policy.simulated);
     let mut codes = Vec::new();
@@ -145,7 +145,7 @@ pub(super) fn run(args: &CertificateVerifyArgs, globals: &Globals) -> anyhow::Re
 }
 
 fn key_error(error: SigningError) -> CommandError {
-    if error.is_mistake() { CommandError::usage(error) } else { CommandError::environment(error) }
+    if error.is_user_error() { CommandError::usage(error) } else { CommandError::environment(error) }
 }
 
 /// The machines to compare with; `None` where nobody asked for that.
@@ -162,7 +162,7 @@ fn read_machines(args: &CertificateVerifyArgs) -> anyhow::Result<Option<Vec<Node
     }
     let mut all = Vec::new();
     for file in &args.against {
-        let facts = documents::json::<NodeFacts>(file, NODE_FACTS_FORMAT);
+        let facts = documents::read_json::<NodeFacts>(file, NODE_FACTS_FORMAT);
         let missing = || CommandError::Environment(format!("{}: no such file", file.display()));
         all.push(facts.map_err(super::stored::record_error)?.ok_or_else(missing)?);
     }
@@ -191,7 +191,7 @@ fn read_this_machine() -> anyhow::Result<NodeFacts> {
 /// What documents are held against.
 #[derive(Clone, Copy, Debug)]
 struct VerificationContext<'a> {
-    trust: &'a Trust,
+    trust: &'a SignatureTrust,
     /// The machines that were named; `None` where nobody asked for a comparison.
     machines: Option<&'a [NodeFacts]>,
     /// Only one document is asked for.
@@ -236,11 +236,11 @@ impl VerificationProblems {
     fn check_signature(
         &mut self,
         document: &Value,
-        (trust, needed): (&Trust, bool),
+        (trust, needed): (&SignatureTrust, bool),
         is_void: bool,
     ) -> String {
         let (said, refused) =
-            describe_signature(&signing::check(document, &trust.keys), trust, needed);
+            describe_signature(&signing::check_signature(document, &trust.keys), trust, needed);
         match refused {
             Some(VerificationOutcome::Invalid) => self.wrong.push(said.clone()),
             Some(_) if !is_void => self.unknown.push(said.clone()),
@@ -303,11 +303,11 @@ fn verify_document(
 
 fn verify_certificate(
     it: &mut Verification,
-    read: Read,
+    read: CertificateDocument,
     (withdrawn, it_is_file): (Option<String>, bool),
     holding: &VerificationContext<'_>,
 ) -> u8 {
-    let Read { certificate, document } = read;
+    let CertificateDocument { certificate, document } = read;
     let mut doubts = VerificationProblems::default();
     let is_void = certificate.voided.is_some();
     it.signature = Some(doubts.check_signature(
@@ -348,7 +348,7 @@ fn verify_certificate(
 /// or another driver takes nothing from that, other GPUs do.
 fn verify_acceptance(
     it: &mut Verification,
-    read: &acceptance::Read,
+    read: &acceptance::AcceptanceDocument,
     holding: &VerificationContext<'_>,
     stand_ins: bool,
 ) -> u8 {
@@ -403,25 +403,25 @@ fn verify_acceptance(
 /// What a signature is worth, in words, and what follows where it counts against. A
 /// signature that nothing verifies is worth nothing; `needed` says whether none will do.
 fn describe_signature(
-    checked: &Checked,
-    trust: &Trust,
+    checked: &SignatureStatus,
+    trust: &SignatureTrust,
     needed: bool,
 ) -> (String, Option<VerificationOutcome>) {
     let unknown = needed.then_some(VerificationOutcome::Unknown);
     match checked {
-        Checked::Good(key) => (format!("good, of key {key}"), None),
-        Checked::Wrong(key) => {
+        SignatureStatus::Valid(key) => (format!("good, of key {key}"), None),
+        SignatureStatus::Invalid(key) => {
             let text = format!("the signature of key {key} does not fit what it says");
             (text, Some(VerificationOutcome::Invalid))
         }
-        Checked::Unsigned => ("it is not signed".to_owned(), unknown),
-        Checked::Stranger(key) if trust.keys.is_empty() => (
+        SignatureStatus::Unsigned => ("it is not signed".to_owned(), unknown),
+        SignatureStatus::UnknownKey(key) if trust.keys.is_empty() => (
             format!("signed with key {key}, and no key is given to verify that: --key FILE"),
             unknown,
         ),
-        Checked::Stranger(key) => {
+        SignatureStatus::UnknownKey(key) => {
             (format!("signed with key {key}, which is none of those given"), unknown)
         }
-        Checked::Unreadable(why) => (format!("its signature cannot be read: {why}"), unknown),
+        SignatureStatus::Unreadable(why) => (format!("its signature cannot be read: {why}"), unknown),
     }
 }

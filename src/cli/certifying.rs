@@ -11,8 +11,8 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::config::ConfigMistake;
-use control::gate::certificates::Seal;
-use control::store::signing::{PublicKey, SigningKey, Trust};
+use control::gate::certificates::CertificateSigning;
+use control::store::signing::{PublicKey, SigningKey, SignatureTrust};
 
 /// `[certificates]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -65,7 +65,7 @@ pub fn parse_certificates(
 pub struct CertificateKeys {
     key: Result<Option<SigningKey>, String>,
     /// Whose certificates count.
-    pub trust: Trust,
+    pub trust: SignatureTrust,
     /// What could not be read.
     pub problems: Vec<String>,
 }
@@ -84,8 +84,8 @@ impl CertificateKeys {
     }
 
     /// With what certificates are signed, and whose count.
-    pub fn seal(&self) -> Seal<'_> {
-        Seal {
+    pub fn seal(&self) -> CertificateSigning<'_> {
+        CertificateSigning {
             key: self.key.as_ref().map(Option::as_ref).map_err(String::as_str),
             trust: &self.trust,
         }
@@ -97,7 +97,7 @@ impl CertificatesConfig {
     pub fn read_keys(&self) -> CertificateKeys {
         let key = self.key.as_deref().map(SigningKey::read).transpose();
         let key = key.map_err(|error| error.to_string());
-        let mut trust = Trust { keys: Vec::new(), required: self.require_signature };
+        let mut trust = SignatureTrust { keys: Vec::new(), required: self.require_signature };
         let mut troubles = Vec::new();
         match &key {
             Ok(own) => trust.keys.extend(own.as_ref().map(|key| key.public().clone())),
@@ -144,7 +144,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let (key, _) = SigningKey::generate().expect("chance");
         let public = dir.path().join("p.pub");
-        std::fs::write(&public, key.public().pem()).expect("written");
+        std::fs::write(&public, key.public().to_pem()).expect("written");
         let certifying = CertificatesConfig {
             key: Some(dir.path().join("none.pem")),
             public_keys: vec![public, dir.path().join("none.pub")],

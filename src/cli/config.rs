@@ -33,7 +33,7 @@ use control::launch::Launcher;
 use control::launch::kubernetes::GpuRequestMode;
 use control::notify::NotifySettings;
 use control::sources::input_file;
-use control::sweep::Confirm;
+use control::sweep::ConfirmSettings;
 use engine::plan::PlanLimits;
 use engine::plan::audit_selection::AuditBudget;
 use engine::policy::action_policy::{Devices, Policy};
@@ -267,7 +267,7 @@ pub struct Config {
     /// How long a worker may take to answer.
     pub connect: Duration,
     /// How suspicions are confirmed.
-    pub confirm: Confirm,
+    pub confirm: ConfirmSettings,
     /// How many steps run at the same time.
     pub parallel: usize,
     /// The probes to run, in order; those of the profile where none is named.
@@ -449,7 +449,7 @@ fn parse(
 }
 
 /// Reads `[confirm]`.
-fn parse_confirm(section: &ConfirmSection, launcher: &Launcher) -> Result<Confirm, ConfigMistake> {
+fn parse_confirm(section: &ConfirmSection, launcher: &Launcher) -> Result<ConfirmSettings, ConfigMistake> {
     // Simulated faults do not pass with time, and stored ones are past.
     let waits = !launcher.is_stand_in();
     let wait = match &section.wait_s {
@@ -457,7 +457,7 @@ fn parse_confirm(section: &ConfirmSection, launcher: &Launcher) -> Result<Confir
         None if waits => CONFIRM_AFTER,
         None => Duration::ZERO,
     };
-    Ok(Confirm { enabled: section.enabled.unwrap_or(true), wait })
+    Ok(ConfirmSettings { enabled: section.enabled.unwrap_or(true), wait })
 }
 
 /// Seconds from a file, 0 to a day.

@@ -9,11 +9,11 @@ use super::config::Config;
 use super::failure::CommandError;
 use super::holding::{AllocationPurpose, NodeAllocation};
 use super::{Globals, config, exit, stdout};
-use control::gate::stamp;
+use control::gate::clock;
 use control::launch::Launcher;
 use control::sources::nodes;
 use control::sources::nodes::NodeCommandRunner;
-use control::store::id::run_id;
+use control::store::run_id::new_run_id;
 use control::sweep;
 use engine::plan;
 use engine::report::plain_text::to_plain;
@@ -90,7 +90,7 @@ fn check_this_machine(catalog: &ProbeCatalog) -> Result<Checkup, CommandError> {
         nccl: library_from_env("FABRICGATE_NCCL"),
     };
     let look = CheckupContext {
-        machine: stamp::host(),
+        machine: clock::host_name(),
         root: PathBuf::from("/"),
         path: std::env::var("PATH").unwrap_or_default(),
         probes: catalog.probes.values().collect(),
@@ -184,7 +184,7 @@ fn allocate_pods(
     NodeAllocation::allocate(
         config,
         &AllocationPurpose {
-            run: &run_id(sweep::now(), super::random_number()),
+            run: &new_run_id(sweep::now(), super::random_number()),
             claims: &Claims { domains: vec![domain], ..Claims::default() },
             nodes: &names.iter().cloned().collect(),
             drained: true,

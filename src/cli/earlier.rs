@@ -29,7 +29,7 @@ impl PastRuns {
     pub(super) fn read(config: &Config, run_dir: Option<&Path>) -> Self {
         let mut past = Self::default();
         let runs = run_dir.unwrap_or(&config.run_dir);
-        let folders = control::store::stored::runs_in(runs).unwrap_or_else(|error| {
+        let folders = control::store::run_reader::find_run_folders(runs).unwrap_or_else(|error| {
             note(&format!("no earlier run is known: {error}"));
             Vec::new()
         });
@@ -43,9 +43,9 @@ impl PastRuns {
 
     fn add(&mut self, folder: &Path, config: &Config) -> Result<(), control::store::RecordError> {
         let read = |name| folder.join(name);
-        let record: Option<RunRecord> = control::store::stored::json(&read(file::RUN), RUN_FORMAT)?;
+        let record: Option<RunRecord> = control::store::run_reader::read_json(&read(file::RUN), RUN_FORMAT)?;
         let verdicts: Option<Verdicts> =
-            control::store::stored::json(&read(file::VERDICTS), VERDICTS_FORMAT)?;
+            control::store::run_reader::read_json(&read(file::VERDICTS), VERDICTS_FORMAT)?;
         let (Some(record), Some(verdicts)) = (record, verdicts) else { return Ok(()) };
         // A simulated run says nothing of real nodes, and the other way round.
         if sweep::is_sim(&record.launcher) != sweep::is_sim(&config.launcher) {

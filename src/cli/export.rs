@@ -12,7 +12,7 @@ use serde::Serialize;
 use super::failure::CommandError;
 use super::{Globals, asking, config, exit, expectations, runs, show, stdout, stored};
 use control::sources::slurm;
-use control::store::State;
+use control::store::RunState;
 use engine::export::{
     DegradedPlacement, ExportOptions, ExportOutput, ExportTarget, TARGETS, find_target,
 };
@@ -206,7 +206,7 @@ pub fn run(args: &ExportArgs, globals: &Globals) -> anyhow::Result<u8> {
 /// The map of a stored run; refused where the run is not what a map is trusted for.
 pub fn open_verified_map(path: &Path, trust: MapTrustArgs) -> Result<VerifiedMap, CommandError> {
     let stored = stored::open_run_quietly(path)?;
-    let is_complete = stored.record.state == State::Complete;
+    let is_complete = stored.record.state == RunState::Complete;
     let is_simulated = stored.record.info.simulated;
     let shown = path.display();
     if !is_complete && !trust.even_if_partial {

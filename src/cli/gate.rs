@@ -13,11 +13,11 @@ use super::failure::CommandError;
 use super::gating::GateConfig;
 use super::stdout::note;
 use super::{Globals, acting, config, exit, expectations, pausing, stdout};
-use control::gate::carry::Carrier;
-use control::gate::hold::Cleaning;
+use control::gate::executor::Executor;
+use control::gate::slurm_allocation::OrphanCleanup;
 use control::gate::journal::{Journal, JournalError};
 use control::gate::scheduler::Scheduler;
-use control::gate::{hold, journal, recover, remake, stamp};
+use control::gate::{slurm_allocation, journal, recovery, drain_restore, clock};
 use engine::policy::journal_state::JournalState;
 use engine::policy::{budget, drain_overview, pause, stale_journal};
 use engine::report;
@@ -119,18 +119,18 @@ pub fn run(args: &GateArgs, globals: &Globals) -> anyhow::Result<u8> {
                 by_person::check_reason(why)?,
                 *lasts,
             );
-            open_journal(gate)?.write(event).map_err(journal_error)?;
+            open_journal(gate)?.append(event).map_err(journal_error)?;
             note("the gate is paused: nothing is drained or measured; what runs now goes on");
             print_status_document(&config, gate, globals)
         }
         GateCommand::Resume { why } => {
             let mut journal = open_journal(gate)?;
-            if pause::active_pause(journal.ledger(), &stamp::stamp()).is_none() {
+            if pause::active_pause(journal.state(), &clock::now()).is_none() {
                 note("the gate is not paused; nothing was changed");
             } else {
                 let event =
                     JournalEvent::Resumed { by: by_person::operator_name(), why: why.clone() };
-                journal.write(event).map_err(journal_error)?;
+                journal.append(event).map_err(journal_error)?;
                 note("the pause is over");
             }
             drop(journal);
@@ -139,11 +139,11 @@ pub fn run(args: &GateArgs, globals: &Globals) -> anyhow::Result<u8> {
         GateCommand::Reset { why } => {
             let why = by_person::check_reason(why)?;
             let mut journal = open_journal(gate)?;
-            if journal.ledger().breaker.is_none() {
+            if journal.state().breaker.is_none() {
                 note("the breaker has not tripped; nothing was changed");
             } else {
                 let by = by_person::operator_name();
-                journal.write(JournalEvent::Reset { by, why }).map_err(journal_error)?;
+                journal.append(JournalEvent::Reset { by, why }).map_err(journal_error)?;
                 note("the breaker is put back");
             }
             drop(journal);
@@ -179,9 +179,9 @@ pub fn run(args: &GateArgs, globals: &Globals) -> anyhow::Result<u8> {
 
 /// Shows how the gate stands.
 fn show_status(config: &Config, gate: &GateConfig, globals: &Globals) -> anyhow::Result<u8> {
-    let ledger = journal::look(&gate.folder).map_err(journal_error)?;
+    let ledger = journal::read_state(&gate.folder).map_err(journal_error)?;
     if ledger.lines == 0 {
-        let path = gate.folder.join(journal::JOURNAL);
+        let path = gate.folder.join(journal::JOURNAL_FILE);
         note(&format!(
             "there is no journal yet: {}; where there should be one, see whether its folder is \
              mounted",
@@ -192,7 +192,7 @@ fn show_status(config: &Config, gate: &GateConfig, globals: &Globals) -> anyhow:
         Ok(live) => (Some(live), None),
         Err(why) => (None, Some(why)),
     };
-    let now = stamp::stamp();
+    let now = clock::now();
     let rows = drain_overview::build_rows(&ledger, live.as_ref(), &config.policy, &now);
     let shown = GateLiveView { nodes: &rows, unasked: unasked.as_deref(), live: live.as_ref() };
     if globals.json {
@@ -217,9 +217,9 @@ fn show_log(
     node: Option<&str>,
     globals: &Globals,
 ) -> anyhow::Result<u8> {
-    let entries = journal::entries(&gate.folder).map_err(journal_error)?;
+    let entries = journal::read_entries(&gate.folder).map_err(journal_error)?;
     let ago = i64::try_from(since_s).unwrap_or(i64::MAX);
-    let since = stamp::stamp().unix.saturating_sub(ago);
+    let since = clock::now().unix.saturating_sub(ago);
     let node = node.map(NodeName::from);
     let events = gate_log::collect_events(&entries, since, node.as_ref());
     if globals.json {
@@ -239,7 +239,7 @@ fn show_log(
 /// How the scheduler shows all nodes now, or why it could not be asked.
 fn read_live_nodes(gate: &GateConfig) -> Result<Result<SchedulerSnapshot, String>, CommandError> {
     let scheduler = acting::scheduler_for(gate);
-    let live = super::build_runtime()?.block_on(scheduler.read(&[]));
+    let live = super::build_runtime()?.block_on(scheduler.read_nodes(&[]));
     Ok(live.map_err(|error| format!("{}: {error}", scheduler.name())))
 }
 
@@ -304,39 +304,39 @@ fn recover_open_actions(
     let (_stopper, stop) = watch::channel(false);
     let mut say = |text: &str| note(text);
     super::build_runtime()?.block_on(async {
-        let mut are_gone = hold::clean(Cleaning {
+        let mut are_gone = slurm_allocation::clean_up_orphans(OrphanCleanup {
             journal: &mut journal,
             scheduler: scheduler.as_ref(),
             programs: acting::slurm_programs(&config.launcher),
             pods: acting::pod_settings(&config.launcher),
-            pace: gate.timeouts,
-            gone: gone.map(|(host, _)| host),
-            say: &mut say,
+            timeouts: gate.timeouts,
+            gone_host: gone.map(|(host, _)| host),
+            log: &mut say,
         })
         .await
         .map_err(journal_error)?;
         let with = RecoveryContext { config, gate, scheduler: scheduler.as_ref(), stop };
         let in_flight = gate.timeouts.in_flight;
         let carrier = with.executor(&mut journal, &mut say);
-        let mut records = recover::recover(carrier, in_flight).await.map_err(journal_error)?;
-        if journal.ledger().drains.is_empty() {
+        let mut records = recovery::recover_intents(carrier, in_flight).await.map_err(journal_error)?;
+        if journal.state().drains.is_empty() {
             return Ok((records, are_gone));
         }
-        match scheduler.read(&[]).await {
+        match scheduler.read_nodes(&[]).await {
             Ok(live) => {
-                if let Some(why) = stale_journal::explain_stale(&live, journal.ledger(), "")
-                    && journal.ledger().breaker.is_none()
+                if let Some(why) = stale_journal::explain_stale(&live, journal.state(), "")
+                    && journal.state().breaker.is_none()
                 {
                     note(&format!("the breaker trips: {why}"));
-                    let last = stale_journal::last_turn(&live, journal.ledger());
+                    let last = stale_journal::last_turn(&live, journal.state());
                     let tripped = JournalEvent::Tripped { why, run: "gate recover".to_owned() };
-                    journal.write_beyond(last, tripped).map_err(journal_error)?;
+                    journal.append_after_epoch(last, tripped).map_err(journal_error)?;
                 }
                 let mut carrier = with.executor(&mut journal, &mut say);
-                let vanished = remake::looked(&mut carrier, &live).await.map_err(journal_error)?;
-                let kept = gate.timeouts.kept;
+                let vanished = drain_restore::detect_lost_drains(&mut carrier, &live).await.map_err(journal_error)?;
+                let kept = gate.timeouts.persist;
                 let made =
-                    remake::remake(carrier, &vanished, None, kept).await.map_err(journal_error)?;
+                    drain_restore::restore_drains(carrier, &vanished, None, kept).await.map_err(journal_error)?;
                 are_gone &= made.iter().filter(|it| it.result == ActionResult::Done).count()
                     == vanished.lost.len();
                 records.extend(made);
@@ -363,13 +363,13 @@ impl RecoveryContext<'_> {
         &'c self,
         journal: &'c mut Journal,
         say: &'c mut dyn FnMut(&str),
-    ) -> Carrier<'c> {
-        Carrier {
+    ) -> Executor<'c> {
+        Executor {
             scheduler: self.scheduler,
             journal,
             names: &self.config.policy.marks,
             settle: self.gate.timeouts.settle,
-            say,
+            log: say,
             stop: self.stop.clone(),
         }
     }

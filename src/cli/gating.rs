@@ -12,10 +12,10 @@ use toml::Spanned;
 
 use super::config::{ConfigMistake, parse_duration};
 use super::sources::{SlurmrestdSource, SourcesConfig};
-use control::gate::carry::KEPT;
-use control::gate::pace::Pace;
-use control::gate::recover::IN_FLIGHT;
-use control::gate::scontrol::Scontrol;
+use control::gate::executor::DEFAULT_PERSIST_TIME;
+use control::gate::timeouts::SchedulerTimeouts;
+use control::gate::recovery::DEFAULT_IN_FLIGHT_TIME;
+use control::gate::scontrol::ScontrolScheduler;
 use control::sources::kubernetes::KubernetesClientConfig;
 
 /// How long one call may take where nothing is said; Slurm's own MessageTimeout
@@ -92,7 +92,7 @@ enum GateBackendKind {
 #[derive(Clone, Debug)]
 pub enum GateBackend {
     /// Slurm's controller, through its program.
-    Scontrol(Scontrol),
+    Scontrol(ScontrolScheduler),
     /// Slurm's controller, through slurmrestd.
     Slurmrestd(SlurmrestdSource),
     /// A Kubernetes cluster, through its API server.
@@ -107,7 +107,7 @@ pub struct GateConfig {
     /// Who is told.
     pub backend: GateBackend,
     /// How patiently.
-    pub timeouts: Pace,
+    pub timeouts: SchedulerTimeouts,
 }
 
 /// Reads `[gate]`; the section itself is at `at`. What it does not say of Slurm
@@ -125,12 +125,12 @@ pub fn parse_gate(
     let through = section.through.as_ref().map(|it| *it.get_ref());
     let (settle, kept) = match through {
         Some(GateBackendKind::Kubernetes) => (KUBERNETES_SETTLE_TIME, KUBERNETES_KEEP_TIME),
-        _ => (SETTLE_TIME, KEPT),
+        _ => (SETTLE_TIME, DEFAULT_PERSIST_TIME),
     };
     let limit = seconds("limit_s", section.limit_s, CALL_TIMEOUT)?;
     let settle = seconds("settle_s", section.settle_s, settle)?;
     let kept = seconds("keep_s", section.keep_s, kept)?;
-    let in_flight = seconds("in_flight_s", section.in_flight_s, IN_FLIGHT)?;
+    let in_flight = seconds("in_flight_s", section.in_flight_s, DEFAULT_IN_FLIGHT_TIME)?;
     if let (Some(section), false) =
         (&section.kubernetes, through == Some(GateBackendKind::Kubernetes))
     {
@@ -170,11 +170,11 @@ pub fn parse_gate(
                 },
             };
             let remote_shell = wanted.slurm.as_ref().and_then(|slurm| slurm.remote_shell);
-            GateBackend::Scontrol(Scontrol { argv, limit, remote_shell })
+            GateBackend::Scontrol(ScontrolScheduler { argv, limit, remote_shell })
         }
     };
     let folder = base.join(section.state.unwrap_or_else(|| PathBuf::from("gate")));
-    Ok(GateConfig { folder, backend: told, timeouts: Pace { limit, settle, kept, in_flight } })
+    Ok(GateConfig { folder, backend: told, timeouts: SchedulerTimeouts { limit, settle, persist: kept, in_flight } })
 }
 
 #[cfg(test)]
@@ -208,7 +208,7 @@ mod tests {
         let file = Path::new("/site/read.kubeconfig");
         assert_eq!(way(&gate), (Some(file), Some("reader")));
         assert_eq!(
-            (gate.timeouts.kept, gate.timeouts.settle),
+            (gate.timeouts.persist, gate.timeouts.settle),
             (Duration::ZERO, KUBERNETES_SETTLE_TIME)
         );
         let gate = read(&format!("{through}kubernetes = {{context = \"writer\"}}"), &known());
@@ -219,7 +219,7 @@ mod tests {
         let gate = read(through, &SourcesConfig::default()).expect("good");
         assert_eq!(way(&gate), (None, None), "the environment's, or the pod's own");
         let gate = read(&format!("{through}keep_s = 2"), &known()).expect("good");
-        assert_eq!(gate.timeouts.kept, Duration::from_secs(2));
+        assert_eq!(gate.timeouts.persist, Duration::from_secs(2));
     }
 
     #[test]

@@ -15,7 +15,7 @@ use super::output::OutputFile;
 use super::stdout::note;
 use super::{Globals, config, exit, show, stdout};
 use control::store::history;
-use control::store::history::{History, HistoryError, Rebuilt, Retention, Selection};
+use control::store::history::{RunHistory, HistoryError, IngestSummary, RetentionPolicy, SeriesSelection};
 use control::sweep;
 use engine::judge::drift;
 use engine::report::{trend, trend_plot};
@@ -107,7 +107,7 @@ pub fn run(args: &HistoryArgs, globals: &Globals) -> anyhow::Result<u8> {
     let mut history = place.open(args.rebuild, &mut notes)?;
     if args.compact {
         let HistoryConfig { keep_days, thin_after_days, .. } = place.history;
-        let retention = Retention { now_unix: now, keep_days, thin_after_days };
+        let retention = RetentionPolicy { now_unix: now, keep_days, thin_after_days };
         let thinned = history.compact(&retention).map_err(history_error)?;
         notes.push(format!(
             "{} points of {} runs were thinned to {}",
@@ -143,7 +143,7 @@ fn default_part_kinds() -> BTreeSet<FabricPartKind> {
     [FabricPartKind::Node, FabricPartKind::Domain].into()
 }
 
-fn parse_selection(args: &HistoryArgs) -> Result<Selection, CommandError> {
+fn parse_selection(args: &HistoryArgs) -> Result<SeriesSelection, CommandError> {
     let mut kinds = BTreeSet::new();
     let asked = [
         (args.gpu.is_some(), FabricPartKind::Gpu),
@@ -164,7 +164,7 @@ fn parse_selection(args: &HistoryArgs) -> Result<Selection, CommandError> {
         let names = names.map_err(|error| CommandError::Usage(format!("{list:?}: {error}")))?;
         nodes.extend(names.into_iter().map(NodeName::from));
     }
-    Ok(Selection {
+    Ok(SeriesSelection {
         kinds,
         nodes,
         domains: args.domain.iter().map(|name| DomainName::from(name.as_str())).collect(),
@@ -178,13 +178,13 @@ fn parse_selection(args: &HistoryArgs) -> Result<Selection, CommandError> {
 
 /// Everything that is shown, with what is usual and what rang.
 fn build_document(
-    history: &History,
-    selection: &Selection,
+    history: &RunHistory,
+    selection: &SeriesSelection,
     since: Option<i64>,
     notes: Vec<String>,
 ) -> Result<HistoryDocument, CommandError> {
     let runs = history.runs().map_err(history_error)?;
-    let whole = history.whole_since().map_err(history_error)?;
+    let whole = history.full_resolution_since().map_err(history_error)?;
     let mut trends = history.trends(selection).map_err(history_error)?;
     for trend in &mut trends {
         drift::assess_since(trend, whole);
@@ -194,7 +194,7 @@ fn build_document(
     }
     trends.retain(|trend| !trend.points.is_empty());
     let nodes = history.nodes().map_err(history_error)?;
-    let wanted = |node: &history::NodeRuns| {
+    let wanted = |node: &history::NodeRunSummary| {
         let domain = |d: &DomainName| selection.domains.contains(d);
         (selection.nodes.is_empty() || selection.nodes.contains(&node.node))
             && (selection.domains.is_empty() || node.domain.as_ref().is_some_and(domain))
@@ -216,7 +216,7 @@ fn build_document(
 
 /// The nodes and domains that were asked for and are in no run: passed over in silence,
 /// a mistyped name would look like one that is well.
-fn find_unmeasured(selection: &Selection, document: &HistoryDocument) -> Vec<String> {
+fn find_unmeasured(selection: &SeriesSelection, document: &HistoryDocument) -> Vec<String> {
     let nodes: BTreeSet<&NodeName> = document.nodes.iter().map(|it| &it.node).collect();
     let of_nodes = document.nodes.iter().filter_map(|it| it.domain.as_ref());
     let of_parts = document.trends.iter().filter_map(|it| it.part.domain.as_ref());
@@ -230,7 +230,7 @@ fn find_unmeasured(selection: &Selection, document: &HistoryDocument) -> Vec<Str
     names
 }
 
-fn to_node_history(node: history::NodeRuns) -> NodeHistory {
+fn to_node_history(node: history::NodeRunSummary) -> NodeHistory {
     let last = node.last;
     NodeHistory {
         node: node.node,
@@ -311,7 +311,7 @@ impl HistoryLocation {
         &self,
         anew: bool,
         notes: &mut Vec<String>,
-    ) -> Result<History, CommandError> {
+    ) -> Result<RunHistory, CommandError> {
         if !self.runs.is_dir() && !self.file.exists() {
             let (runs, file) = (self.runs.display(), self.file.display());
             return Err(CommandError::Environment(format!(
@@ -319,8 +319,8 @@ impl HistoryLocation {
                  --file FILE, or a configuration"
             )));
         }
-        let opened = History::open(&self.file).and_then(|mut history| {
-            if let Some((was, is)) = history.brought_up() {
+        let opened = RunHistory::open(&self.file).and_then(|mut history| {
+            if let Some((was, is)) = history.upgraded_versions() {
                 notes.push(format!(
                     "it was of version {was} and is of version {is} now: runs are read again where \
                      their folders are still there, the others are kept as they were"
@@ -328,7 +328,7 @@ impl HistoryLocation {
             }
             let rebuilt = match anew {
                 true => history.rebuild(&self.runs)?,
-                false => history.catch_up(&self.runs)?,
+                false => history.add_new_runs(&self.runs)?,
             };
             Ok((history, rebuilt))
         });
@@ -345,14 +345,14 @@ impl HistoryLocation {
                     aside.display()
                 ));
                 note(notes.last().map_or("", String::as_str));
-                let mut history = History::open(&self.file).map_err(history_error)?;
+                let mut history = RunHistory::open(&self.file).map_err(history_error)?;
                 let rebuilt = history.rebuild(&self.runs).map_err(history_error)?;
                 describe_rebuild(&rebuilt, true, notes);
                 Ok(history)
             }
             // Whoever may only read sees it as it is.
             Err(error) if self.file.exists() && !anew && !is_final(&error) => {
-                let history = History::open_read_only(&self.file).map_err(history_error)?;
+                let history = RunHistory::open_read_only(&self.file).map_err(history_error)?;
                 notes.push(format!("shown as it was: it cannot be brought up to date ({error})"));
                 Ok(history)
             }
@@ -369,7 +369,7 @@ fn is_final(error: &HistoryError) -> bool {
     )
 }
 
-fn describe_rebuild(rebuilt: &Rebuilt, anew: bool, notes: &mut Vec<String>) {
+fn describe_rebuild(rebuilt: &IngestSummary, anew: bool, notes: &mut Vec<String>) {
     if anew {
         let kept = match rebuilt.kept {
             0 => String::new(),

@@ -11,7 +11,7 @@ use super::failure::CommandError;
 use super::stdout::note;
 use super::{runs, stored};
 use control::store::file;
-use control::store::stored::{Stored, runs_in};
+use control::store::run_reader::{StoredRun, find_run_folders};
 use engine::judge::{JudgeInput, run_summary};
 use model::part_history::PartHistory;
 
@@ -57,7 +57,7 @@ fn list_run_folders(path: &Path) -> Vec<PathBuf> {
         return vec![path.to_owned()];
     }
     // What is neither is named by the error of opening it.
-    match runs_in(path) {
+    match find_run_folders(path) {
         Ok(runs) if !runs.is_empty() => runs,
         _ => vec![path.to_owned()],
     }
@@ -65,7 +65,7 @@ fn list_run_folders(path: &Path) -> Vec<PathBuf> {
 
 /// What parts showed in a stored run.
 fn summarize_run(
-    stored: &Stored,
+    stored: &StoredRun,
     in_force: &ActiveThresholds,
 ) -> Result<run_summary::RunSummary, CommandError> {
     let recordings = stored.recordings().map_err(stored::record_error)?;

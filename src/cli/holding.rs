@@ -17,13 +17,13 @@ use super::plan::{PlanBasis, Profile};
 use super::stdout::note;
 use by_pods::PodAllocator;
 use by_slurm::SlurmAllocator;
-use control::gate::hold::HoldError;
+use control::gate::slurm_allocation::AllocationError;
 use control::gate::journal;
 use control::launch::Launcher;
 use control::launch::held::{HeldNodes, WorkerTarget};
 use control::launch::kubernetes::pod_ranks::NO_RANKS;
 use control::launch::slurm::BusyNodePolicy;
-use control::sweep::signals::Signals;
+use control::sweep::signals::StopSignals;
 use engine::plan::{Plan, SkippedProbe};
 use model::claims::Claims;
 use model::hostlist;
@@ -171,7 +171,7 @@ impl NodeAllocation {
     fn acquire(&mut self, purpose: &AllocationPurpose<'_>) -> Result<(), CommandError> {
         let Self { backend: means, runtime } = self;
         runtime.block_on(async {
-            let mut signals = Signals::listen();
+            let mut signals = StopSignals::listen();
             let holding = async {
                 match means {
                     AllocationBackend::Slurm(slurm) => slurm.acquire(purpose).await,
@@ -337,8 +337,8 @@ impl AllocationRecord {
     /// Removes a record that holds nothing any more, and the folders that were made for it.
     fn remove(&self, folder: &Path) {
         let Some(passing) = &self.passing else { return };
-        if journal::look(folder).is_ok_and(|ledger| ledger.allocations.is_empty()) {
-            for name in [journal::JOURNAL, journal::LOCK] {
+        if journal::read_state(folder).is_ok_and(|ledger| ledger.allocations.is_empty()) {
+            for name in [journal::JOURNAL_FILE, journal::LOCK_FILE] {
                 let _ = std::fs::remove_file(folder.join(name));
             }
             // Each only where it is empty.
@@ -365,9 +365,9 @@ pub(super) fn job_minutes(estimate_s: f64, confirm: Duration) -> u64 {
     whole
 }
 
-fn allocation_error(error: HoldError) -> CommandError {
+fn allocation_error(error: AllocationError) -> CommandError {
     match error {
-        HoldError::Name(_) => CommandError::usage(error),
+        AllocationError::Name(_) => CommandError::usage(error),
         _ => CommandError::environment(error),
     }
 }

@@ -14,11 +14,11 @@ use super::stdout::note;
 use super::thresholds::Overrides;
 use super::{Globals, config, exit, expectations, show};
 use control::sources::input_file;
-use control::store::id::run_id;
-use control::store::{acceptance, file, outputs};
+use control::store::run_id::new_run_id;
+use control::store::{acceptance, file, recorded_outputs};
 use control::sweep;
 use control::sweep::gaps;
-use control::sweep::gaps::Gap;
+use control::sweep::gaps::MeasurementGap;
 use engine::judge;
 use engine::judge::JudgeInput;
 use model::claims::Claims;
@@ -72,7 +72,7 @@ struct RecordedOutputFile {
 struct JudgeInputs {
     claims: Claims,
     outputs: Vec<RecordedOutputFile>,
-    gaps: Vec<Gap>,
+    gaps: Vec<MeasurementGap>,
     unread: bool,
 }
 
@@ -107,13 +107,13 @@ pub fn run(args: &JudgeArgs, globals: &Globals) -> anyhow::Result<u8> {
     };
     let history = args.earlier.load(&in_force, None, globals.config.as_deref())?;
     let mut judgement = judge::judge_run(&case, &history);
-    gaps::close(&mut judgement.verdicts, &inputs.claims, &inputs.gaps);
+    gaps::apply_gaps(&mut judgement.verdicts, &inputs.claims, &inputs.gaps);
     let now = sweep::now();
     let shown: Vec<String> = args.inputs.iter().map(|p| p.display().to_string()).collect();
     let run = Run {
         info: RunInfo {
-            id: run_id(now, super::random_number()),
-            created: sweep::shown(now),
+            id: new_run_id(now, super::random_number()),
+            created: sweep::format_timestamp(now),
             profile: "judge".to_owned(),
             source: shown.join(" "),
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -135,14 +135,14 @@ fn read_folder(root: &Path, inputs: &mut JudgeInputs) -> Result<(), CommandError
         let text = format!("{shown}: this is a run folder; use `fabricgate replay {shown}`");
         return Err(CommandError::Usage(text));
     }
-    if acceptance::is_one(root) {
+    if acceptance::is_burn_in_folder(root) {
         let text = format!(
             "{shown}: this is the folder of a burn-in; `fabricgate replay` judges the runs that its \
              acceptance.json names"
         );
         return Err(CommandError::Usage(text));
     }
-    let outputs = outputs::list(root);
+    let outputs = recorded_outputs::list_outputs(root);
     if let Some(path) = &outputs.claims {
         merge_claims(&mut inputs.claims, config::read_claims_file(path)?, path)?;
     }
@@ -153,9 +153,9 @@ fn read_folder(root: &Path, inputs: &mut JudgeInputs) -> Result<(), CommandError
         let why = format!("cannot be listed: {error}");
         note(&format!("{}: {why}", path.display()));
         inputs.unread = true;
-        inputs.gaps.push(Gap {
+        inputs.gaps.push(MeasurementGap {
             nodes: Vec::new(),
-            what: UnknownSubject::Other(path.display().to_string()),
+            subject: UnknownSubject::Other(path.display().to_string()),
             why,
         });
     }
@@ -167,13 +167,13 @@ fn read_folder(root: &Path, inputs: &mut JudgeInputs) -> Result<(), CommandError
                 (vec![a.clone(), b.clone()], UnknownSubject::Other(format!("pair {a} - {b}")))
             }
         };
-        inputs.gaps.push(Gap { nodes, what, why: "its folder holds no output".to_owned() });
+        inputs.gaps.push(MeasurementGap { nodes, subject: what, why: "its folder holds no output".to_owned() });
     }
     if outputs.files.is_empty() && outputs.unlisted.is_empty() {
         let what = root.display().to_string();
         note(&format!("{what}: holds no outputs, expected {LAYOUT}"));
         let what = UnknownSubject::Other(what);
-        inputs.gaps.push(Gap { nodes: Vec::new(), what, why: "holds no outputs".to_owned() });
+        inputs.gaps.push(MeasurementGap { nodes: Vec::new(), subject: what, why: "holds no outputs".to_owned() });
     }
     let found = outputs.files.into_iter();
     inputs
@@ -240,9 +240,9 @@ fn read_outputs(inputs: &mut JudgeInputs) -> Vec<ToolRecording> {
                     Some(RecordingScope::Pair(a, b)) => vec![a.clone(), b.clone()],
                     _ => Vec::new(),
                 };
-                inputs.gaps.push(Gap {
+                inputs.gaps.push(MeasurementGap {
                     nodes,
-                    what: UnknownSubject::Other(file),
+                    subject: UnknownSubject::Other(file),
                     why: format!("cannot be read: {error}"),
                 });
             }

@@ -13,12 +13,12 @@ use super::config::Config;
 use super::failure::CommandError;
 use super::stdout::note;
 use super::{Globals, config, exit, metering, stdout};
-use control::gate::shown::Sources;
-use control::gate::{shown, stamp};
+use control::gate::metrics_source::MetricsSources;
+use control::gate::{metrics_source, clock};
 use control::store::file;
-use control::store::folder::{Folder, parent};
-use control::store::history::Alarms;
-use control::store::latest::Latest;
+use control::store::run_folder::{RunFolder, parent_folder};
+use control::store::history::DriftAlarms;
+use control::store::latest_verdicts::LatestRuns;
 use engine::report::metrics;
 use engine::report::metrics::levels::compute_levels;
 use engine::report::metrics::{MetricsState, exposition};
@@ -80,8 +80,8 @@ pub fn run(args: &MetricsArgs, globals: &Globals) -> anyhow::Result<u8> {
 }
 
 /// The drift alarms that stand, where runs of this folder are kept in a history.
-pub(super) fn read_alarms(config: &Config, runs: &Path) -> Alarms {
-    let mut alarms = Alarms::default();
+pub(super) fn read_alarms(config: &Config, runs: &Path) -> DriftAlarms {
+    let mut alarms = DriftAlarms::default();
     if let Some(file) = config.history_path(runs) {
         alarms.refresh(&file);
     }
@@ -89,22 +89,22 @@ pub(super) fn read_alarms(config: &Config, runs: &Path) -> Alarms {
 }
 
 /// The state as records have it now; what cannot be read is a note, and counted.
-pub(super) fn collect_state(config: &Config, runs: &Path, alarms: &Alarms) -> MetricsState {
-    let mut latest = Latest::default();
+pub(super) fn collect_state(config: &Config, runs: &Path, alarms: &DriftAlarms) -> MetricsState {
+    let mut latest = LatestRuns::default();
     let keys = config.certificates.read_keys();
-    let shown = shown::state(
+    let shown = metrics_source::read_metrics_state(
         &mut latest,
-        &Sources {
+        &MetricsSources {
             runs,
-            most: config.metrics.runs,
+            max_runs: config.metrics.runs,
             is_simulated: config.launcher.is_stand_in(),
             gate: config.gate.as_ref().map(|gate| gate.folder.as_path()),
             fleet: None,
             policy: &config.policy,
             trust: &keys.trust,
-            unread: &keys.problems,
+            unread_keys: &keys.problems,
             alarms,
-            now: &stamp::stamp(),
+            now: &clock::now(),
         },
     );
     for trouble in &shown.troubles {
@@ -115,7 +115,7 @@ pub(super) fn collect_state(config: &Config, runs: &Path, alarms: &Alarms) -> Me
 
 /// What a run leaves for monitoring: its levels in its folder, and the textfile.
 pub fn update_metrics(ended: &FinishedRun<'_>) {
-    let folder = Folder::at(ended.folder);
+    let folder = RunFolder::open(ended.folder);
     if let Err(error) = folder.write_json(file::LEVELS, &compute_levels(&ended.run.cells)) {
         note(&format!("metrics: {error}"));
     }
@@ -136,7 +136,7 @@ pub fn update_metrics(ended: &FinishedRun<'_>) {
 fn write_textfile(path: &Path, text: &str) -> io::Result<()> {
     // Until it is renamed its name does not end as node-exporter asks for.
     let mut beside =
-        tempfile::Builder::new().prefix(".fabricgate-").suffix(".tmp").tempfile_in(parent(path))?;
+        tempfile::Builder::new().prefix(".fabricgate-").suffix(".tmp").tempfile_in(parent_folder(path))?;
     beside.write_all(text.as_bytes())?;
     fs::set_permissions(beside.path(), fs::Permissions::from_mode(0o644))?;
     beside.persist(path).map_err(|error| error.error)?;

@@ -227,7 +227,7 @@ pub fn wait(args: &WaitArgs) -> anyhow::Result<u8> {
     const LONGEST: u64 = 366 * 86_400;
     let runtime = super::build_runtime()?;
     runtime.block_on(async {
-        let mut signals = control::sweep::signals::Signals::listen();
+        let mut signals = control::sweep::signals::StopSignals::listen();
         let end = tokio::time::Instant::now() + Duration::from_secs(args.seconds.min(LONGEST));
         let mut alone = tokio::time::Instant::now();
         loop {

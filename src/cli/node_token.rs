@@ -19,7 +19,7 @@ use super::stdout::note;
 use super::{exit, stdout};
 use control::sources::kubernetes::connection::ResponseReadLimit;
 use control::sources::kubernetes::{KubernetesClientConfig as Server, connection};
-use control::store::folder::parent;
+use control::store::run_folder::parent_folder;
 use control::sweep;
 
 /// How long the server may take.
@@ -84,7 +84,7 @@ fn read_cached_token(path: &Path, now: i64) -> Option<Value> {
 
 /// Puts it in place at one go; temporary files are their owner's alone.
 fn write_cached_token(path: &Path, credential: &Value) -> io::Result<()> {
-    let mut beside = tempfile::Builder::new().prefix(".token-").tempfile_in(parent(path))?;
+    let mut beside = tempfile::Builder::new().prefix(".token-").tempfile_in(parent_folder(path))?;
     beside.write_all(credential.to_string().as_bytes())?;
     beside.persist(path).map(drop).map_err(|error| error.error)
 }

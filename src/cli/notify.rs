@@ -12,7 +12,7 @@ use super::config::Config;
 use super::failure::CommandError;
 use super::stdout::note;
 use super::{Globals, config, exit, stdout};
-use control::gate::stamp;
+use control::gate::clock;
 use control::notify::secret::SecretSource;
 use control::notify::state::NotifyStateStore;
 use control::notify::{
@@ -126,7 +126,7 @@ fn send_test(
     dry_run: bool,
     json: bool,
 ) -> anyhow::Result<u8> {
-    let now = stamp::stamp();
+    let now = clock::now();
     let about = MessageContext {
         site: notify.site.as_deref(),
         at: &now.at,
@@ -237,7 +237,7 @@ pub fn send_notifications(ended: &FinishedRun<'_>) {
     occasion.items.extend(state.items);
     occasion.healthy.extend(state.healthy);
     occasion.whole.extend(state.whole);
-    let now = stamp::stamp();
+    let now = clock::now();
     let telling = NotifyRequest {
         settings: notify,
         occasion: &occasion,

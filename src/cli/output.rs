@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::failure::CommandError;
 use super::stdout;
-use control::store::folder::Beside;
+use control::store::run_folder::ReplacementFile;
 
 /// The name of standard output.
 const STDOUT: &str = "-";
@@ -22,7 +22,7 @@ enum OutputTarget {
     Stdout,
     /// A pipe, a terminal, a device: it cannot be replaced by renaming.
     Special,
-    File(Beside),
+    File(ReplacementFile),
 }
 
 impl OutputFile {
@@ -39,7 +39,7 @@ impl OutputFile {
         match path.metadata() {
             Ok(meta) if meta.is_dir() => Err(failed(&"it is a folder")),
             Ok(meta) if !meta.is_file() => of(OutputTarget::Special),
-            _ => Beside::open(path)
+            _ => ReplacementFile::open(path)
                 .map_err(|error| failed(&error))
                 .map(OutputTarget::File)
                 .and_then(of),
@@ -56,7 +56,7 @@ impl OutputFile {
         let written = match self.to {
             OutputTarget::Stdout => return stdout::write_reserved_file(bytes),
             OutputTarget::Special => std::fs::write(&self.path, bytes),
-            OutputTarget::File(beside) => beside.put(bytes),
+            OutputTarget::File(beside) => beside.commit(bytes),
         };
         written.map_err(|error| {
             CommandError::Environment(format!("cannot write {}: {error}", self.path.display()))

@@ -12,7 +12,7 @@ use super::plan::{NodeSelectionArgs, PlanScope};
 use super::stdout::note;
 use super::{auditing, plan};
 use control::gate::certificates;
-use control::store::signing::Trust;
+use control::store::signing::SignatureTrust;
 use control::sweep;
 use engine::judge;
 use engine::plan::partners as choosing;
@@ -194,7 +194,7 @@ fn find_partners(asking: &PartnerSearch<'_>) -> PartnerNodes {
 /// Takes partners among these nodes.
 fn add_partners(
     asking: &PartnerSearch<'_>,
-    trust: &Trust,
+    trust: &SignatureTrust,
     place: &str,
     nodes: &[&NodeName],
     partners: &mut PartnerNodes,
@@ -229,17 +229,17 @@ fn add_partners(
 
 /// Whether a node is known to be good: by its last run, or a certificate that
 /// counts and that no later run speaks against.
-fn is_cleared(config: &Config, trust: &Trust, node: &NodeName, past: &PastRuns) -> bool {
+fn is_cleared(config: &Config, trust: &SignatureTrust, node: &NodeName, past: &PastRuns) -> bool {
     match past.passed_last(node) {
         Some(passed) => passed,
         None => has_certificate(config, trust, node),
     }
 }
 
-fn has_certificate(config: &Config, trust: &Trust, node: &NodeName) -> bool {
+fn has_certificate(config: &Config, trust: &SignatureTrust, node: &NodeName) -> bool {
     let Some(gate) = &config.gate else { return false };
     let now = sweep::now().as_second();
-    match certificates::trusted(&gate.folder, node, trust) {
+    match certificates::read_trusted(&gate.folder, node, trust) {
         Ok(Some(certificate)) => certificate::explain_expiry(&certificate, now).is_none(),
         // One that cannot be read, or whose signature does not count, clears nobody.
         Ok(None) | Err(_) => false,
@@ -252,7 +252,7 @@ mod tests {
 
     use super::*;
     use crate::cli::config;
-    use control::gate::certificates::Seal;
+    use control::gate::certificates::CertificateSigning;
     use control::store::signing::SigningKey;
     use model::certificate::Certificate;
 
@@ -261,15 +261,15 @@ mod tests {
     fn find_test_partners(certificates: &str) -> Vec<NodeName> {
         let folder = tempfile::tempdir().expect("a folder");
         let (key, _) = SigningKey::generate().expect("a key");
-        fs::write(folder.path().join("key.pub"), key.public().pem()).expect("written");
+        fs::write(folder.path().join("key.pub"), key.public().to_pem()).expect("written");
         let file = folder.path().join("fabricgate.toml");
         let text = format!("claims = \"c\"\n[gate]\n[certificates]\n{certificates}\n");
         fs::write(&file, text).expect("written");
         let now = sweep::now().as_second();
         let made = Certificate::unsigned("n2".into(), now, now + 3_600);
-        let nobody = Trust::default();
-        let unsealed = Seal { key: Ok(None), trust: &nobody };
-        certificates::keep(&folder.path().join("gate"), vec![made], Vec::new(), &unsealed)
+        let nobody = SignatureTrust::default();
+        let unsealed = CertificateSigning { key: Ok(None), trust: &nobody };
+        certificates::export_certificates(&folder.path().join("gate"), vec![made], Vec::new(), &unsealed)
             .expect("written");
         let config = config::open(Some(&file)).expect("good");
         let domain = ClaimedDomain {

@@ -4,7 +4,7 @@
 use super::acting;
 use super::config::Config;
 use super::failure::CommandError;
-use control::gate::{journal, stamp};
+use control::gate::{journal, clock};
 use engine::policy::pause;
 use model::journal::JournalEvent;
 use model::time_format::format_rfc3339;
@@ -40,7 +40,7 @@ pub(super) fn parse_pause(text: &str) -> Result<u64, String> {
 /// The line of the journal that begins a pause.
 pub(super) fn pause_event(by: String, why: String, for_s: u64) -> JournalEvent {
     let lasts = i64::try_from(for_s).unwrap_or(i64::MAX);
-    let until = format_rfc3339(stamp::stamp().unix.saturating_add(lasts));
+    let until = format_rfc3339(clock::now().unix.saturating_add(lasts));
     JournalEvent::Paused { by, why, for_s, until }
 }
 
@@ -48,10 +48,10 @@ pub(super) fn pause_event(by: String, why: String, for_s: u64) -> JournalEvent {
 pub(super) fn check_not_paused(config: &Config) -> Result<(), CommandError> {
     let Some(gate) = &config.gate else { return Ok(()) };
     // What else is wrong with the journal, the turn of the gate tells.
-    let Ok(ledger) = journal::look(&gate.folder).map_err(|it| acting::turn_error(it.into())) else {
+    let Ok(ledger) = journal::read_state(&gate.folder).map_err(|it| acting::turn_error(it.into())) else {
         return Ok(());
     };
-    match pause::active_pause(&ledger, &stamp::stamp()) {
+    match pause::active_pause(&ledger, &clock::now()) {
         None => Ok(()),
         Some(paused) => Err(CommandError::Refused(format!(
             "the gate is {}; nothing is measured until then, or until `fabricgate gate resume`",

@@ -7,7 +7,7 @@ use super::history_arg::EarlierRunsArgs;
 use super::stdout::note;
 use super::thresholds::Overrides;
 use super::{Globals, expectations, judge, runs, show, stored};
-use control::store::State;
+use control::store::RunState;
 
 /// Read and judge a stored run again with today's expectations.
 #[derive(Debug, clap::Args)]
@@ -35,8 +35,8 @@ pub fn run(args: &ReplayArgs, globals: &Globals) -> anyhow::Result<u8> {
     let run = stored::rejudge_run(&stored, &results, recordings, &in_force, &history);
     let then = match stored.record.state {
         // What an earlier attempt said is no word on what came after it.
-        State::Running => None,
-        State::Partial | State::Complete => stored.verdicts().map_err(stored::record_error)?,
+        RunState::Running => None,
+        RunState::Partial | RunState::Complete => stored.verdicts().map_err(stored::record_error)?,
     };
     match then {
         None => note("this run was never judged"),

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use super::config;
 use super::failure::CommandError;
 use super::stdout::note;
-use control::store::stored::{json, runs_in};
-use control::store::{RUN_FORMAT, RunRecord, State, file};
+use control::store::run_reader::{read_json, find_run_folders};
+use control::store::{RUN_FORMAT, RunRecord, RunState, file};
 use engine::policy::drain_reason;
 use engine::policy::drain_reason::OwnReason;
 use model::id::NodeName;
@@ -75,7 +75,7 @@ pub fn parse_drain_reason(text: &str) -> Result<OwnReason, CommandError> {
 pub fn find_run_of_node(node: &NodeName, config: Option<&Path>) -> Result<PathBuf, CommandError> {
     let runs = find_runs_folder(config)?;
     for folder in list_runs(&runs)?.into_iter().rev().take(MOST) {
-        match json::<Verdicts>(&folder.join(file::VERDICTS), VERDICTS_FORMAT) {
+        match read_json::<Verdicts>(&folder.join(file::VERDICTS), VERDICTS_FORMAT) {
             Ok(Some(said)) if said.nodes.iter().any(|it| it.node == *node) => return Ok(folder),
             Ok(_) => {}
             Err(error) => note(&format!("passed over: {error}")),
@@ -93,8 +93,8 @@ pub fn find_run_of_node(node: &NodeName, config: Option<&Path>) -> Result<PathBu
 fn find_latest_run(runs: &Path) -> Result<PathBuf, CommandError> {
     let all = list_runs(runs)?;
     let is_over = |folder: &&PathBuf| {
-        let record = json::<RunRecord>(&folder.join(file::RUN), RUN_FORMAT);
-        record.is_ok_and(|it| it.is_some_and(|it| it.state != State::Running))
+        let record = read_json::<RunRecord>(&folder.join(file::RUN), RUN_FORMAT);
+        record.is_ok_and(|it| it.is_some_and(|it| it.state != RunState::Running))
     };
     all.iter().rev().find(is_over).or(all.last()).cloned().ok_or_else(|| {
         CommandError::Environment(format!("{LATEST}: there is no run in {}", runs.display()))
@@ -102,7 +102,7 @@ fn find_latest_run(runs: &Path) -> Result<PathBuf, CommandError> {
 }
 
 fn list_runs(runs: &Path) -> Result<Vec<PathBuf>, CommandError> {
-    runs_in(runs).map_err(CommandError::environment)
+    find_run_folders(runs).map_err(CommandError::environment)
 }
 
 /// Where run folders are.

@@ -53,7 +53,7 @@ fn build_schemas() -> Vec<(&'static str, String)> {
         "acceptance": acceptance::Acceptance, acceptance::ACCEPTANCE_FORMAT;
         "actions": action::ActionPlan, action::ACTIONS_FORMAT;
         "bundle": bundle::BundleDocument<'_>, bundle::BUNDLE_FORMAT;
-        "burn-in": store::acceptance::Setting, store::acceptance::SETTING_FORMAT;
+        "burn-in": store::acceptance::BurnInResumeState, store::acceptance::RESUME_FORMAT;
         "capacity": capacity::CapacitySurvey, capacity::CAPACITY_FORMAT;
         "certificate": certificate::Certificate, certificate::CERTIFICATE_FORMAT;
         "certificates": certificate::CertificatesDocument, certificate::CERTIFICATES_FORMAT;
@@ -99,7 +99,7 @@ fn build_schemas() -> Vec<(&'static str, String)> {
         "verdicts": verdict::Verdicts, verdict::VERDICTS_FORMAT;
         "verification": certificate::VerificationDocument, certificate::VERIFICATION_FORMAT;
         "watch": watch::WatchLine, watch::WATCH_FORMAT;
-        "watch-state": state::State, state::STATE_FORMAT;
+        "watch-state": state::WatchState, state::STATE_FORMAT;
     };
     // TOML, of which JSON Schema describes the tables.
     made.push(("platform", schema_text::<Platform>(None)));

@@ -8,7 +8,7 @@ use super::expectations::ActiveThresholds;
 use super::failure::CommandError;
 use super::sweep::{SweepArgs, stored_scenario};
 use super::{Globals, acting, config, expectations, pausing};
-use control::store::stored::Stored;
+use control::store::run_reader::StoredRun;
 
 /// What a command measures with: the configuration and the expectations.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ impl SweepSetup {
     pub(super) fn from_args(
         args: &SweepArgs,
         globals: &Globals,
-        resumed: Option<&Stored>,
+        resumed: Option<&StoredRun>,
     ) -> Result<Self, CommandError> {
         let config = match resumed.and_then(|stored| stored_scenario(stored, args)) {
             Some(scenario) => return Self::from_scenario(args, globals, scenario),

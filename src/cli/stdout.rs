@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use serde::Serialize;
 
 use super::failure::CommandError;
-use control::store::layout;
+use control::store::plan_json;
 use engine::report::plain_text;
 
 /// Writes bytes to standard output. That nobody reads on (`| head`) is fine:
@@ -75,7 +75,7 @@ pub fn write_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
 
 /// Writes a plan as JSON, each of its steps on a line.
 pub fn write_plan<T: Serialize>(plan: &T) -> anyhow::Result<()> {
-    write_json_stream(|out| layout::plan(out, plan))
+    write_json_stream(|out| plan_json::write_plan(out, plan))
 }
 
 /// Documents of a large fleet have hundreds of megabytes: they are written as they are

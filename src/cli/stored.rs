@@ -9,11 +9,11 @@ use super::expectations;
 use super::failure::CommandError;
 use super::stdout::note;
 use control::launch::{Launcher, WorkerProgram};
-use control::store::stored::Stored;
-use control::store::{RecordError, State, stored};
+use control::store::run_reader::StoredRun;
+use control::store::{RecordError, RunState, run_reader};
 use control::sweep;
-use control::sweep::judged::Judged;
-use control::sweep::outputs;
+use control::sweep::run_judgement::RunJudgeInput;
+use control::sweep::step_outputs;
 use engine::judge::Judgement;
 use engine::plan::{Plan, PlanStep};
 use engine::policy::action_policy;
@@ -25,13 +25,13 @@ use model::tool_recording::ToolRecording;
 use sim::scenario_tools::ScenarioTools;
 
 /// Opens a run folder; tells people when the run did not come to its end.
-pub fn open_run(path: &Path) -> Result<Stored, CommandError> {
-    let stored = stored::open(path).map_err(record_error)?;
+pub fn open_run(path: &Path) -> Result<StoredRun, CommandError> {
+    let stored = run_reader::open_run(path).map_err(record_error)?;
     let shown = path.display();
     match stored.record.state {
-        State::Complete => {}
-        State::Partial => note(&format!("{shown}: this run was interrupted and is partial")),
-        State::Running => note(&format!(
+        RunState::Complete => {}
+        RunState::Partial => note(&format!("{shown}: this run was interrupted and is partial")),
+        RunState::Running => note(&format!(
             "{shown}: this run is under way or was ended without notice, and is partial"
         )),
     }
@@ -39,8 +39,8 @@ pub fn open_run(path: &Path) -> Result<Stored, CommandError> {
 }
 
 /// Opens a run folder without a word on how far its run came.
-pub fn open_run_quietly(path: &Path) -> Result<Stored, CommandError> {
-    stored::open(path).map_err(record_error)
+pub fn open_run_quietly(path: &Path) -> Result<StoredRun, CommandError> {
+    run_reader::open_run(path).map_err(record_error)
 }
 
 /// The exit code of an error while reading a run folder: a file that is not
@@ -67,14 +67,14 @@ pub(super) fn simulated_tools(
 
 /// The run as it was judged then. One that never got so far, or was gone on
 /// with since, is judged now.
-pub fn read_run(stored: &Stored) -> Result<Run, CommandError> {
-    let is_over = stored.record.state != State::Running;
+pub fn read_run(stored: &StoredRun) -> Result<Run, CommandError> {
+    let is_over = stored.record.state != RunState::Running;
     let verdicts = stored.verdicts().map_err(record_error)?;
     let actions = stored.actions().map_err(record_error)?;
     let (Some(verdicts), Some(actions), true) = (verdicts, actions, is_over) else {
         let in_force = expectations::load_thresholds(&[])?;
         let results = stored.results().map_err(record_error)?;
-        let recordings = stored.recordings_of(&results).map_err(record_error)?;
+        let recordings = stored.recordings_for(&results).map_err(record_error)?;
         return Ok(rejudge_run(stored, &results, recordings, &in_force, &PartHistory::default()));
     };
     Ok(Run {
@@ -88,13 +88,13 @@ pub fn read_run(stored: &Stored) -> Result<Run, CommandError> {
 
 /// The run judged again with these expectations, and what earlier runs showed.
 pub fn rejudge_run(
-    stored: &Stored,
+    stored: &StoredRun,
     results: &[RawResult],
     recordings: Vec<ToolRecording>,
     in_force: &expectations::ActiveThresholds,
     history: &PartHistory,
 ) -> Run {
-    let run = Judged {
+    let run = RunJudgeInput {
         claims: &stored.claims,
         plan: &stored.plan,
         confirm: stored.confirm.as_ref(),
@@ -104,11 +104,11 @@ pub fn rejudge_run(
         thresholds_digest: &in_force.digest,
         platform: stored.record.platform.as_deref(),
     };
-    let Judgement { claims, cells, mut verdicts, .. } = sweep::judged_against(run, history);
+    let Judgement { claims, cells, mut verdicts, .. } = sweep::judge_run_with_history(run, history);
     verdicts.simulated = stored.record.info.simulated;
-    let coverage = sweep::coverage(&stored.plan, &stored.record.launcher, results);
+    let coverage = sweep::plan_coverage(&stored.plan, &stored.record.launcher, results);
     let record = &stored.record;
-    let seen = sweep::run_seen(&record.info, &record.launcher, record.state == State::Complete);
+    let seen = sweep::evidence_run(&record.info, &record.launcher, record.state == RunState::Complete);
     let actions = action_policy::propose_from_verdicts(
         &verdicts,
         &stored.claims,
@@ -122,7 +122,7 @@ pub fn rejudge_run(
 
 /// The stored raw outputs, read again, several at a time.
 pub fn reparse_outputs(
-    stored: &Stored,
+    stored: &StoredRun,
     results: &[RawResult],
 ) -> Result<Vec<ToolRecording>, CommandError> {
     let plans = || std::iter::once(&stored.plan).chain(&stored.confirm);
@@ -132,9 +132,9 @@ pub fn reparse_outputs(
         let (Some(name), Some(step)) = (&result.stdout, steps.get(&result.step)) else {
             return Ok(None);
         };
-        let stdout = stored.raw(name)?;
-        let stderr = result.stderr.as_deref().map_or(Ok(Vec::new()), |name| stored.raw(name))?;
-        Ok(outputs::read(step, result, &stdout, &stderr))
+        let stdout = stored.read_raw(name)?;
+        let stderr = result.stderr.as_deref().map_or(Ok(Vec::new()), |name| stored.read_raw(name))?;
+        Ok(step_outputs::read_output(step, result, &stdout, &stderr))
     });
     read.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>().map_err(record_error)
 }

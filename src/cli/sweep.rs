@@ -19,15 +19,15 @@ use super::tenancy::TenantExclusions;
 use super::{
     Globals, acting, config, exit, holding, judge, partners, plan, runs, show, stdout, stored,
 };
-use control::gate::stamp;
-use control::gate::turn::Turned;
+use control::gate::clock;
+use control::gate::reconciler::ReconcileOutcome;
 use control::launch::held::HeldNodes;
 use control::launch::{Launcher, WorkerProgram};
-use control::store::id::run_id;
-use control::store::stored::{Stored, is_simulated};
-use control::store::{State, file};
+use control::store::run_id::new_run_id;
+use control::store::run_reader::{StoredRun, is_simulated};
+use control::store::{RunState, file};
 use control::sweep;
-use control::sweep::{Place, Progress, Sweep, SweepError};
+use control::sweep::{RunLocation, SweepProgress, SweepRequest, SweepError};
 use engine::plan::{Plan, lint};
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
@@ -141,7 +141,7 @@ pub(super) fn run_with(
 #[derive(Debug)]
 pub(super) struct SweepOutput {
     pub(super) site: SweepSetup,
-    pub(super) done: sweep::Done,
+    pub(super) done: sweep::SweepResult,
     fleet: Claims,
     /// The nodes that a person named; none where all that took part are meant.
     named: BTreeSet<NodeName>,
@@ -253,7 +253,7 @@ fn show_run(
 /// Fleet, claims and seed of a run that is gone on with: what was claimed and
 /// planned then is what is finished now.
 fn resume_inputs(
-    stored: &Stored,
+    stored: &StoredRun,
     config: &mut Config,
     in_force: &ActiveThresholds,
 ) -> Result<(Claims, Claims, u64), CommandError> {
@@ -278,11 +278,11 @@ struct SweepTask<'a> {
     claims: Claims,
     named: &'a BTreeSet<NodeName>,
     seed: u64,
-    resumed: Option<&'a Stored>,
+    resumed: Option<&'a StoredRun>,
 }
 
 /// Holds the nodes where a scheduler has them, measures, and lets them go.
-fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::Done> {
+fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::SweepResult> {
     let SweepTask { site, args, globals, profile, fleet, seed, resumed, .. } = *one;
     let (config, in_force) = (&site.config, &site.in_force);
     let tenanted = match args.even_if_tenants {
@@ -321,8 +321,8 @@ fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::Done> {
         tenanted.mark_plan(&mut plan);
     }
     let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
-    let place = resumed.map_or(Place::New(runs), Place::Resume);
-    let swept = sweep::sweep(&Sweep {
+    let place = resumed.map_or(RunLocation::New(runs), RunLocation::Resume);
+    let swept = sweep::run_sweep(&SweepRequest {
         info,
         claims: &claims,
         fleet,
@@ -331,15 +331,15 @@ fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::Done> {
         launcher: &config.launcher,
         program: &program,
         tools: stored::simulated_tools(&config.launcher, &program)?,
-        connect: config.connect,
+        connect_timeout: config.connect,
         confirm: &config.confirm,
         catalogue: &in_force.catalogue,
         thresholds_digest: &in_force.digest,
         platform: config.platform.as_deref(),
         policy: &config.policy,
-        place,
+        run_location: place,
         progress: new_progress(globals),
-        again: None,
+        repeat: None,
     });
     // Whatever became of the sweep: others wait for the nodes.
     drop(hold);
@@ -348,7 +348,7 @@ fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::Done> {
 
 /// Whether a plan that was stored still keeps its rules.
 pub(super) fn check_plan(
-    stored: &Stored,
+    stored: &StoredRun,
     plan: &Plan,
     claims: &Claims,
 ) -> Result<(), CommandError> {
@@ -376,8 +376,8 @@ pub(super) fn check_runnable(
     Ok(())
 }
 
-pub(super) fn new_progress(globals: &Globals) -> Progress {
-    if globals.no_progress { Progress::silent() } else { Progress::lines() }
+pub(super) fn new_progress(globals: &Globals) -> SweepProgress {
+    if globals.no_progress { SweepProgress::silent() } else { SweepProgress::to_stderr() }
 }
 
 /// Whose fault it is that there was no sweep.
@@ -387,23 +387,23 @@ pub(super) fn sweep_error(error: SweepError) -> anyhow::Error {
         SweepError::Record(error) => {
             CommandError::Environment(format!("the run cannot be recorded: {error}")).into()
         }
-        SweepError::Taken { .. } | SweepError::Unreachable { .. } => {
+        SweepError::Locked { .. } | SweepError::Unreachable { .. } => {
             CommandError::Environment(error.to_string()).into()
         }
         SweepError::Complete { .. } => CommandError::Usage(error.to_string()).into(),
-        SweepError::Answers(error) => stored::record_error(error).into(),
+        SweepError::ReplaySource(error) => stored::record_error(error).into(),
         other => anyhow::Error::from(other),
     }
 }
 
 /// Puts into a run's folder what every run folder holds.
-pub(super) fn write_artifacts(done: &sweep::Done) -> anyhow::Result<()> {
+pub(super) fn write_artifacts(done: &sweep::SweepResult) -> anyhow::Result<()> {
     write_artifacts_with_repair(done, None)
 }
 
 /// The same, and what a repair changed.
 fn write_artifacts_with_repair(
-    done: &sweep::Done,
+    done: &sweep::SweepResult,
     repaired: Option<&RepairComparison>,
 ) -> anyhow::Result<()> {
     for (name, bytes) in show::render_stored_forms(&done.run, repaired)? {
@@ -421,7 +421,7 @@ fn write_artifacts_with_repair(
 pub(super) fn apply_gate(
     config: &Config,
     fleet: &Claims,
-    done: &mut sweep::Done,
+    done: &mut sweep::SweepResult,
     apply: bool,
 ) -> anyhow::Result<Option<u8>> {
     if config.gate.is_none() {
@@ -430,7 +430,7 @@ pub(super) fn apply_gate(
     let stored = stored::open_run_quietly(done.folder.path())?;
     let judged = GateRunInput { stored: &stored, run: &done.run, fleet };
     match acting::run_gate(config, &judged, apply) {
-        Ok(Turned { plan, .. }) => {
+        Ok(ReconcileOutcome { plan, .. }) => {
             let mut code = acting::exit_code(&plan);
             // It was carried out all the same, and stands in the journal.
             if let Err(error) = done.folder.write_json(file::ACTIONS, &plan) {
@@ -475,7 +475,7 @@ pub(super) fn resume_command(
 
 /// The scenario that a simulated run measured, as it was then, unless another
 /// is asked for.
-pub(super) fn stored_scenario(stored: &Stored, args: &SweepArgs) -> Option<PathBuf> {
+pub(super) fn stored_scenario(stored: &StoredRun, args: &SweepArgs) -> Option<PathBuf> {
     let scenario = stored.path().join(file::SCENARIO);
     (is_sim(&stored.record.launcher) && !args.simulated.is_requested() && scenario.exists())
         .then_some(scenario)
@@ -488,7 +488,7 @@ pub(super) fn is_sim(launcher: &Launcher) -> bool {
 /// The fleet of a run that is gone on with while nobody says how large it is
 /// today: what was claimed of the nodes it covers. Budgets are shares of it, so
 /// a smaller fleet allows less.
-fn stored_fleet(stored: &Stored, error: CommandError) -> Result<Claims, CommandError> {
+fn stored_fleet(stored: &StoredRun, error: CommandError) -> Result<Claims, CommandError> {
     match error {
         CommandError::Environment(why) => {
             note(&format!("{why}; going on with what was claimed when the run began"));
@@ -503,10 +503,10 @@ pub(super) fn open_interrupted(
     path: &Path,
     profile: Profile,
     args: &SweepArgs,
-) -> Result<Stored, CommandError> {
+) -> Result<StoredRun, CommandError> {
     let stored = stored::open_run_quietly(path)?;
     let shown = path.display();
-    if stored.record.state == State::Complete {
+    if stored.record.state == RunState::Complete {
         return Err(CommandError::Usage(format!("--resume {shown}: this run is complete")));
     }
     if args.simulated.is_requested() && !is_sim(&stored.record.launcher) {
@@ -527,8 +527,8 @@ pub(super) fn new_run_info(config: &Config, claims: &Claims, profile: Profile) -
     let nodes = claims.domains.iter().flat_map(|d| &d.nodes);
     let folded = hostlist::fold(nodes.map(|n| n.as_str()));
     RunInfo {
-        id: run_id(now, super::random_number()),
-        created: sweep::shown(now),
+        id: new_run_id(now, super::random_number()),
+        created: sweep::format_timestamp(now),
         profile: profile.as_str().to_owned(),
         source: format!("{folded} through launcher {}", config.launcher.as_str()),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -567,7 +567,7 @@ pub(super) fn worker_program(
 
 /// Tells people when the local launcher measures under another name.
 fn warn_local_names(plan: &Plan) {
-    let host = stamp::host();
+    let host = clock::host_name();
     for node in plan.nodes() {
         if !node.matches_host(&host) {
             note(&format!("this machine ({host}) is measured as node {node}"));

@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::exit;
 use super::failure::CommandError;
 use control::gate::scheduler::Scheduler;
-use control::gate::scontrol::Scontrol;
+use control::gate::scontrol::ScontrolScheduler;
 use engine::policy::topology_proposal;
 use engine::policy::topology_proposal::{TopologyContext, TopologyProposal, TopologyRequest};
 use engine::report::plain_text::to_plain;
@@ -32,7 +32,7 @@ pub struct TopologyUpdateRequest<'a> {
     /// Whom to ask for nodes.
     pub scheduler: &'a dyn Scheduler,
     /// Whom to ask for the version of Slurm.
-    pub scontrol: &'a Scontrol,
+    pub scontrol: &'a ScontrolScheduler,
 }
 
 /// What came of it.
@@ -119,7 +119,7 @@ async fn build_result(
         .map_err(|error| CommandError::Environment(format!("{}: {error}", asked.file.display())))?;
     let mut troubles = Vec::new();
     let mut ground = TopologyContext::default();
-    match asked.scheduler.read(&[]).await {
+    match asked.scheduler.read_nodes(&[]).await {
         Ok(live) if live.troubles.is_empty() && !live.nodes.is_empty() => {
             ground.nodes = live.nodes.into_keys().collect();
         }

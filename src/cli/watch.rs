@@ -15,14 +15,14 @@ use super::gating::{GateBackend, GateConfig};
 use super::stdout::note;
 use super::watching::ExpiredMarkAction;
 use super::{Globals, acting, config, exit, expectations, stdout};
-use control::gate::lease::{Term, keeper};
-use control::gate::stamp;
-use control::gate::watch::monitor::Monitor;
-use control::gate::watch::vitals::Vitals;
-use control::gate::watch::{Watch, WatchError, http, monitor, pokes, state, watch};
+use control::gate::lease::{LeaseTerm, leader_elector};
+use control::gate::clock;
+use control::gate::watch::monitor::MetricsMonitor;
+use control::gate::watch::self_metrics::WatchMetrics;
+use control::gate::watch::{WatchLoop, WatchError, http, monitor, node_events, state, run_watch};
 use control::notify::background::BackgroundNotifier;
 use control::sources::kubernetes::KubernetesClientConfig;
-use control::sweep::signals::Signals;
+use control::sweep::signals::StopSignals;
 use engine::report;
 use model::claims::Claims;
 use model::watch::{WATCH_FORMAT, WatchEvent, WatchLine};
@@ -60,7 +60,7 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
         return Err(CommandError::Environment(trouble.clone()).into());
     }
     keys.problems.iter().for_each(|trouble| note(trouble));
-    let vitals = Arc::new(Vitals::default());
+    let vitals = Arc::new(WatchMetrics::default());
     // Several turns may be missed while a large fleet is read.
     let within_s = watching.timeouts.interval.as_secs_f64() * 3.0 + 60.0;
     if let Some(address) = watching.listen {
@@ -78,7 +78,7 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
     let lease = lease_settings(&config, kubernetes.as_ref());
     let pokes = match &kubernetes {
         Some(kubernetes) if !args.once => {
-            let pokes = pokes::start(kubernetes.clone(), Arc::clone(&vitals));
+            let pokes = node_events::start_node_watch(kubernetes.clone(), Arc::clone(&vitals));
             Some(pokes.map_err(|error| CommandError::Environment(format!("no thread: {error}")))?)
         }
         _ => None,
@@ -89,34 +89,34 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
     let mut lines = WatchOutput { json: globals.json, lost: None };
     let mut tell = |event: WatchEvent| lines.print_event(event);
     let asked = Arc::clone(&config);
-    let writer = |term: &Term| acting::scheduler_for_term(gate, Some(term));
+    let writer = |term: &LeaseTerm| acting::scheduler_for_term(gate, Some(term));
     let mut arguments: Vec<String> =
         ["--apply", "--config", &path.display().to_string()].map(str::to_owned).into();
     if watching.even_if_tenants {
         arguments.push("--even-if-tenants".to_owned());
     }
-    let watching = watch(Watch {
+    let watching = run_watch(WatchLoop {
         folder: gate.folder.clone(),
         scheduler: scheduler.as_ref(),
-        claims: Arc::new(move || collect_claims(&asked)),
+        fetch_claims: Arc::new(move || collect_claims(&asked)),
         settings: watching.settings.clone(),
         policy: &config.policy,
         trust: &keys.trust,
         taints: watching.expired == ExpiredMarkAction::Taint,
         writer: Some(&writer),
-        pace: watching.timeouts.clone(),
+        intervals: watching.timeouts.clone(),
         program: vec![program],
         arguments,
         apply: args.apply,
         once: args.once,
         lease,
-        pokes,
+        node_changes: pokes,
         stop,
-        vitals,
-        tell: &mut tell,
+        metrics: vitals,
+        emit: &mut tell,
     });
     let ended = super::build_runtime()?.block_on(async {
-        let mut signals = Signals::listen();
+        let mut signals = StopSignals::listen();
         let mut watching = std::pin::pin!(watching);
         loop {
             tokio::select! {
@@ -130,9 +130,9 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
     });
     let code = ended.map_err(|error| match error {
         WatchError::Folder { .. }
-        | WatchError::Taken(_)
-        | WatchError::Untold(_)
-        | WatchError::Unknown(_) => CommandError::environment(error),
+        | WatchError::Locked(_)
+        | WatchError::LeaderUnknown(_)
+        | WatchError::ObservationFailed(_) => CommandError::environment(error),
     })?;
     match lines.lost {
         Some(error) => Err(error),
@@ -155,10 +155,10 @@ fn start_listener(
     };
     let Some(folder) = waits else { return Err(failed(in_use)) };
     super::build_runtime()?.block_on(async {
-        let mut signals = Signals::listen();
+        let mut signals = StopSignals::listen();
         let (mut told, mut left) = (false, RELEASE_RETRIES);
         loop {
-            match state::lock(folder).map_err(failed)? {
+            match state::lock_folder(folder).map_err(failed)? {
                 Err(who) => {
                     if !told {
                         let folder = folder.display();
@@ -190,7 +190,7 @@ fn start_listener(
 fn start_monitoring(
     config: &Config,
     gate: &GateConfig,
-    vitals: &Arc<Vitals>,
+    vitals: &Arc<WatchMetrics>,
 ) -> Result<(), CommandError> {
     let failed = |error: io::Error| CommandError::Environment(format!("no thread: {error}"));
     let told = config.notify.clone().filter(|it| !it.targets.is_empty());
@@ -200,26 +200,26 @@ fn start_monitoring(
             notify,
             super::notify::notification_store(config),
             super::random_number(),
-            stamp::stamp,
+            clock::now,
             say,
         )
     });
     let keys = config.certificates.read_keys();
-    let monitor = Monitor {
+    let monitor = MetricsMonitor {
         runs: config.run_dir.clone(),
-        most: config.metrics.runs,
-        nodes: config.metrics.nodes,
+        max_runs: config.metrics.runs,
+        max_nodes: config.metrics.nodes,
         is_simulated: config.launcher.is_stand_in(),
         gate: gate.folder.clone(),
         policy: config.policy.clone(),
         trust: keys.trust,
-        unread: keys.problems,
+        unread_keys: keys.problems,
         history: config.history_path(&config.run_dir),
         interval: config.watch.timeouts.interval,
-        aside: aside.transpose().map_err(failed)?,
+        notifier: aside.transpose().map_err(failed)?,
     };
     let say = |text: &str| note(&format!("metrics: {text}"));
-    monitor::start(monitor, Arc::clone(vitals), say).map_err(failed)
+    monitor::start_monitor(monitor, Arc::clone(vitals), say).map_err(failed)
 }
 
 /// What is claimed. Sources that cannot be read are left out, as in a sweep.
@@ -241,21 +241,21 @@ fn kubernetes_server(gate: &GateConfig) -> Option<KubernetesClientConfig> {
 fn lease_settings(
     config: &Config,
     kubernetes: Option<&KubernetesClientConfig>,
-) -> Option<keeper::Wanted> {
+) -> Option<leader_elector::LeaderElectionConfig> {
     let kubernetes = kubernetes?;
     let named = config.watch.lease.clone().unwrap_or_default();
     let of_pod =
         || std::fs::read_to_string(POD_NAMESPACE_FILE).ok().map(|text| text.trim().to_owned());
     let holder = || {
         // In a pod that is its name.
-        let host = stamp::host();
+        let host = clock::host_name();
         if std::path::Path::new(POD_NAMESPACE_FILE).exists() {
             host
         } else {
             format!("{host}_{}", std::process::id())
         }
     };
-    Some(keeper::Wanted {
+    Some(leader_elector::LeaderElectionConfig {
         kubernetes: kubernetes.clone(),
         namespace: named.namespace.or_else(of_pod).unwrap_or_else(|| "fabricgate".to_owned()),
         name: named.name,
@@ -279,7 +279,7 @@ impl WatchOutput {
             }
             return;
         }
-        let line = WatchLine { format: WATCH_FORMAT.to_owned(), at: stamp::stamp().at, event };
+        let line = WatchLine { format: WATCH_FORMAT.to_owned(), at: clock::now().at, event };
         let mut text = serde_json::to_string(&line)
             .expect("events are structs, lists and numbers, all of which JSON has");
         text.push('\n');

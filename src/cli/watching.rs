@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use super::config::{ConfigMistake, parse_duration};
 use super::gating::{GateBackend, GateConfig};
-use control::gate::watch::Pace;
+use control::gate::watch::WatchIntervals;
 use engine::policy::action_policy::Policy;
 use engine::policy::schedule::ScheduleSettings;
 use engine::policy::{certificate, clean, repeat_confirmation};
@@ -184,7 +184,7 @@ pub struct WatchConfig {
     /// Whether jobs probe across domains that tenants use.
     pub even_if_tenants: bool,
     /// How patient it is.
-    pub timeouts: Pace,
+    pub timeouts: WatchIntervals,
     /// Where it answers.
     pub listen: Option<SocketAddr>,
     /// Which Lease it needs, where it says so.
@@ -305,11 +305,11 @@ pub fn parse_watch(
                        take the taint away again";
         return Err((asked.span().start, message.to_owned()));
     }
-    let pace = Pace {
+    let pace = WatchIntervals {
         interval,
-        claims: seconds("claims_s", &section.claims_s, CLAIMS)?,
-        conclude: seconds("conclude_s", &section.conclude_s, CONCLUDE)?,
-        logs: parse_count("logs", &section.logs, LOGS, 1..=100_000)?,
+        claims_refresh: seconds("claims_s", &section.claims_s, CLAIMS)?,
+        job_grace: seconds("conclude_s", &section.conclude_s, CONCLUDE)?,
+        max_logs: parse_count("logs", &section.logs, LOGS, 1..=100_000)?,
     };
     let listen = match section.listen {
         None => None,

@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use super::sweep::StepReader;
-use control::sweep::outputs;
+use control::sweep::step_outputs;
 use engine::plan::PlanStep;
 use model::measurement::Measurement;
 use model::parse_output::ParseOutput;
@@ -73,7 +73,7 @@ impl StepReader for SimInstrument<'_> {
             }
         };
         let recording = ToolRecording {
-            scope: outputs::scope(step).expect("a step of two nodes has a scope"),
+            scope: step_outputs::recording_scope(step).expect("a step of two nodes has a scope"),
             file: format!("raw/{place}.{}-{reading}.txt", step.step),
             rail: step.rail.clone(),
             stage: Some(step.stage),

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use control::store::file;
-use control::store::history::History;
+use control::store::history::RunHistory;
 
 use super::place::{Place, change};
 
@@ -211,10 +211,10 @@ fn a_history_of_somebody_else_runs_nothing_of_its_own() {
     let place = Place::new();
     place.stranger();
     let database = place.path("history.db");
-    let mut history = History::open(&database).expect("a new one");
+    let mut history = RunHistory::open(&database).expect("a new one");
     history.rebuild(&place.path("runs")).expect("rebuilt");
     drop(history);
-    assert!(History::open_read_only(&database).is_ok(), "what refuses everything proves nothing");
+    assert!(RunHistory::open_read_only(&database).is_ok(), "what refuses everything proves nothing");
     for hostile in [
         "CREATE TRIGGER t AFTER INSERT ON runs BEGIN SELECT load_extension('x'); END",
         "DROP VIEW link_points; CREATE VIEW link_points AS WITH RECURSIVE r(x) AS \
@@ -225,11 +225,11 @@ fn a_history_of_somebody_else_runs_nothing_of_its_own() {
         let opened = rusqlite::Connection::open(&aside).expect("a database");
         opened.execute_batch(hostile).expect("changed");
         drop(opened);
-        let refused = History::open_read_only(&aside);
+        let refused = RunHistory::open_read_only(&aside);
         assert!(refused.is_err(), "{hostile}");
-        let refused = History::open(&aside);
+        let refused = RunHistory::open(&aside);
         assert!(refused.is_err(), "{hostile}");
     }
     pipe(&place.path("pipe.db"));
-    assert!(History::open_read_only(&place.path("pipe.db")).is_err());
+    assert!(RunHistory::open_read_only(&place.path("pipe.db")).is_err());
 }

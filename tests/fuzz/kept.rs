@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 
 use control::gate::journal::Journal;
 use control::gate::{certificates, journal};
-use control::store::signing::{PublicKey, Trust};
+use control::store::signing::{PublicKey, SignatureTrust};
 use control::store::{RecordError, acceptance, signing};
 use engine::policy::action_policy::Policy;
 use engine::policy::{budget, certificate, drain_overview, node_state};
@@ -35,12 +35,12 @@ fn stamp(unix: i64) -> ClockStamp {
 /// What a gate wrote down, by whoever only looks, and by the gate that goes on with it.
 pub(crate) fn journals(bytes: &[u8]) {
     let place = stored::folder();
-    fs::write(place.path().join(journal::JOURNAL), bytes).expect("written");
-    let ledger = match journal::look(place.path()) {
+    fs::write(place.path().join(journal::JOURNAL_FILE), bytes).expect("written");
+    let ledger = match journal::read_state(place.path()) {
         Ok(ledger) => ledger,
         Err(error) => {
-            assert!(error.to_string().contains(journal::JOURNAL), "{error}");
-            let gate = Journal::open_now(place.path()).map(drop);
+            assert!(error.to_string().contains(journal::JOURNAL_FILE), "{error}");
+            let gate = Journal::open_without_waiting(place.path()).map(drop);
             return assert!(gate.is_err(), "it was refused, and is gone on with");
         }
     };
@@ -48,7 +48,7 @@ pub(crate) fn journals(bytes: &[u8]) {
     let rows = drain_overview::build_rows(&ledger, None, &policy, &now);
     let shown = report::gate::GateLiveView { nodes: &rows, unasked: None, live: None };
     is_quiet(&report::gate::render(&ledger, &now, shown));
-    let entries = journal::entries(place.path()).expect("it was summed");
+    let entries = journal::read_entries(place.path()).expect("it was summed");
     is_quiet(&report::gate_log::render(&report::gate_log::collect_events(
         &entries,
         i64::MIN,
@@ -61,23 +61,23 @@ pub(crate) fn journals(bytes: &[u8]) {
     }
     let _ = budget::budget_shares(&ledger, 18, &policy, &now);
     // An epoch after the last one there can be is refused; nothing else is.
-    let Ok(mut gate) = Journal::open_now(place.path()) else {
+    let Ok(mut gate) = Journal::open_without_waiting(place.path()) else {
         return assert_eq!(ledger.epoch, u64::MAX, "it was read, and is not gone on with");
     };
-    gate.write(JournalEvent::Reset { by: "a".to_owned(), why: "b".to_owned() }).expect("written");
-    let (after, lines) = (gate.ledger().clone(), ledger.lines + 2);
+    gate.append(JournalEvent::Reset { by: "a".to_owned(), why: "b".to_owned() }).expect("written");
+    let (after, lines) = (gate.state().clone(), ledger.lines + 2);
     drop(gate);
     assert_eq!(
         (after.lines, &after.drains, &after.open_intents),
         (lines, &ledger.drains, &ledger.open_intents)
     );
-    let again = journal::look(place.path()).expect("what a gate wrote can be read");
+    let again = journal::read_state(place.path()).expect("what a gate wrote can be read");
     assert_eq!(again, after);
 }
 
 /// Whose signatures count here.
-fn trust() -> &'static Trust {
-    static TRUST: OnceLock<Trust> = OnceLock::new();
+fn trust() -> &'static SignatureTrust {
+    static TRUST: OnceLock<SignatureTrust> = OnceLock::new();
     TRUST.get_or_init(|| {
         let pem = "-----BEGIN PUBLIC KEY-----\n\
             MCowBQYDK2VwAyEAGb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE=\n\
@@ -86,7 +86,7 @@ fn trust() -> &'static Trust {
         let path = place.path().join("k.pem");
         fs::write(&path, pem).expect("written");
         let key = PublicKey::read(&path).expect("the public key of RFC 8410, section 10.1");
-        Trust { keys: vec![key], required: false }
+        SignatureTrust { keys: vec![key], required: false }
     })
 }
 
@@ -95,18 +95,18 @@ fn trust() -> &'static Trust {
 pub(crate) fn certificates(bytes: &[u8]) {
     let place = stored::folder();
     let node = NodeName::from("n1");
-    let path = certificates::path(place.path(), &node).expect("a name of one node");
+    let path = certificates::certificate_path(place.path(), &node).expect("a name of one node");
     fs::create_dir(path.parent().expect("a folder")).expect("made");
     fs::write(&path, bytes).expect("written");
-    if let Ok(Some(read)) = certificates::of_file(&path) {
-        let _ = (signing::check(&read.document, &[]), read.certificate.worst_ratio());
+    if let Ok(Some(read)) = certificates::read_file(&path) {
+        let _ = (signing::check_signature(&read.document, &[]), read.certificate.worst_ratio());
     }
-    let (counting, troubles) = certificates::all(place.path(), trust());
+    let (counting, troubles) = certificates::read_all(place.path(), trust());
     assert_eq!(counting.len() + troubles.len(), 1, "one file is counted once: {troubles:?}");
     let now = stamp(NOW);
     let live = SchedulerNode::new("n1", &["IDLE"]);
     let live = SchedulerSnapshot { nodes: [(node.clone(), live)].into(), troubles: Vec::new() };
-    let (controls, _) = certificates::valid(place.path(), &live, trust(), &now);
+    let (controls, _) = certificates::valid_nodes(place.path(), &live, trust(), &now);
     assert!(controls.len() <= counting.len());
     for own in &counting {
         let _ = certificate::replaces(own, own, &now);
@@ -127,9 +127,9 @@ pub(crate) fn certificates(bytes: &[u8]) {
         };
         is_quiet(&report::certificate::render(&document, &STYLE));
     }
-    match certificates::void(place.path(), &node, "drained", &now) {
+    match certificates::void_certificate(place.path(), &node, "drained", &now) {
         Ok(true) => {
-            let again = certificates::read(place.path(), &node).expect("read");
+            let again = certificates::read_certificate(place.path(), &node).expect("read");
             let again = again.expect("it is there");
             assert!(again.voided.is_some() && again.signature.is_none());
         }
@@ -138,7 +138,7 @@ pub(crate) fn certificates(bytes: &[u8]) {
         Err(error) => panic!("{error}"),
     }
     fs::write(place.path().join("acceptance.json"), bytes).expect("written");
-    if let Ok(document) = acceptance::read(place.path()) {
+    if let Ok(document) = acceptance::read_acceptance(place.path()) {
         shown(&document);
     }
 }
@@ -258,8 +258,8 @@ fn journals_are_read_whole_or_refused() {
     let seeds = journal_seeds();
     let place = stored::folder();
     for good in &seeds {
-        fs::write(place.path().join(journal::JOURNAL), good).expect("written");
-        journal::look(place.path()).expect("the seed is a good one");
+        fs::write(place.path().join(journal::JOURNAL_FILE), good).expect("written");
+        journal::read_state(place.path()).expect("the seed is a good one");
     }
     stored::target("journals", 500, seeds, journals);
 }

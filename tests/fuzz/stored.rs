@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use control::store::history::{History, Selection};
-use control::store::{file, salvage, stored};
+use control::store::history::{RunHistory, SeriesSelection};
+use control::store::{file, lenient_reader, run_reader};
 use engine::report;
 use engine::report::TerminalStyle;
 use model::run::Run;
@@ -103,10 +103,10 @@ pub(super) fn left() -> &'static Left {
         measure(place.path(), &["audit", "--sim", "machines.toml"]);
         measure(place.path(), &["burn-in", "--rounds", "1", "--config", "fabricgate.toml"]);
         let mut left = Left::default();
-        for run in stored::runs_in(&at("runs")).expect("a folder of runs") {
+        for run in run_reader::find_run_folders(&at("runs")).expect("a folder of runs") {
             left.runs.push(packed(&run));
         }
-        for run in stored::runs_in(&at("good")).expect("a folder of runs") {
+        for run in run_reader::find_run_folders(&at("good")).expect("a folder of runs") {
             let found = fs::read_dir(run.join("certificates"));
             for entry in found.into_iter().flatten() {
                 left.certificates.push(fs::read(entry.expect("an entry").path()).expect("read"));
@@ -136,7 +136,7 @@ fn measure(folder: &Path, args: &[&str]) {
 /// The history of the runs of a folder.
 fn rebuilt(place: &Path) -> PathBuf {
     let path = place.join("h.db");
-    let mut history = History::open(&path).expect("a new one");
+    let mut history = RunHistory::open(&path).expect("a new one");
     history.rebuild(&place.join("runs")).expect("rebuilt");
     path
 }
@@ -195,10 +195,10 @@ pub(super) const STYLE: TerminalStyle = TerminalStyle { width: 100, colour: fals
 pub(crate) fn run_folders(bytes: &[u8]) {
     let place = folder();
     unpacked(bytes, place.path());
-    if let Ok(salvage) = salvage::open(place.path()) {
+    if let Ok(salvage) = lenient_reader::read_partial_run(place.path()) {
         assert!(salvage.missing.iter().all(|it| !it.is_empty()));
     }
-    let run = match stored::open(place.path()) {
+    let run = match run_reader::open_run(place.path()) {
         Ok(run) => run,
         Err(error) => return assert!(!error.to_string().is_empty()),
     };
@@ -206,7 +206,7 @@ pub(crate) fn run_folders(bytes: &[u8]) {
     for result in run.results().into_iter().flatten() {
         let name = result.stdout.unwrap_or_default();
         if name.starts_with('/') || name.contains("..") {
-            assert!(run.raw(&name).is_err(), "{name} was read");
+            assert!(run.read_raw(&name).is_err(), "{name} was read");
         }
     }
     let (Ok(Some(verdicts)), Ok(cells), Ok(actions)) = (run.verdicts(), run.cells(), run.actions())
@@ -229,11 +229,11 @@ pub(crate) fn histories(bytes: &[u8]) {
     let place = folder();
     let path = place.path().join("history.db");
     fs::write(&path, bytes).expect("written");
-    let history = match History::open_read_only(&path) {
+    let history = match RunHistory::open_read_only(&path) {
         Ok(history) => history,
         Err(error) => return assert!(error.to_string().contains("history.db"), "{error}"),
     };
-    let _ = (history.runs(), history.nodes(), history.known(), history.last_measured());
+    let _ = (history.runs(), history.nodes(), history.run_ids(), history.last_measured());
     let every = [
         FabricPartKind::Link,
         FabricPartKind::Gpu,
@@ -241,7 +241,7 @@ pub(crate) fn histories(bytes: &[u8]) {
         FabricPartKind::Rail,
         FabricPartKind::Domain,
     ];
-    let trends = history.trends(&Selection::of(every));
+    let trends = history.trends(&SeriesSelection::with_kinds(every));
     if let Ok(trends) = trends {
         assert!(trends.iter().all(|it| !it.points.is_empty()), "a series of nothing");
     }

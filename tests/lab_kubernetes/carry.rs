@@ -4,11 +4,11 @@
 use std::path::Path;
 use std::time::Duration;
 
-use control::gate::carry::Carrier;
+use control::gate::executor::Executor;
 use control::gate::journal::Journal;
-use control::gate::kubernetes::Kubernetes;
+use control::gate::kubernetes::KubernetesScheduler;
 use control::gate::scheduler::Scheduler;
-use control::gate::{carry, journal, recover};
+use control::gate::{executor, journal, recovery};
 use engine::policy::marks::MarkNames;
 use model::action::{Action, ActionKind, ActionPlan, ActionRecord, ActionResult};
 use model::journal::JournalEvent;
@@ -33,7 +33,7 @@ pub(super) fn action(kind: ActionKind, node: &str) -> Action {
 
 /// One turn with this plan: what an earlier one left open is concluded first.
 async fn carried(lab: &Lab, folder: &Path, plan: &ActionPlan) -> Vec<(String, ActionResult)> {
-    let gate = Kubernetes::new(lab.asks_as("admin"));
+    let gate = KubernetesScheduler::new(lab.asks_as("admin"));
     let mut journal = Journal::open(folder).expect("a journal");
     let recovered = recovered(&gate, &mut journal).await;
     assert!(recovered.is_empty(), "{recovered:?}");
@@ -48,33 +48,33 @@ pub(super) async fn records(
     run: &str,
     plan: &ActionPlan,
 ) -> Vec<ActionRecord> {
-    let gate = Kubernetes::new(lab.asks_as("admin"));
+    let gate = KubernetesScheduler::new(lab.asks_as("admin"));
     let mut journal = Journal::open(folder).expect("a journal");
     let (_stopper, stop) = watch::channel(false);
     let (names, mut say) = (MarkNames::default(), |_: &str| {});
-    let carrier = Carrier {
+    let carrier = Executor {
         scheduler: &gate,
         journal: &mut journal,
         names: &names,
         settle: Duration::from_secs(3),
-        say: &mut say,
+        log: &mut say,
         stop,
     };
-    carry::carry_within(carrier, run, plan, Duration::ZERO).await.expect("a journal")
+    executor::execute_plan_within(carrier, run, plan, Duration::ZERO).await.expect("a journal")
 }
 
-async fn recovered(gate: &Kubernetes, journal: &mut Journal) -> Vec<ActionRecord> {
+async fn recovered(gate: &KubernetesScheduler, journal: &mut Journal) -> Vec<ActionRecord> {
     let (_stopper, stop) = watch::channel(false);
     let (names, mut say) = (MarkNames::default(), |_: &str| {});
-    let carrier = Carrier {
+    let carrier = Executor {
         scheduler: gate,
         journal,
         names: &names,
         settle: Duration::from_secs(3),
-        say: &mut say,
+        log: &mut say,
         stop,
     };
-    recover::recover(carrier, Duration::ZERO).await.expect("a journal")
+    recovery::recover_intents(carrier, Duration::ZERO).await.expect("a journal")
 }
 
 fn results(records: &[ActionRecord]) -> Vec<(String, ActionResult)> {
@@ -117,7 +117,7 @@ async fn a_plan_is_carried_out_once_and_the_second_time_changes_nothing() {
         nodes.push(node);
     }
     let taints = |node: &Value| node["spec"]["taints"].to_string();
-    let ledger = journal::look(folder.path()).expect("a journal");
+    let ledger = journal::read_state(folder.path()).expect("a journal");
     for (name, node) in names.iter().zip(&nodes).take(2) {
         assert!(taints(node).contains(DEGRADED), "{node}");
         let written = &ledger.drains[&(*name).into()].action.reason;
@@ -159,12 +159,12 @@ async fn a_plan_is_carried_out_once_and_the_second_time_changes_nothing() {
 async fn what_a_crash_left_open_is_seen_on_the_nodes() {
     let Some(lab) = lab() else { return };
     let server = lab.admin().await;
-    let gate = Kubernetes::new(lab.asks_as("admin"));
+    let gate = KubernetesScheduler::new(lab.asks_as("admin"));
     let names = ["crc-done", "crc-never", "crc-other", "crc-taken"].map(str::to_owned);
     for name in &names {
         add(&server, &plain_node(name)).await;
     }
-    let live = gate.read(&named(&names)).await.expect("an answer");
+    let live = gate.read_nodes(&named(&names)).await.expect("an answer");
     let folder = tempfile::tempdir().expect("a folder");
     let reason = "fabricgate:nvlink-low:r1 e1".to_owned();
     let change = NodeUpdate {
@@ -182,11 +182,11 @@ async fn what_a_crash_left_open_is_seen_on_the_nodes() {
         change: Box::new(change.clone()),
         before: Box::new(before.clone()),
     });
-    journal.write_all(intents.collect()).expect("written");
+    journal.append_all(intents.collect()).expect("written");
     drop(journal);
     // One was written before the crash, one never; of one the object is new, and
     // one was drained by somebody's hand.
-    gate.change(&named(&names[..1]), &change).await.expect("drained");
+    gate.update_nodes(&named(&names[..1]), &change).await.expect("drained");
     add(&server, &plain_node(&names[2])).await;
     let byhand = json!([{"key": DEGRADED, "value": "x", "effect": "NoSchedule"}]);
     server.merge(&format!("{NODES}/crc-taken"), &json!({"spec": {"taints": byhand}})).await;
@@ -200,6 +200,6 @@ async fn what_a_crash_left_open_is_seen_on_the_nodes() {
         ("crc-taken".to_owned(), ActionResult::Superseded),
     ];
     assert_eq!(found, expected);
-    assert!(journal.ledger().open_intents.is_empty());
+    assert!(journal.state().open_intents.is_empty());
     remove(&server, &names).await;
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use control::gate::kubernetes::Kubernetes;
+use control::gate::kubernetes::KubernetesScheduler;
 use control::gate::scheduler::{Scheduler, SchedulerError};
 use kube::core::Request;
 use kube::core::params::DeleteParams;
@@ -82,19 +82,19 @@ pub(super) async fn remove(server: &Server, names: &[String]) {
     }
 }
 
-pub(super) fn gate(lab: &Lab) -> Kubernetes {
-    Kubernetes::new(lab.asks_as("admin"))
+pub(super) fn gate(lab: &Lab) -> KubernetesScheduler {
+    KubernetesScheduler::new(lab.asks_as("admin"))
 }
 
 pub(super) fn named(names: &[String]) -> Vec<NodeName> {
     names.iter().map(|name| NodeName::from(name.as_str())).collect()
 }
 
-pub(super) async fn read(gate: &Kubernetes, names: &[String]) -> SchedulerSnapshot {
-    gate.read(&named(names)).await.expect("an answer")
+pub(super) async fn read(gate: &KubernetesScheduler, names: &[String]) -> SchedulerSnapshot {
+    gate.read_nodes(&named(names)).await.expect("an answer")
 }
 
-pub(super) async fn one(gate: &Kubernetes, name: &str) -> SchedulerNode {
+pub(super) async fn one(gate: &KubernetesScheduler, name: &str) -> SchedulerNode {
     let live = read(gate, &[name.to_owned()]).await;
     live.nodes.get(&NodeName::from(name)).expect("the node").clone()
 }
@@ -238,7 +238,7 @@ async fn what_is_read_is_what_is_there() {
     // All at once says the same, and who does not exist is absent. Between two readings
     // the controllers may add another taint to the silent node.
     wait_for("all at once says the same", async || {
-        let (all, some) = (gate.read(&[]).await.expect("an answer"), read(&gate, &asked).await);
+        let (all, some) = (gate.read_nodes(&[]).await.expect("an answer"), read(&gate, &asked).await);
         let other = asked.iter().map(|name| NodeName::from(name.as_str()));
         let other: Vec<_> = other.filter(|name| all.nodes[name] != some.nodes[name]).collect();
         if other.is_empty() { Ok(()) } else { Err(format!("{other:?}")) }
@@ -272,11 +272,11 @@ async fn a_drain_its_release_and_marks_leave_an_operators_node_as_it_was() {
     let nodes = named(&names);
     let unchanged = async |change: &NodeUpdate| {
         let then = version(&server.node(name).await);
-        gate.change(&nodes, change).await.expect("nothing to do");
+        gate.update_nodes(&nodes, change).await.expect("nothing to do");
         assert_eq!(version(&server.node(name).await), then, "{change:?}");
     };
 
-    gate.change(&nodes, &drain()).await.expect("drained");
+    gate.update_nodes(&nodes, &drain()).await.expect("drained");
     let drained = server.node(name).await;
     assert_eq!(of_others(&drained), others);
     let taints = drained["spec"]["taints"].as_array().expect("taints");
@@ -293,18 +293,18 @@ async fn a_drain_its_release_and_marks_leave_an_operators_node_as_it_was() {
         condition: Some(condition("False", "nvlink-low")),
         ..KubernetesNodeUpdate::default()
     });
-    gate.change(&nodes, &soft).await.expect("marked");
+    gate.update_nodes(&nodes, &soft).await.expect("marked");
     assert_eq!(of_others(&server.node(name).await), others);
     assert_eq!(server.node(name).await["metadata"]["labels"][VERDICT], "degraded");
     unchanged(&soft).await;
 
-    gate.change(&nodes, &resume()).await.expect("given back");
+    gate.update_nodes(&nodes, &resume()).await.expect("given back");
     let given_back = server.node(name).await;
     assert_eq!(of_others(&given_back), others);
     assert!(given_back["metadata"]["annotations"].get(REASON).is_none());
     unchanged(&resume()).await;
 
-    gate.change(&nodes, &certify("a")).await.expect("certified");
+    gate.update_nodes(&nodes, &certify("a")).await.expect("certified");
     let certified = server.node(name).await;
     assert_eq!(of_others(&certified), others);
     let left = certified["spec"]["taints"].to_string();
@@ -321,7 +321,7 @@ async fn a_drain_its_release_and_marks_leave_an_operators_node_as_it_was() {
         "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]}),
         )
         .await;
-    gate.change(&nodes, &certify("b")).await.expect("certified");
+    gate.update_nodes(&nodes, &certify("b")).await.expect("certified");
     let then = own_condition(&server.node(name).await).expect("a condition");
     assert_eq!(then["lastTransitionTime"], "2026-01-01T00:00:00Z");
     assert_eq!(then["message"], "b");
@@ -338,7 +338,7 @@ async fn a_taint_of_our_key_without_our_reason_is_not_ours_to_lift() {
     add(&server, &node).await;
     let before = server.node("chg-byhand").await;
     for change in [resume(), drain()] {
-        let error = gate.change(&["chg-byhand".into()], &change).await.expect_err("refused");
+        let error = gate.update_nodes(&["chg-byhand".into()], &change).await.expect_err("refused");
         assert_eq!(error.kind, SourceProblemKind::Contradictory, "{error}");
         assert!(error.message.contains("nothing was written"), "{error}");
     }
@@ -411,11 +411,11 @@ async fn each_right_that_is_missing_is_named_and_nothing_half_done_is_hidden() {
             settled(&as_gate, verb, resource, part, given.contains(&at)).await;
         }
         // As the gate itself does it, on a client that knows no other rights.
-        let gate = Kubernetes::new(lab.asks_as("gate"));
-        let few = gate.read(&named(&names)).await;
-        let all = gate.read(&[]).await;
+        let gate = KubernetesScheduler::new(lab.asks_as("gate"));
+        let few = gate.read_nodes(&named(&names)).await;
+        let all = gate.read_nodes(&[]).await;
         let change = NodeUpdate { kubernetes: certify("a").kubernetes, ..drain() };
-        let written = gate.change(&named(&names), &change).await;
+        let written = gate.update_nodes(&named(&names), &change).await;
         let now = server.node(&names[0]).await;
         let is_drained = now["metadata"]["annotations"].get(REASON).is_some();
         let denied = |said: &SchedulerError| {
@@ -465,8 +465,8 @@ async fn each_right_that_is_missing_is_named_and_nothing_half_done_is_hidden() {
         }
     }
     forbid(&server).await;
-    let expired = Kubernetes::new(lab.asks_as("expired"));
-    let error = expired.change(&named(&names), &drain()).await.expect_err("nobody knows it");
+    let expired = KubernetesScheduler::new(lab.asks_as("expired"));
+    let error = expired.update_nodes(&named(&names), &drain()).await.expect_err("nobody knows it");
     assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     assert!(error.message.contains("expired token?"), "{error}");
     remove(&server, &names).await;
@@ -485,12 +485,12 @@ async fn a_server_that_is_away_is_told_as_unknown() {
     std::fs::write(&file, text.replace(&format!(":{port}\""), ":1\"")).expect("written");
     let mut server = lab.asks_as("admin");
     (server.kubeconfig, server.limit) = (Some(file), Duration::from_secs(1));
-    let gate = Kubernetes::new(server);
+    let gate = KubernetesScheduler::new(server);
     let names: Vec<NodeName> = (0..40).map(|it| NodeName::from(format!("n{it}"))).collect();
     for error in [
-        gate.read(&names[..2]).await.expect_err("away"),
-        gate.read(&[]).await.expect_err("away"),
-        gate.change(&names, &drain()).await.expect_err("away"),
+        gate.read_nodes(&names[..2]).await.expect_err("away"),
+        gate.read_nodes(&[]).await.expect_err("away"),
+        gate.update_nodes(&names, &drain()).await.expect_err("away"),
     ] {
         assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
     }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use control::gate::kubernetes::Kubernetes;
+use control::gate::kubernetes::KubernetesScheduler;
 use control::gate::scheduler::Scheduler;
 use model::action::{ActionKind, ActionResult};
 use model::kubernetes_node::{DEVICE, DEVICE_CORDON, GpuCordon, GpuCordonMethod, REASON};
@@ -202,8 +202,8 @@ async fn carried(
 
 /// The state of a node as the gate reads it, and its reason.
 async fn told(lab: &Lab, node: &str) -> (String, Option<String>) {
-    let gate = Kubernetes::new(lab.asks_as("admin"));
-    let live = gate.read(&[node.into()]).await.expect("a server");
+    let gate = KubernetesScheduler::new(lab.asks_as("admin"));
+    let live = gate.read_nodes(&[node.into()]).await.expect("a server");
     let node = live.nodes.values().next().expect("the node");
     (node.state.join("+"), node.reason.clone())
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use control::gate::journal;
-use control::gate::kubernetes::Kubernetes as Gate;
+use control::gate::kubernetes::KubernetesScheduler as Gate;
 use engine::policy::journal_state::JournalState;
 use model::action::{ActionKind, ActionPlan};
 use node::exec;
@@ -137,7 +137,7 @@ impl Killed {
     }
 
     fn ledger(&self) -> JournalState {
-        journal::look(&self.folder.path().join("state")).expect("a journal")
+        journal::read_state(&self.folder.path().join("state")).expect("a journal")
     }
 }
 

@@ -9,8 +9,8 @@ use super::changes::{
 };
 use super::lab::{Lab, Server, lab};
 use super::proxy::Proxy;
-use control::gate::kubernetes::{Fence, Kubernetes};
-use control::gate::scheduler::{Answer, Scheduler, SchedulerError};
+use control::gate::kubernetes::{WriteFence, KubernetesScheduler};
+use control::gate::scheduler::{SchedulerFuture, Scheduler, SchedulerError};
 use control::sources::kubernetes::KubernetesClientConfig as Asked;
 use kube::Client;
 use kube::core::Request;
@@ -39,11 +39,11 @@ async fn of_two_gates_with_the_same_reason_the_second_is_told_that_it_is_not_its
     let names = ["chg-twice".to_owned()];
     add_plain(&server, &names).await;
     let (nodes, seen) = (named(&names), read(&gate, &names).await);
-    let first = gate.change_as_seen(&nodes, &drain_by("one"), &seen).await;
+    let first = gate.update_nodes_if_unchanged(&nodes, &drain_by("one"), &seen).await;
     assert_eq!(first, Ok(()));
     let before = version(&server.node("chg-twice").await);
     // The same reason to the letter: only who wrote it is another.
-    let second = gate.change_as_seen(&nodes, &drain_by("two"), &seen).await;
+    let second = gate.update_nodes_if_unchanged(&nodes, &drain_by("two"), &seen).await;
     let error = second.expect_err("it is another's");
     assert_eq!(error.kind, SourceProblemKind::Contradictory, "{error}");
     let node = server.node("chg-twice").await;
@@ -60,16 +60,16 @@ async fn a_condition_that_arrives_after_a_later_one_is_refused() {
     let proxy = Proxy::to(&lab.kubeconfig("admin"), folder.path());
     let limit = Duration::from_secs(20);
     let kubeconfig = Some(folder.path().join("admin.proxy.kubeconfig"));
-    let gate = Kubernetes::new(Asked { kubeconfig, context: None, limit });
+    let gate = KubernetesScheduler::new(Asked { kubeconfig, context: None, limit });
     let name = "chg-late";
     add_plain(&server, &[name.to_owned()]).await;
     let nodes = [NodeName::from(name)];
     // What is sent for the first is kept, as if it were still on its way.
-    gate.change(&nodes, &certify("the first")).await.expect("written");
+    gate.update_nodes(&nodes, &certify("the first")).await.expect("written");
     let heard = proxy.heard();
     let first = heard.iter().find(|call| call.is_status()).expect("one");
     let late: Value = serde_json::from_str(&first.body).expect("JSON");
-    gate.change(&nodes, &certify("the second")).await.expect("written");
+    gate.update_nodes(&nodes, &certify("the second")).await.expect("written");
     let error = server.try_status(&format!("{NODES}/{name}"), &late).await.expect_err("too late");
     assert!(matches!(&error, kube::Error::Api(status) if status.code == 409), "{error}");
     let condition = own_condition(&server.node(name).await).expect("ours");
@@ -118,7 +118,7 @@ async fn eight_writers_of_one_nodes_taints_lose_nothing_and_neither_do_we() {
     let mut changes = 0;
     while writers.iter().any(|writer| !writer.is_finished()) {
         for change in [drain(), certify(&format!("{changes}")), resume()] {
-            gate.change(&nodes, &change).await.unwrap_or_else(|error| panic!("{error}"));
+            gate.update_nodes(&nodes, &change).await.unwrap_or_else(|error| panic!("{error}"));
             changes += 1;
             let live = one(&gate, name).await;
             let is_drained = live.has_state("DRAIN");
@@ -171,8 +171,8 @@ struct Meanwhile {
     asked: Mutex<usize>,
 }
 
-impl Fence for Meanwhile {
-    fn holds<'a>(&'a self) -> Answer<'a, ()> {
+impl WriteFence for Meanwhile {
+    fn check<'a>(&'a self) -> SchedulerFuture<'a, ()> {
         Box::pin(async move {
             let asked = {
                 let mut asked = self.asked.lock().expect("a count");
@@ -233,12 +233,12 @@ async fn meanwhile(lab: &Lab, server: &Server, name: &str, deeds: &[Deed]) -> Ca
         deeds: Mutex::new(deeds.iter().cloned().collect()),
         asked: Mutex::new(0),
     });
-    let gate = Kubernetes::new(lab.asks_as("admin")).fenced(fence.clone());
+    let gate = KubernetesScheduler::new(lab.asks_as("admin")).with_fence(fence.clone());
     let nodes = [NodeName::from(name)];
-    let seen = gate.read(&nodes).await.expect("an answer");
+    let seen = gate.read_nodes(&nodes).await.expect("an answer");
     let kubernetes = certify("a").kubernetes;
     let change = NodeUpdate { kubernetes, ..drain() };
-    let said = gate.change_as_seen(&nodes, &change, &seen).await;
+    let said = gate.update_nodes_if_unchanged(&nodes, &change, &seen).await;
     let asked = *fence.asked.lock().expect("a count");
     Case { said, asked, node: server.get(&format!("{NODES}/{name}")).await }
 }
@@ -336,7 +336,7 @@ async fn a_node_that_became_another_since_it_was_read_is_not_written() {
     server.status(&format!("{NODES}/chs-0"), &status("boot-two")).await;
     add_plain(&server, &names[1..2]).await;
     remove(&server, &names[2..3]).await;
-    let error = gate.change_as_seen(&named(&names), &drain(), &seen).await.expect_err("three fail");
+    let error = gate.update_nodes_if_unchanged(&named(&names), &drain(), &seen).await.expect_err("three fail");
     for words in [
         "3 of 4 nodes",
         "chs-0: it is not as it was",
@@ -368,10 +368,10 @@ async fn many_nodes_are_read_and_written_at_once() {
     server.wait_until_ready(&names).await;
     let seen = read(&gate, &names).await;
     assert_eq!(seen.nodes.len(), names.len());
-    gate.change_as_seen(&named(&names), &drain(), &seen).await.expect("drained");
+    gate.update_nodes_if_unchanged(&named(&names), &drain(), &seen).await.expect("drained");
     let live = read(&gate, &names).await;
     assert!(live.nodes.values().all(|node| node.reason.as_deref() == Some(OURS)));
-    gate.change_as_seen(&named(&names), &resume(), &live).await.expect("given back");
+    gate.update_nodes_if_unchanged(&named(&names), &resume(), &live).await.expect("given back");
     let live = read(&gate, &names).await;
     assert!(live.nodes.values().all(|node| !node.has_state("DRAIN")));
     remove(&server, &names).await;

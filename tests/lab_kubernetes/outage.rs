@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use control::gate::journal;
-use control::gate::kubernetes::Kubernetes as Gate;
+use control::gate::kubernetes::KubernetesScheduler as Gate;
 use control::gate::scheduler::Scheduler;
 use model::action::ActionResult::*;
 use model::action::{ActionKind, ActionResult};
@@ -83,7 +83,7 @@ impl Process {
 
     fn answers(&self, gate: &Gate) {
         for _ in 0..600 {
-            if now(gate.read(&[])).is_ok() {
+            if now(gate.read_nodes(&[])).is_ok() {
                 return;
             }
             std::thread::sleep(Duration::from_millis(200));
@@ -131,10 +131,10 @@ fn a_server_that_hangs_or_is_killed_in_the_middle_leaves_nothing_half_done() {
             if hangs { at_hand.signal(Signal::STOP) } else { at_hand.kill() }
         });
         assert_eq!(result, Unknown, "{name}: nobody can tell");
-        let ledger = journal::look(&state).expect("a journal");
+        let ledger = journal::read_state(&state).expect("a journal");
         assert_eq!(ledger.open_intents.len(), 1, "{name}: {ledger:?}");
         // As long as it is gone nothing is read, and nothing concluded.
-        let error = now(plain.read(&[name.into()])).expect_err("gone");
+        let error = now(plain.read_nodes(&[name.into()])).expect_err("gone");
         assert_eq!(error.kind, SourceProblemKind::Unreachable, "{name}: {error}");
         if hangs {
             // What it was told before it hung, it may do now.
@@ -151,7 +151,7 @@ fn a_server_that_hangs_or_is_killed_in_the_middle_leaves_nothing_half_done() {
 
         let again = plan(vec![action(ActionKind::Drain, name)]);
         turn(&state, &plain, &again);
-        let (node, ledger) = (now(admin.node(name)), journal::look(&state).expect("a journal"));
+        let (node, ledger) = (now(admin.node(name)), journal::read_state(&state).expect("a journal"));
         assert_eq!(own(&ledger), [name], "{ledger:?}");
         assert!(ledger.open_intents.is_empty(), "{name}: {ledger:?}");
         let written = ledger.drains[&name.into()].action.reason.clone();

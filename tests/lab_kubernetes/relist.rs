@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use control::gate::kubernetes::Kubernetes as Gate;
+use control::gate::kubernetes::KubernetesScheduler as Gate;
 use control::sources::kubernetes::connection::{ResponseReadLimit, connect};
 use serde_json::{Value, json};
 

@@ -5,11 +5,11 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use control::gate::carry::Carrier;
+use control::gate::executor::Executor;
 use control::gate::journal::Journal;
-use control::gate::kubernetes::Kubernetes as Gate;
+use control::gate::kubernetes::KubernetesScheduler as Gate;
 use control::gate::scheduler::Scheduler;
-use control::gate::{carry, recover};
+use control::gate::{executor, recovery};
 use control::sources::kubernetes::KubernetesClientConfig;
 use control::sources::kubernetes::connection::{ResponseReadLimit, connect};
 use engine::policy::journal_state::JournalState;
@@ -210,24 +210,24 @@ pub(super) fn turn_of(
     let (_sender, stop) = tokio::sync::watch::channel(false);
     // Nobody listens: what counts is what the server shows.
     let mut say = |_: &str| {};
-    let carrier = Carrier {
+    let carrier = Executor {
         scheduler: gate,
         journal: &mut journal,
         names: &names,
         settle: SETTLE,
-        say: &mut say,
+        log: &mut say,
         stop: stop.clone(),
     };
-    now(recover::recover(carrier, Duration::ZERO)).expect("written");
-    let carrier = Carrier {
+    now(recovery::recover_intents(carrier, Duration::ZERO)).expect("written");
+    let carrier = Executor {
         scheduler: gate,
         journal: &mut journal,
         names: &names,
         settle: SETTLE,
-        say: &mut say,
+        log: &mut say,
         stop,
     };
-    now(carry::carry_within(carrier, run, plan, Duration::ZERO)).expect("written")
+    now(executor::execute_plan_within(carrier, run, plan, Duration::ZERO)).expect("written")
 }
 
 pub(super) fn results(records: &[ActionRecord]) -> Vec<ActionResult> {
@@ -241,7 +241,7 @@ pub(super) fn own(ledger: &JournalState) -> Vec<&str> {
 /// One node as the gate sees it.
 pub(super) fn seen(gate: &Gate, name: &str) -> SchedulerNode {
     let name = NodeName::from(name);
-    let mut live = now(gate.read(std::slice::from_ref(&name))).expect("read");
+    let mut live = now(gate.read_nodes(std::slice::from_ref(&name))).expect("read");
     live.nodes.remove(&name).expect("the node")
 }
 
@@ -266,7 +266,7 @@ pub(super) fn drained_before(state: &Path, admin: &Admin, gate: &Gate, name: &st
         before,
     };
     let outcome = JournalEvent::Outcome { id, result: ActionResult::Done, detail: String::new() };
-    journal.write_all(vec![intent, outcome]).expect("written");
+    journal.append_all(vec![intent, outcome]).expect("written");
 }
 
 /// The administrator's kubeconfig of the laboratory, which is ours as long as

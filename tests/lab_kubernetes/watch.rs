@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use control::gate::kubernetes::{Fence, Kubernetes};
-use control::gate::lease::keeper::{Keeper, Standing, Wanted};
-use control::gate::lease::{Term, TermFence};
+use control::gate::kubernetes::{WriteFence, KubernetesScheduler};
+use control::gate::lease::leader_elector::{LeaderElector, LeadershipStatus, LeaderElectionConfig};
+use control::gate::lease::{LeaseTerm, LeaseFence};
 use control::gate::scheduler::{Scheduler, SchedulerError};
 use control::sources::kubernetes::KubernetesClientConfig as Asked;
 use model::kubernetes_node::{KubernetesNodeUpdate, VERDICT};
@@ -192,8 +192,8 @@ impl Drop for Instance {
     }
 }
 
-fn wanted(lab: &Lab, namespace: &str, holder: &str) -> Wanted {
-    Wanted {
+fn wanted(lab: &Lab, namespace: &str, holder: &str) -> LeaderElectionConfig {
+    LeaderElectionConfig {
         kubernetes: lab.asks_as("admin"),
         namespace: namespace.to_owned(),
         name: "of-two".to_owned(),
@@ -203,10 +203,10 @@ fn wanted(lab: &Lab, namespace: &str, holder: &str) -> Wanted {
     }
 }
 
-async fn held(keeper: &Keeper) -> Term {
+async fn held(keeper: &LeaderElector) -> LeaseTerm {
     wait_for("the Lease is held", async || {
-        let standing = keeper.standing.borrow().clone();
-        standing.held().cloned().ok_or(format!("{standing:?}"))
+        let standing = keeper.status.borrow().clone();
+        standing.current_term().cloned().ok_or(format!("{standing:?}"))
     })
     .await
 }
@@ -215,29 +215,29 @@ async fn held(keeper: &Keeper) -> Term {
 async fn of_two_one_holds_the_lease_and_gives_it_to_the_other() {
     let Some(lab) = lab() else { return };
     let namespace = lab.namespace("lease").await;
-    let one = Keeper::start(wanted(&lab, &namespace, "one")).expect("a thread");
+    let one = LeaderElector::start(wanted(&lab, &namespace, "one")).expect("a thread");
     let first = held(&one).await;
-    let two = Keeper::start(wanted(&lab, &namespace, "two")).expect("a thread");
+    let two = LeaderElector::start(wanted(&lab, &namespace, "two")).expect("a thread");
     wait_for("two knows of one", async || {
-        let standing = two.standing.borrow().clone();
+        let standing = two.status.borrow().clone();
         match &standing {
-            Standing::Waiting { why, knows: true } if why.contains("one holds it") => Ok(()),
+            LeadershipStatus::Waiting { why, is_confirmed: true } if why.contains("one holds it") => Ok(()),
             other => Err(format!("{other:?}")),
         }
     })
     .await;
     // Longer than it counts without being renewed.
     tokio::time::sleep(Duration::from_secs(LEASE.0 + 2)).await;
-    assert_eq!(one.standing.borrow().held(), Some(&first), "it is renewed");
-    assert!(two.standing.borrow().held().is_none());
+    assert_eq!(one.status.borrow().current_term(), Some(&first), "it is renewed");
+    assert!(two.status.borrow().current_term().is_none());
 
     // A clock that is years off: only that it changes counts.
     let server = lab.admin().await;
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/of-two");
     server.merge(&path, &json!({"spec": {"renewTime": "2001-01-01T00:00:00.000000Z"}})).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(one.standing.borrow().held(), Some(&first), "it was written by another, and kept");
-    assert!(two.standing.borrow().held().is_none());
+    assert_eq!(one.status.borrow().current_term(), Some(&first), "it was written by another, and kept");
+    assert!(two.status.borrow().current_term().is_none());
 
     tokio::task::spawn_blocking(|| one.release()).await.expect("released");
     let second = held(&two).await;
@@ -255,27 +255,27 @@ async fn who_lost_the_term_writes_nothing_and_who_has_it_writes() {
     let labels = [(VERDICT.to_owned(), Some("pass".to_owned()))].into();
     let marks = KubernetesNodeUpdate { labels, ..KubernetesNodeUpdate::default() };
     let change = NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() };
-    let cluster = |term: Result<Term, String>| {
-        let fence = TermFence::new(lab.asks_as("admin"), term);
-        Kubernetes::new(lab.asks_as("admin")).fenced(std::sync::Arc::new(fence))
+    let cluster = |term: Result<LeaseTerm, String>| {
+        let fence = LeaseFence::new(lab.asks_as("admin"), term);
+        KubernetesScheduler::new(lab.asks_as("admin")).with_fence(std::sync::Arc::new(fence))
     };
     let nodes = [node.as_str().into()];
 
-    let one = Keeper::start(wanted(&lab, &namespace, "one")).expect("a thread");
+    let one = LeaderElector::start(wanted(&lab, &namespace, "one")).expect("a thread");
     let first = held(&one).await;
     tokio::task::spawn_blocking(|| one.release()).await.expect("released");
-    let two = Keeper::start(wanted(&lab, &namespace, "two")).expect("a thread");
+    let two = LeaderElector::start(wanted(&lab, &namespace, "two")).expect("a thread");
     let second = held(&two).await;
     let before = server.node(&node).await["metadata"]["resourceVersion"].clone();
     // The same name in an earlier term is another holder, too.
-    let again = Term { holder: "two".to_owned(), ..first.clone() };
+    let again = LeaseTerm { holder: "two".to_owned(), ..first.clone() };
     let nobody = Err("FABRICGATE_TERM: no term".to_owned());
     for (term, why) in [(Ok(first), "held by two"), (Ok(again), "in term"), (nobody, "no term")] {
-        let error = cluster(term).change(&nodes, &change).await.expect_err("refused");
+        let error = cluster(term).update_nodes(&nodes, &change).await.expect_err("refused");
         assert!(error.message.contains(why), "{error}");
         assert_eq!(server.node(&node).await["metadata"]["resourceVersion"], before);
     }
-    cluster(Ok(second)).change(&nodes, &change).await.expect("written");
+    cluster(Ok(second)).update_nodes(&nodes, &change).await.expect("written");
     assert_eq!(server.node(&node).await["metadata"]["labels"][VERDICT], "pass");
     server.delete(&format!("/api/v1/nodes/{node}")).await;
 }
@@ -285,7 +285,7 @@ async fn a_fence_whose_token_ends_in_the_middle_reads_the_one_that_is_there_then
     let Some(lab) = lab() else { return };
     let namespace = lab.namespace("fence-token").await;
     let server = lab.admin().await;
-    let keeper = Keeper::start(wanted(&lab, &namespace, "one")).expect("a thread");
+    let keeper = LeaderElector::start(wanted(&lab, &namespace, "one")).expect("a thread");
     let term = held(&keeper).await;
     let kubeconfig = lab.kubeconfig_of(&namespace, "writer").await;
     let rbac = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/{namespace}");
@@ -301,7 +301,7 @@ async fn a_fence_whose_token_ends_in_the_middle_reads_the_one_that_is_there_then
     server.create(&format!("{rbac}/rolebindings"), &binding).await;
     let of = |kubeconfig: PathBuf| {
         let server = Asked { kubeconfig: Some(kubeconfig), ..lab.asks_as("admin") };
-        TermFence::new(server, Ok(term.clone()))
+        LeaseFence::new(server, Ok(term.clone()))
     };
     let said = |answer: Result<(), SchedulerError>| answer.map_err(|error| error.message);
 
@@ -309,19 +309,19 @@ async fn a_fence_whose_token_ends_in_the_middle_reads_the_one_that_is_there_then
     fs::copy(&kubeconfig, &copy).expect("copied");
     let (kept, renewed) = (of(kubeconfig.clone()), of(copy.clone()));
     for fence in [&kept, &renewed] {
-        wait_for("the right to read the Lease", async || said(fence.holds().await)).await;
+        wait_for("the right to read the Lease", async || said(fence.check().await)).await;
     }
     // Their token counts for nothing once the account is gone.
     server.delete(&format!("/api/v1/namespaces/{namespace}/serviceaccounts/writer")).await;
-    wait_for("the end of the token", async || match of(kubeconfig.clone()).holds().await {
+    wait_for("the end of the token", async || match of(kubeconfig.clone()).check().await {
         Ok(()) => Err("it still counts".to_owned()),
         Err(_) => Ok(()),
     })
     .await;
-    let error = kept.holds().await.expect_err("nobody may tell");
+    let error = kept.check().await.expect_err("nobody may tell");
     assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     fs::copy(lab.kubeconfig("admin"), &copy).expect("renewed");
-    renewed.holds().await.expect("the token that is there now was read");
+    renewed.check().await.expect("the token that is there now was read");
     tokio::task::spawn_blocking(|| keeper.release()).await.expect("released");
 }
 

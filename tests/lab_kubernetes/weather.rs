@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use control::gate::journal;
-use control::gate::kubernetes::{Kubernetes as Gate, events};
+use control::gate::kubernetes::{KubernetesScheduler as Gate, events};
 use control::gate::scheduler::Scheduler;
 use control::sources::kubernetes::connection::{ResponseReadLimit, connect};
 use engine::policy::journal_state::JournalState;
@@ -60,7 +60,7 @@ impl Site {
     }
 
     fn ledger(&self) -> JournalState {
-        journal::look(&self.folder.path().join("state")).expect("a journal")
+        journal::read_state(&self.folder.path().join("state")).expect("a journal")
     }
 
     fn now(&self) -> Value {
@@ -283,13 +283,13 @@ fn a_right_that_is_missing_is_told_and_nothing_is_believed_done() {
     // Pods may not be seen: nobody is known to be idle, and drains are made still.
     let blind = Site::new(&lab, "weather-blind");
     blind.proxy.weather(first(usize::MAX, |it| it.path.starts_with("/api/v1/pods"), denied));
-    let live = now(blind.gate.read(&[blind.node.as_str().into()])).expect("read");
+    let live = now(blind.gate.read_nodes(&[blind.node.as_str().into()])).expect("read");
     assert!(live.nodes.values().all(|node| !node.has_state("IDLE")), "{live:?}");
     assert!(live.troubles.iter().any(|it| it.contains("pods were not read")), "{live:?}");
     // Nodes may not be read: nothing is known, and nothing done.
     let dark = Site::new(&lab, "weather-dark");
     dark.proxy.weather(first(usize::MAX, |it| it.path.starts_with(NODES), denied));
-    let error = now(dark.gate.read(&[dark.node.as_str().into()])).expect_err("denied");
+    let error = now(dark.gate.read_nodes(&[dark.node.as_str().into()])).expect_err("denied");
     assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     dark.is_untouched();
 }
@@ -303,11 +303,11 @@ fn a_token_that_runs_out_in_the_middle_is_read_anew() {
     let credentials = format!("tokenFile: {:?}", token.display().to_string());
     site.gate = Gate::new(through(&site.proxy.kubeconfig("gate", &credentials)));
     // Nobody renewed it: nothing is read and nothing done, and it is not shown.
-    let error = now(site.gate.read(&[site.node.as_str().into()])).expect_err("denied");
+    let error = now(site.gate.read_nodes(&[site.node.as_str().into()])).expect_err("denied");
     assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     assert!(!error.message.contains("in-the-middle"), "{error}");
     fs::write(&token, "admin-token").expect("written");
-    now(site.gate.read(&[site.node.as_str().into()])).expect("a token that was renewed is read");
+    now(site.gate.read_nodes(&[site.node.as_str().into()])).expect("a token that was renewed is read");
     // It runs out between reading and writing.
     let renewed = token.clone();
     site.proxy.weather(first_and(1, Call::is_patch, move || {
@@ -361,7 +361,7 @@ fn a_node_that_is_made_anew_in_the_middle_is_another_one() {
     }));
     let (result, detail) = other.drain();
     assert_ne!(result, Done, "{detail}");
-    let live = other.gate.read(&[]);
+    let live = other.gate.read_nodes(&[]);
     let live = self::now(live).expect("read");
     assert!(!live.nodes.contains_key(&other.node.as_str().into()), "a ghost");
 }
@@ -456,7 +456,7 @@ fn of_two_gates_at_once_one_drains_and_the_other_leaves_it_to_that() {
         assert!(drained(&node).is_some(), "{name}");
         assert_eq!(foreign(&node), foreign(before), "{name}");
         let owners = folders.iter().filter(|folder| {
-            let ledger = journal::look(&folder.path().join("state")).expect("a journal");
+            let ledger = journal::read_state(&folder.path().join("state")).expect("a journal");
             assert!(ledger.open_intents.is_empty(), "{ledger:?}");
             own(&ledger).contains(&name.as_str())
         });
@@ -469,12 +469,12 @@ fn of_two_gates_at_once_one_drains_and_the_other_leaves_it_to_that() {
 fn what_was_done_is_said_on_the_node_where_that_is_allowed() {
     let Some(lab) = laboratory() else { return };
     let site = Site::new(&lab, "weather-events");
-    let live = now(site.gate.read(&[site.node.as_str().into()])).expect("read");
+    let live = now(site.gate.read_nodes(&[site.node.as_str().into()])).expect("read");
     let records = site.turn(ActionKind::Drain);
     let server = through(&site.folder.path().join("admin.proxy.kubeconfig"));
     let tell = async || {
         let access = connect(&server, ResponseReadLimit::Bounded).await.expect("a way");
-        events::tell(&access.client, &records, &live).await
+        events::write_events(&access.client, &records, &live).await
     };
     now(tell()).expect("told");
     let wanted = format!(

@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use control::gate::carry::Carrier;
+use control::gate::executor::Executor;
 use control::gate::journal::Journal;
-use control::gate::scontrol::Scontrol;
-use control::gate::{carry, journal, recover};
+use control::gate::scontrol::ScontrolScheduler;
+use control::gate::{executor, journal, recovery};
 use engine::policy::journal_state::JournalState;
 use engine::policy::marks::MarkNames;
 use model::action::{Action, ActionKind, ActionPlan, ActionRecord, ActionResult};
@@ -31,7 +31,7 @@ pub(super) fn drains(names: &[&str]) -> Vec<Action> {
 struct Site<'l> {
     lab: &'l Lab,
     folder: tempfile::TempDir,
-    scontrol: Scontrol,
+    scontrol: ScontrolScheduler,
 }
 
 impl<'l> Site<'l> {
@@ -50,7 +50,7 @@ impl<'l> Site<'l> {
              echo \"$*\" >>\"$here/updates\"\nn=$(wc -l <\"$here/updates\")\n\
              {before}\nlab scontrol \"$@\"\nrc=$?\n{after}\nexit $rc\n"
         );
-        let scontrol = Scontrol {
+        let scontrol = ScontrolScheduler {
             argv: program(folder.path(), &script),
             limit: PATIENCE,
             remote_shell: Some(false),
@@ -69,16 +69,16 @@ impl<'l> Site<'l> {
     }
 
     fn carry(&self, plan: &ActionPlan) -> Vec<ActionRecord> {
-        turn(&self.state(), &self.scontrol, plan, carry::KEPT)
+        turn(&self.state(), &self.scontrol, plan, executor::DEFAULT_PERSIST_TIME)
     }
 
     fn ledger(&self) -> JournalState {
-        journal::look(&self.state()).expect("a journal")
+        journal::read_state(&self.state()).expect("a journal")
     }
 
     fn node(&self, name: &str) -> SchedulerNode {
         one(
-            &Scontrol {
+            &ScontrolScheduler {
                 argv: self.lab.argv(&["scontrol"]),
                 limit: PATIENCE,
                 remote_shell: Some(false),
@@ -115,7 +115,7 @@ pub(super) fn program(folder: &Path, script: &str) -> Vec<String> {
 /// looked at again when it is `kept`.
 pub(super) fn turn(
     state: &Path,
-    scontrol: &Scontrol,
+    scontrol: &ScontrolScheduler,
     plan: &ActionPlan,
     kept: Duration,
 ) -> Vec<ActionRecord> {
@@ -124,24 +124,24 @@ pub(super) fn turn(
     let (_sender, stop) = tokio::sync::watch::channel(false);
     // Nobody listens: what counts is what the scheduler shows.
     let mut say = |_: &str| {};
-    let carrier = Carrier {
+    let carrier = Executor {
         scheduler: scontrol,
         journal: &mut journal,
         names: &names,
-        settle: carry::SETTLE,
-        say: &mut say,
+        settle: executor::DEFAULT_SETTLE_TIME,
+        log: &mut say,
         stop: stop.clone(),
     };
-    now(recover::recover(carrier, Duration::ZERO)).expect("written");
-    let carrier = Carrier {
+    now(recovery::recover_intents(carrier, Duration::ZERO)).expect("written");
+    let carrier = Executor {
         scheduler: scontrol,
         journal: &mut journal,
         names: &names,
-        settle: carry::SETTLE,
-        say: &mut say,
+        settle: executor::DEFAULT_SETTLE_TIME,
+        log: &mut say,
         stop,
     };
-    now(carry::carry_within(carrier, "r1", plan, kept)).expect("written")
+    now(executor::execute_plan_within(carrier, "r1", plan, kept)).expect("written")
 }
 
 fn results(records: &[ActionRecord]) -> Vec<(&str, ActionResult)> {

@@ -3,8 +3,8 @@
 //! happens when the controller fails is in `weather`.
 
 use control::gate::scheduler::{Scheduler, SchedulerError};
-use control::gate::scontrol::Scontrol;
-use control::gate::slurmrestd::Slurmrestd;
+use control::gate::scontrol::ScontrolScheduler;
+use control::gate::slurmrestd::SlurmrestdScheduler;
 use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 
@@ -16,22 +16,22 @@ const PATIENCE: Duration = Duration::from_secs(15);
 /// Both ways to the lab's controller, and the file that a token is read from.
 pub(super) struct Ways {
     folder: tempfile::TempDir,
-    pub(super) scontrol: Scontrol,
-    pub(super) rest: Slurmrestd,
+    pub(super) scontrol: ScontrolScheduler,
+    pub(super) rest: SlurmrestdScheduler,
 }
 
 impl Ways {
     pub(super) fn to(lab: &Lab) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let token_file = folder.path().join("token");
-        let rest = Slurmrestd {
+        let rest = SlurmrestdScheduler {
             address: format!("unix:{}", lab.socket).into(),
             token_file: Some(token_file),
             user: None,
             limit: PATIENCE,
         };
         let scontrol =
-            Scontrol { argv: lab.argv(&["scontrol"]), limit: PATIENCE, remote_shell: Some(false) };
+            ScontrolScheduler { argv: lab.argv(&["scontrol"]), limit: PATIENCE, remote_shell: Some(false) };
         let ways = Self { folder, scontrol, rest };
         ways.token(&lab.token());
         ways
@@ -67,7 +67,7 @@ pub(super) fn told(
     names: &[&str],
     change: &NodeUpdate,
 ) -> Result<(), SchedulerError> {
-    now(way.change(&named(names), change))
+    now(way.update_nodes(&named(names), change))
 }
 
 pub(super) fn done(way: &dyn Scheduler, names: &[&str], change: &NodeUpdate) {
@@ -75,7 +75,7 @@ pub(super) fn done(way: &dyn Scheduler, names: &[&str], change: &NodeUpdate) {
 }
 
 pub(super) fn seen(way: &dyn Scheduler, names: &[&str]) -> SchedulerSnapshot {
-    let live = now(way.read(&named(names)));
+    let live = now(way.read_nodes(&named(names)));
     let live = live.unwrap_or_else(|error| panic!("{}: {names:?}: {error}", way.name()));
     assert_eq!(live.troubles, Vec::<String>::new(), "{}", way.name());
     live
@@ -101,10 +101,10 @@ fn one_call_drains_many_and_both_ways_read_the_same() {
     let every = nodes(1..=36);
     for way in ways.both() {
         let reason = format!("fabricgate:nvlink-low:r1 by {}", way.name().len());
-        assert_eq!(way.words(&every, &drain(&reason)).len(), 1);
-        now(way.change(&every, &drain(&reason))).expect("drained");
+        assert_eq!(way.command_lines(&every, &drain(&reason)).len(), 1);
+        now(way.update_nodes(&every, &drain(&reason))).expect("drained");
         for reader in ways.both() {
-            let live = now(reader.read(&every)).expect("read");
+            let live = now(reader.read_nodes(&every)).expect("read");
             assert_eq!((live.nodes.len(), live.troubles.len()), (36, 0));
             for node in live.nodes.values() {
                 assert_eq!(node.state, ["IDLE", "DRAIN"], "{}", node.name);
@@ -116,7 +116,7 @@ fn one_call_drains_many_and_both_ways_read_the_same() {
                 assert_eq!(node.allocated_cpus, Some(0));
             }
         }
-        now(way.change(&every, &resume())).expect("resumed");
+        now(way.update_nodes(&every, &resume())).expect("resumed");
         lab.wait_for("every node", || {
             seen(way, &[]).nodes.values().all(|node| node.state == ["IDLE"])
         });
@@ -132,7 +132,7 @@ fn the_words_that_are_shown_do_what_is_meant() {
     let ways = Ways::to(&lab);
     let change =
         NodeUpdate { extra: Some(r#"{"a": "it's $(x)"}"#.to_owned()), ..drain("two words") };
-    for argv in ways.scontrol.words(&named(&["node0003", "node0004"]), &change) {
+    for argv in ways.scontrol.command_lines(&named(&["node0003", "node0004"]), &change) {
         assert_eq!(argv[0], lab.run);
         lab.run(&argv[1..].iter().map(String::as_str).collect::<Vec<_>>());
     }
@@ -155,7 +155,7 @@ fn words_reach_a_controller_behind_ssh_as_they_are() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&ssh, mode).expect("a program");
     let argv = [&[ssh.display().to_string(), "head".to_owned()], &lab.argv(&["scontrol"])[..]];
-    let far = Scontrol { argv: argv.concat(), limit: PATIENCE, remote_shell: None };
+    let far = ScontrolScheduler { argv: argv.concat(), limit: PATIENCE, remote_shell: None };
     let reason = r#"it's "two" words; $(touch /tmp/x) `id` * é"#;
     done(&far, &["node0003", "node0004"], &drain(reason));
     assert_eq!(one(&far, "node0003").reason.as_deref(), Some(reason));
@@ -472,7 +472,7 @@ fn a_name_that_stands_for_more_than_one_node_is_refused() {
         for name in ["ALL", "all", "node[0001-0036]", "node0001,node0002", "block{block01}", "-h"] {
             let error = told(way, &["node0001", name], &comment("ours")).expect_err(name);
             assert_eq!(error.kind, SourceProblemKind::Malformed, "{error}");
-            let error = now(way.read(&named(&[name]))).expect_err(name);
+            let error = now(way.read_nodes(&named(&[name]))).expect_err(name);
             assert_eq!(error.kind, SourceProblemKind::Malformed, "{error}");
         }
         let all = seen(way, &[]);

@@ -249,7 +249,7 @@ pub(super) fn drained_by_us(lab: &Lab, site: &tempfile::TempDir, node: &str) -> 
     let id = format!("{run}/{node}/drain");
     let state = Some(NodeStateChange::Drain { reason: reason.clone() });
     journal
-        .write(JournalEvent::Intent {
+        .append(JournalEvent::Intent {
             id: id.clone(),
             run: run.to_owned(),
             action: Box::new(action),
@@ -259,7 +259,7 @@ pub(super) fn drained_by_us(lab: &Lab, site: &tempfile::TempDir, node: &str) -> 
         .expect("written");
     lab.drain(node, &reason);
     let (result, detail) = (ActionResult::Done, String::new());
-    journal.write(JournalEvent::Outcome { id, result, detail }).expect("written");
+    journal.append(JournalEvent::Outcome { id, result, detail }).expect("written");
     reason
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use control::gate::journal;
 use control::gate::journal::Journal;
-use control::gate::scontrol::Scontrol;
+use control::gate::scontrol::ScontrolScheduler;
 use engine::policy::journal_state::JournalState;
 use model::action::{Action, ActionKind, ActionPlan, ActionResult};
 use model::journal::JournalEvent;
@@ -30,7 +30,7 @@ fn the_turn_that_is_killed() {
     let text = fs::read_to_string(folder.join("plan.json")).expect("a plan");
     let plan: ActionPlan = serde_json::from_str(&text).expect("a plan");
     let argv = vec![folder.join("scontrol").display().to_string()];
-    let scontrol = Scontrol { argv, limit: PATIENCE, remote_shell: Some(false) };
+    let scontrol = ScontrolScheduler { argv, limit: PATIENCE, remote_shell: Some(false) };
     // This controller forgets nothing: nobody kills it.
     let records = turn(&folder.join("state"), &scontrol, &plan, Duration::ZERO);
     let text = serde_json::to_string(&records).expect("plain data");
@@ -98,7 +98,7 @@ fn finished(lab: &Lab, folder: &Path) {
 
 fn live(lab: &Lab) -> BTreeMap<NodeName, SchedulerNode> {
     let scontrol =
-        Scontrol { argv: lab.argv(&["scontrol"]), limit: PATIENCE, remote_shell: Some(false) };
+        ScontrolScheduler { argv: lab.argv(&["scontrol"]), limit: PATIENCE, remote_shell: Some(false) };
     seen(&scontrol, &[]).nodes
 }
 
@@ -157,7 +157,7 @@ impl<'l> Killed<'l> {
     }
 
     fn ledger(&self) -> JournalState {
-        journal::look(&self.folder.path().join("state")).expect("a journal")
+        journal::read_state(&self.folder.path().join("state")).expect("a journal")
     }
 
     fn told(&self, node: &str, what: &str) -> usize {
@@ -195,7 +195,7 @@ fn drained_before(killed: &Killed<'_>, name: &str) {
         before: Box::new(SchedulerNode::new(name, &["IDLE"])),
     };
     let outcome = JournalEvent::Outcome { id, result: ActionResult::Done, detail: String::new() };
-    journal.write_all(vec![intent, outcome]).expect("written");
+    journal.append_all(vec![intent, outcome]).expect("written");
 }
 
 /// Kills a turn at one place and lets the next ones go on; whether it was killed.
@@ -314,7 +314,7 @@ impl<'l> Stored<'l> {
     }
 
     fn ledger(&self) -> JournalState {
-        journal::look(&self.site.path().join("gate")).expect("a journal")
+        journal::read_state(&self.site.path().join("gate")).expect("a journal")
     }
 
     /// Applies the run as if nobody ever had, is killed there, and goes on;

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use control::gate::{hold, journal};
+use control::gate::{slurm_allocation, journal};
 use control::launch::slurm::SlurmPrograms;
 
 use crate::carry::tidy;
@@ -98,7 +98,7 @@ fn defect_1_a_reservation_is_renewed_from_now() {
     let words = [&["scontrol", "create", "reservation"], &words[..]].concat();
     lab.run(&[&words[..], &["Duration=10", "Users=root", "Flags=MAINT,IGNORE_JOBS"]].concat());
     let programs = SlurmPrograms { scontrol: lab.argv(&["scontrol"]), ..SlurmPrograms::default() };
-    let renewed = now(hold::renew(&programs, Duration::from_secs(15), name));
+    let renewed = now(slurm_allocation::renew_reservation(&programs, Duration::from_secs(15), name));
     let listed = lab.run(&["scontrol", "show", "reservation", "-o"]);
     lab.run(&["scontrol", "delete", &format!("ReservationName={name}")]);
     lab.settle();
@@ -150,7 +150,7 @@ fn defect_2_a_controller_without_its_state_undoes_nothing() {
 
 fn copied(from: &Path, to: &Path) {
     fs::create_dir_all(to).expect("a folder");
-    fs::copy(from.join(journal::JOURNAL), to.join(journal::JOURNAL)).expect("copied");
+    fs::copy(from.join(journal::JOURNAL_FILE), to.join(journal::JOURNAL_FILE)).expect("copied");
 }
 
 #[test]

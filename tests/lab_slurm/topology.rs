@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use control::gate::reassert;
+use control::gate::mark_reassertion;
 use control::gate::scheduler::Scheduler;
-use control::gate::scontrol::Scontrol;
+use control::gate::scontrol::ScontrolScheduler;
 use engine::policy::action_policy::Policy;
 use engine::policy::journal_state::JournalState;
 use engine::policy::marks::MarkNames;
@@ -28,18 +28,18 @@ use super::{Lab, lab, nodes, now, of};
 
 const LIMIT: Duration = Duration::from_secs(15);
 
-fn scontrol(lab: &Lab) -> Scontrol {
-    Scontrol { argv: lab.argv(&["scontrol"]), limit: LIMIT, remote_shell: Some(false) }
+fn scontrol(lab: &Lab) -> ScontrolScheduler {
+    ScontrolScheduler { argv: lab.argv(&["scontrol"]), limit: LIMIT, remote_shell: Some(false) }
 }
 
 fn live(lab: &Lab, name: &str) -> SchedulerNode {
     let name = NodeName::from(name);
-    let mut live = now(scontrol(lab).read(std::slice::from_ref(&name))).expect("a node");
+    let mut live = now(scontrol(lab).read_nodes(std::slice::from_ref(&name))).expect("a node");
     live.nodes.remove(&name).expect("the node")
 }
 
 fn change(lab: &Lab, nodes: &[NodeName], change: &NodeUpdate) {
-    now(scontrol(lab).change(nodes, change)).expect("changed");
+    now(scontrol(lab).update_nodes(nodes, change)).expect("changed");
 }
 
 fn mark(outcome: Outcome) -> VerdictMark {
@@ -172,8 +172,8 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
     change(&lab, &marked[3..], &NodeUpdate { extra: Some(String::new()), ..NodeUpdate::default() });
     let marks = marked.iter().map(|node| (node.clone(), mark(Outcome::Degraded)));
     let ledger = JournalState { marks: marks.collect(), ..JournalState::default() };
-    let all = || now(slurm.read(&[])).expect("all nodes");
-    assert_eq!(now(reassert::reassert(&slurm, &all(), &ledger, &policy)), []);
+    let all = || now(slurm.read_nodes(&[])).expect("all nodes");
+    assert_eq!(now(mark_reassertion::reassert_marks(&slurm, &all(), &ledger, &policy)), []);
     for restarts in [false, true] {
         if restarts {
             restart(&lab);
@@ -185,7 +185,7 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
         assert_eq!(written.active_features, ["gb200"], "this is how it would be noticed");
         assert_eq!(marks::read_mark(&written, &names), Some(mark(Outcome::Degraded)));
         assert_eq!(written.comment, "theirs");
-        let told = now(reassert::reassert(&slurm, &lost, &ledger, &policy));
+        let told = now(mark_reassertion::reassert_marks(&slurm, &lost, &ledger, &policy));
         let told: Vec<_> = told.iter().map(|it| (it.node.clone(), it.result)).collect();
         let done = marked[..3].iter().map(|node| (node.clone(), ActionResult::Done));
         assert_eq!(told, done.collect::<Vec<_>>());
@@ -194,14 +194,14 @@ fn features_vanish_at_reconfigure_and_restart_and_are_said_again() {
             assert_eq!(now_said.nodes[node].active_features, ["gb200", "fabric_degraded"]);
         }
         assert_eq!(now_said.nodes[&marked[3]].active_features, ["gb200"]);
-        assert_eq!(now(reassert::reassert(&slurm, &now_said, &ledger, &policy)), []);
+        assert_eq!(now(mark_reassertion::reassert_marks(&slurm, &now_said, &ledger, &policy)), []);
     }
 }
 
 #[test]
 fn a_block_below_its_size_is_wrong_where_slurm_would_not_start_with_it() {
     let Some(lab) = lab() else { return };
-    let live = now(scontrol(&lab).read(&[])).expect("all nodes");
+    let live = now(scontrol(&lab).read_nodes(&[])).expect("all nodes");
     let version = now(scontrol(&lab).version());
     assert!(version.is_some());
     let ground = TopologyContext { version, nodes: live.nodes.into_keys().collect() };

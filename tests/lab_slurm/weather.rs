@@ -2,8 +2,8 @@
 //! gone, that hangs, that forgets, that lets nobody in.
 
 use control::gate::scheduler::Scheduler;
-use control::gate::scontrol::Scontrol;
-use control::gate::slurmrestd::Slurmrestd;
+use control::gate::scontrol::ScontrolScheduler;
+use control::gate::slurmrestd::SlurmrestdScheduler;
 use model::scheduler_snapshot::SchedulerNode;
 
 use super::changes::{Ways, comment, done, drain, named, one, resume, told};
@@ -13,7 +13,7 @@ use super::*;
 fn restarted(lab: &Lab, way: &dyn Scheduler, name: &str) -> SchedulerNode {
     lab.run(&["slurmctld"]);
     lab.wait_for("the controller", || {
-        let live = now(way.read(&named(&[name])));
+        let live = now(way.read_nodes(&named(&[name])));
         live.is_ok_and(|it| it.nodes.values().any(|node| !node.has_state("UNKNOWN")))
     });
     one(way, name)
@@ -44,9 +44,9 @@ fn a_start_of_the_controller_is_reported_by_both_ways() {
     let ways = Ways::to(&lab);
     // slurmrestd reports it from 26.05 on.
     let newer = !lab.run(&["scontrol", "--version"]).contains("24.11");
-    assert_eq!(now(ways.rest.started()).expect("an answer").is_some(), newer);
+    assert_eq!(now(ways.rest.read_start_time()).expect("an answer").is_some(), newer);
     for way in ways.both().into_iter().filter(|way| newer || way.name().contains("scontrol")) {
-        let started = || now(way.started()).expect("an answer").expect("when it started");
+        let started = || now(way.read_start_time()).expect("an answer").expect("when it started");
         // `scontrol reconfigure` is a start too: slurmctld replaces itself.
         for starts in [false, true] {
             let before = started();
@@ -71,7 +71,7 @@ fn a_change_that_timed_out_may_be_made_later() {
                    exec scontrol "$@""#;
     for limit in [15, 2] {
         let limit = Duration::from_secs(limit);
-        let way = Scontrol {
+        let way = ScontrolScheduler {
             argv: lab.argv(&["sh", "-c", stops, "sh"]),
             limit,
             remote_shell: Some(false),
@@ -96,10 +96,10 @@ fn a_controller_that_hangs_is_told_nothing() {
     lab.signal("STOP");
     let found = now(async {
         tokio::join!(
-            ways.rest.change(&names, &change),
+            ways.rest.update_nodes(&names, &change),
             // Whoever tells something through scontrol has read right before.
-            ways.scontrol.read(&names),
-            ways.rest.read(&names)
+            ways.scontrol.read_nodes(&names),
+            ways.rest.read_nodes(&names)
         )
     });
     lab.signal("CONT");
@@ -123,7 +123,7 @@ fn a_controller_that_is_gone_is_unreachable() {
     lab.signal("KILL");
     let found = ways.both().map(|way| {
         let names = named(&["node0023"]);
-        (now(way.change(&names, &drain("gone"))), now(way.read(&names)), now(way.read(&[])))
+        (now(way.update_nodes(&names, &drain("gone"))), now(way.read_nodes(&names)), now(way.read_nodes(&[])))
     });
     let node = restarted(&lab, &ways.scontrol, "node0023");
     lab.settle();
@@ -142,16 +142,16 @@ fn a_program_or_server_that_is_not_there_is_said_so() {
     let ways = Ways::to(&lab);
     let limit = ways.scontrol.limit;
     let none =
-        Scontrol { argv: vec!["/nowhere/scontrol".to_owned()], limit, remote_shell: Some(false) };
+        ScontrolScheduler { argv: vec!["/nowhere/scontrol".to_owned()], limit, remote_shell: Some(false) };
     let inside =
-        Scontrol { argv: lab.argv(&["/nowhere/scontrol"]), limit, remote_shell: Some(false) };
+        ScontrolScheduler { argv: lab.argv(&["/nowhere/scontrol"]), limit, remote_shell: Some(false) };
     for way in [&none, &inside] {
         let error = told(way, &["node0001"], &comment("x")).expect_err("no program");
         assert_eq!(error.kind, SourceProblemKind::Missing, "{error}");
         assert!(error.message.contains("must be installed"), "{error}");
     }
     let address = "unix:/nowhere/slurmrestd".into();
-    let nobody = Slurmrestd { address, ..ways.rest.clone() };
+    let nobody = SlurmrestdScheduler { address, ..ways.rest.clone() };
     let error = told(&nobody, &["node0001"], &comment("x")).expect_err("no server");
     assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
 }
@@ -162,7 +162,7 @@ fn who_may_not_change_nodes_changes_none() {
     let ways = Ways::to(&lab);
     let alice = ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "scontrol"];
     let by_alice =
-        Scontrol { argv: lab.argv(&alice), limit: ways.scontrol.limit, remote_shell: Some(false) };
+        ScontrolScheduler { argv: lab.argv(&alice), limit: ways.scontrol.limit, remote_shell: Some(false) };
     ways.token(&lab.run(&["scontrol", "token", "username=alice", "lifespan=600"]));
     for way in [&by_alice as &dyn Scheduler, &ways.rest] {
         for change in [drain("mine"), resume(), comment("mine")] {
@@ -187,7 +187,7 @@ fn a_token_is_read_anew_each_time_and_never_shown() {
         ways.token(bad);
         let errors = [
             told(&ways.rest, &["node0001"], &comment("x")).expect_err("not let in"),
-            now(ways.rest.read(&[])).expect_err("not let in"),
+            now(ways.rest.read_nodes(&[])).expect_err("not let in"),
         ];
         for error in errors {
             assert_eq!(error.kind, SourceProblemKind::Denied, "{bad:?}: {error}");
@@ -199,10 +199,10 @@ fn a_token_is_read_anew_each_time_and_never_shown() {
     done(&ways.rest, &["node0001"], &comment(""));
     let shown = format!("{:?} {}", ways.rest, ways.rest.name());
     assert!(!shown.contains(&secret(&good)));
-    let words = ways.rest.words(&named(&["node0001"]), &comment("x"));
+    let words = ways.rest.command_lines(&named(&["node0001"]), &comment("x"));
     assert_eq!(words, [["scontrol", "update", "NodeName=node0001", "Comment=x"]]);
 
-    let nowhere = Slurmrestd { token_file: Some("/nowhere/token".into()), ..ways.rest.clone() };
+    let nowhere = SlurmrestdScheduler { token_file: Some("/nowhere/token".into()), ..ways.rest.clone() };
     let error = told(&nowhere, &["node0001"], &comment("x")).expect_err("no token");
     assert_eq!(error.kind, SourceProblemKind::Missing, "{error}");
 }

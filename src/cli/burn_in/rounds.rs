@@ -20,10 +20,10 @@ use crate::cli::site::SweepSetup;
 use crate::cli::stdout::note;
 use crate::cli::{Globals, holding, stored, sweep};
 use control::launch::WorkerProgram;
-use control::store::folder::Folder;
-use control::store::stored::Stored;
-use control::store::{State, file};
-use control::sweep::{Again, Confirm, Done, Place, Sweep};
+use control::store::run_folder::RunFolder;
+use control::store::run_reader::StoredRun;
+use control::store::{RunState, file};
+use control::sweep::{LoadRepeat, ConfirmSettings, SweepResult, RunLocation, SweepRequest};
 use engine::plan;
 use engine::plan::Plan;
 use engine::policy::{acceptance as accept, burn_in_termination};
@@ -43,7 +43,7 @@ pub(super) struct BurnInSession<'a> {
     /// What was claimed when it began.
     claims: Claims,
     pub(super) acceptance: Acceptance,
-    pub(super) folder: Folder,
+    pub(super) folder: RunFolder,
     /// Where the run folders of rounds go.
     runs: PathBuf,
     program: WorkerProgram,
@@ -65,7 +65,7 @@ impl<'a> BurnInSession<'a> {
         fleet: Claims,
         claims: Claims,
         acceptance: Acceptance,
-        folder: Folder,
+        folder: RunFolder,
         runs: PathBuf,
     ) -> anyhow::Result<Self> {
         let lock = folder.lock().map_err(|error| write_failure(&error))?;
@@ -196,7 +196,7 @@ impl<'a> BurnInSession<'a> {
     fn finish(&mut self, state: BurnInState, stop: BurnInStop) -> anyhow::Result<()> {
         self.acceptance.state = state;
         self.acceptance.stop = Some(stop);
-        self.acceptance.ended = Some(control::sweep::shown(control::sweep::now()));
+        self.acceptance.ended = Some(control::sweep::format_timestamp(control::sweep::now()));
         self.save()
     }
 
@@ -260,7 +260,7 @@ impl<'a> BurnInSession<'a> {
         let seed = self.acceptance.asked.seed.wrapping_add(u64::from(number) - 1);
         self.program.age = (!self.acceptance.real).then(|| format!("{number}:{soaked}"));
         let done = match unfinished {
-            Some(stored) if stored.record.state == State::Complete => {
+            Some(stored) if stored.record.state == RunState::Complete => {
                 BurnInRoundEnd::Stored(Box::new(stored))
             }
             Some(stored) => BurnInRoundEnd::Fresh(Box::new(self.resume_round(&stored)?)),
@@ -290,7 +290,7 @@ impl<'a> BurnInSession<'a> {
     }
 
     /// A round that is not begun yet.
-    fn start_round(&mut self, number: u32, seed: u64, soaked: f64) -> anyhow::Result<Done> {
+    fn start_round(&mut self, number: u32, seed: u64, soaked: f64) -> anyhow::Result<SweepResult> {
         let mut claims = accept::participating_claims(&self.claims, &self.acceptance.nodes);
         let mut plan = self.plan_basis(&claims, seed)?.make_plan()?;
         if let Some(hold) = &self.allocation {
@@ -322,24 +322,24 @@ impl<'a> BurnInSession<'a> {
         note(&format!("round {number}{of}: run {}", info.id));
         let basis = self.plan_basis(&claims, seed)?;
         let named = (info.id.as_str(), info.created.as_str());
-        let place = Place::New(&self.runs);
+        let place = RunLocation::New(&self.runs);
         self.sweep_round(&plan, &basis.request(), &claims, named, &self.program, place, None)
     }
 
     /// A round that was begun and did not come to its end.
-    fn resume_round(&self, stored: &Stored) -> anyhow::Result<Done> {
+    fn resume_round(&self, stored: &StoredRun) -> anyhow::Result<SweepResult> {
         sweep::check_plan(stored, &stored.plan, &stored.claims)?;
         note(&format!("going on with run {}", stored.record.info.id));
         let basis = self.plan_basis(&stored.claims, stored.record.seed)?;
         let info = &stored.record.info;
         let named = (info.id.as_str(), info.created.as_str());
-        let place = Place::Resume(stored);
+        let place = RunLocation::Resume(stored);
         let request = basis.request();
         self.sweep_round(&stored.plan, &request, &stored.claims, named, &self.program, place, None)
     }
 
     /// The folder of a round that was begun; `None` where it never came so far.
-    fn open_unfinished_round(&self, run: &str) -> Result<Option<Stored>, CommandError> {
+    fn open_unfinished_round(&self, run: &str) -> Result<Option<StoredRun>, CommandError> {
         let folder = self.runs.join(run);
         match folder.join(file::PLAN).is_file() && folder.join(file::RUN).is_file() {
             true => stored::open_run_quietly(&folder).map(Some),
@@ -355,9 +355,9 @@ impl<'a> BurnInSession<'a> {
         claims: &Claims,
         (id, created): (&str, &str),
         program: &WorkerProgram,
-        place: Place<'_>,
+        place: RunLocation<'_>,
         lasting: Option<Duration>,
-    ) -> anyhow::Result<Done> {
+    ) -> anyhow::Result<SweepResult> {
         let SweepSetup { config, in_force } = &self.site;
         let mut info = sweep::new_run_info(config, claims, Named::BurnIn);
         info.id = id.to_owned();
@@ -365,8 +365,8 @@ impl<'a> BurnInSession<'a> {
         if lasting.is_some() {
             info.profile = plan::SOAK_PROFILE.to_owned();
         }
-        let none = Confirm { enabled: false, wait: Duration::ZERO };
-        let swept = control::sweep::sweep(&Sweep {
+        let none = ConfirmSettings { enabled: false, wait: Duration::ZERO };
+        let swept = control::sweep::run_sweep(&SweepRequest {
             info,
             claims,
             fleet: &self.fleet,
@@ -375,15 +375,15 @@ impl<'a> BurnInSession<'a> {
             launcher: &config.launcher,
             program,
             tools: stored::simulated_tools(&config.launcher, program)?,
-            connect: config.connect,
+            connect_timeout: config.connect,
             confirm: if lasting.is_some() { &none } else { &config.confirm },
             catalogue: &in_force.catalogue,
             thresholds_digest: &in_force.digest,
             platform: config.platform.as_deref(),
             policy: &config.policy,
-            place,
+            run_location: place,
             progress: sweep::new_progress(self.globals),
-            again: lasting.map(|lasting| Again { lasting }),
+            repeat: lasting.map(|lasting| LoadRepeat { duration: lasting }),
         });
         swept.map_err(sweep::sweep_error)
     }
@@ -420,7 +420,7 @@ impl<'a> BurnInSession<'a> {
                     verdict.reason = format!("burn-in {}: {}", self.acceptance.id, known.reason);
                 }
             }
-            let mut done = Done::of(run, Folder::at(&folder));
+            let mut done = SweepResult::from_earlier_run(run, RunFolder::open(&folder));
             let acted = sweep::apply_gate(&self.site.config, &self.fleet, &mut done, true)?;
             code = code.max(acted);
         }
@@ -430,7 +430,7 @@ impl<'a> BurnInSession<'a> {
 
 /// A round that came to an end.
 enum BurnInRoundEnd {
-    Fresh(Box<Done>),
+    Fresh(Box<SweepResult>),
     /// The program was ended between the end of the sweep and writing it down.
-    Stored(Box<Stored>),
+    Stored(Box<StoredRun>),
 }

@@ -7,7 +7,7 @@ use crate::cli::gating::GateConfig;
 use crate::cli::stdout::note;
 use crate::cli::{acting, exit};
 use control::gate::journal::Journal;
-use control::gate::{reassert, stamp};
+use control::gate::{mark_reassertion, clock};
 use engine::policy::journal_state::JournalState;
 use engine::policy::node_state::DrainOwner;
 use engine::policy::{marks, node_state};
@@ -64,7 +64,7 @@ fn read_node(
     let scheduler = acting::scheduler_for(gate);
     let nodes = std::slice::from_ref(node);
     let live = crate::cli::build_runtime()?
-        .block_on(scheduler.read(nodes))
+        .block_on(scheduler.read_nodes(nodes))
         .map_err(|error| CommandError::Environment(format!("{}: {error}", scheduler.name())))?;
     let found = live.nodes.get(node).cloned();
     if found.is_none() && !live.troubles.is_empty() {
@@ -85,12 +85,12 @@ pub(super) fn forget_node(gate: &GateConfig, told: &OperatorArgs) -> Result<u8, 
         )));
     }
     let mut journal = super::open_journal(gate)?;
-    if !is_known(journal.ledger(), &node) {
+    if !is_known(journal.state(), &node) {
         note(&format!("the journal has nothing of {node}; nothing was changed"));
         return Ok(exit::PASS);
     }
     let forgotten = JournalEvent::Forgotten { node: node.clone(), by: operator_name(), why };
-    journal.write(forgotten).map_err(super::journal_error)?;
+    journal.append(forgotten).map_err(super::journal_error)?;
     note(&format!("{node} is forgotten: it is in no budget any more"));
     Ok(exit::PASS)
 }
@@ -116,7 +116,7 @@ pub(super) fn adopt_drain(
         return Err(CommandError::Usage(format!("the scheduler does not know {name}")));
     };
     let mut journal = super::open_journal(gate)?;
-    match node_state::drain_owner(&node, journal.ledger()) {
+    match node_state::drain_owner(&node, journal.state()) {
         DrainOwner::ThisGate(_) => {
             note(&format!("{name} is drained by us already; nothing was changed"));
             return Ok(exit::PASS);
@@ -149,7 +149,7 @@ pub(super) fn adopt_drain(
         by: operator_name(),
         why,
     };
-    journal.write(adopted).map_err(super::journal_error)?;
+    journal.append(adopted).map_err(super::journal_error)?;
     note(&format!("{name} is ours: `fabricgate recertify {name}` measures it, and gives it back"));
     mark_adopted_node(gate, &journal, &live, &name)
 }
@@ -164,11 +164,11 @@ fn mark_adopted_node(
     if live.nodes[node].kubernetes.is_none() {
         return Ok(exit::PASS);
     }
-    let annotations = [(GATE.to_owned(), Some(journal.ledger().gate.clone()))].into();
+    let annotations = [(GATE.to_owned(), Some(journal.state().gate.clone()))].into();
     let marks = KubernetesNodeUpdate { annotations, ..KubernetesNodeUpdate::default() };
     let change = NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() };
     let scheduler = acting::scheduler_for(gate);
-    let told = reassert::write(scheduler.as_ref(), vec![(node.clone(), change)], live);
+    let told = mark_reassertion::write_marks(scheduler.as_ref(), vec![(node.clone(), change)], live);
     let told = crate::cli::build_runtime()?.block_on(told);
     match told.iter().find(|it| it.result != ActionResult::Done) {
         None => Ok(exit::PASS),
@@ -194,15 +194,15 @@ pub(super) fn record_host_gone(
     has_pods: bool,
 ) -> Result<(), CommandError> {
     let why = check_reason(why)?;
-    if host == stamp::host() {
+    if host == clock::host_name() {
         return Err(CommandError::Usage(format!(
             "--gone {host}: that is this machine, and whether a process is there is known here; \
              end the process, then `fabricgate gate recover`"
         )));
     }
     let hosts: Vec<String> =
-        journal.ledger().allocations.values().map(|hold| clean(&hold.host)).collect();
-    if !has_pods && !journal.ledger().allocations.values().any(|hold| hold.host == host) {
+        journal.state().allocations.values().map(|hold| clean(&hold.host)).collect();
+    if !has_pods && !journal.state().allocations.values().any(|hold| hold.host == host) {
         let held = match hosts.is_empty() {
             true => "nothing is held".to_owned(),
             false => format!("what is held is held by {}", hosts.join(", ")),
@@ -210,7 +210,7 @@ pub(super) fn record_host_gone(
         return Err(CommandError::Usage(format!("--gone {host}: it holds nothing here; {held}")));
     }
     let event = JournalEvent::Gone { host: host.to_owned(), by: operator_name(), why };
-    journal.write(event).map_err(super::journal_error)
+    journal.append(event).map_err(super::journal_error)
 }
 
 /// Drains of our form that the journal does not know, a line each.

@@ -16,9 +16,9 @@ use crate::cli::failure::CommandError;
 use crate::cli::stdout::note;
 use crate::cli::{Globals, exit, stdout};
 use control::gate::{certificates, journal};
-use control::store::folder::Folder;
-use control::store::history::History;
-use control::store::{State, file, stored};
+use control::store::run_folder::RunFolder;
+use control::store::history::RunHistory;
+use control::store::{RunState, file, run_reader};
 use control::sweep;
 use model::time_format::DAY_S;
 
@@ -141,14 +141,14 @@ fn print_prune(document: &PruneDocument) -> anyhow::Result<()> {
 /// permission: it ends the command.
 fn find_referenced_runs(
     place: &HistoryLocation,
-    history: &History,
+    history: &RunHistory,
 ) -> Result<BTreeMap<String, String>, CommandError> {
     let mut needed = BTreeMap::new();
-    for (node, run) in history.newest().map_err(history_error)? {
+    for (node, run) in history.newest_run_by_node().map_err(history_error)? {
         needed.entry(run).or_insert_with(|| format!("it is the newest complete run of {node}"));
     }
     let Some(gate) = &place.gate else { return Ok(needed) };
-    let ledger = journal::look(gate).map_err(CommandError::environment)?;
+    let ledger = journal::read_state(gate).map_err(CommandError::environment)?;
     for (node, drain) in &ledger.drains {
         needed.insert(drain.run.clone(), format!("the drain of {node} rests on it"));
     }
@@ -162,12 +162,12 @@ fn find_referenced_runs(
             .entry(mark.run.clone())
             .or_insert_with(|| format!("what is said on {node} names it"));
     }
-    let (nodes, troubles) = certificates::nodes(gate);
+    let (nodes, troubles) = certificates::list_nodes(gate);
     if let Some(trouble) = troubles.first() {
         return Err(CommandError::Environment(trouble.clone()));
     }
     for node in nodes {
-        let certificate = certificates::read(gate, &node).map_err(CommandError::environment)?;
+        let certificate = certificates::read_certificate(gate, &node).map_err(CommandError::environment)?;
         if let Some(certificate) = certificate {
             needed.insert(certificate.run, format!("the certificate of {node} rests on it"));
         }
@@ -179,10 +179,10 @@ fn find_referenced_runs(
 fn find_candidates(
     runs: &Path,
     limit: i64,
-    history: &History,
+    history: &RunHistory,
     needed: &BTreeMap<String, String>,
 ) -> Result<Vec<PruneCandidate>, CommandError> {
-    let known = history.known().map_err(history_error)?;
+    let known = history.run_ids().map_err(history_error)?;
     let wrong =
         |path: &Path, error| CommandError::Environment(format!("{}: {error}", path.display()));
     let (mut folders, mut texts) = (Vec::new(), Vec::new());
@@ -209,7 +209,7 @@ fn find_candidates(
     let mut aged = Vec::new();
     for folder in folders {
         // What cannot be read may be what somebody needs.
-        let Ok(stored) = stored::open(&folder) else { continue };
+        let Ok(stored) = run_reader::open_run(&folder) else { continue };
         let info = &stored.record.info;
         let created = info.created.parse::<jiff::Timestamp>().ok();
         if created.is_none_or(|created| limit <= created.as_second()) {
@@ -219,7 +219,7 @@ fn find_candidates(
         let paper = named.map(|(of, paper, _)| format!("{} names it", of.join(paper).display()));
         let kept_because = needed.get(&info.id).cloned().or(paper).or_else(|| {
             match (stored.record.state, known.contains(&info.id)) {
-                (State::Running, _) => Some("it is under way, or can be resumed".to_owned()),
+                (RunState::Running, _) => Some("it is under way, or can be resumed".to_owned()),
                 (_, false) => Some("the history does not have it".to_owned()),
                 _ => None,
             }
@@ -233,7 +233,7 @@ fn find_candidates(
 /// Removes a folder that nobody is writing into. `run.json` goes first: what is left
 /// of it, where that ends half-way, is no run.
 fn remove_run(folder: &Path) -> Result<(), String> {
-    let lock = Folder::at(folder).lock().map_err(|error| error.to_string())?;
+    let lock = RunFolder::open(folder).lock().map_err(|error| error.to_string())?;
     let Some(_lock) = lock else { return Err("somebody is writing into it".to_owned()) };
     fs::remove_file(folder.join(file::RUN))
         .and_then(|()| fs::remove_dir_all(folder))

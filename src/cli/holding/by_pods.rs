@@ -8,10 +8,10 @@ use crate::cli::config::Config;
 use crate::cli::failure::CommandError;
 use crate::cli::gating::CALL_TIMEOUT;
 use crate::cli::stdout::note;
-use control::gate::hold::HoldError;
-use control::gate::kubernetes::Kubernetes as Cluster;
-use control::gate::pods;
-use control::gate::pods::{Holder, Holding, Objects, Wanted, Wish};
+use control::gate::slurm_allocation::AllocationError;
+use control::gate::kubernetes::KubernetesScheduler as Cluster;
+use control::gate::pod_allocation;
+use control::gate::pod_allocation::{PodAllocationContext, PodAllocation, PodObjectClient, PodDomainRequest, PodAllocationRequest};
 use control::gate::scheduler::Scheduler;
 use control::launch::held::HeldNodes;
 use control::launch::kubernetes::{KubernetesLauncher, RankLaunchMode};
@@ -21,11 +21,11 @@ use control::sources::kubernetes::KubernetesClientConfig as Server;
 pub(super) struct PodAllocator {
     kubernetes: KubernetesLauncher,
     worker: String,
-    objects: Objects,
+    objects: PodObjectClient,
     scheduler: Box<dyn Scheduler>,
     record: AllocationRecord,
     limit: Duration,
-    holding: Holding,
+    holding: PodAllocation,
 }
 
 impl fmt::Debug for PodAllocator {
@@ -45,7 +45,7 @@ impl PodAllocator {
         let limit = config.gate.as_ref().map_or(CALL_TIMEOUT, |gate| gate.timeouts.limit);
         let (kubeconfig, context) = (kubernetes.kubeconfig.clone(), kubernetes.context.clone());
         let server = Server { kubeconfig, context, limit };
-        let objects = Objects::of(kubernetes, limit).await.map_err(CommandError::Environment)?;
+        let objects = PodObjectClient::connect(kubernetes, limit).await.map_err(CommandError::Environment)?;
         Ok(Self {
             kubernetes: kubernetes.clone(),
             worker: purpose.worker.to_owned(),
@@ -53,12 +53,12 @@ impl PodAllocator {
             scheduler: Box::new(Cluster::new(server)),
             record: AllocationRecord::new(config, purpose.run),
             limit,
-            holding: Holding::default(),
+            holding: PodAllocation::default(),
         })
     }
 
     pub(super) fn launch_allocation(&self) -> &HeldNodes {
-        &self.holding.held
+        &self.holding.nodes
     }
 
     /// Whether tools can run across pods.
@@ -69,13 +69,13 @@ impl PodAllocator {
     pub(super) async fn acquire(
         &mut self,
         purpose: &AllocationPurpose<'_>,
-    ) -> Result<(), HoldError> {
-        let domains = purpose.claims.domains.iter().map(|domain| Wanted {
+    ) -> Result<(), AllocationError> {
+        let domains = purpose.claims.domains.iter().map(|domain| PodDomainRequest {
             name: domain.name.clone(),
             nodes: domain.nodes.iter().filter(|it| purpose.nodes.contains(*it)).cloned().collect(),
             gpus_per_node: domain.gpus_per_node,
         });
-        let wish = Wish {
+        let wish = PodAllocationRequest {
             run: purpose.run,
             domains: domains.filter(|domain| !domain.nodes.is_empty()).collect(),
             drained: purpose.drained,
@@ -83,23 +83,23 @@ impl PodAllocator {
         };
         let mut say = |text: &str| note(text);
         let (mut holder, holding) = self.holder(&mut say);
-        pods::hold(&mut holder, &wish, holding).await
+        pod_allocation::allocate_pods(&mut holder, &wish, holding).await
     }
 
     pub(super) async fn release(&mut self) -> Vec<String> {
         let mut say = |text: &str| note(text);
         let (mut holder, holding) = self.holder(&mut say);
-        pods::free(&mut holder, holding).await
+        pod_allocation::free_pods(&mut holder, holding).await
     }
 
     pub(super) fn record(&self) -> &AllocationRecord {
         &self.record
     }
 
-    fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (Holder<'a>, &'a mut Holding) {
+    fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (PodAllocationContext<'a>, &'a mut PodAllocation) {
         let Self { kubernetes, worker, objects, scheduler, record, limit, holding } = self;
         let folder = &record.folder;
         let (scheduler, limit): (&'a dyn Scheduler, _) = (&**scheduler, *limit);
-        (Holder { kubernetes, worker, objects, scheduler, folder, limit, say }, holding)
+        (PodAllocationContext { kubernetes, worker, objects, scheduler, folder, limit, log: say }, holding)
     }
 }

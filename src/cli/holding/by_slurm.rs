@@ -8,13 +8,13 @@ use crate::cli::acting;
 use crate::cli::config::Config;
 use crate::cli::gating::{CALL_TIMEOUT, GateBackend, GateConfig, SETTLE_TIME};
 use crate::cli::stdout::note;
-use control::gate::carry::KEPT;
-use control::gate::hold;
-use control::gate::hold::{HoldError, Holder, Holding, Leftovers, Wish};
-use control::gate::pace::Pace;
-use control::gate::recover::IN_FLIGHT;
+use control::gate::executor::DEFAULT_PERSIST_TIME;
+use control::gate::slurm_allocation;
+use control::gate::slurm_allocation::{AllocationError, SlurmAllocationContext, SlurmAllocation, StartupCleanup, SlurmAllocationRequest};
+use control::gate::timeouts::SchedulerTimeouts;
+use control::gate::recovery::DEFAULT_IN_FLIGHT_TIME;
 use control::gate::scheduler::Scheduler;
-use control::gate::scontrol::Scontrol;
+use control::gate::scontrol::ScontrolScheduler;
 use control::launch::held::HeldNodes;
 use control::launch::slurm::SlurmLauncher;
 use model::id::NodeName;
@@ -25,8 +25,8 @@ pub(super) struct SlurmAllocator {
     slurm: SlurmLauncher,
     scheduler: Box<dyn Scheduler>,
     record: AllocationRecord,
-    pace: Pace,
-    holding: Holding,
+    pace: SchedulerTimeouts,
+    holding: SlurmAllocation,
     renewal: Option<ReservationRenewal>,
 }
 
@@ -43,9 +43,9 @@ impl ReservationRenewal {
         let (end, ended) = mpsc::channel();
         let (programs, name) = (slurm.programs.clone(), name.to_owned());
         let work = move || {
-            while ended.recv_timeout(hold::RENEWED) == Err(mpsc::RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(slurm_allocation::RENEWAL_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
                 let Ok(runtime) = crate::cli::build_runtime() else { continue };
-                if let Err(why) = runtime.block_on(hold::renew(&programs, limit, &name)) {
+                if let Err(why) = runtime.block_on(slurm_allocation::renew_reservation(&programs, limit, &name)) {
                     note(&format!("reservation {name} is not renewed: {why}"));
                 }
             }
@@ -63,11 +63,11 @@ impl SlurmAllocator {
         let tells_slurm = |gate: &&GateConfig| !matches!(gate.backend, GateBackend::Kubernetes(_));
         let gate = config.gate.as_ref().filter(tells_slurm);
         let usual =
-            Pace { limit: CALL_TIMEOUT, settle: SETTLE_TIME, kept: KEPT, in_flight: IN_FLIGHT };
+            SchedulerTimeouts { limit: CALL_TIMEOUT, settle: SETTLE_TIME, persist: DEFAULT_PERSIST_TIME, in_flight: DEFAULT_IN_FLIGHT_TIME };
         let pace = gate.map_or(usual, |it| it.timeouts);
         let scheduler: Box<dyn Scheduler> = match gate {
             Some(gate) => acting::scheduler_for(gate),
-            None => Box::new(Scontrol {
+            None => Box::new(ScontrolScheduler {
                 argv: slurm.programs.scontrol.clone(),
                 limit: pace.limit,
                 remote_shell: slurm.programs.remote_shell,
@@ -78,24 +78,24 @@ impl SlurmAllocator {
             scheduler,
             record: AllocationRecord::new(config, run),
             pace,
-            holding: Holding::default(),
+            holding: SlurmAllocation::default(),
             renewal: None,
         }
     }
 
     pub(super) fn launch_allocation(&self) -> &HeldNodes {
-        &self.holding.held
+        &self.holding.nodes
     }
 
     pub(super) async fn acquire(
         &mut self,
         purpose: &AllocationPurpose<'_>,
-    ) -> Result<(), HoldError> {
+    ) -> Result<(), AllocationError> {
         let of = |domain: &model::claims::ClaimedDomain| -> Vec<NodeName> {
             domain.nodes.iter().filter(|node| purpose.nodes.contains(*node)).cloned().collect()
         };
         let domains = purpose.claims.domains.iter().map(|domain| (domain.name.clone(), of(domain)));
-        let wish = Wish {
+        let wish = SlurmAllocationRequest {
             run: purpose.run,
             domains: domains.filter(|(_, nodes)| !nodes.is_empty()).collect(),
             drained: purpose.drained,
@@ -104,7 +104,7 @@ impl SlurmAllocator {
         self.release_orphans().await?;
         let mut say = |text: &str| note(text);
         let (mut holder, holding) = self.holder(&mut say);
-        let held = hold::hold(&mut holder, &wish, holding).await;
+        let held = slurm_allocation::allocate_nodes(&mut holder, &wish, holding).await;
         if let Some(name) =
             self.holding.reservation.as_ref().filter(|_| !self.holding.drained.is_empty())
         {
@@ -117,7 +117,7 @@ impl SlurmAllocator {
         self.renewal = None;
         let mut say = |text: &str| note(text);
         let (mut holder, holding) = self.holder(&mut say);
-        hold::free(&mut holder, holding).await
+        slurm_allocation::free_allocation(&mut holder, holding).await
     }
 
     pub(super) fn record(&self) -> &AllocationRecord {
@@ -125,16 +125,16 @@ impl SlurmAllocator {
     }
 
     /// Ends what runs without a gate left behind.
-    async fn release_orphans(&self) -> Result<(), HoldError> {
+    async fn release_orphans(&self) -> Result<(), AllocationError> {
         for folder in self.record.list_orphans() {
             let mut say = |text: &str| note(text);
-            hold::tidied(Leftovers {
+            slurm_allocation::clean_up_at_start(StartupCleanup {
                 folder: &folder,
                 scheduler: &*self.scheduler,
                 programs: Some(&self.slurm.programs),
                 pods: None,
-                pace: self.pace,
-                say: &mut say,
+                timeouts: self.pace,
+                log: &mut say,
             })
             .await?;
             self.record.remove(&folder);
@@ -142,9 +142,9 @@ impl SlurmAllocator {
         Ok(())
     }
 
-    fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (Holder<'a>, &'a mut Holding) {
+    fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (SlurmAllocationContext<'a>, &'a mut SlurmAllocation) {
         let Self { slurm, scheduler, record, pace, holding, .. } = self;
         let folder = &record.folder;
-        (Holder { slurm, scheduler: &**scheduler, folder, pace: *pace, say }, holding)
+        (SlurmAllocationContext { slurm, scheduler: &**scheduler, folder, timeouts: *pace, log: say }, holding)
     }
 }

@@ -12,7 +12,7 @@ use tokio::sync::{mpsc, watch};
 
 use crate::cli::failure::CommandError;
 use crate::cli::{exit, sim, stdout};
-use control::sweep::signals::Signals;
+use control::sweep::signals::StopSignals;
 use model::parse_output::OutputProblemKind;
 use model::probe_report::{DriverTelemetry, ProbeProblem, ProbedGpu};
 use model::worker_protocol::LONGEST_LINE;
@@ -170,7 +170,7 @@ pub fn run_supervised(
     let attended = runtime.block_on(async {
         let (ends, stop) = watch::channel(None);
         let listening = tokio::spawn(async move {
-            let mut signals = Signals::listen();
+            let mut signals = StopSignals::listen();
             let how = signals.next().await;
             let _ = ends.send(Some(how));
             std::future::pending::<()>().await;

@@ -15,8 +15,8 @@ use crate::cli::stdout::note;
 use crate::cli::stored;
 use crate::cli::sweep::SweepOutput;
 use control::gate::journal;
-use control::store::history::identity;
-use control::store::stored::Stored;
+use control::store::history::node_identity;
+use control::store::run_reader::StoredRun;
 use engine::judge::run_comparison;
 use engine::judge::run_comparison::ComparisonSide;
 use engine::policy::repair_summary;
@@ -32,7 +32,7 @@ use readers::claims::reconcile::diff;
 /// The run on which our drain of each node rests, where there is a journal.
 pub(super) fn find_drain_runs(config: &Config) -> BTreeMap<NodeName, String> {
     let Some(gate) = &config.gate else { return BTreeMap::new() };
-    match journal::look(&gate.folder) {
+    match journal::read_state(&gate.folder) {
         Ok(ledger) => ledger.drains.into_iter().map(|(node, drain)| (node, drain.run)).collect(),
         Err(error) => {
             note(&format!("which run a drain rests on is not known: {error}"));
@@ -44,7 +44,7 @@ pub(super) fn find_drain_runs(config: &Config) -> BTreeMap<NodeName, String> {
 /// A run before a repair, read.
 #[derive(Debug)]
 pub(super) struct PriorRun {
-    stored: Stored,
+    stored: StoredRun,
     run: Run,
     recordings: Vec<ToolRecording>,
 }
@@ -125,7 +125,7 @@ pub(super) fn compare_with_prior(
 struct RecertificationRun<'a> {
     run: &'a Run,
     recordings: Vec<ToolRecording>,
-    identities: BTreeMap<NodeName, identity::Identity>,
+    identities: BTreeMap<NodeName, node_identity::NodeIdentity>,
 }
 
 impl<'a> RecertificationRun<'a> {
@@ -185,7 +185,7 @@ impl<'a> RecertificationRun<'a> {
         &self,
         node: &NodeName,
         before: &PriorRun,
-        was: Option<&identity::Identity>,
+        was: Option<&node_identity::NodeIdentity>,
     ) -> Vec<RunChange> {
         let changed = |kind, what: String, before: String, after: String| RunChange {
             run: self.run.info.id.clone(),
@@ -197,10 +197,10 @@ impl<'a> RecertificationRun<'a> {
             after,
         };
         let is = self.identities.get(node);
-        let both = was.zip(is).map(|(was, is)| identity::differences(was, is)).unwrap_or_default();
+        let both = was.zip(is).map(|(was, is)| node_identity::identity_differences(was, is)).unwrap_or_default();
         let mut all: Vec<RunChange> = both
             .into_iter()
-            .map(|(what, was, is)| changed(identity::IdentityName::read(&what).kind, what, was, is))
+            .map(|(what, was, is)| changed(node_identity::IdentityField::from_name(&what).kind, what, was, is))
             .collect();
         // A run covers a part of the fleet: that others are in another part is no
         // change of this node.
@@ -225,9 +225,9 @@ impl<'a> RecertificationRun<'a> {
 }
 
 fn read_identities(
-    stored: &Stored,
+    stored: &StoredRun,
     recordings: &[ToolRecording],
-) -> Result<BTreeMap<NodeName, identity::Identity>, CommandError> {
+) -> Result<BTreeMap<NodeName, node_identity::NodeIdentity>, CommandError> {
     let machines = stored.machines().map_err(stored::record_error)?;
-    Ok(identity::identities(&stored.claims, &machines, recordings))
+    Ok(node_identity::node_identities(&stored.claims, &machines, recordings))
 }

@@ -1,7 +1,7 @@
 //! Plans against a scheduler in memory that misbehaves as Slurm does.
 
-use super::super::fixture::{Fake, Mishap, action, journal, now, plan};
-use super::super::journal::look;
+use super::super::fixture::{FakeScheduler, FakeFailure, action, journal, block_on, plan};
+use super::super::journal::read_state;
 use super::*;
 use engine::policy::node_state;
 use engine::policy::node_state::DrainOwner;
@@ -10,31 +10,31 @@ use model::kubernetes_node::GATE;
 
 const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 
-fn names() -> MarkNames {
+fn mark_names() -> MarkNames {
     MarkNames { features: false, extra: true, ..MarkNames::default() }
 }
 
 /// Carries a plan out with times that tests can wait for.
-fn carried(fake: &Fake, journal: &mut Journal, plan: &ActionPlan) -> Vec<ActionRecord> {
-    try_carry(fake, journal, plan, false).expect("the journal can be written")
+fn execute(fake: &FakeScheduler, journal: &mut Journal, plan: &ActionPlan) -> Vec<ActionRecord> {
+    try_execute(fake, journal, plan, false).expect("the journal can be written")
 }
 
-fn try_carry(
-    fake: &Fake,
+fn try_execute(
+    fake: &FakeScheduler,
     journal: &mut Journal,
     plan: &ActionPlan,
     stop: bool,
 ) -> Result<Vec<ActionRecord>, JournalError> {
     let (_sender, stop) = watch::channel(stop);
-    let carrier = Carrier {
+    let carrier = Executor {
         scheduler: fake,
         journal,
-        names: &names(),
+        names: &mark_names(),
         settle: Duration::from_millis(120),
-        say: &mut |_| {},
+        log: &mut |_| {},
         stop,
     };
-    now(carry_within(carrier, "r1", plan, Duration::from_millis(5)))
+    block_on(execute_plan_within(carrier, "r1", plan, Duration::from_millis(5)))
 }
 
 fn results(records: &[ActionRecord]) -> Vec<(&str, ActionResult)> {
@@ -42,9 +42,9 @@ fn results(records: &[ActionRecord]) -> Vec<(&str, ActionResult)> {
 }
 
 /// A journal in which `n1` is drained by us.
-fn after_a_drain(fake: &Fake) -> (tempfile::TempDir, Journal) {
+fn after_a_drain(fake: &FakeScheduler) -> (tempfile::TempDir, Journal) {
     let (folder, mut journal) = journal();
-    let records = carried(fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    let records = execute(fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Done)]);
     fake.calls.borrow_mut().clear();
     (folder, journal)
@@ -52,15 +52,15 @@ fn after_a_drain(fake: &Fake) -> (tempfile::TempDir, Journal) {
 
 #[test]
 fn equal_changes_share_one_call_and_all_is_written_down() {
-    let fake = Fake::of(4);
+    let fake = FakeScheduler::with_nodes(4);
     let (folder, mut journal) = journal();
     let drains = ["n1", "n2", "n4"].map(|node| action(ActionKind::Drain, node)).to_vec();
-    let records = carried(&fake, &mut journal, &plan(drains));
-    assert_eq!(fake.changed(), [["n1", "n2", "n4"]]);
+    let records = execute(&fake, &mut journal, &plan(drains));
+    assert_eq!(fake.changed_nodes(), [["n1", "n2", "n4"]]);
     assert!(records.iter().all(|it| it.result == ActionResult::Done), "{records:?}");
     assert_eq!(fake.node("n4").reason.as_deref(), Some(DRAIN));
     assert_eq!(fake.node("n3"), SchedulerNode::new("n3", &["IDLE"]), "it is not in the plan");
-    let ledger = look(folder.path()).expect("read");
+    let ledger = read_state(folder.path()).expect("read");
     assert_eq!((ledger.drains.len(), ledger.open_intents.len(), ledger.spent.len()), (3, 0, 3));
     let own = &ledger.drains[&NodeName::from("n1")];
     assert_eq!((own.action.reason.as_str(), own.epoch), (DRAIN, 1));
@@ -70,23 +70,23 @@ fn equal_changes_share_one_call_and_all_is_written_down() {
 
 #[test]
 fn a_second_time_nothing_is_changed() {
-    let fake = Fake::of(2);
+    let fake = FakeScheduler::with_nodes(2);
     let (_folder, mut journal) = after_a_drain(&fake);
-    let lines = journal.ledger().lines;
-    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    let lines = journal.state().lines;
+    let records = execute(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Already)]);
-    assert!(fake.changed().is_empty());
-    assert_eq!(journal.ledger().lines, lines);
+    assert!(fake.changed_nodes().is_empty());
+    assert_eq!(journal.state().lines, lines);
     // Also where what was said beside it is gone: its record knows the reason.
     fake.put(SchedulerNode { extra: String::new(), ..fake.node("n1") });
-    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    let records = execute(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Already)]);
-    assert_eq!(journal.ledger().drains[&NodeName::from("n1")].epoch, 1);
+    assert_eq!(journal.state().drains[&NodeName::from("n1")].epoch, 1);
 }
 
 #[test]
 fn releases_and_certificates_come_before_drains_and_the_worst_drain_first() {
-    let fake = Fake::of(5);
+    let fake = FakeScheduler::with_nodes(5);
     let (_folder, mut journal) = after_a_drain(&fake);
     let drain = |node: &str, ratio: f64, class: &str| {
         let mut drain = action(ActionKind::Drain, node);
@@ -100,74 +100,74 @@ fn releases_and_certificates_come_before_drains_and_the_worst_drain_first() {
         action(ActionKind::Certify, "n4"),
         action(ActionKind::Release, "n1"),
     ];
-    let records = carried(&fake, &mut journal, &plan(all));
-    assert_eq!(fake.changed(), [["n1"], ["n4"], ["n3"], ["n2"]]);
+    let records = execute(&fake, &mut journal, &plan(all));
+    assert_eq!(fake.changed_nodes(), [["n1"], ["n4"], ["n3"], ["n2"]]);
     let order: Vec<&str> = records.iter().map(|it| it.node.as_str()).collect();
     assert_eq!(order, ["n2", "n3", "n4", "n1"], "records are in the order of the plan");
-    assert!(journal.ledger().drains.contains_key(&NodeName::from("n3")));
-    assert!(!journal.ledger().drains.contains_key(&NodeName::from("n1")));
+    assert!(journal.state().drains.contains_key(&NodeName::from("n3")));
+    assert!(!journal.state().drains.contains_key(&NodeName::from("n1")));
 }
 
 #[test]
 fn what_somebody_else_drained_stays_theirs() {
-    let fake = Fake::of(2);
-    fake.put(Fake::drained("n1", "psu is smoking"));
+    let fake = FakeScheduler::with_nodes(2);
+    fake.put(FakeScheduler::drained_node("n1", "psu is smoking"));
     let (_folder, mut journal) = journal();
     let both = ["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec();
-    let records = carried(&fake, &mut journal, &plan(both));
+    let records = execute(&fake, &mut journal, &plan(both));
     assert_eq!(results(&records), [("n1", ActionResult::Superseded), ("n2", ActionResult::Done)]);
     assert!(records[0].detail.contains("psu is smoking"), "{records:?}");
     assert_eq!(fake.node("n1").reason.as_deref(), Some("psu is smoking"));
-    assert_eq!(fake.changed(), [["n2"]]);
+    assert_eq!(fake.changed_nodes(), [["n2"]]);
     // Neither is it given back.
-    fake.put(Fake::drained("n2", "mine now"));
-    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Release, "n2")]));
+    fake.put(FakeScheduler::drained_node("n2", "mine now"));
+    let records = execute(&fake, &mut journal, &plan(vec![action(ActionKind::Release, "n2")]));
     assert_eq!(results(&records), [("n2", ActionResult::Superseded)]);
     assert_eq!(fake.node("n2").reason.as_deref(), Some("mine now"));
 }
 
 #[test]
 fn a_node_that_a_person_drains_between_two_groups_is_left_to_them() {
-    let fake = Fake::of(2);
+    let fake = FakeScheduler::with_nodes(2);
     let (_folder, mut journal) = journal();
     let mut second = action(ActionKind::Drain, "n2");
     second.mark.as_mut().expect("a mark").class = Some(FindingClass::from_name("other"));
     // Read for the plan, looked at after the first change, read for the second.
     let nobody = Vec::new;
-    let hand = vec![Fake::drained("n2", "mine")];
-    fake.others.borrow_mut().extend([nobody(), nobody(), hand]);
+    let hand = vec![FakeScheduler::drained_node("n2", "mine")];
+    fake.foreign_changes.borrow_mut().extend([nobody(), nobody(), hand]);
     let both = vec![action(ActionKind::Drain, "n1"), second];
-    let records = carried(&fake, &mut journal, &plan(both));
+    let records = execute(&fake, &mut journal, &plan(both));
     assert_eq!(results(&records), [("n1", ActionResult::Done), ("n2", ActionResult::Superseded)]);
-    assert_eq!(fake.changed(), [["n1"]]);
+    assert_eq!(fake.changed_nodes(), [["n1"]]);
 }
 
 #[test]
 fn a_hand_right_after_ours_is_seen_and_nothing_is_written_over_it() {
-    let fake = Fake::of(1);
+    let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
-    fake.others.borrow_mut().extend([Vec::new(), vec![Fake::drained("n1", "mine")]]);
-    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    fake.foreign_changes.borrow_mut().extend([Vec::new(), vec![FakeScheduler::drained_node("n1", "mine")]]);
+    let records = execute(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Superseded)]);
     assert_eq!(fake.node("n1").reason.as_deref(), Some("mine"));
-    assert_eq!(journal.ledger().spent.len(), 1, "it was there for a moment");
+    assert_eq!(journal.state().spent.len(), 1, "it was there for a moment");
 }
 
 #[test]
 fn an_error_is_never_taken_for_not_done() {
     for (mishap, expected) in [
-        (Mishap::LateAndDone, ActionResult::Done),
-        (Mishap::LateAndLost, ActionResult::Unknown),
-        (Mishap::Denied, ActionResult::Failed),
-        (Mishap::InPart, ActionResult::Done),
-        (Mishap::ThenSilent, ActionResult::Unknown),
+        (FakeFailure::LateAndDone, ActionResult::Done),
+        (FakeFailure::LateAndLost, ActionResult::Unknown),
+        (FakeFailure::Denied, ActionResult::Failed),
+        (FakeFailure::InPart, ActionResult::Done),
+        (FakeFailure::ThenSilent, ActionResult::Unknown),
     ] {
-        let fake = Fake::of(1);
+        let fake = FakeScheduler::with_nodes(1);
         let (_folder, mut journal) = journal();
-        fake.mishaps.borrow_mut().push_back(mishap);
-        let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+        fake.failures.borrow_mut().push_back(mishap);
+        let records = execute(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
         assert_eq!(results(&records), [("n1", expected)], "{mishap:?}: {records:?}");
-        let ledger = journal.ledger();
+        let ledger = journal.state();
         let is_unknown = expected == ActionResult::Unknown;
         assert_eq!(ledger.open_intents.len(), usize::from(is_unknown), "{mishap:?}");
         assert_eq!(ledger.spent.len(), usize::from(expected != ActionResult::Failed));
@@ -176,7 +176,7 @@ fn an_error_is_never_taken_for_not_done() {
 
 #[test]
 fn of_a_list_that_is_applied_in_part_every_node_has_its_own_end() {
-    let records = in_part(&Fake::of(2));
+    let records = execute_partial_drain(&FakeScheduler::with_nodes(2));
     let done = ActionResult::Done;
     assert_eq!(results(&records), [("n1", done), ("n2", done), ("n3", ActionResult::Failed)]);
     assert!(records[2].detail.contains("Invalid node name"), "{records:?}");
@@ -184,124 +184,124 @@ fn of_a_list_that_is_applied_in_part_every_node_has_its_own_end() {
 
 #[test]
 fn a_node_that_is_missing_in_an_answer_that_was_not_read_whole_is_not_said_to_be_as_it_was() {
-    let fake = Fake::of(2);
+    let fake = FakeScheduler::with_nodes(2);
     fake.troubles.borrow_mut().push("nodes[2]: no name".to_owned());
-    let records = in_part(&fake);
+    let records = execute_partial_drain(&fake);
     assert_eq!(results(&records)[2], ("n3", ActionResult::Unknown), "{records:?}");
     assert!(records[2].detail.contains("nodes[2]: no name"), "{records:?}");
 }
 
 /// Three drains in one call, of which one node vanishes meanwhile.
-fn in_part(fake: &Fake) -> Vec<ActionRecord> {
+fn execute_partial_drain(fake: &FakeScheduler) -> Vec<ActionRecord> {
     let (_folder, mut journal) = journal();
     // It is there when it is read and gone when it is changed.
-    fake.mishaps.borrow_mut().push_back(Mishap::InPart);
+    fake.failures.borrow_mut().push_back(FakeFailure::InPart);
     fake.put(SchedulerNode::new("n3", &["IDLE"]));
     let (_sender, stop) = watch::channel(false);
     let all = plan(["n1", "n2", "n3"].map(|node| action(ActionKind::Drain, node)).to_vec());
-    let gone = Cell(fake);
-    let carrier = Carrier {
+    let gone = RemoveNodeScheduler(fake);
+    let carrier = Executor {
         scheduler: &gone,
         journal: &mut journal,
-        names: &names(),
+        names: &mark_names(),
         settle: Duration::from_millis(60),
-        say: &mut |_| {},
+        log: &mut |_| {},
         stop,
     };
-    now(carry_within(carrier, "r1", &all, Duration::from_millis(5))).expect("written")
+    block_on(execute_plan_within(carrier, "r1", &all, Duration::from_millis(5))).expect("written")
 }
 
 /// Removes `n3` when something is changed.
 #[derive(Debug)]
-struct Cell<'a>(&'a Fake);
+struct RemoveNodeScheduler<'a>(&'a FakeScheduler);
 
-impl Scheduler for Cell<'_> {
+impl Scheduler for RemoveNodeScheduler<'_> {
     fn name(&self) -> String {
         self.0.name()
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
-        self.0.read(nodes)
+    fn read_nodes<'a>(&'a self, nodes: &'a [NodeName]) -> SchedulerFuture<'a, SchedulerSnapshot> {
+        self.0.read_nodes(nodes)
     }
 
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
+    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
         self.0.nodes.borrow_mut().remove(&NodeName::from("n3"));
-        self.0.change(nodes, change)
+        self.0.update_nodes(nodes, change)
     }
 
-    fn words(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
-        self.0.words(nodes, change)
+    fn command_lines(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
+        self.0.command_lines(nodes, change)
     }
 }
 
 #[test]
 fn a_drain_that_was_acknowledged_and_lost_is_made_again_once() {
-    let fake = Fake::of(1);
+    let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut first) = journal();
-    fake.mishaps.borrow_mut().push_back(Mishap::AckedAndLost);
+    fake.failures.borrow_mut().push_back(FakeFailure::AckedAndLost);
     let one = plan(vec![action(ActionKind::Drain, "n1")]);
-    let records = carried(&fake, &mut first, &one);
+    let records = execute(&fake, &mut first, &one);
     assert_eq!(results(&records), [("n1", ActionResult::Done)]);
     assert!(records[0].detail.contains("lost once"), "{records:?}");
-    assert_eq!(fake.changed().len(), 2);
-    let ledger = first.ledger();
+    assert_eq!(fake.changed_nodes().len(), 2);
+    let ledger = first.state();
     assert_eq!((ledger.drains.len(), ledger.spent.len()), (1, 1), "it counts once");
 
-    let fake = Fake::of(1);
+    let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut second) = journal();
-    fake.mishaps.borrow_mut().extend([Mishap::AckedAndLost, Mishap::AckedAndLost]);
-    let records = carried(&fake, &mut second, &one);
+    fake.failures.borrow_mut().extend([FakeFailure::AckedAndLost, FakeFailure::AckedAndLost]);
+    let records = execute(&fake, &mut second, &one);
     assert_eq!(results(&records), [("n1", ActionResult::Failed)]);
-    assert_eq!(fake.changed().len(), 2, "not a third time");
-    assert!(second.ledger().spent.is_empty());
+    assert_eq!(fake.changed_nodes().len(), 2, "not a third time");
+    assert!(second.state().spent.is_empty());
 }
 
 #[test]
 fn a_drain_that_shows_and_vanishes_before_it_is_kept_is_made_again() {
-    let fake = Fake::of(1);
+    let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
     let lost = vec![SchedulerNode::new("n1", &["IDLE"])];
-    fake.others.borrow_mut().extend([Vec::new(), Vec::new(), lost]);
-    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    fake.foreign_changes.borrow_mut().extend([Vec::new(), Vec::new(), lost]);
+    let records = execute(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Done)]);
-    assert_eq!(fake.changed().len(), 2);
+    assert_eq!(fake.changed_nodes().len(), 2);
     assert_eq!(fake.node("n1").reason.as_deref(), Some(DRAIN));
 }
 
 #[test]
 fn a_silent_scheduler_stops_everything_and_every_action_has_a_record() {
-    let fake = Fake::of(3);
+    let fake = FakeScheduler::with_nodes(3);
     let (_folder, mut journal) = journal();
     fake.silent.set(true);
     let all = plan(["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec());
-    let records = carried(&fake, &mut journal, &all);
+    let records = execute(&fake, &mut journal, &all);
     assert!(records.iter().all(|it| it.result == ActionResult::Refused), "{records:?}");
     assert!(records[0].detail.contains("not tried"), "{records:?}");
-    assert!(fake.changed().is_empty());
+    assert!(fake.changed_nodes().is_empty());
     // It falls silent after the first group: the second is not tried.
     fake.silent.set(false);
-    fake.mishaps.borrow_mut().push_back(Mishap::ThenSilent);
+    fake.failures.borrow_mut().push_back(FakeFailure::ThenSilent);
     let both = vec![action(ActionKind::Certify, "n3"), action(ActionKind::Drain, "n1")];
-    let records = carried(&fake, &mut journal, &plan(both));
+    let records = execute(&fake, &mut journal, &plan(both));
     let expected = [("n3", ActionResult::Unknown), ("n1", ActionResult::Refused)];
     assert_eq!(results(&records), expected, "{records:?}");
-    assert_eq!(fake.changed(), [["n3"]]);
+    assert_eq!(fake.changed_nodes(), [["n3"]]);
 }
 
 #[test]
 fn whoever_is_asked_to_stop_begins_nothing_more() {
-    let fake = Fake::of(1);
+    let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
     let one = plan(vec![action(ActionKind::Drain, "n1")]);
-    let records = try_carry(&fake, &mut journal, &one, true).expect("written");
+    let records = try_execute(&fake, &mut journal, &one, true).expect("written");
     assert_eq!(results(&records), [("n1", ActionResult::Refused)]);
     assert!(records[0].detail.contains("asked to stop"));
-    assert!(fake.changed().is_empty() && journal.ledger().open_intents.is_empty());
+    assert!(fake.changed_nodes().is_empty() && journal.state().open_intents.is_empty());
 }
 
 #[test]
 fn a_plan_that_contradicts_itself_or_is_frozen_is_not_carried_out() {
-    let fake = Fake::of(3);
+    let fake = FakeScheduler::with_nodes(3);
     let (_folder, mut journal) = after_a_drain(&fake);
     let all = vec![
         action(ActionKind::Drain, "n2"),
@@ -310,7 +310,7 @@ fn a_plan_that_contradicts_itself_or_is_frozen_is_not_carried_out() {
         action(ActionKind::Release, "n1"),
     ];
     let (done, refused) = (ActionResult::Done, ActionResult::Refused);
-    let records = carried(&fake, &mut journal, &plan(all));
+    let records = execute(&fake, &mut journal, &plan(all));
     let expected = [("n2", done), ("n2", refused), ("n1", refused), ("n1", refused)];
     assert_eq!(results(&records), expected);
     let drain = action(ActionKind::Drain, "n3");
@@ -318,45 +318,45 @@ fn a_plan_that_contradicts_itself_or_is_frozen_is_not_carried_out() {
         frozen: Some("many".to_owned()),
         ..plan(vec![drain, action(ActionKind::Release, "n1")])
     };
-    let records = carried(&fake, &mut journal, &frozen);
+    let records = execute(&fake, &mut journal, &frozen);
     assert_eq!(results(&records), [("n3", refused), ("n1", done)]);
 }
 
 #[test]
 fn what_the_scheduler_does_not_know_is_not_tried() {
-    let fake = Fake::of(1);
+    let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
     let both = ["n1", "nosuch"].map(|node| action(ActionKind::Drain, node)).to_vec();
-    let records = carried(&fake, &mut journal, &plan(both));
+    let records = execute(&fake, &mut journal, &plan(both));
     assert_eq!(results(&records), [("n1", ActionResult::Done), ("nosuch", ActionResult::Refused)]);
-    assert_eq!(fake.changed(), [["n1"]]);
+    assert_eq!(fake.changed_nodes(), [["n1"]]);
 }
 
 #[test]
 fn nothing_is_changed_that_cannot_be_written_down() {
-    let fake = Fake::of(1);
+    let fake = FakeScheduler::with_nodes(1);
     let (folder, mut journal) = journal();
     std::fs::rename(folder.path().join("journal.jsonl"), folder.path().join("gone"))
         .expect("moved");
     let one = plan(vec![action(ActionKind::Drain, "n1")]);
-    let failed = try_carry(&fake, &mut journal, &one, false).expect_err("no journal");
+    let failed = try_execute(&fake, &mut journal, &one, false).expect_err("no journal");
     assert!(matches!(failed, JournalError::Disturbed { .. }), "{failed}");
-    assert!(fake.changed().is_empty());
+    assert!(fake.changed_nodes().is_empty());
     assert_eq!(fake.node("n1").state, ["IDLE"]);
 }
 
 #[test]
 fn a_drain_without_a_record_is_not_ended() {
-    let fake = Fake::of(1);
-    fake.put(Fake::drained("n1", "fabricgate:nvlink-low:r0 e9"));
+    let fake = FakeScheduler::with_nodes(1);
+    fake.put(FakeScheduler::drained_node("n1", "fabricgate:nvlink-low:r0 e9"));
     let (_folder, mut journal) = journal();
-    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Release, "n1")]));
+    let records = execute(&fake, &mut journal, &plan(vec![action(ActionKind::Release, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Refused)]);
-    assert!(fake.changed().is_empty());
+    assert!(fake.changed_nodes().is_empty());
 }
 
 /// A node of Kubernetes that is idle, in this boot.
-fn of_kubernetes(name: &str, boot: &str) -> SchedulerNode {
+fn kubernetes_node(name: &str, boot: &str) -> SchedulerNode {
     let kubernetes = Some(Box::default());
     SchedulerNode {
         boot_id: Some(boot.to_owned()),
@@ -367,28 +367,28 @@ fn of_kubernetes(name: &str, boot: &str) -> SchedulerNode {
 
 #[test]
 fn a_node_that_left_service_after_the_decision_is_not_certified() {
-    let fake = Fake::of(2);
-    fake.put(Fake::drained("n1", "psu"));
+    let fake = FakeScheduler::with_nodes(2);
+    fake.put(FakeScheduler::drained_node("n1", "psu"));
     fake.put(SchedulerNode::new("n2", &["DOWN"]));
     let (_folder, mut journal) = journal();
     let both = ["n1", "n2"].map(|node| action(ActionKind::Certify, node)).to_vec();
-    let records = carried(&fake, &mut journal, &plan(both));
+    let records = execute(&fake, &mut journal, &plan(both));
     let refused = [("n1", ActionResult::Superseded), ("n2", ActionResult::Refused)];
     assert_eq!(results(&records), refused, "{records:?}");
-    assert!(fake.changed().is_empty());
+    assert!(fake.changed_nodes().is_empty());
 }
 
 #[test]
 fn what_was_measured_before_a_boot_is_written_by_no_action() {
     for kind in [ActionKind::Drain, ActionKind::Relabel, ActionKind::Certify] {
         for (measured, result) in [("b1", ActionResult::Refused), ("b2", ActionResult::Done)] {
-            let fake = Fake::of(0);
-            fake.put(of_kubernetes("n1", "b2"));
+            let fake = FakeScheduler::with_nodes(0);
+            fake.put(kubernetes_node("n1", "b2"));
             let (_folder, mut journal) = journal();
             let mut action = action(kind, "n1");
             action.mark.as_mut().expect("a mark").boot_id = Some(measured.to_owned());
-            let records = carried(&fake, &mut journal, &plan(vec![action]));
-            let is_written = !fake.changed().is_empty();
+            let records = execute(&fake, &mut journal, &plan(vec![action]));
+            let is_written = !fake.changed_nodes().is_empty();
             assert_eq!(is_written, result == ActionResult::Done, "{kind:?} {records:?}");
         }
     }
@@ -396,24 +396,24 @@ fn what_was_measured_before_a_boot_is_written_by_no_action() {
 
 #[test]
 fn two_gates_that_write_the_same_reason_are_told_apart() {
-    let fake = Fake::of(0);
-    fake.put(of_kubernetes("n1", "b1"));
-    fake.put(of_kubernetes("n2", "b1"));
+    let fake = FakeScheduler::with_nodes(0);
+    fake.put(kubernetes_node("n1", "b1"));
+    fake.put(kubernetes_node("n2", "b1"));
     let (_folder, mut journal) = journal();
     // Another gate was quicker on the first: the same run, class and turn.
-    let mut theirs = of_kubernetes("n1", "b1");
+    let mut theirs = kubernetes_node("n1", "b1");
     theirs.state.push("DRAIN".to_owned());
     theirs.reason = Some(DRAIN.to_owned());
     let seen = theirs.kubernetes.as_mut().expect("told");
     seen.annotations.insert(GATE.to_owned(), "another".to_owned());
-    fake.others.borrow_mut().extend([vec![], vec![theirs.clone()]]);
+    fake.foreign_changes.borrow_mut().extend([vec![], vec![theirs.clone()]]);
     let drains = ["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec();
-    let records = carried(&fake, &mut journal, &plan(drains.clone()));
+    let records = execute(&fake, &mut journal, &plan(drains.clone()));
     let ends = [("n1", ActionResult::Superseded), ("n2", ActionResult::Done)];
     assert_eq!(results(&records), ends, "{records:?}");
     // Of the one that is ours we know it, and of the other we never do.
     fake.put(theirs);
-    let ledger = journal.ledger();
+    let ledger = journal.state();
     assert!(matches!(node_state::drain_owner(&fake.node("n2"), ledger), DrainOwner::ThisGate(_)));
     let own = ledger.drains.keys().map(NodeName::as_str).collect::<Vec<_>>();
     assert_eq!(own, ["n2"]);
@@ -423,7 +423,7 @@ fn two_gates_that_write_the_same_reason_are_told_apart() {
     assert_eq!(node_state::drain_owner(&as_another, ledger), DrainOwner::Unrecorded);
     // A release takes back what the drain brought.
     let release = action(ActionKind::Release, "n2");
-    let records = carried(&fake, &mut journal, &plan(vec![release]));
+    let records = execute(&fake, &mut journal, &plan(vec![release]));
     assert_eq!(results(&records), [("n2", ActionResult::Done)], "{records:?}");
     let left = fake.node("n2").kubernetes.expect("told").annotations;
     assert!(!left.contains_key(GATE), "{left:?}");
@@ -431,32 +431,32 @@ fn two_gates_that_write_the_same_reason_are_told_apart() {
 
 #[test]
 fn a_drain_that_is_made_again_and_not_answered_stays_open() {
-    let fake = Fake::of(1);
+    let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
-    fake.mishaps.borrow_mut().extend([Mishap::AckedAndLost, Mishap::LateAndLost]);
-    let records = carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+    fake.failures.borrow_mut().extend([FakeFailure::AckedAndLost, FakeFailure::LateAndLost]);
+    let records = execute(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Unknown)], "{records:?}");
-    let ledger = journal.ledger();
+    let ledger = journal.state();
     assert_eq!((ledger.open_intents.len(), ledger.spent.len()), (1, 1));
 }
 
 #[test]
 fn defect_5_a_drain_that_a_person_undoes_within_moments_is_respected_and_known_as_undone() {
     for starts in [vec![], vec!["monday"], vec!["monday", "tuesday"]] {
-        let fake = Fake::of(1);
+        let fake = FakeScheduler::with_nodes(1);
         let (_folder, mut journal) = journal();
-        fake.starts.borrow_mut().extend(starts.iter().map(|it| (*it).to_owned()));
+        fake.controller_starts.borrow_mut().extend(starts.iter().map(|it| (*it).to_owned()));
         // Read, shown; then a person resumes it, which leaves what we say in Extra.
         let drain = action(ActionKind::Drain, "n1");
         let mark = drain.mark.clone().expect("a mark");
-        let extra = marks::mark_change(&SchedulerNode::new("n1", &["IDLE"]), &mark, &names()).extra;
+        let extra = marks::mark_change(&SchedulerNode::new("n1", &["IDLE"]), &mark, &mark_names()).extra;
         let undone =
             SchedulerNode { extra: extra.expect("written"), ..SchedulerNode::new("n1", &["IDLE"]) };
-        fake.others.borrow_mut().extend([Vec::new(), Vec::new(), vec![undone]]);
-        let records = carried(&fake, &mut journal, &plan(vec![drain]));
+        fake.foreign_changes.borrow_mut().extend([Vec::new(), Vec::new(), vec![undone]]);
+        let records = execute(&fake, &mut journal, &plan(vec![drain]));
         assert_eq!(results(&records), [("n1", ActionResult::Superseded)], "{starts:?} {records:?}");
-        assert_eq!(fake.changed().len(), 1, "not made again");
-        let ledger = journal.ledger();
+        assert_eq!(fake.changed_nodes().len(), 1, "not made again");
+        let ledger = journal.state();
         let noted = (ledger.drains.len(), ledger.undone_drains.len(), ledger.open_intents.len());
         assert_eq!(noted, (0, 1, 0), "{starts:?}");
     }
@@ -465,14 +465,14 @@ fn defect_5_a_drain_that_a_person_undoes_within_moments_is_respected_and_known_a
 #[test]
 fn defect_5_without_a_start_of_the_controller_nothing_was_lost() {
     let lost = |starts: &[&str]| {
-        let fake = Fake::of(1);
+        let fake = FakeScheduler::with_nodes(1);
         let (_folder, mut journal) = journal();
-        fake.starts.borrow_mut().extend(starts.iter().map(|it| (*it).to_owned()));
+        fake.controller_starts.borrow_mut().extend(starts.iter().map(|it| (*it).to_owned()));
         // Without a trace of us.
         let lost = vec![SchedulerNode::new("n1", &["IDLE"])];
-        fake.others.borrow_mut().extend([Vec::new(), Vec::new(), lost]);
-        carried(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
-        fake.changed().len()
+        fake.foreign_changes.borrow_mut().extend([Vec::new(), Vec::new(), lost]);
+        execute(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
+        fake.changed_nodes().len()
     };
     assert_eq!(lost(&["monday", "tuesday"]), 2, "made again");
     assert_eq!(lost(&["monday"]), 1, "respected");
@@ -482,22 +482,22 @@ fn defect_5_without_a_start_of_the_controller_nothing_was_lost() {
 #[test]
 fn defect_6_what_was_read_long_ago_is_read_again_right_before_it_is_changed() {
     let ends = |slow: Duration| {
-        let fake = Fake::of(1);
+        let fake = FakeScheduler::with_nodes(1);
         let (_folder, mut journal) = journal();
         let (_sender, stop) = watch::channel(false);
-        let carrier = Carrier {
+        let carrier = Executor {
             scheduler: &fake,
             journal: &mut journal,
-            names: &names(),
+            names: &mark_names(),
             settle: Duration::from_millis(60),
-            say: &mut |_| {},
+            log: &mut |_| {},
             stop,
         };
         // A person drains it while the first answer is on its way.
-        fake.others.borrow_mut().extend([Vec::new(), vec![Fake::drained("n1", "mine")]]);
+        fake.foreign_changes.borrow_mut().extend([Vec::new(), vec![FakeScheduler::drained_node("n1", "mine")]]);
         let one = plan(vec![action(ActionKind::Drain, "n1")]);
-        now(carry_timed(carrier, "r1", &one, Duration::ZERO, slow)).expect("written");
-        fake.changed().len()
+        block_on(execute_plan_timed(carrier, "r1", &one, Duration::ZERO, slow)).expect("written");
+        fake.changed_nodes().len()
     };
     // Any answer is older than no time at all.
     assert_eq!((ends(Duration::ZERO), ends(Duration::MAX)), (0, 1));
@@ -505,44 +505,44 @@ fn defect_6_what_was_read_long_ago_is_read_again_right_before_it_is_changed() {
 
 #[test]
 fn defect_18_what_was_drained_and_cannot_be_written_down_is_told() {
-    let fake = Fake::of(2);
+    let fake = FakeScheduler::with_nodes(2);
     let (folder, mut journal) = journal();
-    let full = Full(&fake, folder.path().join("journal.jsonl"));
+    let full = FullDiskScheduler(&fake, folder.path().join("journal.jsonl"));
     let (_sender, stop) = watch::channel(false);
     let mut told = Vec::new();
     let both = plan(["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec());
-    let carrier = Carrier {
+    let carrier = Executor {
         scheduler: &full,
         journal: &mut journal,
-        names: &names(),
+        names: &mark_names(),
         settle: Duration::from_millis(60),
-        say: &mut |text| told.push(text.to_owned()),
+        log: &mut |text| told.push(text.to_owned()),
         stop,
     };
-    now(carry_within(carrier, "r1", &both, Duration::ZERO)).expect_err("no journal");
+    block_on(execute_plan_within(carrier, "r1", &both, Duration::ZERO)).expect_err("no journal");
     let last = told.last().expect("something");
     assert!(last.starts_with("n[1-2]: told to drain"), "{told:?}");
 }
 
 /// The journal cannot be written any more once nodes were changed.
 #[derive(Debug)]
-struct Full<'a>(&'a Fake, std::path::PathBuf);
+struct FullDiskScheduler<'a>(&'a FakeScheduler, std::path::PathBuf);
 
-impl Scheduler for Full<'_> {
+impl Scheduler for FullDiskScheduler<'_> {
     fn name(&self) -> String {
         self.0.name()
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
-        self.0.read(nodes)
+    fn read_nodes<'a>(&'a self, nodes: &'a [NodeName]) -> SchedulerFuture<'a, SchedulerSnapshot> {
+        self.0.read_nodes(nodes)
     }
 
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
+    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
         std::fs::rename(&self.1, self.1.with_extension("gone")).expect("moved");
-        self.0.change(nodes, change)
+        self.0.update_nodes(nodes, change)
     }
 
-    fn words(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
-        self.0.words(nodes, change)
+    fn command_lines(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
+        self.0.command_lines(nodes, change)
     }
 }

@@ -11,10 +11,10 @@ use std::{fs, io};
 
 use serde_json::Value;
 
-use super::stamp;
-use crate::store::folder::{Folder, replace};
-use crate::store::signing::{SigningKey, Trust};
-use crate::store::{RecordError, stored};
+use super::clock;
+use crate::store::run_folder::{RunFolder, replace_file};
+use crate::store::signing::{SigningKey, SignatureTrust};
+use crate::store::{RecordError, run_reader};
 use engine::policy::action_policy::Policy;
 use engine::policy::certificate;
 use engine::policy::certificate::{CertificateEvidence, GateRecord};
@@ -28,11 +28,11 @@ use model::time_format::DAY_S;
 /// The folder of certificates in a gate's state folder.
 pub const FOLDER: &str = "certificates";
 
-const ENDING: &str = ".json";
+const FILE_SUFFIX: &str = ".json";
 
 /// What became of the certificates of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Issued {
+pub struct IssueResult {
     /// Nodes with a new certificate, in order.
     pub nodes: Vec<NodeName>,
     /// Nodes that passed and have none, and why; certificates that were there
@@ -42,42 +42,42 @@ pub struct Issued {
 
 /// With what certificates are signed, and whose signatures count.
 #[derive(Clone, Copy, Debug)]
-pub struct Seal<'a> {
+pub struct CertificateSigning<'a> {
     /// The key; absent where none is configured, an error where it cannot be
     /// used.
     pub key: Result<Option<&'a SigningKey>, &'a str>,
     /// Whose certificates count.
-    pub trust: &'a Trust,
+    pub trust: &'a SignatureTrust,
 }
 
 /// Issues certificates to the nodes that passed a run, into the state folder.
 ///
 /// To be called when the run's actions were carried out, with what became of
 /// them: what is not certified on a node has no certificate here either.
-pub fn issue(
+pub fn issue_certificates(
     folder: &Path,
     evidence: &CertificateEvidence<'_>,
     acted: &GateRecord<'_>,
     policy: &Policy,
-    seal: &Seal<'_>,
+    seal: &CertificateSigning<'_>,
     now: &ClockStamp,
-) -> Result<Issued, RecordError> {
+) -> Result<IssueResult, RecordError> {
     let (made, withheld) = certificate::issue_certificates(evidence, acted, policy, now.unix);
-    write(folder, made, withheld, seal, now)
+    write_replacements(folder, made, withheld, seal, now)
 }
 
 /// Writes the certificates of a run into a folder of its own, whatever is there.
-pub fn keep(
+pub fn export_certificates(
     folder: &Path,
     made: Vec<Certificate>,
     withheld: Vec<WithheldAction>,
-    seal: &Seal<'_>,
-) -> Result<Issued, RecordError> {
-    let mut issued = Issued { nodes: Vec::new(), withheld };
-    let made = sealed(made, seal, &mut issued.withheld);
+    seal: &CertificateSigning<'_>,
+) -> Result<IssueResult, RecordError> {
+    let mut issued = IssueResult { nodes: Vec::new(), withheld };
+    let made = sign_certificates(made, seal, &mut issued.withheld);
     let files: Vec<(String, Vec<u8>)> =
-        made.iter().map(|new| (name(&new.node), bytes(new))).collect();
-    put(folder, &files)?;
+        made.iter().map(|new| (file_name(&new.node), to_bytes(new))).collect();
+    write_files(folder, &files)?;
     issued.nodes = made.into_iter().map(|new| new.node).collect();
     Ok(issued)
 }
@@ -85,9 +85,9 @@ pub fn keep(
 /// Signs certificates. Where the key cannot be used they are issued without a
 /// signature, and that is told; where none without one counts they are withheld,
 /// so that those which are there and count are not replaced by such.
-fn sealed(
+fn sign_certificates(
     mut made: Vec<Certificate>,
-    seal: &Seal<'_>,
+    seal: &CertificateSigning<'_>,
     withheld: &mut Vec<WithheldAction>,
 ) -> Vec<Certificate> {
     if made.is_empty() {
@@ -121,19 +121,19 @@ fn sealed(
 }
 
 /// Writes those certificates that take the place of what is there.
-fn write(
+fn write_replacements(
     folder: &Path,
     made: Vec<Certificate>,
     withheld: Vec<WithheldAction>,
-    seal: &Seal<'_>,
+    seal: &CertificateSigning<'_>,
     now: &ClockStamp,
-) -> Result<Issued, RecordError> {
-    let mut issued = Issued { nodes: Vec::new(), withheld };
+) -> Result<IssueResult, RecordError> {
+    let mut issued = IssueResult { nodes: Vec::new(), withheld };
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
-    for new in sealed(made, seal, &mut issued.withheld) {
+    for new in sign_certificates(made, seal, &mut issued.withheld) {
         let mut withhold =
             |why| issued.withheld.push(WithheldAction::new(new.node.to_string(), why));
-        match trusted(folder, &new.node, seal.trust) {
+        match read_trusted(folder, &new.node, seal.trust) {
             Ok(Some(old)) if !certificate::replaces(&new, &old, now) => {
                 withhold(format!("passed, and is certified until {} already", old.expires));
                 continue;
@@ -150,26 +150,26 @@ fn write(
             Ok(_) => {}
             Err(error) => return Err(error),
         }
-        files.push((name(&new.node), bytes(&new)));
+        files.push((file_name(&new.node), to_bytes(&new)));
         issued.nodes.push(new.node);
     }
-    put(folder, &files)?;
+    write_files(folder, &files)?;
     Ok(issued)
 }
 
-fn put(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), RecordError> {
+fn write_files(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), RecordError> {
     let files: Vec<(&str, &[u8])> =
         files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice())).collect();
     if files.is_empty() {
         return Ok(());
     }
-    Folder::at(&folder.join(FOLDER)).write_many(&files)
+    RunFolder::open(&folder.join(FOLDER)).write_many(&files)
 }
 
 /// A certificate as it was read: what it says, and the document itself, whose
 /// signature covers also what this program does not know.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Read {
+pub struct CertificateDocument {
     /// What it says.
     pub certificate: Certificate,
     /// The document.
@@ -177,54 +177,54 @@ pub struct Read {
 }
 
 /// Reads a certificate from a file; `None` where there is none.
-pub fn of_file(path: &Path) -> Result<Option<Read>, RecordError> {
-    let read = stored::as_read(path, CERTIFICATE_FORMAT)?;
-    Ok(read.map(|(certificate, document)| Read { certificate, document }))
+pub fn read_file(path: &Path) -> Result<Option<CertificateDocument>, RecordError> {
+    let read = run_reader::read_json_with_document(path, CERTIFICATE_FORMAT)?;
+    Ok(read.map(|(certificate, document)| CertificateDocument { certificate, document }))
 }
 
 /// The certificate of a node, void or not, whoever signed it; `None` where it has
 /// none.
-pub fn read(folder: &Path, node: &NodeName) -> Result<Option<Certificate>, RecordError> {
-    Ok(of_node(folder, node)?.map(|read| read.certificate))
+pub fn read_certificate(folder: &Path, node: &NodeName) -> Result<Option<Certificate>, RecordError> {
+    Ok(read_document(folder, node)?.map(|read| read.certificate))
 }
 
 /// The certificate of a node as far as its signature counts.
-pub fn trusted(
+pub fn read_trusted(
     folder: &Path,
     node: &NodeName,
-    trust: &Trust,
+    trust: &SignatureTrust,
 ) -> Result<Option<Certificate>, RecordError> {
-    let Some(Read { certificate, document }) = of_node(folder, node)? else { return Ok(None) };
+    let Some(CertificateDocument { certificate, document }) = read_document(folder, node)? else { return Ok(None) };
     // One that was declared void was signed as it was before, and counts for
     // nothing anyhow.
-    match trust.refusal(&document).filter(|_| certificate.voided.is_none()) {
+    match trust.explain_refusal(&document).filter(|_| certificate.voided.is_none()) {
         None => Ok(Some(certificate)),
-        Some(why) => Err(malformed(&path(folder, node)?, why)),
+        Some(why) => Err(malformed_error(&certificate_path(folder, node)?, why)),
     }
 }
 
 /// The certificate of a node as it was read.
-pub fn of_node(folder: &Path, node: &NodeName) -> Result<Option<Read>, RecordError> {
-    let path = path(folder, node)?;
-    let Some(read) = of_file(&path)? else { return Ok(None) };
+pub fn read_document(folder: &Path, node: &NodeName) -> Result<Option<CertificateDocument>, RecordError> {
+    let path = certificate_path(folder, node)?;
+    let Some(read) = read_file(&path)? else { return Ok(None) };
     if read.certificate.node != *node {
         let whose = read.certificate.node;
-        return Err(malformed(&path, format!("it is the certificate of {:?}", whose.as_str())));
+        return Err(malformed_error(&path, format!("it is the certificate of {:?}", whose.as_str())));
     }
     Ok(Some(read))
 }
 
-fn malformed(path: &Path, why: String) -> RecordError {
+fn malformed_error(path: &Path, why: String) -> RecordError {
     RecordError::Malformed { path: path.to_owned(), line: 1, why }
 }
 
 /// Every certificate that counts as far as its signature does, and what is wrong
 /// with the others.
-pub fn all(folder: &Path, trust: &Trust) -> (Vec<Certificate>, Vec<String>) {
+pub fn read_all(folder: &Path, trust: &SignatureTrust) -> (Vec<Certificate>, Vec<String>) {
     let mut found = Vec::new();
-    let (nodes, mut troubles) = nodes(folder);
+    let (nodes, mut troubles) = list_nodes(folder);
     for node in nodes {
-        match trusted(folder, &node, trust) {
+        match read_trusted(folder, &node, trust) {
             Ok(certificate) => found.extend(certificate),
             Err(error) => troubles.push(error.to_string()),
         }
@@ -234,7 +234,7 @@ pub fn all(folder: &Path, trust: &Trust) -> (Vec<Certificate>, Vec<String>) {
 
 /// Nodes of which there is a file, in order of its name, and what could not be
 /// read of the folder.
-pub fn nodes(folder: &Path) -> (Vec<NodeName>, Vec<String>) {
+pub fn list_nodes(folder: &Path) -> (Vec<NodeName>, Vec<String>) {
     let (mut found, mut troubles) = (Vec::new(), Vec::new());
     let folder_of_all = folder.join(FOLDER);
     let entries = match fs::read_dir(&folder_of_all) {
@@ -254,19 +254,19 @@ pub fn nodes(folder: &Path) -> (Vec<NodeName>, Vec<String>) {
     }
     names.sort();
     // What a kill left while it was written is named otherwise.
-    found.extend(names.iter().filter_map(|file| file.strip_suffix(ENDING)).map(NodeName::from));
+    found.extend(names.iter().filter_map(|file| file.strip_suffix(FILE_SUFFIX)).map(NodeName::from));
     (found, troubles)
 }
 
 /// Nodes with a certificate of the last day that still counts: the instrument's
 /// control group. And what could not be read, each with its file.
-pub fn valid(
+pub fn valid_nodes(
     folder: &Path,
     live: &SchedulerSnapshot,
-    trust: &Trust,
+    trust: &SignatureTrust,
     now: &ClockStamp,
 ) -> (BTreeSet<NodeName>, Vec<String>) {
-    let (certificates, troubles) = all(folder, trust);
+    let (certificates, troubles) = read_all(folder, trust);
     let fresh = |certificate: &Certificate| {
         let node = live.nodes.get(&certificate.node);
         certificate::explain_expiry(certificate, now.unix).is_none()
@@ -279,13 +279,13 @@ pub fn valid(
 
 /// Declares a node's certificate void, as when it was drained; whether there
 /// was one to void. One that cannot be read is void already.
-pub fn void(
+pub fn void_certificate(
     folder: &Path,
     node: &NodeName,
     why: &str,
     now: &ClockStamp,
 ) -> Result<bool, RecordError> {
-    let old = match read(folder, node) {
+    let old = match read_certificate(folder, node) {
         Err(RecordError::Malformed { .. }) => return Ok(false),
         read => read?,
     };
@@ -293,14 +293,14 @@ pub fn void(
     certificate.voided = Some(VoidRecord { at: now.at.clone(), why: why.to_owned() });
     // It does not fit any more. Left there, taking the word away would make it fit.
     certificate.signature = None;
-    let path = path(folder, node)?;
-    replace(&path, &bytes(&certificate))
+    let path = certificate_path(folder, node)?;
+    replace_file(&path, &to_bytes(&certificate))
         .map_err(|source| RecordError::Io { path: path.clone(), source })?;
     Ok(true)
 }
 
 /// The nodes that were drained, or marked as degraded.
-pub fn at_fault(records: &[ActionRecord]) -> impl Iterator<Item = &NodeName> {
+pub fn faulty_nodes(records: &[ActionRecord]) -> impl Iterator<Item = &NodeName> {
     let is_fault = |it: &&ActionRecord| {
         let is_meant = matches!(it.kind, ActionKind::Drain | ActionKind::Relabel);
         is_meant && it.result == ActionResult::Done
@@ -316,27 +316,27 @@ pub fn void_all<'n>(
     say: &mut dyn FnMut(&str),
 ) {
     for node in nodes {
-        if let Err(error) = void(folder, node, why, &stamp::stamp()) {
+        if let Err(error) = void_certificate(folder, node, why, &clock::now()) {
             say(&format!("the certificate of {node} is not voided: {error}"));
         }
     }
 }
 
-fn name(node: &NodeName) -> String {
-    format!("{node}{ENDING}")
+fn file_name(node: &NodeName) -> String {
+    format!("{node}{FILE_SUFFIX}")
 }
 
 /// Where a node's certificate is. A name that could lead elsewhere is refused.
-pub fn path(folder: &Path, node: &NodeName) -> Result<PathBuf, RecordError> {
+pub fn certificate_path(folder: &Path, node: &NodeName) -> Result<PathBuf, RecordError> {
     let folder = folder.join(FOLDER);
     if node.is_one_node() {
-        return Ok(folder.join(name(node)));
+        return Ok(folder.join(file_name(node)));
     }
     let why = format!("{:?} is no name of one node", node.as_str());
     Err(RecordError::Malformed { path: folder, line: 1, why })
 }
 
-fn bytes(certificate: &Certificate) -> Vec<u8> {
+fn to_bytes(certificate: &Certificate) -> Vec<u8> {
     let mut bytes = serde_json::to_vec_pretty(certificate)
         .expect("certificates are structs, lists and numbers, all of which JSON has");
     bytes.push(b'\n');

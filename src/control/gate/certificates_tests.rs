@@ -1,55 +1,55 @@
 //! Certificates come back as they were written, and what cannot be read is told
 //! and counts for nothing.
 
-use super::super::fixture::{MADE, certificate};
+use super::super::fixture::{ISSUED_AT, certificate};
 use super::*;
 
 /// No signature is asked for.
-static NOBODY: Trust = Trust { keys: Vec::new(), required: false };
+static NO_TRUST: SignatureTrust = SignatureTrust { keys: Vec::new(), required: false };
 
-fn unsealed() -> Seal<'static> {
-    Seal { key: Ok(None), trust: &NOBODY }
+fn unsigned() -> CertificateSigning<'static> {
+    CertificateSigning { key: Ok(None), trust: &NO_TRUST }
 }
 
 fn now(after: i64) -> ClockStamp {
     ClockStamp {
         at: "2026-03-04T06:00:00.000Z".to_owned(),
-        unix: MADE + after,
+        unix: ISSUED_AT + after,
         ..ClockStamp::default()
     }
 }
 
-fn issued(folder: &Path, nodes: &[&str]) -> Issued {
+fn issue_to(folder: &Path, nodes: &[&str]) -> IssueResult {
     let made = nodes.iter().map(|node| certificate(node)).collect();
-    write(folder, made, Vec::new(), &unsealed(), &now(60)).expect("written")
+    write_replacements(folder, made, Vec::new(), &unsigned(), &now(60)).expect("written")
 }
 
 #[test]
 fn certificates_come_back_as_they_were_issued() {
     let dir = tempfile::tempdir().expect("a folder");
     assert_eq!(
-        valid(dir.path(), &SchedulerSnapshot::default(), &NOBODY, &now(0)),
+        valid_nodes(dir.path(), &SchedulerSnapshot::default(), &NO_TRUST, &now(0)),
         (BTreeSet::new(), Vec::new()),
         "nothing is there yet"
     );
-    assert_eq!(read(dir.path(), &"n1".into()).expect("readable"), None);
+    assert_eq!(read_certificate(dir.path(), &"n1".into()).expect("readable"), None);
     let names: Vec<String> = (0..50).map(|at| format!("n{at:02}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    assert_eq!(issued(dir.path(), &names).nodes.len(), 50);
-    let (all, troubles) = all(dir.path(), &NOBODY);
+    assert_eq!(issue_to(dir.path(), &names).nodes.len(), 50);
+    let (all, troubles) = read_all(dir.path(), &NO_TRUST);
     assert!(troubles.is_empty(), "{troubles:?}");
     assert_eq!(all, names.iter().map(|name| certificate(name)).collect::<Vec<_>>());
-    assert_eq!(read(dir.path(), &"n07".into()).expect("readable"), Some(certificate("n07")));
+    assert_eq!(read_certificate(dir.path(), &"n07".into()).expect("readable"), Some(certificate("n07")));
 }
 
 #[test]
 fn the_control_group_is_of_the_last_day_and_holds() {
     let dir = tempfile::tempdir().expect("a folder");
-    issued(dir.path(), &["n1"]);
+    issue_to(dir.path(), &["n1"]);
     let controls =
-        |after| valid(dir.path(), &SchedulerSnapshot::default(), &NOBODY, &now(after)).0.len();
+        |after| valid_nodes(dir.path(), &SchedulerSnapshot::default(), &NO_TRUST, &now(after)).0.len();
     assert_eq!([controls(-1), controls(0), controls(DAY_S), controls(DAY_S + 1)], [0, 1, 1, 0]);
-    assert!(void(dir.path(), &"n1".into(), "drained by us", &now(60)).expect("written"));
+    assert!(void_certificate(dir.path(), &"n1".into(), "drained by us", &now(60)).expect("written"));
     assert_eq!(controls(60), 0);
 }
 
@@ -57,25 +57,25 @@ fn the_control_group_is_of_the_last_day_and_holds() {
 fn a_voided_certificate_stays_with_its_reason_until_a_new_one_is_issued() {
     let dir = tempfile::tempdir().expect("a folder");
     let n1 = NodeName::from("n1");
-    assert!(!void(dir.path(), &n1, "drained", &now(60)).expect("nothing to do"));
-    issued(dir.path(), &["n1"]);
-    assert!(void(dir.path(), &n1, "drained", &now(60)).expect("written"));
-    assert!(!void(dir.path(), &n1, "again", &now(60)).expect("nothing to do"));
-    let voided = read(dir.path(), &n1).expect("readable").expect("there");
+    assert!(!void_certificate(dir.path(), &n1, "drained", &now(60)).expect("nothing to do"));
+    issue_to(dir.path(), &["n1"]);
+    assert!(void_certificate(dir.path(), &n1, "drained", &now(60)).expect("written"));
+    assert!(!void_certificate(dir.path(), &n1, "again", &now(60)).expect("nothing to do"));
+    let voided = read_certificate(dir.path(), &n1).expect("readable").expect("there");
     let why = VoidRecord { at: now(60).at, why: "drained".to_owned() };
     assert_eq!(voided, Certificate { voided: Some(why), ..certificate("n1") });
-    assert_eq!(issued(dir.path(), &["n1"]).nodes, std::slice::from_ref(&n1));
-    assert_eq!(read(dir.path(), &n1).expect("readable"), Some(certificate("n1")));
+    assert_eq!(issue_to(dir.path(), &["n1"]).nodes, std::slice::from_ref(&n1));
+    assert_eq!(read_certificate(dir.path(), &n1).expect("readable"), Some(certificate("n1")));
 }
 
 #[test]
 fn what_cannot_be_read_is_told_with_its_file_and_is_no_certificate() {
     let dir = tempfile::tempdir().expect("a folder");
-    issued(dir.path(), &["n1", "n2", "n3", "n4", "n5", "n6"]);
+    issue_to(dir.path(), &["n1", "n2", "n3", "n4", "n5", "n6"]);
     let put = |name: &str, text: &str| {
         fs::write(dir.path().join(FOLDER).join(name), text).expect("written");
     };
-    let whole = String::from_utf8(bytes(&certificate("n2"))).expect("utf-8");
+    let whole = String::from_utf8(to_bytes(&certificate("n2"))).expect("utf-8");
     put("n2.json", &whole[..whole.len() / 2]);
     put("n3.json", "");
     put("n4.json", &whole.replace("certificate/1", "certificate/2"));
@@ -84,7 +84,7 @@ fn what_cannot_be_read_is_told_with_its_file_and_is_no_certificate() {
     put("ALL.json", &whole.replace("n2", "ALL"));
     put(".n7.json.1.tmp", "half");
     fs::create_dir(dir.path().join(FOLDER).join("n8.json")).expect("a folder");
-    let (controls, troubles) = valid(dir.path(), &SchedulerSnapshot::default(), &NOBODY, &now(60));
+    let (controls, troubles) = valid_nodes(dir.path(), &SchedulerSnapshot::default(), &NO_TRUST, &now(60));
     assert_eq!(controls, BTreeSet::from(["n1".into()]));
     assert_eq!(troubles.len(), 7, "{troubles:#?}");
     let of = |name: &str| -> &str {
@@ -98,7 +98,7 @@ fn what_cannot_be_read_is_told_with_its_file_and_is_no_certificate() {
     assert!(of("n4.json").contains("written by a newer fabricgate"));
     assert!(of("n5.json").contains("it is the certificate of \"n2\""));
     // A new one takes the place of what cannot be read; a newer program's is left.
-    let now = issued(dir.path(), &["n2", "n4"]);
+    let now = issue_to(dir.path(), &["n2", "n4"]);
     assert_eq!(now.nodes, ["n2".into()]);
     assert_eq!(now.withheld.len(), 2, "{now:?}");
 }
@@ -108,13 +108,13 @@ fn a_name_never_leads_out_of_the_folder() {
     let dir = tempfile::tempdir().expect("a folder");
     let state = dir.path().join("state");
     fs::create_dir(&state).expect("a folder");
-    let whole = bytes(&certificate("../../x"));
+    let whole = to_bytes(&certificate("../../x"));
     fs::write(dir.path().join("x.json"), whole).expect("written");
     for name in ["../../x", "..", "/etc/passwd", "a/b", "n1\u{0}", ""] {
         let node = NodeName::from(name);
-        let said = read(&state, &node).expect_err("refused").to_string();
+        let said = read_certificate(&state, &node).expect_err("refused").to_string();
         assert!(said.contains("no name of one node"), "{name}: {said}");
-        assert!(!void(&state, &node, "why", &now(0)).expect("nothing to void"), "{name}");
+        assert!(!void_certificate(&state, &node, "why", &now(0)).expect("nothing to void"), "{name}");
     }
     assert!(!state.join(FOLDER).exists());
 }
@@ -122,78 +122,78 @@ fn a_name_never_leads_out_of_the_folder() {
 #[test]
 fn a_longer_certificate_of_the_same_machine_is_kept() {
     let dir = tempfile::tempdir().expect("a folder");
-    issued(dir.path(), &["n1"]);
-    let admitted = Certificate { expires_unix: MADE + DAY_S, ..certificate("n1") };
-    let kept = write(dir.path(), vec![admitted], Vec::new(), &unsealed(), &now(60))
+    issue_to(dir.path(), &["n1"]);
+    let admitted = Certificate { expires_unix: ISSUED_AT + DAY_S, ..certificate("n1") };
+    let kept = write_replacements(dir.path(), vec![admitted], Vec::new(), &unsigned(), &now(60))
         .expect("nothing to write");
     assert!(kept.nodes.is_empty());
     assert_eq!(kept.withheld[0].why, "passed, and is certified until 2026-03-11T05:06:07Z already");
-    assert_eq!(read(dir.path(), &"n1".into()).expect("readable"), Some(certificate("n1")));
+    assert_eq!(read_certificate(dir.path(), &"n1".into()).expect("readable"), Some(certificate("n1")));
 }
 
 #[test]
 fn a_folder_that_cannot_be_written_is_an_error_that_names_it() {
     let dir = tempfile::tempdir().expect("a folder");
     fs::write(dir.path().join(FOLDER), "a file in its place").expect("written");
-    let error = write(dir.path(), vec![certificate("n1")], Vec::new(), &unsealed(), &now(0))
+    let error = write_replacements(dir.path(), vec![certificate("n1")], Vec::new(), &unsigned(), &now(0))
         .expect_err("full");
     assert!(error.to_string().contains(FOLDER), "{error}");
-    let (controls, troubles) = valid(dir.path(), &SchedulerSnapshot::default(), &NOBODY, &now(0));
+    let (controls, troubles) = valid_nodes(dir.path(), &SchedulerSnapshot::default(), &NO_TRUST, &now(0));
     assert!(controls.is_empty());
     assert_eq!(troubles.len(), 1, "{troubles:?}");
 }
 
-fn signed_by<'a>(key: &'a SigningKey, trust: &'a Trust) -> Seal<'a> {
-    Seal { key: Ok(Some(key)), trust }
+fn signed_by<'a>(key: &'a SigningKey, trust: &'a SignatureTrust) -> CertificateSigning<'a> {
+    CertificateSigning { key: Ok(Some(key)), trust }
 }
 
 /// A key, and that it alone counts.
-fn strict() -> (SigningKey, Trust) {
+fn required_key() -> (SigningKey, SignatureTrust) {
     let (key, _) = SigningKey::generate().expect("chance");
-    let trust = Trust { keys: vec![key.public().clone()], required: true };
+    let trust = SignatureTrust { keys: vec![key.public().clone()], required: true };
     (key, trust)
 }
 
 #[test]
 fn what_must_be_signed_counts_only_as_it_was_signed() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (key, trust) = strict();
+    let (key, trust) = required_key();
     let made = ["n1", "n2", "n3", "n4"].map(certificate).to_vec();
-    let issued = write(dir.path(), made, Vec::new(), &signed_by(&key, &trust), &now(60));
+    let issued = write_replacements(dir.path(), made, Vec::new(), &signed_by(&key, &trust), &now(60));
     assert_eq!(issued.expect("written").nodes.len(), 4);
     let file = |node: &str| dir.path().join(FOLDER).join(format!("{node}.json"));
     let text = |node: &str| fs::read_to_string(file(node)).expect("text");
     // Somebody edits one, and adds a field to another; a third is of a stranger.
     fs::write(file("n2"), text("n2").replace("2026-03-11", "2036-03-11")).expect("written");
     fs::write(file("n3"), text("n3").replacen('{', "{\"more\": 1,", 1)).expect("written");
-    let (other, _) = strict();
+    let (other, _) = required_key();
     let seal = signed_by(&other, &trust);
-    keep(dir.path(), vec![certificate("n4")], Vec::new(), &seal).expect("written");
-    let (controls, troubles) = valid(dir.path(), &SchedulerSnapshot::default(), &trust, &now(60));
+    export_certificates(dir.path(), vec![certificate("n4")], Vec::new(), &seal).expect("written");
+    let (controls, troubles) = valid_nodes(dir.path(), &SchedulerSnapshot::default(), &trust, &now(60));
     assert_eq!(controls, ["n1".into()].into());
     let of = |node: &str| troubles.iter().find(|it| it.contains(node)).expect("told");
     assert!(of("n2.json").contains("does not fit"), "{troubles:?}");
     assert!(of("n3.json").contains("does not fit"), "{troubles:?}");
     assert!(of("n4.json").contains("not trusted"), "{troubles:?}");
     // What does not count does not stand in the way of what does.
-    let shorter = Certificate { expires_unix: MADE + DAY_S, ..certificate("n2") };
-    let kept = write(dir.path(), vec![shorter], Vec::new(), &signed_by(&key, &trust), &now(60));
+    let shorter = Certificate { expires_unix: ISSUED_AT + DAY_S, ..certificate("n2") };
+    let kept = write_replacements(dir.path(), vec![shorter], Vec::new(), &signed_by(&key, &trust), &now(60));
     assert_eq!(kept.expect("written").nodes, ["n2".into()]);
-    assert!(trusted(dir.path(), &"n2".into(), &trust).expect("counts").is_some());
+    assert!(read_trusted(dir.path(), &"n2".into(), &trust).expect("counts").is_some());
 }
 
 #[test]
 fn taking_away_that_one_was_voided_does_not_make_its_signature_fit_again() {
     let dir = tempfile::tempdir().expect("a folder");
-    let (key, trust) = strict();
+    let (key, trust) = required_key();
     let made = vec![certificate("n1")];
-    write(dir.path(), made, Vec::new(), &signed_by(&key, &trust), &now(60)).expect("written");
-    assert!(void(dir.path(), &"n1".into(), "drained", &now(70)).expect("written"));
-    let n1 = trusted(dir.path(), &"n1".into(), &trust).expect("readable").expect("there");
+    write_replacements(dir.path(), made, Vec::new(), &signed_by(&key, &trust), &now(60)).expect("written");
+    assert!(void_certificate(dir.path(), &"n1".into(), "drained", &now(70)).expect("written"));
+    let n1 = read_trusted(dir.path(), &"n1".into(), &trust).expect("readable").expect("there");
     assert!(n1.voided.is_some() && n1.signature.is_none());
-    let path = path(dir.path(), &"n1".into()).expect("a name");
-    fs::write(&path, bytes(&Certificate { voided: None, ..n1 })).expect("written");
-    let error = trusted(dir.path(), &"n1".into(), &trust).expect_err("edited").to_string();
+    let path = certificate_path(dir.path(), &"n1".into()).expect("a name");
+    fs::write(&path, to_bytes(&Certificate { voided: None, ..n1 })).expect("written");
+    let error = read_trusted(dir.path(), &"n1".into(), &trust).expect_err("edited").to_string();
     assert!(error.contains("not signed"), "{error}");
 }
 
@@ -201,20 +201,20 @@ fn taking_away_that_one_was_voided_does_not_make_its_signature_fit_again() {
 fn without_the_key_none_is_issued_where_only_signed_ones_count_and_else_they_are_unsigned() {
     let dir = tempfile::tempdir().expect("a folder");
     let why = "key.pem: mode 644";
-    let issue = |trust: &Trust, key| {
-        let seal = Seal { key, trust };
-        write(dir.path(), vec![certificate("n1")], Vec::new(), &seal, &now(60)).expect("written")
+    let issue = |trust: &SignatureTrust, key| {
+        let seal = CertificateSigning { key, trust };
+        write_replacements(dir.path(), vec![certificate("n1")], Vec::new(), &seal, &now(60)).expect("written")
     };
-    let required = Trust { keys: Vec::new(), required: true };
+    let required = SignatureTrust { keys: Vec::new(), required: true };
     for key in [Err(why), Ok(None)] {
         let issued = issue(&required, key);
         assert!(issued.nodes.is_empty());
         assert!(issued.withheld[0].why.contains("must be signed"), "{issued:?}");
     }
-    assert_eq!(read(dir.path(), &"n1".into()).expect("readable"), None);
-    let issued = issue(&NOBODY, Err(why));
+    assert_eq!(read_certificate(dir.path(), &"n1".into()).expect("readable"), None);
+    let issued = issue(&NO_TRUST, Err(why));
     assert_eq!(issued.nodes, ["n1".into()]);
     assert!(issued.withheld[0].why.contains(why), "{issued:?}");
-    let n1 = read(dir.path(), &"n1".into()).expect("readable").expect("there");
+    let n1 = read_certificate(dir.path(), &"n1".into()).expect("readable").expect("there");
     assert_eq!(n1, certificate("n1"));
 }

@@ -4,9 +4,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 
-use super::bounds;
+use super::request_validation;
 use super::journal::Journal;
-use super::scheduler::{Answer, Scheduler, SchedulerError};
+use super::scheduler::{SchedulerFuture, Scheduler, SchedulerError};
 use model::action::{Action, ActionKind, ActionPlan, VerdictMark};
 use model::certificate::{Certificate, MachineIdentity};
 use model::finding_class::FindingClass;
@@ -18,7 +18,7 @@ use model::verdict::Outcome;
 
 /// How one call of `change` goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mishap {
+pub(super) enum FakeFailure {
     /// As it should.
     None,
     /// Refused, nothing done.
@@ -37,7 +37,7 @@ pub(super) enum Mishap {
 
 /// A scheduler in memory.
 #[derive(Debug, Default)]
-pub(super) struct Fake {
+pub(super) struct FakeScheduler {
     pub(super) nodes: RefCell<BTreeMap<NodeName, SchedulerNode>>,
     pub(super) silent: Cell<bool>,
     /// What of its answers cannot be read.
@@ -45,18 +45,18 @@ pub(super) struct Fake {
     /// What was changed, in calls.
     pub(super) calls: RefCell<Vec<(Vec<NodeName>, NodeUpdate)>>,
     /// How the next calls go.
-    pub(super) mishaps: RefCell<VecDeque<Mishap>>,
+    pub(super) failures: RefCell<VecDeque<FakeFailure>>,
     /// What somebody else does to nodes right before the next readings.
-    pub(super) others: RefCell<VecDeque<Vec<SchedulerNode>>>,
+    pub(super) foreign_changes: RefCell<VecDeque<Vec<SchedulerNode>>>,
     /// When it started; a different one each time that it is asked, the last one again.
-    pub(super) starts: RefCell<VecDeque<String>>,
+    pub(super) controller_starts: RefCell<VecDeque<String>>,
     /// Conditions of nodes of Kubernetes are taken.
     pub(super) takes_conditions: Cell<bool>,
 }
 
-impl Fake {
+impl FakeScheduler {
     /// So many idle nodes, `n1` and on.
-    pub(super) fn of(count: usize) -> Self {
+    pub(super) fn with_nodes(count: usize) -> Self {
         let fake = Self::default();
         for number in 1..=count {
             fake.put(SchedulerNode::new(format!("n{number}"), &["IDLE"]));
@@ -73,20 +73,20 @@ impl Fake {
     }
 
     /// A drain by somebody's hand.
-    pub(super) fn drained(name: &str, reason: &str) -> SchedulerNode {
+    pub(super) fn drained_node(name: &str, reason: &str) -> SchedulerNode {
         let reason = Some(reason.to_owned());
         SchedulerNode { reason, ..SchedulerNode::new(name, &["IDLE", "DRAIN"]) }
     }
 
     /// Names of the nodes in each call.
-    pub(super) fn changed(&self) -> Vec<Vec<String>> {
+    pub(super) fn changed_nodes(&self) -> Vec<Vec<String>> {
         let names = |(nodes, _): &(Vec<NodeName>, NodeUpdate)| {
             nodes.iter().map(|node| node.as_str().to_owned()).collect()
         };
         self.calls.borrow().iter().map(names).collect()
     }
 
-    fn do_it(&self, nodes: &[NodeName], change: &NodeUpdate) {
+    fn apply_change(&self, nodes: &[NodeName], change: &NodeUpdate) {
         let mut all = self.nodes.borrow_mut();
         for name in nodes {
             let Some(node) = all.get_mut(name) else { continue };
@@ -132,22 +132,22 @@ impl Fake {
     }
 }
 
-fn late() -> SchedulerError {
+fn timeout_error() -> SchedulerError {
     SchedulerError::new(SourceProblemKind::Unreachable, "Socket timed out on send/recv operation")
 }
 
-impl Scheduler for Fake {
+impl Scheduler for FakeScheduler {
     fn name(&self) -> String {
         "memory".to_owned()
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
+    fn read_nodes<'a>(&'a self, nodes: &'a [NodeName]) -> SchedulerFuture<'a, SchedulerSnapshot> {
         Box::pin(async move {
-            bounds::nodes(nodes)?;
+            request_validation::check_node_names(nodes)?;
             if self.silent.get() {
-                return Err(late());
+                return Err(timeout_error());
             }
-            for node in self.others.borrow_mut().pop_front().unwrap_or_default() {
+            for node in self.foreign_changes.borrow_mut().pop_front().unwrap_or_default() {
                 self.put(node);
             }
             let all = self.nodes.borrow();
@@ -158,32 +158,32 @@ impl Scheduler for Fake {
         })
     }
 
-    fn started(&self) -> Answer<'_, Option<String>> {
-        let mut starts = self.starts.borrow_mut();
+    fn read_start_time(&self) -> SchedulerFuture<'_, Option<String>> {
+        let mut starts = self.controller_starts.borrow_mut();
         let now = if 1 < starts.len() { starts.pop_front() } else { starts.front().cloned() };
         Box::pin(async move { Ok(now) })
     }
 
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
+    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
         Box::pin(async move {
             self.calls.borrow_mut().push((nodes.to_vec(), change.clone()));
-            let mishap = self.mishaps.borrow_mut().pop_front().unwrap_or(Mishap::None);
+            let mishap = self.failures.borrow_mut().pop_front().unwrap_or(FakeFailure::None);
             match mishap {
-                Mishap::Denied => {
+                FakeFailure::Denied => {
                     return Err(SchedulerError::new(SourceProblemKind::Denied, "Invalid user id"));
                 }
-                Mishap::LateAndLost => return Err(late()),
-                Mishap::AckedAndLost => return Ok(()),
-                Mishap::None | Mishap::LateAndDone | Mishap::InPart | Mishap::ThenSilent => {}
+                FakeFailure::LateAndLost => return Err(timeout_error()),
+                FakeFailure::AckedAndLost => return Ok(()),
+                FakeFailure::None | FakeFailure::LateAndDone | FakeFailure::InPart | FakeFailure::ThenSilent => {}
             }
-            self.do_it(nodes, change);
+            self.apply_change(nodes, change);
             match mishap {
-                Mishap::LateAndDone => Err(late()),
-                Mishap::InPart => Err(SchedulerError::new(
+                FakeFailure::LateAndDone => Err(timeout_error()),
+                FakeFailure::InPart => Err(SchedulerError::new(
                     SourceProblemKind::Missing,
                     "Invalid node name specified",
                 )),
-                Mishap::ThenSilent => {
+                FakeFailure::ThenSilent => {
                     self.silent.set(true);
                     Ok(())
                 }
@@ -192,7 +192,7 @@ impl Scheduler for Fake {
         })
     }
 
-    fn words(&self, nodes: &[NodeName], _change: &NodeUpdate) -> Vec<Vec<String>> {
+    fn command_lines(&self, nodes: &[NodeName], _change: &NodeUpdate) -> Vec<Vec<String>> {
         vec![nodes.iter().map(|node| format!("change {node}")).collect()]
     }
 }
@@ -233,13 +233,13 @@ pub(super) fn journal() -> (tempfile::TempDir, Journal) {
 }
 
 /// Waits for work, without anybody beside.
-pub(super) fn now<T>(work: impl Future<Output = T>) -> T {
+pub(super) fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(work)
 }
 
 /// When certificates of these tests were issued.
-pub(super) const MADE: i64 = 1_772_600_767;
+pub(super) const ISSUED_AT: i64 = 1_772_600_767;
 
 /// A certificate of a node.
 pub(super) fn certificate(node: &str) -> Certificate {
@@ -249,10 +249,10 @@ pub(super) fn certificate(node: &str) -> Certificate {
         driver: None,
         firmware: BTreeMap::new(),
     };
-    let expires = MADE + 7 * 86_400;
+    let expires = ISSUED_AT + 7 * 86_400;
     Certificate {
         identity,
         detectable: Some(0.01),
-        ..Certificate::unsigned(node.into(), MADE, expires)
+        ..Certificate::unsigned(node.into(), ISSUED_AT, expires)
     }
 }

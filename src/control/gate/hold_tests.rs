@@ -3,14 +3,14 @@
 //! in memory.
 
 use super::super::fixture;
-use super::super::fixture::Fake;
+use super::super::fixture::FakeScheduler;
 use super::*;
 use model::action::{Action, ActionKind, ActionResult};
 
 const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 
 /// A Slurm that knows one reservation, in a file, and grants every job.
-fn programs(folder: &Path) -> SlurmPrograms {
+fn fake_slurm(folder: &Path) -> SlurmPrograms {
     let file = folder.join("reservation").display().to_string();
     let script = format!(
         "case \"$*\" in *'create reservation'*) for w; do case $w in ReservationName=*) \
@@ -30,9 +30,9 @@ fn programs(folder: &Path) -> SlurmPrograms {
 
 /// Holds n1, which we drained, while others do this each time that nodes are read; what was
 /// told to the scheduler.
-fn held(others: Vec<Vec<SchedulerNode>>) -> (Fake, Vec<(Vec<NodeName>, NodeUpdate)>) {
-    let fake = Fake::of(0);
-    fake.put(Fake::drained("n1", DRAIN));
+fn hold_drained_node(others: Vec<Vec<SchedulerNode>>) -> (FakeScheduler, Vec<(Vec<NodeName>, NodeUpdate)>) {
+    let fake = FakeScheduler::with_nodes(0);
+    fake.put(FakeScheduler::drained_node("n1", DRAIN));
     let (folder, mut journal) = fixture::journal();
     let id = "r1/n1/drain/e1".to_owned();
     let action = Action { reason: DRAIN.to_owned(), ..fixture::action(ActionKind::Drain, "n1") };
@@ -45,25 +45,25 @@ fn held(others: Vec<Vec<SchedulerNode>>) -> (Fake, Vec<(Vec<NodeName>, NodeUpdat
         before: Box::new(SchedulerNode::new("n1", &["IDLE"])),
     };
     let done = JournalEvent::Outcome { id, result: ActionResult::Done, detail: String::new() };
-    journal.write_all(vec![intent, done]).expect("written");
+    journal.append_all(vec![intent, done]).expect("written");
     drop(journal);
-    fake.others.borrow_mut().extend(others);
-    let slurm = SlurmLauncher { programs: programs(folder.path()), ..SlurmLauncher::default() };
-    let pace = Pace {
+    fake.foreign_changes.borrow_mut().extend(others);
+    let slurm = SlurmLauncher { programs: fake_slurm(folder.path()), ..SlurmLauncher::default() };
+    let pace = SchedulerTimeouts {
         limit: Duration::from_secs(10),
         settle: Duration::ZERO,
-        kept: Duration::ZERO,
+        persist: Duration::ZERO,
         in_flight: Duration::ZERO,
     };
     let mut say = |_: &str| {};
     let mut holder =
-        Holder { slurm: &slurm, scheduler: &fake, folder: folder.path(), pace, say: &mut say };
+        SlurmAllocationContext { slurm: &slurm, scheduler: &fake, folder: folder.path(), timeouts: pace, log: &mut say };
     let domains = vec![("d1".into(), vec!["n1".into()])];
-    let wish = Wish { run: "r2", domains, drained: true, minutes: 5 };
-    let mut holding = Holding::default();
-    fixture::now(async {
-        hold(&mut holder, &wish, &mut holding).await.expect("held");
-        assert_eq!(free(&mut holder, &mut holding).await, Vec::<String>::new());
+    let wish = SlurmAllocationRequest { run: "r2", domains, drained: true, minutes: 5 };
+    let mut holding = SlurmAllocation::default();
+    fixture::block_on(async {
+        allocate_nodes(&mut holder, &wish, &mut holding).await.expect("held");
+        assert_eq!(free_allocation(&mut holder, &mut holding).await, Vec::<String>::new());
     });
     let told = fake.calls.borrow().clone();
     (fake, told)
@@ -71,7 +71,7 @@ fn held(others: Vec<Vec<SchedulerNode>>) -> (Fake, Vec<(Vec<NodeName>, NodeUpdat
 
 #[test]
 fn a_drain_of_ours_is_lifted_and_made_again() {
-    let (fake, told) = held(Vec::new());
+    let (fake, told) = hold_drained_node(Vec::new());
     assert_eq!(told.len(), 2, "{told:?}");
     assert_eq!(fake.node("n1").reason.as_deref(), Some(DRAIN));
 }
@@ -79,7 +79,7 @@ fn a_drain_of_ours_is_lifted_and_made_again() {
 #[test]
 fn a_drain_that_a_person_takes_away_before_it_is_lifted_stays_away() {
     // Read to be sorted; then a person gives it back.
-    let (fake, told) = held(vec![Vec::new(), vec![SchedulerNode::new("n1", &["IDLE"])]]);
+    let (fake, told) = hold_drained_node(vec![Vec::new(), vec![SchedulerNode::new("n1", &["IDLE"])]]);
     assert_eq!(fake.node("n1").state, ["IDLE"]);
     assert!(told.is_empty(), "neither lifted nor drained again: {told:?}");
 }
@@ -100,12 +100,12 @@ fn a_node_that_the_launcher_s_partition_lacks_is_named_and_keeps_no_other_out() 
         troubles: Vec::new(),
     };
     let of = |partition: Option<&str>, live: &SchedulerSnapshot| -> Vec<String> {
-        outside(partition, &nodes, live).into_keys().map(String::from).collect()
+        nodes_outside_partition(partition, &nodes, live).into_keys().map(String::from).collect()
     };
     let live = shown([&["main", "probe"], &["main"]]);
     assert_eq!(of(Some("probe"), &live), ["n2"]);
     assert_eq!(
-        outside(Some("probe"), &nodes, &live)[&NodeName::from("n2")],
+        nodes_outside_partition(Some("probe"), &nodes, &live)[&NodeName::from("n2")],
         "it is not in partition probe, which [launcher] names"
     );
     assert_eq!(of(Some("main"), &live), [""; 0]);
@@ -117,17 +117,17 @@ fn a_node_that_the_launcher_s_partition_lacks_is_named_and_keeps_no_other_out() 
 
 /// What a process of this host left: a reservation in which the drain of n1 was lifted,
 /// and a job. What was told, whether nothing of it is left, and the node.
-struct Left {
-    fake: Fake,
+struct OrphanFixture {
+    fake: FakeScheduler,
     folder: tempfile::TempDir,
     journal: Journal,
 }
 
 const HELD: &str = "fabricgate-r2-maint";
 
-impl Left {
-    fn by(host: &str) -> Self {
-        let fake = Fake::of(1);
+impl OrphanFixture {
+    fn left_by(host: &str) -> Self {
+        let fake = FakeScheduler::with_nodes(1);
         let (folder, mut journal) = fixture::journal();
         let holding = |name: &str, kind: HoldKind, drained| JournalEvent::Holding {
             name: name.to_owned(),
@@ -142,38 +142,38 @@ impl Left {
             holding(HELD, HoldKind::Reservation, drained),
             holding("fabricgate-r2", HoldKind::Job, Vec::new()),
         ];
-        journal.write_all(both).expect("written");
+        journal.append_all(both).expect("written");
         let reservation = format!("ReservationName={HELD} x");
         std::fs::write(folder.path().join("reservation"), reservation).expect("written");
         Self { fake, folder, journal }
     }
 
     /// An operator removes the reservation.
-    fn unreserved(self) -> Self {
+    fn remove_reservation(self) -> Self {
         std::fs::remove_file(self.folder.path().join("reservation")).expect("removed");
         self
     }
 
-    fn cleaned(&mut self, gone: Option<&str>, in_flight_s: u64) -> (bool, String) {
-        let programs = programs(self.folder.path());
-        let pace = Pace {
+    fn clean_up(&mut self, gone: Option<&str>, in_flight_s: u64) -> (bool, String) {
+        let programs = fake_slurm(self.folder.path());
+        let pace = SchedulerTimeouts {
             limit: Duration::from_secs(10),
             settle: Duration::ZERO,
-            kept: Duration::ZERO,
+            persist: Duration::ZERO,
             in_flight: Duration::from_secs(in_flight_s),
         };
         let mut told = String::new();
         let mut say = |text: &str| told.push_str(text);
-        let cleaning = Cleaning {
+        let cleaning = OrphanCleanup {
             journal: &mut self.journal,
             scheduler: &self.fake,
             programs: Some(&programs),
             pods: None,
-            pace,
-            gone,
-            say: &mut say,
+            timeouts: pace,
+            gone_host: gone,
+            log: &mut say,
         };
-        let are_gone = fixture::now(clean(cleaning)).expect("written");
+        let are_gone = fixture::block_on(clean_up_orphans(cleaning)).expect("written");
         (are_gone, told)
     }
 
@@ -184,38 +184,38 @@ impl Left {
 
 #[test]
 fn defect_1_a_hold_of_which_slurm_shows_nothing_is_over_whoever_made_it() {
-    let mut left = Left::by("elsewhere").unreserved();
-    let (are_gone, told) = left.cleaned(None, 0);
-    assert!(are_gone && left.journal.ledger().allocations.is_empty(), "{told}");
+    let mut left = OrphanFixture::left_by("elsewhere").remove_reservation();
+    let (are_gone, told) = left.clean_up(None, 0);
+    assert!(are_gone && left.journal.state().allocations.is_empty(), "{told}");
     assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
     // What was announced a moment ago may be about to be made.
-    let mut left = Left::by("elsewhere").unreserved();
-    let (are_gone, told) = left.cleaned(None, 3_600);
-    assert!(!are_gone && left.journal.ledger().allocations.len() == 2, "{told}");
-    assert!(left.fake.changed().is_empty());
+    let mut left = OrphanFixture::left_by("elsewhere").remove_reservation();
+    let (are_gone, told) = left.clean_up(None, 3_600);
+    assert!(!are_gone && left.journal.state().allocations.len() == 2, "{told}");
+    assert!(left.fake.changed_nodes().is_empty());
 }
 
 #[test]
 fn defect_1_what_may_be_there_is_told_with_what_a_person_can_do() {
-    let mut left = Left::by("elsewhere");
-    let (are_gone, told) = left.cleaned(None, 0);
+    let mut left = OrphanFixture::left_by("elsewhere");
+    let (are_gone, told) = left.clean_up(None, 0);
     assert!(!are_gone && left.is_reserved(), "{told}");
     assert!(told.contains("gate recover --gone elsewhere --why"), "{told}");
     assert!(told.contains(&format!("scontrol show reservation {HELD}")), "{told}");
-    assert!(left.fake.changed().is_empty(), "its process may live");
-    let (are_gone, told) = left.cleaned(Some("another"), 0);
+    assert!(left.fake.changed_nodes().is_empty(), "its process may live");
+    let (are_gone, told) = left.clean_up(Some("another"), 0);
     assert!(!are_gone, "{told}");
-    let (are_gone, told) = left.cleaned(Some("elsewhere"), 0);
+    let (are_gone, told) = left.clean_up(Some("elsewhere"), 0);
     assert!(are_gone && !left.is_reserved(), "{told}");
     assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
 }
 
 #[test]
 fn defect_1_a_reservation_stays_while_what_its_dead_process_sent_may_land() {
-    let mut left = Left::by(&stamp::host());
-    let (are_gone, told) = left.cleaned(None, 3_600);
+    let mut left = OrphanFixture::left_by(&clock::host_name());
+    let (are_gone, told) = left.clean_up(None, 3_600);
     assert!(!are_gone && left.is_reserved(), "{told}");
     assert_eq!(left.fake.node("n1").reason.as_deref(), Some(DRAIN), "{told}");
-    let (are_gone, told) = left.cleaned(None, 0);
+    let (are_gone, told) = left.clean_up(None, 0);
     assert!(are_gone && !left.is_reserved(), "{told}");
 }

@@ -13,22 +13,22 @@ use std::{fs, io};
 
 use serde::Deserialize;
 
-use super::{stamp, strict};
-use crate::store::folder::parent;
+use super::{clock, file_permissions};
+use crate::store::run_folder::parent_folder;
 use engine::policy::journal_state::JournalState;
 use model::journal::{ClockStamp, JOURNAL_FORMAT, JournalEntry, JournalEvent};
 use model::text;
 
 /// The file of lines.
-pub const JOURNAL: &str = "journal.jsonl";
+pub const JOURNAL_FILE: &str = "journal.jsonl";
 /// The file that says who is at work.
-pub const LOCK: &str = "lock";
+pub const LOCK_FILE: &str = "lock";
 
 /// How long a gate waits for another one to end its turn: a dry run's reader
 /// or a turn without drains is over by then, and a person still waits.
-const PATIENCE: Duration = Duration::from_secs(5);
+const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often it looks.
-const GLANCE: Duration = Duration::from_millis(50);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// The gate's state folder, open for one turn.
 #[derive(Debug)]
@@ -40,10 +40,10 @@ pub struct Journal {
     /// process ends.
     _lock: File,
     /// How long the file is, as far as its lines are forced to disk.
-    whole: u64,
+    synced_len: u64,
     /// Something behind that may be half a line of ours.
-    torn: bool,
-    ledger: JournalState,
+    has_torn_line: bool,
+    state: JournalState,
     notes: Vec<String>,
 }
 
@@ -61,7 +61,7 @@ pub enum JournalError {
     },
     /// Another gate is at work.
     #[error("{}: {who} is at work here", path.display())]
-    Taken {
+    Locked {
         /// The state folder.
         path: PathBuf,
         /// Who it says it is.
@@ -107,37 +107,37 @@ impl Journal {
     /// Takes the next turn: locks the folder, reads what is there, cuts off a
     /// line that was torn, and writes down who we are.
     pub fn open(folder: &Path) -> Result<Self, JournalError> {
-        Self::open_within(folder, PATIENCE)
+        Self::open_with_timeout(folder, LOCK_TIMEOUT)
     }
 
     /// The same for whoever can come again: nobody is waited for.
-    pub fn open_now(folder: &Path) -> Result<Self, JournalError> {
-        Self::open_within(folder, Duration::ZERO)
+    pub fn open_without_waiting(folder: &Path) -> Result<Self, JournalError> {
+        Self::open_with_timeout(folder, Duration::ZERO)
     }
 
-    fn open_within(folder: &Path, patience: Duration) -> Result<Self, JournalError> {
-        make(folder)?;
-        let lock = lock(folder, patience)?;
-        let path = folder.join(JOURNAL);
+    fn open_with_timeout(folder: &Path, patience: Duration) -> Result<Self, JournalError> {
+        create_folder(folder)?;
+        let lock = lock_folder(folder, patience)?;
+        let path = folder.join(JOURNAL_FILE);
         let failed = |source| JournalError::Io { path: path.clone(), source };
         let is_new = !path.exists();
         let mut options = OpenOptions::new();
         options.create(true).read(true).append(true).mode(0o600);
-        let mut file = strict::open(&mut options, &path).map_err(failed)?;
+        let mut file = file_permissions::open_private(&mut options, &path).map_err(failed)?;
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(failed)?;
-        let (ledger, whole) = sum(&path, &bytes)?;
+        let (ledger, whole) = sum_lines(&path, &bytes)?;
         let mut journal = Self {
             folder: folder.to_owned(),
             path: path.clone(),
             file,
             _lock: lock,
-            whole: whole as u64,
-            torn: whole < bytes.len(),
-            ledger,
+            synced_len: whole as u64,
+            has_torn_line: whole < bytes.len(),
+            state: ledger,
             notes: Vec::new(),
         };
-        if journal.torn {
+        if journal.has_torn_line {
             let lost = bytes.len() - whole;
             journal.notes.push(format!(
                 "{}: its last line was torn when it was written; {lost} bytes are cut off",
@@ -146,51 +146,51 @@ impl Journal {
         }
         if is_new {
             // The name of a new file is durable only when its folder is.
-            force(folder)?;
+            sync_folder(folder)?;
         }
         let opened = JournalEvent::Opened {
-            host: stamp::host(),
+            host: clock::host_name(),
             pid: std::process::id(),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         };
-        let last = journal.ledger.epoch;
+        let last = journal.state.epoch;
         let epoch = last.checked_add(1).ok_or_else(|| JournalError::Malformed {
             path: path.clone(),
-            line: usize::try_from(journal.ledger.lines).unwrap_or(usize::MAX),
+            line: usize::try_from(journal.state.lines).unwrap_or(usize::MAX),
             why: format!("a line of it is of turn {last}, after which there is none"),
         })?;
-        journal.append(epoch, vec![opened])?;
+        journal.append_lines(epoch, vec![opened])?;
         Ok(journal)
     }
 
     /// Writes one line and forces it to disk. After an error nothing of it is
     /// there, and what it announces must not be done.
-    pub fn write(&mut self, event: JournalEvent) -> Result<(), JournalError> {
-        self.write_all(vec![event])
+    pub fn append(&mut self, event: JournalEvent) -> Result<(), JournalError> {
+        self.append_all(vec![event])
     }
 
     /// The same for many lines, which are forced to disk together.
-    pub fn write_all(&mut self, events: Vec<JournalEvent>) -> Result<(), JournalError> {
-        self.append(self.ledger.epoch, events)
+    pub fn append_all(&mut self, events: Vec<JournalEvent>) -> Result<(), JournalError> {
+        self.append_lines(self.state.epoch, events)
     }
 
     /// The same in a turn that lies behind `last`, where that was taken by a journal that
     /// knew more than this one: no number of a turn is used twice.
-    pub fn write_beyond(
+    pub fn append_after_epoch(
         &mut self,
         last: Option<u64>,
         event: JournalEvent,
     ) -> Result<(), JournalError> {
         let epoch = last.and_then(|last| last.checked_add(1)).unwrap_or_default();
-        self.append(epoch.max(self.ledger.epoch), vec![event])
+        self.append_lines(epoch.max(self.state.epoch), vec![event])
     }
 
-    fn append(&mut self, epoch: u64, events: Vec<JournalEvent>) -> Result<(), JournalError> {
+    fn append_lines(&mut self, epoch: u64, events: Vec<JournalEvent>) -> Result<(), JournalError> {
         if events.is_empty() {
             return Ok(());
         }
-        let stamp = self.stamp();
-        let entries: Vec<JournalEntry> = (self.ledger.lines + 1..)
+        let stamp = self.next_stamp();
+        let entries: Vec<JournalEntry> = (self.state.lines + 1..)
             .zip(events)
             .map(|(seq, event)| JournalEntry {
                 format: JOURNAL_FORMAT.to_owned(),
@@ -202,40 +202,40 @@ impl Journal {
             .collect();
         let mut lines = Vec::new();
         for entry in &entries {
-            serde_json::to_writer(&mut lines, entry).map_err(|error| self.failed(error.into()))?;
+            serde_json::to_writer(&mut lines, entry).map_err(|error| self.io_error(error.into()))?;
             lines.push(b'\n');
         }
-        self.undisturbed()?;
-        if self.torn {
-            self.mend().map_err(|source| self.failed(source))?;
+        self.check_undisturbed()?;
+        if self.has_torn_line {
+            self.truncate_torn_line().map_err(|source| self.io_error(source))?;
         }
         let written = self.file.write_all(&lines).and_then(|()| self.file.sync_data());
         if let Err(source) = written {
-            self.torn = true;
+            self.has_torn_line = true;
             // Where even this fails, the next line tries again.
-            let _ = self.mend();
-            return Err(self.failed(source));
+            let _ = self.truncate_torn_line();
+            return Err(self.io_error(source));
         }
-        self.whole += lines.len() as u64;
+        self.synced_len += lines.len() as u64;
         for entry in &entries {
-            self.ledger.apply(entry);
+            self.state.apply(entry);
         }
         Ok(())
     }
 
     /// Cuts off what lies behind the last whole line.
-    fn mend(&mut self) -> io::Result<()> {
-        self.file.set_len(self.whole)?;
+    fn truncate_torn_line(&mut self) -> io::Result<()> {
+        self.file.set_len(self.synced_len)?;
         self.file.seek(io::SeekFrom::End(0))?;
         self.file.sync_all()?;
-        self.torn = false;
+        self.has_torn_line = false;
         Ok(())
     }
 
     /// The lock keeps other gates out, not people: a file that was moved away,
     /// or that somebody wrote to, is no longer what our turn rests on.
-    fn undisturbed(&self) -> Result<(), JournalError> {
-        let own = self.file.metadata().map_err(|source| self.failed(source))?;
+    fn check_undisturbed(&self) -> Result<(), JournalError> {
+        let own = self.file.metadata().map_err(|source| self.io_error(source))?;
         let disturbed =
             |why: &str| JournalError::Disturbed { path: self.path.clone(), why: why.to_owned() };
         match fs::metadata(&self.path) {
@@ -243,15 +243,15 @@ impl Journal {
             Ok(_) => return Err(disturbed("another file was put in its place")),
             Err(_) => return Err(disturbed("it was moved or removed")),
         }
-        if own.len() < self.whole || (!self.torn && self.whole < own.len()) {
+        if own.len() < self.synced_len || (!self.has_torn_line && self.synced_len < own.len()) {
             return Err(disturbed("somebody else wrote to it"));
         }
         Ok(())
     }
 
     /// The present moment, never before the last line's.
-    fn stamp(&mut self) -> ClockStamp {
-        let (stamp, note) = monotone(stamp::stamp(), self.ledger.last.as_ref());
+    fn next_stamp(&mut self) -> ClockStamp {
+        let (stamp, note) = clamp_to_monotonic(clock::now(), self.state.last.as_ref());
         if let Some(note) = note
             && !self.notes.contains(&note)
         {
@@ -260,18 +260,18 @@ impl Journal {
         stamp
     }
 
-    fn failed(&self, source: io::Error) -> JournalError {
+    fn io_error(&self, source: io::Error) -> JournalError {
         JournalError::Io { path: self.path.clone(), source }
     }
 
     /// What all lines so far amount to.
-    pub fn ledger(&self) -> &JournalState {
-        &self.ledger
+    pub fn state(&self) -> &JournalState {
+        &self.state
     }
 
     /// The turn that this is.
     pub fn epoch(&self) -> u64 {
-        self.ledger.epoch
+        self.state.epoch
     }
 
     /// The state folder.
@@ -288,29 +288,29 @@ impl Journal {
 
 /// What a journal amounts to, for whoever only looks; nothing is locked, and
 /// where there is none it is empty.
-pub fn look(folder: &Path) -> Result<JournalState, JournalError> {
+pub fn read_state(folder: &Path) -> Result<JournalState, JournalError> {
     let mut ledger = JournalState::default();
-    each(folder, &mut |entry| ledger.apply(&entry))?;
+    for_each_entry(folder, &mut |entry| ledger.apply(&entry))?;
     Ok(ledger)
 }
 
 /// All whole lines of a journal, oldest first.
-pub fn entries(folder: &Path) -> Result<Vec<JournalEntry>, JournalError> {
+pub fn read_entries(folder: &Path) -> Result<Vec<JournalEntry>, JournalError> {
     let mut entries = Vec::new();
-    each(folder, &mut |entry| entries.push(entry))?;
+    for_each_entry(folder, &mut |entry| entries.push(entry))?;
     Ok(entries)
 }
 
 /// Reads the whole lines of a journal, where there is one.
-fn each(folder: &Path, take: &mut dyn FnMut(JournalEntry)) -> Result<(), JournalError> {
-    let path = folder.join(JOURNAL);
+fn for_each_entry(folder: &Path, take: &mut dyn FnMut(JournalEntry)) -> Result<(), JournalError> {
+    let path = folder.join(JOURNAL_FILE);
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        strict::open(OpenOptions::new().read(true), &path)?.read_to_end(&mut bytes)?;
+        file_permissions::open_private(OpenOptions::new().read(true), &path)?.read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     match read() {
-        Ok(bytes) => lines(&path, &bytes, take).map(drop),
+        Ok(bytes) => parse_lines(&path, &bytes, take).map(drop),
         Err(source) if source.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(source) => Err(JournalError::Io { path, source }),
     }
@@ -319,14 +319,14 @@ fn each(folder: &Path, take: &mut dyn FnMut(JournalEntry)) -> Result<(), Journal
 /// The sum of all whole lines, and how many bytes they are. A last line without
 /// its end was being written when its program was ended: what it announces was
 /// never begun.
-fn sum(path: &Path, bytes: &[u8]) -> Result<(JournalState, usize), JournalError> {
+fn sum_lines(path: &Path, bytes: &[u8]) -> Result<(JournalState, usize), JournalError> {
     let mut ledger = JournalState::default();
-    let whole = lines(path, bytes, &mut |entry| ledger.apply(&entry))?;
+    let whole = parse_lines(path, bytes, &mut |entry| ledger.apply(&entry))?;
     Ok((ledger, whole))
 }
 
 /// Takes all whole lines, and gives how many bytes they are.
-fn lines(
+fn parse_lines(
     path: &Path,
     bytes: &[u8],
     take: &mut dyn FnMut(JournalEntry),
@@ -334,7 +334,7 @@ fn lines(
     let whole = bytes.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
     let lines = bytes[..whole].split_inclusive(|byte| *byte == b'\n');
     for ((line, number), bytes) in (1..).zip(1..).zip(lines) {
-        let entry = entry(path, line, bytes)?;
+        let entry = parse_entry(path, line, bytes)?;
         if entry.seq != number {
             let why = format!(
                 "its number is {}, expected {number}: lines are missing or were added",
@@ -349,7 +349,7 @@ fn lines(
 
 /// What the reader complains of, without a place of its own: what it read is one
 /// line, and which one is told already.
-fn in_line(error: &serde_json::Error) -> String {
+fn describe_parse_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
     let bare = text.strip_suffix(&place).unwrap_or(&text);
@@ -360,19 +360,19 @@ fn in_line(error: &serde_json::Error) -> String {
 }
 
 #[derive(Deserialize)]
-struct Versioned {
+struct JournalFormatHeader {
     format: String,
 }
 
-fn entry(path: &Path, line: usize, bytes: &[u8]) -> Result<JournalEntry, JournalError> {
+fn parse_entry(path: &Path, line: usize, bytes: &[u8]) -> Result<JournalEntry, JournalError> {
     let malformed = |why: String| JournalError::Malformed { path: path.to_owned(), line, why };
     let no_line = |error: serde_json::Error| {
-        malformed(format!("no {JOURNAL_FORMAT} line: {}", in_line(&error)))
+        malformed(format!("no {JOURNAL_FORMAT} line: {}", describe_parse_error(&error)))
     };
-    let Versioned { format } = serde_json::from_slice(bytes).map_err(no_line)?;
+    let JournalFormatHeader { format } = serde_json::from_slice(bytes).map_err(no_line)?;
     if format != JOURNAL_FORMAT {
-        let (kind, known) = version(JOURNAL_FORMAT);
-        let (found_kind, found) = version(&format);
+        let (kind, known) = parse_version(JOURNAL_FORMAT);
+        let (found_kind, found) = parse_version(&format);
         return Err(if found_kind == kind && known < found {
             JournalError::Newer { path: path.to_owned(), line, found: text::clean(&format) }
         } else {
@@ -382,7 +382,7 @@ fn entry(path: &Path, line: usize, bytes: &[u8]) -> Result<JournalEntry, Journal
     serde_json::from_slice(bytes).map_err(no_line)
 }
 
-fn version(format: &str) -> (&str, Option<u32>) {
+fn parse_version(format: &str) -> (&str, Option<u32>) {
     match format.rsplit_once('/') {
         Some((kind, version)) => (kind, version.parse().ok()),
         None => (format, None),
@@ -391,7 +391,7 @@ fn version(format: &str) -> (&str, Option<u32>) {
 
 /// A moment that is not before the last one, and a word where the wall's clock
 /// says otherwise. The uptime is left as it is: within one boot it is right.
-fn monotone(now: ClockStamp, last: Option<&ClockStamp>) -> (ClockStamp, Option<String>) {
+fn clamp_to_monotonic(now: ClockStamp, last: Option<&ClockStamp>) -> (ClockStamp, Option<String>) {
     let Some(last) = last.filter(|last| now.unix < last.unix) else { return (now, None) };
     let note = format!(
         "the clock says {}, and the journal's last line was written at {}: the clock was set back, \
@@ -401,36 +401,36 @@ fn monotone(now: ClockStamp, last: Option<&ClockStamp>) -> (ClockStamp, Option<S
     (ClockStamp { at: last.at.clone(), unix: last.unix, ..now }, Some(note))
 }
 
-fn make(folder: &Path) -> Result<(), JournalError> {
+fn create_folder(folder: &Path) -> Result<(), JournalError> {
     if folder.is_dir() {
         let failed = |source| JournalError::Io { path: folder.to_owned(), source };
-        return strict::folder(folder).map_err(failed);
+        return file_permissions::check_folder(folder).map_err(failed);
     }
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.map_err(|source| JournalError::Io { path: folder.to_owned(), source })?;
-    force(parent(folder))
+    sync_folder(parent_folder(folder))
 }
 
-fn force(folder: &Path) -> Result<(), JournalError> {
+fn sync_folder(folder: &Path) -> Result<(), JournalError> {
     let forced = File::open(folder).and_then(|it| it.sync_all());
     forced.map_err(|source| JournalError::Io { path: folder.to_owned(), source })
 }
 
 /// Waits for the folder and writes down who has it.
-fn lock(folder: &Path, patience: Duration) -> Result<File, JournalError> {
-    let path = folder.join(LOCK);
+fn lock_folder(folder: &Path, patience: Duration) -> Result<File, JournalError> {
+    let path = folder.join(LOCK_FILE);
     let failed = |source| JournalError::Io { path: path.clone(), source };
     let start = Instant::now();
     loop {
         let mut options = OpenOptions::new();
         options.create(true).truncate(false).read(true).write(true).mode(0o600);
-        let mut file = strict::open(&mut options, &path).map_err(failed)?;
+        let mut file = file_permissions::open_private(&mut options, &path).map_err(failed)?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
                 // Whoever removed the file gave its name to another lock.
                 let own = file.metadata().map_err(failed)?;
                 if fs::metadata(&path).is_ok_and(|it| it.ino() == own.ino()) {
-                    sign(&mut file).map_err(failed)?;
+                    write_lock_owner(&mut file).map_err(failed)?;
                     return Ok(file);
                 }
             }
@@ -442,19 +442,19 @@ fn lock(folder: &Path, patience: Duration) -> Result<File, JournalError> {
                         who if who.is_empty() => "another process".to_owned(),
                         who => who,
                     };
-                    return Err(JournalError::Taken { path: folder.to_owned(), who });
+                    return Err(JournalError::Locked { path: folder.to_owned(), who });
                 }
             }
             Err(error) => return Err(failed(error.into())),
         }
-        std::thread::sleep(GLANCE);
+        std::thread::sleep(LOCK_POLL_INTERVAL);
     }
 }
 
 /// Who we are, for whoever finds the folder taken. A full disk does not keep
 /// anybody from his turn here: the journal itself will say so.
-fn sign(file: &mut File) -> io::Result<()> {
-    let (host, since) = (stamp::host(), stamp::stamp().at);
+fn write_lock_owner(file: &mut File) -> io::Result<()> {
+    let (host, since) = (clock::host_name(), clock::now().at);
     file.set_len(0)?;
     file.rewind()?;
     let signed = format!("process {} on {host} (since {since})\n", std::process::id());

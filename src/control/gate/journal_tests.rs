@@ -10,27 +10,27 @@ fn tripped(why: &str) -> JournalEvent {
     JournalEvent::Tripped { why: why.to_owned(), run: "r1".to_owned() }
 }
 
-fn bytes(folder: &Path) -> Vec<u8> {
-    fs::read(folder.join(JOURNAL)).expect("a journal")
+fn read_bytes(folder: &Path) -> Vec<u8> {
+    fs::read(folder.join(JOURNAL_FILE)).expect("a journal")
 }
 
-fn put(folder: &Path, bytes: &[u8]) {
-    fs::write(folder.join(JOURNAL), bytes).expect("written");
+fn write_bytes(folder: &Path, bytes: &[u8]) {
+    fs::write(folder.join(JOURNAL_FILE), bytes).expect("written");
 }
 
 /// A journal of one turn and three more lines.
-fn three_lines() -> (tempfile::TempDir, Vec<u8>) {
+fn journal_of_three_lines() -> (tempfile::TempDir, Vec<u8>) {
     let folder = tempfile::tempdir().expect("a folder");
     let mut journal = Journal::open(folder.path()).expect("opened");
-    journal.write(tripped("é\n\"x\"")).expect("written");
+    journal.append(tripped("é\n\"x\"")).expect("written");
     journal
-        .write_all(vec![
+        .append_all(vec![
             JournalEvent::Reset { by: "ada".to_owned(), why: String::new() },
             tripped("again"),
         ])
         .expect("written");
     drop(journal);
-    let written = bytes(folder.path());
+    let written = read_bytes(folder.path());
     (folder, written)
 }
 
@@ -40,11 +40,11 @@ fn every_turn_counts_one_on_and_lines_are_numbered() {
     for turn in 1..=3 {
         let mut journal = Journal::open(folder.path()).expect("opened");
         assert_eq!(journal.epoch(), turn);
-        journal.write(tripped("x")).expect("written");
-        assert_eq!(journal.ledger().lines, 2 * turn);
+        journal.append(tripped("x")).expect("written");
+        assert_eq!(journal.state().lines, 2 * turn);
         assert!(journal.notes().is_empty());
     }
-    let ledger = look(folder.path()).expect("read");
+    let ledger = read_state(folder.path()).expect("read");
     assert_eq!((ledger.epoch, ledger.lines), (3, 6));
     assert!(ledger.breaker.is_some());
 }
@@ -53,34 +53,34 @@ fn every_turn_counts_one_on_and_lines_are_numbered() {
 fn after_the_last_turn_there_can_be_no_gate_takes_one() {
     let folder = tempfile::tempdir().expect("a folder");
     drop(Journal::open(folder.path()).expect("opened"));
-    let text = String::from_utf8(bytes(folder.path())).expect("JSON");
+    let text = String::from_utf8(read_bytes(folder.path())).expect("JSON");
     let last = text.replace("\"epoch\":1,", &format!("\"epoch\":{},", u64::MAX));
     assert_ne!(last, text);
-    put(folder.path(), last.as_bytes());
+    write_bytes(folder.path(), last.as_bytes());
     let error = Journal::open(folder.path()).expect_err("refused").to_string();
     assert!(error.contains("journal.jsonl:1") && error.contains("there is none"), "{error}");
-    assert_eq!(bytes(folder.path()), last.as_bytes(), "nothing was written");
-    assert_eq!(look(folder.path()).expect("read").epoch, u64::MAX);
+    assert_eq!(read_bytes(folder.path()), last.as_bytes(), "nothing was written");
+    assert_eq!(read_state(folder.path()).expect("read").epoch, u64::MAX);
 }
 
 #[test]
 fn who_looks_changes_and_creates_nothing() {
     let folder = tempfile::tempdir().expect("a folder");
     let state = folder.path().join("state");
-    assert_eq!(look(&state).expect("nothing there"), JournalState::default());
+    assert_eq!(read_state(&state).expect("nothing there"), JournalState::default());
     assert!(!state.exists());
-    let (folder, mut written) = three_lines();
+    let (folder, mut written) = journal_of_three_lines();
     let journal = Journal::open(folder.path()).expect("opened");
-    assert_eq!(look(folder.path()).expect("read while it is taken"), *journal.ledger());
+    assert_eq!(read_state(folder.path()).expect("read while it is taken"), *journal.state());
     drop(journal);
-    written = [bytes(folder.path()), written].concat();
+    written = [read_bytes(folder.path()), written].concat();
     let torn = &written[..written.len() - 5];
-    put(folder.path(), torn);
-    assert!(look(folder.path()).is_err(), "the second copy begins anew");
-    let torn = &bytes(folder.path())[..600];
-    put(folder.path(), torn);
-    look(folder.path()).expect("a torn line is ignored");
-    assert_eq!(bytes(folder.path()), torn);
+    write_bytes(folder.path(), torn);
+    assert!(read_state(folder.path()).is_err(), "the second copy begins anew");
+    let torn = &read_bytes(folder.path())[..600];
+    write_bytes(folder.path(), torn);
+    read_state(folder.path()).expect("a torn line is ignored");
+    assert_eq!(read_bytes(folder.path()), torn);
 }
 
 #[test]
@@ -90,17 +90,17 @@ fn others_may_not_read_it() {
     let _journal = Journal::open(&state).expect("opened");
     let mode = |path: &Path| fs::metadata(path).expect("there").permissions().mode() & 0o777;
     assert_eq!(mode(&state), 0o700);
-    assert_eq!(mode(&state.join(JOURNAL)), 0o600);
-    assert_eq!(mode(&state.join(LOCK)), 0o600);
+    assert_eq!(mode(&state.join(JOURNAL_FILE)), 0o600);
+    assert_eq!(mode(&state.join(LOCK_FILE)), 0o600);
 }
 
 #[test]
 fn a_journal_torn_at_any_byte_is_mended_and_loses_no_whole_line() {
-    let (folder, written) = three_lines();
+    let (folder, written) = journal_of_three_lines();
     for end in 0..written.len() {
-        put(folder.path(), &written[..end]);
+        write_bytes(folder.path(), &written[..end]);
         let whole = written[..end].iter().filter(|byte| **byte == b'\n').count() as u64;
-        assert_eq!(look(folder.path()).expect("read").lines, whole, "torn at {end}");
+        assert_eq!(read_state(folder.path()).expect("read").lines, whole, "torn at {end}");
         let is_torn = 0 < end && written[end - 1] != b'\n';
         // Every turn forces the disk: not at each byte in the middle of lines.
         let is_edge = written[end.saturating_sub(2)..written.len().min(end + 2)].contains(&b'\n');
@@ -109,18 +109,18 @@ fn a_journal_torn_at_any_byte_is_mended_and_loses_no_whole_line() {
         }
         let mut journal = Journal::open(folder.path()).expect("opened");
         assert_eq!(journal.notes().is_empty(), !is_torn, "torn at {end}: {:?}", journal.notes());
-        journal.write(tripped("later")).expect("written");
+        journal.append(tripped("later")).expect("written");
         drop(journal);
-        let now = bytes(folder.path());
+        let now = read_bytes(folder.path());
         let kept = written[..end].iter().rposition(|byte| *byte == b'\n').map_or(0, |it| it + 1);
         assert_eq!(now[..kept], written[..kept]);
-        assert_eq!(look(folder.path()).expect("read").lines, whole + 2);
+        assert_eq!(read_state(folder.path()).expect("read").lines, whole + 2);
     }
 }
 
 #[test]
 fn a_bad_line_in_the_middle_is_named_and_nothing_is_written() {
-    let (folder, written) = three_lines();
+    let (folder, written) = journal_of_three_lines();
     let lines: Vec<&[u8]> = written.split_inclusive(|byte| *byte == b'\n').collect();
     let bad: [(&[u8], &str); 6] = [
         (b"{}\n", "no fabricgate.journal/1 line"),
@@ -132,36 +132,36 @@ fn a_bad_line_in_the_middle_is_named_and_nothing_is_written() {
     ];
     for (bad, why) in bad {
         let broken = [lines[0], bad, lines[2]].concat();
-        put(folder.path(), &broken);
+        write_bytes(folder.path(), &broken);
         for said in
-            [look(folder.path()).expect_err("bad"), Journal::open(folder.path()).expect_err("bad")]
+            [read_state(folder.path()).expect_err("bad"), Journal::open(folder.path()).expect_err("bad")]
         {
             let said = said.to_string();
             assert!(said.contains("journal.jsonl:2: ") && said.contains(why), "{said}");
         }
-        assert_eq!(bytes(folder.path()), broken);
+        assert_eq!(read_bytes(folder.path()), broken);
     }
     // A line that is missing shows by the numbers.
-    put(folder.path(), &[lines[0], lines[2]].concat());
+    write_bytes(folder.path(), &[lines[0], lines[2]].concat());
     assert!(Journal::open(folder.path()).is_err());
 }
 
 #[test]
 fn a_newer_format_is_refused_and_named() {
-    let (folder, written) = three_lines();
+    let (folder, written) = journal_of_three_lines();
     let text = String::from_utf8(written).expect("text");
     let newer = text.replacen("fabricgate.journal/1", "fabricgate.journal/2", 1);
-    put(folder.path(), newer.as_bytes());
+    write_bytes(folder.path(), newer.as_bytes());
     let said = Journal::open(folder.path()).expect_err("newer").to_string();
     assert!(said.contains("a newer fabricgate (fabricgate.journal/2)"), "{said}");
-    assert_eq!(bytes(folder.path()), newer.as_bytes());
+    assert_eq!(read_bytes(folder.path()), newer.as_bytes());
 }
 
 #[test]
 fn a_second_gate_waits_and_is_told_who_is_at_work() {
     let folder = tempfile::tempdir().expect("a folder");
     let first = Journal::open(folder.path()).expect("opened");
-    let taken = Journal::open_within(folder.path(), Duration::from_millis(120));
+    let taken = Journal::open_with_timeout(folder.path(), Duration::from_millis(120));
     let said = taken.expect_err("taken").to_string();
     assert!(said.contains(&format!("process {} on ", std::process::id())), "{said}");
     let path = folder.path().to_owned();
@@ -177,7 +177,7 @@ fn a_lock_that_is_held_by_another_process_holds_until_that_one_is_killed() {
     drop(Journal::open(folder.path()).expect("opened"));
     let script = "exec 9<>\"$0\"; flock -w 25 9 || exit 3; echo 'process 1 on far' >\"$0\"; \
                   echo locked; exec sleep 60";
-    let lock = folder.path().join(LOCK).display().to_string();
+    let lock = folder.path().join(LOCK_FILE).display().to_string();
     let argv = ["sh", "-c", script, &lock].map(str::to_owned).to_vec();
     let (stop, stopped) = tokio::sync::watch::channel(false);
     let other = std::thread::spawn(move || {
@@ -188,8 +188,8 @@ fn a_lock_that_is_held_by_another_process_holds_until_that_one_is_killed() {
     });
     let start = Instant::now();
     let said = loop {
-        match Journal::open_within(folder.path(), Duration::ZERO) {
-            Err(JournalError::Taken { who, .. }) if who.contains("far") => break who,
+        match Journal::open_with_timeout(folder.path(), Duration::ZERO) {
+            Err(JournalError::Locked { who, .. }) if who.contains("far") => break who,
             _ => assert!(start.elapsed() < Duration::from_secs(30), "flock(1) does not lock"),
         }
         std::thread::sleep(Duration::from_millis(10));
@@ -209,8 +209,8 @@ fn many_gates_at_once_take_turns_and_no_line_is_lost() {
             std::thread::spawn(move || {
                 for _ in 0..5 {
                     let mut journal =
-                        Journal::open_within(&path, Duration::from_secs(60)).expect("a turn");
-                    journal.write(tripped("x")).expect("written");
+                        Journal::open_with_timeout(&path, Duration::from_secs(60)).expect("a turn");
+                    journal.append(tripped("x")).expect("written");
                 }
             })
         })
@@ -218,27 +218,27 @@ fn many_gates_at_once_take_turns_and_no_line_is_lost() {
     for gate in gates {
         gate.join().expect("no panic");
     }
-    let ledger = look(folder.path()).expect("read");
+    let ledger = read_state(folder.path()).expect("read");
     assert_eq!((ledger.epoch, ledger.lines), (20, 40));
 }
 
 #[test]
 fn a_journal_that_was_touched_by_others_is_not_written_to() {
     let folder = tempfile::tempdir().expect("a folder");
-    let path = folder.path().join(JOURNAL);
+    let path = folder.path().join(JOURNAL_FILE);
     let mut journal = Journal::open(folder.path()).expect("opened");
     let mut other = OpenOptions::new().append(true).open(&path).expect("opened");
     other.write_all(b"{}\n").expect("written");
-    let said = journal.write(tripped("x")).expect_err("disturbed").to_string();
+    let said = journal.append(tripped("x")).expect_err("disturbed").to_string();
     assert!(said.contains("somebody else wrote"), "{said}");
     drop(journal);
     fs::remove_file(&path).expect("removed");
     let mut journal = Journal::open(folder.path()).expect("opened");
     fs::rename(&path, folder.path().join("journal.1")).expect("moved");
-    let said = journal.write(tripped("x")).expect_err("moved").to_string();
+    let said = journal.append(tripped("x")).expect_err("moved").to_string();
     assert!(said.contains("moved or removed"), "{said}");
     fs::write(&path, "").expect("written");
-    let said = journal.write(tripped("x")).expect_err("another").to_string();
+    let said = journal.append(tripped("x")).expect_err("another").to_string();
     assert!(said.contains("another file"), "{said}");
 }
 
@@ -250,43 +250,43 @@ fn a_clock_that_went_backwards_is_noticed_and_time_stands_still() {
         boot: "b".to_owned(),
         uptime_s: 5.0,
     };
-    let (stamp, note) = monotone(at(50, "early"), Some(&at(100, "late")));
+    let (stamp, note) = clamp_to_monotonic(at(50, "early"), Some(&at(100, "late")));
     assert_eq!((stamp.unix, stamp.at.as_str(), stamp.uptime_s), (100, "late", 5.0));
     let note = note.expect("a note");
     assert!(note.contains("early") && note.contains("late"), "{note}");
-    assert_eq!(monotone(at(100, "x"), Some(&at(100, "y"))), (at(100, "x"), None));
-    assert_eq!(monotone(at(1, "x"), None), (at(1, "x"), None));
+    assert_eq!(clamp_to_monotonic(at(100, "x"), Some(&at(100, "y"))), (at(100, "x"), None));
+    assert_eq!(clamp_to_monotonic(at(1, "x"), None), (at(1, "x"), None));
 
     // A journal whose last line is of a far future.
-    let (folder, written) = three_lines();
+    let (folder, written) = journal_of_three_lines();
     let text = String::from_utf8(written).expect("text");
-    let last = look(folder.path()).expect("read").last.expect("a stamp");
+    let last = read_state(folder.path()).expect("read").last.expect("a stamp");
     let far = text.replace(&format!("\"unix\":{}", last.unix), "\"unix\":9999999999");
-    put(folder.path(), far.as_bytes());
+    write_bytes(folder.path(), far.as_bytes());
     let journal = Journal::open(folder.path()).expect("opened");
-    assert_eq!(journal.ledger().last.as_ref().expect("a stamp").unix, 9_999_999_999);
+    assert_eq!(journal.state().last.as_ref().expect("a stamp").unix, 9_999_999_999);
     assert_eq!(journal.notes().len(), 1, "{:?}", journal.notes());
     assert!(journal.notes()[0].contains("set back"));
 }
 
 #[test]
 fn a_device_that_takes_nothing_is_an_error_and_no_line() {
-    let (folder, written) = three_lines();
+    let (folder, written) = journal_of_three_lines();
     let mut journal = Journal::open(folder.path()).expect("opened");
-    let before = journal.ledger().clone();
+    let before = journal.state().clone();
     let full = OpenOptions::new().append(true).open("/dev/full").expect("/dev/full");
     let file = std::mem::replace(&mut journal.file, full);
     let path = std::mem::replace(&mut journal.path, PathBuf::from("/dev/full"));
-    let whole = std::mem::replace(&mut journal.whole, 0);
+    let whole = std::mem::replace(&mut journal.synced_len, 0);
     for _ in 0..2 {
-        let said = journal.write(tripped("x")).expect_err("full");
+        let said = journal.append(tripped("x")).expect_err("full");
         assert!(matches!(said, JournalError::Io { .. }), "{said}");
     }
-    assert_eq!(*journal.ledger(), before);
-    (journal.file, journal.path, journal.whole) = (file, path, whole);
-    journal.write(tripped("later")).expect("there is room again");
-    assert!(bytes(folder.path()).starts_with(&written));
-    assert_eq!(look(folder.path()).expect("read").lines, before.lines + 1);
+    assert_eq!(*journal.state(), before);
+    (journal.file, journal.path, journal.synced_len) = (file, path, whole);
+    journal.append(tripped("later")).expect("there is room again");
+    assert!(read_bytes(folder.path()).starts_with(&written));
+    assert_eq!(read_state(folder.path()).expect("read").lines, before.lines + 1);
 }
 
 #[test]
@@ -313,31 +313,31 @@ fn a_full_disk_is_an_error_before_anything_is_done_and_leaves_no_half_line() {
         let long = "x".repeat(5_000);
         let mut lines = 1;
         let said = loop {
-            match journal.write(tripped(&long)) {
+            match journal.append(tripped(&long)) {
                 Ok(()) => lines += 1,
                 Err(error) => break error.to_string(),
             }
             assert!(lines < 100, "the disk does not fill up");
         };
         assert!(said.contains("No space left"), "{said}");
-        assert_eq!(journal.ledger().lines, lines);
-        assert!(bytes(&state).ends_with(b"\n"), "half a line was left");
-        assert_eq!(look(&state).expect("read").lines, lines);
+        assert_eq!(journal.state().lines, lines);
+        assert!(read_bytes(&state).ends_with(b"\n"), "half a line was left");
+        assert_eq!(read_state(&state).expect("read").lines, lines);
         // Many lines at once: none of them, too.
-        assert!(journal.write_all(vec![tripped(&long), tripped(&long), tripped(&long)]).is_err());
-        assert_eq!(look(&state).expect("read").lines, lines);
+        assert!(journal.append_all(vec![tripped(&long), tripped(&long), tripped(&long)]).is_err());
+        assert_eq!(read_state(&state).expect("read").lines, lines);
         // What is left of the last page is filled, too.
-        while journal.write(tripped("")).is_ok() {
+        while journal.append(tripped("")).is_ok() {
             lines += 1;
         }
         drop(journal);
         // The next turn cannot even be written down; nothing that was is lost.
         assert!(Journal::open(&state).is_err());
-        assert_eq!(look(&state).expect("read").lines, lines);
+        assert_eq!(read_state(&state).expect("read").lines, lines);
         fs::remove_file(folder.path().join("ballast")).expect("removed");
         let mut journal = Journal::open(&state).expect("there is room again");
-        journal.write(tripped("short")).expect("written");
-        assert_eq!(look(&state).expect("read").lines, lines + 2);
+        journal.append(tripped("short")).expect("written");
+        assert_eq!(read_state(&state).expect("read").lines, lines + 2);
     });
     assert!(command(&["umount", &place]), "{place} stays mounted");
     outcome.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -360,13 +360,13 @@ fn lines_about_pods_that_an_earlier_version_asked_to_leave_are_read_and_kept() {
         ),
     ];
     let written = written.join("\n") + "\n";
-    put(folder.path(), written.as_bytes());
-    let read = entries(folder.path()).expect("read");
+    write_bytes(folder.path(), written.as_bytes());
+    let read = read_entries(folder.path()).expect("read");
     let JournalEvent::Evicted { eviction } = &read[2].event else { panic!("{:?}", read[2]) };
     assert_eq!((eviction.node.as_str(), eviction.pods.len()), ("n1", 2));
     // A turn goes on behind them, has nothing of them to conclude, and changes none.
     let journal = Journal::open(folder.path()).expect("opened");
-    assert!(journal.ledger().open_intents.is_empty());
+    assert!(journal.state().open_intents.is_empty());
     drop(journal);
-    assert!(bytes(folder.path()).starts_with(written.as_bytes()));
+    assert!(read_bytes(folder.path()).starts_with(written.as_bytes()));
 }

@@ -7,91 +7,91 @@
 //! cordons one, never writes a key of somebody else but one entry of HAMi's list of
 //! cordoned GPUs, where the policy asks for it.
 
-mod desk;
-mod devices;
+mod client;
+mod device_taint_rules;
 pub mod events;
-mod line;
-mod look;
-mod moved;
+mod client_thread;
+mod node_reader;
+mod node_conflict;
 mod patch;
-mod write;
+mod node_writer;
 
 use std::fmt;
 use std::sync::Arc;
 
-use super::bounds;
-use super::scheduler::{Answer, Scheduler, SchedulerError};
+use super::request_validation;
+use super::scheduler::{SchedulerFuture, Scheduler, SchedulerError};
 use crate::sources::kubernetes::KubernetesClientConfig as Server;
 use engine::policy::command_line;
-use line::Line;
+use client_thread::ClientThread;
 use model::id::NodeName;
 use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::source_report::SourceProblemKind;
 use model::text::clean;
-use patch::Edits;
-use write::Order;
+use patch::NodePatchEdits;
+use node_writer::NodeWriteRequest;
 
 /// Says whether whoever writes may still write: one of several instances holds
 /// the right to. Asked right before every write.
-pub trait Fence: fmt::Debug + Send + Sync {
+pub trait WriteFence: fmt::Debug + Send + Sync {
     /// An error means that nothing is written.
-    fn holds<'a>(&'a self) -> Answer<'a, ()>;
+    fn check<'a>(&'a self) -> SchedulerFuture<'a, ()>;
 }
 
 /// A Kubernetes cluster, as its nodes are gated.
 #[derive(Debug)]
-pub struct Kubernetes {
+pub struct KubernetesScheduler {
     server: Server,
-    fence: Option<Arc<dyn Fence>>,
-    line: Line,
+    fence: Option<Arc<dyn WriteFence>>,
+    client_thread: ClientThread,
 }
 
-impl Kubernetes {
+impl KubernetesScheduler {
     /// The cluster that this leads to. Nothing is asked yet. The limit holds for
     /// every request, and for how long one node is tried.
     pub fn new(server: Server) -> Self {
-        Self { line: Line::new(server.clone()), server, fence: None }
+        Self { client_thread: ClientThread::new(server.clone()), server, fence: None }
     }
 
     /// The same, where nothing is written unless this holds.
     #[must_use]
-    pub fn fenced(self, fence: Arc<dyn Fence>) -> Self {
+    pub fn with_fence(self, fence: Arc<dyn WriteFence>) -> Self {
         Self { fence: Some(fence), ..self }
     }
 
-    async fn write(
+    async fn write_nodes(
         &self,
         nodes: &[NodeName],
         change: &NodeUpdate,
         seen: Option<SchedulerSnapshot>,
     ) -> Result<(), SchedulerError> {
-        bounds::change(change)?;
-        if let Some(name) = nodes.iter().find(|name| !look::is_name(name)) {
+        request_validation::check_update(change)?;
+        if let Some(name) = nodes.iter().find(|name| !node_reader::is_object_name(name)) {
             let name = clean(name.as_str());
-            return Err(refused(format!("{name:?} is not the name of a node")));
+            return Err(refusal_error(format!("{name:?} is not the name of a node")));
         }
-        let edits = Edits::of(change).map_err(refused)?;
-        if nodes.is_empty() || edits == Edits::default() {
+        let edits = NodePatchEdits::from_update(change).map_err(refusal_error)?;
+        if nodes.is_empty() || edits == NodePatchEdits::default() {
             return Ok(());
         }
-        let order = Order {
+        let order = NodeWriteRequest {
             nodes: nodes.to_vec(),
             edits,
             state: change.state.clone(),
             seen,
             fence: self.fence.clone(),
         };
-        self.line.ask(move |desk| write::write(desk, order)).await
+        self.client_thread.submit(move |desk| node_writer::write_nodes(desk, order)).await
     }
 }
 
-fn refused(mut why: String) -> SchedulerError {
+fn refusal_error(mut why: String) -> SchedulerError {
     why.insert_str(0, "nothing was sent: ");
     SchedulerError::new(SourceProblemKind::Malformed, why)
 }
 
-impl Scheduler for Kubernetes {
+impl Scheduler for KubernetesScheduler {
     fn name(&self) -> String {
         let file = self.server.kubeconfig.as_ref().map(|file| format!(" {}", file.display()));
         let context = self.server.context.as_ref().map(|it| format!(", context {}", clean(it)));
@@ -99,30 +99,30 @@ impl Scheduler for Kubernetes {
         format!("Kubernetes{of}{}", context.unwrap_or_default())
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
+    fn read_nodes<'a>(&'a self, nodes: &'a [NodeName]) -> SchedulerFuture<'a, SchedulerSnapshot> {
         let nodes = nodes.to_vec();
-        Box::pin(self.line.ask(move |desk| async move { look::look(desk, &nodes).await }))
+        Box::pin(self.client_thread.submit(move |desk| async move { node_reader::read_nodes(desk, &nodes).await }))
     }
 
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
-        Box::pin(self.write(nodes, change, None))
+    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
+        Box::pin(self.write_nodes(nodes, change, None))
     }
 
-    fn change_as_seen<'a>(
+    fn update_nodes_if_unchanged<'a>(
         &'a self,
         nodes: &'a [NodeName],
         change: &'a NodeUpdate,
         seen: &'a SchedulerSnapshot,
-    ) -> Answer<'a, ()> {
-        Box::pin(self.write(nodes, change, Some(seen.clone())))
+    ) -> SchedulerFuture<'a, ()> {
+        Box::pin(self.write_nodes(nodes, change, Some(seen.clone())))
     }
 
-    fn writes_as_seen(&self) -> bool {
+    fn has_conditional_writes(&self) -> bool {
         true
     }
 
-    fn words(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
-        if Edits::of(change).is_err() {
+    fn command_lines(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
+        if NodePatchEdits::from_update(change).is_err() {
             return Vec::new();
         }
         let mut options = Vec::new();

@@ -6,7 +6,7 @@
 //! holder that was paused does not know that it lost it, so what it starts asks
 //! again before it writes.
 
-pub mod keeper;
+pub mod leader_elector;
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -17,23 +17,23 @@ use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 use tokio::time::timeout;
 
-use super::kubernetes::Fence;
-use super::scheduler::{Answer, SchedulerError};
-use super::stamp;
+use super::kubernetes::WriteFence;
+use super::scheduler::{SchedulerFuture, SchedulerError};
+use super::clock;
 use crate::sources::kubernetes::connection::ResponseReadLimit;
 use crate::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use model::source_report::SourceProblemKind;
 use model::text::clean;
 
 /// The variable that tells a child under which term it was started.
-pub const TERM: &str = "FABRICGATE_TERM";
+pub const TERM_VARIABLE: &str = "FABRICGATE_TERM";
 
 /// How long a Lease counts that does not say: the usual duration of controllers.
-const USUAL_S: f64 = 15.0;
+const DEFAULT_LEASE_DURATION_S: f64 = 15.0;
 
 /// One term of one holder: nobody else ever has the same.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Term {
+pub struct LeaseTerm {
     /// The namespace of the Lease.
     pub namespace: String,
     /// Its name.
@@ -44,7 +44,7 @@ pub struct Term {
     pub transitions: i32,
 }
 
-impl Term {
+impl LeaseTerm {
     /// `namespace/name/holder/transitions`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let parts: Vec<&str> = text.split('/').collect();
@@ -66,17 +66,17 @@ impl Term {
 
     /// The term of whoever started us; `None` where nobody says. One that cannot
     /// be read is an error: writing without a fence was not meant.
-    pub fn of_env() -> Result<Option<Self>, String> {
-        match std::env::var(TERM) {
+    pub fn from_env() -> Result<Option<Self>, String> {
+        match std::env::var(TERM_VARIABLE) {
             Ok(text) if text.is_empty() => Ok(None),
-            Ok(text) => Self::parse(&text).map(Some).map_err(|why| format!("{TERM}: {why}")),
+            Ok(text) => Self::parse(&text).map(Some).map_err(|why| format!("{TERM_VARIABLE}: {why}")),
             Err(std::env::VarError::NotPresent) => Ok(None),
-            Err(std::env::VarError::NotUnicode(_)) => Err(format!("{TERM}: not UTF-8 text")),
+            Err(std::env::VarError::NotUnicode(_)) => Err(format!("{TERM_VARIABLE}: not UTF-8 text")),
         }
     }
 }
 
-impl fmt::Display for Term {
+impl fmt::Display for LeaseTerm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { namespace, name, holder, transitions } = self;
         write!(f, "{namespace}/{name}/{holder}/{transitions}")
@@ -85,16 +85,16 @@ impl fmt::Display for Term {
 
 /// What was seen of a Lease that somebody holds, and when by our own clock.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Seen {
+pub(super) struct LeaseObservation {
     renewed: Option<MicroTime>,
     holder: String,
     transitions: i32,
     since_s: f64,
 }
 
-impl Seen {
+impl LeaseObservation {
     /// Takes a look at a Lease: the moment counts on where nothing changed.
-    pub(super) fn look(before: Option<Self>, spec: &LeaseSpec, now_s: f64) -> Self {
+    pub(super) fn observe(before: Option<Self>, spec: &LeaseSpec, now_s: f64) -> Self {
         let renewed = spec.renew_time.clone();
         let holder = spec.holder_identity.clone().unwrap_or_default();
         let transitions = spec.lease_transitions.unwrap_or(0);
@@ -118,32 +118,32 @@ impl Seen {
 }
 
 /// Whether a term still is the one in force, for whoever writes under it.
-pub struct TermFence {
+pub struct LeaseFence {
     server: Server,
-    term: Result<Term, String>,
+    term: Result<LeaseTerm, String>,
     /// Made where it is first asked: a client belongs to a runtime. Made anew where the
     /// server refuses it: the token that it read may have run out.
     api: Mutex<Option<Api<Lease>>>,
-    seen: Mutex<Option<Seen>>,
+    observation: Mutex<Option<LeaseObservation>>,
 }
 
-impl fmt::Debug for TermFence {
+impl fmt::Debug for LeaseFence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TermFence").field("term", &self.term).finish_non_exhaustive()
     }
 }
 
-impl TermFence {
+impl LeaseFence {
     /// The fence of this term, asked for at this server. One that cannot be read
     /// lets nobody pass.
-    pub fn new(server: Server, term: Result<Term, String>) -> Self {
-        Self { server, term, api: Mutex::new(None), seen: Mutex::new(None) }
+    pub fn new(server: Server, term: Result<LeaseTerm, String>) -> Self {
+        Self { server, term, api: Mutex::new(None), observation: Mutex::new(None) }
     }
 
     /// Reads the Lease; an error where nothing may be written any more, or where
     /// nobody can tell whether it may.
-    async fn look(&self) -> Result<(), SchedulerError> {
-        let Term { namespace, name, holder, transitions } = self
+    async fn check_lease(&self) -> Result<(), SchedulerError> {
+        let LeaseTerm { namespace, name, holder, transitions } = self
             .term
             .as_ref()
             .map_err(|why| SchedulerError::new(SourceProblemKind::Malformed, why.clone()))?;
@@ -155,17 +155,17 @@ impl TermFence {
             let message = format!("{of} {why}; another instance is at work");
             SchedulerError::new(SourceProblemKind::Contradictory, message)
         };
-        let lease = match self.read(namespace, name, &unknown).await {
-            Err(SchedulerError { kind: SourceProblemKind::Denied, .. }) if self.forget() => {
-                self.read(namespace, name, &unknown).await?
+        let lease = match self.read_lease(namespace, name, &unknown).await {
+            Err(SchedulerError { kind: SourceProblemKind::Denied, .. }) if self.drop_client() => {
+                self.read_lease(namespace, name, &unknown).await?
             }
             read => read?,
         };
         let spec = lease.spec.unwrap_or_default();
-        let now = stamp::stamp().uptime_s;
+        let now = clock::now().uptime_s;
         let seen = {
-            let mut slot = held(&self.seen);
-            let seen = Seen::look(slot.take(), &spec, now);
+            let mut slot = lock_slot(&self.observation);
+            let seen = LeaseObservation::observe(slot.take(), &spec, now);
             *slot = Some(seen.clone());
             seen
         };
@@ -177,24 +177,24 @@ impl TermFence {
             let is = seen.transitions;
             return Err(lost(format!("is in term {is}, this was started in term {transitions}")));
         }
-        if seen.has_expired(&spec, USUAL_S, now) {
+        if seen.has_expired(&spec, DEFAULT_LEASE_DURATION_S, now) {
             return Err(lost(format!("was not renewed by {holder} for its whole duration")));
         }
         Ok(())
     }
 
     /// Takes the client away that was made before; whether there was one.
-    fn forget(&self) -> bool {
-        held(&self.api).take().is_some()
+    fn drop_client(&self) -> bool {
+        lock_slot(&self.api).take().is_some()
     }
 
-    async fn read(
+    async fn read_lease(
         &self,
         namespace: &str,
         name: &str,
         unknown: &impl Fn(SourceProblemKind, String) -> SchedulerError,
     ) -> Result<Lease, SchedulerError> {
-        let kept = held(&self.api).clone();
+        let kept = lock_slot(&self.api).clone();
         let api = match kept {
             Some(api) => api,
             None => {
@@ -214,35 +214,35 @@ impl TermFence {
                 return Err(unknown(SourceProblemKind::Unreachable, why));
             }
         };
-        *held(&self.api) = Some(api);
+        *lock_slot(&self.api) = Some(api);
         Ok(lease)
     }
 }
 
-fn held<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_slot<T>(slot: &Mutex<T>) -> MutexGuard<'_, T> {
     slot.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Fence for TermFence {
-    fn holds<'a>(&'a self) -> Answer<'a, ()> {
-        Box::pin(self.look())
+impl WriteFence for LeaseFence {
+    fn check<'a>(&'a self) -> SchedulerFuture<'a, ()> {
+        Box::pin(self.check_lease())
     }
 }
 
 /// A Lease as this holder would write it.
-fn lease(name: &str, spec: LeaseSpec) -> Lease {
+fn build_lease(name: &str, spec: LeaseSpec) -> Lease {
     let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     Lease { metadata, spec: Some(spec) }
 }
 
 /// The present moment as Leases have it.
-fn micro() -> Option<MicroTime> {
+fn micro_time_now() -> Option<MicroTime> {
     // A clock that cannot be written is left out: nobody compares it.
-    stamp::stamp().at.parse::<jiff::Timestamp>().ok().map(MicroTime)
+    clock::now().at.parse::<jiff::Timestamp>().ok().map(MicroTime)
 }
 
 /// What writes are sent with.
-fn by_us() -> PostParams {
+fn post_params() -> PostParams {
     PostParams { field_manager: Some("fabricgate".to_owned()), ..PostParams::default() }
 }
 
@@ -264,23 +264,23 @@ mod tests {
     #[test]
     fn a_term_reads_back_and_what_is_none_is_refused() {
         let text = "fabricgate/watch/pod-7/12";
-        let term = Term::parse(text).expect("a term");
+        let term = LeaseTerm::parse(text).expect("a term");
         assert_eq!((term.transitions, term.to_string()), (12, text.to_owned()));
         for wrong in ["", "a/b/c", "a/b/c/d", "a/b//1", "a/b/c/1/2"] {
-            assert!(Term::parse(wrong).is_err(), "{wrong}");
+            assert!(LeaseTerm::parse(wrong).is_err(), "{wrong}");
         }
     }
 
     #[test]
     fn expiry_is_told_by_our_clock_since_the_last_change_whatever_the_lease_says() {
         // Their clock is years ahead, then behind: neither matters.
-        let first = Seen::look(None, &spec("a", 4_000_000_000, 1), 100.0);
-        let same = Seen::look(Some(first.clone()), &spec("a", 4_000_000_000, 1), 114.0);
+        let first = LeaseObservation::observe(None, &spec("a", 4_000_000_000, 1), 100.0);
+        let same = LeaseObservation::observe(Some(first.clone()), &spec("a", 4_000_000_000, 1), 114.0);
         assert!(!same.has_expired(&spec("a", 4_000_000_000, 1), 15.0, 114.0));
         assert!(same.has_expired(&spec("a", 4_000_000_000, 1), 15.0, 115.0));
-        let renewed = Seen::look(Some(same), &spec("a", 5, 1), 115.0);
+        let renewed = LeaseObservation::observe(Some(same), &spec("a", 5, 1), 115.0);
         assert!(!renewed.has_expired(&spec("a", 5, 1), 15.0, 129.0));
-        let released = Seen::look(Some(renewed), &spec("", 5, 1), 116.0);
+        let released = LeaseObservation::observe(Some(renewed), &spec("", 5, 1), 116.0);
         assert!(released.has_expired(&spec("", 5, 1), 15.0, 116.0));
     }
 }

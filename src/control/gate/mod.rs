@@ -5,27 +5,27 @@
 //! may be done is `act`'s to say, and what is done was in an action plan that
 //! a person or a policy could have read first.
 
-pub mod carry;
+pub mod executor;
 pub mod certificates;
 #[cfg(test)]
 mod fixture;
-pub mod hold;
+pub mod slurm_allocation;
 pub mod journal;
 pub mod kubernetes;
 pub mod lease;
-pub mod pace;
-pub mod pods;
-pub mod reassert;
-pub mod recover;
-pub mod remake;
+pub mod timeouts;
+pub mod pod_allocation;
+pub mod mark_reassertion;
+pub mod recovery;
+pub mod drain_restore;
 pub mod scheduler;
 pub mod scontrol;
-pub mod shown;
-mod sight;
+pub mod metrics_source;
+mod verification;
 pub mod slurmrestd;
-pub mod stamp;
-mod strict;
-pub mod turn;
+pub mod clock;
+mod file_permissions;
+pub mod reconciler;
 pub mod watch;
 
-mod bounds;
+mod request_validation;

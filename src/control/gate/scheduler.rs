@@ -16,7 +16,7 @@ use model::scheduler_snapshot::SchedulerSnapshot;
 use model::source_report::SourceProblemKind;
 
 /// What a scheduler promises to answer.
-pub type Answer<'a, T> = Pin<Box<dyn Future<Output = Result<T, SchedulerError>> + 'a>>;
+pub type SchedulerFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, SchedulerError>> + 'a>>;
 
 /// A scheduler.
 pub trait Scheduler: fmt::Debug {
@@ -25,37 +25,37 @@ pub trait Scheduler: fmt::Debug {
 
     /// What it says of these nodes, or of all where none is named. Nodes that it
     /// does not know are absent.
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot>;
+    fn read_nodes<'a>(&'a self, nodes: &'a [NodeName]) -> SchedulerFuture<'a, SchedulerSnapshot>;
 
     /// When the controller that answers started, in its own words; `None` where it does
     /// not say. Only whether it is another than before means something.
-    fn started(&self) -> Answer<'_, Option<String>> {
+    fn read_start_time(&self) -> SchedulerFuture<'_, Option<String>> {
         Box::pin(async { Ok(None) })
     }
 
     /// Makes one change on all of these nodes, in as few calls as it takes.
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()>;
+    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()>;
 
     /// The same, for nodes as whoever decided had read them. Who can compare and
     /// set refuses where a node has become another since; the others write.
-    fn change_as_seen<'a>(
+    fn update_nodes_if_unchanged<'a>(
         &'a self,
         nodes: &'a [NodeName],
         change: &'a NodeUpdate,
         _seen: &'a SchedulerSnapshot,
-    ) -> Answer<'a, ()> {
-        self.change(nodes, change)
+    ) -> SchedulerFuture<'a, ()> {
+        self.update_nodes(nodes, change)
     }
 
     /// Whether each node is written by itself, and only as it was seen. Then
     /// nothing is gained by putting nodes into one call, and nothing lost by
     /// making many changes at once.
-    fn writes_as_seen(&self) -> bool {
+    fn has_conditional_writes(&self) -> bool {
         false
     }
 
     /// What `change` would do, as commands that a person could type.
-    fn words(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>>;
+    fn command_lines(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>>;
 }
 
 /// Why a scheduler did not answer as asked.

@@ -6,8 +6,8 @@
 
 use std::time::Duration;
 
-use super::bounds;
-use super::scheduler::{Answer, Scheduler, SchedulerError};
+use super::request_validation;
+use super::scheduler::{SchedulerFuture, Scheduler, SchedulerError};
 use crate::launch::remote_shell;
 use crate::sources::slurm::{SlurmAnswerFailure, SlurmClient, SlurmClientConfig, SlurmProgram};
 use engine::policy::topology_proposal::SlurmVersion;
@@ -19,11 +19,11 @@ use model::text::clean;
 use readers::claims::slurm::live_nodes;
 
 /// Bytes of an answer that are kept: 10,000 nodes of Slurm 26.05 are 26 MB.
-const MOST: usize = 256 * 1024 * 1024;
+const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 
 /// Slurm's controller, reached by a program.
 #[derive(Clone, Debug)]
-pub struct Scontrol {
+pub struct ScontrolScheduler {
     /// The program, with words in front where it is reached through something.
     pub argv: Vec<String>,
     /// How long one call may take. Slurm's own MessageTimeout is 10 s.
@@ -32,7 +32,7 @@ pub struct Scontrol {
     pub remote_shell: Option<bool>,
 }
 
-impl Default for Scontrol {
+impl Default for ScontrolScheduler {
     fn default() -> Self {
         let SlurmClientConfig { scontrol: argv, limit, remote_shell, .. } =
             SlurmClientConfig::default();
@@ -40,35 +40,35 @@ impl Default for Scontrol {
     }
 }
 
-impl Scheduler for Scontrol {
+impl Scheduler for ScontrolScheduler {
     fn name(&self) -> String {
         self.argv.join(" ")
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
-        Box::pin(self.look(nodes))
+    fn read_nodes<'a>(&'a self, nodes: &'a [NodeName]) -> SchedulerFuture<'a, SchedulerSnapshot> {
+        Box::pin(self.query_nodes(nodes))
     }
 
-    fn started(&self) -> Answer<'_, Option<String>> {
-        Box::pin(self.boot_time())
+    fn read_start_time(&self) -> SchedulerFuture<'_, Option<String>> {
+        Box::pin(self.query_boot_time())
     }
 
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
-        Box::pin(self.tell(nodes, change))
+    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
+        Box::pin(self.send_update(nodes, change))
     }
 
-    fn words(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
+    fn command_lines(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
         let argv = |order: &Vec<String>| {
-            let told = remote_shell::quote_argv(&self.argv, self.remote_shell, &borrowed(order));
+            let told = remote_shell::quote_argv(&self.argv, self.remote_shell, &as_strs(order));
             // What is not said is shown all the same.
             told.unwrap_or_else(|_| [self.argv.as_slice(), order].concat())
         };
-        orders(nodes, change).iter().map(argv).collect()
+        update_commands(nodes, change).iter().map(argv).collect()
     }
 }
 
-impl Scontrol {
-    fn asked(&self) -> SlurmClientConfig {
+impl ScontrolScheduler {
+    fn client_config(&self) -> SlurmClientConfig {
         SlurmClientConfig {
             scontrol: self.argv.clone(),
             sinfo: Vec::new(),
@@ -77,16 +77,16 @@ impl Scontrol {
         }
     }
 
-    async fn look(&self, nodes: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
-        bounds::nodes(nodes)?;
-        let slurm = self.asked();
-        let desk = reached(&slurm).await?;
+    async fn query_nodes(&self, nodes: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
+        request_validation::check_node_names(nodes)?;
+        let slurm = self.client_config();
+        let desk = connect(&slurm).await?;
         if nodes.is_empty() {
-            return listed(&desk, &["show", "node", "--json"]).await;
+            return query_listing(&desk, &["show", "node", "--json"]).await;
         }
         let mut live = SchedulerSnapshot::default();
-        for list in &bounds::lists(nodes) {
-            let part = listed(&desk, &["show", "node", list, "--json"]).await?;
+        for list in &request_validation::fold_host_lists(nodes) {
+            let part = query_listing(&desk, &["show", "node", list, "--json"]).await?;
             live.nodes.extend(part.nodes);
             live.troubles.extend(part.troubles);
         }
@@ -95,41 +95,41 @@ impl Scontrol {
 
     /// The version of its programs; nothing where they do not tell.
     pub async fn version(&self) -> Option<SlurmVersion> {
-        let slurm = self.asked();
-        let desk = SlurmClient { config: &slurm, capture: MOST };
+        let slurm = self.client_config();
+        let desk = SlurmClient { config: &slurm, capture: MAX_ANSWER_BYTES };
         let answer = desk.query(SlurmProgram::Scontrol, &["--version"]).await;
         SlurmVersion::parse(&answer.text.ok()?)
     }
 
-    async fn boot_time(&self) -> Result<Option<String>, SchedulerError> {
-        let slurm = self.asked();
-        let answer = SlurmClient { config: &slurm, capture: MOST }
+    async fn query_boot_time(&self) -> Result<Option<String>, SchedulerError> {
+        let slurm = self.client_config();
+        let answer = SlurmClient { config: &slurm, capture: MAX_ANSWER_BYTES }
             .query(SlurmProgram::Scontrol, &["show", "config"])
             .await;
         let text = answer.text.map_err(|lack| SchedulerError::new(lack.kind, lack.message))?;
-        Ok(boot_time(&text))
+        Ok(parse_boot_time(&text))
     }
 
     /// Nothing is asked in between: whoever tells something has read right before, and
     /// in that time somebody else may write.
-    async fn tell(&self, nodes: &[NodeName], change: &NodeUpdate) -> Result<(), SchedulerError> {
-        bounds::nodes(nodes)?;
-        bounds::change(change)?;
-        let orders = orders(nodes, change);
+    async fn send_update(&self, nodes: &[NodeName], change: &NodeUpdate) -> Result<(), SchedulerError> {
+        request_validation::check_node_names(nodes)?;
+        request_validation::check_update(change)?;
+        let orders = update_commands(nodes, change);
         if orders.is_empty() {
             return Ok(());
         }
-        let slurm = self.asked();
-        let desk = SlurmClient { config: &slurm, capture: MOST };
+        let slurm = self.client_config();
+        let desk = SlurmClient { config: &slurm, capture: MAX_ANSWER_BYTES };
         for order in &orders {
-            desk.send_command(&borrowed(order)).await.map_err(|lack| refusal(&lack))?;
+            desk.send_command(&as_strs(order)).await.map_err(|lack| update_error(&lack))?;
         }
         Ok(())
     }
 }
 
 /// `BOOT_TIME` of `scontrol show config`: when slurmctld started.
-fn boot_time(text: &str) -> Option<String> {
+fn parse_boot_time(text: &str) -> Option<String> {
     let of = |line: &str| {
         let (key, value) = line.split_once('=')?;
         (key.trim() == "BOOT_TIME").then(|| clean(value.trim()))
@@ -137,13 +137,13 @@ fn boot_time(text: &str) -> Option<String> {
     text.lines().find_map(of).filter(|it| !it.is_empty())
 }
 
-fn borrowed(words: &[String]) -> Vec<&str> {
+fn as_strs(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
 /// A controller that answers.
-async fn reached(slurm: &SlurmClientConfig) -> Result<SlurmClient<'_>, SchedulerError> {
-    let desk = SlurmClient { config: slurm, capture: MOST };
+async fn connect(slurm: &SlurmClientConfig) -> Result<SlurmClient<'_>, SchedulerError> {
+    let desk = SlurmClient { config: slurm, capture: MAX_ANSWER_BYTES };
     match desk.ping().await {
         None => Ok(desk),
         Some((_, lack)) => Err(SchedulerError::new(lack.kind, lack.message)),
@@ -152,7 +152,7 @@ async fn reached(slurm: &SlurmClientConfig) -> Result<SlurmClient<'_>, Scheduler
 
 /// Nodes as they are listed. Those that Slurm does not know are left out by it,
 /// and an answer without any is one. Not knowing why there is none is none.
-async fn listed(
+async fn query_listing(
     desk: &SlurmClient<'_>,
     question: &[&str],
 ) -> Result<SchedulerSnapshot, SchedulerError> {
@@ -178,7 +178,7 @@ async fn listed(
 
 /// Why a change came back with an error. Whatever it says, nodes may have been
 /// changed.
-fn refusal(lack: &SlurmAnswerFailure) -> SchedulerError {
+fn update_error(lack: &SlurmAnswerFailure) -> SchedulerError {
     let remedy = match lack.kind {
         SourceProblemKind::Denied => {
             "; nodes are changed by root, SlurmUser and users with AdminLevel=Administrator"
@@ -194,11 +194,11 @@ fn refusal(lack: &SlurmAnswerFailure) -> SchedulerError {
 ///
 /// Both lists of features go into the same call: with one of them, Slurm
 /// refuses to drop a feature that is active.
-fn orders(nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
+fn update_commands(nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
     let mut fields = Vec::new();
     match &change.state {
         Some(NodeStateChange::Drain { reason }) => {
-            fields.extend(["State=DRAIN".to_owned(), format!("Reason={}", quoted(reason))]);
+            fields.extend(["State=DRAIN".to_owned(), format!("Reason={}", quote_reason(reason))]);
         }
         Some(NodeStateChange::Resume) => fields.push("State=RESUME".to_owned()),
         None => {}
@@ -219,12 +219,12 @@ fn orders(nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
         let head = ["update".to_owned(), format!("NodeName={list}")];
         head.into_iter().chain(fields.iter().cloned()).collect()
     };
-    bounds::lists(nodes).into_iter().map(order).collect()
+    request_validation::fold_host_lists(nodes).into_iter().map(order).collect()
 }
 
 /// A reason so that `scontrol` writes it as it is: of this field it drops a
 /// quotation mark in front and one at the end, each by itself.
-fn quoted(reason: &str) -> String {
+fn quote_reason(reason: &str) -> String {
     if reason.starts_with('"') || reason.ends_with('"') {
         return format!("\"{reason}\"");
     }
@@ -259,22 +259,22 @@ mod tests {
             "Extra={\"a\":1}",
             "Comment=",
         ];
-        assert_eq!(Scontrol::default().words(&names(1..=18), &change), [expected]);
+        assert_eq!(ScontrolScheduler::default().command_lines(&names(1..=18), &change), [expected]);
     }
 
     #[test]
     fn the_start_of_the_controller_is_read() {
         let text = "Configuration data as of x\nAccountingStorageHost = a\n\
                     BOOT_TIME               = 2026-11-23T11:00:00\nX = y\n";
-        assert_eq!(boot_time(text).as_deref(), Some("2026-11-23T11:00:00"));
-        assert_eq!(boot_time("BOOT_TIMES = 3\n"), None);
+        assert_eq!(parse_boot_time(text).as_deref(), Some("2026-11-23T11:00:00"));
+        assert_eq!(parse_boot_time("BOOT_TIMES = 3\n"), None);
     }
 
     #[test]
     fn nothing_to_do_is_no_call() {
-        let slurm = Scontrol::default();
-        assert!(slurm.words(&names(1..=18), &NodeUpdate::default()).is_empty());
-        assert!(slurm.words(&[], &NodeUpdate::drain("x")).is_empty());
+        let slurm = ScontrolScheduler::default();
+        assert!(slurm.command_lines(&names(1..=18), &NodeUpdate::default()).is_empty());
+        assert!(slurm.command_lines(&[], &NodeUpdate::drain("x")).is_empty());
     }
 
     #[test]
@@ -282,15 +282,15 @@ mod tests {
         for (reason, written) in
             [("a", "a"), ("\"a\"", "\"\"a\"\""), ("say \"a\"", "\"say \"a\"\""), ("a\"b", "a\"b")]
         {
-            assert_eq!(quoted(reason), written);
+            assert_eq!(quote_reason(reason), written);
         }
     }
 
     #[test]
     fn words_over_ssh_survive_the_shell_there() {
         let argv = vec!["/usr/bin/ssh".to_owned(), "head".to_owned(), "scontrol".to_owned()];
-        let slurm = Scontrol { argv, ..Scontrol::default() };
-        let words = slurm.words(&names(1..=2), &NodeUpdate::drain("a b; $(x) e1"));
+        let slurm = ScontrolScheduler { argv, ..ScontrolScheduler::default() };
+        let words = slurm.command_lines(&names(1..=2), &NodeUpdate::drain("a b; $(x) e1"));
         assert_eq!(
             words[0][4..],
             ["NodeName=\"n[01-02]\"", "State=DRAIN", "Reason='a b; $(x) e1'"]

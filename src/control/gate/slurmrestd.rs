@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::bounds;
-use super::scheduler::{Answer, Scheduler, SchedulerError};
-use super::scontrol::Scontrol;
+use super::request_validation;
+use super::scheduler::{SchedulerFuture, Scheduler, SchedulerError};
+use super::scontrol::ScontrolScheduler;
 use crate::sources::http::ServerAddress;
 use crate::sources::slurmrestd as source;
 use crate::sources::slurmrestd::{SlurmrestdClient, SlurmrestdProblem};
@@ -24,11 +24,11 @@ use model::text::clean;
 use readers::claims::slurm::live_nodes;
 
 /// The first version of the interface that tells the configuration, and in it when the controller started.
-const TELLS_START: u32 = 45;
+const BOOT_TIME_API_VERSION: u32 = 45;
 
 /// Slurm's controller, reached through slurmrestd.
 #[derive(Clone, Debug)]
-pub struct Slurmrestd {
+pub struct SlurmrestdScheduler {
     /// `http://host:6820`, `https://host:6820`, or `unix:/run/slurmrestd.sock`.
     pub address: ServerAddress,
     /// The file with the JSON web token, as `scontrol token` prints it.
@@ -39,33 +39,33 @@ pub struct Slurmrestd {
     pub limit: Duration,
 }
 
-impl Scheduler for Slurmrestd {
+impl Scheduler for SlurmrestdScheduler {
     fn name(&self) -> String {
         format!("slurmrestd at {}", self.address)
     }
 
-    fn read<'a>(&'a self, nodes: &'a [NodeName]) -> Answer<'a, SchedulerSnapshot> {
-        Box::pin(self.look(nodes))
+    fn read_nodes<'a>(&'a self, nodes: &'a [NodeName]) -> SchedulerFuture<'a, SchedulerSnapshot> {
+        Box::pin(self.query_nodes(nodes))
     }
 
-    fn started(&self) -> Answer<'_, Option<String>> {
-        Box::pin(self.boot_time())
+    fn read_start_time(&self) -> SchedulerFuture<'_, Option<String>> {
+        Box::pin(self.query_boot_time())
     }
 
-    fn change<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> Answer<'a, ()> {
-        Box::pin(self.tell(nodes, change))
+    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
+        Box::pin(self.send_update(nodes, change))
     }
 
     /// The same by `scontrol`: a person has no use for a token in a command.
-    fn words(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
-        Scontrol::default().words(nodes, change)
+    fn command_lines(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
+        ScontrolScheduler::default().command_lines(nodes, change)
     }
 }
 
-impl Slurmrestd {
+impl SlurmrestdScheduler {
     /// A line to it, and the version that is spoken there. The controller
     /// behind it has answered.
-    async fn reached(&self) -> Result<(SlurmrestdClient, String), SchedulerError> {
+    async fn connect(&self) -> Result<(SlurmrestdClient, String), SchedulerError> {
         let token = match &self.token_file {
             None => None,
             Some(file) => Some(std::fs::read_to_string(file).map_err(|error| {
@@ -75,18 +75,18 @@ impl Slurmrestd {
         };
         let Self { address, user, limit, .. } = self.clone();
         let rest = source::SlurmrestdClientConfig { address, token, user, limit };
-        let line = SlurmrestdClient::new(&rest, source::MAX_ANSWER_BYTES).map_err(plain)?;
-        let version = line.agree_on_version().await.map_err(plain)?;
+        let line = SlurmrestdClient::new(&rest, source::MAX_ANSWER_BYTES).map_err(to_scheduler_error)?;
+        let version = line.agree_on_version().await.map_err(to_scheduler_error)?;
         Ok((line, version))
     }
 
-    async fn look(&self, nodes: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
-        bounds::nodes(nodes)?;
-        let (line, version) = self.reached().await?;
+    async fn query_nodes(&self, nodes: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
+        request_validation::check_node_names(nodes)?;
+        let (line, version) = self.connect().await?;
         // Never one by one: what 26.05 answers of a single node is as old as the
         // last question for all, and has no CPU of a job that began since.
         let answer = line.query(format!("slurm/{version}/nodes/")).await;
-        let text = answer.text.map_err(plain)?;
+        let text = answer.text.map_err(to_scheduler_error)?;
         let mut live = live_nodes::read(&answer.place, &text);
         if live.nodes.is_empty() && !live.troubles.is_empty() {
             return Err(SchedulerError::new(
@@ -102,49 +102,49 @@ impl Slurmrestd {
     }
 
     /// `BOOT_TIME` beside the controller's configuration; `diag` tells only since when it counts.
-    async fn boot_time(&self) -> Result<Option<String>, SchedulerError> {
-        let (line, version) = self.reached().await?;
-        if number(&version).is_none_or(|number| number < TELLS_START) {
+    async fn query_boot_time(&self) -> Result<Option<String>, SchedulerError> {
+        let (line, version) = self.connect().await?;
+        if parse_api_version(&version).is_none_or(|number| number < BOOT_TIME_API_VERSION) {
             return Ok(None);
         }
         let answer = line.query(format!("slurm/{version}/conf/")).await;
         let document: Value =
-            serde_json::from_str(&answer.text.map_err(plain)?).map_err(|error| {
+            serde_json::from_str(&answer.text.map_err(to_scheduler_error)?).map_err(|error| {
                 SchedulerError::new(SourceProblemKind::Malformed, error.to_string())
             })?;
         let at = document["slurm_conf_meta"]["BOOT_TIME"].as_i64().filter(|at| 0 < *at);
         Ok(at.map(|at| at.to_string()))
     }
 
-    async fn tell(&self, nodes: &[NodeName], change: &NodeUpdate) -> Result<(), SchedulerError> {
-        bounds::nodes(nodes)?;
-        bounds::change(change)?;
-        let lists = bounds::lists(nodes);
+    async fn send_update(&self, nodes: &[NodeName], change: &NodeUpdate) -> Result<(), SchedulerError> {
+        request_validation::check_node_names(nodes)?;
+        request_validation::check_update(change)?;
+        let lists = request_validation::fold_host_lists(nodes);
         if lists.is_empty() || change.is_empty() {
             return Ok(());
         }
-        let (line, version) = self.reached().await?;
+        let (line, version) = self.connect().await?;
         for list in lists {
             let told =
-                line.send_update(&format!("slurm/{version}/nodes/"), &body(&list, change)).await;
-            told.map_err(refusal)?;
+                line.send_update(&format!("slurm/{version}/nodes/"), &update_body(&list, change)).await;
+            told.map_err(update_error)?;
         }
         Ok(())
     }
 }
 
 /// The number of a version such as `v0.0.45`.
-fn number(version: &str) -> Option<u32> {
+fn parse_api_version(version: &str) -> Option<u32> {
     version.rsplit('.').next()?.parse().ok()
 }
 
-fn plain(trouble: SlurmrestdProblem) -> SchedulerError {
+fn to_scheduler_error(trouble: SlurmrestdProblem) -> SchedulerError {
     SchedulerError::new(trouble.kind, trouble.message)
 }
 
 /// Why a change came back with an error. Whatever it says, nodes may have been
 /// changed.
-fn refusal(trouble: SlurmrestdProblem) -> SchedulerError {
+fn update_error(trouble: SlurmrestdProblem) -> SchedulerError {
     let SlurmrestdProblem { kind, message } = trouble;
     let remedy = match kind {
         SourceProblemKind::Denied => {
@@ -158,7 +158,7 @@ fn refusal(trouble: SlurmrestdProblem) -> SchedulerError {
 }
 
 /// What is sent for one list of nodes.
-fn body(list: &str, change: &NodeUpdate) -> Value {
+fn update_body(list: &str, change: &NodeUpdate) -> Value {
     let mut body = json!({ "name": [list] });
     match &change.state {
         Some(NodeStateChange::Drain { reason }) => {
@@ -217,13 +217,13 @@ mod tests {
                 conf => ResponseTemplate::new(200).set_body_json(conf),
             };
             Mock::given(at("conf")).respond_with(answer).mount(&server).await;
-            let rest = Slurmrestd {
+            let rest = SlurmrestdScheduler {
                 address: server.uri().into(),
                 token_file: None,
                 user: None,
                 limit: Duration::from_secs(20),
             };
-            let started = rest.started().await.map_err(|_| ());
+            let started = rest.read_start_time().await.map_err(|_| ());
             assert_eq!(started, expected.map(|it| it.map(str::to_owned)), "{version}: {conf}");
         }
     }
@@ -240,8 +240,8 @@ mod tests {
             "name": ["n[1-2]"], "state": ["DRAIN"], "reason": "say \"é\"",
             "features_act": [""], "comment": "",
         });
-        assert_eq!(body("n[1-2]", &change), expected);
+        assert_eq!(update_body("n[1-2]", &change), expected);
         let resume = NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
-        assert_eq!(body("n1", &resume), json!({ "name": ["n1"], "state": ["RESUME"] }));
+        assert_eq!(update_body("n1", &resume), json!({ "name": ["n1"], "state": ["RESUME"] }));
     }
 }

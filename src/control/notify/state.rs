@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::store::folder::Folder;
-use crate::store::{RecordError, folder, stored};
+use crate::store::run_folder::RunFolder;
+use crate::store::{RecordError, run_folder, run_reader};
 use engine::report::notice::changes::{DeliveryState, NOTIFIED_FORMAT};
 
 /// The name of the file.
@@ -42,7 +42,7 @@ impl NotifyStateStore {
     pub async fn lock_state(&self, patience: Duration) -> Result<LockedNotifyState, String> {
         let until = Instant::now() + patience;
         let shown = self.folder.display();
-        folder::make(&self.folder).map_err(|error| format!("{shown}: {error}"))?;
+        run_folder::create_folder(&self.folder).map_err(|error| format!("{shown}: {error}"))?;
         let path = self.folder.join(".notified.lock");
         let lock = loop {
             match lock_file(&path) {
@@ -56,7 +56,7 @@ impl NotifyStateStore {
             }
         };
         let file = self.folder.join(STATE_FILE);
-        let (notified, note) = match stored::json::<DeliveryState>(&file, NOTIFIED_FORMAT) {
+        let (notified, note) = match run_reader::read_json::<DeliveryState>(&file, NOTIFIED_FORMAT) {
             Ok(known) => (known.unwrap_or_default(), None),
             // What a newer program remembers is not thrown away.
             Err(error @ RecordError::Newer { .. }) => return Err(error.to_string()),
@@ -67,13 +67,13 @@ impl NotifyStateStore {
 
     /// Writes it whole.
     pub fn save(&self, taken: &LockedNotifyState) -> Result<(), RecordError> {
-        Folder::at(&self.folder).write_json(STATE_FILE, &taken.notified)
+        RunFolder::open(&self.folder).write_json(STATE_FILE, &taken.notified)
     }
 }
 
 /// The lock, unless another process has it. It is given back however that ends.
 fn lock_file(path: &std::path::Path) -> std::io::Result<Option<File>> {
-    let file = folder::own().create(true).truncate(false).write(true).open(path)?;
+    let file = run_folder::open_options().create(true).truncate(false).write(true).open(path)?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(Some(file)),
         Err(rustix::io::Errno::WOULDBLOCK) => Ok(None),

@@ -8,14 +8,14 @@ use std::path::Path;
 
 use flate2::{Compression, GzBuilder};
 
-use super::folder;
+use super::run_folder;
 
 /// Mode of every file: everybody may read.
-const MODE: u32 = 0o644;
+const FILE_MODE: u32 = 0o644;
 
 /// The bytes of an archive of these files below one folder. `at` is the time that
 /// all of them are given, in seconds since 1970.
-pub fn bytes(top: &str, files: &[(String, Vec<u8>)], at: u64) -> io::Result<Vec<u8>> {
+pub fn build_archive(top: &str, files: &[(String, Vec<u8>)], at: u64) -> io::Result<Vec<u8>> {
     let mut order: Vec<&(String, Vec<u8>)> = files.iter().collect();
     order.sort_by(|a, b| a.0.cmp(&b.0));
     // No time and no name in the header of gzip either (RFC 1952, section 2.3.1).
@@ -26,7 +26,7 @@ pub fn bytes(top: &str, files: &[(String, Vec<u8>)], at: u64) -> io::Result<Vec<
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::Regular);
         header.set_size(content.len() as u64);
-        header.set_mode(MODE);
+        header.set_mode(FILE_MODE);
         header.set_mtime(at);
         header.set_uid(0);
         header.set_gid(0);
@@ -36,8 +36,8 @@ pub fn bytes(top: &str, files: &[(String, Vec<u8>)], at: u64) -> io::Result<Vec<
 }
 
 /// Puts such an archive in the place of a file, whole or not at all.
-pub fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    folder::replace(path, bytes)
+pub fn write_archive(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    run_folder::replace_file(path, bytes)
 }
 
 #[cfg(test)]
@@ -51,8 +51,8 @@ mod tests {
         let one = ("b.txt".to_owned(), b"two".to_vec());
         let long = format!("raw/{}.txt", "x".repeat(180));
         let other = (long.clone(), b"one".to_vec());
-        let packed = bytes("top", &[one.clone(), other.clone()], 1_700_000_000).expect("packed");
-        assert_eq!(packed, bytes("top", &[other, one], 1_700_000_000).expect("packed"));
+        let packed = build_archive("top", &[one.clone(), other.clone()], 1_700_000_000).expect("packed");
+        assert_eq!(packed, build_archive("top", &[other, one], 1_700_000_000).expect("packed"));
 
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(packed.as_slice()));
         let mut seen = Vec::new();
@@ -74,6 +74,6 @@ mod tests {
     #[test]
     fn a_name_that_leads_out_of_the_folder_is_refused() {
         let files = [("../else.txt".to_owned(), Vec::new())];
-        assert!(bytes("top", &files, 0).is_err());
+        assert!(build_archive("top", &files, 0).is_err());
     }
 }

@@ -8,7 +8,7 @@ use super::*;
 
 /// One thing that was done. A file is known by the name under which it was made.
 #[derive(Clone, Debug)]
-enum Op {
+enum DiskOperation {
     Make(PathBuf),
     Create(PathBuf),
     Write(PathBuf, Vec<u8>),
@@ -22,62 +22,62 @@ enum Op {
 
 /// Does it, and writes it down.
 #[derive(Default)]
-struct Recorder {
-    log: RefCell<Vec<Op>>,
+struct RecordingDisk {
+    log: RefCell<Vec<DiskOperation>>,
 }
 
-impl Recorder {
-    fn note(&self, op: Op, done: io::Result<()>) -> io::Result<()> {
+impl RecordingDisk {
+    fn record(&self, op: DiskOperation, done: io::Result<()>) -> io::Result<()> {
         done.map(|()| self.log.borrow_mut().push(op))
     }
 }
 
-impl Layer for Recorder {
+impl DiskLayer for RecordingDisk {
     fn make(&self, folder: &Path) -> io::Result<()> {
-        self.note(Op::Make(folder.to_owned()), Disk.make(folder))
+        self.record(DiskOperation::Make(folder.to_owned()), SystemDisk.make(folder))
     }
 
     fn create(&self, path: &Path) -> io::Result<File> {
-        let file = Disk.create(path)?;
-        self.note(Op::Create(path.to_owned()), Ok(()))?;
+        let file = SystemDisk.create(path)?;
+        self.record(DiskOperation::Create(path.to_owned()), Ok(()))?;
         Ok(file)
     }
 
     fn write(&self, path: &Path, file: &mut File, bytes: &[u8]) -> io::Result<()> {
-        let done = Disk.write(path, file, bytes);
-        self.note(Op::Write(path.to_owned(), bytes.to_vec()), done)
+        let done = SystemDisk.write(path, file, bytes);
+        self.record(DiskOperation::Write(path.to_owned(), bytes.to_vec()), done)
     }
 
     fn sync(&self, path: &Path, file: &File) -> io::Result<()> {
-        self.note(Op::Sync(path.to_owned()), Disk.sync(path, file))
+        self.record(DiskOperation::Sync(path.to_owned()), SystemDisk.sync(path, file))
     }
 
     fn sync_all(&self, _: &File) -> io::Result<()> {
         // Not of the machine that runs this test.
-        self.note(Op::SyncAll, Ok(()))
+        self.record(DiskOperation::SyncAll, Ok(()))
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.note(Op::Rename(from.to_owned(), to.to_owned()), Disk.rename(from, to))
+        self.record(DiskOperation::Rename(from.to_owned(), to.to_owned()), SystemDisk.rename(from, to))
     }
 
     fn sync_folder(&self, folder: &Path) -> io::Result<()> {
-        self.note(Op::SyncFolder(folder.to_owned()), Disk.sync_folder(folder))
+        self.record(DiskOperation::SyncFolder(folder.to_owned()), SystemDisk.sync_folder(folder))
     }
 }
 
 /// What a disk may do with names that were not forced.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Names {
+enum UnsyncedNames {
     /// It wrote them at once (ext4 and XFS may, before the data).
-    AtOnce,
+    Durable,
     /// It wrote none.
     Lost,
 }
 
 /// A disk: what is in its cache, and what would be there after a loss of power.
-struct Model {
-    names: Names,
+struct PowerLossModel {
+    names: UnsyncedNames,
     /// Contents by number: written, and forced.
     files: Vec<(Vec<u8>, Vec<u8>)>,
     cached: BTreeMap<PathBuf, usize>,
@@ -86,8 +86,8 @@ struct Model {
     folders: BTreeMap<PathBuf, bool>,
 }
 
-impl Model {
-    fn new(names: Names, root: &Path) -> Self {
+impl PowerLossModel {
+    fn new(names: UnsyncedNames, root: &Path) -> Self {
         let folders = BTreeMap::from([(root.to_owned(), true)]);
         let (cached, durable) = (BTreeMap::new(), BTreeMap::new());
         Self { names, files: Vec::new(), cached, durable, folders }
@@ -102,48 +102,48 @@ impl Model {
         }
     }
 
-    fn apply(&mut self, op: &Op) {
+    fn apply(&mut self, op: &DiskOperation) {
         match op {
-            Op::Make(folder) => {
-                self.folders.insert(folder.clone(), self.names == Names::AtOnce);
+            DiskOperation::Make(folder) => {
+                self.folders.insert(folder.clone(), self.names == UnsyncedNames::Durable);
             }
-            Op::Create(path) => {
+            DiskOperation::Create(path) => {
                 self.files.push((Vec::new(), Vec::new()));
                 self.cached.insert(path.clone(), self.files.len() - 1);
             }
-            Op::Write(path, bytes) => {
+            DiskOperation::Write(path, bytes) => {
                 self.files[self.cached[path]].0.extend_from_slice(bytes);
             }
-            Op::Sync(path) => {
+            DiskOperation::Sync(path) => {
                 let (written, forced) = &mut self.files[self.cached[path]];
                 forced.clone_from(written);
             }
-            Op::SyncAll => {
+            DiskOperation::SyncAll => {
                 self.files.iter_mut().for_each(|(written, forced)| forced.clone_from(written));
                 self.durable.clone_from(&self.cached);
                 self.folders.values_mut().for_each(|it| *it = true);
             }
-            Op::Rename(from, to) => {
+            DiskOperation::Rename(from, to) => {
                 let file = self.cached.remove(from).expect("it was made");
                 self.cached.insert(to.clone(), file);
             }
-            Op::SyncFolder(folder) => self.sync_folder(folder),
-            Op::Done(_) => {}
+            DiskOperation::SyncFolder(folder) => self.sync_folder(folder),
+            DiskOperation::Done(_) => {}
         }
-        if self.names == Names::AtOnce {
+        if self.names == UnsyncedNames::Durable {
             self.durable.clone_from(&self.cached);
         }
     }
 
     /// The bytes of a file after a loss of power.
-    fn after(&self, path: &Path) -> Option<&[u8]> {
+    fn bytes_after_loss(&self, path: &Path) -> Option<&[u8]> {
         let reached = path.ancestors().skip(1).all(|it| self.folders.get(it).is_none_or(|it| *it));
         let file = self.durable.get(path).filter(|_| reached)?;
         Some(&self.files[*file].1)
     }
 }
 
-fn fill(bytes: &[u8]) -> impl FnMut(&mut dyn Write) -> io::Result<()> + '_ {
+fn fill_with(bytes: &[u8]) -> impl FnMut(&mut dyn Write) -> io::Result<()> + '_ {
     move |file| {
         // In two pieces, larger than what is written at once.
         let (first, second) = bytes.split_at(bytes.len() / 2);
@@ -157,9 +157,9 @@ fn whenever_the_power_goes_every_name_stands_for_a_whole_file_and_what_is_done_s
     let place = tempfile::tempdir().expect("a folder");
     let root = place.path().join("run");
     fs::create_dir(&root).expect("made");
-    let recorder = Recorder::default();
-    let large = vec![b'x'; 3 * BUFFER];
-    let many: Vec<(String, Vec<u8>)> = (0..FEW + 3)
+    let recorder = RecordingDisk::default();
+    let large = vec![b'x'; 3 * BUFFER_BYTES];
+    let many: Vec<(String, Vec<u8>)> = (0..MAX_SINGLE_SYNCS + 3)
         .map(|number| (format!("raw/nodes/n{number}/a.txt"), format!("of {number}").into_bytes()))
         .collect();
     let few = [("raw/nodes/n1/b.txt".to_owned(), b"few".to_vec())];
@@ -173,29 +173,29 @@ fn whenever_the_power_goes_every_name_stands_for_a_whole_file_and_what_is_done_s
     let mut versions: BTreeMap<PathBuf, Vec<Vec<u8>>> = BTreeMap::new();
     for call in &calls {
         let paths: Vec<PathBuf> = call.iter().map(|(name, _)| root.join(name)).collect();
-        let mut fills: Vec<_> = call.iter().map(|(_, bytes)| fill(bytes)).collect();
-        let mut files: Vec<Filled<'_>> =
-            paths.iter().zip(&mut fills).map(|(path, fill)| Filled { path, fill }).collect();
-        put(&recorder, &mut files).expect("put");
+        let mut fills: Vec<_> = call.iter().map(|(_, bytes)| fill_with(bytes)).collect();
+        let mut files: Vec<FileToWrite<'_>> =
+            paths.iter().zip(&mut fills).map(|(path, fill)| FileToWrite { path, fill }).collect();
+        write_files(&recorder, &mut files).expect("put");
         let done = paths.iter().cloned().zip(call.iter().map(|(_, bytes)| bytes.clone()));
         let done: Vec<(PathBuf, Vec<u8>)> = done.collect();
         for (path, bytes) in &done {
             versions.entry(path.clone()).or_default().push(bytes.clone());
         }
-        recorder.log.borrow_mut().push(Op::Done(done));
+        recorder.log.borrow_mut().push(DiskOperation::Done(done));
     }
     let log = recorder.log.into_inner();
     assert!(100 < log.len());
-    for names in [Names::AtOnce, Names::Lost] {
-        let mut model = Model::new(names, &root);
+    for names in [UnsyncedNames::Durable, UnsyncedNames::Lost] {
+        let mut model = PowerLossModel::new(names, &root);
         let mut must: BTreeMap<PathBuf, Vec<u8>> = BTreeMap::new();
         for (number, op) in log.iter().enumerate() {
             model.apply(op);
-            if let Op::Done(done) = op {
+            if let DiskOperation::Done(done) = op {
                 must.extend(done.iter().cloned());
             }
             for (path, versions) in &versions {
-                let after = model.after(path);
+                let after = model.bytes_after_loss(path);
                 let what = || format!("{names:?}, after {number} ({op:?}): {}", path.display());
                 if let Some(bytes) = after {
                     assert!(versions.iter().any(|it| it == bytes), "{}: not whole", what());
@@ -203,7 +203,7 @@ fn whenever_the_power_goes_every_name_stands_for_a_whole_file_and_what_is_done_s
                 // What is being replaced may be either.
                 let is_known = must.contains_key(path);
                 assert!(!is_known || after.is_some(), "{}: it is gone", what());
-                if let (Op::Done(_), Some(bytes)) = (op, must.get(path)) {
+                if let (DiskOperation::Done(_), Some(bytes)) = (op, must.get(path)) {
                     assert_eq!(after, Some(bytes.as_slice()), "{}: an older one", what());
                 }
             }

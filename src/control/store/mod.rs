@@ -6,17 +6,17 @@
 
 pub mod acceptance;
 pub mod archive;
-pub mod folder;
+pub mod run_folder;
 pub mod history;
-pub mod id;
-pub mod inside;
-pub mod lately;
-pub mod latest;
-pub mod layout;
-pub mod outputs;
-pub mod salvage;
+pub mod run_id;
+pub mod safe_open;
+pub mod last_measured;
+pub mod latest_verdicts;
+pub mod plan_json;
+pub mod recorded_outputs;
+pub mod lenient_reader;
 pub mod signing;
-pub mod stored;
+pub mod run_reader;
 
 use std::path::PathBuf;
 
@@ -91,7 +91,7 @@ pub mod file {
 /// How far a run came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
-pub enum State {
+pub enum RunState {
     /// It is under way, or was ended without notice.
     Running,
     /// It was interrupted; what was measured until then is there.
@@ -108,7 +108,7 @@ pub struct RunRecord {
     /// Id, time, profile, version.
     pub info: RunInfo,
     /// How far it came.
-    pub state: State,
+    pub state: RunState,
     /// When it ended, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
@@ -168,7 +168,7 @@ pub enum RecordError {
     },
     /// The folder has no `run.json`.
     #[error("{}: no run folder, {} is missing", path.display(), file::RUN)]
-    NoRun {
+    NotARunFolder {
         /// The folder.
         path: PathBuf,
     },
@@ -198,7 +198,7 @@ pub enum RecordError {
 }
 
 /// The first 16 hexadecimal digits of the SHA-256 of a value's JSON.
-pub fn digest<T: Serialize>(value: &T) -> String {
+pub fn json_digest<T: Serialize>(value: &T) -> String {
     use sha2::Digest as _;
     let json = serde_json::to_vec(value).expect("values of the model are plain data");
     let hash = sha2::Sha256::digest(&json);

@@ -27,10 +27,10 @@ use model::signature::Signature;
 use model::text::clean;
 
 /// The field that a signature is in.
-pub const FIELD: &str = "signature";
+pub const SIGNATURE_FIELD: &str = "signature";
 
 /// Longest key file that is read, in bytes. One in PEM has 119.
-const LONGEST: u64 = 64 << 10;
+const MAX_KEY_FILE_BYTES: u64 = 64 << 10;
 
 /// What precedes the 32 bytes of a public key in DER: SEQUENCE of the algorithm
 /// 1.3.101.112 and a BIT STRING (RFC 8410, section 4).
@@ -60,7 +60,7 @@ pub enum SigningError {
         "{}: mode {mode:03o}: others may read this private key, expected 600 or 400",
         path.display()
     )]
-    Open {
+    ReadableByOthers {
         /// The file.
         path: PathBuf,
         /// Its permissions.
@@ -68,7 +68,7 @@ pub enum SigningError {
     },
     /// It is no key of the kind that is needed.
     #[error("{}: {why}", path.display())]
-    NoKey {
+    InvalidKey {
         /// The file.
         path: PathBuf,
         /// What was expected.
@@ -76,13 +76,13 @@ pub enum SigningError {
     },
     /// The system gives no random bytes.
     #[error("no key is made: the system gives no random bytes")]
-    NoChance,
+    NoRandomness,
 }
 
 impl SigningError {
     /// Whether it is a person's mistake, and not the system's.
-    pub fn is_mistake(&self) -> bool {
-        matches!(self, Self::Open { .. } | Self::NoKey { .. })
+    pub fn is_user_error(&self) -> bool {
+        matches!(self, Self::ReadableByOthers { .. } | Self::InvalidKey { .. })
     }
 }
 
@@ -96,16 +96,16 @@ pub struct PublicKey {
 impl PublicKey {
     /// Reads one in PEM, as `openssl pkey -pubout` writes it.
     pub fn read(path: &Path) -> Result<Self, SigningError> {
-        let no_key = |why| SigningError::NoKey { path: path.to_owned(), why };
-        let text = contents(path, &regular(path)?)?;
+        let no_key = |why| SigningError::InvalidKey { path: path.to_owned(), why };
+        let text = read_contents(path, &open_regular_file(path)?)?;
         let der = SubjectPublicKeyInfoDer::from_pem_slice(&text)
             .map_err(|_| no_key("no public key in PEM, expected -----BEGIN PUBLIC KEY-----"))?;
         let raw = der.as_ref().strip_prefix(&PUBLIC_DER).and_then(|raw| raw.try_into().ok());
-        raw.map(Self::of)
+        raw.map(Self::from_raw)
             .ok_or_else(|| no_key("no Ed25519 key: other algorithms are not supported"))
     }
 
-    fn of(raw: [u8; 32]) -> Self {
+    fn from_raw(raw: [u8; 32]) -> Self {
         let digest = Sha256::digest(raw);
         let id = digest.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
         Self { raw, id }
@@ -118,8 +118,8 @@ impl PublicKey {
     }
 
     /// It in PEM.
-    pub fn pem(&self) -> String {
-        pem("PUBLIC KEY", &[PUBLIC_DER.as_slice(), &self.raw].concat())
+    pub fn to_pem(&self) -> String {
+        encode_pem("PUBLIC KEY", &[PUBLIC_DER.as_slice(), &self.raw].concat())
     }
 }
 
@@ -138,18 +138,18 @@ impl fmt::Debug for SigningKey {
 impl SigningKey {
     /// Reads one in PKCS#8 PEM, as `openssl genpkey -algorithm ed25519` writes it.
     pub fn read(path: &Path) -> Result<Self, SigningError> {
-        let no_key = |why| SigningError::NoKey { path: path.to_owned(), why };
-        let file = regular(path)?;
+        let no_key = |why| SigningError::InvalidKey { path: path.to_owned(), why };
+        let file = open_regular_file(path)?;
         // Asked of the open file: the name may lead to another one meanwhile.
         let mode = file.metadata().map_err(|source| io_error(path, source))?.permissions().mode();
         if mode & 0o077 != 0 {
-            return Err(SigningError::Open { path: path.to_owned(), mode: mode & 0o777 });
+            return Err(SigningError::ReadableByOthers { path: path.to_owned(), mode: mode & 0o777 });
         }
-        let text = contents(path, &file)?;
+        let text = read_contents(path, &file)?;
         let der = PrivatePkcs8KeyDer::from_pem_slice(&text).map_err(|_| {
             no_key("no private key in PKCS#8 PEM, expected -----BEGIN PRIVATE KEY-----")
         })?;
-        Self::of(der.secret_pkcs8_der())
+        Self::from_der(der.secret_pkcs8_der())
             .ok_or_else(|| no_key("no Ed25519 key: other algorithms are not supported"))
     }
 
@@ -157,17 +157,17 @@ impl SigningKey {
     /// may read.
     pub fn generate() -> Result<(Self, String), SigningError> {
         let mut seed = [0; 32];
-        SystemRandom::new().fill(&mut seed).map_err(|_| SigningError::NoChance)?;
+        SystemRandom::new().fill(&mut seed).map_err(|_| SigningError::NoRandomness)?;
         // Version 1: openssl refuses version 2 with the public key inside.
         let der = [PRIVATE_DER.as_slice(), &seed].concat();
-        let key = Self::of(&der).ok_or(SigningError::NoChance)?;
-        Ok((key, pem("PRIVATE KEY", &der)))
+        let key = Self::from_der(&der).ok_or(SigningError::NoRandomness)?;
+        Ok((key, encode_pem("PRIVATE KEY", &der)))
     }
 
-    fn of(der: &[u8]) -> Option<Self> {
+    fn from_der(der: &[u8]) -> Option<Self> {
         let pair = Ed25519KeyPair::from_pkcs8_maybe_unchecked(der).ok()?;
         let raw = pair.public_key().as_ref().try_into().ok()?;
-        Some(Self { pair, public: PublicKey::of(raw) })
+        Some(Self { pair, public: PublicKey::from_raw(raw) })
     }
 
     /// Its public part.
@@ -180,7 +180,7 @@ impl SigningKey {
         // By way of the text: what is signed is what a reader will get of it.
         let text = serde_json::to_string(document)?;
         let value: Value = serde_json::from_str(&text)?;
-        let signature = self.pair.sign(&payload(&value));
+        let signature = self.pair.sign(&signed_payload(&value));
         Ok(Signature {
             algorithm: signature::ED25519.to_owned(),
             key: self.public.id.clone(),
@@ -191,78 +191,78 @@ impl SigningKey {
 
 /// What is signed of a document: its compact JSON without the field `signature`,
 /// other fields in the order in which they were read.
-pub fn payload(document: &Value) -> Vec<u8> {
+pub fn signed_payload(document: &Value) -> Vec<u8> {
     let mut document = document.clone();
     if let Some(fields) = document.as_object_mut() {
-        fields.retain(|name, _| name != FIELD);
+        fields.retain(|name, _| name != SIGNATURE_FIELD);
     }
     serde_json::to_vec(&document).expect("what is JSON can be written as JSON")
 }
 
 /// What became of looking at a document's signature.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Checked {
+pub enum SignatureStatus {
     /// It has none.
     Unsigned,
     /// It was signed with this key, and is as it was then.
-    Good(String),
+    Valid(String),
     /// It was signed with this key, and is not as it was then.
-    Wrong(String),
+    Invalid(String),
     /// Its key is none of those given.
-    Stranger(String),
+    UnknownKey(String),
     /// The signature cannot be read, and why.
     Unreadable(String),
 }
 
 /// Holds a document, as it was read, against the keys that are trusted.
-pub fn check(document: &Value, keys: &[PublicKey]) -> Checked {
-    let Some(field) = document.get(FIELD).filter(|field| !field.is_null()) else {
-        return Checked::Unsigned;
+pub fn check_signature(document: &Value, keys: &[PublicKey]) -> SignatureStatus {
+    let Some(field) = document.get(SIGNATURE_FIELD).filter(|field| !field.is_null()) else {
+        return SignatureStatus::Unsigned;
     };
     let found: Signature = match serde_json::from_value(field.clone()) {
         Ok(found) => found,
-        Err(error) => return Checked::Unreadable(clean(&error.to_string())),
+        Err(error) => return SignatureStatus::Unreadable(clean(&error.to_string())),
     };
     if found.algorithm != signature::ED25519 {
         let (is, known) = (clean(&found.algorithm), signature::ED25519);
-        return Checked::Unreadable(format!("algorithm {is:?}, expected {known:?}"));
+        return SignatureStatus::Unreadable(format!("algorithm {is:?}, expected {known:?}"));
     }
     let Ok(bytes) = BASE64_STANDARD.decode(&found.value) else {
-        return Checked::Unreadable("its value is not base64".to_owned());
+        return SignatureStatus::Unreadable("its value is not base64".to_owned());
     };
     let Some(key) = keys.iter().find(|key| key.id == found.key) else {
-        return Checked::Stranger(clean(&found.key));
+        return SignatureStatus::UnknownKey(clean(&found.key));
     };
-    match UnparsedPublicKey::new(&ED25519, key.raw).verify(&payload(document), &bytes) {
-        Ok(()) => Checked::Good(key.id.clone()),
-        Err(_) => Checked::Wrong(key.id.clone()),
+    match UnparsedPublicKey::new(&ED25519, key.raw).verify(&signed_payload(document), &bytes) {
+        Ok(()) => SignatureStatus::Valid(key.id.clone()),
+        Err(_) => SignatureStatus::Invalid(key.id.clone()),
     }
 }
 
 /// Whose signatures count, and whether there must be one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Trust {
+pub struct SignatureTrust {
     /// The keys that count.
     pub keys: Vec<PublicKey>,
     /// What none of them signed counts for nothing.
     pub required: bool,
 }
 
-impl Trust {
+impl SignatureTrust {
     /// Why a document counts for nothing. One that a trusted key signed and that
     /// was changed since never counts, whether a signature is required or not.
-    pub fn refusal(&self, document: &Value) -> Option<String> {
-        match check(document, &self.keys) {
-            Checked::Good(_) => None,
-            Checked::Wrong(key) => {
+    pub fn explain_refusal(&self, document: &Value) -> Option<String> {
+        match check_signature(document, &self.keys) {
+            SignatureStatus::Valid(_) => None,
+            SignatureStatus::Invalid(key) => {
                 Some(format!("its signature of key {key} does not fit what it says"))
             }
             _ if !self.required => None,
-            Checked::Unsigned => Some("it is not signed, and must be".to_owned()),
-            Checked::Stranger(key) => {
+            SignatureStatus::Unsigned => Some("it is not signed, and must be".to_owned()),
+            SignatureStatus::UnknownKey(key) => {
                 Some(format!("it was signed with key {key}, which is not trusted"))
             }
-            Checked::Unreadable(why) => Some(format!("its signature cannot be read: {why}")),
+            SignatureStatus::Unreadable(why) => Some(format!("its signature cannot be read: {why}")),
         }
     }
 }
@@ -272,7 +272,7 @@ fn io_error(path: &Path, source: io::Error) -> SigningError {
 }
 
 /// Opens a file that is one: what is written to a pipe might never come.
-fn regular(path: &Path) -> Result<File, SigningError> {
+fn open_regular_file(path: &Path) -> Result<File, SigningError> {
     let open = || {
         if !fs::metadata(path)?.is_file() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
@@ -282,14 +282,14 @@ fn regular(path: &Path) -> Result<File, SigningError> {
     open().map_err(|source| io_error(path, source))
 }
 
-fn contents(path: &Path, file: &File) -> Result<Vec<u8>, SigningError> {
+fn read_contents(path: &Path, file: &File) -> Result<Vec<u8>, SigningError> {
     let mut bytes = Vec::new();
-    file.take(LONGEST).read_to_end(&mut bytes).map_err(|source| io_error(path, source))?;
+    file.take(MAX_KEY_FILE_BYTES).read_to_end(&mut bytes).map_err(|source| io_error(path, source))?;
     Ok(bytes)
 }
 
 /// Bytes in PEM (RFC 7468): lines of 64 characters.
-fn pem(label: &str, der: &[u8]) -> String {
+fn encode_pem(label: &str, der: &[u8]) -> String {
     let body = BASE64_STANDARD.encode(der);
     let mut text = format!("-----BEGIN {label}-----\n");
     for line in body.as_bytes().chunks(64) {

@@ -10,18 +10,18 @@ use serde_json::json;
 
 use super::*;
 
-fn a_key() -> SigningKey {
+fn generate_key() -> SigningKey {
     SigningKey::generate().expect("chance").0
 }
 
 /// A document with its signature in it, as a reader has it.
-fn signed(mut document: Value, key: &SigningKey) -> Value {
+fn sign_document(mut document: Value, key: &SigningKey) -> Value {
     let signature = key.sign(&document).expect("json");
-    document[FIELD] = serde_json::to_value(signature).expect("json");
+    document[SIGNATURE_FIELD] = serde_json::to_value(signature).expect("json");
     document
 }
 
-fn private(dir: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
+fn write_private_key(dir: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
     let path = dir.join(name);
     fs::write(&path, text).expect("written");
     fs::set_permissions(&path, fs::Permissions::from_mode(mode)).expect("set");
@@ -29,7 +29,7 @@ fn private(dir: &Path, name: &str, text: &str, mode: u32) -> PathBuf {
 }
 
 /// The real openssl; `None` where there is none.
-fn openssl(args: &[&str], dir: &Path) -> Option<Output> {
+fn run_openssl(args: &[&str], dir: &Path) -> Option<Output> {
     let mut command = Command::new("openssl");
     command.args(args).current_dir(dir);
     match command.output() {
@@ -46,69 +46,69 @@ fn openssl(args: &[&str], dir: &Path) -> Option<Output> {
 fn what_is_signed_is_the_compact_document_without_its_signature_in_its_order() {
     let text = "{ \"z\": 1,\n \"signature\": {\"x\": 1}, \"a\": [0.1, 798.0], \"ü\": \"\\u00e4\" }";
     let value: Value = serde_json::from_str(text).expect("json");
-    let bytes = String::from_utf8(payload(&value)).expect("utf-8");
+    let bytes = String::from_utf8(signed_payload(&value)).expect("utf-8");
     assert_eq!(bytes, "{\"z\":1,\"a\":[0.1,798.0],\"ü\":\"ä\"}");
 }
 
 #[test]
 fn a_change_anywhere_in_a_document_does_not_fit_its_signature() {
-    let key = a_key();
+    let key = generate_key();
     let keys = [key.public().clone()];
-    let document = signed(json!({"node": "n1", "minima": [{"value": 798.25}], "new": null}), &key);
-    let good = Checked::Good(key.public().id().to_owned());
-    assert_eq!(check(&document, &keys), good);
-    let wrong = Checked::Wrong(key.public().id().to_owned());
+    let document = sign_document(json!({"node": "n1", "minima": [{"value": 798.25}], "new": null}), &key);
+    let good = SignatureStatus::Valid(key.public().id().to_owned());
+    assert_eq!(check_signature(&document, &keys), good);
+    let wrong = SignatureStatus::Invalid(key.public().id().to_owned());
     let changed = |change: fn(&mut Value)| {
         let mut document = document.clone();
         change(&mut document);
-        check(&document, &keys)
+        check_signature(&document, &keys)
     };
     assert_eq!(changed(|it| it["node"] = json!("n2")), wrong);
     assert_eq!(changed(|it| it["minima"][0]["value"] = json!(798.250_000_000_000_1)), wrong);
     assert_eq!(changed(|it| it["more"] = json!(1)), wrong, "a field that nobody here knows");
     assert_eq!(changed(|it| it["signature"]["value"] = json!("AAAA")), wrong);
-    assert_eq!(changed(|it| it["signature"] = Value::Null), Checked::Unsigned);
+    assert_eq!(changed(|it| it["signature"] = Value::Null), SignatureStatus::Unsigned);
     let gone = changed(|it| it["signature"]["key"] = json!("0000"));
-    assert_eq!(gone, Checked::Stranger("0000".to_owned()));
+    assert_eq!(gone, SignatureStatus::UnknownKey("0000".to_owned()));
     let other = changed(|it| it["signature"]["algorithm"] = json!("none"));
-    assert!(matches!(other, Checked::Unreadable(why) if why.contains("\"ed25519\"")));
+    assert!(matches!(other, SignatureStatus::Unreadable(why) if why.contains("\"ed25519\"")));
     let text = changed(|it| it["signature"] = json!("good"));
-    assert!(matches!(text, Checked::Unreadable(_)));
-    assert_eq!(check(&document, &[a_key().public().clone()]), {
-        Checked::Stranger(key.public().id().to_owned())
+    assert!(matches!(text, SignatureStatus::Unreadable(_)));
+    assert_eq!(check_signature(&document, &[generate_key().public().clone()]), {
+        SignatureStatus::UnknownKey(key.public().id().to_owned())
     });
 }
 
 #[test]
 fn what_counts_depends_on_whether_a_signature_is_required() {
-    let key = a_key();
+    let key = generate_key();
     let keys = vec![key.public().clone()];
-    let document = signed(json!({"a": 1}), &key);
+    let document = sign_document(json!({"a": 1}), &key);
     let mut edited = document.clone();
     edited["a"] = json!(2);
-    let strict = Trust { keys, required: true };
-    let lax = Trust { required: false, ..strict.clone() };
-    let blind = Trust::default();
+    let strict = SignatureTrust { keys, required: true };
+    let lax = SignatureTrust { required: false, ..strict.clone() };
+    let blind = SignatureTrust::default();
     for (document, is_lax, is_strict) in
         [(&document, true, true), (&edited, false, false), (&json!({"a": 1}), true, false)]
     {
-        assert_eq!(lax.refusal(document).is_none(), is_lax, "{document}");
-        assert_eq!(strict.refusal(document).is_none(), is_strict, "{document}");
-        assert_eq!(blind.refusal(document), None);
+        assert_eq!(lax.explain_refusal(document).is_none(), is_lax, "{document}");
+        assert_eq!(strict.explain_refusal(document).is_none(), is_strict, "{document}");
+        assert_eq!(blind.explain_refusal(document), None);
     }
-    let other = signed(json!({"a": 1}), &a_key());
-    assert_eq!(lax.refusal(&other), None);
-    assert!(strict.refusal(&other).expect("refused").contains("not trusted"));
+    let other = sign_document(json!({"a": 1}), &generate_key());
+    assert_eq!(lax.explain_refusal(&other), None);
+    assert!(strict.explain_refusal(&other).expect("refused").contains("not trusted"));
 }
 
 #[test]
 fn a_private_key_that_others_may_read_is_refused_and_none_is_shown() {
     let dir = tempfile::tempdir().expect("a folder");
     let (key, text) = SigningKey::generate().expect("chance");
-    let path = private(dir.path(), "key.pem", &text, 0o640);
+    let path = write_private_key(dir.path(), "key.pem", &text, 0o640);
     let said = SigningKey::read(&path).expect_err("open").to_string();
     assert!(said.contains("mode 640: others may read"), "{said}");
-    let path = private(dir.path(), "key.pem", &text, 0o400);
+    let path = write_private_key(dir.path(), "key.pem", &text, 0o400);
     let read = SigningKey::read(&path).expect("its own");
     assert_eq!(read.public(), key.public());
     let body = text.lines().nth(1).expect("a line");
@@ -119,9 +119,9 @@ fn a_private_key_that_others_may_read_is_refused_and_none_is_shown() {
 #[test]
 fn what_is_no_key_says_what_was_expected_and_nothing_of_itself() {
     let dir = tempfile::tempdir().expect("a folder");
-    let public = a_key().public().pem();
+    let public = generate_key().public().to_pem();
     let of = |text: &str| {
-        let path = private(dir.path(), "k", text, 0o600);
+        let path = write_private_key(dir.path(), "k", text, 0o600);
         SigningKey::read(&path).expect_err("no key").to_string()
     };
     let secret = "hunter2-is-no-key";
@@ -132,7 +132,7 @@ fn what_is_no_key_says_what_was_expected_and_nothing_of_itself() {
         assert!(said.contains("expected") || said.contains("no Ed25519 key"), "{said}");
         assert!(!said.contains("hunter2"), "{said}");
     }
-    let path = private(dir.path(), "p", &SigningKey::generate().expect("chance").1, 0o600);
+    let path = write_private_key(dir.path(), "p", &SigningKey::generate().expect("chance").1, 0o600);
     let said = PublicKey::read(&path).expect_err("private").to_string();
     assert!(said.contains("BEGIN PUBLIC KEY"), "{said}");
     let said = SigningKey::read(dir.path()).expect_err("a folder").to_string();
@@ -143,7 +143,7 @@ fn what_is_no_key_says_what_was_expected_and_nothing_of_itself() {
 fn rings_own_version_2_is_a_key_too() {
     let dir = tempfile::tempdir().expect("a folder");
     let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("chance");
-    let path = private(dir.path(), "v2.pem", &pem("PRIVATE KEY", document.as_ref()), 0o600);
+    let path = write_private_key(dir.path(), "v2.pem", &encode_pem("PRIVATE KEY", document.as_ref()), 0o600);
     SigningKey::read(&path).expect("version 2");
 }
 
@@ -152,31 +152,31 @@ fn real_openssl_and_fabricgate_take_each_others_keys_and_signatures() {
     let dir = tempfile::tempdir().expect("a folder");
     let at = |name: &str| dir.path().join(name);
     let genpkey = ["genpkey", "-algorithm", "ed25519", "-out", "theirs.pem"];
-    let Some(made) = openssl(&genpkey, dir.path()) else { return };
+    let Some(made) = run_openssl(&genpkey, dir.path()) else { return };
     assert!(made.status.success(), "{made:?}");
     let run = |args: &[&str]| {
-        let output = openssl(args, dir.path()).expect("it was there");
+        let output = run_openssl(args, dir.path()).expect("it was there");
         assert!(output.status.success(), "{args:?}: {output:?}");
     };
     run(&["pkey", "-in", "theirs.pem", "-pubout", "-out", "theirs.pub"]);
     fs::set_permissions(at("theirs.pem"), fs::Permissions::from_mode(0o600)).expect("set");
     let theirs = SigningKey::read(&at("theirs.pem")).expect("openssl's key");
     assert_eq!(theirs.public(), &PublicKey::read(&at("theirs.pub")).expect("openssl's"));
-    assert_eq!(theirs.public().pem(), fs::read_to_string(at("theirs.pub")).expect("text"));
+    assert_eq!(theirs.public().to_pem(), fs::read_to_string(at("theirs.pub")).expect("text"));
     let (ours, text) = SigningKey::generate().expect("chance");
-    private(dir.path(), "ours.pem", &text, 0o600);
+    write_private_key(dir.path(), "ours.pem", &text, 0o600);
     run(&["pkey", "-in", "ours.pem", "-pubout", "-out", "ours.pub"]);
     assert_eq!(ours.public(), &PublicKey::read(&at("ours.pub")).expect("openssl's"));
     for (key, public) in [(&theirs, "theirs.pub"), (&ours, "ours.pub")] {
-        let document = signed(json!({"node": "n1", "value": 0.1}), key);
-        let signature = document[FIELD]["value"].as_str().expect("text");
+        let document = sign_document(json!({"node": "n1", "value": 0.1}), key);
+        let signature = document[SIGNATURE_FIELD]["value"].as_str().expect("text");
         fs::write(at("sig"), BASE64_STANDARD.decode(signature).expect("base64")).expect("written");
-        fs::write(at("payload"), payload(&document)).expect("written");
+        fs::write(at("payload"), signed_payload(&document)).expect("written");
         let verify = ["pkeyutl", "-verify", "-rawin", "-pubin", "-inkey", public];
         run(&[&verify[..], &["-in", "payload", "-sigfile", "sig"]].concat());
         fs::write(at("payload"), b"{}").expect("written");
         let args = [&verify[..], &["-in", "payload", "-sigfile", "sig"]].concat();
-        assert!(!openssl(&args, dir.path()).expect("there").status.success());
+        assert!(!run_openssl(&args, dir.path()).expect("there").status.success());
     }
 }
 
@@ -205,17 +205,17 @@ proptest! {
         fields in prop::collection::vec(("[a-z]{1,8}", any_json()), 0..6),
         is_pretty in any::<bool>(),
     ) {
-        let key = a_key();
+        let key = generate_key();
         let document = Value::from(fields.into_iter().collect::<serde_json::Map<_, _>>());
-        let document = signed(document, &key);
+        let document = sign_document(document, &key);
         let text = if is_pretty {
             serde_json::to_string_pretty(&document)
         } else {
             serde_json::to_string(&document)
         };
         let read: Value = serde_json::from_str(&text.expect("json")).expect("json");
-        prop_assert_eq!(payload(&read), payload(&document));
-        let good = Checked::Good(key.public().id().to_owned());
-        prop_assert_eq!(check(&read, &[key.public().clone()]), good);
+        prop_assert_eq!(signed_payload(&read), signed_payload(&document));
+        let good = SignatureStatus::Valid(key.public().id().to_owned());
+        prop_assert_eq!(check_signature(&read, &[key.public().clone()]), good);
     }
 }

@@ -7,12 +7,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::false_outputs_tests::{IMEX, NCCL, TEST, ranks, scaled, table};
-use super::judged::Judged;
-use super::measured::Measured;
-use super::step::Reading;
-use super::worker::Outcome as Ran;
-use super::{answered, confirm, coverage, judged, outputs};
+use super::false_outputs_tests::{IMEX_OUTPUT, NCCL_OUTPUT, UNORDERED_TEST, rank_lines, scale_rows, low_row_table};
+use super::run_judgement::RunJudgeInput;
+use super::readings::RunReadings;
+use super::step::ReadingRequest;
+use super::worker::OrderOutcome as Ran;
+use super::{local_tools, confirm_stage, plan_coverage, run_judgement, step_outputs};
 use crate::launch::Launcher;
 use engine::plan;
 use engine::plan::{Plan, PlanLimits, PlanRequest, PlanStep};
@@ -34,20 +34,20 @@ use sim::scenario::Scenario;
 use sim::scenario_tools::ScenarioTools;
 
 /// A fleet, and what is claimed of it.
-struct Fleet {
+struct FalseReportFleet {
     scenario: String,
     claims: Claims,
-    across: BTreeSet<DomainName>,
+    cross_domain: BTreeSet<DomainName>,
     profile: Profile,
 }
 
 /// What a sweep of it came to.
-struct Swept {
+struct FalseReportSweep {
     verdicts: Verdicts,
     actions: ActionPlan,
 }
 
-impl Fleet {
+impl FalseReportFleet {
     /// Two racks of six nodes that share leaves, with this fault.
     fn racks(fault: &str) -> Self {
         let shape = |name: &str, nodes: &str| {
@@ -61,7 +61,7 @@ impl Fleet {
         let rails = "[[rail]]\nname = \"rail0\"\nrdma = \"mlx5_0\"\n";
         let network =
             "title = \"racks\"\n[noise]\nsigma = 0.002\n[network]\nrails = 1\nleaf_nodes = 4\n";
-        Self::of(
+        Self::new(
             format!("{network}{domains}{fault}"),
             &format!("{}{leaves}{rails}", claimed.concat()),
             Profile::BurnIn,
@@ -85,14 +85,14 @@ impl Fleet {
             rdma = \"mlx5_1\"\n";
         let leaves = "[[leaf]]\nname = \"leaf1\"\nnodes = \"h[1-4]\"\n[[leaf]]\nname = \"leaf2\"\n\
             nodes = \"h[5-8]\"\n";
-        Self::of(
+        Self::new(
             format!("{network}{fleet}{fault}"),
             &format!("{boxes}{leaves}{rails}"),
             Profile::BurnIn,
         )
     }
 
-    fn of(scenario: String, claims: &str, profile: Profile) -> Self {
+    fn new(scenario: String, claims: &str, profile: Profile) -> Self {
         let mut claims = claims_file::parse("claims", claims).unwrap_or_else(|e| panic!("{e}"));
         // IMEX names nodes by their addresses.
         let nodes: Vec<NodeName> = claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
@@ -101,11 +101,11 @@ impl Fleet {
             claims.nodes.entry(node).or_default().aliases.push(address);
         }
         let several = claims.domains.iter().filter(|d| 1 < d.nodes.len());
-        let across = several.map(|d| d.name.clone()).collect();
-        Self { scenario, claims, across, profile }
+        let cross_domain = several.map(|d| d.name.clone()).collect();
+        Self { scenario, claims, cross_domain, profile }
     }
 
-    fn home(&self, node: &NodeName) -> &DomainName {
+    fn domain_of_node(&self, node: &NodeName) -> &DomainName {
         let mut domains = self.claims.domains.iter();
         &domains.find(|d| d.nodes.contains(node)).expect("claimed").name
     }
@@ -115,12 +115,12 @@ impl Fleet {
     }
 
     /// One sweep with its second look; `report` changes what a reading printed.
-    fn sweep(&self, seed: u64, mut report: impl FnMut(&PlanStep, u32, &mut Ran)) -> Swept {
+    fn sweep(&self, seed: u64, mut report: impl FnMut(&PlanStep, u32, &mut Ran)) -> FalseReportSweep {
         let mut scenario = Scenario::parse(&self.scenario).unwrap_or_else(|e| panic!("{e}"));
         scenario.seed = seed;
         let played = ScenarioTools::new(scenario).unwrap_or_else(|e| panic!("{e}"));
         let catalog = ProbeCatalog::built_in();
-        let names = plan::default_probes(self.profile, &self.claims, &self.across);
+        let names = plan::default_probes(self.profile, &self.claims, &self.cross_domain);
         let probes: Vec<&Probe> = names.iter().filter_map(|name| catalog.get(name)).collect();
         let request = PlanRequest {
             claims: &self.claims,
@@ -130,22 +130,22 @@ impl Fleet {
             most_readings: 2,
             parallel: 64,
             seed,
-            nvlink_across: &self.across,
+            nvlink_across: &self.cross_domain,
             limits: PlanLimits::default(),
         };
         let main = plan::plan_sweep(&request);
-        let mut measured = Measured::default();
+        let mut measured = RunReadings::default();
         self.run(&main, &played, &mut measured, &mut report);
         let again =
-            confirm::wanted(&self.judging(&main, None, measured.results()), &request, &measured);
+            confirm_stage::plan_suspects(&self.judge_input(&main, None, measured.results()), &request, &measured);
         let again = again.filter(|plan| !plan.rounds.is_empty());
         if let Some(again) = &again {
             self.run(again, &played, &mut measured, &mut report);
         }
         let (results, recordings) = measured.into_parts();
-        let run = Judged { recordings, ..self.judging(&main, again.as_ref(), &results) };
-        let verdicts = judged(run).verdicts;
-        let coverage = coverage(&main, &Launcher::Local, &results);
+        let run = RunJudgeInput { recordings, ..self.judge_input(&main, again.as_ref(), &results) };
+        let verdicts = judge_run(run).verdicts;
+        let coverage = plan_coverage(&main, &Launcher::Local, &results);
         let seen = EvidenceRun {
             id: "r".to_owned(),
             complete: true,
@@ -160,16 +160,16 @@ impl Fleet {
             Some(coverage),
             &seen,
         );
-        Swept { verdicts, actions }
+        FalseReportSweep { verdicts, actions }
     }
 
-    fn judging<'a>(
+    fn judge_input<'a>(
         &'a self,
         plan: &'a Plan,
         confirm: Option<&'a Plan>,
         results: &'a [RawResult],
-    ) -> Judged<'a> {
-        Judged {
+    ) -> RunJudgeInput<'a> {
+        RunJudgeInput {
             claims: &self.claims,
             plan,
             confirm,
@@ -185,7 +185,7 @@ impl Fleet {
         &self,
         plan: &Plan,
         played: &ScenarioTools,
-        measured: &mut Measured,
+        measured: &mut RunReadings,
         report: &mut impl FnMut(&PlanStep, u32, &mut Ran),
     ) {
         for step in plan.steps() {
@@ -193,14 +193,14 @@ impl Fleet {
             let rail =
                 rail.and_then(|name| self.claims.rails.iter().find(|rail| rail.name == *name));
             for reading in 0..step.readings {
-                let what = Reading { step, reading, rail, port: 20_000, capture: 1 << 20 };
-                let (mut result, mut outcome) = answered::take(&what, played);
+                let what = ReadingRequest { step, reading, rail, port: 20_000, capture: 1 << 20 };
+                let (mut result, mut outcome) = local_tools::take_local_reading(&what, played);
                 report(step, reading, &mut outcome);
                 result.ending = outcome.ending.clone();
-                outputs::name(step, &mut result, &outcome);
+                step_outputs::set_file_names(step, &mut result, &outcome);
                 let read =
-                    outputs::read(step, &result, &outcome.stdout.bytes, &outcome.stderr.bytes);
-                measured.put(result, read);
+                    step_outputs::read_output(step, &result, &outcome.stdout.bytes, &outcome.stderr.bytes);
+                measured.insert(result, read);
             }
         }
     }
@@ -208,7 +208,7 @@ impl Fleet {
 
 /// What a node reports in place of what it measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Report {
+enum FalseReportKind {
     /// All rates times a factor.
     Rates,
     /// The rates of the other end's rows, or of one rank, times a factor.
@@ -239,26 +239,26 @@ enum Report {
     Settings,
 }
 
-const REPORTS: &[Report] = &[
-    Report::Rates,
-    Report::Rows,
-    Report::Error,
-    Report::Corrupt,
-    Report::Ranks,
-    Report::OtherTest,
-    Report::OtherTool,
-    Report::Names,
-    Report::Cut,
-    Report::Garbage,
-    Report::Fails,
-    Report::Hangs,
-    Report::States,
-    Report::Settings,
+const REPORTS: &[FalseReportKind] = &[
+    FalseReportKind::Rates,
+    FalseReportKind::Rows,
+    FalseReportKind::Error,
+    FalseReportKind::Corrupt,
+    FalseReportKind::Ranks,
+    FalseReportKind::OtherTest,
+    FalseReportKind::OtherTool,
+    FalseReportKind::Names,
+    FalseReportKind::Cut,
+    FalseReportKind::Garbage,
+    FalseReportKind::Fails,
+    FalseReportKind::Hangs,
+    FalseReportKind::States,
+    FalseReportKind::Settings,
 ];
 
 /// In which of its steps a node reports falsely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+enum FalseReportTiming {
     Always,
     /// Where it runs the command, or is another of those that take part.
     First(bool),
@@ -273,10 +273,10 @@ enum When {
 
 /// One node that reports falsely.
 #[derive(Debug)]
-struct Faulty {
+struct FalseReporter {
     node: NodeName,
-    report: Report,
-    when: When,
+    report: FalseReportKind,
+    when: FalseReportTiming,
     /// The node it speaks about.
     about: NodeName,
     key: NoiseKey,
@@ -287,8 +287,8 @@ fn pick<T: Copy>(key: NoiseKey, from: &[T]) -> T {
     from[usize::try_from(key.value() % from.len() as u64).expect("small")]
 }
 
-impl Faulty {
-    fn new(fleet: &Fleet, node: &NodeName, key: NoiseKey) -> Self {
+impl FalseReporter {
+    fn new(fleet: &FalseReportFleet, node: &NodeName, key: NoiseKey) -> Self {
         let nodes = fleet.nodes();
         let others: Vec<&NodeName> = nodes.iter().filter(|other| *other != node).collect();
         Self::about(node, pick(key.with_name("about"), &others), key)
@@ -296,18 +296,18 @@ impl Faulty {
 
     fn about(node: &NodeName, about: &NodeName, key: NoiseKey) -> Self {
         let whens = [
-            When::Always,
-            When::Always,
-            When::First(true),
-            When::First(false),
-            When::With,
-            When::Once,
-            When::Stage(2),
-            When::Stage(3),
-            When::Stage(5),
-            When::Nodes(1),
-            When::Nodes(2),
-            When::Nodes(6),
+            FalseReportTiming::Always,
+            FalseReportTiming::Always,
+            FalseReportTiming::First(true),
+            FalseReportTiming::First(false),
+            FalseReportTiming::With,
+            FalseReportTiming::Once,
+            FalseReportTiming::Stage(2),
+            FalseReportTiming::Stage(3),
+            FalseReportTiming::Stage(5),
+            FalseReportTiming::Nodes(1),
+            FalseReportTiming::Nodes(2),
+            FalseReportTiming::Nodes(6),
         ];
         Self {
             node: node.clone(),
@@ -320,15 +320,15 @@ impl Faulty {
     }
 
     /// Changes what a step printed, where this node took part in it.
-    fn speak(&mut self, step: &PlanStep, reading: u32, ran: &mut Ran) {
+    fn falsify_output(&mut self, step: &PlanStep, reading: u32, ran: &mut Ran) {
         let is_here = step.nodes.contains(&self.node);
         let wanted = match self.when {
-            When::Always => true,
-            When::First(first) => (step.nodes[0] == self.node) == first,
-            When::With => step.nodes.contains(&self.about),
-            When::Once => !self.done,
-            When::Stage(stage) => step.stage == stage,
-            When::Nodes(nodes) => step.nodes.len() == nodes,
+            FalseReportTiming::Always => true,
+            FalseReportTiming::First(first) => (step.nodes[0] == self.node) == first,
+            FalseReportTiming::With => step.nodes.contains(&self.about),
+            FalseReportTiming::Once => !self.done,
+            FalseReportTiming::Stage(stage) => step.stage == stage,
+            FalseReportTiming::Nodes(nodes) => step.nodes.len() == nodes,
         };
         if !is_here || !wanted || !matches!(ran.ending, ProcessEnding::Exited { .. }) {
             return;
@@ -342,12 +342,12 @@ impl Faulty {
         let who =
             pick(key.with_name("who"), &[self.about.as_str(), peer, peer, self.node.as_str()]);
         let said = match self.report {
-            Report::Rates => scaled(&text, factor, |_| true),
-            Report::Rows => {
+            FalseReportKind::Rates => scale_rows(&text, factor, |_| true),
+            FalseReportKind::Rows => {
                 let lowest = if step.nodes[0] == self.node { 4 } else { 0 };
-                scaled(&text, factor, |rank| (lowest..lowest + 4).contains(&rank))
+                scale_rows(&text, factor, |rank| (lowest..lowest + 4).contains(&rank))
             }
-            Report::Error => {
+            FalseReportKind::Error => {
                 let lines = [
                     format!(
                         "[CUDA_ERROR_ECC_UNCORRECTABLE] uncorrectable ECC error encountered in expression cuStreamSynchronize(stream) on {who}, rank = 1 in virtual double MemcpyOperation::doMemcpy() : memcpy.cpp:341"
@@ -369,26 +369,26 @@ impl Faulty {
                 let at = usize::try_from(key.with_name("line").value() % 6).expect("small");
                 format!("{text}\n{}\n", lines[at])
             }
-            Report::Corrupt => format!(
+            FalseReportKind::Corrupt => format!(
                 "{text}\nInvalid value when checking the pattern at 0x7f0000000000 on {who}, rank = 3 in \
                  memcpy_kernel.cu\n"
             ),
-            Report::Ranks => format!("{}{text}", ranks(who)),
-            Report::OtherTest => {
-                format!("{text}\nRunning {0}.\n{1}\nSUM {0} 100.00\n", TEST, table(who))
+            FalseReportKind::Ranks => format!("{}{text}", rank_lines(who)),
+            FalseReportKind::OtherTest => {
+                format!("{text}\nRunning {0}.\n{1}\nSUM {0} 100.00\n", UNORDERED_TEST, low_row_table(who))
             }
-            Report::OtherTool => pick(key.with_name("tool"), &[NCCL, IMEX]).replace("WHO", who),
-            Report::Names => {
+            FalseReportKind::OtherTool => pick(key.with_name("tool"), &[NCCL_OUTPUT, IMEX_OUTPUT]).replace("WHO", who),
+            FalseReportKind::Names => {
                 let mark = "\u{1}";
                 text.replace(peer, mark)
                     .replace(self.node.as_str(), self.about.as_str())
                     .replace(mark, self.node.as_str())
             }
-            Report::Cut => text[..text.len() / 2].to_owned(),
-            Report::Garbage => {
+            FalseReportKind::Cut => text[..text.len() / 2].to_owned(),
+            FalseReportKind::Garbage => {
                 pick(key.with_name("none"), &["", "hello\n", "{\"a\": 1}\n"]).to_owned()
             }
-            Report::Fails => {
+            FalseReportKind::Fails => {
                 ran.ending = ProcessEnding::Exited { code: 1 };
                 let words = format!(
                     "[CUDA_ERROR_ECC_UNCORRECTABLE] uncorrectable ECC error in expression cuMemcpy() on {who}, \
@@ -397,11 +397,11 @@ impl Faulty {
                 ran.stderr.bytes = words.into_bytes();
                 pick(key.with_name("out"), &["", text.as_str()]).to_owned()
             }
-            Report::Hangs => {
+            FalseReportKind::Hangs => {
                 ran.ending = ProcessEnding::TimedOut;
                 text[..text.len() / 3].to_owned()
             }
-            Report::States => text
+            FalseReportKind::States => text
                 .replace("READY", "UNAVAILABLE")
                 .replace("Domain State: UP", "Domain State: DOWN")
                 .replace("Completed", "Not Started")
@@ -410,7 +410,7 @@ impl Faulty {
                     "CliqueId                          : ",
                     "CliqueId                          : 9",
                 ),
-            Report::Settings => text
+            FalseReportKind::Settings => text
                 .replace("Number of qps   : 16", "Number of qps   : 2")
                 .replace("mlx5_0", "mlx5_9")
                 .replace("v0.8", "v0.4")
@@ -422,19 +422,19 @@ impl Faulty {
 }
 
 /// What false reports must not change. Two nodes together may blame one of their domain.
-fn worse(
-    fleet: &Fleet,
+fn find_worse_verdicts(
+    fleet: &FalseReportFleet,
     faulty: &[&NodeName],
     guilty: Option<&NodeName>,
-    (control, swept): (&Swept, &Swept),
+    (control, swept): (&FalseReportSweep, &FalseReportSweep),
 ) -> Vec<String> {
-    let homes: BTreeSet<&DomainName> = faulty.iter().map(|node| fleet.home(node)).collect();
+    let homes: BTreeSet<&DomainName> = faulty.iter().map(|node| fleet.domain_of_node(node)).collect();
     let before: BTreeMap<&NodeName, Outcome> =
         control.verdicts.nodes.iter().map(|it| (&it.node, it.outcome)).collect();
     let mut wrong = Vec::new();
     let is_free = |node: &NodeName| !faulty.contains(&node) && guilty != Some(node);
     for verdict in swept.verdicts.nodes.iter().filter(|it| is_free(&it.node)) {
-        let inside = homes.contains(fleet.home(&verdict.node));
+        let inside = homes.contains(fleet.domain_of_node(&verdict.node));
         if inside && 1 < faulty.len() {
             continue;
         }
@@ -452,19 +452,19 @@ fn worse(
                 | LocusKind::Tray
                 | LocusKind::Rail
         );
-        let is_open = |node: &NodeName| faulty.len() == 1 || !homes.contains(fleet.home(node));
+        let is_open = |node: &NodeName| faulty.len() == 1 || !homes.contains(fleet.domain_of_node(node));
         if let Some(node) = found.locus.node.as_ref().filter(|n| part && is_free(n) && is_open(n)) {
             wrong.push(format!("found {} at {node}: {}", found.class, found.summary));
         }
     }
-    if let Some(guilty) = guilty.filter(|node| !homes.contains(fleet.home(node))) {
-        let of = |swept: &Swept| {
+    if let Some(guilty) = guilty.filter(|node| !homes.contains(fleet.domain_of_node(node))) {
+        let of = |swept: &FalseReportSweep| {
             swept.verdicts.nodes.iter().find(|it| it.node == *guilty).map(|it| it.outcome)
         };
         if of(swept) != of(control) {
             wrong.push(format!("{guilty} is {:?} and was {:?}", of(swept), of(control)));
         }
-        let acts = |swept: &Swept| swept.actions.actions.iter().any(|it| it.node == *guilty);
+        let acts = |swept: &FalseReportSweep| swept.actions.actions.iter().any(|it| it.node == *guilty);
         // A node that reports falsely of itself may take a place in a budget.
         let waits = swept.actions.withheld.iter().any(|it| it.budget && it.what == guilty.as_str());
         if acts(control) && !acts(swept) && !waits {
@@ -479,7 +479,7 @@ fn worse(
 }
 
 /// Runs so many sweeps of a fleet in which some nodes report falsely.
-fn against(fleet: &Fleet, guilty: Option<&str>, count: u64, seed: u64) {
+fn run_false_reports(fleet: &FalseReportFleet, guilty: Option<&str>, count: u64, seed: u64) {
     let guilty = guilty.map(NodeName::from);
     let control = fleet.sweep(seed, |_, _, _| {});
     let known: Vec<String> = control
@@ -497,11 +497,11 @@ fn against(fleet: &Fleet, guilty: Option<&str>, count: u64, seed: u64) {
     for trial in 0..count {
         let key = NoiseKey::from_seed(seed).with_name("trial").with_part(trial);
         let node = pick(key.with_name("node"), &refs);
-        let mut faulty = Faulty::new(fleet, node, key);
+        let mut faulty = FalseReporter::new(fleet, node, key);
         let told =
             format!("{} {:?} {:?} about {}", faulty.node, faulty.report, faulty.when, faulty.about);
-        let swept = fleet.sweep(seed, |step, reading, ran| faulty.speak(step, reading, ran));
-        for what in worse(fleet, &[node], guilty.as_ref(), (&control, &swept)) {
+        let swept = fleet.sweep(seed, |step, reading, ran| faulty.falsify_output(step, reading, ran));
+        for what in find_worse_verdicts(fleet, &[node], guilty.as_ref(), (&control, &swept)) {
             wrong.push(format!("{trial}: {told}: {what}"));
         }
     }
@@ -511,7 +511,7 @@ fn against(fleet: &Fleet, guilty: Option<&str>, count: u64, seed: u64) {
 }
 
 /// The same with two nodes of a domain that say the same of a third one.
-fn against_two(fleet: &Fleet, count: u64, seed: u64) {
+fn run_paired_false_reports(fleet: &FalseReportFleet, count: u64, seed: u64) {
     let control = fleet.sweep(seed, |_, _, _| {});
     let mut wrong = Vec::new();
     for trial in 0..count {
@@ -522,13 +522,13 @@ fn against_two(fleet: &Fleet, count: u64, seed: u64) {
             usize::try_from(key.with_name("first").value() % nodes.len() as u64).expect("small");
         let of = |more: usize| &nodes[(at + more) % nodes.len()];
         let [first, second, about] = [of(0), of(1), of(2)];
-        let mut both = [first, second].map(|node| Faulty::about(node, about, key));
+        let mut both = [first, second].map(|node| FalseReporter::about(node, about, key));
         let told =
             format!("{first} and {second} {:?} {:?} about {about}", both[0].report, both[0].when);
         let swept = fleet.sweep(seed, |step, reading, ran| {
-            both.iter_mut().for_each(|faulty| faulty.speak(step, reading, ran));
+            both.iter_mut().for_each(|faulty| faulty.falsify_output(step, reading, ran));
         });
-        for what in worse(fleet, &[first, second], None, (&control, &swept)) {
+        for what in find_worse_verdicts(fleet, &[first, second], None, (&control, &swept)) {
             wrong.push(format!("{trial}: {told}: {what}"));
         }
     }
@@ -536,28 +536,28 @@ fn against_two(fleet: &Fleet, count: u64, seed: u64) {
 }
 
 /// How many sweeps of each fleet.
-fn trials(few: u64) -> u64 {
+fn trial_count(few: u64) -> u64 {
     let said = std::env::var("FABRICGATE_FALSE_REPORTS").ok();
     said.and_then(|said| said.parse().ok()).unwrap_or(few)
 }
 
 #[test]
 fn one_node_that_reports_falsely_makes_no_other_domain_worse() {
-    against(&Fleet::racks(""), None, trials(12), 1);
+    run_false_reports(&FalseReportFleet::racks(""), None, trial_count(12), 1);
 }
 
 #[test]
 fn one_box_that_reports_falsely_makes_no_other_box_worse() {
-    against(&Fleet::boxes(""), None, trials(12), 2);
+    run_false_reports(&FalseReportFleet::boxes(""), None, trial_count(12), 2);
 }
 
 #[test]
 fn two_nodes_that_report_falsely_make_no_other_domain_worse() {
-    against_two(&Fleet::racks(""), trials(8), 4);
+    run_paired_false_reports(&FalseReportFleet::racks(""), trial_count(8), 4);
 }
 
 #[test]
 fn what_is_really_wrong_is_found_beside_a_false_report() {
     let lost = "[[fault]]\nkind = \"lost-links\"\ngpu = \"b3:1\"\ncount = 2\n";
-    against(&Fleet::racks(lost), Some("b3"), trials(12), 3);
+    run_false_reports(&FalseReportFleet::racks(lost), Some("b3"), trial_count(12), 3);
 }

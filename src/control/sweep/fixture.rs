@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use super::step::blank;
+use super::step::blank_result;
 use crate::store;
-use crate::store::folder::Folder;
+use crate::store::run_folder::RunFolder;
 use crate::store::{ClaimsRecord, file};
 use engine::plan::{PLAN_FORMAT, Plan, PlanLimits, PlanRound, PlanStep};
 use model::claims::Claims;
@@ -13,7 +13,7 @@ use model::probe::ProbeScope;
 use model::raw_result::{ProcessEnding, RawResult};
 
 /// A tool that ended well.
-pub(super) const WELL: ProcessEnding = ProcessEnding::Exited { code: 0 };
+pub(super) const EXITED_WELL: ProcessEnding = ProcessEnding::Exited { code: 0 };
 
 /// A step of one node: two readings, and a third where they do not decide.
 pub(super) fn step(number: usize) -> PlanStep {
@@ -59,12 +59,12 @@ pub(super) fn plan(numbers: &[usize]) -> Plan {
 /// How a reading of a step ended; its output has a name.
 pub(super) fn result(number: usize, reading: u32, ending: ProcessEnding) -> RawResult {
     let stdout = Some(format!("raw/{number}-{reading}"));
-    RawResult { ending, stdout, ..blank(&step(number), reading, Vec::new()) }
+    RawResult { ending, stdout, ..blank_result(&step(number), reading, Vec::new()) }
 }
 
 /// The folder of a run that was ended while these were all of its results.
-pub(super) fn run(runs: &Path, plan: &Plan, results: &[RawResult]) -> Folder {
-    let folder = Folder::create(runs, "r").expect("made");
+pub(super) fn write_run(runs: &Path, plan: &Plan, results: &[RawResult]) -> RunFolder {
+    let folder = RunFolder::create(runs, "r").expect("made");
     let run = serde_json::json!({
         "format": store::RUN_FORMAT, "state": "running", "seed": 0, "fleet": 1, "policy": {},
         "launcher": {"kind": "local"}, "claims_digest": "c", "thresholds_digest": "t",

@@ -18,32 +18,32 @@ use model::verdict::{Finding, LocusKind, NodeVerdict, Outcome, UnknownEntry, Ver
 
 /// Something that should be known and is not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gap {
+pub struct MeasurementGap {
     /// The nodes that are not wholly measured because of it.
     pub nodes: Vec<NodeName>,
     /// What is not known.
-    pub what: UnknownSubject,
+    pub subject: UnknownSubject,
     /// Why not.
     pub why: String,
 }
 
 /// The gaps of a run: steps without a usable result.
-pub fn of_run(
+pub fn find_gaps(
     plan: &Plan,
     results: &[RawResult],
     recordings: &[ToolRecording],
     verdicts: &Verdicts,
-) -> Vec<Gap> {
-    let partners = Partners::of(results, verdicts);
+) -> Vec<MeasurementGap> {
+    let partners = PartnerEvidence::new(results, verdicts);
     let results: BTreeMap<(usize, u32), &RawResult> =
         results.iter().map(|r| ((r.step, r.reading), r)).collect();
     let read: BTreeMap<&str, &ToolRecording> =
         recordings.iter().map(|r| (r.file.as_str(), r)).collect();
     let mut gaps = Vec::new();
     for skipped in plan.skipped.iter().filter(|s| !s.not_applicable) {
-        gaps.push(Gap {
+        gaps.push(MeasurementGap {
             nodes: skipped.nodes.clone(),
-            what: UnknownSubject::Other(format!(
+            subject: UnknownSubject::Other(format!(
                 "{} on {}",
                 skipped.probe,
                 raw_result::format_location(&skipped.nodes)
@@ -82,24 +82,24 @@ pub fn of_run(
                 what.push_str(&format!(", reading {}", reading + 1));
             }
             let what = UnknownSubject::Other(what);
-            gaps.push(Gap { nodes: partners.concerned(step), what, why });
+            gaps.push(MeasurementGap { nodes: partners.affected_nodes(step), subject: what, why });
         }
     }
-    gaps.sort_by(|a, b| (&a.nodes, &a.what).cmp(&(&b.nodes, &b.what)));
+    gaps.sort_by(|a, b| (&a.nodes, &a.subject).cmp(&(&b.nodes, &b.subject)));
     gaps
 }
 
 /// Who has done nothing about a step of two nodes that failed: where one of them is found
 /// failed, the other, if the same probe came back from it with a third node.
 #[derive(Debug)]
-struct Partners<'r> {
+struct PartnerEvidence<'r> {
     failed: BTreeSet<&'r NodeName>,
     /// From which nodes runs with others came back, by probe and rail.
-    back: BTreeSet<(&'r str, Option<&'r str>, &'r NodeName)>,
+    returned: BTreeSet<(&'r str, Option<&'r str>, &'r NodeName)>,
 }
 
-impl<'r> Partners<'r> {
-    fn of(results: &'r [RawResult], verdicts: &'r Verdicts) -> Self {
+impl<'r> PartnerEvidence<'r> {
+    fn new(results: &'r [RawResult], verdicts: &'r Verdicts) -> Self {
         let is_part =
             |f: &&Finding| f.outcome == Outcome::Failed && f.locus.kind != LocusKind::Pair;
         let failed = verdicts.findings.iter().filter(is_part);
@@ -109,14 +109,14 @@ impl<'r> Partners<'r> {
         };
         Self {
             failed: failed.filter_map(|f| f.locus.node.as_ref()).collect(),
-            back: came.flat_map(of).collect(),
+            returned: came.flat_map(of).collect(),
         }
     }
 
     /// The nodes that are not wholly measured because a step failed.
-    fn concerned(&self, step: &PlanStep) -> Vec<NodeName> {
+    fn affected_nodes(&self, step: &PlanStep) -> Vec<NodeName> {
         let came = |node: &NodeName| {
-            self.back.contains(&(step.probe.as_str(), step.rail.as_deref(), node))
+            self.returned.contains(&(step.probe.as_str(), step.rail.as_deref(), node))
         };
         match step.nodes.as_slice() {
             [bad, other] | [other, bad]
@@ -130,7 +130,7 @@ impl<'r> Partners<'r> {
 }
 
 /// Puts gaps into verdicts: each is listed, and a node with one cannot pass.
-pub fn close(verdicts: &mut Verdicts, claims: &Claims, gaps: &[Gap]) {
+pub fn apply_gaps(verdicts: &mut Verdicts, claims: &Claims, gaps: &[MeasurementGap]) {
     if gaps.is_empty() {
         return verdicts.nodes.sort_by(|a, b| a.node.cmp(&b.node));
     }
@@ -150,7 +150,7 @@ pub fn close(verdicts: &mut Verdicts, claims: &Claims, gaps: &[Gap]) {
     }
     for gap in gaps {
         verdicts.outcome = verdicts.outcome.max(Outcome::Unknown);
-        let unknown = UnknownEntry { what: gap.what.clone(), why: gap.why.clone() };
+        let unknown = UnknownEntry { what: gap.subject.clone(), why: gap.why.clone() };
         // The cause says more than what the judge made of its effect.
         match told.get(&unknown.what) {
             Some(at) => verdicts.unknown[*at] = unknown,
@@ -159,21 +159,21 @@ pub fn close(verdicts: &mut Verdicts, claims: &Claims, gaps: &[Gap]) {
                 verdicts.unknown.push(unknown);
             }
         }
-        let reason = format!("{}: {}", gap.what, gap.why);
+        let reason = format!("{}: {}", gap.subject, gap.why);
         for node in &gap.nodes {
             let at = *known.entry(node.clone()).or_insert_with(|| {
                 let domain = homes.get(node).map(|domain| (*domain).clone());
-                verdicts.nodes.push(unmeasured(node, domain));
+                verdicts.nodes.push(unmeasured_verdict(node, domain));
                 verdicts.nodes.len() - 1
             });
-            doubt(&mut verdicts.nodes[at], &reason);
+            mark_unknown(&mut verdicts.nodes[at], &reason);
         }
     }
     verdicts.nodes.sort_by(|a, b| a.node.cmp(&b.node));
 }
 
 /// A node of which the judge has not heard, before its first gap is told.
-fn unmeasured(node: &NodeName, domain: Option<DomainName>) -> NodeVerdict {
+fn unmeasured_verdict(node: &NodeName, domain: Option<DomainName>) -> NodeVerdict {
     let (outcome, reason) = (Outcome::Pass, String::new());
     NodeVerdict {
         node: node.clone(),
@@ -189,7 +189,7 @@ fn unmeasured(node: &NodeName, domain: Option<DomainName>) -> NodeVerdict {
 }
 
 /// A node with a gap cannot pass.
-fn doubt(verdict: &mut NodeVerdict, reason: &str) {
+fn mark_unknown(verdict: &mut NodeVerdict, reason: &str) {
     if verdict.outcome == Outcome::Pass {
         verdict.outcome = Outcome::Unknown;
         reason.clone_into(&mut verdict.reason);
@@ -200,7 +200,7 @@ fn doubt(verdict: &mut NodeVerdict, reason: &str) {
 mod tests {
     use super::*;
     use crate::sweep::fixture;
-    use crate::sweep::fixture::WELL;
+    use crate::sweep::fixture::EXITED_WELL;
     use model::finding_class::FindingClass;
     use model::raw_result::ProcessEnding;
     use model::verdict::Locus;
@@ -222,10 +222,10 @@ mod tests {
         }
     }
 
-    fn gap(node: &str) -> Gap {
-        Gap {
+    fn gap(node: &str) -> MeasurementGap {
+        MeasurementGap {
             nodes: vec![node.into()],
-            what: UnknownSubject::Other("x".to_owned()),
+            subject: UnknownSubject::Other("x".to_owned()),
             why: "y".to_owned(),
         }
     }
@@ -248,23 +248,23 @@ mod tests {
         let bad = found("n1", Outcome::Failed, LocusKind::Rail);
         let broken = ProcessEnding::Exited { code: 1 };
         for (results, said, left) in [
-            (vec![ran(&["n2", "n3"], None, WELL)], &bad, 1),
-            (vec![ran(&["n2", "n3"], Some("rail1"), WELL)], &bad, 2),
+            (vec![ran(&["n2", "n3"], None, EXITED_WELL)], &bad, 1),
+            (vec![ran(&["n2", "n3"], Some("rail1"), EXITED_WELL)], &bad, 2),
             (vec![ran(&["n2", "n3"], None, broken)], &bad, 2),
-            (vec![ran(&["n2"], None, WELL)], &bad, 2),
-            (vec![ran(&["n2", "n3"], None, WELL)], &verdicts(Outcome::Pass), 2),
+            (vec![ran(&["n2"], None, EXITED_WELL)], &bad, 2),
+            (vec![ran(&["n2", "n3"], None, EXITED_WELL)], &verdicts(Outcome::Pass), 2),
             (
-                vec![ran(&["n2", "n3"], None, WELL)],
+                vec![ran(&["n2", "n3"], None, EXITED_WELL)],
                 &found("n1", Outcome::Degraded, LocusKind::Rail),
                 2,
             ),
             (
-                vec![ran(&["n2", "n3"], None, WELL)],
+                vec![ran(&["n2", "n3"], None, EXITED_WELL)],
                 &found("n1", Outcome::Failed, LocusKind::Pair),
                 2,
             ),
         ] {
-            let gaps = of_run(&plan, &results, &[], said);
+            let gaps = find_gaps(&plan, &results, &[], said);
             assert!(gaps.iter().all(|gap| gap.nodes == nodes[..left]), "{gaps:?} {results:?}");
             assert_eq!(gaps.len(), 2);
         }
@@ -273,10 +273,10 @@ mod tests {
     #[test]
     fn a_gap_makes_a_pass_unknown_and_a_failure_stays() {
         let mut passed = verdicts(Outcome::Pass);
-        close(&mut passed, &Claims::default(), &[gap("n2")]);
+        apply_gaps(&mut passed, &Claims::default(), &[gap("n2")]);
         assert_eq!((passed.outcome, passed.nodes[0].outcome), (Outcome::Unknown, Outcome::Unknown));
         let mut failed = verdicts(Outcome::Failed);
-        close(&mut failed, &Claims::default(), &[gap("n2")]);
+        apply_gaps(&mut failed, &Claims::default(), &[gap("n2")]);
         assert_eq!((failed.outcome, failed.nodes[0].outcome), (Outcome::Failed, Outcome::Failed));
         assert_eq!(failed.nodes[0].reason, "as judged");
         assert_eq!(failed.unknown.len(), 1);
@@ -285,7 +285,7 @@ mod tests {
     #[test]
     fn a_node_nobody_judged_is_there_as_unknown_and_in_order() {
         let mut verdicts = verdicts(Outcome::Pass);
-        close(&mut verdicts, &Claims::default(), &[gap("n1"), gap("n1")]);
+        apply_gaps(&mut verdicts, &Claims::default(), &[gap("n1"), gap("n1")]);
         let nodes: Vec<(&str, Outcome)> =
             verdicts.nodes.iter().map(|v| (v.node.as_str(), v.outcome)).collect();
         assert_eq!(nodes, [("n1", Outcome::Unknown), ("n2", Outcome::Pass)]);
@@ -296,19 +296,19 @@ mod tests {
     fn a_further_reading_that_hangs_is_a_gap_and_one_that_was_not_needed_is_none() {
         let plan = fixture::plan(&[0, 1]);
         let mut results: Vec<RawResult> = [(0, 0), (0, 1), (1, 0), (1, 1)]
-            .map(|(step, reading)| fixture::result(step, reading, WELL))
+            .map(|(step, reading)| fixture::result(step, reading, EXITED_WELL))
             .into();
-        assert_eq!(of_run(&plan, &results, &[], &verdicts(Outcome::Pass)), []);
+        assert_eq!(find_gaps(&plan, &results, &[], &verdicts(Outcome::Pass)), []);
         results.push(fixture::result(1, 2, ProcessEnding::TimedOut));
         let [gap] =
-            of_run(&plan, &results, &[], &verdicts(Outcome::Pass)).try_into().expect("one gap");
+            find_gaps(&plan, &results, &[], &verdicts(Outcome::Pass)).try_into().expect("one gap");
         assert_eq!(
-            (gap.what.to_string().as_str(), gap.nodes),
+            (gap.subject.to_string().as_str(), gap.nodes),
             ("p on n1, reading 3", vec!["n1".into()])
         );
         results.pop();
         results.pop();
-        let why: Vec<String> = of_run(&plan, &results, &[], &verdicts(Outcome::Pass))
+        let why: Vec<String> = find_gaps(&plan, &results, &[], &verdicts(Outcome::Pass))
             .into_iter()
             .map(|gap| gap.why)
             .collect();
@@ -318,7 +318,7 @@ mod tests {
     #[test]
     fn without_gaps_nothing_changes() {
         let mut passed = verdicts(Outcome::Pass);
-        close(&mut passed, &Claims::default(), &[]);
+        apply_gaps(&mut passed, &Claims::default(), &[]);
         assert_eq!(passed, verdicts(Outcome::Pass));
     }
 }

@@ -4,32 +4,32 @@
 //! It reads the clock, starts processes through `exec`, and decides nothing
 //! that a stage decides.
 
-mod apart;
+mod cross_domain_pairs;
 pub mod gaps;
-pub mod judged;
-pub mod outputs;
+pub mod run_judgement;
+pub mod step_outputs;
 pub mod progress;
 
-mod answered;
-mod confirm;
+mod local_tools;
+mod confirm_stage;
 #[cfg(test)]
 mod false_outputs_tests;
 #[cfg(test)]
 mod false_reports_tests;
-mod fill;
+mod placeholders;
 #[cfg(test)]
 mod fixture;
-mod fleet;
-mod keep;
-mod measured;
-mod ordered;
-mod otherwise;
+mod worker_pool;
+mod run_writer;
+mod readings;
+mod output_scope;
+mod fallback;
 mod replay;
-mod room;
+mod output_budget;
 mod rounds;
 pub mod signals;
 mod step;
-mod together;
+mod multi_node;
 mod worker;
 
 use std::borrow::Cow;
@@ -44,9 +44,9 @@ use tokio::sync::watch;
 
 use crate::launch::{Launcher, WorkerProgram};
 use crate::store;
-use crate::store::folder::Folder;
-use crate::store::stored::Stored;
-use crate::store::{ClaimsRecord, RecordError, RunRecord, State, file, stored};
+use crate::store::run_folder::RunFolder;
+use crate::store::run_reader::StoredRun;
+use crate::store::{ClaimsRecord, RecordError, RunRecord, RunState, file, run_reader};
 use engine::plan;
 use engine::plan::{Plan, PlanRequest};
 use engine::policy::action_policy;
@@ -57,17 +57,17 @@ use model::claims::Claims;
 use model::run::{Run, RunInfo};
 use model::tool_call::ToolBackend;
 
-use fleet::{Fleet, Unreached};
-use judged::Judged;
-use keep::Keeper;
-use measured::Measured;
-use room::Room;
-use rounds::{Ran, Runner, Source};
-use signals::Signals;
+use worker_pool::{WorkerPool, NoReachableNode};
+use run_judgement::RunJudgeInput;
+use run_writer::RunWriter;
+use readings::RunReadings;
+use output_budget::OutputBudget;
+use rounds::{RoundsEnd, RoundRunner, ReadingBackend};
+use signals::StopSignals;
 
-pub use confirm::Confirm;
-pub use judged::{coverage, judged, judged_against};
-pub use progress::Progress;
+pub use confirm_stage::ConfirmSettings;
+pub use run_judgement::{plan_coverage, judge_run, judge_run_with_history};
+pub use progress::SweepProgress;
 
 /// The present moment, RFC 3339 with milliseconds.
 #[expect(clippy::disallowed_methods, reason = "the coordinator is where the clock is read")]
@@ -76,12 +76,12 @@ pub fn now() -> jiff::Timestamp {
 }
 
 /// A moment as documents show it.
-pub fn shown(moment: jiff::Timestamp) -> String {
+pub fn format_timestamp(moment: jiff::Timestamp) -> String {
     moment.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 
 /// A run as decisions know it.
-pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> EvidenceRun {
+pub fn evidence_run(info: &RunInfo, launcher: &Launcher, complete: bool) -> EvidenceRun {
     let created: Option<jiff::Timestamp> = info.created.parse().ok();
     EvidenceRun {
         id: info.id.clone(),
@@ -98,7 +98,7 @@ pub fn run_seen(info: &RunInfo, launcher: &Launcher, complete: bool) -> Evidence
 
 /// What a sweep is made of.
 #[derive(Debug)]
-pub struct Sweep<'a> {
+pub struct SweepRequest<'a> {
     /// What the run is.
     pub info: RunInfo,
     /// What is claimed of the nodes it covers.
@@ -116,9 +116,9 @@ pub struct Sweep<'a> {
     /// Tools of this process that answer in the place of nodes.
     pub tools: Option<Arc<dyn ToolBackend>>,
     /// How long a worker may take to answer.
-    pub connect: Duration,
+    pub connect_timeout: Duration,
     /// How suspicions are confirmed.
-    pub confirm: &'a Confirm,
+    pub confirm: &'a ConfirmSettings,
     /// The expectations.
     pub catalogue: &'a PlatformCatalogue,
     /// Their digest.
@@ -128,36 +128,36 @@ pub struct Sweep<'a> {
     /// What may be proposed.
     pub policy: &'a Policy,
     /// Where the run goes.
-    pub place: Place<'a>,
+    pub run_location: RunLocation<'a>,
     /// Whom to tell how far it is.
-    pub progress: Progress,
+    pub progress: SweepProgress,
     /// Run the plan again and again; `None` runs it once.
-    pub again: Option<Again>,
+    pub repeat: Option<LoadRepeat>,
 }
 
 /// How often a plan of load is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Again {
+pub struct LoadRepeat {
     /// Until so much time is over. A pass that was begun is ended.
-    pub lasting: Duration,
+    pub duration: Duration,
 }
 
 /// Where a run goes.
 #[derive(Clone, Copy, Debug)]
-pub enum Place<'a> {
+pub enum RunLocation<'a> {
     /// Into a new folder in this one.
     New(&'a Path),
     /// On in the folder of a run that did not come to its end.
-    Resume(&'a Stored),
+    Resume(&'a StoredRun),
 }
 
 /// A sweep that was carried out, wholly or in part.
 #[derive(Debug)]
-pub struct Done {
+pub struct SweepResult {
     /// Everything a report shows.
     pub run: Run,
     /// Its folder.
-    pub folder: Folder,
+    pub folder: RunFolder,
     /// It was interrupted.
     pub partial: bool,
     /// Some tool or node could not be reached.
@@ -168,9 +168,9 @@ pub struct Done {
     pub took: Duration,
 }
 
-impl Done {
+impl SweepResult {
     /// A run that was carried out before.
-    pub fn of(run: Run, folder: Folder) -> Self {
+    pub fn from_earlier_run(run: Run, folder: RunFolder) -> Self {
         let (partial, out_of_reach) = (false, false);
         Self { run, folder, partial, out_of_reach, passes: 1, took: Duration::ZERO }
     }
@@ -184,7 +184,7 @@ pub enum SweepError {
     Record(#[from] RecordError),
     /// Another process writes there.
     #[error("{}: another fabricgate is at work on this run", path.display())]
-    Taken {
+    Locked {
         /// The folder.
         path: PathBuf,
     },
@@ -196,7 +196,7 @@ pub enum SweepError {
     },
     /// The stored run that should answer cannot be read.
     #[error("what should answer in the place of nodes cannot be read")]
-    Answers(#[source] RecordError),
+    ReplaySource(#[source] RecordError),
     /// No node answered. The run folder is that of a run that can be gone on with.
     #[error("{why}")]
     Unreachable {
@@ -210,18 +210,18 @@ pub enum SweepError {
 
 /// Carries out a sweep. The run folder is made first and tells at every
 /// moment how far the run came.
-pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
+pub fn run_sweep(sweep: &SweepRequest<'_>) -> Result<SweepResult, SweepError> {
     // Before anything is written: without answers there is no run.
     let answers = match sweep.launcher {
-        Launcher::Replay { run } => Some(replay::Stored::open(run).map(Source::stored)),
-        _ => sweep.tools.clone().map(|tools| Ok(Source::Tools(tools))),
+        Launcher::Replay { run } => Some(replay::ReplayedRun::open(run).map(ReadingBackend::from_stored_run)),
+        _ => sweep.tools.clone().map(|tools| Ok(ReadingBackend::Tools(tools))),
     };
-    let answers = answers.transpose().map_err(SweepError::Answers)?;
-    let Begun { folder, mut measured, confirm: confirming, _lock } = begin(sweep)?;
+    let answers = answers.transpose().map_err(SweepError::ReplaySource)?;
+    let OpenRun { folder, mut measured, confirm: confirming, _lock } = open_run(sweep)?;
     let mut record = RunRecord {
         format: store::RUN_FORMAT.to_owned(),
         info: sweep.info.clone(),
-        state: State::Running,
+        state: RunState::Running,
         ended: None,
         resumed: Vec::new(),
         seed: sweep.plan.seed,
@@ -230,15 +230,15 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
         policy: sweep.policy.clone(),
         fleet: sweep.fleet.domains.iter().map(|d| d.nodes.len()).sum(),
         // When and where they were read is no part of what is measured.
-        claims_digest: store::digest(&(
+        claims_digest: store::json_digest(&(
             &sweep.claims.domains,
             &sweep.claims.leaves,
             &sweep.claims.rails,
         )),
         thresholds_digest: sweep.thresholds_digest.to_owned(),
     };
-    match sweep.place {
-        Place::New(_) => {
+    match sweep.run_location {
+        RunLocation::New(_) => {
             let format = store::CLAIMS_FORMAT.to_owned();
             let claims = ClaimsRecord { format, claims: sweep.claims.clone(), changes: None };
             folder.write_json(file::CLAIMS, &claims)?;
@@ -250,10 +250,10 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
             }
             folder.write_plan(file::PLAN, sweep.plan)?;
         }
-        Place::Resume(stored) => {
+        RunLocation::Resume(stored) => {
             record.info = stored.record.info.clone();
             record.resumed = stored.record.resumed.clone();
-            record.resumed.push(shown(now()));
+            record.resumed.push(format_timestamp(now()));
         }
     }
     folder.write_json(file::RUN, &record)?;
@@ -262,86 +262,86 @@ pub fn sweep(sweep: &Sweep<'_>) -> Result<Done, SweepError> {
         .enable_all()
         .build()
         .map_err(SweepError::Runtime)?;
-    let keeper = Keeper::start(folder.clone());
+    let keeper = RunWriter::start(folder.clone());
     let taken = runtime.block_on(async {
-        let mut signals = Signals::listen();
+        let mut signals = StopSignals::listen();
         let (stop, stopped) = watch::channel(false);
         let place = (&folder, &keeper);
         let mut rounds =
-            std::pin::pin!(all_rounds(sweep, place, answers, stopped, &mut measured, confirming));
+            std::pin::pin!(run_all_rounds(sweep, place, answers, stopped, &mut measured, confirming));
         let mut asked = false;
         loop {
             tokio::select! {
                 ended = &mut rounds => break ended.map(Some),
                 name = signals.next() => {
                     if asked {
-                        sweep.progress.say("killing what runs; what was measured is kept");
+                        sweep.progress.print_line("killing what runs; what was measured is kept");
                         break Ok(None);
                     }
                     asked = true;
                     let text = "ending what runs, keeping what was measured; once more kills";
-                    sweep.progress.say(&format!("{name}: {text}"));
+                    sweep.progress.print_line(&format!("{name}: {text}"));
                     stop.send_replace(true);
                 }
             }
         }
     });
-    sweep.progress.end();
+    sweep.progress.finish();
     // Workers that were not let go die with their sessions.
     drop(runtime);
     keeper.finish()?;
-    let Some(Swept { confirm, interrupted, repeated, passes, took, unreached }) = taken? else {
+    let Some(SweepRounds { confirm, interrupted, repeated, passes, took, no_reachable_node: unreached }) = taken? else {
         // The order of the last readings is the disk's to tell.
-        let reached = Reached::on_disk(&folder)?;
-        return conclude(sweep, folder, record, reached);
+        let reached = RunProgress::read_from_disk(&folder)?;
+        return finish_run(sweep, folder, record, reached);
     };
     let plan = repeated.map_or(Cow::Borrowed(sweep.plan), Cow::Owned);
-    let reached = Reached { plan, measured, confirm, partial: interrupted };
-    let done = conclude(sweep, folder, record, reached)?;
+    let reached = RunProgress { plan, measured, confirm, partial: interrupted };
+    let done = finish_run(sweep, folder, record, reached)?;
     match unreached {
         Some(unreached) => Err(SweepError::Unreachable { why: unreached.to_string() }),
-        None => Ok(Done { passes, took, ..done }),
+        None => Ok(SweepResult { passes, took, ..done }),
     }
 }
 
 /// A run folder that is ours, and what an earlier attempt left in it.
 #[derive(Debug)]
-struct Begun {
-    folder: Folder,
-    measured: Measured,
+struct OpenRun {
+    folder: RunFolder,
+    measured: RunReadings,
     confirm: Option<Plan>,
     _lock: File,
 }
 
 /// Takes the folder. Until it is ours another process may be writing there.
-fn begin(sweep: &Sweep<'_>) -> Result<Begun, SweepError> {
-    let folder = match sweep.place {
-        Place::New(runs) => Folder::create(runs, &sweep.info.id)?,
-        Place::Resume(stored) => Folder::at(stored.path()),
+fn open_run(sweep: &SweepRequest<'_>) -> Result<OpenRun, SweepError> {
+    let folder = match sweep.run_location {
+        RunLocation::New(runs) => RunFolder::create(runs, &sweep.info.id)?,
+        RunLocation::Resume(stored) => RunFolder::open(stored.path()),
     };
     let path = || folder.path().to_owned();
     let Some(lock) = folder.lock()? else {
-        return Err(SweepError::Taken { path: path() });
+        return Err(SweepError::Locked { path: path() });
     };
-    let (mut measured, mut confirm) = (Measured::default(), None);
-    if matches!(sweep.place, Place::Resume(_)) {
+    let (mut measured, mut confirm) = (RunReadings::default(), None);
+    if matches!(sweep.run_location, RunLocation::Resume(_)) {
         // Whoever had it may have gone on with it since it was looked at.
-        let stored = stored::open(folder.path())?;
-        if stored.record.state == State::Complete {
+        let stored = run_reader::open_run(folder.path())?;
+        if stored.record.state == RunState::Complete {
             return Err(SweepError::Complete { path: path() });
         }
-        folder.mend(file::MACHINES)?;
-        folder.mend(file::RESULTS)?;
-        folder.mend(file::MEASUREMENTS)?;
-        measured = Measured::before(stored.results()?, stored.recordings()?);
+        folder.truncate_torn_line(file::MACHINES)?;
+        folder.truncate_torn_line(file::RESULTS)?;
+        folder.truncate_torn_line(file::MEASUREMENTS)?;
+        measured = RunReadings::from_earlier_attempt(stored.results()?, stored.recordings()?);
         confirm = stored.confirm;
     }
-    Ok(Begun { folder, measured, confirm, _lock: lock })
+    Ok(OpenRun { folder, measured, confirm, _lock: lock })
 }
 
 /// What all rounds together were.
 #[derive(Debug)]
-struct Swept {
+struct SweepRounds {
     confirm: Option<Plan>,
     interrupted: bool,
     /// The plan with all of its passes, where it was run again.
@@ -349,144 +349,144 @@ struct Swept {
     passes: u32,
     took: Duration,
     /// Why nothing was run: no node answered.
-    unreached: Option<Unreached>,
+    no_reachable_node: Option<NoReachableNode>,
 }
 
-impl Swept {
+impl SweepRounds {
     /// Ended before anything was run.
-    fn nothing(confirm: Option<Plan>, unreached: Option<Unreached>) -> Self {
+    fn empty(confirm: Option<Plan>, no_reachable_node: Option<NoReachableNode>) -> Self {
         let (passes, took) = (0, Duration::ZERO);
-        Self { confirm, interrupted: true, repeated: None, passes, took, unreached }
+        Self { confirm, interrupted: true, repeated: None, passes, took, no_reachable_node }
     }
 }
 
 /// The rounds of the plan, and those that confirm what they raised.
-async fn all_rounds(
-    sweep: &Sweep<'_>,
-    (folder, keeper): (&Folder, &Keeper),
-    answers: Option<Source>,
+async fn run_all_rounds(
+    sweep: &SweepRequest<'_>,
+    (folder, keeper): (&RunFolder, &RunWriter),
+    answers: Option<ReadingBackend>,
     stop: watch::Receiver<bool>,
-    measured: &mut Measured,
+    measured: &mut RunReadings,
     mut confirm: Option<Plan>,
-) -> Result<Swept, RecordError> {
+) -> Result<SweepRounds, RecordError> {
     let mut machines = Vec::new();
     let mut unreached = None;
     let source = match answers {
         Some(answers) => answers,
         None => {
             let nodes = sweep.plan.nodes().into_iter().cloned();
-            let start = Fleet::start(sweep.launcher, sweep.program, sweep.connect, nodes);
+            let start = WorkerPool::start(sweep.launcher, sweep.program, sweep.connect_timeout, nodes);
             let mut stopped = stop.clone();
             tokio::select! {
                 fleet = start => {
                     unreached = fleet.unreached().await;
                     // Said in one sentence at the end, where it is all there is to say.
                     for remark in fleet.remarks().await.iter().filter(|_| unreached.is_none()) {
-                        sweep.progress.say(remark);
+                        sweep.progress.print_line(remark);
                     }
-                    sweep.progress.unreached(fleet.without_worker().await);
+                    sweep.progress.set_unreachable(fleet.without_worker().await);
                     machines = fleet.machines().await;
                     folder.append(file::MACHINES, &machines)?;
-                    Source::Live(fleet)
+                    ReadingBackend::Live(fleet)
                 }
-                () = worker::stopped(&mut stopped) => {
-                    return Ok(Swept::nothing(confirm, None));
+                () = worker::wait_for_stop(&mut stopped) => {
+                    return Ok(SweepRounds::empty(confirm, None));
                 }
             }
         }
     };
-    let silent = Progress::silent();
-    let runner = Runner {
+    let silent = SweepProgress::silent();
+    let runner = RoundRunner {
         source,
         claims: sweep.claims,
-        keeper,
+        writer: keeper,
         progress: if unreached.is_some() { &silent } else { &sweep.progress },
         stop,
         ports: AtomicUsize::new(0),
-        lacking: Arc::default(),
-        room: Mutex::new(Room::new(
+        missing_tools: Arc::default(),
+        output_budget: Mutex::new(OutputBudget::new(
             folder.path(),
             sweep.claims.domains.iter().map(|it| it.nodes.len()).sum(),
         )),
     };
     let start = Instant::now();
-    let mut ran = runner.run(sweep.plan, measured).await;
+    let mut ran = runner.run_plan(sweep.plan, measured).await;
     if unreached.is_some() {
         // Nothing ran; the folder has the reason of each step, and can be gone on with.
-        return Ok(Swept::nothing(confirm, unreached));
+        return Ok(SweepRounds::empty(confirm, unreached));
     }
-    let mut passes = u32::from(ran == Ran::Whole);
+    let mut passes = u32::from(ran == RoundsEnd::Complete);
     let mut repeated = None;
-    if let Some(again) = sweep.again.filter(|_| ran == Ran::Whole) {
+    if let Some(again) = sweep.repeat.filter(|_| ran == RoundsEnd::Complete) {
         let (mut whole, mut pass) = (sweep.plan.clone(), sweep.plan.clone());
         // What runs nowhere is no load, however often it is tried.
-        while start.elapsed() < again.lasting && ran == Ran::Whole && measured.any_went_well(&pass)
+        while start.elapsed() < again.duration && ran == RoundsEnd::Complete && measured.has_successful_reading(&pass)
         {
             pass = plan::repeat_soak(sweep.plan, &whole);
             whole.rounds.extend(pass.rounds.iter().cloned());
             // On disk before it runs: a step without a plan is nobody's.
             folder.write_plan(file::PLAN, &whole)?;
-            ran = runner.run(&pass, measured).await;
-            passes += u32::from(ran == Ran::Whole);
+            ran = runner.run_plan(&pass, measured).await;
+            passes += u32::from(ran == RoundsEnd::Complete);
         }
         repeated = Some(whole);
     }
     let took = start.elapsed();
-    if ran == Ran::Whole && confirm.is_none() && sweep.again.is_none() {
-        confirm = confirm::plan(sweep, measured);
+    if ran == RoundsEnd::Complete && confirm.is_none() && sweep.repeat.is_none() {
+        confirm = confirm_stage::plan_confirmation(sweep, measured);
         if let Some(plan) = &confirm {
             // On disk before it runs: a run that is resumed goes on with it.
             folder.write_plan(file::CONFIRM, plan)?;
         }
     }
-    if let Some(plan) = confirm.as_ref().filter(|_| ran == Ran::Whole) {
+    if let Some(plan) = confirm.as_ref().filter(|_| ran == RoundsEnd::Complete) {
         if measured.has_none_of(plan.steps()) {
-            confirm::wait(sweep, plan, &runner).await;
+            confirm_stage::wait_for_confirmation(sweep, plan, &runner).await;
         }
-        ran = runner.run(plan, measured).await;
+        ran = runner.run_plan(plan, measured).await;
     }
-    if let Source::Live(fleet) = &runner.source {
+    if let ReadingBackend::Live(fleet) = &runner.source {
         // A worker that was started again may have found another machine.
         let mut again = fleet.machines().await;
         again.retain(|machine| !machines.contains(machine));
         folder.append(file::MACHINES, &again)?;
-        fleet.bye().await;
+        fleet.shut_down().await;
     }
     // Told to stop when nothing was left to do, it is whole all the same.
-    let interrupted = ran == Ran::Ended;
-    Ok(Swept { confirm, interrupted, repeated, passes, took, unreached: None })
+    let interrupted = ran == RoundsEnd::Interrupted;
+    Ok(SweepRounds { confirm, interrupted, repeated, passes, took, no_reachable_node: None })
 }
 
 /// How far a run came.
 #[derive(Debug)]
-struct Reached<'p> {
+struct RunProgress<'p> {
     plan: Cow<'p, Plan>,
     confirm: Option<Plan>,
-    measured: Measured,
+    measured: RunReadings,
     partial: bool,
 }
 
-impl Reached<'static> {
+impl RunProgress<'static> {
     /// As the disk tells it of a run that was ended where it was: a plan that is run
     /// again and again has grown there.
-    fn on_disk(folder: &Folder) -> Result<Self, RecordError> {
-        let stored = stored::open(folder.path())?;
-        let measured = Measured::before(stored.results()?, stored.recordings()?);
+    fn read_from_disk(folder: &RunFolder) -> Result<Self, RecordError> {
+        let stored = run_reader::open_run(folder.path())?;
+        let measured = RunReadings::from_earlier_attempt(stored.results()?, stored.recordings()?);
         let (plan, confirm) = (Cow::Owned(stored.plan), stored.confirm);
         Ok(Self { plan, confirm, measured, partial: true })
     }
 }
 
 /// Judges, proposes, and closes the folder.
-fn conclude(
-    sweep: &Sweep<'_>,
-    folder: Folder,
+fn finish_run(
+    sweep: &SweepRequest<'_>,
+    folder: RunFolder,
     mut record: RunRecord,
-    reached: Reached<'_>,
-) -> Result<Done, SweepError> {
-    let Reached { plan, confirm, measured, partial } = reached;
+    reached: RunProgress<'_>,
+) -> Result<SweepResult, SweepError> {
+    let RunProgress { plan, confirm, measured, partial } = reached;
     let (results, recordings) = measured.into_parts();
-    let mut judgement = judged(Judged {
+    let mut judgement = judge_run(RunJudgeInput {
         claims: sweep.claims,
         plan: &plan,
         confirm: confirm.as_ref(),
@@ -499,8 +499,8 @@ fn conclude(
     judgement.verdicts.simulated = record.info.simulated;
     folder.write_json(file::VERDICTS, &judgement.verdicts)?;
     folder.write_lines(file::CELLS, &judgement.cells)?;
-    let coverage = coverage(&plan, sweep.launcher, &results);
-    let seen = run_seen(&record.info, &record.launcher, !partial);
+    let coverage = plan_coverage(&plan, sweep.launcher, &results);
+    let seen = evidence_run(&record.info, &record.launcher, !partial);
     let actions = action_policy::propose_from_verdicts(
         &judgement.verdicts,
         sweep.fleet,
@@ -509,12 +509,12 @@ fn conclude(
         &seen,
     );
     folder.write_json(file::ACTIONS, &actions)?;
-    record.state = if partial { State::Partial } else { State::Complete };
-    record.ended = Some(shown(now()));
+    record.state = if partial { RunState::Partial } else { RunState::Complete };
+    record.ended = Some(format_timestamp(now()));
     folder.write_json(file::RUN, &record)?;
 
-    let out_of_reach = results.iter().any(|r| judged::is_out_of_reach(r, sweep.launcher));
-    Ok(Done {
+    let out_of_reach = results.iter().any(|r| run_judgement::is_out_of_reach(r, sweep.launcher));
+    Ok(SweepResult {
         run: Run {
             info: record.info,
             claims: judgement.claims,
@@ -538,9 +538,9 @@ mod tests {
     fn a_run_that_was_ended_where_it_was_is_judged_by_all_that_was_planned() {
         let dir = tempfile::tempdir().expect("a folder");
         // Two passes were planned, and one reading of the first is there.
-        let results = [fixture::result(0, 0, fixture::WELL)];
-        let folder = fixture::run(dir.path(), &fixture::plan(&[0, 1]), &results);
-        let reached = Reached::on_disk(&folder).expect("readable");
+        let results = [fixture::result(0, 0, fixture::EXITED_WELL)];
+        let folder = fixture::write_run(dir.path(), &fixture::plan(&[0, 1]), &results);
+        let reached = RunProgress::read_from_disk(&folder).expect("readable");
         assert_eq!(reached.plan.steps().count(), 2);
         assert_eq!((reached.measured.results().len(), reached.partial), (1, true));
     }

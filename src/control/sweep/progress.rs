@@ -18,13 +18,13 @@ use model::tool_recording::ToolRecording;
 
 /// Whom to tell how far a sweep is.
 #[derive(Debug)]
-pub struct Progress {
+pub struct SweepProgress {
     silent: bool,
-    state: Mutex<State>,
+    state: Mutex<ProgressState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct ProgressState {
     bar: Option<ProgressBar>,
     /// Estimated seconds of the plan, and of the rounds that are done.
     planned: f64,
@@ -36,24 +36,24 @@ struct State {
     before: f64,
     failed: usize,
     /// Nodes without a worker.
-    unreached: BTreeSet<NodeName>,
+    unreachable: BTreeSet<NodeName>,
     /// By probe and what was told of it in this round: the nodes it is true of besides.
-    alike: BTreeMap<(String, String), BTreeSet<NodeName>>,
+    repeated: BTreeMap<(String, String), BTreeSet<NodeName>>,
 }
 
-impl Progress {
+impl SweepProgress {
     /// Tells nobody.
     pub fn silent() -> Self {
         Self { silent: true, state: Mutex::default() }
     }
 
     /// Tells whoever reads standard error.
-    pub fn lines() -> Self {
+    pub fn to_stderr() -> Self {
         Self { silent: false, state: Mutex::default() }
     }
 
     /// Something people should know while they wait.
-    pub fn say(&self, text: &str) {
+    pub fn print_line(&self, text: &str) {
         if self.silent {
             return;
         }
@@ -61,25 +61,25 @@ impl Progress {
             // Nobody listening is no reason to stop measuring.
             let _ = writeln!(anstream::stderr().lock(), "{}", plain_text::to_plain_lines(text));
         };
-        match &self.state().bar {
+        match &self.lock_state().bar {
             Some(bar) => bar.suspend(say),
             None => say(),
         }
     }
 
     /// A plan begins.
-    pub(super) fn plan(&self, plan: &Plan) {
-        let mut state = self.state();
+    pub(super) fn begin_plan(&self, plan: &Plan) {
+        let mut state = self.lock_state();
         if let Some(bar) = state.bar.take() {
             bar.finish_and_clear();
         }
-        let unreached = std::mem::take(&mut state.unreached);
-        *state = State {
-            unreached,
+        let unreached = std::mem::take(&mut state.unreachable);
+        *state = ProgressState {
+            unreachable: unreached,
             planned: plan.rounds.iter().map(|r| cost::estimate_round(r, plan.parallel)).sum(),
             rounds: plan.rounds.len(),
             start: Some(Instant::now()),
-            ..State::default()
+            ..ProgressState::default()
         };
         if !self.silent && std::io::stderr().is_terminal() {
             let bar = ProgressBar::with_draw_target(
@@ -93,36 +93,36 @@ impl Progress {
     }
 
     /// A round that an earlier attempt finished.
-    pub(super) fn round_was_done(&self, round: &PlanRound, parallel: usize) {
-        let mut state = self.state();
+    pub(super) fn skip_round(&self, round: &PlanRound, parallel: usize) {
+        let mut state = self.lock_state();
         state.before += cost::estimate_round(round, parallel);
         state.ended += 1;
     }
 
     /// A reading ended. What went well is not worth a line, and neither is each
     /// of the many that an interruption ends.
-    pub(super) fn reading(&self, result: &RawResult, recording: Option<&ToolRecording>) {
+    pub(super) fn record_reading(&self, result: &RawResult, recording: Option<&ToolRecording>) {
         if result.ending == ProcessEnding::Interrupted {
             return;
         }
-        let Some(text) = complaint(result, recording) else { return };
-        self.state().failed += 1;
-        if self.is_news(result, &text) {
+        let Some(text) = describe_failure(result, recording) else { return };
+        self.lock_state().failed += 1;
+        if self.is_unreported(result, &text) {
             let (place, probe, seconds) = (result.location(), &result.probe, result.duration_s);
-            self.say(&format!("{place} {probe}: {seconds:.1} s, {text}"));
+            self.print_line(&format!("{place} {probe}: {seconds:.1} s, {text}"));
         }
     }
 
     /// These nodes have no worker: it was told why, and no reading of theirs is news.
-    pub(super) fn unreached(&self, nodes: BTreeSet<NodeName>) {
-        self.state().unreached = nodes;
+    pub(super) fn set_unreachable(&self, nodes: BTreeSet<NodeName>) {
+        self.lock_state().unreachable = nodes;
     }
 
     /// Whether nobody was told yet in this round; the nodes of what is alike are told
     /// together when it ends.
-    fn is_news(&self, result: &RawResult, text: &str) -> bool {
-        let mut state = self.state();
-        let is_unreached = |node: &NodeName| state.unreached.contains(node);
+    fn is_unreported(&self, result: &RawResult, text: &str) -> bool {
+        let mut state = self.lock_state();
+        let is_unreached = |node: &NodeName| state.unreachable.contains(node);
         if matches!(result.ending, ProcessEnding::NotStarted { .. })
             && result.nodes.iter().any(is_unreached)
         {
@@ -130,7 +130,7 @@ impl Progress {
         }
         let names = result.nodes.iter().map(NodeName::as_str).collect();
         let key = (result.probe.clone(), reason_groups::remove_names(text, &names));
-        match state.alike.entry(key) {
+        match state.repeated.entry(key) {
             Entry::Vacant(first) => {
                 first.insert(BTreeSet::new());
                 true
@@ -143,20 +143,20 @@ impl Progress {
     }
 
     /// The tool of a probe is missing somewhere, and its other command was run.
-    pub(super) fn instead(&self, step: &PlanStep, why: &str) {
+    pub(super) fn report_fallback(&self, step: &PlanStep, why: &str) {
         let (probe, place) = (&step.probe, step.location());
         let itself = "measured by fabricgate itself, here and wherever that is so";
-        self.say(&format!("{probe} on {place}: {why}; {itself}"));
+        self.print_line(&format!("{probe} on {place}: {why}; {itself}"));
     }
 
     /// A round ended.
-    pub(super) fn round(&self, round: &PlanRound, parallel: usize, took: Duration) {
-        self.tell_alike();
+    pub(super) fn finish_round(&self, round: &PlanRound, parallel: usize, took: Duration) {
+        self.report_repeated();
         let line = {
-            let mut state = self.state();
+            let mut state = self.lock_state();
             state.done += cost::estimate_round(round, parallel);
             state.ended += 1;
-            let left = state.left();
+            let left = state.remaining_time();
             if let Some(bar) = &state.bar {
                 bar.set_position(state.ended as u64);
                 bar.set_message(format!("{}, {left}", round.what));
@@ -169,37 +169,37 @@ impl Progress {
                 state.rounds,
                 round.stage,
                 round.what,
-                steps(round.steps.len()),
+                format_step_count(round.steps.len()),
                 took.as_secs_f64(),
             )
         };
-        self.say(&line);
+        self.print_line(&line);
     }
 
     /// Tells where else a round went as it was told once.
-    fn tell_alike(&self) {
-        let alike = std::mem::take(&mut self.state().alike);
+    fn report_repeated(&self) {
+        let alike = std::mem::take(&mut self.lock_state().repeated);
         for ((probe, _), nodes) in alike.iter().filter(|(_, nodes)| !nodes.is_empty()) {
             let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
-            self.say(&format!("{list} {probe}: the same"));
+            self.print_line(&format!("{list} {probe}: the same"));
         }
     }
 
     /// The plan is done, or ended.
-    pub(super) fn end(&self) {
-        if let Some(bar) = self.state().bar.take() {
+    pub(super) fn finish(&self) {
+        if let Some(bar) = self.lock_state().bar.take() {
             bar.finish_and_clear();
         }
     }
 
-    fn state(&self) -> std::sync::MutexGuard<'_, State> {
+    fn lock_state(&self) -> std::sync::MutexGuard<'_, ProgressState> {
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-impl State {
+impl ProgressState {
     /// How long it still takes, from the pace so far.
-    fn left(&self) -> String {
+    fn remaining_time(&self) -> String {
         let ahead = self.planned - self.done - self.before;
         let spent = self.start.map_or(0.0, |start| start.elapsed().as_secs_f64());
         // The pace of the first rounds says little; the plan's own estimate
@@ -213,7 +213,7 @@ impl State {
     }
 }
 
-fn steps(count: usize) -> String {
+fn format_step_count(count: usize) -> String {
     match count {
         1 => "1 step".to_owned(),
         count => format!("{count} steps"),
@@ -221,7 +221,7 @@ fn steps(count: usize) -> String {
 }
 
 /// A line for a reading that did not go well.
-fn complaint(result: &RawResult, recording: Option<&ToolRecording>) -> Option<String> {
+fn describe_failure(result: &RawResult, recording: Option<&ToolRecording>) -> Option<String> {
     let how = match (result.gap_reason(), recording) {
         (Some(why), _) => why,
         (None, Some(recording)) if recording.parsed.complete => return None,
@@ -265,7 +265,7 @@ mod tests {
             gpus: Vec::new(),
         };
         assert_eq!(
-            complaint(&result, None).expect("a failure"),
+            describe_failure(&result, None).expect("a failure"),
             "exit code 1; its last words: no device"
         );
         result.ending = ProcessEnding::Exited { code: 0 };
@@ -275,17 +275,17 @@ mod tests {
             readers::outputs::parse_output(b""),
         );
         recording.parsed.complete = true;
-        assert_eq!(complaint(&result, Some(&recording)), None);
+        assert_eq!(describe_failure(&result, Some(&recording)), None);
     }
 
     #[test]
     fn what_is_left_follows_the_pace_once_there_is_one() {
-        let mut state = State { planned: 600.0, done: 30.0, ..State::default() };
+        let mut state = ProgressState { planned: 600.0, done: 30.0, ..ProgressState::default() };
         state.start = Instant::now().checked_sub(Duration::from_secs(60));
-        assert_eq!(state.left(), "about 10 min left");
+        assert_eq!(state.remaining_time(), "about 10 min left");
         state.done = 300.0;
-        assert_eq!(state.left(), "about 60 s left");
+        assert_eq!(state.remaining_time(), "about 60 s left");
         state.done = 600.0;
-        assert_eq!(state.left(), "done");
+        assert_eq!(state.remaining_time(), "done");
     }
 }

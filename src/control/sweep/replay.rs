@@ -5,9 +5,9 @@ use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Mutex;
 
-use super::step::blank;
-use super::worker::Outcome;
-use crate::store::{RecordError, stored};
+use super::step::blank_result;
+use super::worker::OrderOutcome;
+use crate::store::{RecordError, run_reader};
 use engine::plan::PlanStep;
 use model::id::NodeName;
 use model::raw_result::{ProcessEnding, RawResult};
@@ -15,68 +15,68 @@ use model::tool_recording::CONFIRM_STAGE;
 use node::exec::CapturedStream;
 
 /// What tells readings apart: probe, nodes, rail, and whether it confirms.
-type Key = (String, Vec<NodeName>, Option<String>, bool);
+type ReplayKey = (String, Vec<NodeName>, Option<String>, bool);
 
 /// The readings of one stored step, by their number.
-type Readings = BTreeMap<u32, RawResult>;
+type ReplayReadings = BTreeMap<u32, RawResult>;
 
 /// The readings of a stored run. Each answers once.
 #[derive(Debug)]
-pub(super) struct Stored {
-    run: stored::Stored,
-    steps: Mutex<Steps>,
+pub(super) struct ReplayedRun {
+    run: run_reader::StoredRun,
+    steps: Mutex<ReplaySteps>,
 }
 
 /// Stored steps and whom they answer.
 #[derive(Debug, Default)]
-struct Steps {
+struct ReplaySteps {
     /// Those that answer nobody yet, in their order.
-    left: BTreeMap<Key, VecDeque<Readings>>,
+    unassigned: BTreeMap<ReplayKey, VecDeque<ReplayReadings>>,
     /// What is left of those that answer a step, by its number.
-    taken: BTreeMap<usize, Readings>,
+    assigned: BTreeMap<usize, ReplayReadings>,
 }
 
-impl Stored {
+impl ReplayedRun {
     /// Opens a run. Its outputs stay on disk until they are asked for.
     pub(super) fn open(run: &std::path::Path) -> Result<Self, RecordError> {
-        let run = stored::open(run)?;
+        let run = run_reader::open_run(run)?;
         // One that was taken again after an interruption stands at the end.
-        let mut steps: BTreeMap<usize, (Key, Readings)> = BTreeMap::new();
+        let mut steps: BTreeMap<usize, (ReplayKey, ReplayReadings)> = BTreeMap::new();
         for result in run.results()? {
             let key = || {
                 let (nodes, rail) = (result.nodes.clone(), result.rail.clone());
                 (result.probe.clone(), nodes, rail, result.stage == CONFIRM_STAGE)
             };
             let (_, readings) =
-                steps.entry(result.step).or_insert_with(|| (key(), Readings::new()));
+                steps.entry(result.step).or_insert_with(|| (key(), ReplayReadings::new()));
             readings.insert(result.reading, result);
         }
-        let mut left: BTreeMap<Key, VecDeque<Readings>> = BTreeMap::new();
+        let mut left: BTreeMap<ReplayKey, VecDeque<ReplayReadings>> = BTreeMap::new();
         for (key, readings) in steps.into_values() {
             left.entry(key).or_default().push_back(readings);
         }
-        Ok(Self { run, steps: Mutex::new(Steps { left, ..Steps::default() }) })
+        Ok(Self { run, steps: Mutex::new(ReplaySteps { unassigned: left, ..ReplaySteps::default() }) })
     }
 
     /// The answer to a reading of a step.
-    pub(super) fn answer(&self, step: &PlanStep, reading: u32) -> (RawResult, Outcome) {
+    pub(super) fn replay_reading(&self, step: &PlanStep, reading: u32) -> (RawResult, OrderOutcome) {
         let not_started = |why: String| {
             let ending = ProcessEnding::not_started(why.clone());
-            let result = RawResult { ending, ..blank(step, reading, step.argv.to_vec()) };
-            (result, Outcome::not_started(why))
+            let result = RawResult { ending, ..blank_result(step, reading, step.argv.to_vec()) };
+            (result, OrderOutcome::not_started(why))
         };
-        let Some(then) = self.next(step, reading) else {
+        let Some(then) = self.next_result(step, reading) else {
             return not_started("the stored run has no such reading".to_owned());
         };
         let bytes = |name: &Option<String>| match name {
-            Some(name) => self.run.raw(name),
+            Some(name) => self.run.read_raw(name),
             None => Ok(Vec::new()),
         };
         let (stdout, stderr) = match (bytes(&then.stdout), bytes(&then.stderr)) {
             (Ok(stdout), Ok(stderr)) => (stdout, stderr),
             (Err(error), _) | (_, Err(error)) => return not_started(error.to_string()),
         };
-        let outcome = Outcome {
+        let outcome = OrderOutcome {
             ending: then.ending.clone(),
             duration: then.duration_s,
             stdout: CapturedStream { bytes: stdout, dropped: then.stdout_dropped },
@@ -99,9 +99,9 @@ impl Stored {
 
     /// The same reading of the stored step that answers this one: readings that nobody
     /// asks for again, behind one that hung, are no answers to the next.
-    fn next(&self, step: &PlanStep, reading: u32) -> Option<RawResult> {
+    fn next_result(&self, step: &PlanStep, reading: u32) -> Option<RawResult> {
         let mut steps = self.steps.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let Steps { left, taken } = &mut *steps;
+        let ReplaySteps { unassigned: left, assigned: taken } = &mut *steps;
         let readings = match taken.entry(step.step) {
             Entry::Occupied(taken) => taken.into_mut(),
             Entry::Vacant(free) => {
@@ -118,26 +118,26 @@ impl Stored {
 mod tests {
     use super::*;
     use crate::sweep::fixture;
-    use crate::sweep::fixture::WELL;
+    use crate::sweep::fixture::EXITED_WELL;
 
     #[test]
     fn a_reading_that_is_not_asked_for_again_answers_no_other_step() {
         let dir = tempfile::tempdir().expect("a folder");
         let not_tried = || ProcessEnding::not_started("not tried: reading 1 hung");
         let results =
-            [(0, 0, ProcessEnding::TimedOut), (0, 1, not_tried()), (1, 0, WELL), (1, 1, WELL)].map(
+            [(0, 0, ProcessEnding::TimedOut), (0, 1, not_tried()), (1, 0, EXITED_WELL), (1, 1, EXITED_WELL)].map(
                 |(step, reading, ending)| RawResult {
                     stdout: None,
                     ..fixture::result(step, reading, ending)
                 },
             );
-        let folder = fixture::run(dir.path(), &fixture::plan(&[0, 1]), &results);
-        let stored = Stored::open(folder.path()).expect("a run");
+        let folder = fixture::write_run(dir.path(), &fixture::plan(&[0, 1]), &results);
+        let stored = ReplayedRun::open(folder.path()).expect("a run");
         // Both steps are the same probe on the same node. Behind the first reading,
         // which hung, the second is not asked for.
-        let answer = |step, reading| stored.answer(&fixture::step(step), reading).0.ending;
+        let answer = |step, reading| stored.replay_reading(&fixture::step(step), reading).0.ending;
         assert_eq!(answer(0, 0), ProcessEnding::TimedOut);
-        assert_eq!((answer(1, 0), answer(1, 1)), (WELL, WELL));
+        assert_eq!((answer(1, 0), answer(1, 1)), (EXITED_WELL, EXITED_WELL));
         let ProcessEnding::NotStarted { why, .. } = answer(1, 2) else { panic!("there is none") };
         assert_eq!(why, "the stored run has no such reading");
     }

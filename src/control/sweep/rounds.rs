@@ -12,16 +12,16 @@ use std::time::Instant;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::fleet::Fleet;
-use super::keep::{Ended, Keeper};
-use super::measured::Measured;
-use super::otherwise::Lacking;
-use super::progress::Progress;
-use super::replay::Stored;
-use super::room::Room;
-use super::step::Reading;
-use super::worker::Outcome;
-use super::{answered, outputs, step};
+use super::worker_pool::WorkerPool;
+use super::run_writer::{FinishedReading, RunWriter};
+use super::readings::RunReadings;
+use super::fallback::MissingTools;
+use super::progress::SweepProgress;
+use super::replay::ReplayedRun;
+use super::output_budget::OutputBudget;
+use super::step::ReadingRequest;
+use super::worker::OrderOutcome;
+use super::{local_tools, step_outputs, step};
 use engine::judge::sequential_test;
 use engine::plan::{Plan, PlanRound, PlanStep};
 use model::claims::{ClaimedRail, Claims};
@@ -35,104 +35,104 @@ use node::exec::CAPTURE;
 const FIRST_PORT: u16 = 20_000;
 /// How many ports are gone through before the first is used again, so that a
 /// port is not asked for while its last connection is still closing.
-const PORTS: usize = 10_000;
+const PORT_COUNT: usize = 10_000;
 
 /// Bytes of output, of both streams, that may be in memory at the same time, when every
 /// tool of a round prints without end.
-const MEMORY: usize = 1 << 30;
+const MAX_OUTPUT_MEMORY: usize = 1 << 30;
 /// Bytes of output that are kept in any case: several times what nvbandwidth
 /// prints in a rack, some ten matrices of 72 by 72 cells of ten characters.
-const LEAST_CAPTURE: usize = 4 << 20;
+const MIN_CAPTURE_BYTES: usize = 4 << 20;
 
 /// Who answers.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum ReadingBackend {
     /// Workers on the nodes.
-    Live(Arc<Fleet>),
+    Live(Arc<WorkerPool>),
     /// A stored run.
-    Stored(Arc<Stored>),
+    Stored(Arc<ReplayedRun>),
     /// Tools in this process.
     Tools(Arc<dyn ToolBackend>),
 }
 
-impl Source {
+impl ReadingBackend {
     /// A stored run answers.
-    pub(super) fn stored(run: Stored) -> Self {
+    pub(super) fn from_stored_run(run: ReplayedRun) -> Self {
         Self::Stored(Arc::new(run))
     }
 }
 
 /// What rounds are run with.
 #[derive(Debug)]
-pub(super) struct Runner<'a> {
-    pub(super) source: Source,
+pub(super) struct RoundRunner<'a> {
+    pub(super) source: ReadingBackend,
     pub(super) claims: &'a Claims,
-    pub(super) keeper: &'a Keeper,
-    pub(super) progress: &'a Progress,
+    pub(super) writer: &'a RunWriter,
+    pub(super) progress: &'a SweepProgress,
     pub(super) stop: watch::Receiver<bool>,
     pub(super) ports: AtomicUsize,
-    pub(super) lacking: Arc<Lacking>,
+    pub(super) missing_tools: Arc<MissingTools>,
     /// What of the outputs is kept.
-    pub(super) room: Mutex<Room>,
+    pub(super) output_budget: Mutex<OutputBudget>,
 }
 
 /// How the rounds of a plan went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Ran {
+pub(super) enum RoundsEnd {
     /// Every reading was tried.
-    Whole,
+    Complete,
     /// Somebody ended it, or the disk refused.
-    Ended,
+    Interrupted,
 }
 
 /// How one round went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Went {
+enum RoundEnd {
     /// Nothing was left to do.
-    WasDone,
+    AlreadyDone,
     /// Something was tried.
-    Through,
+    Done,
     /// The disk refuses.
-    Refused,
+    WriteFailed,
 }
 
-impl Runner<'_> {
+impl RoundRunner<'_> {
     /// Runs the rounds of a plan, without those readings that were taken
     /// before. Ends early when told to stop or when the disk refuses.
-    pub(super) async fn run(&self, plan: &Plan, measured: &mut Measured) -> Ran {
-        let taken = measured.taken();
-        let hung = measured.hung();
+    pub(super) async fn run_plan(&self, plan: &Plan, measured: &mut RunReadings) -> RoundsEnd {
+        let taken = measured.finished_readings();
+        let hung = measured.hung_steps();
         let places = Arc::new(Semaphore::new(plan.parallel.max(1)));
-        self.progress.plan(plan);
+        self.progress.begin_plan(plan);
         for round in &plan.rounds {
             let start = Instant::now();
-            let went = self.round(round, &places, &taken, &hung, measured).await;
+            let went = self.run_round(round, &places, &taken, &hung, measured).await;
             match went {
-                Went::Refused => return Ran::Ended,
-                _ if *self.stop.borrow() => return Ran::Ended,
-                Went::WasDone => self.progress.round_was_done(round, plan.parallel),
-                Went::Through => self.progress.round(round, plan.parallel, start.elapsed()),
+                RoundEnd::WriteFailed => return RoundsEnd::Interrupted,
+                _ if *self.stop.borrow() => return RoundsEnd::Interrupted,
+                RoundEnd::AlreadyDone => self.progress.skip_round(round, plan.parallel),
+                RoundEnd::Done => self.progress.finish_round(round, plan.parallel, start.elapsed()),
             }
         }
-        Ran::Whole
+        RoundsEnd::Complete
     }
 
     /// One round.
-    async fn round(
+    async fn run_round(
         &self,
         round: &PlanRound,
         places: &Arc<Semaphore>,
         taken: &BTreeSet<(usize, u32)>,
         hung: &BTreeMap<usize, u32>,
-        measured: &mut Measured,
-    ) -> Went {
+        measured: &mut RunReadings,
+    ) -> RoundEnd {
         let most = round.steps.iter().map(|s| s.most_readings.max(s.readings)).max().unwrap_or(0);
         // A tool that hangs once hangs again, for as long.
         let mut hung = hung.clone();
-        let capture = capture(round.steps.len().min(places.available_permits()));
-        let mut went = Went::WasDone;
+        let capture = capture_limit(round.steps.len().min(places.available_permits()));
+        let mut went = RoundEnd::AlreadyDone;
         for reading in 0..most {
-            let more = self.undecided(round, reading, measured);
+            let more = self.undecided_steps(round, reading, measured);
             let wanted = round.steps.iter().filter(|s| {
                 let planned = reading < s.readings;
                 (planned || more.contains(&s.step)) && !taken.contains(&(s.step, reading))
@@ -144,37 +144,37 @@ impl Runner<'_> {
                         let why = format!("not tried: reading {} hung", first + 1);
                         let result = RawResult {
                             ending: ProcessEnding::not_started(why.clone()),
-                            ..step::blank(step, reading, step.argv.to_vec())
+                            ..step::blank_result(step, reading, step.argv.to_vec())
                         };
-                        went = Went::Through;
-                        if !self.keep(step, result, Outcome::not_started(why), measured).await {
-                            return Went::Refused;
+                        went = RoundEnd::Done;
+                        if !self.store_reading(step, result, OrderOutcome::not_started(why), measured).await {
+                            return RoundEnd::WriteFailed;
                         }
                     }
                     continue;
                 }
-                went = Went::Through;
-                let rail = step.rail.as_ref().and_then(|name| self.rail(name));
-                let offset = self.ports.fetch_add(1, Ordering::Relaxed) % PORTS;
+                went = RoundEnd::Done;
+                let rail = step.rail.as_ref().and_then(|name| self.claimed_rail(name));
+                let offset = self.ports.fetch_add(1, Ordering::Relaxed) % PORT_COUNT;
                 let port = FIRST_PORT + u16::try_from(offset).unwrap_or(0);
                 let (step, source) = (step.clone(), self.source.clone());
                 let (places, mut stop) = (Arc::clone(places), self.stop.clone());
-                let lacking = Arc::clone(&self.lacking);
+                let lacking = Arc::clone(&self.missing_tools);
                 tasks.spawn(async move {
                     let Ok(place) = places.acquire_owned().await else { return None };
                     if *stop.borrow() {
                         return None;
                     }
                     let rail = rail.as_ref();
-                    let what = Reading { step: &step, reading, rail, port, capture };
+                    let what = ReadingRequest { step: &step, reading, rail, port, capture };
                     let (result, outcome, instead) = match &source {
-                        Source::Live(fleet) => step::take(&what, fleet, &lacking, &mut stop).await,
-                        Source::Stored(stored) => {
-                            let (result, outcome) = stored.answer(&step, reading);
+                        ReadingBackend::Live(fleet) => step::take_reading(&what, fleet, &lacking, &mut stop).await,
+                        ReadingBackend::Stored(stored) => {
+                            let (result, outcome) = stored.replay_reading(&step, reading);
                             (result, outcome, None)
                         }
-                        Source::Tools(tools) => {
-                            let (result, outcome) = answered::take(&what, tools.as_ref());
+                        ReadingBackend::Tools(tools) => {
+                            let (result, outcome) = local_tools::take_local_reading(&what, tools.as_ref());
                             (result, outcome, None)
                         }
                     };
@@ -193,15 +193,15 @@ impl Runner<'_> {
                     },
                 };
                 if let Some(why) = instead
-                    && self.lacking.is_news(&step.probe)
+                    && self.missing_tools.mark_reported(&step.probe)
                 {
-                    self.progress.instead(&step, &why);
+                    self.progress.report_fallback(&step, &why);
                 }
                 if result.ending == ProcessEnding::TimedOut {
                     hung.entry(step.step).or_insert(reading);
                 }
-                if !self.keep(&step, result, outcome, measured).await {
-                    return Went::Refused;
+                if !self.store_reading(&step, result, outcome, measured).await {
+                    return RoundEnd::WriteFailed;
                 }
             }
             if *self.stop.borrow() {
@@ -212,7 +212,7 @@ impl Runner<'_> {
     }
 
     /// The steps whose readings before this one do not decide.
-    fn undecided(&self, round: &PlanRound, reading: u32, measured: &Measured) -> BTreeSet<usize> {
+    fn undecided_steps(&self, round: &PlanRound, reading: u32, measured: &RunReadings) -> BTreeSet<usize> {
         let open: Vec<&PlanStep> = round
             .steps
             .iter()
@@ -227,7 +227,7 @@ impl Runner<'_> {
             .flat_map(|step| {
                 // A run that is resumed has later ones too, and must decide as
                 // it did then.
-                let read = measured.read_before(step, reading);
+                let read = measured.recordings_before(step, reading);
                 let read: Vec<&ParseOutput> = read.into_iter().map(|r| &r.parsed).collect();
                 sequential_test::collect_paths(step.step, &read)
             })
@@ -237,36 +237,36 @@ impl Runner<'_> {
         open.into_iter().map(|s| s.step).filter(|s| undecided.contains(s)).collect()
     }
 
-    fn rail(&self, name: &str) -> Option<ClaimedRail> {
+    fn claimed_rail(&self, name: &str) -> Option<ClaimedRail> {
         self.claims.rails.iter().find(|rail| rail.name == name).cloned()
     }
 
     /// Reads an output, remembers it, and hands it to the disk.
-    async fn keep(
+    async fn store_reading(
         &self,
         step: &PlanStep,
         mut result: RawResult,
-        mut outcome: Outcome,
-        measured: &mut Measured,
+        mut outcome: OrderOutcome,
+        measured: &mut RunReadings,
     ) -> bool {
-        outputs::name(step, &mut result, &outcome);
+        step_outputs::set_file_names(step, &mut result, &outcome);
         let (recording, say) = {
-            let mut room = self.room.lock().unwrap_or_else(PoisonError::into_inner);
-            room.read(step, &mut result, &mut outcome)
+            let mut room = self.output_budget.lock().unwrap_or_else(PoisonError::into_inner);
+            room.read_output(step, &mut result, &mut outcome)
         };
         if let Some(say) = say {
-            self.progress.say(&say);
+            self.progress.print_line(&say);
         }
-        self.progress.reading(&result, recording.as_ref());
-        measured.put(result.clone(), recording.clone());
+        self.progress.record_reading(&result, recording.as_ref());
+        measured.insert(result.clone(), recording.clone());
         let (stdout, stderr) = (outcome.stdout, outcome.stderr);
-        self.keeper.keep(Ended { result, stdout, stderr, recording }).await
+        self.writer.submit(FinishedReading { result, stdout, stderr, recording }).await
     }
 }
 
 /// Bytes of each output that are kept where so many steps run at once.
-fn capture(at_once: usize) -> usize {
-    (MEMORY / 2 / at_once.max(1)).clamp(LEAST_CAPTURE, CAPTURE)
+fn capture_limit(at_once: usize) -> usize {
+    (MAX_OUTPUT_MEMORY / 2 / at_once.max(1)).clamp(MIN_CAPTURE_BYTES, CAPTURE)
 }
 
 #[cfg(test)]
@@ -275,8 +275,8 @@ mod tests {
 
     #[test]
     fn outputs_are_kept_whole_and_memory_does_not_grow_with_the_number_of_nodes() {
-        assert_eq!((capture(0), capture(1), capture(8)), (CAPTURE, CAPTURE, CAPTURE));
-        assert_eq!((capture(16), capture(64)), (32 << 20, 8 << 20));
-        assert_eq!(capture(5_000), LEAST_CAPTURE);
+        assert_eq!((capture_limit(0), capture_limit(1), capture_limit(8)), (CAPTURE, CAPTURE, CAPTURE));
+        assert_eq!((capture_limit(16), capture_limit(64)), (32 << 20, 8 << 20));
+        assert_eq!(capture_limit(5_000), MIN_CAPTURE_BYTES);
     }
 }

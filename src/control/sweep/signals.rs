@@ -4,9 +4,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// The signals that are listened to.
 #[derive(Debug)]
-pub struct Signals(Vec<(&'static str, Signal)>);
+pub struct StopSignals(Vec<(&'static str, Signal)>);
 
-impl Signals {
+impl StopSignals {
     /// Starts to listen.
     pub fn listen() -> Self {
         let kinds = [

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::fill::{End, Filling};
-use super::fleet::Fleet;
-use super::otherwise::Lacking;
-use super::worker::{Outcome, Running, Worker, stopped};
-use super::{fill, now, otherwise, shown, together};
+use super::placeholders::{PlaceholderEnd, PlaceholderValues};
+use super::worker_pool::WorkerPool;
+use super::fallback::MissingTools;
+use super::worker::{OrderOutcome, RunningOrder, WorkerHandle, wait_for_stop};
+use super::{placeholders, now, fallback, format_timestamp, multi_node};
 use engine::plan::PlanStep;
 use model::claims::ClaimedRail;
 use model::id::NodeName;
@@ -24,14 +24,14 @@ use node::exec::child_environment;
 
 /// How long a serving process may take until it listens. Loading CUDA on a
 /// node of eight GPUs takes up to about ten seconds.
-const LISTENING: Duration = Duration::from_secs(30);
+const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a serving process may stay after its client has ended.
-const AFTERWARDS: f64 = 30.0;
+const SERVER_GRACE_S: f64 = 30.0;
 
 /// One reading to take.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reading<'a> {
+pub(super) struct ReadingRequest<'a> {
     pub(super) step: &'a PlanStep,
     pub(super) reading: u32,
     /// The rail, as claimed.
@@ -44,67 +44,67 @@ pub(super) struct Reading<'a> {
 
 /// Takes it. The result does not name its files yet. The last part is why
 /// another command than the probe's own was run.
-pub(super) async fn take(
-    reading: &Reading<'_>,
-    fleet: &Fleet,
-    lacking: &Lacking,
+pub(super) async fn take_reading(
+    reading: &ReadingRequest<'_>,
+    fleet: &WorkerPool,
+    lacking: &MissingTools,
     stop: &mut watch::Receiver<bool>,
-) -> (RawResult, Outcome, Option<String>) {
-    let started = shown(now());
+) -> (RawResult, OrderOutcome, Option<String>) {
+    let started = format_timestamp(now());
     let step = reading.step;
     let mut argv = step.argv.to_vec();
     let mut instead = None;
     let Some(other) = &step.otherwise else {
-        let ran = run(reading, (&step.argv, step.together), fleet, stop, &mut argv).await;
-        return result(reading, started, argv, ran, None);
+        let ran = run_command(reading, (&step.argv, step.together), fleet, stop, &mut argv).await;
+        return finish_result(reading, started, argv, ran, None);
     };
-    if lacking.knows(step) {
+    if lacking.is_missing(step) {
         instead = Some("its tool is missing".to_owned());
     } else if !step.together
-        && let Err(why) = fleet.command(&step.argv, &step.nodes)
+        && let Err(why) = fleet.launcher_command(&step.argv, &step.nodes)
     {
         // No worker could start it that way.
         instead = Some(why);
     }
     if instead.is_none() {
-        let ran = run(reading, (&step.argv, step.together), fleet, stop, &mut argv).await;
-        match otherwise::lacking(step, &ran) {
+        let ran = run_command(reading, (&step.argv, step.together), fleet, stop, &mut argv).await;
+        match fallback::find_missing_tool(step, &ran) {
             Some((nodes, why)) => {
                 lacking.add(step, &nodes);
                 instead = Some(why);
             }
-            None => return result(reading, started, argv, ran, None),
+            None => return finish_result(reading, started, argv, ran, None),
         }
     }
     argv = other.argv.to_vec();
-    let ran = run(reading, (&other.argv, other.together), fleet, stop, &mut argv).await;
-    result(reading, started, argv, ran, instead)
+    let ran = run_command(reading, (&other.argv, other.together), fleet, stop, &mut argv).await;
+    finish_result(reading, started, argv, ran, instead)
 }
 
 /// Runs one of a step's two commands, on its first node or on all of them.
-async fn run(
-    reading: &Reading<'_>,
+async fn run_command(
+    reading: &ReadingRequest<'_>,
     (words, together): (&[String], bool),
-    fleet: &Fleet,
+    fleet: &WorkerPool,
     stop: &mut watch::Receiver<bool>,
     argv: &mut Vec<String>,
-) -> Outcome {
+) -> OrderOutcome {
     let ran = match together {
-        true => together::run(reading, words, fleet, stop, argv).await,
-        false => measure(reading, words, fleet, stop, argv).await,
+        true => multi_node::run_on_all_nodes(reading, words, fleet, stop, argv).await,
+        false => run_on_one_node(reading, words, fleet, stop, argv).await,
     };
     match ran {
         Ok(outcome) | Err(outcome) => outcome,
     }
 }
 
-fn result(
-    reading: &Reading<'_>,
+fn finish_result(
+    reading: &ReadingRequest<'_>,
     started: String,
     argv: Vec<String>,
-    outcome: Outcome,
+    outcome: OrderOutcome,
     instead: Option<String>,
-) -> (RawResult, Outcome, Option<String>) {
+) -> (RawResult, OrderOutcome, Option<String>) {
     let result = RawResult {
         ending: outcome.ending.clone(),
         started,
@@ -115,13 +115,13 @@ fn result(
         complaint: outcome.complaint.clone(),
         load: outcome.load,
         gpus: outcome.gpus.clone(),
-        ..blank(reading.step, reading.reading, argv)
+        ..blank_result(reading.step, reading.reading, argv)
     };
     (result, outcome, instead)
 }
 
 /// A result of which nothing is known but where it belongs.
-pub(super) fn blank(step: &PlanStep, reading: u32, argv: Vec<String>) -> RawResult {
+pub(super) fn blank_result(step: &PlanStep, reading: u32, argv: Vec<String>) -> RawResult {
     RawResult {
         format: RESULT_FORMAT.to_owned(),
         step: step.step,
@@ -133,7 +133,7 @@ pub(super) fn blank(step: &PlanStep, reading: u32, argv: Vec<String>) -> RawResu
         reading,
         argv,
         ending: ProcessEnding::Interrupted,
-        started: shown(now()),
+        started: format_timestamp(now()),
         duration_s: 0.0,
         stdout: None,
         stderr: None,
@@ -147,22 +147,22 @@ pub(super) fn blank(step: &PlanStep, reading: u32, argv: Vec<String>) -> RawResu
     }
 }
 
-async fn measure(
-    reading: &Reading<'_>,
+async fn run_on_one_node(
+    reading: &ReadingRequest<'_>,
     words: &[String],
-    fleet: &Fleet,
+    fleet: &WorkerPool,
     stop: &mut watch::Receiver<bool>,
     argv: &mut Vec<String>,
-) -> Result<Outcome, Outcome> {
+) -> Result<OrderOutcome, OrderOutcome> {
     let step = reading.step;
     let Some(first) = step.nodes.first() else {
-        return Err(Outcome::not_started("the step names no node".to_owned()));
+        return Err(OrderOutcome::not_started("the step names no node".to_owned()));
     };
-    let own = reach(fleet, first, stop).await?;
+    let own = connect_worker(fleet, first, stop).await?;
     // A node that takes part and cannot be reached makes the step pointless.
     let mut peer = None;
     for other in &step.nodes[1..] {
-        let worker = reach(fleet, other, stop).await.map_err(|mut outcome| {
+        let worker = connect_worker(fleet, other, stop).await.map_err(|mut outcome| {
             if let ProcessEnding::NotStarted { why, node } = &mut outcome.ending {
                 *why = format!("{other} {why}");
                 *node = Some(other.clone());
@@ -172,20 +172,20 @@ async fn measure(
         peer.get_or_insert((other, worker));
     }
     let named = fleet.names_are_addresses();
-    let own_end = End { node: first, environment: (!named).then_some(&own.environment) };
+    let own_end = PlaceholderEnd { node: first, environment: (!named).then_some(&own.environment) };
     let peer_end = peer
         .as_ref()
-        .map(|(node, worker)| End { node, environment: (!named).then_some(&worker.environment) });
+        .map(|(node, worker)| PlaceholderEnd { node, environment: (!named).then_some(&worker.environment) });
     let mut port = reading.port;
-    let mut serving: Option<Running<'_>> = None;
+    let mut serving: Option<RunningOrder<'_>> = None;
     if let (Some(serve), Some((_, worker)), Some(end)) = (&step.serve, &peer, peer_end) {
-        let with = Filling { own: end, peer: Some(own_end), rail: reading.rail, port };
-        let command = fill::command(&serve.argv, &with).map_err(Outcome::not_started)?;
+        let with = PlaceholderValues { own: end, peer: Some(own_end), rail: reading.rail, port };
+        let command = placeholders::fill_command(&serve.argv, &with).map_err(OrderOutcome::not_started)?;
         let waiting = ReadinessCheck { how: serve.ready, port };
-        let limit_s = step.timeout_s + AFTERWARDS;
-        let order = ProcessOrder { ready: Some(waiting), limit_s, ..order(reading, command) };
-        let mut running = worker.order(order).await.map_err(Outcome::not_started)?;
-        match running.ready(LISTENING, stop).await {
+        let limit_s = step.timeout_s + SERVER_GRACE_S;
+        let order = ProcessOrder { ready: Some(waiting), limit_s, ..build_order(reading, command) };
+        let mut running = worker.start_order(order).await.map_err(OrderOutcome::not_started)?;
+        match running.wait_until_ready(LISTEN_TIMEOUT, stop).await {
             Ok(listening) if serve.ready == ReadySignal::Line => port = listening,
             Ok(_) => {}
             Err(mut outcome) => {
@@ -207,8 +207,8 @@ async fn measure(
         }
         serving = Some(running);
     }
-    let with = Filling { own: own_end, peer: peer_end, rail: reading.rail, port };
-    let outcome = ask(reading, words, (fleet, &own), &with, stop, argv).await;
+    let with = PlaceholderValues { own: own_end, peer: peer_end, rail: reading.rail, port };
+    let outcome = run_order(reading, words, (fleet, &own), &with, stop, argv).await;
     // Whatever became of the client: nobody else needs the server.
     if let Some(mut serving) = serving {
         serving.stop().await;
@@ -217,38 +217,38 @@ async fn measure(
 }
 
 /// The worker of a node, unless somebody ends the run while it is started.
-async fn reach(
-    fleet: &Fleet,
+async fn connect_worker(
+    fleet: &WorkerPool,
     node: &NodeName,
     stop: &mut watch::Receiver<bool>,
-) -> Result<Arc<Worker>, Outcome> {
+) -> Result<Arc<WorkerHandle>, OrderOutcome> {
     tokio::select! {
-        worker = fleet.worker(node) => worker.map_err(Outcome::not_started),
-        () = stopped(stop) => {
+        worker = fleet.worker(node) => worker.map_err(OrderOutcome::not_started),
+        () = wait_for_stop(stop) => {
             let ending = ProcessEnding::Interrupted;
-            Err(Outcome { ending, ..Outcome::not_started(String::new()) })
+            Err(OrderOutcome { ending, ..OrderOutcome::not_started(String::new()) })
         }
     }
 }
 
 /// Runs the step's own command to its end.
-async fn ask(
-    reading: &Reading<'_>,
+async fn run_order(
+    reading: &ReadingRequest<'_>,
     words: &[String],
-    (fleet, worker): (&Fleet, &Worker),
-    with: &Filling<'_>,
+    (fleet, worker): (&WorkerPool, &WorkerHandle),
+    with: &PlaceholderValues<'_>,
     stop: &mut watch::Receiver<bool>,
     argv: &mut Vec<String>,
-) -> Result<Outcome, Outcome> {
-    let filled = fill::command(words, with).map_err(Outcome::not_started)?;
-    *argv = fleet.command(&filled, &reading.step.nodes).map_err(Outcome::not_started)?;
-    let order = order(reading, argv.clone());
-    let running = worker.order(order).await.map_err(Outcome::not_started)?;
+) -> Result<OrderOutcome, OrderOutcome> {
+    let filled = placeholders::fill_command(words, with).map_err(OrderOutcome::not_started)?;
+    *argv = fleet.launcher_command(&filled, &reading.step.nodes).map_err(OrderOutcome::not_started)?;
+    let order = build_order(reading, argv.clone());
+    let running = worker.start_order(order).await.map_err(OrderOutcome::not_started)?;
     Ok(running.finish(stop).await)
 }
 
 /// An order of this reading, of which only the command is known.
-pub(super) fn order(reading: &Reading<'_>, argv: Vec<String>) -> ProcessOrder {
+pub(super) fn build_order(reading: &ReadingRequest<'_>, argv: Vec<String>) -> ProcessOrder {
     let step = reading.step;
     let name = format!("{}.{}", step.step, reading.reading);
     let mut env = BTreeMap::from([(STEP_VARIABLE.to_owned(), name)]);

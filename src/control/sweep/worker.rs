@@ -4,7 +4,7 @@
 //! What travels is in `model::worker`. Nothing here knows what is measured.
 
 mod greeting;
-mod harmless;
+mod sanitizer;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -17,7 +17,7 @@ use base64::prelude::BASE64_STANDARD;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
-use greeting::{NoGreeting, greeting, with_last_words};
+use greeting::{GreetingFailure, read_greeting, with_last_error_line};
 
 use crate::launch::LaunchCommand;
 use model::exchange::ExchangeReply;
@@ -33,70 +33,70 @@ use node::exec::{CAPTURE, CapturedStream};
 use readers::outputs::text;
 
 /// Lines that a login may print before the worker speaks.
-const NOISE: usize = 200;
+const MAX_BANNER_LINES: usize = 200;
 
 /// How much longer than its own limit an order may take until the worker
 /// itself is taken for lost: it needs time to end what it started, and a
 /// large output needs time to travel.
-const SLACK: Duration = Duration::from_secs(30);
+const ORDER_GRACE: Duration = Duration::from_secs(30);
 
 /// How long a worker may take to end what it was told to stop.
-const STOPPING: Duration = Duration::from_secs(8);
+const STOP_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How long a worker may take to hear something. One that does not listen for so
 /// long is lost: half a line may be on its way.
-const HEARING: Duration = Duration::from_secs(5);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How long a worker may take to go when it is told to.
-const LEAVING: Duration = Duration::from_secs(5);
+const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Bytes that a worker may have said to us and that nobody has taken in yet: some of its
 /// longest lines. A worker that says more waits until they are; memory must not grow with
 /// what a node says.
-const MOST_WAITING: usize = 4 * LONGEST_LINE;
+const MAX_PENDING_BYTES: usize = 4 * LONGEST_LINE;
 
 /// How long it waits. What one order says is taken in at once, but for a server of a pair,
 /// which says a line or two: a worker that waits for so long floods us.
-const TAKING_IN: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 
 /// A worker that answered.
 #[derive(Debug)]
-pub(super) struct Worker {
+pub(super) struct WorkerHandle {
     node: NodeName,
     /// The machine it runs on.
     pub(super) environment: MachineEnvironment,
     /// Its version of fabricgate.
     pub(super) version: String,
     input: tokio::sync::Mutex<SessionInput>,
-    shared: Arc<Shared>,
+    shared: Arc<WorkerShared>,
     next: AtomicU64,
 }
 
 /// What the task that listens to a worker shares with those who wait.
 #[derive(Debug)]
-struct Shared {
-    orders: Mutex<Orders>,
+struct WorkerShared {
+    orders: Mutex<PendingOrders>,
     /// Dropping it kills the worker and its group.
     process: Mutex<Option<SessionProcess>>,
 }
 
 /// Who waits for an answer.
 #[derive(Debug, Default)]
-struct Orders {
+struct PendingOrders {
     waiting: BTreeMap<u64, mpsc::UnboundedSender<(usize, WorkerMessage)>>,
     /// Bytes that were said and not yet taken in.
-    said: Arc<AtomicUsize>,
+    pending_bytes: Arc<AtomicUsize>,
     /// Why nobody will answer any more.
     ended: Option<String>,
 }
 
 /// An order that was given.
 #[derive(Debug)]
-pub(super) struct Running<'w> {
-    worker: &'w Worker,
+pub(super) struct RunningOrder<'w> {
+    worker: &'w WorkerHandle,
     id: u64,
-    answers: Answers,
-    until: Instant,
+    answers: OrderMessages,
+    deadline: Instant,
     /// Bytes of each stream that are kept.
     capture: usize,
     stdout: CapturedStream,
@@ -105,37 +105,37 @@ pub(super) struct Running<'w> {
 
 /// What a worker said of one order, until somebody takes it in.
 #[derive(Debug)]
-struct Answers {
-    line: mpsc::UnboundedReceiver<(usize, WorkerMessage)>,
-    said: Arc<AtomicUsize>,
+struct OrderMessages {
+    receiver: mpsc::UnboundedReceiver<(usize, WorkerMessage)>,
+    pending_bytes: Arc<AtomicUsize>,
 }
 
-impl Answers {
+impl OrderMessages {
     async fn recv(&mut self) -> Option<WorkerMessage> {
         std::future::poll_fn(|context| self.poll_recv(context)).await
     }
 
     fn poll_recv(&mut self, context: &mut Context<'_>) -> Poll<Option<WorkerMessage>> {
-        self.line.poll_recv(context).map(|next| {
+        self.receiver.poll_recv(context).map(|next| {
             let (size, answer) = next?;
-            self.said.fetch_sub(size, Ordering::Relaxed);
+            self.pending_bytes.fetch_sub(size, Ordering::Relaxed);
             Some(answer)
         })
     }
 }
 
-impl Drop for Answers {
+impl Drop for OrderMessages {
     fn drop(&mut self) {
-        self.line.close();
-        while let Ok((size, _)) = self.line.try_recv() {
-            self.said.fetch_sub(size, Ordering::Relaxed);
+        self.receiver.close();
+        while let Ok((size, _)) = self.receiver.try_recv() {
+            self.pending_bytes.fetch_sub(size, Ordering::Relaxed);
         }
     }
 }
 
 /// An order that came to its end, one way or another.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct OrderOutcome {
     pub(super) ending: ProcessEnding,
     pub(super) duration: f64,
     pub(super) stdout: CapturedStream,
@@ -148,7 +148,7 @@ pub(super) struct Outcome {
     pub(super) complaint: Option<String>,
 }
 
-impl Outcome {
+impl OrderOutcome {
     /// Nothing ran.
     pub(super) fn not_started(why: String) -> Self {
         Self {
@@ -164,7 +164,7 @@ impl Outcome {
     }
 }
 
-impl Worker {
+impl WorkerHandle {
     /// Starts a worker and waits for its greeting.
     pub(super) async fn connect(
         node: &NodeName,
@@ -188,30 +188,30 @@ impl Worker {
             node: node.to_string(),
         };
         // A worker that is gone already is found out while reading.
-        let _ = input.send(&line(&hello)).await;
-        let hello = match timeout(limit, greeting(&mut output)).await {
+        let _ = input.send(&to_json_line(&hello)).await;
+        let hello = match timeout(limit, read_greeting(&mut output)).await {
             Ok(Ok(hello)) => hello,
-            Ok(Err(NoGreeting::Ended)) => {
+            Ok(Err(GreetingFailure::Ended)) => {
                 input.close();
-                let ending = process.end(LEAVING).await;
+                let ending = process.end(EXIT_TIMEOUT).await;
                 let why = match ending {
                     ProcessEnding::Exited { code: 0 } => "it ended before it answered".to_owned(),
                     ending => ending.to_string(),
                 };
-                return Err(with_last_words(format!("no worker: {why}"), &process.stderr_tail()));
+                return Err(with_last_error_line(format!("no worker: {why}"), &process.stderr_tail()));
             }
             // How it ends from here on says nothing: it is killed.
-            Ok(Err(NoGreeting::Said(why))) => return Err(format!("no worker: {why}")),
+            Ok(Err(GreetingFailure::Invalid(why))) => return Err(format!("no worker: {why}")),
             Err(_) => {
                 let why = format!("no worker answered within {} s", limit.as_secs_f64());
-                return Err(with_last_words(why, &process.stderr_tail()));
+                return Err(with_last_error_line(why, &process.stderr_tail()));
             }
         };
-        let shared = Arc::new(Shared {
-            orders: Mutex::new(Orders::default()),
+        let shared = Arc::new(WorkerShared {
+            orders: Mutex::new(PendingOrders::default()),
             process: Mutex::new(Some(process)),
         });
-        tokio::spawn(listen(output, Arc::clone(&shared)));
+        tokio::spawn(dispatch_messages(output, Arc::clone(&shared)));
         Ok(Self {
             node: node.clone(),
             environment: hello.environment,
@@ -228,10 +228,10 @@ impl Worker {
     }
 
     /// Gives an order; its number is filled in.
-    pub(super) async fn order(&self, order: ProcessOrder) -> Result<Running<'_>, String> {
+    pub(super) async fn start_order(&self, order: ProcessOrder) -> Result<RunningOrder<'_>, String> {
         // From a plan, which may have been read from a file.
         let limit = Duration::try_from_secs_f64(order.limit_s).ok();
-        let until = limit.and_then(|limit| Instant::now().checked_add(limit + SLACK));
+        let until = limit.and_then(|limit| Instant::now().checked_add(limit + ORDER_GRACE));
         let until = until.ok_or_else(|| format!("{} s is no time limit", order.limit_s))?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, line) = mpsc::unbounded_channel();
@@ -241,22 +241,22 @@ impl Worker {
                 return Err(why.clone());
             }
             orders.waiting.insert(id, sender);
-            Answers { line, said: Arc::clone(&orders.said) }
+            OrderMessages { receiver: line, pending_bytes: Arc::clone(&orders.pending_bytes) }
         };
         let (stdout, stderr) = (CapturedStream::default(), CapturedStream::default());
         let capture = order.capture.min(CAPTURE);
-        let running = Running { worker: self, id, answers, until, capture, stdout, stderr };
-        self.tell(&CoordinatorMessage::Run(ProcessOrder { id, ..order })).await?;
+        let running = RunningOrder { worker: self, id, answers, deadline: until, capture, stdout, stderr };
+        self.send_message(&CoordinatorMessage::Run(ProcessOrder { id, ..order })).await?;
         Ok(running)
     }
 
     /// Lets the worker go; it ends whatever it still runs.
-    pub(super) async fn bye(&self) {
-        let _ = self.tell(&CoordinatorMessage::Bye).await;
+    pub(super) async fn shut_down(&self) {
+        let _ = self.send_message(&CoordinatorMessage::Bye).await;
         self.input.lock().await.close();
         let process = lock(&self.shared.process).take();
         if let Some(mut process) = process {
-            process.end(LEAVING).await;
+            process.end(EXIT_TIMEOUT).await;
         }
     }
 
@@ -265,9 +265,9 @@ impl Worker {
         lock(&self.shared.process).take();
     }
 
-    async fn tell(&self, what: &CoordinatorMessage) -> Result<(), String> {
-        let sending = async { self.input.lock().await.send(&line(what)).await };
-        match timeout(HEARING, sending).await {
+    async fn send_message(&self, what: &CoordinatorMessage) -> Result<(), String> {
+        let sending = async { self.input.lock().await.send(&to_json_line(what)).await };
+        match timeout(WRITE_TIMEOUT, sending).await {
             Ok(sent) => {
                 sent.map_err(|error| format!("the worker on {} is gone: {error}", self.node))
             }
@@ -279,19 +279,19 @@ impl Worker {
     }
 }
 
-impl Running<'_> {
+impl RunningOrder<'_> {
     /// Waits until a serving process listens; its port. `stop` turning true
     /// ends it.
-    pub(super) async fn ready(
+    pub(super) async fn wait_until_ready(
         &mut self,
         limit: Duration,
         stop: &mut watch::Receiver<bool>,
-    ) -> Result<u16, Outcome> {
+    ) -> Result<u16, OrderOutcome> {
         let until = Instant::now() + limit;
         loop {
             let answer = tokio::select! {
                 answer = timeout_at(until, self.answers.recv()) => answer,
-                () = stopped(stop) => {
+                () = wait_for_stop(stop) => {
                     let mut outcome = self.stop().await;
                     outcome.ending = ProcessEnding::Interrupted;
                     return Err(outcome);
@@ -300,11 +300,11 @@ impl Running<'_> {
             match answer {
                 Ok(Some(WorkerMessage::Ready { port, .. })) => return Ok(port),
                 Ok(Some(answer)) => {
-                    if let Some(outcome) = self.take(answer) {
+                    if let Some(outcome) = self.handle_message(answer) {
                         return Err(outcome);
                     }
                 }
-                Ok(None) => return Err(self.lost()),
+                Ok(None) => return Err(self.lost_outcome()),
                 Err(_) => {
                     let mut outcome = self.stop().await;
                     let why = format!("did not listen within {} s", limit.as_secs_f64());
@@ -316,21 +316,21 @@ impl Running<'_> {
     }
 
     /// Waits for the end; `stop` turning true brings it about.
-    pub(super) async fn finish(mut self, stop: &mut watch::Receiver<bool>) -> Outcome {
+    pub(super) async fn finish(mut self, stop: &mut watch::Receiver<bool>) -> OrderOutcome {
         loop {
             tokio::select! {
-                answer = timeout_at(self.until, self.answers.recv()) => match answer {
-                    Ok(Some(answer)) => if let Some(outcome) = self.take(answer) { return outcome },
-                    Ok(None) => return self.lost(),
+                answer = timeout_at(self.deadline, self.answers.recv()) => match answer {
+                    Ok(Some(answer)) => if let Some(outcome) = self.handle_message(answer) { return outcome },
+                    Ok(None) => return self.lost_outcome(),
                     Err(_) => {
                         // It should have ended the process long ago.
                         self.worker.kill();
-                        let mut outcome = self.lost();
+                        let mut outcome = self.lost_outcome();
                         outcome.ending = ProcessEnding::TimedOut;
                         return outcome;
                     }
                 },
-                () = stopped(stop) => {
+                () = wait_for_stop(stop) => {
                     let mut outcome = self.stop().await;
                     outcome.ending = ProcessEnding::Interrupted;
                     return outcome;
@@ -340,39 +340,39 @@ impl Running<'_> {
     }
 
     /// Ends it and waits for the end.
-    pub(super) async fn stop(&mut self) -> Outcome {
-        let _ = self.tell_stop().await;
-        let until = Instant::now() + STOPPING;
+    pub(super) async fn stop(&mut self) -> OrderOutcome {
+        let _ = self.send_stop().await;
+        let until = Instant::now() + STOP_TIMEOUT;
         loop {
             match timeout_at(until, self.answers.recv()).await {
                 Ok(Some(answer)) => {
-                    if let Some(outcome) = self.take(answer) {
+                    if let Some(outcome) = self.handle_message(answer) {
                         return outcome;
                     }
                 }
-                Ok(None) | Err(_) => return self.lost(),
+                Ok(None) | Err(_) => return self.lost_outcome(),
             }
         }
     }
 
     /// Tells it to end.
-    pub(super) async fn tell_stop(&self) -> Result<(), String> {
-        self.worker.tell(&CoordinatorMessage::Stop { id: self.id }).await
+    pub(super) async fn send_stop(&self) -> Result<(), String> {
+        self.worker.send_message(&CoordinatorMessage::Stop { id: self.id }).await
     }
 
     /// Answers an exchange.
-    pub(super) async fn answer(&self, answer: ExchangeReply) -> Result<(), String> {
-        self.worker.tell(&CoordinatorMessage::Answer { id: self.id, answer }).await
+    pub(super) async fn send_reply(&self, answer: ExchangeReply) -> Result<(), String> {
+        self.worker.send_message(&CoordinatorMessage::Answer { id: self.id, answer }).await
     }
 
     /// When it counts as lost.
-    pub(super) fn until(&self) -> Instant {
-        self.until
+    pub(super) fn deadline(&self) -> Instant {
+        self.deadline
     }
 
     /// It was told to end, and counts as lost soon.
-    pub(super) fn hurry(&mut self) {
-        self.until = self.until.min(Instant::now() + STOPPING);
+    pub(super) fn shorten_deadline(&mut self) {
+        self.deadline = self.deadline.min(Instant::now() + STOP_TIMEOUT);
     }
 
     /// Ends its worker without ceremony.
@@ -381,25 +381,25 @@ impl Running<'_> {
     }
 
     /// What its worker says of it next; nothing when that is gone.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>) -> Poll<Option<WorkerMessage>> {
+    pub(super) fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<WorkerMessage>> {
         self.answers.poll_recv(context)
     }
 
     /// Takes in an answer; the outcome when it was the last.
-    pub(super) fn take(&mut self, answer: WorkerMessage) -> Option<Outcome> {
+    pub(super) fn handle_message(&mut self, answer: WorkerMessage) -> Option<OrderOutcome> {
         match answer {
             WorkerMessage::Output { stream, data, .. } => {
                 let into = match stream {
                     Which::Stdout => &mut self.stdout,
                     Which::Stderr => &mut self.stderr,
                 };
-                add(into, &data, self.capture);
+                append_output(into, &data, self.capture);
                 None
             }
-            WorkerMessage::Done(done) => Some(self.outcome(*done)),
+            WorkerMessage::Done(done) => Some(self.build_outcome(*done)),
             WorkerMessage::Refused { why, .. } => {
                 let ending = ProcessEnding::Busy { why };
-                Some(Outcome { ending, ..Outcome::not_started(String::new()) })
+                Some(OrderOutcome { ending, ..OrderOutcome::not_started(String::new()) })
             }
             WorkerMessage::Hello(_)
             | WorkerMessage::Ready { .. }
@@ -408,16 +408,16 @@ impl Running<'_> {
         }
     }
 
-    fn outcome(&mut self, done: ProcessReport) -> Outcome {
+    fn build_outcome(&mut self, done: ProcessReport) -> OrderOutcome {
         let mut stdout = std::mem::take(&mut self.stdout);
         let mut stderr = std::mem::take(&mut self.stderr);
         // A number of somebody else's.
         stdout.dropped = stdout.dropped.saturating_add(done.stdout_dropped);
         stderr.dropped = stderr.dropped.saturating_add(done.stderr_dropped);
-        Outcome {
+        OrderOutcome {
             ending: done.ending,
             duration: done.duration_s,
-            complaint: last_words(&stderr.bytes),
+            complaint: last_error_line(&stderr.bytes),
             stdout,
             stderr,
             load: done.load,
@@ -427,20 +427,20 @@ impl Running<'_> {
     }
 
     /// The worker is gone. What it sent until then is no whole output.
-    pub(super) fn lost(&mut self) -> Outcome {
+    pub(super) fn lost_outcome(&mut self) -> OrderOutcome {
         let ended = lock(&self.worker.shared.orders).ended.clone();
-        Outcome::not_started(ended.unwrap_or_else(|| "the worker does not answer".to_owned()))
+        OrderOutcome::not_started(ended.unwrap_or_else(|| "the worker does not answer".to_owned()))
     }
 }
 
-impl Drop for Running<'_> {
+impl Drop for RunningOrder<'_> {
     fn drop(&mut self) {
         lock(&self.worker.shared.orders).waiting.remove(&self.id);
     }
 }
 
 /// Waits until somebody ends the run.
-pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
+pub(super) async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     if stop.wait_for(|stop| *stop).await.is_err() {
         // Nobody is left who could.
         std::future::pending::<()>().await;
@@ -448,21 +448,21 @@ pub(super) async fn stopped(stop: &mut watch::Receiver<bool>) {
 }
 
 /// Hands every answer to whoever waits for it, until the worker ends.
-async fn listen(mut output: SessionOutput, shared: Arc<Shared>) {
+async fn dispatch_messages(mut output: SessionOutput, shared: Arc<WorkerShared>) {
     let why = loop {
         match output.next_line().await {
-            Ok(Some(line)) => match serde_json::from_slice(&line).map(harmless::answer) {
+            Ok(Some(line)) => match serde_json::from_slice(&line).map(sanitizer::sanitize_message) {
                 Ok(WorkerMessage::Fault { why }) => break format!("the worker gave up: {why}"),
                 Ok(answer) => {
-                    if !taken_in(&shared, line.len()).await {
+                    if !wait_for_room(&shared, line.len()).await {
                         break "the worker says more than anybody takes in".to_owned();
                     }
                     let orders = lock(&shared.orders);
-                    let waiting = order_of(&answer).and_then(|id| orders.waiting.get(&id));
+                    let waiting = order_id(&answer).and_then(|id| orders.waiting.get(&id));
                     let Some(waiting) = waiting else { continue };
-                    orders.said.fetch_add(line.len(), Ordering::Relaxed);
+                    orders.pending_bytes.fetch_add(line.len(), Ordering::Relaxed);
                     if waiting.send((line.len(), answer)).is_err() {
-                        orders.said.fetch_sub(line.len(), Ordering::Relaxed);
+                        orders.pending_bytes.fetch_sub(line.len(), Ordering::Relaxed);
                     }
                 }
                 Err(error) => {
@@ -474,7 +474,7 @@ async fn listen(mut output: SessionOutput, shared: Arc<Shared>) {
             Ok(None) => {
                 let process = lock(&shared.process);
                 let tail = process.as_ref().map_or(String::new(), SessionProcess::stderr_tail);
-                break with_last_words("the worker ended".to_owned(), &tail);
+                break with_last_error_line("the worker ended".to_owned(), &tail);
             }
             Err(error) => break format!("the worker cannot be heard: {error}"),
         }
@@ -487,11 +487,11 @@ async fn listen(mut output: SessionOutput, shared: Arc<Shared>) {
 
 /// Waits until there is room for so many bytes more of what a worker says; false where
 /// that takes too long.
-async fn taken_in(shared: &Shared, more: usize) -> bool {
+async fn wait_for_room(shared: &WorkerShared, more: usize) -> bool {
     const STEP: Duration = Duration::from_millis(5);
-    let said = Arc::clone(&lock(&shared.orders).said);
-    let until = Instant::now() + TAKING_IN;
-    while MOST_WAITING < said.load(Ordering::Relaxed).saturating_add(more) {
+    let said = Arc::clone(&lock(&shared.orders).pending_bytes);
+    let until = Instant::now() + DRAIN_TIMEOUT;
+    while MAX_PENDING_BYTES < said.load(Ordering::Relaxed).saturating_add(more) {
         if until < Instant::now() {
             return false;
         }
@@ -502,7 +502,7 @@ async fn taken_in(shared: &Shared, more: usize) -> bool {
 
 /// Adds a piece of output. What is beyond what anybody keeps, or cannot be
 /// read, counts as dropped, so that the output is not taken for whole.
-fn add(into: &mut CapturedStream, data: &str, most: usize) {
+fn append_output(into: &mut CapturedStream, data: &str, most: usize) {
     let Ok(bytes) = BASE64_STANDARD.decode(data) else {
         into.dropped += data.len() as u64;
         return;
@@ -512,7 +512,7 @@ fn add(into: &mut CapturedStream, data: &str, most: usize) {
     into.dropped += (bytes.len() - kept) as u64;
 }
 
-fn order_of(answer: &WorkerMessage) -> Option<u64> {
+fn order_id(answer: &WorkerMessage) -> Option<u64> {
     match answer {
         WorkerMessage::Ready { id, .. }
         | WorkerMessage::Output { id, .. }
@@ -524,14 +524,14 @@ fn order_of(answer: &WorkerMessage) -> Option<u64> {
 }
 
 /// The last line of standard error that says anything.
-pub(super) fn last_words(stderr: &[u8]) -> Option<String> {
+pub(super) fn last_error_line(stderr: &[u8]) -> Option<String> {
     const TAIL: usize = 4096;
     let tail = &stderr[stderr.len().saturating_sub(TAIL)..];
     let decoded = text::decode(tail);
     decoded.lines().rev().map(clean).find(|line| !line.is_empty())
 }
 
-fn line(what: &CoordinatorMessage) -> Vec<u8> {
+fn to_json_line(what: &CoordinatorMessage) -> Vec<u8> {
     serde_json::to_vec(what).expect("orders are plain data")
 }
 

@@ -7,7 +7,7 @@ use super::fleet::{FleetPosition, GPUS, YearFleet};
 use super::transients::{ReadingPath, TransientSchedule, day_of};
 use crate::instrument::PairSample;
 use crate::sweep::StepReader;
-use control::sweep::outputs;
+use control::sweep::step_outputs;
 use engine::plan::PlanStep;
 use model::measurement::{Measurement, MeasurementMatrix, MeasurementSeries};
 use model::parse_output::{OutputProblemKind, ParseOutput};
@@ -68,7 +68,7 @@ impl StepReader for YearMeter<'_> {
         if let Some(sound) = sound {
             self.record_ratios(step, &parsed, &sound);
         }
-        let scope = outputs::scope(step).expect("a planned step has a scope");
+        let scope = step_outputs::recording_scope(step).expect("a planned step has a scope");
         let place = match (&step.nodes[..], &step.domain) {
             ([node], _) => format!("nodes/{node}"),
             (_, Some(domain)) => format!("domains/{domain}"),

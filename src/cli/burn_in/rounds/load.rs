@@ -8,7 +8,7 @@ use super::BurnInSession;
 use crate::cli::stdout::note;
 use crate::cli::{stored, sweep};
 use control::launch::WorkerProgram;
-use control::sweep::Place;
+use control::sweep::RunLocation;
 use engine::plan;
 use engine::policy::burn_in_termination::BurnInObservation;
 use engine::policy::{acceptance as accept, burn_in_termination};
@@ -34,7 +34,7 @@ impl BurnInSession<'_> {
             ..basis.request()
         };
         let load = plan::plan_soak(&request);
-        let began = control::sweep::shown(control::sweep::now());
+        let began = control::sweep::format_timestamp(control::sweep::now());
         let mut done = SoakRecord {
             after_round: after,
             began: began.clone(),
@@ -63,7 +63,7 @@ impl BurnInSession<'_> {
             true => Duration::ZERO,
             false => Duration::from_secs_f64(minutes * 60.0),
         };
-        let place = Place::New(self.folder.path());
+        let place = RunLocation::New(self.folder.path());
         let ran = self.sweep_round(
             &load,
             &request,
@@ -79,7 +79,7 @@ impl BurnInSession<'_> {
         sweep::write_artifacts(&ran)?;
         let stored = stored::open_run_quietly(ran.folder.path())?;
         let results = stored.results().map_err(stored::record_error)?;
-        let recordings = stored.recordings_of(&results).map_err(stored::record_error)?;
+        let recordings = stored.recordings_for(&results).map_err(stored::record_error)?;
         done.minutes = ran.took.as_secs_f64() / 60.0;
         done.passes = ran.passes;
         done.not_on = find_unloaded_nodes(&claims, &results);

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::BurnInSession;
 use crate::cli::stdout::note;
 use crate::cli::stored;
-use control::store::stored::Stored;
+use control::store::run_reader::StoredRun;
 use engine::judge::run_comparison;
 use engine::judge::run_comparison::ComparisonSide;
 use engine::policy::burn_in_termination::BurnInObservation;
@@ -25,10 +25,10 @@ impl BurnInSession<'_> {
         &mut self,
         number: u32,
         run: Run,
-        stored: &Stored,
+        stored: &StoredRun,
     ) -> anyhow::Result<()> {
         let results = stored.results().map_err(stored::record_error)?;
-        let recordings = stored.recordings_of(&results).map_err(stored::record_error)?;
+        let recordings = stored.recordings_for(&results).map_err(stored::record_error)?;
         let machines = stored.machines().map_err(stored::record_error)?;
         let (boots, gpus) = (identity::boot_ids(&machines), identity::gpu_uuids(&machines));
         let rebooted = identity::find_rebooted(&machines);

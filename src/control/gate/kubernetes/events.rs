@@ -15,22 +15,22 @@ use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text::clean;
 
 /// Where events about objects without a namespace live.
-const EVENTS: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
+const EVENTS_PATH: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 
 /// The longest note that the API takes, in bytes (`pkg/apis/core/validation`,
 /// `NoteLengthLimit`).
-const LONGEST: usize = 1_024;
+const MAX_NOTE_BYTES: usize = 1_024;
 
 /// Writes an event on every node that was changed; an error says why one was not
 /// written, and then no more are tried.
-pub async fn tell(
+pub async fn write_events(
     client: &Client,
     records: &[ActionRecord],
     seen: &SchedulerSnapshot,
 ) -> Result<(), String> {
-    for event in records.iter().filter_map(|record| event(record, seen)) {
+    for event in records.iter().filter_map(|record| build_event(record, seen)) {
         let body = serde_json::to_vec(&event).map_err(|error| error.to_string())?;
-        let request = Request::new(EVENTS).create(&PostParams::default(), body);
+        let request = Request::new(EVENTS_PATH).create(&PostParams::default(), body);
         let request = request.map_err(|error| clean(&error.to_string()))?;
         let told: Result<Value, kube::Error> = client.request(request).await;
         told.map_err(|error| refusal_problem(&error).1)?;
@@ -39,7 +39,7 @@ pub async fn tell(
 }
 
 /// What is said of one action that was carried out; nothing of others.
-fn event(record: &ActionRecord, seen: &SchedulerSnapshot) -> Option<Value> {
+fn build_event(record: &ActionRecord, seen: &SchedulerSnapshot) -> Option<Value> {
     if record.result != ActionResult::Done {
         return None;
     }
@@ -53,19 +53,19 @@ fn event(record: &ActionRecord, seen: &SchedulerSnapshot) -> Option<Value> {
     let node = seen.nodes.get(&record.node)?;
     let uid = &node.kubernetes.as_ref()?.uid;
     let mut note = clean(&record.detail);
-    let end = (0..=LONGEST.min(note.len())).rev().find(|at| note.is_char_boundary(*at));
+    let end = (0..=MAX_NOTE_BYTES.min(note.len())).rev().find(|at| note.is_char_boundary(*at));
     note.truncate(end.unwrap_or(0));
     Some(json!({
         "apiVersion": "events.k8s.io/v1", "kind": "Event",
         "metadata": {"generateName": "fabricgate-", "namespace": "default"},
-        "eventTime": micro(&record.at), "type": kind, "action": action, "reason": reason,
+        "eventTime": format_micro_time(&record.at), "type": kind, "action": action, "reason": reason,
         "note": note, "reportingController": "fabricgate.io/gate", "reportingInstance": "gate",
         "regarding": {"apiVersion": "v1", "kind": "Node", "name": record.node.as_str(), "uid": uid},
     }))
 }
 
 /// A moment as the API writes it: with six digits behind the second.
-fn micro(at: &str) -> String {
+fn format_micro_time(at: &str) -> String {
     let bare = at.trim_end_matches('Z');
     let (whole, part) = bare.split_once('.').unwrap_or((bare, ""));
     let part: String = part.chars().chain("000000".chars()).take(6).collect();
@@ -83,7 +83,7 @@ mod tests {
         ActionRecord { kind, node: "n1".into(), result, detail: detail.to_owned(), at }
     }
 
-    fn seen() -> SchedulerSnapshot {
+    fn snapshot() -> SchedulerSnapshot {
         let node = KubernetesNode { uid: "u1".to_owned(), ..KubernetesNode::default() };
         let mut live = SchedulerNode::new("n1", &["IDLE"]);
         live.kubernetes = Some(Box::new(node));
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn what_was_done_is_said_of_the_node_and_nothing_else_is() {
-        let done = |kind| event(&record(kind, ActionResult::Done, "it shows"), &seen());
+        let done = |kind| build_event(&record(kind, ActionResult::Done, "it shows"), &snapshot());
         let drained = done(ActionKind::Drain).expect("an event");
         assert_eq!(drained["regarding"]["uid"], "u1");
         assert_eq!(drained["reason"], "FabricDrained");
@@ -100,10 +100,10 @@ mod tests {
         assert_eq!(done(ActionKind::Release).expect("an event")["type"], "Normal");
         assert_eq!(done(ActionKind::Certify), None);
         for result in [ActionResult::Unknown, ActionResult::Failed, ActionResult::Already] {
-            assert_eq!(event(&record(ActionKind::Drain, result, ""), &seen()), None);
+            assert_eq!(build_event(&record(ActionKind::Drain, result, ""), &snapshot()), None);
         }
-        let long = record(ActionKind::Drain, ActionResult::Done, &"ä".repeat(LONGEST));
-        let note = event(&long, &seen()).expect("an event")["note"].as_str().map(str::len);
-        assert!(note.is_some_and(|length| length <= LONGEST));
+        let long = record(ActionKind::Drain, ActionResult::Done, &"ä".repeat(MAX_NOTE_BYTES));
+        let note = build_event(&long, &snapshot()).expect("an event")["note"].as_str().map(str::len);
+        assert!(note.is_some_and(|length| length <= MAX_NOTE_BYTES));
     }
 }

@@ -19,15 +19,15 @@ use model::node_update::{NodeStateChange, NodeUpdate};
 use model::text::clean;
 
 /// Longest value of a label or a taint (Kubernetes' own bound).
-const LONGEST_VALUE: usize = 63;
+const MAX_VALUE_BYTES: usize = 63;
 
 /// Longest that all annotations of an object may be, keys included (Kubernetes'
 /// own bound); one of ours is far below it.
-const LONGEST_ANNOTATION: usize = 16 * 1024;
+const MAX_ANNOTATION_BYTES: usize = 16 * 1024;
 
 /// What one change means on nodes, whatever they look like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Edits {
+pub(super) struct NodePatchEdits {
     pub(super) taints: Vec<TaintEdit>,
     pub(super) labels: BTreeMap<String, Option<String>>,
     pub(super) annotations: BTreeMap<String, Option<String>>,
@@ -36,9 +36,9 @@ pub(super) struct Edits {
     pub(super) device: Option<(GpuCordon, bool)>,
 }
 
-impl Edits {
+impl NodePatchEdits {
     /// What is to be written; an error where that must not or cannot be.
-    pub(super) fn of(change: &NodeUpdate) -> Result<Self, String> {
+    pub(super) fn from_update(change: &NodeUpdate) -> Result<Self, String> {
         let of_slurm = [
             change.available_features.is_some() || change.active_features.is_some(),
             change.extra.is_some() || change.comment.is_some(),
@@ -55,7 +55,7 @@ impl Edits {
             device: None,
         };
         let is_drain = |it: &TaintEdit| it.key == DEGRADED && it.effect == NO_SCHEDULE;
-        if edits.taints.iter().any(is_drain) || edits.is_of_state() {
+        if edits.taints.iter().any(is_drain) || edits.is_state_change() {
             return Err("a drain and its reason are written by a change of state alone".into());
         }
         match &change.state {
@@ -75,7 +75,7 @@ impl Edits {
             }
             None => {}
         }
-        edits.check()?;
+        edits.check_values()?;
         Ok(edits)
     }
 
@@ -85,7 +85,7 @@ impl Edits {
         self.annotations.insert(REASON.to_owned(), reason);
     }
 
-    fn is_of_state(&self) -> bool {
+    fn is_state_change(&self) -> bool {
         [REASON, DEVICE].iter().any(|key| self.annotations.contains_key(*key))
     }
 
@@ -106,7 +106,7 @@ impl Edits {
         edits
     }
 
-    fn check(&self) -> Result<(), String> {
+    fn check_values(&self) -> Result<(), String> {
         if let Some((mark, _)) = &self.device
             && !is_uuid(&mark.uuid)
         {
@@ -114,7 +114,7 @@ impl Edits {
         }
         let keys = self.taints.iter().map(|it| &it.key);
         for key in keys.chain(self.labels.keys()).chain(self.annotations.keys()) {
-            if !is_ours(key) {
+            if !is_fabricgate_key(key) {
                 return Err(format!(
                     "{:?} is not a key of ours ({FABRICGATE_PREFIX}...)",
                     clean(key)
@@ -131,12 +131,12 @@ impl Edits {
         }
         let of_taints = self.taints.iter().filter_map(|it| it.value.as_ref());
         for value in of_taints.chain(self.labels.values().flatten()) {
-            if !is_value(value) {
+            if !is_label_value(value) {
                 return Err(format!("{:?} cannot be the value of a label", clean(value)));
             }
         }
         for value in self.annotations.values().flatten() {
-            if value.contains(char::is_control) || LONGEST_ANNOTATION < value.len() {
+            if value.contains(char::is_control) || MAX_ANNOTATION_BYTES < value.len() {
                 return Err(
                     "an annotation must be one plain line, and no longer than 16 KiB".into()
                 );
@@ -157,14 +157,14 @@ impl Edits {
 
     /// The merge patch of metadata and taints that makes a node show this; `None`
     /// where it does already.
-    pub(super) fn patch(&self, node: &Value) -> Result<Option<Value>, String> {
+    pub(super) fn build_patch(&self, node: &Value) -> Result<Option<Value>, String> {
         let meta = &node["metadata"];
-        let labels = differing(&meta["labels"], &self.labels);
-        let mut annotations = differing(&meta["annotations"], &self.annotations);
+        let labels = differing_entries(&meta["labels"], &self.labels);
+        let mut annotations = differing_entries(&meta["annotations"], &self.annotations);
         let cordoned = meta["annotations"][DEVICE_CORDON].as_str();
-        annotations.extend(self.cordoned(cordoned));
-        let before = list(&node["spec"]["taints"])?;
-        let after = edited(before, &self.taints);
+        annotations.extend(self.edit_cordoned_gpus(cordoned));
+        let before = taint_list(&node["spec"]["taints"])?;
+        let after = edit_taints(before, &self.taints);
         if labels.is_empty() && annotations.is_empty() && after == before {
             return Ok(None);
         }
@@ -182,13 +182,13 @@ impl Edits {
         }
         let uuid = self.device.as_ref().filter(|(mark, _)| mark.way == GpuCordonMethod::Hami);
         let uuid = uuid.map(|(mark, _)| mark.uuid.as_str());
-        guard(&patch, before, uuid.map(|uuid| (uuid, cordoned)))?;
+        check_patch(&patch, before, uuid.map(|uuid| (uuid, cordoned)))?;
         Ok(Some(patch))
     }
 
     /// HAMi's list with our GPU in it or without it, where that is another. What
     /// others wrote stays letter by letter where something is added.
-    fn cordoned(&self, list: Option<&str>) -> Option<(String, Value)> {
+    fn edit_cordoned_gpus(&self, list: Option<&str>) -> Option<(String, Value)> {
         let (mark, is_out) =
             self.device.as_ref().filter(|(it, _)| it.way == GpuCordonMethod::Hami)?;
         let is = cordoned_devices(list.unwrap_or_default()).any(|uuid| uuid == mark.uuid);
@@ -210,10 +210,10 @@ impl Edits {
 
     /// What of a drain the server stored otherwise than it was sent: an admission policy
     /// or webhook may change what it lets in.
-    pub(super) fn altered(&self, stored: &Value) -> Option<&'static str> {
+    pub(super) fn find_altered_field(&self, stored: &Value) -> Option<&'static str> {
         let is_drain = |it: &&TaintEdit| it.key == DEGRADED && it.effect == NO_SCHEDULE;
         let value = self.taints.iter().find(is_drain)?.value.as_ref()?;
-        let taints = list(&stored["spec"]["taints"]).unwrap_or_default();
+        let taints = taint_list(&stored["spec"]["taints"]).unwrap_or_default();
         let is_it = |it: &Value| {
             it["key"] == DEGRADED && it["effect"] == NO_SCHEDULE && it["value"] == value.as_str()
         };
@@ -230,7 +230,7 @@ impl Edits {
 
     /// The patch of `stored` that takes back what a patch of `before` changed, whatever
     /// of it was stored.
-    pub(super) fn back(before: &Value, patch: &Value, stored: &Value) -> Result<Value, String> {
+    pub(super) fn build_revert_patch(before: &Value, patch: &Value, stored: &Value) -> Result<Value, String> {
         let meta = &stored["metadata"];
         let mut back = json!({
             "metadata": { "uid": meta["uid"], "resourceVersion": meta["resourceVersion"] },
@@ -239,25 +239,25 @@ impl Edits {
             let keys = patch["metadata"][part].as_object().into_iter().flatten();
             let was = |key: &String| (key.clone(), before["metadata"][part][key].clone());
             let words: Map<String, Value> =
-                keys.filter(|(key, _)| is_ours(key)).map(|(key, _)| was(key)).collect();
+                keys.filter(|(key, _)| is_fabricgate_key(key)).map(|(key, _)| was(key)).collect();
             if !words.is_empty() {
                 back["metadata"][part] = Value::Object(words);
             }
         }
-        let is_own = |it: &&Value| it["key"].as_str().is_some_and(is_ours);
-        let stored = list(&stored["spec"]["taints"])?;
+        let is_own = |it: &&Value| it["key"].as_str().is_some_and(is_fabricgate_key);
+        let stored = taint_list(&stored["spec"]["taints"])?;
         let mut taints: Vec<Value> = stored.iter().filter(|it| !is_own(it)).cloned().collect();
-        taints.extend(list(&before["spec"]["taints"])?.iter().filter(is_own).cloned());
+        taints.extend(taint_list(&before["spec"]["taints"])?.iter().filter(is_own).cloned());
         if taints != stored {
             back["spec"] = json!({ "taints": taints });
         }
-        guard(&back, stored, None)?;
+        check_patch(&back, stored, None)?;
         Ok(back)
     }
 
     /// The patch of the status that makes a node show our condition; `None` where
     /// there is none to write, or it shows already.
-    pub(super) fn status_patch(&self, node: &Value, now: &str) -> Option<Value> {
+    pub(super) fn build_status_patch(&self, node: &Value, now: &str) -> Option<Value> {
         let wanted = self.condition.as_ref()?;
         let conditions = node["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
         let is = conditions.iter().find(|it| it["type"] == CONDITION);
@@ -289,13 +289,13 @@ impl Edits {
 }
 
 /// Whether a key is under our prefix, and a key at all.
-fn is_ours(key: &str) -> bool {
+fn is_fabricgate_key(key: &str) -> bool {
     let name = key.strip_prefix(FABRICGATE_PREFIX).unwrap_or_default();
-    !name.is_empty() && is_value(name)
+    !name.is_empty() && is_label_value(name)
 }
 
 /// Whether a list is another one by this one GPU alone.
-fn is_one_entry(uuid: &str, before: Option<&str>, after: &Value) -> bool {
+fn is_single_gpu_edit(uuid: &str, before: Option<&str>, after: &Value) -> bool {
     let others = |list: &str| -> Vec<String> {
         let others = cordoned_devices(list).filter(|it| *it != uuid);
         others.map(str::to_owned).collect()
@@ -305,25 +305,25 @@ fn is_one_entry(uuid: &str, before: Option<&str>, after: &Value) -> bool {
 }
 
 /// Whether Kubernetes takes this as the value of a label or a taint.
-fn is_value(text: &str) -> bool {
+fn is_label_value(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let ends = |c: char| c.is_ascii_alphanumeric();
     text.is_empty()
-        || (text.len() <= LONGEST_VALUE
+        || (text.len() <= MAX_VALUE_BYTES
             && text.chars().all(fits)
             && text.starts_with(ends)
             && text.ends_with(ends))
 }
 
 /// What of these words a node does not have; `null` takes a key away.
-fn differing(is: &Value, wanted: &BTreeMap<String, Option<String>>) -> Map<String, Value> {
+fn differing_entries(is: &Value, wanted: &BTreeMap<String, Option<String>>) -> Map<String, Value> {
     let differs = |(key, value): &(&String, &Option<String>)| {
         is.get(key.as_str()).and_then(Value::as_str) != value.as_deref()
     };
     wanted.iter().filter(differs).map(|(key, value)| (key.clone(), json!(value))).collect()
 }
 
-fn list(taints: &Value) -> Result<&[Value], String> {
+fn taint_list(taints: &Value) -> Result<&[Value], String> {
     match taints {
         Value::Null => Ok(&[]),
         Value::Array(taints) => Ok(taints),
@@ -332,7 +332,7 @@ fn list(taints: &Value) -> Result<&[Value], String> {
 }
 
 /// A list of taints with some of ours set or taken away, others in order.
-fn edited(before: &[Value], edits: &[TaintEdit]) -> Vec<Value> {
+fn edit_taints(before: &[Value], edits: &[TaintEdit]) -> Vec<Value> {
     let mut after = before.to_vec();
     for edit in edits {
         let is_it =
@@ -362,7 +362,7 @@ fn edited(before: &[Value], edits: &[TaintEdit]) -> Vec<Value> {
 ///
 /// The one key of somebody else is HAMi's list of cordoned GPUs, and only where
 /// `device` names the one GPU that is the whole difference to the list as it was.
-pub(super) fn guard(
+pub(super) fn check_patch(
     patch: &Value,
     before: &[Value],
     device: Option<(&str, Option<&str>)>,
@@ -384,9 +384,9 @@ pub(super) fn guard(
                     let is_entry = || {
                         key == "annotations"
                             && name.as_str() == DEVICE_CORDON
-                            && device.is_some_and(|(uuid, list)| is_one_entry(uuid, list, value))
+                            && device.is_some_and(|(uuid, list)| is_single_gpu_edit(uuid, list, value))
                     };
-                    is_ours(name) || is_entry()
+                    is_fabricgate_key(name) || is_entry()
                 };
                 if let Some((key, _)) = words.iter().find(|word| !is_allowed(word)) {
                     return refuse(key);
@@ -405,8 +405,8 @@ pub(super) fn guard(
         return refuse(key);
     }
     if let Some(taints) = spec.get("taints") {
-        let after = list(taints)?;
-        let is_foreign = |it: &&Value| !it["key"].as_str().is_some_and(is_ours);
+        let after = taint_list(taints)?;
+        let is_foreign = |it: &&Value| !it["key"].as_str().is_some_and(is_fabricgate_key);
         let foreign = |taints: &[Value]| -> Vec<Value> {
             taints.iter().filter(is_foreign).cloned().collect()
         };

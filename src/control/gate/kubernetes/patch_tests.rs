@@ -9,7 +9,7 @@ fn drain(reason: &str) -> NodeUpdate {
     NodeUpdate::drain(reason)
 }
 
-fn marks(marks: KubernetesNodeUpdate) -> NodeUpdate {
+fn marks_update(marks: KubernetesNodeUpdate) -> NodeUpdate {
     NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() }
 }
 
@@ -27,13 +27,13 @@ fn node() -> Value {
     })
 }
 
-fn sent(change: &NodeUpdate, node: &Value) -> Option<Value> {
-    Edits::of(change).expect("good").patch(node).expect("good")
+fn built_patch(change: &NodeUpdate, node: &Value) -> Option<Value> {
+    NodePatchEdits::from_update(change).expect("good").build_patch(node).expect("good")
 }
 
 #[test]
 fn a_drain_is_a_taint_and_its_reason_and_leaves_others_taints_in_order() {
-    let patch = sent(&drain(OURS), &node()).expect("a patch");
+    let patch = built_patch(&drain(OURS), &node()).expect("a patch");
     let mut taints = node()["spec"]["taints"].as_array().expect("a list").clone();
     taints.push(json!({"key": DEGRADED, "effect": "NoSchedule", "value": "nvlink-low"}));
     let expected = json!({
@@ -46,17 +46,17 @@ fn a_drain_is_a_taint_and_its_reason_and_leaves_others_taints_in_order() {
 #[test]
 fn what_a_node_shows_already_is_not_sent_and_a_release_takes_both_away() {
     let mut drained = node();
-    let patch = sent(&drain(OURS), &drained).expect("a patch");
+    let patch = built_patch(&drain(OURS), &drained).expect("a patch");
     drained["spec"]["taints"] = patch["spec"]["taints"].clone();
     drained["metadata"]["annotations"][REASON] = json!(OURS);
-    assert_eq!(sent(&drain(OURS), &drained), None);
+    assert_eq!(built_patch(&drain(OURS), &drained), None);
     let resume = NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
-    let patch = sent(&resume, &drained).expect("a patch");
+    let patch = built_patch(&resume, &drained).expect("a patch");
     assert_eq!(patch["spec"]["taints"], node()["spec"]["taints"]);
     assert_eq!(patch["metadata"]["annotations"], json!({REASON: null}));
-    assert_eq!(sent(&resume, &node()), None);
+    assert_eq!(built_patch(&resume, &node()), None);
     let bare = json!({"metadata": {"name": "n1", "uid": "u1", "resourceVersion": "7"}});
-    assert_eq!(sent(&resume, &bare), None);
+    assert_eq!(built_patch(&resume, &bare), None);
 }
 
 #[test]
@@ -72,7 +72,7 @@ fn marks_replace_ours_in_place_and_keep_effects_apart() {
         effect: effect.to_owned(),
         value: value.map(str::to_owned),
     };
-    let change = marks(KubernetesNodeUpdate {
+    let change = marks_update(KubernetesNodeUpdate {
         taints: vec![
             edit(UNVERIFIED, "NoSchedule", None),
             edit(DEGRADED, "PreferNoSchedule", Some("new")),
@@ -80,7 +80,7 @@ fn marks_replace_ours_in_place_and_keep_effects_apart() {
         labels: [("fabricgate.io/verdict".to_owned(), Some("degraded".to_owned()))].into(),
         ..KubernetesNodeUpdate::default()
     });
-    let patch = sent(&change, &tainted).expect("a patch");
+    let patch = built_patch(&change, &tainted).expect("a patch");
     let expected = json!([
         {"key": DEGRADED, "effect": "PreferNoSchedule", "value": "new"},
         {"key": "x", "effect": "NoSchedule"},
@@ -108,7 +108,7 @@ fn nothing_of_others_and_no_eviction_is_ever_asked_for() {
         }],
         ..KubernetesNodeUpdate::default()
     };
-    assert!(Edits::of(&marks(label("fabricgate.io/verdict", "pass"))).is_ok());
+    assert!(NodePatchEdits::from_update(&marks_update(label("fabricgate.io/verdict", "pass"))).is_ok());
     for bad in [
         label("nvidia.com/gpu.clique", "x"),
         label("fabricgate.io/", "x"),
@@ -123,19 +123,19 @@ fn nothing_of_others_and_no_eviction_is_ever_asked_for() {
         taint("fabricgate.io/degraded", "NoExecute", "x"),
         taint("fabricgate.io/degraded", "PreferNoSchedule", "a b"),
     ] {
-        assert!(Edits::of(&marks(bad.clone())).is_err(), "{bad:?}");
+        assert!(NodePatchEdits::from_update(&marks_update(bad.clone())).is_err(), "{bad:?}");
     }
     let of_slurm = NodeUpdate { extra: Some("{}".to_owned()), ..NodeUpdate::default() };
-    assert!(Edits::of(&of_slurm).is_err());
+    assert!(NodePatchEdits::from_update(&of_slurm).is_err());
 }
 
 #[test]
 fn the_last_look_refuses_a_patch_that_touches_what_is_not_ours() {
     let before = node()["spec"]["taints"].as_array().expect("a list").clone();
     let patch = |change: &dyn Fn(&mut Value)| {
-        let mut patch = sent(&drain(OURS), &node()).expect("a patch");
+        let mut patch = built_patch(&drain(OURS), &node()).expect("a patch");
         change(&mut patch);
-        guard(&patch, &before, None)
+        check_patch(&patch, &before, None)
     };
     assert_eq!(patch(&|_| {}), Ok(()));
     let all: [&dyn Fn(&mut Value); 11] = [
@@ -166,22 +166,22 @@ fn a_condition_keeps_its_moment_until_its_status_changes() {
         };
         let told =
             KubernetesNodeUpdate { condition: Some(condition), ..KubernetesNodeUpdate::default() };
-        Edits::of(&marks(told)).expect("good")
+        NodePatchEdits::from_update(&marks_update(told)).expect("good")
     };
     let (then, now) = ("2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z");
     let mut object = node();
-    let first = told("True", "a").status_patch(&object, then).expect("a patch");
+    let first = told("True", "a").build_status_patch(&object, then).expect("a patch");
     let written = &first["status"]["conditions"][0];
     assert_eq!(written["lastTransitionTime"], then);
     assert_eq!(first["metadata"]["uid"], "u1");
     object["status"]["conditions"].as_array_mut().expect("a list").push(written.clone());
-    assert_eq!(told("True", "a").status_patch(&object, now), None);
+    assert_eq!(told("True", "a").build_status_patch(&object, now), None);
     let moment = |patch: Option<Value>| {
         let written = &patch.expect("a patch")["status"]["conditions"][0];
         (written["lastTransitionTime"].clone(), written["lastHeartbeatTime"].clone())
     };
-    assert_eq!(moment(told("True", "b").status_patch(&object, now)), (json!(then), json!(now)));
-    assert_eq!(moment(told("False", "b").status_patch(&object, now)), (json!(now), json!(now)));
+    assert_eq!(moment(told("True", "b").build_status_patch(&object, now)), (json!(then), json!(now)));
+    assert_eq!(moment(told("False", "b").build_status_patch(&object, now)), (json!(now), json!(now)));
 }
 
 #[test]
@@ -191,9 +191,9 @@ fn a_condition_is_said_of_the_very_version_that_was_read_so_that_a_late_one_is_r
         reason: "NvlinkLow".to_owned(),
         message: "degraded".to_owned(),
     };
-    let change = marks(KubernetesNodeUpdate { condition: Some(condition), ..Default::default() });
-    let edits = Edits::of(&change).expect("good");
-    let patch = edits.status_patch(&node(), "2026-11-23T20:18:20Z").expect("a patch");
+    let change = marks_update(KubernetesNodeUpdate { condition: Some(condition), ..Default::default() });
+    let edits = NodePatchEdits::from_update(&change).expect("good");
+    let patch = edits.build_status_patch(&node(), "2026-11-23T20:18:20Z").expect("a patch");
     assert_eq!(patch["metadata"], json!({"uid": "u1", "resourceVersion": "7"}));
 }
 
@@ -201,13 +201,13 @@ fn a_condition_is_said_of_the_very_version_that_was_read_so_that_a_late_one_is_r
 fn any_class_becomes_the_value_of_a_taint() {
     let long = "x".repeat(80);
     for reason in [OURS, "fabricgate:-:r1 e1", "psu", &format!("fabricgate:{long}:r1 e1")] {
-        let patch = sent(&drain(reason), &node()).expect("a patch");
+        let patch = built_patch(&drain(reason), &node()).expect("a patch");
         let value = patch["spec"]["taints"][2]["value"].as_str().expect("a value");
-        assert!(!value.is_empty() && is_value(value), "{reason}: {value}");
+        assert!(!value.is_empty() && is_label_value(value), "{reason}: {value}");
     }
 }
 
-fn of_device(way: GpuCordonMethod, state: NodeStateChange) -> NodeUpdate {
+fn device_update(way: GpuCordonMethod, state: NodeStateChange) -> NodeUpdate {
     let mark = GpuCordon { way, index: 1, uuid: "GPU-1a".to_owned() };
     let kubernetes =
         Some(KubernetesNodeUpdate { device: Some(mark), ..KubernetesNodeUpdate::default() });
@@ -217,26 +217,26 @@ fn of_device(way: GpuCordonMethod, state: NodeStateChange) -> NodeUpdate {
 #[test]
 fn one_gpu_is_words_on_its_node_and_no_taint_that_keeps_pods_away() {
     let out =
-        of_device(GpuCordonMethod::TaintRule, NodeStateChange::Drain { reason: OURS.to_owned() });
-    let patch = sent(&out, &node()).expect("a patch");
+        device_update(GpuCordonMethod::TaintRule, NodeStateChange::Drain { reason: OURS.to_owned() });
+    let patch = built_patch(&out, &node()).expect("a patch");
     let words = json!({REASON: OURS, DEVICE: "taint-rule:1:GPU-1a"});
     assert_eq!((&patch["metadata"]["annotations"], &patch["spec"]), (&words, &Value::Null));
     // Where it cannot go, the node says nothing of a drain.
-    let edits = Edits::of(&out).expect("good").without_device("no such rules");
-    assert_eq!(edits.patch(&node()), Ok(None));
+    let edits = NodePatchEdits::from_update(&out).expect("good").without_device("no such rules");
+    assert_eq!(edits.build_patch(&node()), Ok(None));
 }
 
 #[test]
 fn of_hami_s_list_one_entry_is_written_and_others_stay() {
-    let out = of_device(GpuCordonMethod::Hami, NodeStateChange::Drain { reason: OURS.to_owned() });
-    let back = of_device(GpuCordonMethod::Hami, NodeStateChange::Resume);
+    let out = device_update(GpuCordonMethod::Hami, NodeStateChange::Drain { reason: OURS.to_owned() });
+    let back = device_update(GpuCordonMethod::Hami, NodeStateChange::Resume);
     let with = |list: &str| {
         let mut node = node();
         node["metadata"]["annotations"][DEVICE_CORDON] = json!(list);
         node
     };
     let list = |change: &NodeUpdate, node: &Value| {
-        sent(change, node).expect("a patch")["metadata"]["annotations"].get(DEVICE_CORDON).cloned()
+        built_patch(change, node).expect("a patch")["metadata"]["annotations"].get(DEVICE_CORDON).cloned()
     };
     assert_eq!(list(&out, &node()), Some(json!("GPU-1a")));
     assert_eq!(list(&out, &with("GPU-x, GPU-y")), Some(json!("GPU-x, GPU-y,GPU-1a")));
@@ -256,14 +256,14 @@ fn the_one_key_of_somebody_else_is_guarded_by_the_gpu_that_is_meant() {
     let patch = |key: &str, value: Value| json!({"metadata": {"uid": "u", "resourceVersion": "1", "annotations": {key: value}}});
     let written = patch(DEVICE_CORDON, json!("GPU-x,GPU-1a"));
     let device = Some(("GPU-1a", Some("GPU-x")));
-    assert_eq!(guard(&written, &[], device), Ok(()));
-    assert!(guard(&written, &[], None).is_err(), "only where a GPU is meant");
-    assert!(guard(&written, &[], Some(("GPU-1a", Some("GPU-y")))).is_err(), "another's is lost");
-    assert!(guard(&written, &[], Some(("GPU-2a", None))).is_err(), "another GPU");
-    assert!(guard(&patch(DEVICE_CORDON, Value::Null), &[], device).is_err(), "all is lost");
-    assert!(guard(&patch(DEVICE_CORDON, json!(["GPU-x"])), &[], device).is_err(), "no text");
-    assert!(guard(&patch("hami.io/other", json!("GPU-x")), &[], device).is_err(), "another key");
+    assert_eq!(check_patch(&written, &[], device), Ok(()));
+    assert!(check_patch(&written, &[], None).is_err(), "only where a GPU is meant");
+    assert!(check_patch(&written, &[], Some(("GPU-1a", Some("GPU-y")))).is_err(), "another's is lost");
+    assert!(check_patch(&written, &[], Some(("GPU-2a", None))).is_err(), "another GPU");
+    assert!(check_patch(&patch(DEVICE_CORDON, Value::Null), &[], device).is_err(), "all is lost");
+    assert!(check_patch(&patch(DEVICE_CORDON, json!(["GPU-x"])), &[], device).is_err(), "no text");
+    assert!(check_patch(&patch("hami.io/other", json!("GPU-x")), &[], device).is_err(), "another key");
     let label = json!({"metadata": {"uid": "u", "resourceVersion": "1",
         "labels": {DEVICE_CORDON: "GPU-x,GPU-1a"}}});
-    assert!(guard(&label, &[], device).is_err(), "a label is none");
+    assert!(check_patch(&label, &[], device).is_err(), "a label is none");
 }

@@ -39,7 +39,7 @@ fn stored(request: &Request, version: usize) -> Value {
     node
 }
 
-fn list(items: &[Value], next: &str) -> ResponseTemplate {
+fn list_response(items: &[Value], next: &str) -> ResponseTemplate {
     ResponseTemplate::new(200)
         .set_body_json(json!({"metadata": {"continue": next}, "items": items}))
 }
@@ -58,14 +58,14 @@ fn kubeconfig(folder: &Path, address: &str, user: &str) -> Server {
 }
 
 /// A server, and a gate that asks it and waits so long.
-async fn gate(limit: Duration) -> (MockServer, Kubernetes, tempfile::TempDir) {
+async fn connect_gate(limit: Duration) -> (MockServer, KubernetesScheduler, tempfile::TempDir) {
     let server = MockServer::start().await;
     let folder = tempfile::tempdir().expect("a folder");
     let way = kubeconfig(folder.path(), &server.uri(), "{token: t}");
-    (server, Kubernetes::new(Server { limit, ..way }), folder)
+    (server, KubernetesScheduler::new(Server { limit, ..way }), folder)
 }
 
-async fn asked(server: &MockServer, verb: &str) -> usize {
+async fn count_requests(server: &MockServer, verb: &str) -> usize {
     let requests = server.received_requests().await.expect("recorded");
     requests.iter().filter(|it| it.method.as_str() == verb).count()
 }
@@ -75,7 +75,7 @@ const IMPATIENT: Duration = Duration::from_millis(500);
 
 #[tokio::test]
 async fn a_server_that_is_too_busy_is_asked_again_when_it_says() {
-    let (server, gate, _folder) = gate(PATIENT).await;
+    let (server, gate, _folder) = connect_gate(PATIENT).await;
     Mock::given(method("GET"))
         .respond_with(ResponseTemplate::new(200).set_body_json(node("n1", 7)))
         .mount(&server)
@@ -91,28 +91,28 @@ async fn a_server_that_is_too_busy_is_asked_again_when_it_says() {
         })
         .mount(&server)
         .await;
-    gate.change(&["n1".into()], &drain()).await.expect("written");
+    gate.update_nodes(&["n1".into()], &drain()).await.expect("written");
     assert_eq!(times.load(Ordering::Relaxed), 4);
-    assert_eq!(asked(&server, "GET").await, 4, "read anew before each attempt");
+    assert_eq!(count_requests(&server, "GET").await, 4, "read anew before each attempt");
 }
 
 #[tokio::test]
 async fn conflicts_that_never_end_are_given_up_within_the_limit() {
-    let (server, gate, _folder) = gate(IMPATIENT).await;
+    let (server, gate, _folder) = connect_gate(IMPATIENT).await;
     Mock::given(method("GET"))
         .respond_with(ResponseTemplate::new(200).set_body_json(node("n1", 7)))
         .mount(&server)
         .await;
     Mock::given(method("PATCH")).respond_with(ResponseTemplate::new(409)).mount(&server).await;
-    let error = gate.change(&["n1".into()], &drain()).await.expect_err("given up");
+    let error = gate.update_nodes(&["n1".into()], &drain()).await.expect_err("given up");
     assert_eq!(error.kind, SourceProblemKind::Contradictory, "{error}");
     assert!(error.message.contains("attempt"), "{error}");
-    assert!(1 < asked(&server, "PATCH").await);
+    assert!(1 < count_requests(&server, "PATCH").await);
 }
 
 #[tokio::test]
 async fn a_write_that_is_not_answered_is_unknown_and_the_rest_is_not_tried() {
-    let (server, gate, _folder) = gate(IMPATIENT).await;
+    let (server, gate, _folder) = connect_gate(IMPATIENT).await;
     for at in 0..40 {
         let name = format!("n{at}");
         Mock::given(method("GET"))
@@ -124,15 +124,15 @@ async fn a_write_that_is_not_answered_is_unknown_and_the_rest_is_not_tried() {
     let late = ResponseTemplate::new(200).set_delay(Duration::from_secs(60));
     Mock::given(method("PATCH")).respond_with(late).mount(&server).await;
     let names: Vec<NodeName> = (0..40).map(|at| NodeName::from(format!("n{at}"))).collect();
-    let error = gate.change(&names, &drain()).await.expect_err("no answer");
+    let error = gate.update_nodes(&names, &drain()).await.expect_err("no answer");
     assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
     assert!(error.message.contains("40 of 40 nodes"), "{error}");
-    assert!(asked(&server, "PATCH").await <= 16, "those that had begun");
+    assert!(count_requests(&server, "PATCH").await <= 16, "those that had begun");
 }
 
 #[tokio::test]
 async fn a_condition_that_meets_a_newer_version_is_said_again_of_the_node_as_it_is() {
-    let (server, gate, _folder) = gate(PATIENT).await;
+    let (server, gate, _folder) = connect_gate(PATIENT).await;
     // Somebody writes the node between its marks and its condition.
     let patched = Arc::new(AtomicUsize::new(0));
     let seen = patched.clone();
@@ -171,7 +171,7 @@ async fn a_condition_that_meets_a_newer_version_is_said_again_of_the_node_as_it_
     let marks =
         KubernetesNodeUpdate { condition: Some(condition), ..KubernetesNodeUpdate::default() };
     let change = NodeUpdate { kubernetes: Some(marks), ..drain() };
-    gate.change(&["n1".into()], &change).await.expect("written");
+    gate.update_nodes(&["n1".into()], &change).await.expect("written");
     let requests = server.received_requests().await.expect("recorded");
     let status = requests.iter().filter(|it| it.url.path().ends_with("/status"));
     assert_eq!(status.count(), 2, "refused once, then of the version that is there");
@@ -179,8 +179,8 @@ async fn a_condition_that_meets_a_newer_version_is_said_again_of_the_node_as_it_
 
 #[tokio::test]
 async fn a_drain_that_the_cluster_stores_otherwise_is_taken_back_at_once() {
-    type Altered = fn(&mut Value);
-    let ways: [(&str, Altered); 4] = [
+    type AdmissionEdit = fn(&mut Value);
+    let ways: [(&str, AdmissionEdit); 4] = [
         ("fabricgate.io/reason", |it| {
             it["metadata"]["annotations"]["fabricgate.io/reason"] = json!("site: ask us");
         }),
@@ -192,7 +192,7 @@ async fn a_drain_that_the_cluster_stores_otherwise_is_taken_back_at_once() {
         ("taint", |it| it["spec"]["taints"][0]["effect"] = json!("NoExecute")),
     ];
     for (what, alter) in ways {
-        let (server, gate, _folder) = gate(PATIENT).await;
+        let (server, gate, _folder) = connect_gate(PATIENT).await;
         Mock::given(method("GET"))
             .respond_with(ResponseTemplate::new(200).set_body_json(node("n1", 7)))
             .mount(&server)
@@ -205,7 +205,7 @@ async fn a_drain_that_the_cluster_stores_otherwise_is_taken_back_at_once() {
             })
             .mount(&server)
             .await;
-        let error = gate.change(&["n1".into()], &drain()).await.expect_err("not as sent");
+        let error = gate.update_nodes(&["n1".into()], &drain()).await.expect_err("not as sent");
         assert_eq!(error.kind, SourceProblemKind::Contradictory, "{error}");
         assert!(error.message.contains(what) && error.message.contains("taken back"), "{error}");
         let requests = server.received_requests().await.expect("recorded");
@@ -225,21 +225,21 @@ async fn a_drain_that_the_cluster_stores_otherwise_is_taken_back_at_once() {
 
 #[tokio::test]
 async fn lists_are_read_page_by_page_and_pods_that_are_forbidden_are_told() {
-    let (server, gate, _folder) = gate(PATIENT).await;
+    let (server, gate, _folder) = connect_gate(PATIENT).await;
     let nodes = || Mock::given(method("GET")).and(path("/api/v1/nodes"));
     nodes()
         .and(query_param_is_missing("continue"))
         .and(query_param("limit", "500"))
-        .respond_with(list(&[node("n1", 1), json!({"metadata": 7})], "next"))
+        .respond_with(list_response(&[node("n1", 1), json!({"metadata": 7})], "next"))
         .mount(&server)
         .await;
     nodes()
         .and(query_param("continue", "next"))
-        .respond_with(list(&[node("n2", 2)], ""))
+        .respond_with(list_response(&[node("n2", 2)], ""))
         .mount(&server)
         .await;
     Mock::given(path("/api/v1/pods")).respond_with(ResponseTemplate::new(403)).mount(&server).await;
-    let live = gate.read(&[]).await.expect("nodes");
+    let live = gate.read_nodes(&[]).await.expect("nodes");
     assert_eq!(live.nodes.len(), 2);
     assert!(live.nodes.values().all(|node| node.state == ["PODS_UNREAD"]), "{live:?}");
     assert_eq!(live.troubles.len(), 2, "{:?}", live.troubles);
@@ -248,10 +248,10 @@ async fn lists_are_read_page_by_page_and_pods_that_are_forbidden_are_told() {
 
 #[tokio::test]
 async fn pods_that_do_not_come_are_an_error_and_not_an_idle_node() {
-    let (server, gate, _folder) = gate(IMPATIENT).await;
+    let (server, gate, _folder) = connect_gate(IMPATIENT).await;
     Mock::given(path("/api/v1/pods")).respond_with(ResponseTemplate::new(500)).mount(&server).await;
-    Mock::given(any()).respond_with(list(&[node("n1", 1)], "")).mount(&server).await;
-    let error = gate.read(&[]).await.expect_err("no pods");
+    Mock::given(any()).respond_with(list_response(&[node("n1", 1)], "")).mount(&server).await;
+    let error = gate.read_nodes(&[]).await.expect_err("no pods");
     assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
 }
 
@@ -263,46 +263,46 @@ async fn a_token_that_was_rotated_is_read_anew_by_a_gate_that_goes_on() {
     let file = folder.path().join("token");
     let user = format!("{{tokenFile: {}}}", file.display());
     std::fs::write(&file, "first").expect("written");
-    let gate = Kubernetes::new(kubeconfig(folder.path(), &server.uri(), &user));
+    let gate = KubernetesScheduler::new(kubeconfig(folder.path(), &server.uri(), &user));
     for token in ["first", "second", "third"] {
         // From now on only this one counts.
         server.reset().await;
         let bearer = header("authorization", format!("Bearer {token}"));
-        Mock::given(bearer).respond_with(list(&[node("n1", 1)], "")).mount(&server).await;
+        Mock::given(bearer).respond_with(list_response(&[node("n1", 1)], "")).mount(&server).await;
         let unknown = ResponseTemplate::new(401);
         Mock::given(any()).respond_with(unknown).with_priority(9).mount(&server).await;
         if token != "first" {
-            let refused = gate.read(&[]).await.expect_err("the old one counts no more");
+            let refused = gate.read_nodes(&[]).await.expect_err("the old one counts no more");
             assert_eq!(refused.kind, SourceProblemKind::Denied, "{refused}");
         }
         std::fs::write(&file, token).expect("written");
-        let live = gate.read(&[]).await.unwrap_or_else(|error| panic!("{token}: {error}"));
+        let live = gate.read_nodes(&[]).await.unwrap_or_else(|error| panic!("{token}: {error}"));
         assert_eq!(live.nodes.len(), 1);
     }
 }
 
 #[tokio::test]
 async fn a_program_for_tokens_that_hangs_holds_nobody_up() {
-    let (server, _, folder) = gate(PATIENT).await;
+    let (server, _, folder) = connect_gate(PATIENT).await;
     let plugin = "{exec: {apiVersion: client.authentication.k8s.io/v1, command: sleep, \
                   args: [\"20\"], interactiveMode: Never}}";
     let way = kubeconfig(folder.path(), &server.uri(), plugin);
-    let gate = Kubernetes::new(Server { limit: IMPATIENT, ..way });
+    let gate = KubernetesScheduler::new(Server { limit: IMPATIENT, ..way });
     let begun = tokio::time::Instant::now();
     for _ in 0..2 {
-        let error = gate.read(&["n1".into()]).await.expect_err("nothing came");
+        let error = gate.read_nodes(&["n1".into()]).await.expect_err("nothing came");
         assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
         assert!(error.message.contains("program it names for tokens"), "{error}");
     }
-    let error = gate.change(&["n1".into()], &drain()).await.expect_err("nothing came");
+    let error = gate.update_nodes(&["n1".into()], &drain()).await.expect_err("nothing came");
     assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
     assert!(begun.elapsed() < Duration::from_secs(20), "nobody waited for the program to end");
-    assert_eq!(asked(&server, "GET").await, 0);
+    assert_eq!(count_requests(&server, "GET").await, 0);
 }
 
 #[tokio::test]
 async fn nothing_is_sent_where_a_change_cannot_be_meant() {
-    let (server, gate, _folder) = gate(PATIENT).await;
+    let (server, gate, _folder) = connect_gate(PATIENT).await;
     let two_lines = NodeUpdate {
         state: Some(NodeStateChange::Drain { reason: "a\nb".to_owned() }),
         ..NodeUpdate::default()
@@ -314,15 +314,15 @@ async fn nothing_is_sent_where_a_change_cannot_be_meant() {
     let foreign = NodeUpdate { kubernetes: Some(foreign), ..NodeUpdate::default() };
     let of_slurm = NodeUpdate { extra: Some("{}".to_owned()), ..NodeUpdate::default() };
     for change in [two_lines, foreign, of_slurm] {
-        let error = gate.change(&["n1".into()], &change).await.expect_err("refused");
+        let error = gate.update_nodes(&["n1".into()], &change).await.expect_err("refused");
         assert!(error.message.starts_with("nothing was sent"), "{error}");
     }
     for name in ["../pods", "N1", "a/b", "", "n1?x"] {
-        let error = gate.change(&[name.into()], &drain()).await.expect_err("refused");
+        let error = gate.update_nodes(&[name.into()], &drain()).await.expect_err("refused");
         assert!(error.message.starts_with("nothing was sent"), "{name}: {error}");
     }
-    gate.change(&["n1".into()], &NodeUpdate::default()).await.expect("nothing to do");
-    gate.change(&[], &drain()).await.expect("nobody");
+    gate.update_nodes(&["n1".into()], &NodeUpdate::default()).await.expect("nothing to do");
+    gate.update_nodes(&[], &drain()).await.expect("nobody");
     assert_eq!(server.received_requests().await.expect("recorded").len(), 0);
 }
 
@@ -333,9 +333,9 @@ fn a_change_is_told_in_words_that_a_person_can_type() {
         context: Some("gate".to_owned()),
         limit: Duration::from_secs(1),
     };
-    let gate = Kubernetes::new(server);
+    let gate = KubernetesScheduler::new(server);
     let line = |change: &NodeUpdate| -> Vec<String> {
-        let words = gate.words(&["n1".into(), "n2".into()], change);
+        let words = gate.command_lines(&["n1".into(), "n2".into()], change);
         words.iter().map(|words| words.join(" ")).collect()
     };
     assert_eq!(
@@ -356,5 +356,5 @@ fn a_change_is_told_in_words_that_a_person_can_type() {
             "kubectl --context gate annotate --overwrite node n1 n2 fabricgate.io/reason-",
         ]
     );
-    assert!(gate.words(&[], &resume).is_empty());
+    assert!(gate.command_lines(&[], &resume).is_empty());
 }

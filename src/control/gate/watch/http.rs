@@ -15,62 +15,62 @@ use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use super::door::{Door, Patience};
-use super::vitals::Vitals;
+use super::connection_limit::{ConnectionLimiter, ConnectionTimeouts};
+use super::self_metrics::WatchMetrics;
 
 /// How many may ask at once: a few that scrape, a few that probe, and room.
-const MOST: usize = 64;
+const MAX_CONNECTIONS: usize = 64;
 
 /// How long one connection may last. An answer takes milliseconds; who keeps one open
 /// between two scrapes opens another.
-const PATIENCE: Patience =
-    Patience { asking: Duration::from_secs(2), lasts: Duration::from_secs(20) };
+const TIMEOUTS: ConnectionTimeouts =
+    ConnectionTimeouts { request_head: Duration::from_secs(2), total: Duration::from_secs(20) };
 
 /// What is asked about.
 #[derive(Clone, Debug)]
-struct Shown {
-    vitals: Arc<Vitals>,
+struct WatchHttpState {
+    vitals: Arc<WatchMetrics>,
     within_s: f64,
 }
 
 /// Listens and answers until the program ends; the address it has.
-pub fn serve(address: SocketAddr, vitals: Arc<Vitals>, within_s: f64) -> io::Result<SocketAddr> {
+pub fn serve(address: SocketAddr, vitals: Arc<WatchMetrics>, within_s: f64) -> io::Result<SocketAddr> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let bound = listener.local_addr()?;
-    let shown = Shown { vitals, within_s };
+    let shown = WatchHttpState { vitals, within_s };
     let app = Router::new()
-        .route("/healthz", get(health))
-        .route("/readyz", get(readiness))
-        .route("/metrics", get(metrics))
+        .route("/healthz", get(get_health))
+        .route("/readyz", get(get_readiness))
+        .route("/metrics", get(get_metrics))
         .with_state(shown);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("http".to_owned()).spawn(move || {
         // It ends with an error only where the listener is gone.
         let _ = runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            axum::serve(Door::new(listener, MOST, PATIENCE), app).await
+            axum::serve(ConnectionLimiter::new(listener, MAX_CONNECTIONS, TIMEOUTS), app).await
         });
     })?;
     Ok(bound)
 }
 
-async fn health(State(shown): State<Shown>) -> Response {
-    told(shown.vitals.health(shown.within_s))
+async fn get_health(State(shown): State<WatchHttpState>) -> Response {
+    to_response(shown.vitals.check_health(shown.within_s))
 }
 
-async fn readiness(State(shown): State<Shown>) -> Response {
-    told(shown.vitals.readiness(shown.within_s))
+async fn get_readiness(State(shown): State<WatchHttpState>) -> Response {
+    to_response(shown.vitals.check_readiness(shown.within_s))
 }
 
-fn told(result: Result<String, String>) -> Response {
+fn to_response(result: Result<String, String>) -> Response {
     match result {
         Ok(text) => (StatusCode::OK, text).into_response(),
         Err(text) => (StatusCode::SERVICE_UNAVAILABLE, text).into_response(),
     }
 }
 
-async fn metrics(State(shown): State<Shown>) -> Response {
+async fn get_metrics(State(shown): State<WatchHttpState>) -> Response {
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    ([(CONTENT_TYPE, kind)], shown.vitals.metrics()).into_response()
+    ([(CONTENT_TYPE, kind)], shown.vitals.encode_metrics()).into_response()
 }

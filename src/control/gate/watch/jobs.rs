@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use tokio::sync::{mpsc, watch};
 
-use super::super::lease::Term;
-use super::super::{lease, stamp};
-use super::state::{MARK, Started, State};
+use super::super::lease::LeaseTerm;
+use super::super::{lease, clock};
+use super::state::{JOB_VARIABLE, StartedJob, WatchState};
 use engine::policy::schedule::MeasurementJob;
 use engine::policy::schedule::attempts::elapsed_s;
 use model::raw_result::ProcessEnding;
@@ -20,59 +20,59 @@ use model::watch::{JobOutcome, WatchEvent, WatchJob};
 use node::exec::background::BackgroundProcess;
 
 /// The folder of logs in the state folder.
-pub const LOGS: &str = "watch";
+pub const LOG_FOLDER: &str = "watch";
 
 /// Most of a log that is told at a time; what is beyond comes a tick later.
-const MOUTHFUL: u64 = 64 * 1024;
+const MAX_LOG_READ_BYTES: u64 = 64 * 1024;
 
 /// How many of these are told of a job that has ended; the rest is in its log.
-const LAST: usize = 256;
+const MAX_FINAL_READS: usize = 256;
 
 /// Longest line of a log that is told.
-const LONGEST: usize = 2_000;
+const MAX_LINE_BYTES: usize = 2_000;
 
 /// A job that has ended, and how.
 #[derive(Debug)]
-pub struct Ended {
+pub struct FinishedJob {
     job: String,
     ending: ProcessEnding,
 }
 
 #[derive(Debug)]
-struct One {
-    started: Started,
+struct RunningJob {
+    started: StartedJob,
     /// How far its log was told.
-    told: u64,
+    emitted_bytes: u64,
     /// The beginning of a line that has no end yet.
-    rest: Vec<u8>,
+    partial_line: Vec<u8>,
 }
 
 /// Everything that runs.
 #[derive(Debug)]
-pub struct Jobs {
+pub struct JobRunner {
     folder: PathBuf,
-    logs: usize,
-    running: BTreeMap<String, One>,
+    max_logs: usize,
+    running: BTreeMap<String, RunningJob>,
     count: u64,
     end: watch::Sender<bool>,
     grace: watch::Sender<Duration>,
-    done: mpsc::UnboundedReceiver<Ended>,
-    says_done: mpsc::UnboundedSender<Ended>,
+    done: mpsc::UnboundedReceiver<FinishedJob>,
+    done_sender: mpsc::UnboundedSender<FinishedJob>,
 }
 
-impl Jobs {
+impl JobRunner {
     /// Nothing runs yet.
-    pub fn new(folder: &Path, logs: usize) -> Self {
-        let (says_done, done) = mpsc::unbounded_channel();
+    pub fn new(folder: &Path, max_logs: usize) -> Self {
+        let (done_sender, done) = mpsc::unbounded_channel();
         Self {
-            folder: folder.join(LOGS),
-            logs,
+            folder: folder.join(LOG_FOLDER),
+            max_logs,
             running: BTreeMap::new(),
             count: 0,
             end: watch::Sender::new(false),
             grace: watch::Sender::new(Duration::ZERO),
             done,
-            says_done,
+            done_sender,
         }
     }
 
@@ -87,16 +87,16 @@ impl Jobs {
         &mut self,
         job: MeasurementJob,
         command: Vec<String>,
-        term: Option<&Term>,
-        state: &mut State,
+        term: Option<&LeaseTerm>,
+        state: &mut WatchState,
     ) -> WatchEvent {
-        let now = stamp::stamp();
+        let now = clock::now();
         self.count += 1;
         let name = format!("{}-{}-{}-{}", job.profile, now.unix, std::process::id(), self.count);
         let log = self.folder.join(format!("{name}.log"));
         let shown = log.display().to_string();
-        let line = line(&job, &name, &command, &shown);
-        let started = Started {
+        let line = describe_job(&job, &name, &command, &shown);
+        let started = StartedJob {
             job: name.clone(),
             domain: job.domain,
             profile: job.profile.as_str().to_owned(),
@@ -113,10 +113,10 @@ impl Jobs {
         let begun = state
             .write(&folder)
             .map_err(|error| error.to_string())
-            .and_then(|()| self.log(&log).map_err(|error| format!("{}: {error}", log.display())))
+            .and_then(|()| self.create_log(&log).map_err(|error| format!("{}: {error}", log.display())))
             .and_then(|file| {
-                let mut env = BTreeMap::from([(MARK.to_owned(), name.clone())]);
-                env.extend(term.map(|term| (lease::TERM.to_owned(), term.to_string())));
+                let mut env = BTreeMap::from([(JOB_VARIABLE.to_owned(), name.clone())]);
+                env.extend(term.map(|term| (lease::TERM_VARIABLE.to_owned(), term.to_string())));
                 BackgroundProcess::start(&started.command, &env, &file)
                     .map_err(|error| error.to_string())
             });
@@ -124,7 +124,7 @@ impl Jobs {
             Ok(attended) => attended,
             Err(why) => {
                 state.jobs.retain(|it| it.job != name);
-                let (now, nodes) = (stamp::stamp(), &started.nodes);
+                let (now, nodes) = (clock::now(), &started.nodes);
                 state.attempts.record_end(&started.domain, started.cause, nodes, None, &now);
                 return WatchEvent::Trouble {
                     what: format!("job {name} cannot be started: {why}"),
@@ -132,20 +132,20 @@ impl Jobs {
             }
         };
         let (end, grace, done) =
-            (self.end.subscribe(), self.grace.subscribe(), self.says_done.clone());
-        tokio::spawn(attend(attended, end, grace, name.clone(), done));
-        self.running.insert(name, One { started, told: 0, rest: Vec::new() });
+            (self.end.subscribe(), self.grace.subscribe(), self.done_sender.clone());
+        tokio::spawn(supervise(attended, end, grace, name.clone(), done));
+        self.running.insert(name, RunningJob { started, emitted_bytes: 0, partial_line: Vec::new() });
         WatchEvent::Started(line)
     }
 
     /// A new log, and the oldest ones go.
-    fn log(&self, path: &Path) -> std::io::Result<File> {
+    fn create_log(&self, path: &Path) -> std::io::Result<File> {
         fs::create_dir_all(&self.folder)?;
         let mut logs = Vec::new();
         for entry in fs::read_dir(&self.folder)? {
             let entry = entry?;
             let is_log = entry.path().extension().is_some_and(|it| it == "log");
-            let is_running = |one: &One| Path::new(&one.started.log) == entry.path();
+            let is_running = |one: &RunningJob| Path::new(&one.started.log) == entry.path();
             // One that somebody else has just removed is in nobody's way.
             let Ok(about) = entry.metadata() else { continue };
             if is_log && !self.running.values().any(is_running) {
@@ -153,7 +153,7 @@ impl Jobs {
             }
         }
         logs.sort();
-        let too_many = (logs.len() + 1).saturating_sub(self.logs.max(1));
+        let too_many = (logs.len() + 1).saturating_sub(self.max_logs.max(1));
         for (_, old) in logs.into_iter().take(too_many) {
             match fs::remove_file(old) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(error),
@@ -164,7 +164,7 @@ impl Jobs {
     }
 
     /// The next one that ends; never, where nothing runs.
-    pub async fn next(&mut self) -> Ended {
+    pub async fn next_finished(&mut self) -> FinishedJob {
         match self.done.recv().await {
             Some(ended) => ended,
             // We hold one end ourselves.
@@ -175,26 +175,26 @@ impl Jobs {
     /// Takes a job off, and notes that it was tried where that `counts`.
     pub fn conclude(
         &mut self,
-        ended: Ended,
-        state: &mut State,
+        ended: FinishedJob,
+        state: &mut WatchState,
         counts: bool,
     ) -> (WatchEvent, JobOutcome, Option<u8>) {
-        let Ended { job, ending } = ended;
+        let FinishedJob { job, ending } = ended;
         let code = match ending {
             ProcessEnding::Exited { code } => u8::try_from(code).ok(),
             _ => None,
         };
         let outcome = JobOutcome::from_exit_code(code);
         state.jobs.retain(|it| it.job != job);
-        let Some(One { started, .. }) = self.running.remove(&job) else {
+        let Some(RunningJob { started, .. }) = self.running.remove(&job) else {
             let what = format!("job {job} has ended, and nobody knew of it");
             return (WatchEvent::Trouble { what }, outcome, code);
         };
-        let now = stamp::stamp();
+        let now = clock::now();
         if counts {
             state.attempts.record_end(&started.domain, started.cause, &started.nodes, code, &now);
         }
-        let Started { domain, profile, cause, why, nodes, partners, command, log, at, .. } =
+        let StartedJob { domain, profile, cause, why, nodes, partners, command, log, at, .. } =
             started;
         let nodes = nodes.into_keys().collect();
         let job = WatchJob { job, profile, domain, nodes, partners, cause, why, command, log };
@@ -204,76 +204,76 @@ impl Jobs {
     }
 
     /// Tells everything that runs to end within this time.
-    pub fn end(&mut self, grace: Duration) {
+    pub fn stop_all(&mut self, grace: Duration) {
         self.grace.send_replace(grace);
         self.end.send_replace(true);
     }
 
     /// Tells what a job that has ended has printed since, also a last line without
     /// an end: nobody comes back to it.
-    pub fn tell_last(&mut self, ended: &Ended, tell: &mut dyn FnMut(WatchEvent)) {
+    pub fn emit_final_lines(&mut self, ended: &FinishedJob, tell: &mut dyn FnMut(WatchEvent)) {
         let Some(one) = self.running.get_mut(&ended.job) else { return };
-        for _ in 0..LAST {
-            match one.tell(&ended.job, tell) {
-                Ok(MOUTHFUL..) => {}
+        for _ in 0..MAX_FINAL_READS {
+            match one.emit_log(&ended.job, tell) {
+                Ok(MAX_LOG_READ_BYTES..) => {}
                 // A log that cannot be read is there for people all the same.
                 Ok(_) | Err(_) => break,
             }
         }
-        said(&ended.job, &one.rest, tell);
+        emit_line(&ended.job, &one.partial_line, tell);
     }
 
     /// Tells what jobs have printed since.
-    pub fn tell_lines(&mut self, tell: &mut dyn FnMut(WatchEvent)) {
+    pub fn emit_lines(&mut self, tell: &mut dyn FnMut(WatchEvent)) {
         for (name, one) in &mut self.running {
             // A log that cannot be read is there for people all the same.
-            let _ = one.tell(name, tell);
+            let _ = one.emit_log(name, tell);
         }
     }
 }
 
-impl One {
+impl RunningJob {
     /// Tells a mouthful of it; how many bytes that was.
-    fn tell(&mut self, name: &str, tell: &mut dyn FnMut(WatchEvent)) -> std::io::Result<u64> {
+    fn emit_log(&mut self, name: &str, tell: &mut dyn FnMut(WatchEvent)) -> std::io::Result<u64> {
         let mut file = File::open(&self.started.log)?;
-        file.seek(SeekFrom::Start(self.told))?;
-        let count = file.take(MOUTHFUL).read_to_end(&mut self.rest)?;
-        self.told += count as u64;
-        while let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
-            let line: Vec<u8> = self.rest.drain(..=end).collect();
-            said(name, &line, tell);
+        file.seek(SeekFrom::Start(self.emitted_bytes))?;
+        let count = file.take(MAX_LOG_READ_BYTES).read_to_end(&mut self.partial_line)?;
+        self.emitted_bytes += count as u64;
+        while let Some(end) = self.partial_line.iter().position(|byte| *byte == b'\n') {
+            let line: Vec<u8> = self.partial_line.drain(..=end).collect();
+            emit_line(name, &line, tell);
         }
         // A line without an end is not waited for beyond reason.
-        if MOUTHFUL <= self.rest.len() as u64 {
-            self.rest.clear();
+        if MAX_LOG_READ_BYTES <= self.partial_line.len() as u64 {
+            self.partial_line.clear();
         }
         Ok(count as u64)
     }
 }
 
 /// Tells a line of a log, where it says anything.
-fn said(job: &str, line: &[u8], tell: &mut dyn FnMut(WatchEvent)) {
+fn emit_line(job: &str, line: &[u8], tell: &mut dyn FnMut(WatchEvent)) {
     let line = clean(&String::from_utf8_lossy(line));
-    let line: String = line.chars().take(LONGEST).collect();
+    let line: String = line.chars().take(MAX_LINE_BYTES).collect();
     if !line.trim().is_empty() {
         tell(WatchEvent::Said { job: job.to_owned(), line });
     }
 }
 
-async fn attend(
+async fn supervise(
     attended: BackgroundProcess,
     end: watch::Receiver<bool>,
     grace: watch::Receiver<Duration>,
     job: String,
-    done: mpsc::UnboundedSender<Ended>,
+    done: mpsc::UnboundedSender<FinishedJob>,
 ) {
     let ending = attended.wait_or_stop(end, &grace).await;
     // Nobody to hear it is nobody who waits.
-    let _ = done.send(Ended { job, ending });
+    let _ = done.send(FinishedJob { job, ending });
 }
 
 /// A job as it is told.
-pub fn line(job: &MeasurementJob, name: &str, command: &[String], log: &str) -> WatchJob {
+pub fn describe_job(job: &MeasurementJob, name: &str, command: &[String], log: &str) -> WatchJob {
     WatchJob {
         job: name.to_owned(),
         profile: job.profile.as_str().to_owned(),

@@ -10,29 +10,29 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::vitals::Vitals;
-use crate::gate::shown::Sources;
-use crate::gate::{shown, stamp};
+use super::self_metrics::WatchMetrics;
+use crate::gate::metrics_source::MetricsSources;
+use crate::gate::{metrics_source, clock};
 use crate::notify::background::BackgroundNotifier;
-use crate::store::history::Alarms;
-use crate::store::latest::Latest;
-use crate::store::signing::Trust;
+use crate::store::history::DriftAlarms;
+use crate::store::latest_verdicts::LatestRuns;
+use crate::store::signing::SignatureTrust;
 use engine::policy::action_policy::Policy;
 use engine::report::metrics;
 use engine::report::notice::occasion_from_state;
 
 /// How soon it looks again while nobody has said yet what is claimed.
-const SOON: Duration = Duration::from_secs(2);
+const CLAIMS_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
 /// What is shown, and from where.
 #[derive(Debug)]
-pub struct Monitor {
+pub struct MetricsMonitor {
     /// The folder of run folders.
     pub runs: PathBuf,
     /// Most runs that are looked through.
-    pub most: usize,
+    pub max_runs: usize,
     /// Most nodes with series of their own.
-    pub nodes: usize,
+    pub max_nodes: usize,
     /// Runs of a simulated fabric count, and others do not.
     pub is_simulated: bool,
     /// The gate's state folder.
@@ -40,42 +40,42 @@ pub struct Monitor {
     /// The rules of the gate.
     pub policy: Policy,
     /// Whose certificates count.
-    pub trust: Trust,
+    pub trust: SignatureTrust,
     /// Keys that could not be read when the watch began.
-    pub unread: Vec<String>,
+    pub unread_keys: Vec<String>,
     /// The history, where runs are kept in one.
     pub history: Option<PathBuf>,
     /// How often.
     pub interval: Duration,
     /// Who tells people.
-    pub aside: Option<BackgroundNotifier>,
+    pub notifier: Option<BackgroundNotifier>,
 }
 
 /// Starts the thread; it ends with the program. `say` is given what could not be
 /// read, once.
-pub fn start(
-    monitor: Monitor,
-    vitals: Arc<Vitals>,
+pub fn start_monitor(
+    monitor: MetricsMonitor,
+    vitals: Arc<WatchMetrics>,
     say: impl Fn(&str) + Send + 'static,
 ) -> io::Result<()> {
     std::thread::Builder::new().name("monitor".to_owned()).spawn(move || {
-        let (mut latest, mut alarms) = (Latest::default(), Alarms::default());
+        let (mut latest, mut alarms) = (LatestRuns::default(), DriftAlarms::default());
         let mut told = BTreeSet::new();
         loop {
             let claims = vitals.claims();
-            monitor.turn(&mut latest, &mut alarms, &vitals, &mut told, &say);
-            std::thread::sleep(if claims.is_some() { monitor.interval } else { SOON });
+            monitor.update(&mut latest, &mut alarms, &vitals, &mut told, &say);
+            std::thread::sleep(if claims.is_some() { monitor.interval } else { CLAIMS_RETRY_INTERVAL });
         }
     })?;
     Ok(())
 }
 
-impl Monitor {
-    fn turn(
+impl MetricsMonitor {
+    fn update(
         &self,
-        latest: &mut Latest,
-        alarms: &mut Alarms,
-        vitals: &Vitals,
+        latest: &mut LatestRuns,
+        alarms: &mut DriftAlarms,
+        vitals: &WatchMetrics,
         told: &mut BTreeSet<String>,
         say: &impl Fn(&str),
     ) {
@@ -83,19 +83,19 @@ impl Monitor {
         if let Some(history) = &self.history {
             alarms.refresh(history);
         }
-        let shown = shown::state(
+        let shown = metrics_source::read_metrics_state(
             latest,
-            &Sources {
+            &MetricsSources {
                 runs: &self.runs,
-                most: self.most,
+                max_runs: self.max_runs,
                 is_simulated: self.is_simulated,
                 gate: Some(&self.gate),
                 fleet: claims.as_deref(),
                 policy: &self.policy,
                 trust: &self.trust,
-                unread: &self.unread,
+                unread_keys: &self.unread_keys,
                 alarms,
-                now: &stamp::stamp(),
+                now: &clock::now(),
             },
         );
         let troubles: BTreeSet<String> = shown.troubles.iter().cloned().collect();
@@ -103,9 +103,9 @@ impl Monitor {
             say(trouble);
         }
         *told = troubles;
-        vitals.show(metrics::build_families(&shown.state, self.nodes));
+        vitals.set_cached_families(metrics::build_families(&shown.state, self.max_nodes));
         // Only the one that is at work tells: of two, each would.
-        if let (Some(aside), true) = (&self.aside, vitals.is_leading()) {
+        if let (Some(aside), true) = (&self.notifier, vitals.is_leading()) {
             // Where there is no room, the next turn says what stands then.
             let _ = aside.submit(occasion_from_state(&shown.state));
         }

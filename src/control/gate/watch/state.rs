@@ -15,8 +15,8 @@ use rustix::fs::FlockOperation;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::super::stamp;
-use crate::store::folder::{make, own, replace};
+use super::super::clock;
+use crate::store::run_folder::{create_folder, open_options, replace_file};
 use engine::policy::schedule::attempts::MeasurementAttempts;
 use engine::policy::schedule::{DueReason, RunningMeasurement};
 use model::id::{DomainName, NodeName};
@@ -25,18 +25,18 @@ use model::text::clean;
 use node::exec::background;
 
 /// The file.
-pub const STATE: &str = "watch.json";
+pub const STATE_FILE: &str = "watch.json";
 /// The lock.
-pub const LOCK: &str = "watch.lock";
+pub const LOCK_FILE: &str = "watch.lock";
 /// The variable that marks everything that a job started.
-pub const MARK: &str = "FABRICGATE_WATCH_JOB";
+pub const JOB_VARIABLE: &str = "FABRICGATE_WATCH_JOB";
 
 /// The format of the file.
 pub const STATE_FORMAT: &str = "fabricgate.watch-state/1";
 
 /// What is written down.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct State {
+pub struct WatchState {
     /// `fabricgate.watch-state/1`.
     pub format: String,
     /// The machine on which jobs run.
@@ -46,12 +46,12 @@ pub struct State {
     pub attempts: MeasurementAttempts,
     /// What runs, written before it is started.
     #[serde(default)]
-    pub jobs: Vec<Started>,
+    pub jobs: Vec<StartedJob>,
 }
 
 /// A job that was, or is about to be, started.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
-pub struct Started {
+pub struct StartedJob {
     /// Its name.
     pub job: String,
     /// The domain.
@@ -74,20 +74,20 @@ pub struct Started {
     pub at: ClockStamp,
 }
 
-impl Started {
+impl StartedJob {
     /// Every node of it.
-    pub fn running(&self) -> RunningMeasurement {
+    pub fn to_running_measurement(&self) -> RunningMeasurement {
         let nodes = self.nodes.keys().chain(&self.partners).cloned().collect();
         RunningMeasurement { domain: self.domain.clone(), nodes }
     }
 }
 
-impl State {
+impl WatchState {
     /// What is on disk; nothing, where there is none.
     pub fn read(folder: &Path) -> io::Result<Self> {
-        let path = folder.join(STATE);
+        let path = folder.join(STATE_FILE);
         let empty =
-            || Self { format: STATE_FORMAT.to_owned(), host: stamp::host(), ..Self::default() };
+            || Self { format: STATE_FORMAT.to_owned(), host: clock::host_name(), ..Self::default() };
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(empty()),
@@ -111,23 +111,23 @@ impl State {
 
     /// Writes it, whole or not at all.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
-        make(folder)?;
+        create_folder(folder)?;
         let mut bytes = serde_json::to_vec_pretty(self)?;
         bytes.push(b'\n');
-        replace(&folder.join(STATE), &bytes)
+        replace_file(&folder.join(STATE_FILE), &bytes)
     }
 
     /// Ends what an instance that is gone left running, and takes its jobs for
     /// tried: nothing is started twice. What they held, the next turn frees.
     pub async fn take_over(&mut self, grace: Duration) -> Vec<String> {
-        let now = stamp::stamp();
+        let now = clock::now();
         self.attempts.clamp_future(&now);
         let mut notes = Vec::new();
-        let here = stamp::host();
+        let here = clock::host_name();
         for job in std::mem::take(&mut self.jobs) {
             let mut note = format!("job {} was left by an instance that is gone", job.job);
             if self.host == here {
-                match background::end_marked_processes(MARK, &job.job, grace).await {
+                match background::end_marked_processes(JOB_VARIABLE, &job.job, grace).await {
                     Ok(0) => note.push_str("; nothing of it runs any more"),
                     Ok(count) => {
                         let _ = write!(note, "; {count} processes of it were ended");
@@ -155,13 +155,13 @@ impl State {
 /// Why we must write nothing, where the watch started us: another instance has
 /// taken over, and no longer knows of us. It cannot end what runs on another
 /// machine; what runs there asks.
-pub fn disowned(folder: &Path) -> Option<String> {
-    let job = std::env::var(MARK).ok().filter(|job| !job.is_empty())?;
-    is_disowned(folder, &job)
+pub fn explain_disowned(folder: &Path) -> Option<String> {
+    let job = std::env::var(JOB_VARIABLE).ok().filter(|job| !job.is_empty())?;
+    explain_disowned_job(folder, &job)
 }
 
-fn is_disowned(folder: &Path, job: &str) -> Option<String> {
-    match State::read(folder) {
+fn explain_disowned_job(folder: &Path, job: &str) -> Option<String> {
+    match WatchState::read(folder) {
         Ok(state) if state.jobs.iter().any(|it| it.job == job) => None,
         Ok(_) => Some(format!(
             "job {} is no job of the watch at work any more: nothing is written",
@@ -173,13 +173,13 @@ fn is_disowned(folder: &Path, job: &str) -> Option<String> {
 
 /// The lock of a state folder. It is given back however the process ends.
 #[derive(Debug)]
-pub struct Lock(#[expect(dead_code, reason = "held, not used")] File);
+pub struct WatchLock(#[expect(dead_code, reason = "held, not used")] File);
 
 /// Takes the lock of the folder; `Err` inside says who has it.
-pub fn lock(folder: &Path) -> io::Result<Result<Lock, String>> {
-    make(folder)?;
-    let path = folder.join(LOCK);
-    let mut file = own().create(true).truncate(false).read(true).write(true).open(path)?;
+pub fn lock_folder(folder: &Path) -> io::Result<Result<WatchLock, String>> {
+    create_folder(folder)?;
+    let path = folder.join(LOCK_FILE);
+    let mut file = open_options().create(true).truncate(false).read(true).write(true).open(path)?;
     match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
@@ -193,8 +193,8 @@ pub fn lock(folder: &Path) -> io::Result<Result<Lock, String>> {
     }
     file.set_len(0)?;
     file.rewind()?;
-    writeln!(file, "process {} on {}", std::process::id(), stamp::host())?;
-    Ok(Ok(Lock(file)))
+    writeln!(file, "process {} on {}", std::process::id(), clock::host_name())?;
+    Ok(Ok(WatchLock(file)))
 }
 
 #[cfg(test)]
@@ -204,7 +204,7 @@ mod tests {
     #[test]
     fn a_job_that_was_taken_over_may_write_nothing_wherever_it_runs() {
         let folder = tempfile::tempdir().expect("a folder");
-        let started = Started {
+        let started = StartedJob {
             job: "admit-1".to_owned(),
             domain: "d1".into(),
             profile: "admit".to_owned(),
@@ -214,21 +214,21 @@ mod tests {
             partners: Vec::new(),
             command: Vec::new(),
             log: String::new(),
-            at: stamp::stamp(),
+            at: clock::now(),
         };
         let host = "another-machine".to_owned();
         let format = STATE_FORMAT.to_owned();
-        let mut state = State { format, host, jobs: vec![started], ..State::default() };
+        let mut state = WatchState { format, host, jobs: vec![started], ..WatchState::default() };
         state.write(folder.path()).expect("written");
-        assert_eq!(is_disowned(folder.path(), "admit-1"), None);
-        assert!(is_disowned(folder.path(), "admit-2").is_some());
+        assert_eq!(explain_disowned_job(folder.path(), "admit-1"), None);
+        assert!(explain_disowned_job(folder.path(), "admit-2").is_some());
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let taking = state.take_over(Duration::ZERO);
         let notes = runtime.expect("a runtime").block_on(taking);
         assert!(notes[0].contains("on another machine (another-machine)"), "{notes:?}");
         state.write(folder.path()).expect("written");
-        assert!(is_disowned(folder.path(), "admit-1").is_some());
-        fs::write(folder.path().join(STATE), "{").expect("written");
-        assert!(is_disowned(folder.path(), "admit-1").is_some(), "nobody knows");
+        assert!(explain_disowned_job(folder.path(), "admit-1").is_some());
+        fs::write(folder.path().join(STATE_FILE), "{").expect("written");
+        assert!(explain_disowned_job(folder.path(), "admit-1").is_some(), "nobody knows");
     }
 }

@@ -4,12 +4,12 @@ use std::cell::RefCell;
 use std::fs;
 use std::path::Path;
 
-use super::super::certificates::Seal;
-use super::super::fixture::Fake;
+use super::super::certificates::CertificateSigning;
+use super::super::fixture::FakeScheduler;
 use super::super::journal::Journal;
 use super::super::{certificates, fixture};
 use super::*;
-use crate::store::signing::Trust;
+use crate::store::signing::SignatureTrust;
 use model::certificate::Certificate;
 use model::claims::ClaimedDomain;
 use model::finding_class::FindingClass;
@@ -53,9 +53,9 @@ fn claims(nodes: usize, domains: usize) -> Claims {
 }
 
 /// A watch over these nodes, whose program is this shell script.
-struct Stand {
+struct WatchFixture {
     folder: tempfile::TempDir,
-    fake: Fake,
+    fake: FakeScheduler,
     script: String,
     apply: bool,
     once: bool,
@@ -63,10 +63,10 @@ struct Stand {
     domains: usize,
 }
 
-impl Stand {
-    fn of(nodes: usize, script: &str) -> Self {
+impl WatchFixture {
+    fn with_script(nodes: usize, script: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
-        let (fake, script) = (Fake::of(nodes), script.to_owned());
+        let (fake, script) = (FakeScheduler::with_nodes(nodes), script.to_owned());
         Self { folder, fake, script, apply: true, once: true, domains: 1 }
     }
 
@@ -85,69 +85,69 @@ impl Stand {
             }
             events.borrow_mut().push(event);
         };
-        let result = fixture::now(watch(Watch {
+        let result = fixture::block_on(run_watch(WatchLoop {
             folder: self.folder.path().to_owned(),
             scheduler: &self.fake,
-            claims: Arc::new(move || Ok(claims(nodes, domains))),
+            fetch_claims: Arc::new(move || Ok(claims(nodes, domains))),
             settings: ScheduleSettings { concurrent_domains: domains, ..settings() },
             policy: &Policy::default(),
-            trust: &Trust::default(),
+            trust: &SignatureTrust::default(),
             taints: false,
             writer: None,
-            pace: Pace {
+            intervals: WatchIntervals {
                 interval: Duration::from_millis(200),
-                claims: Duration::from_secs(60),
-                conclude: Duration::from_secs(20),
-                logs: 2,
+                claims_refresh: Duration::from_secs(60),
+                job_grace: Duration::from_secs(20),
+                max_logs: 2,
             },
             program: ["sh", "-c", &self.script, "sh"].map(str::to_owned).into(),
             arguments: Vec::new(),
             apply: self.apply,
             once: self.once,
             lease: None,
-            pokes: None,
+            node_changes: None,
             stop,
-            vitals: Arc::default(),
-            tell: &mut tell,
+            metrics: Arc::default(),
+            emit: &mut tell,
         }));
         (result, events.into_inner())
     }
 
-    fn state(&self) -> State {
-        State::read(self.folder.path()).expect("a state")
+    fn state(&self) -> WatchState {
+        WatchState::read(self.folder.path()).expect("a state")
     }
 
     /// All nodes have a certificate of today that holds for a week.
-    fn certified(self) -> Self {
-        let now = stamp::stamp().unix;
+    fn with_certificates(self) -> Self {
+        let now = clock::now().unix;
         let certificate = |node: &NodeName| Certificate::unsigned(node.clone(), now, now + WEEK_S);
         let made = self.fake.nodes.borrow().keys().map(certificate).collect();
-        let trust = Trust::default();
-        let seal = Seal { key: Ok(None), trust: &trust };
-        certificates::keep(self.folder.path(), made, Vec::new(), &seal).expect("written");
+        let trust = SignatureTrust::default();
+        let seal = CertificateSigning { key: Ok(None), trust: &trust };
+        certificates::export_certificates(self.folder.path(), made, Vec::new(), &seal).expect("written");
         self
     }
 
     /// A run of so many hours ago found this node slow.
-    fn suspected(self, node: &str, hours: i64) -> Self {
-        self.wrote(JournalEvent::Suspected {
+    fn with_suspicion(self, node: &str, hours: i64) -> Self {
+        self.with_event(JournalEvent::Suspected {
             node: node.into(),
             run: "run1".to_owned(),
-            measured: stamp::stamp().unix - hours * 3_600,
+            measured: clock::now().unix - hours * 3_600,
             boot_id: None,
             classes: vec![FindingClass::NvlinkLow],
         })
     }
 
     /// A turn of the gate wrote this down.
-    fn wrote(self, event: JournalEvent) -> Self {
+    fn with_event(self, event: JournalEvent) -> Self {
         let mut journal = Journal::open(self.folder.path()).expect("opened");
-        journal.write(event).expect("written");
+        journal.append(event).expect("written");
         self
     }
 }
 
-fn ended(events: &[WatchEvent]) -> Vec<(Option<u8>, JobOutcome)> {
+fn ended_jobs(events: &[WatchEvent]) -> Vec<(Option<u8>, JobOutcome)> {
     let ended = |event: &WatchEvent| match event {
         WatchEvent::Ended { code, outcome, .. } => Some((*code, *outcome)),
         _ => None,
@@ -155,7 +155,7 @@ fn ended(events: &[WatchEvent]) -> Vec<(Option<u8>, JobOutcome)> {
     events.iter().filter_map(ended).collect()
 }
 
-fn said(events: &[WatchEvent]) -> Vec<String> {
+fn messages(events: &[WatchEvent]) -> Vec<String> {
     let said = |event: &WatchEvent| match event {
         WatchEvent::Said { line, .. } => Some(line.clone()),
         _ => None,
@@ -165,33 +165,33 @@ fn said(events: &[WatchEvent]) -> Vec<String> {
 
 #[test]
 fn one_decision_runs_its_job_with_the_nodes_and_ends_with_its_code() {
-    let stand = Stand::of(2, "echo \"$@\"; exit 3");
+    let stand = WatchFixture::with_script(2, "echo \"$@\"; exit 3");
     let (result, events) = stand.run(|_| false);
     assert_eq!(result.expect("ended"), 3, "{events:#?}");
-    assert_eq!(ended(&events), [(Some(3), JobOutcome::Closed)]);
-    assert_eq!(said(&events), ["admit -- n1 n2"]);
+    assert_eq!(ended_jobs(&events), [(Some(3), JobOutcome::Closed)]);
+    assert_eq!(messages(&events), ["admit -- n1 n2"]);
     let state = stand.state();
     assert!(state.jobs.is_empty());
     assert_eq!(state.attempts.nodes.len(), 2);
     // The second time they rest.
     let (result, events) = stand.run(|_| false);
-    assert_eq!((result.expect("ended"), ended(&events).len()), (0, 0), "{events:#?}");
+    assert_eq!((result.expect("ended"), ended_jobs(&events).len()), (0, 0), "{events:#?}");
 }
 
 #[test]
 fn everything_that_a_job_printed_is_told_and_its_last_line_needs_no_end() {
     // More than is told at a time, all of it right before the end.
     let lines = "head -c 200000 /dev/zero | tr '\\0' a | fold -w 1000";
-    let stand = Stand::of(1, &format!("{lines}; echo; printf bye"));
+    let stand = WatchFixture::with_script(1, &format!("{lines}; echo; printf bye"));
     let (result, events) = stand.run(|_| false);
     assert_eq!(result.expect("ended"), 0);
-    let said = said(&events);
+    let said = messages(&events);
     assert_eq!((said.len(), said.last().map(String::as_str)), (201, Some("bye")));
 }
 
 #[test]
 fn without_apply_nothing_is_started_and_nothing_written() {
-    let stand = Stand { apply: false, ..Stand::of(1, "touch started") };
+    let stand = WatchFixture { apply: false, ..WatchFixture::with_script(1, "touch started") };
     let (result, events) = stand.run(|_| false);
     assert_eq!(result.expect("ended"), 0);
     assert!(events.iter().any(|it| matches!(it, WatchEvent::Due(job) if job.nodes.len() == 1)));
@@ -201,19 +201,19 @@ fn without_apply_nothing_is_started_and_nothing_written() {
 #[test]
 fn the_end_asks_a_job_to_conclude_waits_for_it_and_holds_nothing_against_its_node() {
     let script = "trap 'echo concluded; exit 6' TERM; echo ready; while :; do sleep 0.05; done";
-    let stand = Stand { once: false, ..Stand::of(1, script) };
+    let stand = WatchFixture { once: false, ..WatchFixture::with_script(1, script) };
     let (result, events) =
         stand.run(|event| matches!(event, WatchEvent::Said { line, .. } if line == "ready"));
     assert_eq!(result.expect("ended"), 0, "{events:#?}");
     // The shell may tell of its own children, which are asked like it.
-    assert_eq!(said(&events).last().expect("words"), "concluded");
-    assert_eq!(ended(&events), [(Some(6), JobOutcome::Refused)]);
+    assert_eq!(messages(&events).last().expect("words"), "concluded");
+    assert_eq!(ended_jobs(&events), [(Some(6), JobOutcome::Refused)]);
     assert!(stand.state().attempts.nodes.is_empty(), "it is due again at once");
 }
 
 #[test]
 fn a_job_that_is_killed_is_tried_and_not_started_again_at_once() {
-    let stand = Stand { once: false, ..Stand::of(1, "kill -9 $$") };
+    let stand = WatchFixture { once: false, ..WatchFixture::with_script(1, "kill -9 $$") };
     let looks = RefCell::new(0);
     let (_, events) = stand.run(|event| {
         if matches!(event, WatchEvent::Ended { .. }) {
@@ -222,23 +222,23 @@ fn a_job_that_is_killed_is_tried_and_not_started_again_at_once() {
         // The look after it.
         *looks.borrow() == 1 && matches!(event, WatchEvent::Looked { .. })
     });
-    assert_eq!(ended(&events), [(None, JobOutcome::Killed)]);
+    assert_eq!(ended_jobs(&events), [(None, JobOutcome::Killed)]);
     assert_eq!(stand.state().attempts.nodes[&NodeName::from("n1")].count, 1);
 }
 
 #[test]
 fn what_a_dead_watch_left_running_is_ended_and_not_started_twice() {
-    let stand = Stand::of(1, "echo again");
+    let stand = WatchFixture::with_script(1, "echo again");
     let (name, log) = ("admit-1-2-3", stand.path("left.log"));
     let file = fs::File::create(&log).expect("a log");
-    fixture::now(async {
+    fixture::block_on(async {
         let argv = ["sh", "-c", "echo $$; sleep 1000"].map(str::to_owned);
-        let env = [(state::MARK.to_owned(), name.to_owned())].into();
+        let env = [(state::JOB_VARIABLE.to_owned(), name.to_owned())].into();
         let left =
             node::exec::background::BackgroundProcess::start(&argv, &env, &file).expect("started");
         let mut state = stand.state();
-        let at = stamp::stamp();
-        state.jobs.push(state::Started {
+        let at = clock::now();
+        state.jobs.push(state::StartedJob {
             job: name.to_owned(),
             domain: "d1".into(),
             profile: "admit".to_owned(),
@@ -262,48 +262,48 @@ fn what_a_dead_watch_left_running_is_ended_and_not_started_twice() {
         state.write(stand.folder.path()).expect("written");
     });
     let (result, events) = stand.run(|_| false);
-    assert_eq!((result.expect("ended"), said(&events).len()), (0, 0), "{events:#?}");
+    assert_eq!((result.expect("ended"), messages(&events).len()), (0, 0), "{events:#?}");
 }
 
 #[test]
 fn a_second_instance_of_a_folder_waits_and_one_decision_is_refused() {
-    let stand = Stand::of(1, "true");
-    let lock = state::lock(stand.folder.path()).expect("a folder").expect("the lock");
+    let stand = WatchFixture::with_script(1, "true");
+    let lock = state::lock_folder(stand.folder.path()).expect("a folder").expect("the lock");
     let (result, _) = stand.run(|_| false);
     let error = result.expect_err("refused").to_string();
     assert!(error.contains(&format!("process {}", std::process::id())), "{error}");
-    let waits = Stand { once: false, ..stand };
+    let waits = WatchFixture { once: false, ..stand };
     let (result, events) = waits.run(|event| matches!(event, WatchEvent::Waiting { .. }));
     assert_eq!(result.expect("told to end"), 0);
-    assert_eq!(ended(&events), []);
+    assert_eq!(ended_jobs(&events), []);
     drop(lock);
 }
 
 #[test]
 fn a_scheduler_that_does_not_answer_is_told_and_nothing_is_started() {
-    let stand = Stand::of(1, "true");
+    let stand = WatchFixture::with_script(1, "true");
     stand.fake.silent.set(true);
     let (result, events) = stand.run(|_| false);
     assert!(result.expect_err("unknown").to_string().contains("timed out"));
-    assert_eq!(ended(&events), []);
-    let stays = Stand { once: false, ..stand };
+    assert_eq!(ended_jobs(&events), []);
+    let stays = WatchFixture { once: false, ..stand };
     let (result, _) = stays.run(|event| matches!(event, WatchEvent::Trouble { .. }));
     assert_eq!(result.expect("told to end"), 0);
 }
 
 #[test]
 fn a_state_that_cannot_be_read_is_not_thrown_away() {
-    let stand = Stand::of(1, "true");
-    fs::write(stand.path(state::STATE), "{").expect("written");
+    let stand = WatchFixture::with_script(1, "true");
+    fs::write(stand.path(state::STATE_FILE), "{").expect("written");
     let error = stand.run(|_| false).0.expect_err("refused").to_string();
     assert!(error.contains("watch.json") && error.contains("move it away"), "{error}");
-    assert_eq!(fs::read_to_string(stand.path(state::STATE)).expect("there"), "{");
+    assert_eq!(fs::read_to_string(stand.path(state::STATE_FILE)).expect("there"), "{");
 }
 
 #[test]
 fn old_logs_go_and_new_ones_stay() {
-    let stand = Stand::of(1, "echo one");
-    let logs = stand.path(jobs::LOGS);
+    let stand = WatchFixture::with_script(1, "echo one");
+    let logs = stand.path(jobs::LOG_FOLDER);
     fs::create_dir_all(&logs).expect("a folder");
     for name in ["a.log", "b.log", "c.log", "keep.txt"] {
         fs::write(logs.join(name), "").expect("written");
@@ -322,33 +322,33 @@ fn old_logs_go_and_new_ones_stay() {
 
 #[test]
 fn a_program_that_is_not_there_is_told_and_its_node_rests() {
-    let stand = Stand::of(1, "");
+    let stand = WatchFixture::with_script(1, "");
     let events = RefCell::new(Vec::new());
     let (_stopper, stop) = watch::channel(false);
-    let result = fixture::now(watch(Watch {
+    let result = fixture::block_on(run_watch(WatchLoop {
         folder: stand.folder.path().to_owned(),
         scheduler: &stand.fake,
-        claims: Arc::new(|| Ok(claims(1, 1))),
+        fetch_claims: Arc::new(|| Ok(claims(1, 1))),
         settings: settings(),
         policy: &Policy::default(),
-        trust: &Trust::default(),
+        trust: &SignatureTrust::default(),
         taints: false,
         writer: None,
-        pace: Pace {
+        intervals: WatchIntervals {
             interval: Duration::from_secs(1),
-            claims: Duration::from_secs(60),
-            conclude: Duration::ZERO,
-            logs: 1,
+            claims_refresh: Duration::from_secs(60),
+            job_grace: Duration::ZERO,
+            max_logs: 1,
         },
         program: vec![Path::new("/nowhere/fabricgate").display().to_string()],
         arguments: Vec::new(),
         apply: true,
         once: true,
         lease: None,
-        pokes: None,
+        node_changes: None,
         stop,
-        vitals: Arc::default(),
-        tell: &mut |event| events.borrow_mut().push(event),
+        metrics: Arc::default(),
+        emit: &mut |event| events.borrow_mut().push(event),
     }));
     assert_eq!(result.expect("ended"), 5);
     assert!(events.borrow().iter().any(
@@ -361,43 +361,43 @@ fn a_program_that_is_not_there_is_told_and_its_node_rests() {
 fn a_node_that_one_run_found_slow_is_audited_when_another_can_say_so() {
     // It counts from 4 hours on, for 7 days, and nobody asks for other audits.
     for (hours, is_due) in [(3, false), (5, true), (7 * 24 - 1, true), (7 * 24 + 1, false)] {
-        let stand = Stand::of(2, "echo \"$@\"").certified().suspected("n1", hours);
+        let stand = WatchFixture::with_script(2, "echo \"$@\"").with_certificates().with_suspicion("n1", hours);
         let (result, events) = stand.run(|_| false);
         assert_eq!(result.expect("ended"), 0, "{events:#?}");
         let told = if is_due { vec!["audit -- n1"] } else { Vec::new() };
-        assert_eq!(said(&events), told, "after {hours} h: {events:#?}");
+        assert_eq!(messages(&events), told, "after {hours} h: {events:#?}");
         let why = "n1: run run1 found it slow, and another has to say so";
         let says = |event: &WatchEvent| matches!(event, WatchEvent::Started(job) if job.why == why);
         assert_eq!(events.iter().any(says), is_due, "{events:#?}");
         // Whatever came of it, the node rests before it is asked for again.
         assert_eq!(stand.state().attempts.nodes.contains_key(&NodeName::from("n1")), is_due);
-        assert_eq!(said(&stand.run(|_| false).1), Vec::<String>::new());
+        assert_eq!(messages(&stand.run(|_| false).1), Vec::<String>::new());
     }
 }
 
 #[test]
 fn a_node_that_was_found_well_since_is_left_in_peace() {
-    let measured = stamp::stamp().unix - 3_600;
+    let measured = clock::now().unix - 3_600;
     let (node, run) = (NodeName::from("n1"), "run2".to_owned());
-    let stand = Stand::of(1, "echo \"$@\"").certified().suspected("n1", 5);
-    let stand = stand.wrote(JournalEvent::Cleared { node, run, measured });
+    let stand = WatchFixture::with_script(1, "echo \"$@\"").with_certificates().with_suspicion("n1", 5);
+    let stand = stand.with_event(JournalEvent::Cleared { node, run, measured });
     let (result, events) = stand.run(|_| false);
-    assert_eq!((result.expect("ended"), said(&events).len()), (0, 0), "{events:#?}");
+    assert_eq!((result.expect("ended"), messages(&events).len()), (0, 0), "{events:#?}");
 }
 
 #[test]
 fn a_node_that_is_busy_is_measured_when_it_is_free() {
-    let stand = Stand { once: false, ..Stand::of(1, "echo measured") };
+    let stand = WatchFixture { once: false, ..WatchFixture::with_script(1, "echo measured") };
     stand.fake.put(SchedulerNode::new("n1", &["ALLOCATED"]));
     let free = vec![SchedulerNode::new("n1", &["IDLE"])];
-    stand.fake.others.borrow_mut().extend([vec![], vec![], free]);
+    stand.fake.foreign_changes.borrow_mut().extend([vec![], vec![], free]);
     let (_, events) = stand.run(|event| matches!(event, WatchEvent::Ended { .. }));
-    assert_eq!(said(&events), ["measured"]);
+    assert_eq!(messages(&events), ["measured"]);
 }
 
 #[test]
 fn where_what_runs_cannot_be_written_down_it_is_asked_to_end_and_not_left() {
-    let mut stand = Stand { domains: 2, once: false, ..Stand::of(2, "") };
+    let mut stand = WatchFixture { domains: 2, once: false, ..WatchFixture::with_script(2, "") };
     let (state, ready, concluded) =
         (stand.path("watch.json"), stand.path("ready"), stand.path("concluded"));
     // The first job ends where a folder has taken the place of the state; the second
@@ -418,9 +418,9 @@ fn where_what_runs_cannot_be_written_down_it_is_asked_to_end_and_not_left() {
 
 #[test]
 fn nobody_works_without_a_term_where_there_is_a_lease() {
-    let term = Term::parse("ns/w/us/3").expect("a term");
-    let held = |until_s: f64| Standing::Held { term: term.clone(), until_s };
-    assert_eq!(under(None), Ok(None));
-    assert_eq!(under(Some(&held(f64::INFINITY))), Ok(Some(term.clone())));
-    assert!(under(Some(&held(0.0))).is_err(), "it was paused");
+    let term = LeaseTerm::parse("ns/w/us/3").expect("a term");
+    let held = |until_s: f64| LeadershipStatus::Leading { term: term.clone(), until_s };
+    assert_eq!(working_term(None), Ok(None));
+    assert_eq!(working_term(Some(&held(f64::INFINITY))), Ok(Some(term.clone())));
+    assert!(working_term(Some(&held(0.0))).is_err(), "it was paused");
 }

@@ -4,21 +4,21 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::identity::{Identity, IdentityName};
-use super::read::{Listed, end};
-use super::{History, HistoryError, identity};
+use super::node_identity::{NodeIdentity, IdentityField};
+use super::queries::{HistoryRun, parse_path_end};
+use super::{RunHistory, HistoryError, node_identity};
 use model::id::{DomainName, NodeName};
 use model::trend::{FabricPart, FabricPartKind, RunChange, RunChangeKind, Trend};
 
-impl History {
+impl RunHistory {
     /// What changed between runs, in order of time: of these nodes, or of all
     /// where none is named, and what concerns everybody.
     pub fn changes(&self, nodes: &BTreeSet<NodeName>) -> Result<Vec<RunChange>, HistoryError> {
         let mut changes = Vec::new();
-        let mut before: Option<Listed> = None;
+        let mut before: Option<HistoryRun> = None;
         for run in self.runs()? {
             if let Some(before) = &before {
-                changes.extend(of_everybody(before, &run));
+                changes.extend(fleet_changes(before, &run));
             }
             before = Some(run);
         }
@@ -30,7 +30,7 @@ impl History {
             |row| {
                 let domain: Option<String> = row.get(4)?;
                 let facts: Option<String> = row.get(5)?;
-                let mut is: Identity =
+                let mut is: NodeIdentity =
                     facts.and_then(|text| serde_json::from_str(&text).ok()).unwrap_or_default();
                 is.extend(domain.map(|domain| ("domain".to_owned(), domain)));
                 let node = NodeName::from(row.get::<_, String>(0)?);
@@ -43,22 +43,22 @@ impl History {
                 ))
             },
         )?;
-        let mut known: Option<(NodeName, Identity)> = None;
+        let mut known: Option<(NodeName, NodeIdentity)> = None;
         for (node, run, at, _, is) in rows {
             if !nodes.is_empty() && !nodes.contains(&node) {
                 continue;
             }
             let mut was = match known.take() {
                 Some((of, was)) if of == node => was,
-                _ => Identity::new(),
+                _ => NodeIdentity::new(),
             };
-            for (what, before, after) in identity::differences(&was, &is) {
+            for (what, before, after) in node_identity::identity_differences(&was, &is) {
                 let (run, at, node) = (run.clone(), at.clone(), Some(node.clone()));
                 changes.push(RunChange {
                     run,
                     at,
                     node,
-                    kind: IdentityName::read(&what).kind,
+                    kind: IdentityField::from_name(&what).kind,
                     what,
                     before,
                     after,
@@ -75,12 +75,12 @@ impl History {
     }
 
     /// What changed, and whose it may be.
-    pub(super) fn meanwhile(&self) -> Result<Meanwhile, HistoryError> {
-        let mut meanwhile = Meanwhile::default();
+    pub(super) fn changes_by_node(&self) -> Result<ChangesByNode, HistoryError> {
+        let mut meanwhile = ChangesByNode::default();
         for changed in self.changes(&BTreeSet::new())? {
             meanwhile.changes.entry(changed.node.clone()).or_default().push(changed);
         }
-        for (node, domain) in self.homes()? {
+        for (node, domain) in self.domain_by_node()? {
             meanwhile.members.entry(domain).or_default().insert(node);
         }
         Ok(meanwhile)
@@ -89,16 +89,16 @@ impl History {
 
 /// What changed over all runs.
 #[derive(Default)]
-pub(super) struct Meanwhile {
+pub(super) struct ChangesByNode {
     /// By node; of nobody what is everybody's.
     changes: BTreeMap<Option<NodeName>, Vec<RunChange>>,
     /// The nodes of each domain.
     members: BTreeMap<DomainName, BTreeSet<NodeName>>,
 }
 
-impl Meanwhile {
+impl ChangesByNode {
     /// Puts beside a series what changed of its part while it ran.
-    pub(super) fn say(&self, trend: &mut Trend) {
+    pub(super) fn add_to_trend(&self, trend: &mut Trend) {
         let mut nodes: BTreeSet<Option<NodeName>> = BTreeSet::from([None]);
         let part = &trend.part;
         match part.kind {
@@ -117,13 +117,13 @@ impl Meanwhile {
         };
         let during = |c: &&RunChange| first.at < c.at && c.at <= last.at;
         let all = nodes.iter().filter_map(|node| self.changes.get(node)).flatten();
-        trend.changes = all.filter(during).filter(|c| concerns(c, part)).cloned().collect();
+        trend.changes = all.filter(during).filter(|c| is_relevant(c, part)).cloned().collect();
         trend.changes.sort_by(|a, b| (&a.at, &a.node, &a.what).cmp(&(&b.at, &b.node, &b.what)));
     }
 }
 
 /// What concerns everybody and is not as in the run before.
-fn of_everybody(before: &Listed, after: &Listed) -> Vec<RunChange> {
+fn fleet_changes(before: &HistoryRun, after: &HistoryRun) -> Vec<RunChange> {
     let changed = |kind, what: &str, was: &str, is: &str| RunChange {
         run: after.run.clone(),
         at: after.at.clone(),
@@ -133,7 +133,7 @@ fn of_everybody(before: &Listed, after: &Listed) -> Vec<RunChange> {
         before: was.to_owned(),
         after: is.to_owned(),
     };
-    let tools = identity::differences(&before.tools, &after.tools);
+    let tools = node_identity::identity_differences(&before.tools, &after.tools);
     let mut all: Vec<RunChange> =
         tools.iter().map(|(what, was, is)| changed(RunChangeKind::Tool, what, was, is)).collect();
     if before.thresholds != after.thresholds {
@@ -144,12 +144,12 @@ fn of_everybody(before: &Listed, after: &Listed) -> Vec<RunChange> {
 }
 
 /// Whether a change can be behind what a part shows: another GPU's is not.
-fn concerns(changed: &RunChange, part: &FabricPart) -> bool {
-    let Some(index) = IdentityName::read(&changed.what).gpu else { return true };
+fn is_relevant(changed: &RunChange, part: &FabricPart) -> bool {
+    let Some(index) = IdentityField::from_name(&changed.what).gpu else { return true };
     let is = |node: Option<&str>, gpu: Option<u32>| {
         changed.node.as_ref().map(|n| n.as_str()) == node && gpu.is_none_or(|gpu| index == gpu)
     };
-    let peer = part.peer.as_deref().map(end);
+    let peer = part.peer.as_deref().map(parse_path_end);
     part.kind == FabricPartKind::Domain
         || is(part.node.as_ref().map(|n| n.as_str()), part.gpu)
         || peer.is_some_and(|(node, gpu)| is(Some(node.as_str()), gpu))

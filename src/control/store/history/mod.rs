@@ -4,15 +4,15 @@
 //! from them at any time. Nothing here judges, and a run's verdict and the gate
 //! never wait for it: whoever adds a run has its verdict already.
 
-mod add;
+mod ingest;
 mod changes;
-pub mod identity;
-mod open;
-mod read;
-mod retain;
-mod rolled;
+pub mod node_identity;
+mod connection;
+mod queries;
+mod retention;
+mod rollup;
 mod schema;
-mod standing;
+mod drift_alarms;
 #[cfg(test)]
 mod tests;
 use std::fs::File;
@@ -21,23 +21,23 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-pub use add::{Added, Rebuilt};
-pub use open::set_aside;
-pub use read::{LastMeasured, Listed, NodeRuns, Selection};
-pub use retain::{Retention, Thinned};
-pub use standing::{Alarms, Drifts};
+pub use ingest::{IngestResult, IngestSummary};
+pub use connection::set_aside;
+pub use queries::{LastMeasurement, HistoryRun, NodeRunSummary, SeriesSelection};
+pub use retention::{RetentionPolicy, CompactionSummary};
+pub use drift_alarms::{DriftAlarms, DriftSummary};
 
 use super::RecordError;
 
 /// A history that was opened.
 #[derive(Debug)]
-pub struct History {
+pub struct RunHistory {
     path: PathBuf,
     connection: Connection,
     /// The older version that it had until it was opened.
-    was: Option<i64>,
+    upgraded_from: Option<i64>,
     /// How long it waits for others.
-    patience: Duration,
+    lock_timeout: Duration,
     /// Held by the one who writes, until it is closed.
     _lock: Option<File>,
 }
@@ -128,19 +128,19 @@ impl HistoryError {
     }
 }
 
-impl History {
+impl RunHistory {
     /// Where it is.
     pub fn path(&self) -> &std::path::Path {
         &self.path
     }
 
     /// The older version that it had until it was opened now, and the present one.
-    pub fn brought_up(&self) -> Option<(i64, i64)> {
-        self.was.map(|was| (was, schema::VERSION))
+    pub fn upgraded_versions(&self) -> Option<(i64, i64)> {
+        self.upgraded_from.map(|was| (was, schema::VERSION))
     }
 
     /// What an error of the database means for this file.
-    fn error(&self, source: rusqlite::Error) -> HistoryError {
-        open::after(self.patience, open::meaning(&self.path, source))
+    fn to_history_error(&self, source: rusqlite::Error) -> HistoryError {
+        connection::with_lock_timeout(self.lock_timeout, connection::explain_sqlite_error(&self.path, source))
     }
 }

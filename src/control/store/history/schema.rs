@@ -6,7 +6,7 @@
 
 use rusqlite::{Connection, params};
 
-use super::read::named;
+use super::queries::parse_document_name;
 use model::unit::Unit;
 
 /// The version in `user_version`. One that is higher was written by a newer
@@ -14,10 +14,10 @@ use model::unit::Unit;
 pub(super) const VERSION: i64 = 2;
 
 /// `fgat` in `application_id`, by which `file(1)` and we know our own files.
-pub(super) const APPLICATION: i64 = 0x6667_6174;
+pub(super) const APPLICATION_ID: i64 = 0x6667_6174;
 
 /// Everything, for a file that is empty.
-const TABLES: &str = "
+const CREATE_TABLES: &str = "
 CREATE TABLE runs (
     n          INTEGER PRIMARY KEY,
     run        TEXT NOT NULL UNIQUE,
@@ -147,9 +147,9 @@ CREATE TABLE alarms (
 ";
 
 /// Makes the tables in an empty file. Part of the caller's transaction.
-pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
-    connection.execute_batch(TABLES)?;
-    connection.pragma_update(None, "application_id", APPLICATION)?;
+pub(super) fn create_tables(connection: &Connection) -> rusqlite::Result<()> {
+    connection.execute_batch(CREATE_TABLES)?;
+    connection.pragma_update(None, "application_id", APPLICATION_ID)?;
     connection.pragma_update(None, "user_version", VERSION)
 }
 
@@ -159,22 +159,22 @@ pub(super) fn create(connection: &Connection) -> rusqlite::Result<()> {
 ///
 /// A step never drops a table or a row. What only a run folder tells is marked to be
 /// read again, and comes in where the folder is still there.
-pub(super) fn bring_up(connection: &Connection, from: i64) -> rusqlite::Result<()> {
+pub(super) fn upgrade_schema(connection: &Connection, from: i64) -> rusqlite::Result<()> {
     if from < 2 {
-        to_2(connection)?;
+        upgrade_1_to_2(connection)?;
     }
     connection.pragma_update(None, "user_version", VERSION)
 }
 
 /// From 1 to 2: the tables are the same. A node that several rails end at had the
 /// value of the first of them instead of the least; collectives were not kept.
-fn to_2(connection: &Connection) -> rusqlite::Result<()> {
+fn upgrade_1_to_2(connection: &Connection) -> rusqlite::Result<()> {
     let units: Vec<String> = connection
         .prepare("SELECT DISTINCT unit FROM series WHERE kind = 'rail'")?
         .query_map([], |row| row.get(0))?
         .collect::<rusqlite::Result<_>>()?;
     for unit in units {
-        let is_bandwidth = named::<Unit>(&unit).is_none_or(Unit::is_bandwidth);
+        let is_bandwidth = parse_document_name::<Unit>(&unit).is_none_or(Unit::is_bandwidth);
         // Beside min and max stand the other columns of that row (SQLite says so).
         let least = if is_bandwidth { "min" } else { "max" };
         let ends = "FROM points AS ends JOIN series AS rail ON rail.id = ends.series

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use proptest::prelude::*;
 
 use super::*;
-use crate::store::folder::Folder;
-use crate::store::{file, stored};
+use crate::store::run_folder::RunFolder;
+use crate::store::{file, run_reader};
 use model::id::{DomainName, NodeName};
 use model::measured_cell::MeasuredCell;
 use model::trend::{FabricPartKind, RunChangeKind};
@@ -16,15 +16,15 @@ use model::unit::Unit;
 use model::verdict::{Direction, NodeVerdict, Outcome, VERDICTS_FORMAT, Verdicts};
 use model::worker_protocol::{MACHINE_FORMAT, MachineEnvironment, MachineRecord};
 
-mod standing;
-mod thinned;
+mod drift_alarms;
+mod retention;
 mod upgrade;
 
 const NODES: [&str; 2] = ["n1", "n2"];
 
 /// What a made-up run is.
 #[derive(Clone, Debug)]
-struct Made {
+struct HistoryTestRun {
     id: String,
     day: i64,
     values: Vec<f64>,
@@ -34,8 +34,8 @@ struct Made {
     outcome: Outcome,
 }
 
-fn made(day: i64, level: f64) -> Made {
-    Made {
+fn test_run(day: i64, level: f64) -> HistoryTestRun {
+    HistoryTestRun {
         id: format!("run-{day:04}"),
         day,
         values: (0..16).map(|n| level + f64::from(n) * 0.01).collect(),
@@ -47,7 +47,7 @@ fn made(day: i64, level: f64) -> Made {
 }
 
 /// Cells between two nodes of two GPUs, from these values in turn.
-fn cells(values: &[f64]) -> Vec<MeasuredCell> {
+fn pair_cells(values: &[f64]) -> Vec<MeasuredCell> {
     let ends: Vec<(&str, u32)> = NODES.iter().flat_map(|n| [(*n, 0), (*n, 1)]).collect();
     let mut values = values.iter().cycle();
     let mut cells = Vec::new();
@@ -75,8 +75,8 @@ fn cells(values: &[f64]) -> Vec<MeasuredCell> {
 }
 
 /// Writes a run folder.
-fn write(runs: &Path, run: &Made) -> PathBuf {
-    let folder = Folder::create(runs, &run.id).expect("a folder");
+fn write_run_folder(runs: &Path, run: &HistoryTestRun) -> PathBuf {
+    let folder = RunFolder::create(runs, &run.id).expect("a folder");
     let created = model::time_format::format_rfc3339(1_760_000_000 + run.day * 86_400);
     let text = format!(
         "{{\"format\": \"fabricgate.run/1\", \"info\": {{\"id\": {:?}, \"created\": {created:?}, \
@@ -89,7 +89,7 @@ fn write(runs: &Path, run: &Made) -> PathBuf {
     let claims = "{\"format\": \"fabricgate.claims/1\", \"claims\": {\"domains\": []}}";
     folder.write(file::CLAIMS, claims.as_bytes()).expect("written");
     folder.write(file::PLAN, PLAN.as_bytes()).expect("written");
-    folder.write_lines(file::CELLS, cells(&run.values)).expect("written");
+    folder.write_lines(file::CELLS, pair_cells(&run.values)).expect("written");
     let verdicts = Verdicts {
         thresholds_digest: "t".to_owned(),
         nodes: NODES
@@ -126,11 +126,11 @@ const PLAN: &str = "{\"format\": \"fabricgate.plan/1\", \"profile\": \"audit\", 
     \"parallel\": 1, \"rounds\": [], \"skipped\": [], \"estimate_s\": 0, \"node_seconds\": 0}";
 
 /// A folder of runs and a history beside it.
-struct Site {
+struct HistoryFixture {
     dir: tempfile::TempDir,
 }
 
-impl Site {
+impl HistoryFixture {
     fn new() -> Self {
         let dir = tempfile::tempdir().expect("a folder");
         fs::create_dir(dir.path().join("runs")).expect("made");
@@ -145,18 +145,18 @@ impl Site {
         self.dir.path().join(name)
     }
 
-    fn history(&self) -> History {
-        History::open(&self.file("h.sqlite")).expect("opens")
+    fn history(&self) -> RunHistory {
+        RunHistory::open(&self.file("h.sqlite")).expect("opens")
     }
 
-    fn put(&self, run: &Made) -> PathBuf {
-        write(&self.runs(), run)
+    fn write_run(&self, run: &HistoryTestRun) -> PathBuf {
+        write_run_folder(&self.runs(), run)
     }
 }
 
 /// Everything that can be asked of it.
-fn everything(history: &History) -> String {
-    let trends = history.trends(&Selection::of(ALL)).expect("read");
+fn dump_history(history: &RunHistory) -> String {
+    let trends = history.trends(&SeriesSelection::with_kinds(ALL)).expect("read");
     let (last, nodes) = (history.last_measured().expect("read"), history.nodes().expect("read"));
     let runs: Vec<String> =
         history.runs().expect("read").into_iter().map(|run| format!("{run:?}")).collect();
@@ -173,11 +173,11 @@ const ALL: [FabricPartKind; 5] = [
 
 #[test]
 fn a_run_is_rolled_up_into_paths_gpus_nodes_and_a_domain() {
-    let site = Site::new();
-    site.put(&made(0, 750.0));
+    let site = HistoryFixture::new();
+    site.write_run(&test_run(0, 750.0));
     let mut history = site.history();
-    assert_eq!(history.catch_up(&site.runs()).expect("read").added, 1);
-    let trends = history.trends(&Selection::of(ALL)).expect("read");
+    assert_eq!(history.add_new_runs(&site.runs()).expect("read").added, 1);
+    let trends = history.trends(&SeriesSelection::with_kinds(ALL)).expect("read");
     let count = |kind| trends.iter().filter(|trend| trend.part.kind == kind).count();
     assert_eq!(ALL.map(count), [12, 8, 2, 0, 1]);
     // n1:0 sends the first three values.
@@ -196,7 +196,7 @@ fn a_run_is_rolled_up_into_paths_gpus_nodes_and_a_domain() {
     assert!((node.value - 750.01).abs() < 1e-3, "its least GPU: {node:?}");
     let last = history.last_measured().expect("read");
     let n1 = &last[&NodeName::from("n1")];
-    assert!(n1.complete && n1.run == "run-0000" && n1.profile == "audit");
+    assert!(n1.is_complete && n1.run == "run-0000" && n1.profile == "audit");
     assert_eq!(history.nodes().expect("read")[1].worst.map(|w| (w * 1e3).round()), Some(1000.0));
     // People look at paths with the shell.
     let shown: i64 = history
@@ -208,17 +208,17 @@ fn a_run_is_rolled_up_into_paths_gpus_nodes_and_a_domain() {
 
 #[test]
 fn the_same_run_twice_changes_nothing_and_an_edited_one_is_taken_anew() {
-    let site = Site::new();
-    let folder = site.put(&made(0, 750.0));
+    let site = HistoryFixture::new();
+    let folder = site.write_run(&test_run(0, 750.0));
     let mut history = site.history();
-    let stored = stored::open(&folder).expect("opens");
-    assert_eq!(history.add(&stored).expect("added"), Added::New);
-    let before = everything(&history);
-    assert_eq!(history.add(&stored).expect("added"), Added::Same);
-    assert_eq!(everything(&history), before);
-    Folder::at(&folder).write_lines(file::CELLS, cells(&[700.0])).expect("written");
-    assert_eq!(history.add(&stored).expect("added"), Added::Changed);
-    let after = everything(&history);
+    let stored = run_reader::open_run(&folder).expect("opens");
+    assert_eq!(history.add_run(&stored).expect("added"), IngestResult::New);
+    let before = dump_history(&history);
+    assert_eq!(history.add_run(&stored).expect("added"), IngestResult::Same);
+    assert_eq!(dump_history(&history), before);
+    RunFolder::open(&folder).write_lines(file::CELLS, pair_cells(&[700.0])).expect("written");
+    assert_eq!(history.add_run(&stored).expect("added"), IngestResult::Changed);
+    let after = dump_history(&history);
     assert!(after.contains("700.0") && after != before);
     let count: i64 = history
         .connection
@@ -229,22 +229,22 @@ fn the_same_run_twice_changes_nothing_and_an_edited_one_is_taken_anew() {
 
 #[test]
 fn what_cannot_be_read_keeps_nothing_else_out() {
-    let site = Site::new();
-    site.put(&made(0, 750.0));
-    site.put(&Made { state: "running", ..made(1, 750.0) });
-    let half = site.put(&made(2, 750.0));
+    let site = HistoryFixture::new();
+    site.write_run(&test_run(0, 750.0));
+    site.write_run(&HistoryTestRun { state: "running", ..test_run(1, 750.0) });
+    let half = site.write_run(&test_run(2, 750.0));
     fs::remove_file(half.join(file::PLAN)).expect("removed");
-    let edited = site.put(&made(3, 750.0));
+    let edited = site.write_run(&test_run(3, 750.0));
     fs::write(edited.join(file::CELLS), "{\"no\": cell}\n").expect("written");
-    let newer = site.put(&made(4, 750.0));
+    let newer = site.write_run(&test_run(4, 750.0));
     fs::write(newer.join(file::RUN), "{\"format\": \"fabricgate.run/9\"}").expect("written");
-    let unjudged = site.put(&made(5, 750.0));
+    let unjudged = site.write_run(&test_run(5, 750.0));
     fs::remove_file(unjudged.join(file::VERDICTS)).expect("removed");
     let mut history = site.history();
     for anew in [false, true] {
         let rebuilt = match anew {
             true => history.rebuild(&site.runs()),
-            false => history.catch_up(&site.runs()),
+            false => history.add_new_runs(&site.runs()),
         }
         .expect("goes on");
         assert_eq!((rebuilt.added, rebuilt.unjudged, rebuilt.unreadable.len()), (1, 2, 3));
@@ -265,32 +265,32 @@ fn a_copy_of_a_run_folder_is_no_other_run_and_takes_nobodys_place() {
         }
         to
     };
-    let site = Site::new();
-    let folder = site.put(&made(0, 750.0));
+    let site = HistoryFixture::new();
+    let folder = site.write_run(&test_run(0, 750.0));
     copied(&folder, "run-0000.copy");
     let early = copied(&folder, "a-copy-made-too-early");
     fs::remove_file(early.join(file::VERDICTS)).expect("removed");
     let mut history = site.history();
-    let counts = |it: &Rebuilt| (it.added, it.same, it.unjudged, it.kept);
-    assert_eq!(counts(&history.catch_up(&site.runs()).expect("read")), (1, 1, 1, 0));
-    assert_eq!(counts(&history.catch_up(&site.runs()).expect("read")), (0, 2, 1, 0));
-    let mut anew = History::open(&site.file("anew.sqlite")).expect("opens");
+    let counts = |it: &IngestSummary| (it.added, it.same, it.unjudged, it.kept);
+    assert_eq!(counts(&history.add_new_runs(&site.runs()).expect("read")), (1, 1, 1, 0));
+    assert_eq!(counts(&history.add_new_runs(&site.runs()).expect("read")), (0, 2, 1, 0));
+    let mut anew = RunHistory::open(&site.file("anew.sqlite")).expect("opens");
     assert_eq!(counts(&anew.rebuild(&site.runs()).expect("read")), (1, 1, 1, 0));
-    assert_eq!(everything(&anew), everything(&history));
+    assert_eq!(dump_history(&anew), dump_history(&history));
 }
 
 #[test]
 fn changes_stand_beside_the_run_that_first_shows_them() {
-    let site = Site::new();
-    site.put(&made(0, 750.0));
-    site.put(&Made { driver: "580.2", ..made(1, 740.0) });
+    let site = HistoryFixture::new();
+    site.write_run(&test_run(0, 750.0));
+    site.write_run(&HistoryTestRun { driver: "580.2", ..test_run(1, 740.0) });
     let mut history = site.history();
-    history.catch_up(&site.runs()).expect("read");
+    history.add_new_runs(&site.runs()).expect("read");
     let changes = history.changes(&Default::default()).expect("read");
     assert_eq!(changes.len(), 2, "{changes:?}");
     assert!(changes.iter().all(|c| c.kind == RunChangeKind::Driver && c.run == "run-0001"));
     assert_eq!((changes[0].before.as_str(), changes[0].after.as_str()), ("580.1", "580.2"));
-    let trends = history.trends(&Selection::default()).expect("read");
+    let trends = history.trends(&SeriesSelection::default()).expect("read");
     let node = trends.iter().find(|trend| trend.part.kind == FabricPartKind::Node).expect("one");
     assert_eq!(node.changes.len(), 1, "its own only");
     let domain =
@@ -300,29 +300,29 @@ fn changes_stand_beside_the_run_that_first_shows_them() {
 
 #[test]
 fn what_was_simulated_is_no_history_of_machines() {
-    let site = Site::new();
+    let site = HistoryFixture::new();
     let sim = "{\"kind\": \"sim\", \"scenario\": \"s.toml\"}";
-    site.put(&Made { launcher: sim, ..made(0, 1.0) });
+    site.write_run(&HistoryTestRun { launcher: sim, ..test_run(0, 1.0) });
     let mut history = site.history();
-    history.catch_up(&site.runs()).expect("read");
+    history.add_new_runs(&site.runs()).expect("read");
     assert_eq!(history.runs().expect("read").len(), 1, "better than none");
-    site.put(&made(1, 750.0));
-    history.catch_up(&site.runs()).expect("read");
+    site.write_run(&test_run(1, 750.0));
+    history.add_new_runs(&site.runs()).expect("read");
     assert_eq!(history.runs().expect("read").len(), 1);
     assert_eq!(history.last_measured().expect("read")[&NodeName::from("n1")].run, "run-0001");
-    assert!(!everything(&history).contains("run-0000"));
+    assert!(!dump_history(&history).contains("run-0000"));
 }
 
 #[test]
 fn a_newer_a_foreign_and_a_damaged_file_are_told_apart() {
-    let site = Site::new();
+    let site = HistoryFixture::new();
     let (newer, foreign, damaged) =
         (site.file("newer.sqlite"), site.file("foreign.sqlite"), site.file("damaged.sqlite"));
-    drop(History::open(&newer).expect("made"));
+    drop(RunHistory::open(&newer).expect("made"));
     let connection = Connection::open(&newer).expect("opens");
     connection.pragma_update(None, "user_version", 9).expect("set");
     drop(connection);
-    for opened in [History::open(&newer), History::open_read_only(&newer)] {
+    for opened in [RunHistory::open(&newer), RunHistory::open_read_only(&newer)] {
         let error = opened.expect_err("newer");
         let said = error.to_string();
         assert!(said.contains("newer.sqlite: a history of version 9") && !error.is_damage());
@@ -331,48 +331,48 @@ fn a_newer_a_foreign_and_a_damaged_file_are_told_apart() {
     let connection = Connection::open(&foreign).expect("opens");
     connection.execute_batch("CREATE TABLE theirs (x); INSERT INTO theirs VALUES (1)").expect("ok");
     drop(connection);
-    assert!(matches!(History::open(&foreign), Err(HistoryError::Foreign { .. })));
+    assert!(matches!(RunHistory::open(&foreign), Err(HistoryError::Foreign { .. })));
     let connection = Connection::open(&foreign).expect("opens");
     let left: i64 = connection.query_row("SELECT x FROM theirs", [], |row| row.get(0)).expect("ok");
     assert_eq!(left, 1, "what is not ours is left alone");
 
     fs::write(&damaged, b"not a database at all, and longer than a header of one ...").expect("ok");
-    assert!(History::open(&damaged).expect_err("no database").is_damage());
-    assert!(History::open_read_only(&damaged).expect_err("no database").is_damage());
+    assert!(RunHistory::open(&damaged).expect_err("no database").is_damage());
+    assert!(RunHistory::open_read_only(&damaged).expect_err("no database").is_damage());
     let aside = set_aside(&damaged).expect("renamed");
     assert_eq!(aside, site.file("damaged.sqlite.damaged-1"));
     assert!(aside.exists() && !damaged.exists());
-    let mut history = History::open(&damaged).expect("a new one");
-    site.put(&made(0, 750.0));
+    let mut history = RunHistory::open(&damaged).expect("a new one");
+    site.write_run(&test_run(0, 750.0));
     assert_eq!(history.rebuild(&site.runs()).expect("read").added, 1);
     drop(history);
     // Every page but the first.
     let mut bytes = fs::read(&damaged).expect("there");
     bytes[4_096..].fill(0xA5);
     fs::write(&damaged, bytes).expect("written");
-    let opened = History::open(&damaged);
+    let opened = RunHistory::open(&damaged);
     assert!(opened.expect_err("a broken page").is_damage());
     assert_eq!(set_aside(&damaged).expect("renamed"), site.file("damaged.sqlite.damaged-2"));
-    assert!(matches!(History::open_read_only(&damaged), Err(HistoryError::Missing { .. })));
+    assert!(matches!(RunHistory::open_read_only(&damaged), Err(HistoryError::Missing { .. })));
 }
 
 #[test]
 fn readers_read_while_one_writes_and_a_second_writer_waits() {
-    let site = Site::new();
-    site.put(&made(0, 750.0));
+    let site = HistoryFixture::new();
+    site.write_run(&test_run(0, 750.0));
     let file = site.file("h.sqlite");
-    let mut first = History::open(&file).expect("opens");
-    first.catch_up(&site.runs()).expect("read");
-    let reader = History::open_read_only(&file).expect("reads");
+    let mut first = RunHistory::open(&file).expect("opens");
+    first.add_new_runs(&site.runs()).expect("read");
+    let reader = RunHistory::open_read_only(&file).expect("reads");
     assert_eq!(reader.runs().expect("read").len(), 1);
     let (runs, other) = (site.runs(), file.clone());
     let second = std::thread::spawn(move || {
-        let mut second = History::open(&other).expect("waits until it may");
-        second.catch_up(&runs).expect("read")
+        let mut second = RunHistory::open(&other).expect("waits until it may");
+        second.add_new_runs(&runs).expect("read")
     });
     std::thread::sleep(Duration::from_millis(200));
-    site.put(&made(1, 750.0));
-    first.catch_up(&site.runs()).expect("read");
+    site.write_run(&test_run(1, 750.0));
+    first.add_new_runs(&site.runs()).expect("read");
     drop(first);
     let rebuilt = second.join().expect("ends");
     assert_eq!((rebuilt.added, rebuilt.same), (0, 2), "it sees what the first one wrote");
@@ -381,10 +381,10 @@ fn readers_read_while_one_writes_and_a_second_writer_waits() {
 
 /// Cells of a whole rack of 18 nodes with 4 GPUs: every pair across, every pair
 /// inside twice, and host memory.
-fn rack(run: i64) -> Vec<MeasuredCell> {
+fn rack_cells(run: i64) -> Vec<MeasuredCell> {
     let ends: Vec<(String, u32)> =
         (1..=18).flat_map(|n| (0..4).map(move |gpu| (format!("node{n:04}"), gpu))).collect();
-    let blank = cells(&[1.0]).remove(0);
+    let blank = pair_cells(&[1.0]).remove(0);
     let mut all = Vec::new();
     for src in &ends {
         for dst in ends.iter().filter(|dst| *dst != src) {
@@ -426,31 +426,31 @@ fn rack(run: i64) -> Vec<MeasuredCell> {
 #[test]
 #[ignore = "says how large a year of a rack is and how long it takes: minutes"]
 fn a_year_of_a_rack_is_measured() {
-    let site = Site::new();
+    let site = HistoryFixture::new();
     let mut history = site.history();
     let began = std::time::Instant::now();
     let mut adding = Duration::ZERO;
     for day in 0..365 {
-        let folder = site.put(&made(day, 750.0));
-        Folder::at(&folder).write_lines(file::CELLS, rack(day)).expect("written");
-        let stored = stored::open(&folder).expect("opens");
+        let folder = site.write_run(&test_run(day, 750.0));
+        RunFolder::open(&folder).write_lines(file::CELLS, rack_cells(day)).expect("written");
+        let stored = run_reader::open_run(&folder).expect("opens");
         let before = std::time::Instant::now();
-        history.add(&stored).expect("added");
+        history.add_run(&stored).expect("added");
         adding += before.elapsed();
         fs::remove_dir_all(&folder).expect("removed");
     }
-    let size = |site: &Site| fs::metadata(site.file("h.sqlite")).map_or(0, |found| found.len());
+    let size = |site: &HistoryFixture| fs::metadata(site.file("h.sqlite")).map_or(0, |found| found.len());
     drop(history);
     let mut history = site.history();
     println!("{} bytes, {:?} a run, all {:?}", size(&site), adding / 365, began.elapsed());
     let before = std::time::Instant::now();
     let mut trends = history
-        .trends(&Selection::of([FabricPartKind::Node, FabricPartKind::Domain]))
+        .trends(&SeriesSelection::with_kinds([FabricPartKind::Node, FabricPartKind::Domain]))
         .expect("read");
     trends.iter_mut().for_each(engine::judge::drift::assess);
     println!("{} series read and followed in {:?}", trends.len(), before.elapsed());
     let now_unix = 1_760_000_000 + 365 * 86_400;
-    let retention = Retention { now_unix, keep_days: 90, thin_after_days: 180 };
+    let retention = RetentionPolicy { now_unix, keep_days: 90, thin_after_days: 180 };
     let before = std::time::Instant::now();
     let thinned = history.compact(&retention).expect("thinned");
     println!("{thinned:?} in {:?}, {} bytes", before.elapsed(), size(&site));
@@ -464,33 +464,33 @@ proptest! {
         days in prop::collection::vec((0i64..40, 700.0..760.0f64, 0..3usize), 1..6),
         shuffled in any::<u64>(),
     ) {
-        let site = Site::new();
+        let site = HistoryFixture::new();
         let mut grown = site.history();
         let mut order: Vec<usize> = (0..days.len()).collect();
         order.sort_by_key(|n| (*n as u64).wrapping_mul(shuffled | 1));
         for n in order {
             let (day, level, driver) = days[n];
             let driver = ["580.1", "580.2", "590"][driver];
-            let run = Made { id: format!("run-{n}"), driver, ..made(day, level) };
-            let stored = stored::open(&site.put(&run)).expect("opens");
-            prop_assert_eq!(grown.add(&stored).expect("added"), Added::New);
+            let run = HistoryTestRun { id: format!("run-{n}"), driver, ..test_run(day, level) };
+            let stored = run_reader::open_run(&site.write_run(&run)).expect("opens");
+            prop_assert_eq!(grown.add_run(&stored).expect("added"), IngestResult::New);
         }
-        let mut anew = History::open(&site.file("anew.sqlite")).expect("opens");
+        let mut anew = RunHistory::open(&site.file("anew.sqlite")).expect("opens");
         anew.rebuild(&site.runs()).expect("read");
-        prop_assert_eq!(everything(&grown), everything(&anew));
-        let before = everything(&grown);
+        prop_assert_eq!(dump_history(&grown), dump_history(&anew));
+        let before = dump_history(&grown);
         grown.rebuild(&site.runs()).expect("read");
-        prop_assert_eq!(everything(&grown), before);
+        prop_assert_eq!(dump_history(&grown), before);
     }
 }
 
 /// What series of n1 show, by test.
-fn shown(history: &History, testcase: &str) -> Vec<(String, f64)> {
+fn series_values(history: &RunHistory, testcase: &str) -> Vec<(String, f64)> {
     let nodes = [NodeName::from("n1")].into();
-    let selection = Selection {
+    let selection = SeriesSelection {
         nodes,
         testcase: Some(testcase.to_owned()),
-        ..Selection::of([FabricPartKind::Node])
+        ..SeriesSelection::with_kinds([FabricPartKind::Node])
     };
     let trends = history.trends(&selection).expect("read");
     trends.iter().flat_map(|t| &t.points).map(|p| (p.run.clone(), p.value)).collect()
@@ -498,22 +498,22 @@ fn shown(history: &History, testcase: &str) -> Vec<(String, f64)> {
 
 #[test]
 fn a_node_is_its_least_end_whichever_rail_that_is_on() {
-    let site = Site::new();
-    let folder = site.put(&made(0, 750.0));
+    let site = HistoryFixture::new();
+    let folder = site.write_run(&test_run(0, 750.0));
     let mut all = Vec::new();
     for (rail, value) in [("rail0", 400.0), ("rail1", 300.0), ("rail2", 390.0)] {
         for (src, dst) in [("n1", "n2"), ("n1", "n3"), ("n2", "n3")] {
-            let mut cell = cells(&[value]).remove(0);
+            let mut cell = pair_cells(&[value]).remove(0);
             (cell.src_node, cell.dst_node) = (Some(src.into()), Some(dst.into()));
             (cell.src_gpu, cell.dst_gpu, cell.rail) = (None, None, Some(rail.to_owned()));
             all.push(cell);
         }
     }
-    Folder::at(&folder).write_lines(file::CELLS, all).expect("written");
+    RunFolder::open(&folder).write_lines(file::CELLS, all).expect("written");
     let mut history = site.history();
-    history.catch_up(&site.runs()).expect("read");
-    assert_eq!(shown(&history, "pairs"), [("run-0000".to_owned(), 300.0)]);
-    let domain = history.trends(&Selection::of([FabricPartKind::Domain])).expect("read");
+    history.add_new_runs(&site.runs()).expect("read");
+    assert_eq!(series_values(&history, "pairs"), [("run-0000".to_owned(), 300.0)]);
+    let domain = history.trends(&SeriesSelection::with_kinds([FabricPartKind::Domain])).expect("read");
     assert_eq!(domain[0].points[0].value, 390.0, "the middle over all rails");
 }
 
@@ -542,7 +542,7 @@ fn collectives_are_series_of_what_they_ran_on_by_ranks_and_size() {
         ToolRecording { stage: Some(stage), ..ToolRecording::new(scope, "f", parsed) }
     };
     let domain = || RecordingScope::Domain("d1".into());
-    let rolled = rolled::roll(
+    let rolled = rollup::roll_up_run(
         &[],
         &[
             recording(RecordingScope::Node("n1".into()), 8, 480.0, 2),

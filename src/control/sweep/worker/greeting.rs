@@ -2,23 +2,23 @@
 
 use serde::Deserialize;
 
-use super::{NOISE, harmless, last_words};
+use super::{MAX_BANNER_LINES, sanitizer, last_error_line};
 use model::text::clean;
 use model::worker_protocol::{PROTOCOL, WorkerHello, WorkerMessage};
 use node::exec::session::SessionOutput;
 
 /// Why there was no greeting.
 #[derive(Debug)]
-pub(super) enum NoGreeting {
+pub(super) enum GreetingFailure {
     /// It said no more, and how it ended tells why.
     Ended,
     /// What it said, or how, tells why.
-    Said(String),
+    Invalid(String),
 }
 
 /// What the greetings of all protocols have in common.
 #[derive(Debug, Deserialize)]
-struct AnyHello {
+struct WorkerHelloHeader {
     #[serde(rename = "type")]
     kind: String,
     protocol: u32,
@@ -27,16 +27,16 @@ struct AnyHello {
 }
 
 /// The first line that is a greeting. Shells and banners may speak before.
-pub(super) async fn greeting(output: &mut SessionOutput) -> Result<WorkerHello, NoGreeting> {
-    let said = |why| Err(NoGreeting::Said(why));
-    for _ in 0..NOISE {
+pub(super) async fn read_greeting(output: &mut SessionOutput) -> Result<WorkerHello, GreetingFailure> {
+    let said = |why| Err(GreetingFailure::Invalid(why));
+    for _ in 0..MAX_BANNER_LINES {
         let line = match output.next_line().await {
             Ok(Some(line)) => line,
-            Ok(None) => return Err(NoGreeting::Ended),
+            Ok(None) => return Err(GreetingFailure::Ended),
             Err(error) => return said(format!("what it says is no greeting: {error}")),
         };
         // The rest of a line of another protocol may be anything.
-        if let Ok(other) = serde_json::from_slice::<AnyHello>(&line)
+        if let Ok(other) = serde_json::from_slice::<WorkerHelloHeader>(&line)
             && other.kind == "hello"
             && other.protocol != PROTOCOL
         {
@@ -48,18 +48,18 @@ pub(super) async fn greeting(output: &mut SessionOutput) -> Result<WorkerHello, 
                 env!("CARGO_PKG_VERSION")
             ));
         }
-        match serde_json::from_slice(&line).map(harmless::answer) {
+        match serde_json::from_slice(&line).map(sanitizer::sanitize_message) {
             Ok(WorkerMessage::Hello(hello)) => return Ok(*hello),
             Ok(WorkerMessage::Fault { why }) => return said(why),
             _ => {}
         }
     }
-    said(format!("{NOISE} lines and none of them a worker's greeting"))
+    said(format!("{MAX_BANNER_LINES} lines and none of them a worker's greeting"))
 }
 
 /// A reason, and the last line of standard error that says anything.
-pub(super) fn with_last_words(why: String, stderr: &str) -> String {
-    match last_words(stderr.as_bytes()) {
+pub(super) fn with_last_error_line(why: String, stderr: &str) -> String {
+    match last_error_line(stderr.as_bytes()) {
         Some(words) => format!("{why}; its last words: {words}"),
         None => why,
     }

@@ -5,7 +5,7 @@ use super::*;
 
 /// A file as version 1 made it, with one run whose folder is gone, one that was
 /// thinned, and one (day 2) whose folder may be there.
-fn version_1(site: &Site) {
+fn write_version_1(site: &HistoryFixture) {
     let connection = Connection::open(site.file("h.sqlite")).expect("made");
     connection.execute_batch(include_str!("../version_1.sql")).expect("tables");
     let run = |n: i64, id: &str, day: i64, thinned: bool| {
@@ -54,44 +54,44 @@ fn version_1(site: &Site) {
 
 #[test]
 fn a_file_of_version_1_becomes_one_of_this_and_loses_nothing_that_only_it_knows() {
-    let site = Site::new();
-    version_1(&site);
+    let site = HistoryFixture::new();
+    write_version_1(&site);
     let named = |run: &str, value: f64| (run.to_owned(), value);
     // Who may only read reads it as it is.
-    let read = History::open_read_only(&site.file("h.sqlite")).expect("opens");
-    assert_eq!(shown(&read, "tcp"), [named("run-gone", 395.0)]);
+    let read = RunHistory::open_read_only(&site.file("h.sqlite")).expect("opens");
+    assert_eq!(series_values(&read, "tcp"), [named("run-gone", 395.0)]);
     drop(read);
     let mut history = site.history();
-    assert_eq!(history.brought_up(), Some((1, 2)));
+    assert_eq!(history.upgraded_versions(), Some((1, 2)));
     // The least of both rails, of a latency the highest; the others as they were.
-    assert_eq!(shown(&history, "tcp"), [named("run-gone", 200.0)]);
-    assert_eq!(shown(&history, "lat"), [named("run-gone", 3.5)]);
+    assert_eq!(series_values(&history, "tcp"), [named("run-gone", 200.0)]);
+    assert_eq!(series_values(&history, "lat"), [named("run-gone", 3.5)]);
     let copies =
         [named("run-thinned", 2800.0), named("run-gone", 2780.0), named("run-0002", 2790.0)];
-    assert_eq!(shown(&history, "copies"), copies);
-    let all = history.trends(&Selection::of([FabricPartKind::Node])).expect("read");
+    assert_eq!(series_values(&history, "copies"), copies);
+    let all = history.trends(&SeriesSelection::with_kinds([FabricPartKind::Node])).expect("read");
     let alarms: Vec<&str> = all.iter().flat_map(|t| &t.alarms).map(|a| a.run.as_str()).collect();
     assert_eq!(alarms, ["run-thinned"]);
     let outcome = all.iter().find(|t| t.testcase == "tcp").expect("there").points[0].outcome;
     assert_eq!(outcome, Some(Outcome::Pass), "how the node came out is not the rail's to say");
     // A folder that is still there is read again, once; without one nothing is lost.
-    site.put(&made(2, 750.0));
-    assert_eq!(history.catch_up(&site.runs()).expect("read").added, 1);
-    assert_eq!(history.catch_up(&site.runs()).expect("read").same, 1);
-    assert_eq!(shown(&history, "copies"), copies[..2], "its folder says otherwise");
-    assert_eq!(shown(&history, "pairs"), [named("run-0002", 750.01)]);
-    assert_eq!(history.known().expect("read").len(), 3);
+    site.write_run(&test_run(2, 750.0));
+    assert_eq!(history.add_new_runs(&site.runs()).expect("read").added, 1);
+    assert_eq!(history.add_new_runs(&site.runs()).expect("read").same, 1);
+    assert_eq!(series_values(&history, "copies"), copies[..2], "its folder says otherwise");
+    assert_eq!(series_values(&history, "pairs"), [named("run-0002", 750.01)]);
+    assert_eq!(history.run_ids().expect("read").len(), 3);
     let rebuilt = history.rebuild(&site.runs()).expect("read");
     assert_eq!((rebuilt.added, rebuilt.kept), (1, 2));
-    assert_eq!(shown(&history, "tcp"), [named("run-gone", 200.0)]);
+    assert_eq!(series_values(&history, "tcp"), [named("run-gone", 200.0)]);
     drop(history);
-    assert_eq!(site.history().brought_up(), None, "once");
+    assert_eq!(site.history().upgraded_versions(), None, "once");
 }
 
 #[test]
 fn what_stops_an_upgrade_leaves_the_file_as_it_was() {
-    let site = Site::new();
-    version_1(&site);
+    let site = HistoryFixture::new();
+    write_version_1(&site);
     let connection = Connection::open(site.file("h.sqlite")).expect("opens");
     // As a full disk would, in the middle: its last step makes two signatures equal.
     // (A trigger would not do: those of a file are never run.)
@@ -100,7 +100,7 @@ fn what_stops_an_upgrade_leaves_the_file_as_it_was() {
             "UPDATE runs SET signature = run; CREATE UNIQUE INDEX full ON runs (signature)",
         )
         .expect("made");
-    let error = History::open(&site.file("h.sqlite")).expect_err("it stops");
+    let error = RunHistory::open(&site.file("h.sqlite")).expect_err("it stops");
     assert!(error.to_string().contains("runs.signature"), "{error}");
     let (version, value): (i64, f64) = connection
         .query_row(
@@ -111,6 +111,6 @@ fn what_stops_an_upgrade_leaves_the_file_as_it_was() {
         .expect("read");
     assert_eq!((version, value), (1, 395.0));
     connection.execute_batch("DROP INDEX full").expect("gone");
-    assert_eq!(site.history().brought_up(), Some((1, 2)));
-    assert_eq!(shown(&site.history(), "tcp").len(), 1);
+    assert_eq!(site.history().upgraded_versions(), Some((1, 2)));
+    assert_eq!(series_values(&site.history(), "tcp").len(), 1);
 }

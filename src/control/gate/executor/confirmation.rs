@@ -1,0 +1,277 @@
+//! Looking at what was changed: until it shows, and once more when it can no
+//! longer be lost.
+//!
+//! What a node shows, [`sight`] says; what the scheduler acknowledged plays no
+//! part in that.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, sleep_until};
+
+use super::{StartedAction, PlanExecution, permit_state_change};
+use crate::gate::journal::JournalError;
+use crate::gate::scheduler::SchedulerError;
+use crate::gate::verification;
+use crate::gate::verification::{ChangeObservation, verify_change};
+use engine::policy::node_state;
+use model::action::ActionResult;
+use model::id::NodeName;
+use model::journal::JournalEvent;
+use model::node_update::{NodeStateChange, NodeUpdate};
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
+use model::source_report::SourceProblemKind;
+use model::{hostlist, text};
+
+/// How often a node is looked at, at first and at last.
+const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
+
+impl<'p> PlanExecution<'_, 'p> {
+    /// Looks at nodes until each shows what was written, or something else, or
+    /// the time is over.
+    pub(super) async fn poll_nodes(
+        &self,
+        begun: &[StartedAction<'p>],
+        patience: Duration,
+        until: ObservationGoal,
+    ) -> NodeObservations {
+        let deadline = Instant::now() + patience;
+        let mut seen = NodeObservations::default();
+        let mut pause = POLL_INTERVALS.0;
+        loop {
+            let is_open = |begun: &&StartedAction<'_>| match seen.nodes.get(&begun.item.action.node) {
+                Some((ChangeObservation::Missing(_), node)) => {
+                    until == ObservationGoal::Applied || node_state::is_transient(node)
+                }
+                Some(_) => false,
+                None => true,
+            };
+            let open: Vec<&StartedAction<'p>> = begun.iter().filter(is_open).collect();
+            if open.is_empty() {
+                break;
+            }
+            let nodes: Vec<NodeName> = open.iter().map(|it| it.item.action.node.clone()).collect();
+            match self.executor.scheduler.read_nodes(&nodes).await {
+                Ok(live) => {
+                    seen.scheduler_failure = None;
+                    seen.unread = live.troubles.first().cloned();
+                    for begun in open {
+                        let name = &begun.item.action.node;
+                        match live.nodes.get(name) {
+                            Some(node) => {
+                                let sight = verify_change(node, &begun.before, &begun.change);
+                                seen.nodes.insert(name.clone(), (sight, node.clone()));
+                            }
+                            None => {
+                                seen.nodes.remove(name);
+                            }
+                        }
+                    }
+                }
+                Err(error) => seen.scheduler_failure = Some(error),
+            }
+            if deadline <= Instant::now() {
+                break;
+            }
+            sleep(pause.min(deadline - Instant::now())).await;
+            pause = (2 * pause).min(POLL_INTERVALS.1);
+        }
+        seen
+    }
+
+    /// Looks once more at changes of state when they can no longer be lost; one
+    /// that was is made again, once.
+    pub(super) async fn confirm_changes(&mut self) -> Result<(), JournalError> {
+        // What the scheduler said to whatever was made again.
+        let mut again: BTreeMap<String, Result<(), SchedulerError>> = BTreeMap::new();
+        loop {
+            let pending = std::mem::take(&mut self.pending);
+            if pending.is_empty() {
+                return Ok(());
+            }
+            if !self.persist_time.is_zero() {
+                (self.executor.log)("waiting until what was changed is kept");
+            }
+            sleep_until(self.last_change + self.persist_time).await;
+            let seen = self.poll_nodes(&pending, self.executor.settle, ObservationGoal::Settled).await;
+            let is_lost = |begun: &StartedAction<'_>| matches!(seen.change_observation(begun), Some(ChangeObservation::Missing(_)));
+            let controller = match pending.iter().any(is_lost) {
+                true => self.record_controller_start().await?,
+                false => None,
+            };
+            let mut undone = Vec::new();
+            let mut concluded = Vec::new();
+            let mut lost: BTreeMap<NodeUpdate, Vec<StartedAction<'p>>> = BTreeMap::new();
+            for begun in pending {
+                let second = again.get(&begun.id);
+                let (result, detail) = match seen.change_observation(&begun) {
+                    _ if seen.scheduler_failure.is_some() => {
+                        let last = explain_missing_change(None, &Ok(()), &seen);
+                        (ActionResult::Unknown, last.1)
+                    }
+                    Some(ChangeObservation::Applied(detail)) if second.is_some() => {
+                        (ActionResult::Done, format!("{detail}; done twice, it was lost once"))
+                    }
+                    Some(ChangeObservation::Applied(detail)) => (ActionResult::Done, detail),
+                    Some(ChangeObservation::Overwritten(detail)) => (ActionResult::Superseded, detail),
+                    Some(ChangeObservation::Missing(detail))
+                        if self.was_undone(&begun, &seen, controller.as_ref()) =>
+                    {
+                        undone.push((begun, detail));
+                        continue;
+                    }
+                    Some(ChangeObservation::Missing(detail)) => match (second, self.explain_no_repeat(&begun, &seen)) {
+                        (Some(Ok(())), _) => (
+                            ActionResult::Failed,
+                            format!("acknowledged twice and not there: {detail}"),
+                        ),
+                        // Whoever did not answer in time may still do it.
+                        (Some(said), _) => explain_missing_change(Some(&ChangeObservation::Missing(detail)), said, &seen),
+                        (None, Some(why)) => {
+                            (ActionResult::Failed, format!("lost, {detail}: {why}"))
+                        }
+                        (None, None) => {
+                            lost.entry(begun.change.clone()).or_default().push(begun);
+                            continue;
+                        }
+                    },
+                    None => (ActionResult::Unknown, "the scheduler no longer knows it".to_owned()),
+                };
+                concluded.push((begun, result, detail));
+            }
+            self.conclude_actions(concluded, &seen)?;
+            self.record_undone(undone)?;
+            for (change, lost) in lost {
+                let nodes: Vec<NodeName> =
+                    lost.iter().map(|it| it.item.action.node.clone()).collect();
+                let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
+                (self.executor.log)(&format!("{list}: it was acknowledged and lost; once more"));
+                // Its intent is open in the journal all the while.
+                let now = seen.to_snapshot(&nodes);
+                let said = self.executor.scheduler.update_nodes_if_unchanged(&nodes, &change, &now).await;
+                again.extend(lost.iter().map(|it| (it.id.clone(), said.clone())));
+                self.last_change = Instant::now();
+                self.pending.extend(lost);
+            }
+        }
+    }
+
+    /// Whether a person took away the drain that was made a moment ago: the controller
+    /// loses nothing without a start, and a person's RESUME leaves our words in Extra.
+    fn was_undone(&self, begun: &StartedAction<'_>, seen: &NodeObservations, controller: Option<&String>) -> bool {
+        let is_drain = matches!(begun.change.state, Some(NodeStateChange::Drain { .. }));
+        let Some((_, node)) = seen.nodes.get(&begun.item.action.node).filter(|_| is_drain) else {
+            return false;
+        };
+        let extra = begun.change.extra.as_ref();
+        if extra.is_some_and(|extra| *extra == node.extra) {
+            return true;
+        }
+        let is_same = self.controller_start.as_ref().zip(controller).map(|(then, now)| then == now);
+        begun.was_observed && is_same.unwrap_or(extra.is_none())
+    }
+
+    /// Writes down what a person undid right after we did it: it was there, and it is
+    /// respected like any other undo.
+    fn record_undone(&mut self, undone: Vec<(StartedAction<'p>, String)>) -> Result<(), JournalError> {
+        let mut events = Vec::new();
+        for (begun, now) in &undone {
+            let detail = format!("it was there, and somebody took it away: {now}");
+            let (node, id) = (begun.item.action.node.clone(), begun.id.clone());
+            let (result, said) = (ActionResult::Done, text::clean(&detail));
+            events.push(JournalEvent::Outcome { id: id.clone(), result, detail: said.clone() });
+            events.push(JournalEvent::Undone { node, id, detail: said });
+        }
+        self.executor.journal.append_all(events)?;
+        for (begun, now) in undone {
+            self.unjournaled.remove(&begun.item.action.node);
+            let detail = format!("undone by hand within moments, and that is respected: {now}");
+            self.record_result(begun.item, ActionResult::Superseded, &detail);
+        }
+        Ok(())
+    }
+
+    /// Why a change that was lost must not be made again.
+    fn explain_no_repeat(&self, begun: &StartedAction<'_>, seen: &NodeObservations) -> Option<String> {
+        let (_, node) = seen.nodes.get(&begun.item.action.node)?;
+        let journal = &*self.executor.journal;
+        let state = permit_state_change(begun.item.action, node, journal.state(), self.run, journal.epoch());
+        match state {
+            Ok(state) if state == begun.change.state => None,
+            Ok(_) => Some("the node is another than it was".to_owned()),
+            Err((_, why)) => Some(why),
+        }
+    }
+}
+
+/// How long nodes are looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ObservationGoal {
+    /// What was written may still come.
+    Applied,
+    /// It is there by now or was lost; after a restart of the controller it
+    /// takes seconds until a node's state says anything.
+    Settled,
+}
+
+/// What was seen of nodes at last.
+#[derive(Debug, Default)]
+pub(super) struct NodeObservations {
+    nodes: BTreeMap<NodeName, (ChangeObservation, SchedulerNode)>,
+    /// The scheduler did not answer at last.
+    pub(super) scheduler_failure: Option<SchedulerError>,
+    /// What of its last answer could not be read: who is missing there may be
+    /// known to it all the same.
+    unread: Option<String>,
+}
+
+impl NodeObservations {
+    /// These nodes as they were seen last.
+    fn to_snapshot(&self, nodes: &[NodeName]) -> SchedulerSnapshot {
+        let node = |name: &NodeName| Some((name.clone(), self.nodes.get(name)?.1.clone()));
+        SchedulerSnapshot { nodes: nodes.iter().filter_map(node).collect(), troubles: Vec::new() }
+    }
+
+    /// Whether the server did not take the condition that goes with it.
+    pub(super) fn is_condition_missing(&self, begun: &StartedAction<'_>) -> bool {
+        let seen = self.nodes.get(&begun.item.action.node);
+        seen.is_some_and(|(_, node)| verification::is_condition_missing(node, &begun.change))
+    }
+
+    pub(super) fn change_observation(&self, begun: &StartedAction<'_>) -> Option<ChangeObservation> {
+        self.nodes.get(&begun.item.action.node).map(|(sight, _)| sight.clone())
+    }
+}
+
+/// How an action ended whose change does not show.
+pub(super) fn explain_missing_change(
+    last: Option<&ChangeObservation>,
+    said: &Result<(), SchedulerError>,
+    seen: &NodeObservations,
+) -> (ActionResult, String) {
+    let now = match last {
+        Some(ChangeObservation::Missing(now)) => now.as_str(),
+        _ => "the scheduler does not know the node",
+    };
+    match (said, seen.scheduler_failure.as_ref()) {
+        (Err(told), Some(error)) => {
+            (ActionResult::Unknown, format!("{told}; then it could not be looked at: {error}"))
+        }
+        (Ok(()), Some(error)) => (
+            ActionResult::Unknown,
+            format!("acknowledged; then it could not be looked at: {error}"),
+        ),
+        // Whatever did not answer in time may still do as it was told.
+        (Err(told), None) if told.kind == SourceProblemKind::Unreachable => {
+            (ActionResult::Unknown, format!("{told}; it does not show yet: {now}"))
+        }
+        (Err(told), None) => match &seen.unread {
+            Some(unread) if last.is_none() => {
+                (ActionResult::Unknown, format!("{told}; then it could not be read: {unread}"))
+            }
+            _ => (ActionResult::Failed, format!("{told}; it does not show: {now}")),
+        },
+        (Ok(()), None) if last.is_none() => (ActionResult::Unknown, now.to_owned()),
+        (Ok(()), None) => (ActionResult::Failed, format!("acknowledged and not there: {now}")),
+    }
+}

@@ -1,0 +1,52 @@
+//! What is told of a plan while it is carried out.
+//!
+//! Pure.
+
+use std::collections::BTreeMap;
+
+use super::UpdateGroup;
+use engine::policy::device;
+use model::action::ActionKind;
+use model::id::NodeName;
+use model::node_update::NodeStateChange;
+use model::{hostlist, text};
+
+/// What is begun, in words: nodes of which the same is said stand together.
+pub(super) fn describe_start(groups: &[UpdateGroup<'_>]) -> Vec<String> {
+    let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
+    for group in groups {
+        let one = group.change.kubernetes.as_ref().and_then(|it| it.device.as_ref());
+        let words = match &group.change.state {
+            Some(NodeStateChange::Drain { reason }) => match one {
+                Some(mark) => {
+                    format!("taking out {} of {{}}: {}", device::told(mark), text::clean(reason))
+                }
+                None => format!("draining {{}}: {}", text::clean(reason)),
+            },
+            Some(NodeStateChange::Resume) => "giving back {}".to_owned(),
+            None => "marking {}".to_owned(),
+        };
+        let nodes = group.ready.iter().map(|it| it.item.action.node.as_str());
+        told.entry(words).or_default().extend(nodes);
+    }
+    let list = |nodes: Vec<&str>| text::clean(&hostlist::fold(nodes));
+    told.into_iter().map(|(words, nodes)| words.replacen("{}", &list(nodes), 1)).collect()
+}
+
+/// What was done and could not be written down: the disk is full, say.
+pub(super) fn describe_unjournaled(nodes: &BTreeMap<NodeName, ActionKind>) -> Vec<String> {
+    let mut by_kind: BTreeMap<ActionKind, Vec<&str>> = BTreeMap::new();
+    for (node, kind) in nodes {
+        by_kind.entry(*kind).or_default().push(node.as_str());
+    }
+    let told = |(kind, nodes): (ActionKind, Vec<&str>)| {
+        let told = match kind {
+            ActionKind::Drain => "told to drain",
+            ActionKind::Release => "given back",
+            ActionKind::Relabel | ActionKind::Certify => "marked",
+        };
+        let list = text::clean(&hostlist::fold(nodes));
+        format!("{list}: {told}, and how that ended could not be written down; the next turn looks")
+    };
+    by_kind.into_iter().map(told).collect()
+}

@@ -1,0 +1,145 @@
+//! What of an action may still be done to a node as it is now, and what is written
+//! for it.
+//!
+//! Pure. The decision was made on an earlier reading; what is refused here is left
+//! to the next turn.
+
+use crate::gate::verification::{has_reason, describe_node};
+use engine::policy::journal_state::JournalState;
+use engine::policy::node_state::DrainOwner;
+use engine::policy::{device, drain_reason, node_state};
+use model::action::{Action, ActionKind, ActionResult, VerdictMark};
+use model::kubernetes_node::{GATE, GpuCordon};
+use model::node_update::{NodeStateChange, NodeUpdate};
+use model::scheduler_snapshot::SchedulerNode;
+
+/// The change of state that an action takes now, or why it is not carried out.
+pub(super) fn permit_state_change(
+    action: &Action,
+    node: &SchedulerNode,
+    ledger: &JournalState,
+    run: &str,
+    epoch: u64,
+) -> Result<Option<NodeStateChange>, (ActionResult, String)> {
+    let own = ledger.drains.get(&action.node);
+    let is_ours = own
+        .is_some_and(|it| node_state::has_drain(node) && has_reason(node, &it.action.reason))
+        && !node_state::is_of_another_gate(node, ledger);
+    // Whatever else is wrong with a node: what others wrote there is theirs.
+    let refuse = |why: String| match node_state::drain_owner(node, ledger) {
+        DrainOwner::Other(_) => (ActionResult::Superseded, why),
+        _ => (ActionResult::Refused, why),
+    };
+    let superseded = || (ActionResult::Superseded, format!("it is another's: {}", describe_node(node)));
+    if let Some(why) = action.mark.as_ref().and_then(|mark| explain_reboot(node, mark)) {
+        return Err(refuse(why));
+    }
+    match action.kind {
+        ActionKind::Relabel if device::is_alone(node) => Err((ActionResult::Already, describe_node(node))),
+        ActionKind::Drain => {
+            if is_ours && own.is_some_and(|drain| drain.run == run) {
+                // Its record has the reason that stands there, and the runs that
+                // it passed since: a second one would lose both.
+                return Err((ActionResult::Already, describe_node(node)));
+            }
+            if let Some(why) = node_state::explain_no_drain(node, ledger) {
+                return Err(refuse(why));
+            }
+            if device::is_alone(node) {
+                return match action.device {
+                    // What is accused besides was decided on the node as it was then.
+                    Some(_) => Err((ActionResult::Already, describe_node(node))),
+                    None => Ok(Some(NodeStateChange::Drain {
+                        reason: drain_reason::format_reason(run, &drain_class(action), epoch),
+                    })),
+                };
+            }
+            if node_state::has_drain(node) || node.reason.as_deref().is_some_and(is_foreign) {
+                return Err(superseded());
+            }
+            // A drain that the controller lost is made again as it was: it is the same one.
+            let same = own.filter(|own| own.run == run && own.action.reason == action.reason);
+            let reason = match same.filter(|_| drain_reason::parse_reason(&action.reason).is_some())
+            {
+                Some(own) => own.action.reason.clone(),
+                None => drain_reason::format_reason(run, &drain_class(action), epoch),
+            };
+            Ok(Some(NodeStateChange::Drain { reason }))
+        }
+        ActionKind::Relabel => match node_state::explain_no_drain(node, ledger) {
+            Some(why) => Err(refuse(why)),
+            None => Ok(None),
+        },
+        ActionKind::Certify => match node_state::explain_no_certificate(node) {
+            Some(why) => Err(refuse(why)),
+            None => Ok(None),
+        },
+        ActionKind::Release => {
+            if own.is_none() {
+                let why = "the journal knows of no drain of ours that could be ended".to_owned();
+                return Err((ActionResult::Refused, why));
+            }
+            if !node_state::has_drain(node) {
+                return Err((ActionResult::Already, describe_node(node)));
+            }
+            if !is_ours {
+                return Err(superseded());
+            }
+            match node_state::explain_no_release(node, ledger) {
+                Some(why) => Err(refuse(why)),
+                None => Ok(Some(NodeStateChange::Resume)),
+            }
+        }
+    }
+}
+
+/// Why what was measured is of no use any more: the node has booted since the
+/// decision. Where nobody names boots, the decision alone has looked at that.
+fn explain_reboot(node: &SchedulerNode, mark: &VerdictMark) -> Option<String> {
+    let (then, now) = (mark.boot_id.as_ref()?, node.boot_id.as_ref()?);
+    (then != now).then(|| "it has booted since it was measured".to_owned())
+}
+
+/// Says on a node of Kubernetes which gate drains it, and takes that back with the
+/// drain. What of a drain is written on Slurm is its reason alone.
+pub(super) fn add_gate_annotation(change: &mut NodeUpdate, node: &SchedulerNode, ledger: &JournalState) {
+    let Some(seen) = &node.kubernetes else { return };
+    let gate = match &change.state {
+        Some(NodeStateChange::Drain { .. }) => Some(ledger.gate.clone()),
+        Some(NodeStateChange::Resume) if seen.annotations.contains_key(GATE) => None,
+        Some(NodeStateChange::Resume) | None => return,
+    };
+    change.kubernetes.get_or_insert_default().annotations.insert(GATE.to_owned(), gate);
+}
+
+/// The one GPU that an action takes out or gives back now.
+pub(super) fn permit_gpu_cordon(
+    action: &Action,
+    node: &SchedulerNode,
+    ledger: &JournalState,
+) -> Result<Option<GpuCordon>, (ActionResult, String)> {
+    match (action.kind, ledger.drains.get(&action.node)) {
+        (ActionKind::Drain, _) if action.device.is_some() && action.mark.is_none() => {
+            let why = "one GPU goes only with words on its node".to_owned();
+            Err((ActionResult::Refused, why))
+        }
+        (ActionKind::Drain, _) => Ok(action.device.clone()),
+        (ActionKind::Release, Some(own)) => {
+            let device = device::of_release(node, own);
+            device.map_err(|why| (ActionResult::Refused, why))
+        }
+        _ => Ok(None),
+    }
+}
+
+fn is_foreign(reason: &str) -> bool {
+    !reason.trim().is_empty() && !drain_reason::is_ours(reason)
+}
+
+/// The class that a drain's reason names.
+fn drain_class(action: &Action) -> String {
+    let of_mark =
+        action.mark.as_ref().and_then(|mark| mark.class.as_ref()).map(ToString::to_string);
+    let of_reason = || drain_reason::parse_reason(&action.reason).map(|own| own.class);
+    of_mark.or_else(of_reason).unwrap_or_else(|| "fault".to_owned())
+}

@@ -1,0 +1,304 @@
+//! One request after the other to an API server, each within its limit, and what
+//! its answers mean.
+//!
+//! Knows paths, statuses and headers; what is asked or written is not its to say.
+
+use std::time::Duration;
+
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use kube::Client;
+use kube::api::{
+    DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions,
+};
+use kube::client::Body;
+use kube::core::Request;
+use serde_json::Value;
+use tokio::sync::{Mutex, Semaphore, SemaphorePermit};
+
+use crate::gate::scheduler::SchedulerError;
+use crate::sources::kubernetes::connection::{KubernetesProblem, ResponseReadLimit};
+use crate::sources::kubernetes::{KubernetesClientConfig as Server, connection};
+use model::source_report::SourceProblemKind;
+use model::text::clean;
+
+/// Where nodes are.
+const NODES_PATH: &str = "/api/v1/nodes";
+
+/// Where pods of all namespaces are.
+const PODS_PATH: &str = "/api/v1/pods";
+
+/// Bytes of an answer that are taken, as in `sources`.
+const MAX_ANSWER_BYTES: usize = 128 << 20;
+
+/// Nodes that are read or written at once.
+const MAX_CONCURRENT_NODES: usize = 16;
+
+/// The name under which our writes stand among a node's managed fields.
+const FIELD_MANAGER: &str = "fabricgate";
+
+/// How often a reading is asked for that the server is too busy for.
+const MAX_READ_ATTEMPTS: u32 = 4;
+
+/// How long to wait where a busy server does not say.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+
+/// Why a request was not answered as wished.
+#[derive(Clone, Debug)]
+pub(super) struct ApiRequestFailure {
+    pub(super) kind: SourceProblemKind,
+    pub(super) message: String,
+    /// The server's status; none where it did not answer.
+    pub(super) status: Option<u16>,
+    /// How long it asks to wait, where it is too busy.
+    pub(super) retry_after: Option<Duration>,
+}
+
+impl From<ApiRequestFailure> for SchedulerError {
+    fn from(refused: ApiRequestFailure) -> Self {
+        Self::new(refused.kind, refused.message)
+    }
+}
+
+impl From<KubernetesProblem> for ApiRequestFailure {
+    fn from((kind, message): KubernetesProblem) -> Self {
+        Self { kind, ..malformed_failure(message) }
+    }
+}
+
+/// One request.
+enum ApiRequest<'a> {
+    /// The node of this name.
+    Node(&'a str),
+    /// A page of the list at a path.
+    Page(&'a str, ListParams),
+    /// This merged into a node.
+    Patch(&'a str, &'a Value),
+    /// This merged into a node's status.
+    PatchStatus(&'a str, &'a Value),
+    /// What is called so at a path.
+    Object(&'a str, &'a str),
+    /// This made at a path.
+    Create(&'a str, &'a Value),
+    /// The object of this name and uid at a path taken away.
+    Delete(&'a str, &'a str, &'a str),
+}
+
+/// Whoever asks one API server.
+pub(super) struct KubernetesApiClient {
+    server: Server,
+    client: Mutex<Option<Client>>,
+    /// Nodes that are read or written at once, whoever asks.
+    node_permits: Semaphore,
+}
+
+impl KubernetesApiClient {
+    pub(super) fn new(server: Server) -> Self {
+        Self { server, client: Mutex::new(None), node_permits: Semaphore::new(MAX_CONCURRENT_NODES) }
+    }
+
+    pub(super) fn limit(&self) -> Duration {
+        self.server.limit
+    }
+
+    /// A turn at one node; it ends when it is dropped.
+    pub(super) async fn node_permit(&self) -> Option<SemaphorePermit<'_>> {
+        // Never closed, so never an error.
+        self.node_permits.acquire().await.ok()
+    }
+
+    /// One node; `None` where there is no such node.
+    pub(super) async fn read_node(&self, name: &str) -> Result<Option<Value>, ApiRequestFailure> {
+        match self.send_with_retries(&ApiRequest::Node(name)).await {
+            Ok(node) => Ok(Some(node)),
+            Err(refused) if refused.status == Some(404) => Ok(None),
+            Err(refused) => Err(refused),
+        }
+    }
+
+    /// All nodes, page by page.
+    pub(super) async fn read_nodes(&self, take: impl FnMut(Vec<Value>)) -> Result<(), ApiRequestFailure> {
+        self.read_pages(NODES_PATH, &ListParams::default(), take).await
+    }
+
+    /// Pods that have not ended, on one node or on all, page by page.
+    pub(super) async fn read_pods(
+        &self,
+        node: Option<&str>,
+        take: impl FnMut(Vec<Value>),
+    ) -> Result<(), ApiRequestFailure> {
+        let running = "status.phase!=Succeeded,status.phase!=Failed";
+        let fields = match node {
+            Some(node) => format!("spec.nodeName={node},{running}"),
+            None => format!("spec.nodeName!=,{running}"),
+        };
+        self.read_pages(PODS_PATH, &ListParams::default().fields(&fields), take).await
+    }
+
+    /// Merges this into a node's metadata and spec. One attempt.
+    pub(super) async fn patch_node(&self, name: &str, patch: &Value) -> Result<Value, ApiRequestFailure> {
+        self.send_within_limit(&ApiRequest::Patch(name, patch)).await
+    }
+
+    /// Merges this into a node's status, conditions by their type. One attempt.
+    pub(super) async fn patch_node_status(&self, name: &str, patch: &Value) -> Result<Value, ApiRequestFailure> {
+        self.send_within_limit(&ApiRequest::PatchStatus(name, patch)).await
+    }
+
+    /// What is called so at a path; `None` where nothing is.
+    pub(super) async fn read_object(&self, path: &str, name: &str) -> Result<Option<Value>, ApiRequestFailure> {
+        match self.send_with_retries(&ApiRequest::Object(path, name)).await {
+            Ok(object) => Ok(Some(object)),
+            Err(refused) if refused.status == Some(404) => Ok(None),
+            Err(refused) => Err(refused),
+        }
+    }
+
+    /// Makes an object at a path. One attempt.
+    pub(super) async fn create_object(&self, path: &str, object: &Value) -> Result<Value, ApiRequestFailure> {
+        self.send_within_limit(&ApiRequest::Create(path, object)).await
+    }
+
+    /// Takes this very object away. One attempt.
+    pub(super) async fn delete_object(&self, path: &str, name: &str, uid: &str) -> Result<(), ApiRequestFailure> {
+        self.send_within_limit(&ApiRequest::Delete(path, name, uid)).await.map(drop)
+    }
+
+    /// All objects at a path of which a field has this value.
+    pub(super) async fn read_objects_by_field(
+        &self,
+        path: &str,
+        field: &str,
+        take: impl FnMut(Vec<Value>),
+    ) -> Result<(), ApiRequestFailure> {
+        self.read_pages(path, &ListParams::default().fields(field), take).await
+    }
+
+    async fn read_pages(
+        &self,
+        path: &str,
+        params: &ListParams,
+        take: impl FnMut(Vec<Value>),
+    ) -> Result<(), ApiRequestFailure> {
+        let ask = async |wanted: &ListParams| self.send_with_retries(&ApiRequest::Page(path, wanted.clone())).await;
+        connection::read_pages(path, params, ask, take).await
+    }
+
+    /// Reads, again where the server is too busy or in a trouble that may pass.
+    async fn send_with_retries(&self, asked: &ApiRequest<'_>) -> Result<Value, ApiRequestFailure> {
+        let mut attempt = 1;
+        loop {
+            match self.send_within_limit(asked).await {
+                Err(ApiRequestFailure { status: Some(429 | 500..=599), retry_after: wait, .. }) if attempt < MAX_READ_ATTEMPTS => {
+                    let wait = wait.unwrap_or(RETRY_PAUSE * attempt).min(self.limit());
+                    tokio::time::sleep(wait).await;
+                    attempt += 1;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    /// One request, within the limit.
+    async fn send_within_limit(&self, asked: &ApiRequest<'_>) -> Result<Value, ApiRequestFailure> {
+        match tokio::time::timeout(self.limit(), self.send(asked)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ApiRequestFailure {
+                kind: SourceProblemKind::Unreachable,
+                ..malformed_failure(format!("the API server did not answer within {:?}", self.limit()))
+            }),
+        }
+    }
+
+    /// The client, which the first request makes.
+    async fn get_or_connect(&self) -> Result<Client, ApiRequestFailure> {
+        let mut client = self.client.lock().await;
+        if let Some(client) = &*client {
+            return Ok(client.clone());
+        }
+        let access = connection::connect(&self.server, ResponseReadLimit::Bounded).await.map_err(
+            |problem| {
+                let at = problem.at.map(|at| format!("{at}: ")).unwrap_or_default();
+                ApiRequestFailure { kind: problem.kind, ..malformed_failure(format!("{at}{}", problem.message)) }
+            },
+        )?;
+        *client = Some(access.client.clone());
+        Ok(access.client)
+    }
+
+    async fn send(&self, asked: &ApiRequest<'_>) -> Result<Value, ApiRequestFailure> {
+        let by = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        let nodes = Request::new(NODES_PATH);
+        let request = match asked {
+            ApiRequest::Node(name) => nodes.get(name, &GetParams::default()),
+            ApiRequest::Page(path, params) => Request::new(*path).list(params),
+            ApiRequest::Patch(name, patch) => nodes.patch(name, &by, &Patch::Merge(patch)),
+            ApiRequest::PatchStatus(name, patch) => {
+                nodes.patch_subresource("status", name, &by, &Patch::Strategic(patch))
+            }
+            ApiRequest::Object(path, name) => Request::new(*path).get(name, &GetParams::default()),
+            ApiRequest::Create(path, object) => {
+                let by = PostParams { field_manager: by.field_manager, ..Default::default() };
+                Request::new(*path).create(&by, object.to_string().into_bytes())
+            }
+            ApiRequest::Delete(path, name, uid) => {
+                let uid = Some((*uid).to_owned());
+                let this = Preconditions { uid, ..Default::default() };
+                let by = DeleteParams { preconditions: Some(this), ..Default::default() };
+                Request::new(*path).delete(name, &by)
+            }
+        };
+        let request = request.map_err(|error| malformed_failure(clean(&error.to_string())))?;
+        let client = self.get_or_connect().await?;
+        let lost = |error: &kube::Error| {
+            let (kind, message) = connection::refusal_problem(error);
+            // A connection that was cut says nothing of what was done: whoever
+            // wrote must not take it for a refusal.
+            let kind = if kind == SourceProblemKind::Incomplete {
+                SourceProblemKind::Unreachable
+            } else {
+                kind
+            };
+            ApiRequestFailure { kind, ..malformed_failure(message) }
+        };
+        let answer = client.send(request.map(Body::from)).await.map_err(|error| lost(&error))?;
+        let status = answer.status().as_u16();
+        let header = answer.headers().get("retry-after").and_then(|it| it.to_str().ok());
+        // The other form, a date, is not what an API server writes.
+        let wait = header.and_then(|it| it.trim().parse().ok()).map(Duration::from_secs);
+        let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
+        let body = body.map_err(|error| match error.downcast::<kube::Error>() {
+            Ok(error) => lost(&error),
+            Err(error) if error.is::<LengthLimitError>() => {
+                malformed_failure(format!("an answer of more than {MAX_ANSWER_BYTES} bytes"))
+            }
+            Err(error) => {
+                ApiRequestFailure { kind: SourceProblemKind::Unreachable, ..malformed_failure(clean(&error.to_string())) }
+            }
+        })?;
+        let bytes = body.to_bytes();
+        if (200..300).contains(&status) {
+            return serde_json::from_slice(&bytes).map_err(|error| {
+                malformed_failure(format!("the API server's answer is no JSON document: {error}"))
+            });
+        }
+        let read: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let text = String::from_utf8_lossy(&bytes);
+        let said = clean(read["message"].as_str().unwrap_or(&text));
+        if status == 401 {
+            // A token that was renewed stands in the kubeconfig, which is read anew.
+            *self.client.lock().await = None;
+        }
+        let (kind, words) = connection::describe_status(status);
+        let said = if said.is_empty() { String::new() } else { format!(": {said}") };
+        Err(ApiRequestFailure {
+            kind,
+            message: format!("{words} ({status}){said}"),
+            status: Some(status),
+            retry_after: wait,
+        })
+    }
+}
+
+pub(super) fn malformed_failure(message: String) -> ApiRequestFailure {
+    ApiRequestFailure { kind: SourceProblemKind::Malformed, message, status: None, retry_after: None }
+}

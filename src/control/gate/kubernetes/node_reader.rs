@@ -1,0 +1,176 @@
+//! Reads nodes, and which of them pods hold.
+//!
+//! Nothing is taken from a cache: every question is answered from what the
+//! server has stored last. Whoever may not see pods is told so, and then no node
+//! is idle.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use k8s_openapi::api::core::v1::{Node, Pod};
+use serde_json::Value;
+use tokio::task::{JoinError, JoinSet};
+
+use super::client::{KubernetesApiClient, ApiRequestFailure};
+use super::device_taint_rules;
+use crate::gate::scheduler::SchedulerError;
+use model::id::NodeName;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
+use model::source_report::SourceProblemKind;
+use model::text::clean;
+use readers::claims::kubernetes::live_node::PodsByNode;
+use readers::claims::kubernetes::pods::NodePods;
+use readers::claims::kubernetes::{live_node, pods};
+
+/// So many nodes are asked for one by one, each with its pods; for more, the
+/// whole lists are cheaper.
+const MAX_SINGLE_READS: usize = 32;
+
+/// What is read of pods while pages come in.
+type PodsByNodeName = BTreeMap<NodeName, NodePods>;
+
+/// These nodes, or all where none is named.
+pub(super) async fn read_nodes(
+    desk: Rc<KubernetesApiClient>,
+    nodes: &[NodeName],
+) -> Result<SchedulerSnapshot, SchedulerError> {
+    if nodes.is_empty() || MAX_SINGLE_READS < nodes.len() {
+        return read_all_nodes(&desk, nodes).await;
+    }
+    let mut reading = JoinSet::new();
+    for name in nodes {
+        // A name that no node can have is the name of none.
+        if !is_object_name(name) {
+            continue;
+        }
+        let (desk, name) = (desk.clone(), name.clone());
+        reading.spawn_local(async move {
+            let _turn = desk.node_permit().await;
+            read_one_node(&desk, &name).await
+        });
+    }
+    let mut live = SchedulerSnapshot::default();
+    while let Some(read) = reading.join_next().await {
+        // An error drops the set, and with it whatever is still being asked.
+        let (node, trouble) = read.map_err(|error| join_failure(&error))??;
+        if let Some(node) = node {
+            live.nodes.insert(node.name.clone(), node);
+        }
+        if let Some(trouble) = trouble
+            && !live.troubles.contains(&trouble)
+        {
+            live.troubles.push(trouble);
+        }
+    }
+    Ok(live)
+}
+
+/// A task that panicked.
+pub(super) fn join_failure(error: &JoinError) -> SchedulerError {
+    let message = clean(&format!("a question to the API server ended: {error}"));
+    SchedulerError::new(SourceProblemKind::Unreachable, message)
+}
+
+async fn read_one_node(
+    desk: &KubernetesApiClient,
+    name: &NodeName,
+) -> Result<(Option<SchedulerNode>, Option<String>), SchedulerError> {
+    let Some(object) = desk.read_node(name.as_str()).await? else { return Ok((None, None)) };
+    let mut found = PodsByNodeName::new();
+    let mut unread = Vec::new();
+    let read = desk.read_pods(Some(name.as_str()), |page| add_pods(&mut found, &mut unread, page)).await;
+    let trouble = explain_pods_unread(read, &unread)?;
+    let pods = if trouble.is_none() { PodsByNode::Known(&found) } else { PodsByNode::Unknown };
+    match parse_node(object, pods) {
+        Ok(mut node) => {
+            let unread = device_taint_rules::confirm_rule(desk, &mut node).await;
+            Ok((Some(node), trouble.or(unread)))
+        }
+        Err(why) => Ok((None, Some(why))),
+    }
+}
+
+async fn read_all_nodes(desk: &KubernetesApiClient, wanted: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
+    let mut found = PodsByNodeName::new();
+    let mut unread = Vec::new();
+    // Before the nodes: a pod that came in between is seen by whoever asks again,
+    // and a node that came in between has none that we know of.
+    let read = desk.read_pods(None, |page| add_pods(&mut found, &mut unread, page)).await;
+    let trouble = explain_pods_unread(read, &unread)?;
+    let pods = if trouble.is_none() { PodsByNode::Known(&found) } else { PodsByNode::Unknown };
+    let wanted: BTreeSet<&str> = wanted.iter().map(NodeName::as_str).collect();
+    let mut live = SchedulerSnapshot {
+        troubles: trouble.into_iter().collect(),
+        ..SchedulerSnapshot::default()
+    };
+    desk.read_nodes(|page| {
+        for object in page {
+            let name = object["metadata"]["name"].as_str().unwrap_or_default();
+            if !wanted.is_empty() && !wanted.contains(name) {
+                continue;
+            }
+            match parse_node(object, pods) {
+                Ok(node) => drop(live.nodes.insert(node.name.clone(), node)),
+                Err(why) => live.troubles.push(why),
+            }
+        }
+    })
+    .await?;
+    // Few nodes at any time: budgets see to that.
+    for node in live.nodes.values_mut() {
+        live.troubles.extend(device_taint_rules::confirm_rule(desk, node).await);
+    }
+    Ok(live)
+}
+
+fn add_pods(found: &mut PodsByNodeName, unread: &mut Vec<String>, page: Vec<Value>) {
+    let mut read: Vec<Pod> = Vec::new();
+    for pod in page {
+        match serde_json::from_value(pod) {
+            Ok(pod) => read.push(pod),
+            Err(error) => unread.push(clean(&error.to_string())),
+        }
+    }
+    for (name, more) in pods::pods_by_node(&read) {
+        let known = found.entry(name).or_default();
+        known.gpu_pods.extend(more.gpu_pods);
+        known.gangs.extend(more.gangs);
+        known.own_pods.extend(more.own_pods);
+        known.slinky |= more.slinky;
+    }
+}
+
+/// What is told where pods were not read, or not all. A server that does not
+/// answer is an error: then nodes say nothing either.
+fn explain_pods_unread(read: Result<(), ApiRequestFailure>, unread: &[String]) -> Result<Option<String>, ApiRequestFailure> {
+    let why = match read {
+        Ok(()) => match unread.first() {
+            None => return Ok(None),
+            Some(why) => format!("a pod cannot be read: {why}"),
+        },
+        Err(refused) if refused.status == Some(403) => refused.message,
+        Err(refused) => return Err(refused),
+    };
+    Ok(Some(format!("pods were not read, so nobody is known to be idle: {why}")))
+}
+
+/// A node as it is told; an object that cannot be read is told as a trouble.
+pub(super) fn parse_node(object: Value, pods: PodsByNode<'_>) -> Result<SchedulerNode, String> {
+    let name = clean(object["metadata"]["name"].as_str().unwrap_or("without a name"));
+    let read: Result<Node, serde_json::Error> = serde_json::from_value(object);
+    let read = read.map_err(|error| format!("node {name}: {}", clean(&error.to_string())))?;
+    live_node::to_live_node(&read, pods).ok_or_else(|| "a node without a name".to_owned())
+}
+
+/// Whether an object can have this name (RFC 1123, as API servers check it):
+/// nothing else is put into a path.
+pub(super) fn is_object_name(name: &NodeName) -> bool {
+    const LONGEST: usize = 253;
+    let name = name.as_str();
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '.');
+    let ends = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit();
+    name.len() <= LONGEST
+        && name.chars().all(fits)
+        && name.starts_with(ends)
+        && name.ends_with(ends)
+}

@@ -1,0 +1,471 @@
+//! Writes one change on many nodes, each by itself: read, compare with what was
+//! seen, patch, and our condition last.
+//!
+//! What moved underneath is read anew where it does not matter, and where it does
+//! nothing is written. Nothing is sent but patches of nodes that are there.
+
+use std::cell::{Cell, RefCell};
+use std::collections::hash_map::RandomState;
+use std::hash::{BuildHasher, Hasher};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep};
+
+use super::client::{KubernetesApiClient, ApiRequestFailure};
+use super::patch::NodePatchEdits;
+use super::{WriteFence, client, device_taint_rules, node_reader, node_conflict};
+use crate::gate::scheduler::SchedulerError;
+use crate::gate::clock;
+use engine::policy::{device, drain_reason};
+use model::id::NodeName;
+use model::kubernetes_node::GpuCordonMethod;
+use model::node_update::NodeStateChange;
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
+use model::source_report::SourceProblemKind;
+use model::text::clean;
+use readers::claims::kubernetes::live_node::PodsByNode;
+
+/// How often one node is tried, whatever others write there meanwhile.
+const MAX_WRITE_ATTEMPTS: u32 = 40;
+
+/// The first pause after a conflict and the longest, before chance is added. A
+/// node that eight others write to all the time is free within milliseconds.
+const PAUSE_RANGE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
+
+/// How many nodes an error names.
+const MAX_NAMED_NODES: usize = 3;
+
+/// One change on many nodes.
+pub(super) struct NodeWriteRequest {
+    pub(super) nodes: Vec<NodeName>,
+    pub(super) edits: NodePatchEdits,
+    pub(super) state: Option<NodeStateChange>,
+    /// The nodes as whoever decided had read them; without that, as they are when
+    /// they are read first here.
+    pub(super) seen: Option<SchedulerSnapshot>,
+    pub(super) fence: Option<Arc<dyn WriteFence>>,
+}
+
+/// Makes the change; an error tells of how many nodes it failed on and why.
+pub(super) async fn write_nodes(desk: Rc<KubernetesApiClient>, order: NodeWriteRequest) -> Result<(), SchedulerError> {
+    let order = Rc::new(order);
+    let away: Rc<RefCell<Option<String>>> = Rc::default();
+    let mut writing = JoinSet::new();
+    for name in order.nodes.clone() {
+        let (desk, order, away) = (desk.clone(), order.clone(), away.clone());
+        writing.spawn_local(async move {
+            let _turn = desk.node_permit().await;
+            let gone = away.borrow().clone();
+            if let Some(why) = gone {
+                let message = format!("not tried, the server did not answer before: {why}");
+                return Err((name, SchedulerError::new(SourceProblemKind::Unreachable, message)));
+            }
+            let mut one = NodeWriter {
+                client: &desk,
+                request: &order,
+                name: &name,
+                edits: order.edits.clone(),
+                state: order.state.clone(),
+                is_rule_deleted: Cell::new(false),
+            };
+            let done = one.write_node().await;
+            done.map_err(|error| {
+                if error.kind == SourceProblemKind::Unreachable {
+                    away.borrow_mut().get_or_insert_with(|| error.message.clone());
+                }
+                (name.clone(), error)
+            })
+        });
+    }
+    let mut failed = Vec::new();
+    while let Some(written) = writing.join_next().await {
+        match written {
+            Ok(Ok(())) => {}
+            Ok(Err(failure)) => failed.push(failure),
+            Err(error) => return Err(node_reader::join_failure(&error)),
+        }
+    }
+    failed.sort_by(|a, b| a.0.cmp(&b.0));
+    combine_failures(&failed, order.nodes.len())
+}
+
+/// One error of all. Where any node may still be written, all count as unknown.
+fn combine_failures(failed: &[(NodeName, SchedulerError)], of: usize) -> Result<(), SchedulerError> {
+    let Some((_, first)) = failed.first() else { return Ok(()) };
+    let late = failed.iter().find(|(_, error)| error.kind == SourceProblemKind::Unreachable);
+    let kind = late.map_or(first.kind, |(_, error)| error.kind);
+    let told = |(name, error): &(NodeName, SchedulerError)| format!("{name}: {}", error.message);
+    let named: Vec<String> = failed.iter().take(MAX_NAMED_NODES).map(told).collect();
+    let mut message = match failed.len() {
+        1 if of == 1 => first.message.clone(),
+        some => format!("{some} of {of} nodes: {}", named.join("; ")),
+    };
+    if MAX_NAMED_NODES < failed.len() {
+        message.push_str(&format!("; and {} more", failed.len() - MAX_NAMED_NODES));
+    }
+    Err(SchedulerError::new(kind, clean(&message)))
+}
+
+/// Why an attempt did not succeed.
+enum WriteAttemptFailure {
+    /// It is over.
+    Final(SchedulerError),
+    /// Another attempt may help.
+    Retry(ApiRequestFailure),
+}
+
+impl WriteAttemptFailure {
+    fn new_final(kind: SourceProblemKind, message: impl Into<String>) -> Self {
+        Self::Final(SchedulerError::new(kind, message))
+    }
+
+    /// What a refusal of the server means for further attempts.
+    fn from_failure(refused: ApiRequestFailure) -> Self {
+        match refused.status {
+            Some(404) => Self::new_final(SourceProblemKind::Missing, NO_SUCH_NODE),
+            // A conflict, too many requests, or trouble that may pass.
+            Some(409 | 429 | 500..=599) => Self::Retry(refused),
+            None if refused.kind == SourceProblemKind::Unreachable => Self::Retry(refused),
+            _ => Self::Final(refused.into()),
+        }
+    }
+}
+
+const NO_SUCH_NODE: &str = "the cluster has no such node; none is created";
+
+/// One node that is written.
+struct NodeWriter<'a> {
+    client: &'a KubernetesApiClient,
+    request: &'a NodeWriteRequest,
+    name: &'a NodeName,
+    edits: NodePatchEdits,
+    state: Option<NodeStateChange>,
+    /// Our rule was taken away by this writing.
+    is_rule_deleted: Cell<bool>,
+}
+
+impl NodeWriter<'_> {
+    /// Writes all of it. Where one GPU is to go and cannot, the node only says so.
+    async fn write_node(&mut self) -> Result<(), SchedulerError> {
+        let mut seen = match &self.request.seen {
+            None => None,
+            Some(live) => match live.nodes.get(self.name) {
+                Some(node) => Some(node.clone()),
+                None => {
+                    let message = "it was not read before; nothing was written";
+                    return Err(SchedulerError::new(SourceProblemKind::Missing, message));
+                }
+            },
+        };
+        let deadline = Instant::now() + self.client.limit();
+        let mut pauses = RetryPauses::new(deadline);
+        let place = loop {
+            match self.find_device().await {
+                Ok(place) => break Ok(place),
+                Err(WriteAttemptFailure::Final(error)) if error.kind == SourceProblemKind::Missing => {
+                    break Err(error);
+                }
+                Err(WriteAttemptFailure::Final(error)) => return Err(error),
+                Err(WriteAttemptFailure::Retry(refused)) => pauses.pause(refused).await?,
+            }
+        };
+        let place = match place {
+            Ok(place) => place,
+            Err(error) => {
+                self.edits = self.edits.without_device(&error.message);
+                self.state = None;
+                Box::pin(self.write_node()).await?;
+                return Err(error);
+            }
+        };
+        let node = loop {
+            match self.write_marks(&mut seen).await {
+                Ok(node) => break node,
+                Err(WriteAttemptFailure::Final(error)) => return Err(error),
+                Err(WriteAttemptFailure::Retry(refused)) => pauses.pause(refused).await?,
+            }
+        };
+        let mut node = node;
+        while let Some(place) = &place {
+            match self.create_device_rule(&node, place).await {
+                Ok(()) => break,
+                Err(WriteAttemptFailure::Final(error)) => return Err(error),
+                Err(WriteAttemptFailure::Retry(refused)) => pauses.pause(refused).await?,
+            }
+        }
+        loop {
+            let stop = match self.write_condition(&node).await {
+                Ok(()) => return Ok(()),
+                Err(stop) => stop,
+            };
+            match stop {
+                WriteAttemptFailure::Retry(refused) => pauses.pause(refused).await.map_err(condition_error)?,
+                // An object of another uid is refused as one that is not valid (422).
+                WriteAttemptFailure::Final(error) if error.kind != SourceProblemKind::Malformed => {
+                    return Err(condition_error(error));
+                }
+                WriteAttemptFailure::Final(error) => {
+                    let is_same = self.reread_node(&node).await.map_err(condition_error)?.is_some();
+                    return Err(condition_error(if is_same { error } else { replaced_node_error() }));
+                }
+            }
+            node = self.reread_node(&node).await.map_err(condition_error)?.ok_or_else(|| condition_error(replaced_node_error()))?;
+        }
+    }
+
+    /// The same node as it is now; `None` where another has its name.
+    async fn reread_node(&self, node: &Value) -> Result<Option<Value>, SchedulerError> {
+        let now = self.client.read_node(self.name.as_str()).await?;
+        let now = now.ok_or_else(|| SchedulerError::new(SourceProblemKind::Missing, NO_SUCH_NODE))?;
+        Ok(Some(now).filter(|now| now["metadata"]["uid"] == node["metadata"]["uid"]))
+    }
+
+    /// One attempt at metadata and taints; the node as it is then.
+    async fn write_marks(&self, seen: &mut Option<SchedulerNode>) -> Result<Value, WriteAttemptFailure> {
+        let name = self.name.as_str();
+        let object = self.client.read_node(name).await.map_err(WriteAttemptFailure::from_failure)?;
+        let object = object.ok_or_else(|| WriteAttemptFailure::new_final(SourceProblemKind::Missing, NO_SUCH_NODE))?;
+        let malformed = |why| WriteAttemptFailure::new_final(SourceProblemKind::Malformed, why);
+        let mut now = node_reader::parse_node(object.clone(), PodsByNode::Unknown).map_err(malformed)?;
+        // What we gave back ourselves a moment ago is no news.
+        if !self.is_rule_deleted.get() {
+            device_taint_rules::confirm_rule(self.client, &mut now).await;
+        }
+        let seen = &*seen.get_or_insert_with(|| now.clone());
+        let nothing = |why: String| {
+            WriteAttemptFailure::new_final(SourceProblemKind::Contradictory, format!("{why}; nothing was written"))
+        };
+        if let Some(why) = node_conflict::explain_replacement(seen, &now) {
+            return Err(nothing(why));
+        }
+        let is_of_one = self.edits.device.is_some();
+        if let Some(why) = explain_forbidden(&self.state, &now, is_of_one) {
+            return Err(nothing(why));
+        }
+        let patch = self.edits.build_patch(&object);
+        let patch = patch.map_err(|why| malformed(format!("{why}; nothing was written")))?;
+        // An earlier attempt that was not answered may have been made.
+        let Some(patch) = patch else { return Ok(object) };
+        if let Some(why) = node_conflict::explain_conflict(seen, &now) {
+            return Err(nothing(format!("it is not as it was when this was decided: {why}")));
+        }
+        self.delete_device_rule(&now).await?;
+        self.check_fence().await?;
+        let stored = self.client.patch_node(name, &patch).await.map_err(WriteAttemptFailure::from_failure)?;
+        match self.edits.find_altered_field(&stored) {
+            Some(what) => Err(self.revert_marks(&object, &patch, &stored, what).await),
+            None => Ok(stored),
+        }
+    }
+
+    /// A drain that is not stored as it was sent would be nobody's: no gate knows it as its
+    /// own, and none would ever give the node back. It is taken back in the same moment.
+    async fn revert_marks(&self, before: &Value, patch: &Value, stored: &Value, what: &str) -> WriteAttemptFailure {
+        let back = match NodePatchEdits::build_revert_patch(before, patch, stored) {
+            Ok(back) => self.client.patch_node(self.name.as_str(), &back).await.map(drop),
+            Err(why) => Err(client::malformed_failure(why)),
+        };
+        let then = match back {
+            Ok(()) => "so it was taken back".to_owned(),
+            Err(refused) => format!("and it could not be taken back: {}", refused.message),
+        };
+        let message = format!(
+            "the cluster stored our {what} otherwise than it was sent, as an admission policy or \
+             webhook does, {then}"
+        );
+        WriteAttemptFailure::new_final(SourceProblemKind::Contradictory, message)
+    }
+
+    /// Where one GPU is to go by a rule: what the rule selects. That a cluster has no
+    /// such rules, or does not know the GPU, is told before anything is written.
+    async fn find_device(&self) -> Result<Option<device_taint_rules::DraDevice>, WriteAttemptFailure> {
+        match &self.edits.device {
+            Some((mark, true)) if mark.way == GpuCordonMethod::TaintRule => {
+                let found = device_taint_rules::find_device(self.client, self.name.as_str(), mark).await;
+                found.map(Some).map_err(|refused| match refused.status {
+                    None if refused.kind == SourceProblemKind::Missing => WriteAttemptFailure::Final(refused.into()),
+                    _ => WriteAttemptFailure::from_failure(refused),
+                })
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// One attempt at the rule that takes one GPU out. The node names it already:
+    /// whoever dies in between leaves a word without a rule, and no rule without a
+    /// word.
+    async fn create_device_rule(&self, node: &Value, place: &device_taint_rules::DraDevice) -> Result<(), WriteAttemptFailure> {
+        let (Some((mark, _)), Some(NodeStateChange::Drain { reason })) =
+            (&self.edits.device, &self.state)
+        else {
+            return Ok(());
+        };
+        self.check_fence().await?;
+        device_taint_rules::create_rule(self.client, node, mark, place, reason).await.map_err(WriteAttemptFailure::from_failure)
+    }
+
+    /// One attempt at taking our rule away, before the words about it.
+    async fn delete_device_rule(&self, node: &SchedulerNode) -> Result<(), WriteAttemptFailure> {
+        match &self.edits.device {
+            Some((mark, false)) if mark.way == GpuCordonMethod::TaintRule => {
+                self.check_fence().await?;
+                device_taint_rules::delete_rule(self.client, node, mark).await.map_err(WriteAttemptFailure::from_failure)?;
+                self.is_rule_deleted.set(true);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// One attempt at our condition.
+    async fn write_condition(&self, node: &Value) -> Result<(), WriteAttemptFailure> {
+        let now = clock::now().at;
+        let Some(patch) = self.edits.build_status_patch(node, &now) else { return Ok(()) };
+        self.check_fence().await?;
+        let told = self.client.patch_node_status(self.name.as_str(), &patch).await;
+        told.map(drop).map_err(WriteAttemptFailure::from_failure)
+    }
+
+    /// Whether it is still ours to write at all.
+    async fn check_fence(&self) -> Result<(), WriteAttemptFailure> {
+        match &self.request.fence {
+            None => Ok(()),
+            Some(fence) => fence.check().await.map_err(|error| {
+                let message = format!("nothing was written: {error}");
+                WriteAttemptFailure::Final(SchedulerError::new(error.kind, message))
+            }),
+        }
+    }
+}
+
+fn replaced_node_error() -> SchedulerError {
+    SchedulerError::new(SourceProblemKind::Contradictory, "another node has its name now")
+}
+
+/// The rest is written, the condition is not.
+fn condition_error(error: SchedulerError) -> SchedulerError {
+    let SchedulerError { kind, message } = error;
+    SchedulerError::new(kind, format!("its condition is not written, all else is: {message}"))
+}
+
+/// Why this change of state must not be made on a node as it is.
+fn explain_forbidden(
+    state: &Option<NodeStateChange>,
+    now: &SchedulerNode,
+    is_of_one: bool,
+) -> Option<String> {
+    if now.has_state("DELETING") {
+        return Some("it is being deleted".to_owned());
+    }
+    if !now.has_state("DRAIN") {
+        return None;
+    }
+    let is = now.reason.as_deref().map_or_else(|| "no reason".to_owned(), clean);
+    let is_ours = now.reason.as_deref().and_then(drain_reason::parse_reason).is_some();
+    match state {
+        // The rest of the node follows a GPU of it that we took out.
+        Some(NodeStateChange::Drain { .. }) if !is_of_one && is_ours && device::is_alone(now) => {
+            None
+        }
+        Some(NodeStateChange::Drain { reason }) if now.reason.as_deref() != Some(reason) => {
+            Some(format!("it is drained already ({is})"))
+        }
+        Some(NodeStateChange::Resume) if !is_ours => {
+            Some(format!("its drain has no reason of ours ({is})"))
+        }
+        _ => None,
+    }
+}
+
+/// Pauses between attempts at one node: longer each time, with chance in them so
+/// that writers who met once do not meet again, and as the server asks.
+struct RetryPauses {
+    deadline: Instant,
+    attempt: u32,
+    next: Duration,
+}
+
+impl RetryPauses {
+    fn new(deadline: Instant) -> Self {
+        Self { deadline, attempt: 1, next: PAUSE_RANGE.0 }
+    }
+
+    /// Waits, or says that it is over.
+    async fn pause(&mut self, refused: ApiRequestFailure) -> Result<(), SchedulerError> {
+        let pause = refused.retry_after.unwrap_or_else(|| add_jitter(self.next));
+        if self.attempt == MAX_WRITE_ATTEMPTS || self.deadline < Instant::now() + pause {
+            let message = format!("{} (attempt {})", refused.message, self.attempt);
+            return Err(SchedulerError::new(refused.kind, message));
+        }
+        sleep(pause).await;
+        self.attempt += 1;
+        self.next = (2 * self.next).min(PAUSE_RANGE.1);
+        Ok(())
+    }
+}
+
+/// Between half of this and one and a half.
+fn add_jitter(pause: Duration) -> Duration {
+    // The one source of chance that the standard library has: keys of hashers.
+    let drawn = RandomState::new().build_hasher().finish() % 1000;
+    let share = u32::try_from(drawn).unwrap_or_default();
+    pause / 2 + pause * share / 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn failure(name: &str, kind: SourceProblemKind, why: &str) -> (NodeName, SchedulerError) {
+        (name.into(), SchedulerError::new(kind, why))
+    }
+
+    #[test]
+    fn an_error_says_of_how_many_nodes_and_is_unknown_where_any_is() {
+        assert_eq!(combine_failures(&[], 3), Ok(()));
+        let one = [failure("n1", SourceProblemKind::Denied, "no right")];
+        assert_eq!(combine_failures(&one, 1).expect_err("failed").message, "no right");
+        let mut many: Vec<_> = (1..=5)
+            .map(|i| failure(&format!("n{i}"), SourceProblemKind::Denied, "no\u{1b}"))
+            .collect();
+        let error = combine_failures(&many, 9).expect_err("failed");
+        assert_eq!(error.kind, SourceProblemKind::Denied);
+        assert_eq!(error.message, "5 of 9 nodes: n1: no; n2: no; n3: no; and 2 more");
+        many[4].1.kind = SourceProblemKind::Unreachable;
+        assert_eq!(combine_failures(&many, 9).expect_err("failed").kind, SourceProblemKind::Unreachable);
+    }
+
+    #[test]
+    fn pauses_grow_and_are_never_alike() {
+        for pause in [PAUSE_RANGE.0, PAUSE_RANGE.1] {
+            let drawn: Vec<Duration> = (0..50).map(|_| add_jitter(pause)).collect();
+            assert!(drawn.iter().all(|it| pause / 2 <= *it && *it < pause * 3 / 2), "{drawn:?}");
+            assert!(drawn.iter().any(|it| *it != drawn[0]));
+        }
+    }
+
+    #[test]
+    fn a_drain_of_somebody_else_is_neither_overwritten_nor_lifted() {
+        let drained = |reason: Option<&str>| SchedulerNode {
+            reason: reason.map(str::to_owned),
+            ..SchedulerNode::new("n1", &["IDLE", "DRAIN"])
+        };
+        let ours = "fabricgate:nvlink-low:r1 e1";
+        let drain = Some(NodeStateChange::Drain { reason: ours.to_owned() });
+        let resume = Some(NodeStateChange::Resume);
+        assert_eq!(explain_forbidden(&drain, &SchedulerNode::new("n1", &["IDLE"]), false), None);
+        assert_eq!(explain_forbidden(&drain, &drained(Some(ours)), false), None);
+        assert_eq!(explain_forbidden(&resume, &drained(Some(ours)), false), None);
+        for reason in [None, Some("psu"), Some("fabricgate:nvlink-low:r2 e2")] {
+            assert!(explain_forbidden(&drain, &drained(reason), false).is_some(), "{reason:?}");
+        }
+        for reason in [None, Some("psu")] {
+            assert!(explain_forbidden(&resume, &drained(reason), false).is_some(), "{reason:?}");
+        }
+        assert!(explain_forbidden(&None, &SchedulerNode::new("n1", &["DELETING"]), false).is_some());
+    }
+}

@@ -1,0 +1,523 @@
+//! Takes the Lease and keeps it, in a thread of its own: whatever the rest of
+//! the program waits for, renewing does not wait with it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use kube::Api;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use super::{LeaseObservation, LeaseTerm, post_params, build_lease, micro_time_now};
+use crate::gate::clock;
+use crate::sources::kubernetes::connection::ResponseReadLimit;
+use crate::sources::kubernetes::{KubernetesClientConfig, connection};
+use model::text::clean;
+
+/// Which Lease, and for whom. The usual durations are those of Kubernetes' own
+/// controllers (`leaderelection` of client-go: 15 s, 10 s; renewed here every
+/// 5 s, which is a third of the requests of their 2 s).
+#[derive(Clone, Debug)]
+pub struct LeaderElectionConfig {
+    /// The way to the server.
+    pub kubernetes: KubernetesClientConfig,
+    /// The namespace of the Lease.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
+    /// Who we are.
+    pub holder: String,
+    /// How long it counts without a sign of ours.
+    pub duration: Duration,
+    /// How often it is renewed.
+    pub renew: Duration,
+}
+
+/// How we stand with it.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LeadershipStatus {
+    /// Somebody else has it, or nobody can tell.
+    Waiting {
+        /// Who, or why nobody can tell.
+        why: String,
+        /// The server answered: we wait knowingly.
+        is_confirmed: bool,
+    },
+    /// It is ours.
+    Leading {
+        /// Under this term.
+        term: LeaseTerm,
+        /// Until this uptime of our machine, where it is not renewed.
+        until_s: f64,
+    },
+}
+
+impl LeadershipStatus {
+    /// The term under which we hold it at this moment. What was ours when it was
+    /// looked at last may be over by now: a process can be paused.
+    pub fn current_term(&self) -> Option<&LeaseTerm> {
+        match self {
+            Self::Leading { term, until_s } if clock::now().uptime_s < *until_s => Some(term),
+            _ => None,
+        }
+    }
+}
+
+/// The thread that keeps the Lease.
+#[derive(Debug)]
+pub struct LeaderElector {
+    /// How we stand.
+    pub status: watch::Receiver<LeadershipStatus>,
+    /// Requests that were sent.
+    pub requests: Arc<AtomicU64>,
+    stop: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl LeaderElector {
+    /// Starts to ask for the Lease.
+    pub fn start(wanted: LeaderElectionConfig) -> std::io::Result<Self> {
+        let why = "the server was not asked yet".to_owned();
+        let (says, standing) = watch::channel(LeadershipStatus::Waiting { why, is_confirmed: false });
+        let (stop, stopped) = watch::channel(false);
+        let requests = Arc::new(AtomicU64::new(0));
+        let counted = Arc::clone(&requests);
+        let thread = std::thread::Builder::new().name("lease".to_owned()).spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            let Ok(runtime) = runtime else { return };
+            let mut keeping =
+                LeaderElectionLoop { config: wanted, status: says, observation: None, held: None, next: 0, requests: counted };
+            runtime.block_on(keeping.run(stopped));
+        })?;
+        Ok(Self { status: standing, requests, stop, thread: Some(thread) })
+    }
+
+    /// Gives the Lease back, where it is ours, and ends the thread.
+    pub fn release(mut self) {
+        self.stop_thread();
+    }
+
+    fn stop_thread(&mut self) {
+        self.stop.send_replace(true);
+        if let Some(thread) = self.thread.take() {
+            // A thread that panicked gave nothing back, and it expires.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for LeaderElector {
+    fn drop(&mut self) {
+        self.stop_thread();
+    }
+}
+
+/// A duration as a Lease has it: rounded up, since others must not take it for
+/// expired while we take it for ours.
+fn whole_seconds(duration: Duration) -> i32 {
+    let part = u64::from(0 < duration.subsec_nanos());
+    i32::try_from(duration.as_secs().saturating_add(part).max(1)).unwrap_or(i32::MAX)
+}
+
+/// Why a turn did not do what it should.
+struct LeaseRequestFailure {
+    why: String,
+    /// The server does not know us any more.
+    is_unauthenticated: bool,
+}
+
+impl LeaseRequestFailure {
+    fn from_kube_error(error: &kube::Error) -> Self {
+        Self {
+            why: connection::refusal_problem(error).1,
+            is_unauthenticated: connection::is_unauthenticated(error),
+        }
+    }
+}
+
+/// The Lease as we wrote it last.
+struct HeldLease {
+    lease: Lease,
+    term: LeaseTerm,
+    /// Our uptime right before it was written.
+    at_s: f64,
+}
+
+struct LeaderElectionLoop {
+    config: LeaderElectionConfig,
+    status: watch::Sender<LeadershipStatus>,
+    observation: Option<LeaseObservation>,
+    held: Option<HeldLease>,
+    /// The least number of our next term: a Lease that was deleted, or restored with an
+    /// older store, does not know the last one.
+    next: i32,
+    requests: Arc<AtomicU64>,
+}
+
+impl LeaderElectionLoop {
+    async fn run(&mut self, mut stop: watch::Receiver<bool>) {
+        loop {
+            let api = tokio::select! {
+                api = self.connect() => api,
+                _ = stop.wait_for(|stop| *stop) => return,
+            };
+            let api = match api {
+                Ok(api) => api,
+                Err(why) => {
+                    self.handle_failure(why);
+                    tokio::select! {
+                        () = sleep(self.config.renew) => continue,
+                        _ = stop.wait_for(|stop| *stop) => return,
+                    }
+                }
+            };
+            loop {
+                // Not in a select: a write that was sent is waited for.
+                let is_known = self.renew_or_acquire(&api).await;
+                // An error says that nobody is left who could want it.
+                let is_over = async { drop(stop.wait_for(|stop| *stop).await) };
+                tokio::select! {
+                    () = sleep(self.pause()) => if !is_known { break },
+                    () = is_over => {
+                        self.release_lease(&api).await;
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    async fn connect(&self) -> Result<Api<Lease>, String> {
+        let limit = self.config.renew;
+        match timeout(
+            limit,
+            connection::connect(&self.config.kubernetes, ResponseReadLimit::Bounded),
+        )
+        .await
+        {
+            Ok(Ok(access)) => Ok(Api::namespaced(access.client, &self.config.namespace)),
+            Ok(Err(problem)) => Err(problem.to_string()),
+            Err(_) => Err(format!("the kubeconfig gave nothing within {limit:?}")),
+        }
+    }
+
+    /// Sooner where it is about to be lost.
+    fn pause(&self) -> Duration {
+        let is_fresh = self.held.as_ref().is_none_or(|ours| {
+            clock::now().uptime_s - ours.at_s < self.config.renew.as_secs_f64()
+        });
+        if is_fresh { self.config.renew } else { self.config.renew / 5 }
+    }
+
+    /// How long after a write that worked we take it for ours: before the others
+    /// take it for lost, with time to tell whoever works.
+    fn validity_s(&self) -> f64 {
+        self.config.duration.as_secs_f64() * 2.0 / 3.0
+    }
+
+    /// Renews or takes it; false where the server does not know who asks.
+    async fn renew_or_acquire(&mut self, api: &Api<Lease>) -> bool {
+        // One question must not take the time of the next.
+        let limit = self.config.renew;
+        let done = timeout(limit, self.try_renew_or_acquire(api)).await;
+        let LeaseRequestFailure { why, is_unauthenticated: is_stranger } = match done {
+            Ok(Ok(())) => return true,
+            Ok(Err(trouble)) => trouble,
+            Err(_) => LeaseRequestFailure { why: format!("no answer within {limit:?}"), is_unauthenticated: false },
+        };
+        self.handle_failure(why);
+        !is_stranger
+    }
+
+    /// It could not be renewed: it is ours for as long as others keep off it.
+    fn handle_failure(&mut self, why: String) {
+        let is_over = self
+            .held
+            .as_ref()
+            .is_none_or(|ours| self.validity_s() <= clock::now().uptime_s - ours.at_s);
+        if is_over {
+            self.held = None;
+            self.set_waiting(why, false);
+        }
+    }
+
+    async fn try_renew_or_acquire(&mut self, api: &Api<Lease>) -> Result<(), LeaseRequestFailure> {
+        let refused = |error: kube::Error| LeaseRequestFailure::from_kube_error(&error);
+        let at_s = clock::now().uptime_s;
+        if let Some(ours) = &self.held
+            && let Some(spec) = ours.lease.spec.clone()
+        {
+            let mut renewed = ours.lease.clone();
+            renewed.spec = Some(LeaseSpec { renew_time: micro_time_now(), ..spec });
+            self.count_request();
+            match api.replace(&self.config.name, &post_params(), &renewed).await {
+                Ok(lease) => {
+                    self.set_leading(lease, at_s);
+                    return Ok(());
+                }
+                // Somebody wrote it: who has it now, a look tells.
+                Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+                Err(error) => return Err(refused(error)),
+            }
+        }
+        self.count_request();
+        let Some(found) = api.get_opt(&self.config.name).await.map_err(refused)? else {
+            self.held = None;
+            let made = build_lease(&self.config.name, self.acquired_spec(self.next));
+            self.count_request();
+            return match api.create(&post_params(), &made).await {
+                Ok(lease) => {
+                    self.set_leading(lease, at_s);
+                    Ok(())
+                }
+                Err(kube::Error::Api(status)) if status.code == 409 => {
+                    self.set_waiting("somebody else has just made it".to_owned(), true);
+                    Ok(())
+                }
+                Err(error) => Err(refused(error)),
+            };
+        };
+        let spec = found.spec.clone().unwrap_or_default();
+        let seen = LeaseObservation::observe(self.observation.take(), &spec, at_s);
+        self.observation = Some(seen.clone());
+        let is_still_ours = self.held.as_ref().is_some_and(|ours| {
+            ours.term.holder == seen.holder && ours.term.transitions == seen.transitions
+        });
+        if is_still_ours {
+            // Somebody annotated it, say: ours is the newer version from here on.
+            if let Some(ours) = &mut self.held {
+                ours.lease = found;
+            }
+            let why = "somebody else wrote it in the meantime".to_owned();
+            return Err(LeaseRequestFailure { why, is_unauthenticated: false });
+        }
+        if self.held.take().is_some() {
+            self.set_waiting(format!("{} has taken it", clean(&seen.holder)), true);
+            return Ok(());
+        }
+        if !seen.has_expired(&spec, self.config.duration.as_secs_f64(), at_s) {
+            self.set_waiting(format!("{} holds it", clean(&seen.holder)), true);
+            return Ok(());
+        }
+        let mut taken = found;
+        taken.spec = Some(self.acquired_spec(self.next.max(seen.transitions.saturating_add(1))));
+        self.count_request();
+        match api.replace(&self.config.name, &post_params(), &taken).await {
+            Ok(lease) => self.set_leading(lease, at_s),
+            Err(kube::Error::Api(status)) if status.code == 409 => {
+                self.set_waiting("somebody else was quicker".to_owned(), true);
+            }
+            Err(error) => return Err(refused(error)),
+        }
+        Ok(())
+    }
+
+    /// The Lease as we take it. Every time counts one on, also where its last
+    /// holder had our name: a term is never anybody's twice.
+    fn acquired_spec(&self, transitions: i32) -> LeaseSpec {
+        let seconds = whole_seconds(self.config.duration);
+        LeaseSpec {
+            holder_identity: Some(self.config.holder.clone()),
+            lease_duration_seconds: Some(seconds),
+            acquire_time: micro_time_now(),
+            renew_time: micro_time_now(),
+            lease_transitions: Some(transitions),
+            ..LeaseSpec::default()
+        }
+    }
+
+    fn set_leading(&mut self, lease: Lease, at_s: f64) {
+        let transitions = lease.spec.as_ref().and_then(|it| it.lease_transitions).unwrap_or(0);
+        let term = LeaseTerm {
+            namespace: self.config.namespace.clone(),
+            name: self.config.name.clone(),
+            holder: self.config.holder.clone(),
+            transitions,
+        };
+        self.observation = None;
+        self.next = self.next.max(transitions.saturating_add(1));
+        self.held = Some(HeldLease { lease, term: term.clone(), at_s });
+        let until_s = at_s + self.validity_s();
+        self.status.send_replace(LeadershipStatus::Leading { term, until_s });
+    }
+
+    fn set_waiting(&self, why: String, knows: bool) {
+        let waiting = LeadershipStatus::Waiting { why, is_confirmed: knows };
+        self.status.send_if_modified(|says| {
+            let is_news = *says != waiting;
+            if is_news {
+                *says = waiting;
+            }
+            is_news
+        });
+    }
+
+    /// So that nobody has to wait for it to expire.
+    async fn release_lease(&mut self, api: &Api<Lease>) {
+        let Some(HeldLease { mut lease, .. }) = self.held.take() else { return };
+        self.set_waiting("given back".to_owned(), true);
+        if let Some(spec) = &mut lease.spec {
+            spec.holder_identity = None;
+            spec.renew_time = micro_time_now();
+        }
+        self.count_request();
+        // Where it does not work, it expires.
+        let _ = timeout(self.config.renew, api.replace(&self.config.name, &post_params(), &lease)).await;
+    }
+
+    fn count_request(&self) {
+        self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::Mutex;
+
+    use serde_json::{Value, json};
+    use wiremock::matchers::any;
+    use wiremock::{Mock, MockServer, Request, ResponseTemplate};
+
+    use super::*;
+
+    #[test]
+    fn others_wait_no_shorter_than_we_take_it_for_ours() {
+        for millis in [1_000, 1_001, 1_400, 1_999, 2_000, 15_000] {
+            let duration = Duration::from_millis(millis);
+            let theirs = f64::from(whole_seconds(duration));
+            assert!(duration.as_secs_f64() <= theirs, "{millis} ms: others wait {theirs} s");
+        }
+        assert_eq!(whole_seconds(Duration::from_secs(15)), 15);
+    }
+
+    /// A server that lets in whoever has this token, and has no Lease yet.
+    async fn token_server(token: &str) -> MockServer {
+        let server = MockServer::start().await;
+        let known = format!("Bearer {token}");
+        let answer = move |request: &Request| {
+            let is_known = request.headers.get("authorization").is_some_and(|it| *it == *known);
+            let refused = |code: u16, reason: &str| {
+                ResponseTemplate::new(code).set_body_json(json!({"kind": "Status",
+                    "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code}))
+            };
+            match request.method.as_str() {
+                _ if !is_known => refused(401, "Unauthorized"),
+                "GET" => refused(404, "NotFound"),
+                _ => ResponseTemplate::new(200)
+                    .set_body_raw(request.body.clone(), "application/json"),
+            }
+        };
+        Mock::given(any()).respond_with(answer).mount(&server).await;
+        server
+    }
+
+    fn kubeconfig(file: &Path, server: &str, token: &str) {
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: c\n\
+             clusters: [{{name: c, cluster: {{server: \"{server}\"}}}}]\n\
+             contexts: [{{name: c, context: {{cluster: c, user: u}}}}]\n\
+             users: [{{name: u, user: {{token: {token}}}}}]\n"
+        );
+        std::fs::write(file, text).expect("written");
+    }
+
+    /// A server with one Lease, which a test may take away or put back.
+    async fn lease_server(lease: Arc<Mutex<Option<Value>>>) -> MockServer {
+        let server = MockServer::start().await;
+        let versions = AtomicU64::new(100);
+        let answer = move |request: &Request| {
+            let mut lease = lease.lock().expect("no panic");
+            let refused = |code: u16| {
+                let reason = if code == 404 { "NotFound" } else { "Conflict" };
+                ResponseTemplate::new(code).set_body_json(json!({"kind": "Status",
+                    "apiVersion": "v1", "status": "Failure", "reason": reason, "code": code}))
+            };
+            match (request.method.as_str(), &*lease) {
+                ("GET", Some(lease)) => ResponseTemplate::new(200).set_body_json(lease),
+                ("GET" | "PUT", None) => refused(404),
+                ("POST", Some(_)) => refused(409),
+                (_, is) => {
+                    let mut sent: Value = serde_json::from_slice(&request.body).expect("JSON");
+                    let version = |it: &Value| it["metadata"]["resourceVersion"].clone();
+                    if is.as_ref().is_some_and(|is| version(is) != version(&sent)) {
+                        return refused(409);
+                    }
+                    let next = versions.fetch_add(1, Ordering::Relaxed).to_string();
+                    sent["metadata"]["resourceVersion"] = json!(next);
+                    *lease = Some(sent.clone());
+                    ResponseTemplate::new(200).set_body_json(sent)
+                }
+            }
+        };
+        Mock::given(any()).respond_with(answer).mount(&server).await;
+        server
+    }
+
+    #[tokio::test]
+    async fn a_term_is_never_had_twice_though_the_lease_is_deleted_or_an_older_one_put_back() {
+        let lease = Arc::default();
+        let server = lease_server(Arc::clone(&lease)).await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("kubeconfig");
+        kubeconfig(&file, &server.uri(), "t");
+        let limit = Duration::from_secs(20);
+        let keeper = LeaderElector::start(LeaderElectionConfig {
+            kubernetes: KubernetesClientConfig { kubeconfig: Some(file), context: None, limit },
+            namespace: "ns".to_owned(),
+            name: "w".to_owned(),
+            holder: "us".to_owned(),
+            duration: Duration::from_secs(3),
+            renew: Duration::from_millis(200),
+        })
+        .expect("a thread");
+        let mut standing = keeper.status.clone();
+        let mut had: Vec<i32> = Vec::new();
+        let older = json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": {"name": "w", "resourceVersion": "1"},
+            "spec": {"holderIdentity": "", "leaseTransitions": 0}});
+        for put in [None, Some(older), None] {
+            let held = standing.wait_for(
+                |it| matches!(it, LeadershipStatus::Leading { term, .. } if !had.contains(&term.transitions)),
+            );
+            let held = timeout(Duration::from_secs(60), held).await.expect("a new term in time");
+            let held = held.expect("it keeps on").clone();
+            let LeadershipStatus::Leading { term, .. } = held else { unreachable!("waited for") };
+            had.push(term.transitions);
+            *lease.lock().expect("no panic") = put;
+        }
+        assert!(had.is_sorted_by(|a, b| a < b), "{had:?}");
+    }
+
+    #[tokio::test]
+    async fn a_token_that_was_renewed_in_the_kubeconfig_is_taken_up() {
+        let server = token_server("second").await;
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("kubeconfig");
+        kubeconfig(&file, &server.uri(), "first");
+        let limit = Duration::from_secs(20);
+        let mut keeper = LeaderElector::start(LeaderElectionConfig {
+            kubernetes: KubernetesClientConfig {
+                kubeconfig: Some(file.clone()),
+                context: None,
+                limit,
+            },
+            namespace: "ns".to_owned(),
+            name: "w".to_owned(),
+            holder: "us".to_owned(),
+            duration: Duration::from_secs(60),
+            renew: Duration::from_secs(1),
+        })
+        .expect("a thread");
+        let patience = Duration::from_secs(60);
+        let is_refused = |it: &LeadershipStatus| matches!(it, LeadershipStatus::Waiting { why, .. } if why.contains("expired token?"));
+        let refused = timeout(patience, keeper.status.wait_for(is_refused)).await;
+        drop(refused.expect("in time").expect("it keeps on"));
+        kubeconfig(&file, &server.uri(), "second");
+        let held = timeout(patience, keeper.status.wait_for(|it| it.current_term().is_some())).await;
+        drop(held.expect("in time").expect("it keeps on"));
+    }
+}

@@ -1,0 +1,272 @@
+//! The calls that make, list and delete objects of ours. Each is bounded in time.
+//!
+//! One that fails may have done its work all the same; whoever needs to know
+//! looks for what it should have made. Nothing is deleted but the very object
+//! that was listed (its uid is a precondition).
+
+use std::time::Duration;
+
+use axum::http;
+use kube::Client;
+use kube::api::{DeleteParams, GetParams, ListParams, PostParams, Preconditions};
+use kube::core::Request;
+use kube::core::request::Error as RequestError;
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+
+use crate::launch::kubernetes::KubernetesLauncher;
+use crate::sources::kubernetes::connection::{KubernetesProblem, ResponseReadLimit};
+use crate::sources::kubernetes::{KubernetesClientConfig as Server, connection};
+use model::id::NodeName;
+use model::text::clean;
+
+/// How often is asked what the server is too busy for.
+const MAX_ATTEMPTS: u32 = 4;
+
+/// How long is waited before asking again, times the attempts so far.
+const RETRY_PAUSE: Duration = Duration::from_millis(300);
+
+/// Versions of dynamic resource allocation that are known here, newest first.
+const CLAIM_VERSIONS: &[&str] = &["v1", "v1beta2", "v1beta1"];
+
+/// Versions of ComputeDomains that are known here.
+const DOMAIN_VERSIONS: &[&str] = &["v1beta1"];
+
+/// What is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum PodObjectKind {
+    Pod,
+    Claim,
+    ClaimTemplate,
+    ComputeDomain,
+}
+
+impl PodObjectKind {
+    /// In the order in which they go: what uses something before what it uses.
+    pub(super) const ALL: [Self; 4] =
+        [Self::Pod, Self::Claim, Self::ClaimTemplate, Self::ComputeDomain];
+
+    /// Its name in paths.
+    pub(super) const fn plural(self) -> &'static str {
+        match self {
+            Self::Pod => "pods",
+            Self::Claim => "resourceclaims",
+            Self::ClaimTemplate => "resourceclaimtemplates",
+            Self::ComputeDomain => "computedomains",
+        }
+    }
+}
+
+/// Why a call did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ObjectCallFailure {
+    /// The status of the server's answer, where there was one.
+    pub(super) status: Option<u16>,
+    /// What was said, as it can be shown.
+    pub(super) message: String,
+}
+
+impl From<KubernetesProblem> for ObjectCallFailure {
+    fn from((_, message): KubernetesProblem) -> Self {
+        Self { status: None, message }
+    }
+}
+
+impl ObjectCallFailure {
+    fn from_kube_error(error: &kube::Error) -> Self {
+        let status = match error {
+            kube::Error::Api(status) => Some(status.code),
+            _ => None,
+        };
+        Self { status, message: connection::refusal_problem(error).1 }
+    }
+
+    /// Whether the same may be answered otherwise in a moment.
+    fn is_transient(&self) -> bool {
+        self.status.is_none_or(|status| status == 429 || 500 <= status)
+    }
+
+    /// Whether there is no such object, or no such kind of object.
+    pub(super) fn is_missing(&self) -> bool {
+        self.status == Some(404)
+    }
+
+    /// Whether who asks has no right to it.
+    pub(super) fn is_denied(&self) -> bool {
+        self.status == Some(403)
+    }
+}
+
+/// One namespace of an API server, with what is made there.
+#[derive(Clone)]
+#[expect(missing_debug_implementations, reason = "the client has none")]
+pub struct PodObjectClient {
+    client: Client,
+    namespace: String,
+    limit: Duration,
+    /// The version of claims that the server has.
+    claims: Option<String>,
+    /// The version of ComputeDomains that it has.
+    domains: Option<String>,
+}
+
+impl PodObjectClient {
+    /// The way there, and which kinds of object the server has.
+    pub async fn connect(kubernetes: &KubernetesLauncher, limit: Duration) -> Result<Self, String> {
+        let server = Server {
+            kubeconfig: kubernetes.kubeconfig.clone(),
+            context: kubernetes.context.clone(),
+            limit,
+        };
+        let access = connection::connect(&server, ResponseReadLimit::Bounded).await;
+        let access = access.map_err(|problem| match problem.at {
+            Some(at) => format!("{at}: {}", problem.message),
+            None => problem.message,
+        })?;
+        let mut objects = Self {
+            client: access.client,
+            namespace: kubernetes.namespace.clone(),
+            limit,
+            claims: None,
+            domains: None,
+        };
+        let told = |refused: ObjectCallFailure| format!("{}: {}", access.address, refused.message);
+        objects.claims = objects.find_version("resource.k8s.io", CLAIM_VERSIONS).await.map_err(told)?;
+        objects.domains =
+            objects.find_version("resource.nvidia.com", DOMAIN_VERSIONS).await.map_err(told)?;
+        Ok(objects)
+    }
+
+    /// The version in which the server has this kind, where it does.
+    pub(super) fn served_version(&self, kind: PodObjectKind) -> Option<&str> {
+        match kind {
+            PodObjectKind::Pod => Some("v1"),
+            PodObjectKind::Claim | PodObjectKind::ClaimTemplate => self.claims.as_deref(),
+            PodObjectKind::ComputeDomain => self.domains.as_deref(),
+        }
+    }
+
+    /// The first of the known versions of a group that the server has.
+    async fn find_version(&self, group: &str, known: &[&str]) -> Result<Option<String>, ObjectCallFailure> {
+        let asked = self.send_with_retries(|| Request::new("/apis").get(group, &GetParams::default())).await;
+        let said: Value = match asked {
+            Ok(said) => said,
+            Err(refused) if refused.is_missing() => return Ok(None),
+            Err(refused) => return Err(refused),
+        };
+        let versions = said["versions"].as_array().map_or(&[][..], Vec::as_slice);
+        let is_served = |version: &&&str| versions.iter().any(|it| it["version"] == **version);
+        Ok(known.iter().find(is_served).map(|version| (*version).to_owned()))
+    }
+
+    fn kind_path(&self, kind: PodObjectKind) -> Result<String, ObjectCallFailure> {
+        let (group, version) = match (kind, self.served_version(kind)) {
+            (_, None) => {
+                return Err(ObjectCallFailure {
+                    status: Some(404),
+                    message: format!("the cluster has no {}", kind.plural()),
+                });
+            }
+            (PodObjectKind::Pod, Some(version)) => ("/api", version.to_owned()),
+            (PodObjectKind::Claim | PodObjectKind::ClaimTemplate, Some(version)) => {
+                ("/apis/resource.k8s.io", version.to_owned())
+            }
+            (PodObjectKind::ComputeDomain, Some(version)) => {
+                ("/apis/resource.nvidia.com", version.to_owned())
+            }
+        };
+        Ok(format!("{group}/{version}/namespaces/{}/{}", self.namespace, kind.plural()))
+    }
+
+    /// Makes an object. One of this name that is there already is an error (409),
+    /// also where an earlier attempt of ours made it.
+    pub(super) async fn create(&self, kind: PodObjectKind, object: &Value) -> Result<Value, ObjectCallFailure> {
+        let path = self.kind_path(kind)?;
+        let body = serde_json::to_vec(object).expect("objects are plain data");
+        self.send_with_retries(|| Request::new(&path).create(&PostParams::default(), body.clone())).await
+    }
+
+    /// One object.
+    pub(super) async fn get(&self, kind: PodObjectKind, name: &str) -> Result<Value, ObjectCallFailure> {
+        let path = self.kind_path(kind)?;
+        self.get_at(&path, name).await
+    }
+
+    /// A node, as the cluster has it.
+    pub(super) async fn read_node(&self, node: &NodeName) -> Result<Value, ObjectCallFailure> {
+        self.get_at("/api/v1/nodes", node.as_str()).await
+    }
+
+    async fn get_at(&self, path: &str, name: &str) -> Result<Value, ObjectCallFailure> {
+        self.send_with_retries(|| Request::new(path).get(name, &GetParams::default())).await
+    }
+
+    /// All objects with these labels.
+    pub(super) async fn list(&self, kind: PodObjectKind, labels: &str) -> Result<Vec<Value>, ObjectCallFailure> {
+        let wanted = ListParams::default().labels(labels);
+        self.list_at(&self.kind_path(kind)?, wanted).await
+    }
+
+    /// What was told of a pod, such as why its containers do not start.
+    pub(super) async fn list_warnings(&self, pod: &Value) -> Result<Vec<Value>, ObjectCallFailure> {
+        let uid = pod["metadata"]["uid"].as_str().unwrap_or_default();
+        let of = format!("involvedObject.uid={uid},type=Warning");
+        let path = format!("/api/v1/namespaces/{}/events", self.namespace);
+        self.list_at(&path, ListParams::default().fields(&of)).await
+    }
+
+    async fn list_at(&self, path: &str, wanted: ListParams) -> Result<Vec<Value>, ObjectCallFailure> {
+        let mut items = Vec::new();
+        let ask = async |wanted: &ListParams| self.send_with_retries(|| Request::new(path).list(wanted)).await;
+        connection::read_pages(path, &wanted, ask, |mut page| items.append(&mut page)).await?;
+        Ok(items)
+    }
+
+    /// Deletes this very object; one that is gone, or another of its name, is left
+    /// as it is.
+    pub(super) async fn delete(&self, kind: PodObjectKind, object: &Value) -> Result<(), ObjectCallFailure> {
+        let path = self.kind_path(kind)?;
+        let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
+        let (name, uid) = (text("name"), text("uid"));
+        if name.is_empty() || uid.is_empty() {
+            return Ok(());
+        }
+        let preconditions = Some(Preconditions { uid: Some(uid), resource_version: None });
+        let how = DeleteParams { preconditions, ..DeleteParams::background() };
+        let deleted = self.send_with_retries(|| Request::new(&path).delete(&name, &how)).await;
+        match deleted {
+            Ok(_) => Ok(()),
+            Err(refused) if matches!(refused.status, Some(404 | 409)) => Ok(()),
+            Err(refused) => Err(refused),
+        }
+    }
+
+    async fn send(&self, request: http::Request<Vec<u8>>) -> Result<Value, ObjectCallFailure> {
+        match timeout(self.limit, self.client.request(request)).await {
+            Ok(answer) => answer.map_err(|error| ObjectCallFailure::from_kube_error(&error)),
+            Err(_) => Err(ObjectCallFailure {
+                status: None,
+                message: format!("the server did not answer within {:?}", self.limit),
+            }),
+        }
+    }
+
+    /// Asks, and asks again where the server is away or too busy, a few times.
+    async fn send_with_retries(
+        &self,
+        request: impl Fn() -> Result<http::Request<Vec<u8>>, RequestError>,
+    ) -> Result<Value, ObjectCallFailure> {
+        let mut attempt = 1;
+        loop {
+            let request = request()
+                .map_err(|error| ObjectCallFailure { status: None, message: clean(&error.to_string()) })?;
+            match self.send(request).await {
+                Err(refused) if refused.is_transient() && attempt < MAX_ATTEMPTS => {
+                    sleep(RETRY_PAUSE * attempt).await;
+                    attempt += 1;
+                }
+                answer => return answer,
+            }
+        }
+    }
+}

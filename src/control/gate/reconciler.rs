@@ -1,0 +1,476 @@
+//! One turn of the gate: concludes what was left open, asks the scheduler,
+//! notes what others did, decides, and carries out.
+//!
+//! What is decided, `act` decides. Without [`Turn::apply`] the same is read and
+//! decided, and nothing is written anywhere.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use tokio::sync::watch;
+
+use super::executor::Executor;
+use super::slurm_allocation::OrphanCleanup;
+use super::journal::{Journal, JournalError};
+use super::scheduler::{Scheduler, SchedulerError};
+use super::{executor, certificates, slurm_allocation, journal, mark_reassertion, recovery, drain_restore, clock};
+use crate::gate::timeouts::SchedulerTimeouts;
+use crate::launch::kubernetes::KubernetesLauncher;
+use crate::launch::slurm::SlurmPrograms;
+use crate::store::signing::SignatureTrust;
+use engine::policy::action_policy::Policy;
+use engine::policy::journal_state::JournalState;
+use engine::policy::situation::{EvidenceRun, PlanCoverage, Situation};
+use engine::policy::{
+    action_policy, budget, journal_events, lost_drains, node_state, stale_journal,
+};
+use model::action::{ActionPlan, ActionRecord};
+use model::claims::Claims;
+use model::id::NodeName;
+use model::journal::{JOURNAL_FORMAT, JournalEntry, JournalEvent};
+use model::scheduler_snapshot::SchedulerSnapshot;
+use model::verdict::Verdicts;
+use model::{hostlist, text};
+
+/// From this many nodes on, all are asked for: their names would make a longer
+/// question than the answer is.
+const MAX_NODES_BY_NAME: usize = 500;
+
+/// Most troubles of one answer that are told one by one.
+const MAX_REPORTED_PROBLEMS: usize = 5;
+
+/// What a turn is taken for.
+#[expect(missing_debug_implementations, reason = "it lends whom to tell")]
+pub struct ReconcileInput<'a> {
+    /// The gate's state folder.
+    pub folder: &'a Path,
+    /// Who is asked and told.
+    pub scheduler: &'a dyn Scheduler,
+    /// Slurm's programs where they measure: what a dead process held is freed
+    /// through them.
+    pub programs: Option<&'a SlurmPrograms>,
+    /// How pods are wanted where they measure: what a dead process left behind is
+    /// deleted.
+    pub pods: Option<&'a KubernetesLauncher>,
+    /// How patiently.
+    pub timeouts: SchedulerTimeouts,
+    /// What may be done.
+    pub policy: &'a Policy,
+    /// What the judge says.
+    pub verdicts: &'a Verdicts,
+    /// What is claimed of the whole fleet.
+    pub fleet: &'a Claims,
+    /// How much of the plan came back.
+    pub coverage: Option<PlanCoverage>,
+    /// The run.
+    pub run: &'a EvidenceRun,
+    /// Version of the driver by node, as far as outputs named it.
+    pub drivers: &'a BTreeMap<NodeName, String>,
+    /// The boot in which the run measured each node, as far as workers told it.
+    pub boots: &'a BTreeMap<NodeName, String>,
+    /// UUIDs of the GPUs of each node in order of index, as workers told them.
+    pub gpus: &'a BTreeMap<NodeName, Vec<String>>,
+    /// Whose certificates count.
+    pub trust: &'a SignatureTrust,
+    /// Carry it out.
+    pub apply: bool,
+    /// Turns true where nothing more is to be begun.
+    pub stop: watch::Receiver<bool>,
+    /// Whom to tell how far it is.
+    pub log: &'a mut dyn FnMut(&str),
+}
+
+/// What a turn came to.
+#[derive(Clone, Debug)]
+pub struct ReconcileOutcome {
+    /// What is proposed, and, where it was carried out, what became of it.
+    pub plan: ActionPlan,
+    /// What was left open by an earlier turn and is concluded now.
+    pub recovered: Vec<ActionRecord>,
+    /// The record as it stands now.
+    pub journal_state: JournalState,
+    /// The nodes as they were before anything was done.
+    pub live: SchedulerSnapshot,
+    /// What is left of each budget, in sentences.
+    pub budgets: Vec<String>,
+}
+
+/// Why a turn could not be taken, or not to its end.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    /// The record cannot be kept, so nothing may be done.
+    #[error("the gate's journal: {0}")]
+    Journal(#[from] JournalError),
+    /// The scheduler does not answer.
+    #[error("{name}: {error}")]
+    Scheduler {
+        /// Who.
+        name: String,
+        /// What it said.
+        error: SchedulerError,
+    },
+}
+
+/// Takes a turn.
+pub async fn reconcile_nodes(turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, ReconcileError> {
+    if turn.apply { apply_actions(turn).await } else { run_dry(turn).await }
+}
+
+/// Reads and decides; writes nothing.
+async fn run_dry(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, ReconcileError> {
+    let mut ledger = journal::read_state(turn.folder)?;
+    let live = read_nodes(&turn, &ledger).await?;
+    report_problems(&mut turn, &live);
+    // As if it had been written down.
+    let take = |ledger: &mut JournalState, event: JournalEvent| {
+        let (seq, epoch) = (ledger.lines + 1, ledger.epoch);
+        let format = JOURNAL_FORMAT.to_owned();
+        ledger.apply(&JournalEntry { format, seq, stamp: clock::now(), epoch, event });
+    };
+    if lost_drains::has_undrained(&live, &ledger)
+        && let Ok(Some(started)) = turn.scheduler.read_start_time().await
+    {
+        take(&mut ledger, JournalEvent::Controller { started });
+    }
+    let lost = lost_drains::find_lost_drains(&live, &ledger, &turn.policy.marks).lost;
+    if !lost.is_empty() {
+        let nodes = hostlist::fold(lost.keys().map(NodeName::as_str));
+        let who = drain_restore::drain_store_name(turn.scheduler);
+        (turn.log)(&format!("{who} lost our drain of {nodes}: it would be made again"));
+    }
+    report_unrecorded(&mut turn, &live, &ledger);
+    let controls = certified_nodes(&mut turn, &live);
+    for event in decide(&turn, &live, &ledger, &controls, |it| {
+        journal_events::collect_events(it, turn.policy)
+    }) {
+        take(&mut ledger, event);
+    }
+    let plan = decide(&turn, &live, &ledger, &controls, |it| {
+        action_policy::propose_actions(it, turn.policy)
+    });
+    let budgets =
+        budget::describe_remaining(&ledger, Some(&live), turn.fleet, turn.policy, &clock::now());
+    Ok(ReconcileOutcome { plan, recovered: Vec::new(), journal_state: ledger, live, budgets })
+}
+
+/// Reads, decides and carries out, with everything written down first.
+async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, ReconcileError> {
+    let mut journal = Journal::open(turn.folder)?;
+    report_journal_notes(&mut turn, &journal);
+    slurm_allocation::clean_up_orphans(OrphanCleanup {
+        journal: &mut journal,
+        scheduler: turn.scheduler,
+        programs: turn.programs,
+        pods: turn.pods,
+        timeouts: turn.timeouts,
+        gone_host: None,
+        log: &mut *turn.log,
+    })
+    .await?;
+    let in_flight = turn.timeouts.in_flight;
+    let mut recovered = recovery::recover_intents(build_executor(&mut turn, &mut journal), in_flight).await?;
+    let mut live = read_nodes(&turn, journal.state()).await?;
+    let vanished = drain_restore::detect_lost_drains(&mut build_executor(&mut turn, &mut journal), &live).await?;
+    // Before anything is made again: an older journal does not know what was released.
+    let why = stale_journal::explain_stale(&live, journal.state(), &turn.run.id)
+        .or_else(|| vanished.explain_trip());
+    if let Some(why) = why.filter(|_| journal.state().breaker.is_none()) {
+        let last = stale_journal::last_turn(&live, journal.state());
+        journal.append_after_epoch(last, JournalEvent::Tripped { why, run: turn.run.id.clone() })?;
+    }
+    if !vanished.lost.is_empty() {
+        let now = clock::now();
+        let over = budget::explain_overrun(journal.state(), &live, turn.fleet, turn.policy, &now);
+        let kept = turn.timeouts.persist;
+        let carrier = build_executor(&mut turn, &mut journal);
+        recovered.extend(drain_restore::restore_drains(carrier, &vanished, over.as_deref(), kept).await?);
+        live = read_nodes(&turn, journal.state()).await?;
+    }
+    report_unrecorded(&mut turn, &live, journal.state());
+    let again = mark_reassertion::reassert_marks(turn.scheduler, &live, journal.state(), turn.policy).await;
+    if !again.is_empty() {
+        journal.append_all(mark_reassertion::condition_events(&again, journal.state()))?;
+        report_reasserted(&mut turn, &again);
+        live = read_nodes(&turn, journal.state()).await?;
+    }
+    report_problems(&mut turn, &live);
+    let controls = certified_nodes(&mut turn, &live);
+    for event in decide(&turn, &live, journal.state(), &controls, |it| {
+        journal_events::collect_events(it, turn.policy)
+    }) {
+        journal.append(event)?;
+    }
+    if journal.state().breaker.is_none()
+        && let Some(why) = decide(&turn, &live, journal.state(), &controls, |it| {
+            budget::explain_trip(it, turn.policy)
+        })
+    {
+        journal.append(JournalEvent::Tripped { why, run: turn.run.id.clone() })?;
+    }
+    let mut plan = decide(&turn, &live, journal.state(), &controls, |it| {
+        action_policy::propose_actions(it, turn.policy)
+    });
+    plan.dry_run = false;
+    for event in decide(&turn, &live, journal.state(), &controls, |it| {
+        journal_events::collect_suspicions(it, &plan)
+    }) {
+        journal.append(event)?;
+    }
+    let (run, kept) = (turn.run.id.clone(), turn.timeouts.persist);
+    plan.records = executor::execute_plan_within(build_executor(&mut turn, &mut journal), &run, &plan, kept).await?;
+    let why = format!("run {run} found it at fault");
+    let faults = certificates::faulty_nodes(&plan.records);
+    certificates::void_all(turn.folder, faults, &why, &mut *turn.log);
+    let ledger = journal.state().clone();
+    let budgets =
+        budget::describe_remaining(&ledger, Some(&live), turn.fleet, turn.policy, &clock::now());
+    Ok(ReconcileOutcome { plan, recovered, journal_state: ledger, live, budgets })
+}
+
+/// Tells of drains of our form that nothing here knows of: they are in every budget.
+fn report_unrecorded(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot, ledger: &JournalState) {
+    for node in node_state::unrecorded_drains(live, ledger) {
+        let why = node_state::describe_unrecorded(node);
+        (turn.log)(&format!("{}: {why}; until then it counts in the budgets", node.name));
+    }
+}
+
+/// Tells of marks that were put right, nodes of one result together.
+fn report_reasserted(turn: &mut ReconcileInput<'_>, again: &[mark_reassertion::ReassertResult]) {
+    let mut by_detail: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for it in again {
+        by_detail.entry(&it.detail).or_default().push(it.node.as_str());
+    }
+    for (detail, nodes) in by_detail {
+        let nodes = hostlist::fold(nodes);
+        (turn.log)(&format!(
+            "marks of {nodes}, which were not as recorded or count no more: {detail}"
+        ));
+    }
+}
+
+fn build_executor<'c>(turn: &'c mut ReconcileInput<'_>, journal: &'c mut Journal) -> Executor<'c> {
+    Executor {
+        scheduler: turn.scheduler,
+        journal,
+        names: &turn.policy.marks,
+        settle: turn.timeouts.settle,
+        log: &mut *turn.log,
+        stop: turn.stop.clone(),
+    }
+}
+
+/// What the scheduler says of every node that this turn may concern. Of Slurm, of all: a
+/// drain in our form counts in the budgets wherever it is, and nobody may know of it.
+async fn read_nodes(turn: &ReconcileInput<'_>, ledger: &JournalState) -> Result<SchedulerSnapshot, ReconcileError> {
+    let claimed = turn.fleet.domains.iter().flat_map(|domain| &domain.nodes);
+    let ours = ledger.drains.keys().chain(ledger.marks.keys());
+    // Claims are others' words: one name that Slurm would take for a list must not
+    // keep it from being asked for all others.
+    let nodes: BTreeSet<&NodeName> =
+        claimed.chain(ours).filter(|node| node.is_one_node()).collect();
+    let is_by_name = nodes.len() < MAX_NODES_BY_NAME && turn.scheduler.has_conditional_writes();
+    let nodes: Vec<NodeName> =
+        if is_by_name { nodes.into_iter().cloned().collect() } else { Vec::new() };
+    turn.scheduler
+        .read_nodes(&nodes)
+        .await
+        .map_err(|error| ReconcileError::Scheduler { name: turn.scheduler.name(), error })
+}
+
+/// What a decision makes of the situation.
+fn decide<T>(
+    turn: &ReconcileInput<'_>,
+    live: &SchedulerSnapshot,
+    ledger: &JournalState,
+    controls: &BTreeSet<NodeName>,
+    decision: impl FnOnce(&Situation<'_>) -> T,
+) -> T {
+    decision(&Situation {
+        verdicts: turn.verdicts,
+        fleet: turn.fleet,
+        coverage: turn.coverage,
+        run: turn.run,
+        live: Some(live),
+        ledger,
+        controls,
+        drivers: turn.drivers,
+        now: &clock::now(),
+        boots: turn.boots,
+        gpus: turn.gpus,
+    })
+}
+
+/// Nodes that passed within the last day.
+fn certified_nodes(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) -> BTreeSet<NodeName> {
+    let (controls, troubles) = certificates::valid_nodes(turn.folder, live, turn.trust, &clock::now());
+    for trouble in troubles {
+        (turn.log)(&format!("no certificate: {trouble}"));
+    }
+    controls
+}
+
+/// Tells what of the scheduler's answer could not be read: the nodes there are
+/// not known, and nothing is done about them.
+fn report_problems(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) {
+    for trouble in live.troubles.iter().take(MAX_REPORTED_PROBLEMS) {
+        (turn.log)(&format!("not read: {}", text::clean(trouble)));
+    }
+    if MAX_REPORTED_PROBLEMS < live.troubles.len() {
+        (turn.log)(&format!("and {} more", live.troubles.len() - MAX_REPORTED_PROBLEMS));
+    }
+}
+
+/// Tells what the journal noticed about itself when it was opened.
+fn report_journal_notes(turn: &mut ReconcileInput<'_>, journal: &Journal) {
+    for note in journal.notes() {
+        (turn.log)(note);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::super::fixture;
+    use super::super::fixture::FakeScheduler;
+    use super::*;
+    use model::action::{ActionKind, ActionResult};
+    use model::claims::ClaimedDomain;
+    use model::kubernetes_node::KubernetesNode;
+    use model::scheduler_snapshot::SchedulerNode;
+    use model::verdict::Outcome;
+
+    /// A dry run over this fleet, and what it told.
+    fn dry_run_messages(fake: &FakeScheduler, fleet: &Claims) -> (ReconcileOutcome, Vec<String>) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let verdicts = Verdicts::empty(Outcome::Pass);
+        let (_stopper, stop) = watch::channel(false);
+        let mut told = Vec::new();
+        let turned = fixture::block_on(reconcile_nodes(ReconcileInput {
+            folder: folder.path(),
+            scheduler: fake,
+            programs: None,
+            pods: None,
+            timeouts: SchedulerTimeouts {
+                limit: Duration::from_secs(1),
+                settle: Duration::from_millis(50),
+                persist: Duration::ZERO,
+                in_flight: Duration::ZERO,
+            },
+            policy: &Policy::default(),
+            verdicts: &verdicts,
+            fleet,
+            coverage: None,
+            run: &EvidenceRun::default(),
+            drivers: &BTreeMap::new(),
+            boots: &BTreeMap::new(),
+            gpus: &BTreeMap::new(),
+            trust: &SignatureTrust::default(),
+            apply: false,
+            stop,
+            log: &mut |text| told.push(text.to_owned()),
+        }))
+        .expect("a turn");
+        (turned, told)
+    }
+
+    #[test]
+    fn defect_7_a_first_condition_that_the_server_never_took_is_said_again_by_the_next_turn() {
+        let kinds = [ActionKind::Certify, ActionKind::Drain];
+        for kind in kinds {
+            let fake = FakeScheduler::with_nodes(1);
+            let uid = "uid".to_owned();
+            let object = Box::new(KubernetesNode { uid, ..KubernetesNode::default() });
+            fake.put(SchedulerNode { kubernetes: Some(object), ..fake.node("n1") });
+            let (folder, mut journal) = fixture::journal();
+            let (_stopper, stop) = watch::channel(false);
+            let names = Policy::default().marks;
+            let say = &mut |_: &str| {};
+            let settle = Duration::from_millis(10);
+            let carrier = Executor {
+                scheduler: &fake,
+                journal: &mut journal,
+                names: &names,
+                settle,
+                log: say,
+                stop,
+            };
+            let plan = fixture::plan(vec![fixture::action(kind, "n1")]);
+            let records = fixture::block_on(executor::execute_plan_within(carrier, "r1", &plan, Duration::ZERO));
+            assert_eq!(records.expect("written")[0].result, ActionResult::Done);
+            drop(journal);
+            let condition = || fake.node("n1").kubernetes.expect("one").condition;
+            assert_eq!(condition(), None, "it was not taken");
+            // It stays so as long as the server does not take it.
+            reconcile_folder(&fake, folder.path());
+            assert_eq!(condition(), None);
+            fake.takes_conditions.set(true);
+            reconcile_folder(&fake, folder.path());
+            assert!(condition().is_some(), "{kind:?}");
+            // Who takes it away now is respected.
+            let mut node = fake.node("n1");
+            node.kubernetes.as_mut().expect("one").condition = None;
+            fake.put(node);
+            reconcile_folder(&fake, folder.path());
+            assert_eq!(condition(), None, "{kind:?}");
+        }
+    }
+
+    /// A turn over no fleet, with what is journaled in this folder.
+    fn reconcile_folder(fake: &FakeScheduler, folder: &Path) {
+        let (verdicts, fleet) = (Verdicts::empty(Outcome::Pass), Claims::default());
+        let (_stopper, stop) = watch::channel(false);
+        fixture::block_on(reconcile_nodes(ReconcileInput {
+            folder,
+            scheduler: fake,
+            programs: None,
+            pods: None,
+            timeouts: SchedulerTimeouts {
+                limit: Duration::from_secs(1),
+                settle: Duration::from_millis(50),
+                persist: Duration::ZERO,
+                in_flight: Duration::ZERO,
+            },
+            policy: &Policy::default(),
+            verdicts: &verdicts,
+            fleet: &fleet,
+            coverage: None,
+            run: &EvidenceRun::default(),
+            drivers: &BTreeMap::new(),
+            boots: &BTreeMap::new(),
+            gpus: &BTreeMap::new(),
+            trust: &SignatureTrust::default(),
+            apply: true,
+            stop,
+            log: &mut |_| {},
+        }))
+        .expect("a turn");
+    }
+
+    #[test]
+    fn a_claimed_name_that_is_not_one_node_s_keeps_nobody_from_being_asked_for() {
+        let fake = FakeScheduler::with_nodes(2);
+        let domain = ClaimedDomain {
+            name: "d1".into(),
+            nodes: ["n1", "n[1-9]", "ALL", "n2"].map(NodeName::from).to_vec(),
+            platform: None,
+            gpus_per_node: None,
+            nic: None,
+        };
+        let fleet = Claims { domains: vec![domain], ..Claims::default() };
+        let (turned, told) = dry_run_messages(&fake, &fleet);
+        assert_eq!(turned.live.nodes.len(), 2, "{told:?}");
+    }
+
+    #[test]
+    fn what_could_not_be_read_is_told_and_budgets_are_said() {
+        let fake = FakeScheduler::with_nodes(1);
+        fake.troubles.borrow_mut().extend((0..7).map(|at| format!("nodes[{at}]: no name")));
+        let (turned, told) = dry_run_messages(&fake, &Claims::default());
+        assert_eq!(told.len(), MAX_REPORTED_PROBLEMS + 1, "{told:?}");
+        assert_eq!(told[0], "not read: nodes[0]: no name");
+        assert_eq!(told[MAX_REPORTED_PROBLEMS], "and 2 more");
+        assert_eq!(turned.budgets.len(), 5, "{:?}", turned.budgets);
+    }
+}

@@ -1,0 +1,580 @@
+//! Holding nodes for measuring: jobs and reservations that the scheduler knows
+//! about, made before a sweep and gone after it, also after a crash.
+//!
+//! What will exist is written to the journal before it does. A process that
+//! dies leaves its jobs and reservations to the next turn ([`clean`]): its
+//! nodes are drained again first, then the reservation goes.
+
+mod slurm_commands;
+mod release;
+mod orphans;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+
+use super::journal::{Journal, JournalError};
+use super::scheduler::{Scheduler, SchedulerError};
+use super::{verification, clock};
+use crate::gate::timeouts::SchedulerTimeouts;
+use crate::launch::held::{HeldNodes, WorkerTarget};
+use crate::launch::slurm::{
+    BusyNodePolicy, DrainedNodePolicy, IMMEDIATE_S, SlurmJobRequest, SlurmLauncher, SlurmPrograms,
+};
+use crate::launch::{LaunchError, check_name};
+use slurm_commands::{SlurmCommands, SlurmCommandFailure, fold_nodes, nodes_outside_partition};
+use engine::policy::journal_state::JournalState;
+use engine::policy::node_state;
+use engine::policy::node_state::DrainOwner;
+use model::id::{DomainName, NodeName};
+use model::journal::{HoldKind, JournalEvent};
+use model::node_update::{NodeStateChange, NodeUpdate};
+use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
+
+pub(super) use release::append_events;
+pub use release::{OrphanCleanup, StartupCleanup, clean_up_orphans, free_allocation, clean_up_at_start};
+
+/// How often a job is asked for: each time without the nodes that somebody took
+/// in the meantime.
+const MAX_JOB_ATTEMPTS: u32 = 3;
+
+/// How often nodes are looked at that are waited for.
+const POLL_INTERVAL: Duration = Duration::from_secs(2);
+
+/// How often waiting is told.
+const REPORT_INTERVAL: Duration = Duration::from_secs(30);
+
+/// How much longer than its job a reservation is made, in minutes: nodes are
+/// drained again inside it.
+const RESERVATION_MARGIN_MINUTES: u64 = 15;
+
+/// How long a reservation in which drains are lifted lasts at least, in minutes, and from
+/// each time that it is [renewed](renew): when its end comes, its nodes are users' again,
+/// so there is time for a turn of any gate, or for a person.
+const MIN_RESERVATION_MINUTES: u64 = 24 * 60;
+
+/// How often such a reservation is renewed while its process lives.
+pub const RENEWAL_INTERVAL: Duration = Duration::from_secs(3_600);
+
+/// Who holds nodes, and how.
+#[expect(missing_debug_implementations, reason = "it lends whom to tell")]
+pub struct SlurmAllocationContext<'a> {
+    /// How Slurm is used.
+    pub slurm: &'a SlurmLauncher,
+    /// Who is asked about nodes, and told to resume and drain them.
+    pub scheduler: &'a dyn Scheduler,
+    /// The gate's state folder.
+    pub folder: &'a Path,
+    /// How patiently.
+    pub timeouts: SchedulerTimeouts,
+    /// Whom to tell how far it is.
+    pub log: &'a mut dyn FnMut(&str),
+}
+
+/// What is to be held.
+#[derive(Clone, Debug)]
+pub struct SlurmAllocationRequest<'a> {
+    /// The run it is for.
+    pub run: &'a str,
+    /// The nodes, domain by domain: each gets a job of its own.
+    pub domains: Vec<(DomainName, Vec<NodeName>)>,
+    /// Nodes that we drained are to be measured too.
+    pub drained: bool,
+    /// How long the sweep may take, in minutes.
+    pub minutes: u64,
+}
+
+/// What is held. It is filled in step by step, so that whoever ends early knows
+/// what there is to free.
+#[derive(Debug, Default)]
+pub struct SlurmAllocation {
+    /// The name of its jobs, once one may exist.
+    pub jobs: Option<String>,
+    /// The reservation, once it may exist.
+    pub reservation: Option<String>,
+    /// Nodes to be drained again, with their reasons.
+    pub drained: Vec<(NodeName, String)>,
+    /// The nodes, and why others are left out.
+    pub nodes: HeldNodes,
+}
+
+/// Why nothing can be held.
+#[derive(Debug, thiserror::Error)]
+pub enum AllocationError {
+    /// A name that a program could misread.
+    #[error(transparent)]
+    Name(#[from] LaunchError),
+    /// The record cannot be kept, so nothing may be made.
+    #[error("the gate's journal: {0}")]
+    Journal(#[from] JournalError),
+    /// The scheduler does not tell how its nodes are.
+    #[error("{name}: {error}")]
+    Scheduler {
+        /// Who.
+        name: String,
+        /// What it said.
+        error: SchedulerError,
+    },
+    /// A job or reservation was refused.
+    #[error("{what}: {said}")]
+    Refused {
+        /// What was asked for.
+        what: String,
+        /// What was said.
+        said: String,
+    },
+}
+
+/// How the nodes that are wanted stand.
+#[derive(Debug, Default)]
+struct SlurmNodeAvailability {
+    idle: BTreeSet<NodeName>,
+    /// Somebody uses them, which passes.
+    busy: BTreeMap<NodeName, String>,
+    /// We drained them, with the reason that is written again.
+    drained: BTreeMap<NodeName, String>,
+    /// Everything else.
+    unfit: BTreeMap<NodeName, String>,
+}
+
+/// Holds nodes: finds out who can be measured, and makes what holds them. What
+/// is there already when it fails, [`free`] ends.
+pub async fn allocate_nodes(
+    holder: &mut SlurmAllocationContext<'_>,
+    wish: &SlurmAllocationRequest<'_>,
+    holding: &mut SlurmAllocation,
+) -> Result<(), AllocationError> {
+    let all: Vec<NodeName> = wish.domains.iter().flat_map(|(_, nodes)| nodes.clone()).collect();
+    all.iter().try_for_each(check_name)?;
+    let ledger = clean_up_at_start(StartupCleanup {
+        folder: holder.folder,
+        scheduler: holder.scheduler,
+        programs: Some(&holder.slurm.programs),
+        pods: None,
+        timeouts: holder.timeouts,
+        log: &mut *holder.log,
+    })
+    .await?;
+    let live = holder.read_nodes(&all).await?;
+    let sorted = holder.sort_nodes(&all, &live, &ledger, wish.drained);
+    let wanted = holder.choose_nodes(sorted, wish, holding);
+    holder.reserve(&wanted, wish, holding).await?;
+    holder.create_jobs(&wanted, wish, holding).await
+}
+
+/// Which nodes are to be held, and how they come to be free.
+#[derive(Debug, Default)]
+struct SlurmJobNodes {
+    /// Nodes for jobs.
+    nodes: BTreeSet<NodeName>,
+    /// Those of them that somebody still uses.
+    busy: BTreeSet<NodeName>,
+    /// Those that a reservation must keep for us.
+    reserved: Vec<NodeName>,
+}
+
+/// Whether a node still shows this drain of ours, with nothing written behind it.
+fn is_drain_unchanged(live: &SchedulerSnapshot, node: &NodeName, reason: &str) -> bool {
+    live.nodes.get(node).is_some_and(|node| {
+        node_state::has_drain(node)
+            && verification::has_reason(node, reason)
+            && node_state::appended_text(node).is_none()
+    })
+}
+
+impl SlurmAllocationContext<'_> {
+    fn slurm_commands(&self) -> SlurmCommands<'_> {
+        SlurmCommands { programs: &self.slurm.programs, limit: self.timeouts.limit }
+    }
+
+    async fn read_nodes(&self, nodes: &[NodeName]) -> Result<SchedulerSnapshot, AllocationError> {
+        let name = || self.scheduler.name();
+        let read = self.scheduler.read_nodes(nodes).await;
+        read.map_err(|error| AllocationError::Scheduler { name: name(), error })
+    }
+
+    /// Who is idle, busy, drained by us, or unfit.
+    fn sort_nodes(
+        &self,
+        all: &[NodeName],
+        live: &SchedulerSnapshot,
+        ledger: &JournalState,
+        drained: bool,
+    ) -> SlurmNodeAvailability {
+        let mut sorted = SlurmNodeAvailability {
+            unfit: nodes_outside_partition(self.slurm.partition.as_deref(), all, live),
+            ..SlurmNodeAvailability::default()
+        };
+        for name in all {
+            let Some(node) = live.nodes.get(name) else {
+                sorted.unfit.insert(name.clone(), "the scheduler does not know it".to_owned());
+                continue;
+            };
+            if sorted.unfit.contains_key(name) {
+                continue;
+            }
+            let node = &self.ignore_reservation(node, None);
+            let Some(why) = node_state::explain_no_measurement(node) else {
+                sorted.idle.insert(name.clone());
+                continue;
+            };
+            match node_state::drain_owner(node, ledger) {
+                DrainOwner::ThisGate(drain) if drained => match self.explain_unliftable_drain(node) {
+                    None => {
+                        sorted.drained.insert(name.clone(), drain.action.reason.clone());
+                    }
+                    Some(why) => {
+                        sorted.unfit.insert(name.clone(), why);
+                    }
+                },
+                DrainOwner::Unrecorded => {
+                    sorted.unfit.insert(name.clone(), node_state::describe_unrecorded(node));
+                }
+                DrainOwner::NotDrained if is_in_use(node) => {
+                    sorted.busy.insert(name.clone(), why);
+                }
+                _ => {
+                    sorted.unfit.insert(name.clone(), why);
+                }
+            }
+        }
+        sorted
+    }
+
+    /// Why a node that we drained cannot be measured all the same.
+    fn explain_unliftable_drain(&self, node: &SchedulerNode) -> Option<String> {
+        if self.slurm.drained == DrainedNodePolicy::Refuse {
+            let how = "drained = \"reservation\" of [launcher] measures it inside a reservation, \
+                       \"no-allocate\" beside the scheduler";
+            return Some(format!("it is drained by us, and drained = \"refuse\" is set; {how}"));
+        }
+        if !node_state::is_drained(node) {
+            return Some("it is drained by us, and its jobs have not ended yet".to_owned());
+        }
+        if let Some(why) = node_state::appended_text(node) {
+            return Some(why);
+        }
+        let mut lifted = node.clone();
+        lifted.state.retain(|word| word != "DRAIN");
+        lifted.reason = None;
+        node_state::explain_no_measurement(&lifted)
+    }
+
+    /// The node as it is for those who may use its reservation: ours, or the
+    /// one that the site gave us.
+    fn ignore_reservation(&self, node: &SchedulerNode, ours: Option<&str>) -> SchedulerNode {
+        let mut node = node.clone();
+        let site = self.slurm.reservation.as_deref();
+        let is_for_us =
+            |name: &str| name.split(',').all(|name| Some(name) == ours || Some(name) == site);
+        // The flags show up some seconds before or after the name.
+        if ours.is_some() || node.reservation.as_deref().is_some_and(is_for_us) {
+            node.state.retain(|word| word != "RESERVED" && word != "MAINTENANCE");
+        }
+        node
+    }
+
+    /// Decides who is held and tells who is not.
+    fn choose_nodes(&mut self, sorted: SlurmNodeAvailability, wish: &SlurmAllocationRequest<'_>, holding: &mut SlurmAllocation) -> SlurmJobNodes {
+        let mut wanted = SlurmJobNodes { nodes: sorted.idle, ..SlurmJobNodes::default() };
+        holding.nodes.skipped.extend(sorted.unfit);
+        match self.slurm.busy {
+            BusyNodePolicy::Skip => holding.nodes.skipped.extend(sorted.busy),
+            BusyNodePolicy::Wait | BusyNodePolicy::Reserve => {
+                wanted.nodes.extend(sorted.busy.keys().cloned());
+                wanted.busy.extend(sorted.busy.into_keys());
+            }
+        }
+        let lifted = self.slurm.drained == DrainedNodePolicy::Reservation;
+        for (node, reason) in sorted.drained {
+            if lifted {
+                wanted.nodes.insert(node.clone());
+                holding.drained.push((node, reason));
+            } else {
+                holding.nodes.targets.insert(node, WorkerTarget::Unallocated);
+            }
+        }
+        let reserve_busy = self.slurm.busy == BusyNodePolicy::Reserve;
+        for (_, nodes) in &wish.domains {
+            let needs = |node: &NodeName| {
+                holding.drained.iter().any(|(drained, _)| drained == node)
+                    || (reserve_busy && wanted.busy.contains(node))
+            };
+            // A job has one reservation: all of its nodes are in it.
+            if nodes.iter().any(needs) {
+                wanted.reserved.extend(nodes.iter().filter(|n| wanted.nodes.contains(*n)).cloned());
+            }
+        }
+        wanted
+    }
+
+    /// Makes the reservation where one is needed, and gets its nodes ready.
+    async fn reserve(
+        &mut self,
+        wanted: &SlurmJobNodes,
+        wish: &SlurmAllocationRequest<'_>,
+        holding: &mut SlurmAllocation,
+    ) -> Result<(), AllocationError> {
+        if wanted.reserved.is_empty() {
+            return Ok(());
+        }
+        // Nothing is lifted yet, so nothing is drained again where this ends early.
+        let mut lifting = std::mem::take(&mut holding.drained);
+        let name = format!("{}-maint", job_name(wish.run));
+        self.journal_allocation(&name, HoldKind::Reservation, &wanted.reserved, &[])?;
+        holding.reservation = Some(name.clone());
+        let waiting = if wanted.busy.is_empty() { 0 } else { self.slurm.wait_s.div_ceil(60) };
+        let lifts = !lifting.is_empty();
+        let minutes = wish.minutes + waiting + RESERVATION_MARGIN_MINUTES;
+        let minutes = if lifts { minutes.max(MIN_RESERVATION_MINUTES) } else { minutes };
+        (self.log)(&format!("reserving {} as {name}", fold_nodes(&wanted.reserved)));
+        let user = &self.slurm.user;
+        let made = self.slurm_commands().reserve(&name, &wanted.reserved, minutes, user).await;
+        if let Err(complaint) = made {
+            // It may have been made all the same.
+            if !self.slurm_commands().is_reserved(&name).await.unwrap_or(false) {
+                return Err(refusal_error(format!("reservation {name}"), &complaint));
+            }
+        }
+        if lifts {
+            // A controller that is killed now may keep the resumption and lose
+            // the reservation, unless that is on its disk before.
+            sleep(self.timeouts.persist).await;
+            if !self.slurm_commands().is_reserved(&name).await.is_ok_and(|there| there) {
+                let said = "it is not shown any more, so no drain is lifted".to_owned();
+                return Err(AllocationError::Refused { what: format!("reservation {name}"), said });
+            }
+            // Somebody may have given one back, or taken it over, meanwhile: it is theirs.
+            let named: Vec<NodeName> = lifting.iter().map(|(node, _)| node.clone()).collect();
+            let live = self.read_nodes(&named).await?;
+            lifting.retain(|(node, reason)| is_drain_unchanged(&live, node, reason));
+        }
+        let drained: Vec<NodeName> = lifting.iter().map(|(node, _)| node.clone()).collect();
+        if !drained.is_empty() {
+            // From here on they are to be drained again, however this ends.
+            self.journal_allocation(&name, HoldKind::Reservation, &wanted.reserved, &lifting)?;
+            holding.drained = lifting;
+            let resume =
+                NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
+            let told = self.scheduler.update_nodes(&drained, &resume).await;
+            if let Err(error) = told {
+                // Some may be back; those that are not are left out below.
+                (self.log)(&format!("resuming {}: {error}", fold_nodes(&drained)));
+            }
+        }
+        self.wait_until_idle(&drained, &name, self.timeouts.settle.max(Duration::from_secs(15))).await?;
+        let busy: Vec<NodeName> =
+            wanted.reserved.iter().filter(|node| wanted.busy.contains(*node)).cloned().collect();
+        self.wait_until_idle(&busy, &name, Duration::from_secs(self.slurm.wait_s)).await
+    }
+
+    /// Waits until all of these nodes of our reservation are idle, or until it
+    /// took too long: then jobs start without them.
+    async fn wait_until_idle(
+        &mut self,
+        nodes: &[NodeName],
+        ours: &str,
+        limit: Duration,
+    ) -> Result<(), AllocationError> {
+        let start = Instant::now();
+        let mut told = start;
+        while !nodes.is_empty() {
+            let live = self.read_nodes(nodes).await?;
+            let left: Vec<NodeName> = nodes
+                .iter()
+                .filter(|n| self.explain_unfit(&live, n, Some(ours)).is_some())
+                .cloned()
+                .collect();
+            if left.is_empty() || limit <= start.elapsed() {
+                break;
+            }
+            if REPORT_INTERVAL <= told.elapsed() {
+                told = Instant::now();
+                let waited = start.elapsed().as_secs();
+                (self.log)(&format!("waiting for {} since {waited} s", fold_nodes(&left)));
+            }
+            sleep(POLL_INTERVAL.min(limit / 10)).await;
+        }
+        Ok(())
+    }
+
+    /// Why a node cannot be measured now.
+    fn explain_unfit(
+        &self,
+        live: &SchedulerSnapshot,
+        node: &NodeName,
+        ours: Option<&str>,
+    ) -> Option<String> {
+        match live.nodes.get(node) {
+            None => Some("the scheduler does not know it".to_owned()),
+            Some(node) => node_state::explain_no_measurement(&self.ignore_reservation(node, ours)),
+        }
+    }
+
+    /// Makes the jobs.
+    async fn create_jobs(
+        &mut self,
+        wanted: &SlurmJobNodes,
+        wish: &SlurmAllocationRequest<'_>,
+        holding: &mut SlurmAllocation,
+    ) -> Result<(), AllocationError> {
+        let nodes: Vec<NodeName> = wanted.nodes.iter().cloned().collect();
+        if nodes.is_empty() {
+            return Ok(());
+        }
+        let name = job_name(wish.run);
+        let gpus = match &self.slurm.gres {
+            Some(_) => BTreeMap::new(),
+            None => self.slurm_commands().read_gpu_counts(&nodes).await,
+        };
+        self.journal_allocation(&name, HoldKind::Job, &nodes, &[])?;
+        holding.jobs = Some(name.clone());
+        for (domain, members) in &wish.domains {
+            let members: Vec<NodeName> =
+                members.iter().filter(|node| wanted.nodes.contains(*node)).cloned().collect();
+            self.create_job(&name, domain, members, wanted, &gpus, wish.minutes, holding).await?;
+        }
+        Ok(())
+    }
+
+    /// The job of one domain, without those of its nodes that somebody takes
+    /// meanwhile.
+    #[expect(clippy::too_many_arguments, reason = "one call, and all of it is what a job is")]
+    async fn create_job(
+        &mut self,
+        name: &str,
+        domain: &DomainName,
+        mut members: Vec<NodeName>,
+        wanted: &SlurmJobNodes,
+        gpus: &BTreeMap<NodeName, u32>,
+        minutes: u64,
+        holding: &mut SlurmAllocation,
+    ) -> Result<(), AllocationError> {
+        let reserved = members.iter().any(|node| wanted.reserved.contains(node));
+        let reservation = holding.reservation.clone().filter(|_| reserved);
+        let ours = reservation.as_deref();
+        let queues = ours.is_none() && members.iter().any(|node| wanted.busy.contains(node));
+        for attempt in 0..MAX_JOB_ATTEMPTS {
+            if attempt != 0 || ours.is_some() {
+                let live = self.read_nodes(&members).await?;
+                members.retain(|node| match self.explain_unfit(&without_planned_state(&live), node, ours) {
+                    None => true,
+                    Some(_) if queues && attempt == 0 => true,
+                    Some(why) => {
+                        holding.nodes.skipped.insert(node.clone(), why);
+                        false
+                    }
+                });
+            }
+            if members.is_empty() {
+                return Ok(());
+            }
+            let waits = queues && attempt == 0;
+            if waits {
+                let wait = self.slurm.wait_s;
+                (self.log)(&format!("{domain}: queueing for {}, up to {wait} s", fold_nodes(&members)));
+            }
+            // The least that all have: a step is given what its job asked for.
+            let least = members.iter().map(|n| gpus.get(n).copied().unwrap_or(0)).min();
+            let counted = least.filter(|n| 0 < *n).map(|n| format!("gpu:{n}"));
+            let list = fold_nodes(&members);
+            let comment = format!("fabricgate measures {domain}");
+            let job = SlurmJobRequest {
+                name,
+                comment: &comment,
+                nodes: &list,
+                count: members.len(),
+                gres: self.slurm.gres.as_deref().or(counted.as_deref()),
+                reservation: ours,
+                minutes,
+                immediate: (!waits).then_some(IMMEDIATE_S),
+            };
+            match self.slurm_commands().allocate(self.slurm, &job).await {
+                Ok(number) => {
+                    (self.log)(&format!("{domain}: job {number} holds {list}"));
+                    for node in members {
+                        holding.nodes.targets.insert(node, WorkerTarget::Job(number.clone()));
+                    }
+                    return Ok(());
+                }
+                Err(complaint) if complaint.is_busy || waits => {
+                    (self.log)(&format!("{domain}: {}", complaint.message));
+                    if attempt + 1 == MAX_JOB_ATTEMPTS {
+                        for node in std::mem::take(&mut members) {
+                            let why = format!("its job did not start: {}", complaint.message);
+                            holding.nodes.skipped.insert(node, why);
+                        }
+                    }
+                }
+                Err(complaint) => {
+                    return Err(refusal_error(format!("a job on {list} of {domain}"), &complaint));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes down what will exist from here on.
+    fn journal_allocation(
+        &self,
+        name: &str,
+        kind: HoldKind,
+        nodes: &[NodeName],
+        drained: &[(NodeName, String)],
+    ) -> Result<(), AllocationError> {
+        let mut journal = Journal::open(self.folder)?;
+        journal.append(JournalEvent::Holding {
+            name: name.to_owned(),
+            kind,
+            nodes: nodes.to_vec(),
+            drained: drained.to_vec(),
+            host: clock::host_name(),
+            pid: std::process::id(),
+        })?;
+        Ok(())
+    }
+}
+
+/// Gives a reservation in which drains are lifted its full time again, from now.
+pub async fn renew_reservation(programs: &SlurmPrograms, limit: Duration, name: &str) -> Result<(), String> {
+    let renewed = SlurmCommands { programs, limit }.renew(name, MIN_RESERVATION_MINUTES).await;
+    renewed.map_err(|complaint| complaint.message)
+}
+
+/// The name of a run's jobs.
+pub fn job_name(run: &str) -> String {
+    format!("fabricgate-{run}")
+}
+
+/// Whether jobs use it, and nothing else is wrong with it.
+fn is_in_use(node: &SchedulerNode) -> bool {
+    const PASSING: &[&str] = &["ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "IDLE"];
+    node.state.iter().all(|word| PASSING.contains(&word.as_str()))
+}
+
+/// The same without plans: the job that these nodes are planned for may be the
+/// one of ours that was just given up.
+fn without_planned_state(live: &SchedulerSnapshot) -> SchedulerSnapshot {
+    let mut live = live.clone();
+    for node in live.nodes.values_mut() {
+        node.state.retain(|word| word != "PLANNED");
+    }
+    live
+}
+
+fn refusal_error(what: String, complaint: &SlurmCommandFailure) -> AllocationError {
+    let hint = match complaint.message.contains("configuration is not available") {
+        true => {
+            "; in a partition with block topology no job may name nodes of two blocks: use a \
+             partition with a flat topology, or options = [\"--segment=1\"] from Slurm 25.11 on"
+        }
+        false => "",
+    };
+    AllocationError::Refused { what, said: format!("{}{hint}", complaint.message) }
+}
+
+#[cfg(test)]
+#[path = "hold_tests.rs"]
+mod tests;

@@ -1,0 +1,302 @@
+//! How many may ask at once, and for how long each: whoever opens connections and
+//! says nothing must not take the files that the gate needs for its journal, nor the
+//! answer of whoever asks whether the gate lives.
+//!
+//! A listener for `http`, and nothing of what is asked or answered. Where all places are
+//! taken the oldest connection is closed: a request that comes whole is answered within
+//! milliseconds, and what stays open says nothing.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use axum::serve::Listener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::yield_now;
+use tokio::time::{Instant, Sleep, sleep};
+
+/// How long nobody is let in after the system refused a connection.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// What ends the head of a request.
+const HEAD_END: &[u8] = b"\r\n\r\n";
+
+/// How long a connection may last.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ConnectionTimeouts {
+    /// Until the head of its first request is whole.
+    pub(super) request_head: Duration,
+    /// In all.
+    pub(super) total: Duration,
+}
+
+/// A listener that lets in so many at once.
+#[derive(Debug)]
+pub(super) struct ConnectionLimiter {
+    listener: TcpListener,
+    /// Files are bounded also while closed connections are not gone yet.
+    permits: Arc<Semaphore>,
+    max_open: usize,
+    open: VecDeque<Weak<CloseSignal>>,
+    timeouts: ConnectionTimeouts,
+}
+
+impl ConnectionLimiter {
+    /// Lets in `most` at once, each for as long as `patience` says.
+    pub(super) fn new(listener: TcpListener, max_open: usize, timeouts: ConnectionTimeouts) -> Self {
+        let permits = Arc::new(Semaphore::new(2 * max_open));
+        Self { listener, permits, max_open, open: VecDeque::new(), timeouts }
+    }
+
+    /// Makes room for one more: closes the oldest where there are as many as may be.
+    async fn close_oldest(&mut self) {
+        self.open.retain(|it| it.strong_count() != 0);
+        if self.open.len() < self.max_open {
+            return;
+        }
+        // Whoever was let in may speak first.
+        yield_now().await;
+        self.open.retain(|it| it.strong_count() != 0);
+        while self.max_open <= self.open.len() {
+            if let Some(oldest) = self.open.pop_front().and_then(|it| it.upgrade()) {
+                oldest.close();
+            }
+        }
+        yield_now().await;
+    }
+}
+
+impl Listener for ConnectionLimiter {
+    type Io = BoundedConnection;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (BoundedConnection, SocketAddr) {
+        loop {
+            match self.listener.accept().await {
+                Ok((stream, from)) => {
+                    self.close_oldest().await;
+                    let place = Arc::clone(&self.permits).acquire_owned().await;
+                    let place = place.expect("nobody closes the semaphore");
+                    let closing = Arc::new(CloseSignal::default());
+                    self.open.push_back(Arc::downgrade(&closing));
+                    let (now, ConnectionTimeouts { request_head: asking, total: lasts }) = (Instant::now(), self.timeouts);
+                    let until = Box::pin(sleep(asking.min(lasts)));
+                    let over = now + lasts;
+                    let met = 0;
+                    return (BoundedConnection { stream, deadline: until, final_deadline: over, head_end_matched: met, closing, _permit: place }, from);
+                }
+                // Out of files, or gone again: either may be over soon.
+                Err(_) => sleep(ACCEPT_PAUSE).await,
+            }
+        }
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// Whether a connection was told to end, and who waits for it.
+#[derive(Debug, Default)]
+struct CloseSignal(Mutex<(bool, Option<Waker>)>);
+
+impl CloseSignal {
+    fn close(&self) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.0 = true;
+        if let Some(waker) = state.1.take() {
+            waker.wake();
+        }
+    }
+
+    fn is_closed(&self, context: &Context<'_>) -> bool {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.1 = Some(context.waker().clone());
+        state.0
+    }
+}
+
+/// A connection that ends when its time is over.
+#[derive(Debug)]
+pub(super) struct BoundedConnection {
+    stream: TcpStream,
+    deadline: Pin<Box<Sleep>>,
+    /// The end of it, once it has asked.
+    final_deadline: Instant,
+    /// How much of the end of a head was read last; all of it once one was.
+    head_end_matched: usize,
+    closing: Arc<CloseSignal>,
+    _permit: OwnedSemaphorePermit,
+}
+
+impl BoundedConnection {
+    fn check_deadline(&mut self, context: &mut Context<'_>) -> io::Result<()> {
+        if self.closing.is_closed(context) {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        match self.deadline.as_mut().poll(context) {
+            Poll::Ready(()) => Err(io::ErrorKind::TimedOut.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
+
+    /// Looks for the end of the first request's head.
+    fn track_request_head(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            if self.head_end_matched == HEAD_END.len() {
+                return;
+            }
+            self.head_end_matched = match byte {
+                it if *it == HEAD_END[self.head_end_matched] => self.head_end_matched + 1,
+                b'\r' => 1,
+                _ => 0,
+            };
+            if self.head_end_matched == HEAD_END.len() {
+                self.deadline.as_mut().reset(self.final_deadline);
+            }
+        }
+    }
+}
+
+impl AsyncRead for BoundedConnection {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        self.check_deadline(context)?;
+        let before = buffer.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.track_request_head(&buffer.filled()[before..]);
+        read
+    }
+}
+
+impl AsyncWrite for BoundedConnection {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.check_deadline(context)?;
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::Router;
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+    use super::*;
+
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
+
+    /// Far longer than any test takes: what ends here is ended for another reason.
+    const LONG: Duration = Duration::from_secs(600);
+
+    fn within(test: impl Future<Output = ()>) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.expect("a runtime").block_on(test);
+    }
+
+    async fn open_server(most: usize, patience: ConnectionTimeouts) -> SocketAddr {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address");
+        let door = ConnectionLimiter::new(listener, most, patience);
+        let app = Router::new().route("/", get(|| async { "here" }));
+        tokio::spawn(async move { axum::serve(door, app).await });
+        address
+    }
+
+    async fn send_request(address: SocketAddr) -> String {
+        let mut asking = TcpStream::connect(address).await.expect("connected");
+        asking.write_all(REQUEST).await.expect("asked");
+        let mut answer = String::new();
+        asking.read_to_string(&mut answer).await.expect("answered");
+        answer
+    }
+
+    #[test]
+    fn hundreds_of_half_requests_keep_nobody_from_an_answer() {
+        within(async {
+            // Nothing here ends by time: who asks is answered while all others are open.
+            let address = open_server(64, ConnectionTimeouts { request_head: LONG, total: LONG }).await;
+            let mut halves = Vec::new();
+            for number in 0..400 {
+                let mut half = TcpStream::connect(address).await.expect("connected");
+                half.write_all(b"GET /healthz HTTP/1.1\r\nHost: ").await.expect("said");
+                halves.push(half);
+                if number % 40 == 39 {
+                    let answer = send_request(address).await;
+                    assert!(answer.ends_with("here"), "after {number}: {answer}");
+                }
+            }
+            let answer = send_request(address).await;
+            assert!(answer.ends_with("here"), "{answer}");
+            // The oldest were closed, the last are still waited for.
+            let mut rest = Vec::new();
+            let _ = halves[0].read_to_end(&mut rest).await;
+            let last = halves.last_mut().expect("one");
+            last.write_all(b"x\r\nConnection: close\r\n\r\n").await.expect("said");
+            let mut answer = String::new();
+            last.read_to_string(&mut answer).await.expect("answered");
+            assert!(answer.starts_with("HTTP/1.1 404"), "{answer}");
+        });
+    }
+
+    #[test]
+    fn half_a_request_is_not_waited_for_and_a_whole_one_is_answered() {
+        within(async {
+            let asking = Duration::from_millis(200);
+            let address = open_server(64, ConnectionTimeouts { request_head: asking, total: LONG }).await;
+            let mut half = TcpStream::connect(address).await.expect("connected");
+            half.write_all(b"GET / HTTP/1.1\r\n").await.expect("said");
+            let mut whole = TcpStream::connect(address).await.expect("connected");
+            whole.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("said");
+            let mut rest = Vec::new();
+            // Closed, or reset: not kept.
+            let _ = half.read_to_end(&mut rest).await;
+            // One that has asked may ask again, after the time in which it had to.
+            whole.write_all(REQUEST).await.expect("asked again");
+            let mut answers = String::new();
+            whole.read_to_string(&mut answers).await.expect("answered");
+            assert_eq!(answers.matches("here").count(), 2, "{answers}");
+        });
+    }
+
+    #[test]
+    fn those_who_say_nothing_keep_nobody_out_for_long() {
+        within(async {
+            let lasts = Duration::from_millis(200);
+            let address = open_server(2, ConnectionTimeouts { request_head: lasts, total: lasts }).await;
+            let mut silent = Vec::new();
+            for _ in 0..8 {
+                silent.push(TcpStream::connect(address).await.expect("connected"));
+            }
+            let answer = send_request(address).await;
+            assert!(answer.ends_with("here"), "{answer}");
+            for mut one in silent {
+                // Closed, or reset: not kept.
+                let mut rest = Vec::new();
+                let _ = one.read_to_end(&mut rest).await;
+            }
+        });
+    }
+}

@@ -1,0 +1,134 @@
+//! Opening files that somebody else may have put there: run folders come from
+//! colleagues, vendors and other machines.
+//!
+//! A named pipe would be waited for without end, a device has none, a link may
+//! lead to what is nobody's business: only regular files of a bounded size are
+//! read, and what a document names must really lie in its folder.
+
+use std::fs::{File, OpenOptions};
+use std::io::Read;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Component, Path};
+use std::{fs, io};
+
+use rustix::fs::OFlags;
+
+/// The largest file of a run folder that is read. The largest known, the cells of
+/// a complete sweep of 10,000 nodes, has a few hundred MiB.
+pub const MAX_FILE_BYTES: u64 = 2 << 30;
+
+/// Opens a regular file of at most [`LARGEST`] bytes. What somebody gives as
+/// `/dev/...` or `/proc/...` himself (`<(command)` in a shell) is a pipe on purpose.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    let is_meant = path.starts_with("/dev") || path.starts_with("/proc");
+    // Opening alone may wait (a pipe) or do something (a tape): looked at before, and
+    // once more behind, since it may have been replaced meanwhile.
+    if !is_meant {
+        check_metadata(&fs::metadata(path)?)?;
+    }
+    let mut options = OpenOptions::new();
+    options.read(true);
+    if !is_meant {
+        options.custom_flags(to_custom_flags(OFlags::NONBLOCK | OFlags::NOCTTY));
+    }
+    let file = options.open(path)?;
+    if !is_meant {
+        check_metadata(&file.metadata()?)?;
+    }
+    Ok(file)
+}
+
+/// The bytes of such a file.
+pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_regular(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;
+    // It may grow while it is read, and a pipe has no size.
+    if MAX_FILE_BYTES < bytes.len() as u64 {
+        return Err(too_large_error(bytes.len() as u64));
+    }
+    Ok(bytes)
+}
+
+/// Opens a file that a document of a folder names. Neither its name nor a link may
+/// lead out of the folder.
+pub fn open_in_folder(folder: &Path, name: &str) -> io::Result<File> {
+    let is_below = |c: Component<'_>| matches!(c, Component::Normal(_));
+    if name.is_empty() || !Path::new(name).components().all(is_below) {
+        return Err(io::ErrorKind::InvalidFilename.into());
+    }
+    let path = folder.join(name);
+    let file = open_regular(&path)?;
+    // Where it really is, of the file that was opened: a link that is changed at this
+    // moment makes no difference. Without /proc its path must do.
+    let real = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
+    let real = real.or_else(|_| path.canonicalize())?;
+    if !real.starts_with(folder.canonicalize()?) {
+        let why = "a link that leads out of the run folder";
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    }
+    Ok(file)
+}
+
+fn check_metadata(found: &fs::Metadata) -> io::Result<()> {
+    if found.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    if !found.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    if MAX_FILE_BYTES < found.len() { Err(too_large_error(found.len())) } else { Ok(()) }
+}
+
+fn too_large_error(size: u64) -> io::Error {
+    let why = format!("{} MiB, at most {} MiB are read", size >> 20, MAX_FILE_BYTES >> 20);
+    io::Error::new(io::ErrorKind::FileTooLarge, why)
+}
+
+/// As the standard library takes flags.
+pub(super) fn to_custom_flags(flags: OFlags) -> i32 {
+    i32::try_from(flags.bits()).expect("open(2) takes an int")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn what_a_document_names_must_lie_in_its_folder() {
+        let place = tempfile::tempdir().expect("a folder");
+        let run = place.path().join("run");
+        fs::create_dir_all(run.join("raw")).expect("made");
+        fs::write(run.join("raw/a.txt"), "a").expect("written");
+        fs::write(place.path().join("secret"), "s").expect("written");
+        symlink("a.txt", run.join("raw/near")).expect("a link");
+        symlink("../../secret", run.join("raw/far")).expect("a link");
+        symlink(place.path(), run.join("raw/up")).expect("a link");
+        for good in ["raw/a.txt", "raw/near"] {
+            assert!(open_in_folder(&run, good).is_ok(), "{good}");
+        }
+        for bad in
+            ["raw/far", "raw/up/secret", "../secret", "/etc/passwd", "", "raw", "./raw/a.txt"]
+        {
+            assert!(open_in_folder(&run, bad).is_err(), "{bad}");
+        }
+        // The folder itself may be reached through a link.
+        symlink(&run, place.path().join("link")).expect("a link");
+        assert!(open_in_folder(&place.path().join("link"), "raw/a.txt").is_ok());
+    }
+
+    #[test]
+    fn pipes_devices_and_what_has_no_end_are_refused_at_once() {
+        let place = tempfile::tempdir().expect("a folder");
+        let pipe = place.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &pipe, 0o600.into()).expect("a pipe");
+        symlink("/dev/zero", place.path().join("zero")).expect("a link");
+        let huge = place.path().join("huge");
+        File::create(&huge).and_then(|it| it.set_len(MAX_FILE_BYTES + 1)).expect("a sparse file");
+        for name in ["pipe", "zero", "huge", "."] {
+            assert!(read_regular(&place.path().join(name)).is_err(), "{name}");
+        }
+    }
+}

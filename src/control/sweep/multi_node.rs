@@ -1,0 +1,495 @@
+//! One reading of a probe that every node of a step takes part in: the same
+//! command on all of them, their exchanges, and one outcome made of all.
+//!
+//! Who cannot be reached, ends, or keeps the others waiting is gone on the board
+//! with the reason, and the others go on as long as enough are left to measure
+//! anything. What exchanges carry is passed on and kept nowhere.
+
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
+
+use super::placeholders::{PlaceholderEnd, PlaceholderValues};
+use super::worker_pool::WorkerPool;
+use super::step::ReadingRequest;
+use super::worker::{OrderOutcome, RunningOrder, WorkerHandle, last_error_line, wait_for_stop};
+use super::{placeholders, step};
+use model::exchange::ExchangeReply;
+use model::id::NodeName;
+use model::probe::ProbeScope;
+use model::raw_result::ProcessEnding;
+use model::worker_protocol::{ProcessOrder, WorkerMessage};
+use node::exec::CapturedStream;
+use node::probes::exchange_group::ExchangeGroup;
+use readers::outputs::text;
+
+/// Bytes of each output that every node may keep in any case: a document of
+/// ours has some 100 KB in a rack of 72.
+const MIN_CAPTURE_BYTES: usize = 1 << 20;
+
+/// A node's part.
+enum NodePart<'w> {
+    Running(RunningOrder<'w>),
+    Ended(OrderOutcome),
+}
+
+/// All parts of a reading, while they run.
+struct MultiNodeReading<'w> {
+    nodes: &'w [NodeName],
+    parts: Vec<NodePart<'w>>,
+    board: ExchangeGroup,
+    start: Instant,
+    /// What went wrong, in the order in which it did.
+    failures: Vec<(usize, String)>,
+    /// Nodes whose worker took no order.
+    absent: Vec<usize>,
+    /// Fewest parts that measure anything.
+    min_parts: usize,
+    /// Everything is being ended: by a person, or since too few are left.
+    is_ending: bool,
+}
+
+/// Runs a command on all nodes of a step. `shown` becomes what the first of them
+/// really ran.
+pub(super) async fn run_on_all_nodes(
+    reading: &ReadingRequest<'_>,
+    argv: &[String],
+    fleet: &WorkerPool,
+    stop: &mut watch::Receiver<bool>,
+    shown: &mut Vec<String>,
+) -> Result<OrderOutcome, OrderOutcome> {
+    let nodes = reading.step.nodes.as_slice();
+    let least = match reading.step.scope {
+        ProbeScope::Domain => 2,
+        _ => nodes.len(),
+    };
+    let reached = tokio::select! {
+        reached = join_all(nodes.iter().map(|node| fleet.worker(node)).collect()) => reached,
+        () = wait_for_stop(stop) => return Err(interrupted_outcome()),
+    };
+    let workers: Vec<Result<Arc<WorkerHandle>, String>> = reached;
+    if workers.iter().flatten().count() < least {
+        let why = nodes
+            .iter()
+            .zip(&workers)
+            .find_map(|(node, worker)| worker.as_ref().err().map(|why| format!("{node} {why}")));
+        return Err(OrderOutcome::not_started(why.unwrap_or_else(|| "too few nodes".to_owned())));
+    }
+    // Said before anybody starts: a word that cannot be filled is everybody's.
+    let mut orders = Vec::new();
+    for (at, worker) in workers.iter().enumerate() {
+        orders.push(match worker {
+            Ok(_) => Some(build_node_order(reading, argv, fleet, &workers, at).map_err(OrderOutcome::not_started)?),
+            Err(_) => None,
+        });
+    }
+    if let Some(first) = orders.iter().flatten().next() {
+        first.argv.clone_into(shown);
+    }
+    let given = workers.iter().zip(orders).map(|(worker, order)| async move {
+        let (worker, Some(order)) = (worker.as_ref().map_err(Clone::clone)?, order) else {
+            return Err("has nothing to do".to_owned());
+        };
+        worker.start_order(order).await
+    });
+    let given = join_all(given.collect()).await;
+    let mut parts = MultiNodeReading {
+        nodes,
+        parts: Vec::new(),
+        board: ExchangeGroup::new(nodes.iter().map(ToString::to_string).collect()),
+        start: Instant::now(),
+        failures: Vec::new(),
+        absent: Vec::new(),
+        min_parts: least,
+        is_ending: false,
+    };
+    let mut absent = Vec::new();
+    for (at, running) in given.into_iter().enumerate() {
+        parts.parts.push(match running {
+            Ok(running) => NodePart::Running(running),
+            Err(why) => {
+                absent.push((at, why.clone()));
+                NodePart::Ended(OrderOutcome::not_started(why))
+            }
+        });
+    }
+    for (at, why) in absent {
+        parts.failures.push((at, format!("{} {why}", nodes[at])));
+        parts.absent.push(at);
+        let answers = parts.board.remove(at, &why);
+        parts.deliver(answers).await;
+    }
+    let interrupted = parts.finish(stop).await;
+    Ok(parts.into_outcome(interrupted))
+}
+
+/// What one node is told.
+fn build_node_order(
+    reading: &ReadingRequest<'_>,
+    argv: &[String],
+    fleet: &WorkerPool,
+    workers: &[Result<Arc<WorkerHandle>, String>],
+    at: usize,
+) -> Result<ProcessOrder, String> {
+    let nodes = reading.step.nodes.as_slice();
+    let named = fleet.names_are_addresses();
+    let end = |at: usize| {
+        let worker = workers[at].as_ref().ok()?;
+        let environment = (!named).then_some(&worker.environment);
+        Some(PlaceholderEnd { node: &nodes[at], environment })
+    };
+    // Where two take part, each is the other's peer.
+    let peer = if nodes.len() == 2 { end(1 - at) } else { None };
+    let own = end(at).ok_or_else(|| format!("{} is out of reach", nodes[at]))?;
+    let with = PlaceholderValues { own, peer, rail: reading.rail, port: reading.port };
+    let filled = placeholders::fill_command(argv, &with)?;
+    let argv = fleet.launcher_command(&filled, &nodes[at..=at])?;
+    let capture = (reading.capture / nodes.len().max(1)).max(MIN_CAPTURE_BYTES).min(reading.capture);
+    Ok(ProcessOrder { together: true, capture, ..step::build_order(reading, argv) })
+}
+
+impl MultiNodeReading<'_> {
+    /// Waits until all have ended; true where somebody ended the run.
+    async fn finish(&mut self, stop: &mut watch::Receiver<bool>) -> bool {
+        let mut told = false;
+        self.end_if_too_few().await;
+        while self.parts.iter().any(|part| matches!(part, NodePart::Running(_))) {
+            let next = self.next_deadline();
+            tokio::select! {
+                // What was said in time counts, also where it is read late.
+                biased;
+                (who, said) = next_message(&mut self.parts) => self.handle_message(who, said).await,
+                () = wait_for_stop(stop), if !told => {
+                    told = true;
+                    self.end_all().await;
+                }
+                () = sleep_until(next) => self.check_deadlines().await,
+            }
+        }
+        told
+    }
+
+    /// When somebody has waited long enough for somebody.
+    fn next_deadline(&self) -> Instant {
+        let due = self.board.next_deadline().map(|due| self.start + due);
+        let running = self.parts.iter().filter_map(|part| match part {
+            NodePart::Running(running) => Some(running.deadline()),
+            NodePart::Ended(_) => None,
+        });
+        running.chain(due).min().unwrap_or_else(Instant::now)
+    }
+
+    /// Takes in what a node's worker says; nothing where it is gone.
+    async fn handle_message(&mut self, who: usize, said: Option<WorkerMessage>) {
+        let Some(NodePart::Running(running)) = self.parts.get_mut(who) else { return };
+        let outcome = match said {
+            Some(WorkerMessage::Asks { ask, .. }) => {
+                let answers = self.board.ask(who, ask, self.start.elapsed());
+                self.end_expelled(who).await;
+                return self.deliver(answers).await;
+            }
+            Some(said) => running.handle_message(said),
+            None => Some(running.lost_outcome()),
+        };
+        if let Some(outcome) = outcome {
+            self.end_part(who, outcome).await;
+        }
+    }
+
+    /// A part ended: the others are not to wait for it.
+    async fn end_part(&mut self, who: usize, outcome: OrderOutcome) {
+        let node = &self.nodes[who];
+        let why = match (&outcome.ending, last_error_line(&outcome.stderr.bytes)) {
+            (ProcessEnding::Exited { code: 0 }, _) => None,
+            (ProcessEnding::Exited { .. } | ProcessEnding::Signalled { .. }, Some(words)) => {
+                Some(format!("{}; its last words: {words}", outcome.ending))
+            }
+            _ => Some(outcome.ending.to_string()),
+        };
+        // Whoever was ended by us ended for another reason.
+        let known = self.is_ending || self.failures.iter().any(|(at, _)| *at == who);
+        if let Some(why) = why.as_ref().filter(|_| !known) {
+            self.failures.push((who, format!("{node}: {why}")));
+        }
+        self.parts[who] = NodePart::Ended(outcome);
+        let answers = self.board.remove(who, why.as_deref().unwrap_or("ended"));
+        self.deliver(answers).await;
+        self.end_if_too_few().await;
+    }
+
+    /// Ends what is left where too few ever ran for a result: a node that is busy
+    /// or has no tool leaves a pair without a second end.
+    async fn end_if_too_few(&mut self) {
+        let ran = |part: &&NodePart<'_>| match part {
+            NodePart::Running(_) => true,
+            NodePart::Ended(outcome) => was_started(&outcome.ending),
+        };
+        if !self.is_ending && self.parts.iter().filter(ran).count() < self.min_parts {
+            self.end_all().await;
+        }
+    }
+
+    /// Ends whoever the board has thrown out, for that reason.
+    async fn end_expelled(&mut self, who: usize) {
+        if self.failures.iter().any(|(at, _)| *at == who) {
+            return;
+        }
+        let (Some(why), NodePart::Running(running)) = (self.board.gone_reason(who), &mut self.parts[who])
+        else {
+            return;
+        };
+        self.failures.push((who, format!("{}: {why}", self.nodes[who])));
+        send_stop(running).await;
+    }
+
+    /// Passes answers on, to all at the same time.
+    async fn deliver(&mut self, answers: Vec<(usize, ExchangeReply)>) {
+        let mut told = Vec::new();
+        for (who, answer) in answers {
+            if let NodePart::Running(running) = &self.parts[who] {
+                let running: &RunningOrder<'_> = running;
+                told.push(async move {
+                    if running.send_reply(answer).await.is_err() {
+                        // That it is gone is heard.
+                        running.kill();
+                    }
+                });
+            }
+        }
+        join_all(told).await;
+    }
+
+    /// Ends all that still run.
+    async fn end_all(&mut self) {
+        self.is_ending = true;
+        let running = self.parts.iter_mut().filter_map(|part| match part {
+            NodePart::Running(running) => Some(running),
+            NodePart::Ended(_) => None,
+        });
+        join_all(running.map(send_stop).collect()).await;
+    }
+
+    /// Looks for those whose time is over.
+    async fn check_deadlines(&mut self) {
+        let late = self.board.expire(self.start.elapsed());
+        for who in late.gone {
+            self.end_expelled(who).await;
+        }
+        self.deliver(late.answers).await;
+        let now = Instant::now();
+        for who in 0..self.parts.len() {
+            let NodePart::Running(running) = &mut self.parts[who] else { continue };
+            if running.deadline() <= now {
+                // Its worker should have ended it long ago.
+                running.kill();
+                let mut outcome = running.lost_outcome();
+                if !self.is_ending && !self.failures.iter().any(|(at, _)| *at == who) {
+                    outcome.ending = ProcessEnding::TimedOut;
+                }
+                self.end_part(who, outcome).await;
+            }
+        }
+    }
+
+    /// One outcome of all.
+    fn into_outcome(self, interrupted: bool) -> OrderOutcome {
+        let outcomes: Vec<OrderOutcome> = self
+            .parts
+            .into_iter()
+            .map(|part| match part {
+                NodePart::Ended(outcome) => outcome,
+                NodePart::Running(_) => OrderOutcome::not_started("did not end".to_owned()),
+            })
+            .collect();
+        let (ending, complaint) = match interrupted {
+            true => (ProcessEnding::Interrupted, None),
+            false => combine_endings(&outcomes, (&self.failures, &self.absent), self.nodes, self.min_parts),
+        };
+        let mut stdout = CapturedStream::default();
+        let mut stderr = CapturedStream::default();
+        let (mut load, mut gpus) = (None, Vec::new());
+        let mut sent = Vec::new();
+        let mut duration = 0.0_f64;
+        for (at, outcome) in outcomes.into_iter().enumerate() {
+            stdout.dropped += outcome.stdout.dropped;
+            stderr.dropped += outcome.stderr.dropped;
+            duration = duration.max(outcome.duration);
+            let before = stdout.bytes.len();
+            stdout.bytes.extend_from_slice(&outcome.stdout.bytes);
+            if stdout.bytes.last().is_some_and(|last| *last != b'\n') {
+                stdout.bytes.push(b'\n');
+            }
+            sent.push((stdout.bytes.len() - before) as u64);
+            if at == 0 {
+                (load, gpus) = (outcome.load, outcome.gpus);
+            }
+            prefix_lines(&mut stderr.bytes, &self.nodes[at], &outcome.stderr.bytes);
+        }
+        OrderOutcome { ending, duration, stdout, stderr, load, gpus, complaint, sent }
+    }
+}
+
+/// How all of it ended: as a hang where one hung, as never started where too few
+/// were, and else by the first that went wrong.
+fn combine_endings(
+    outcomes: &[OrderOutcome],
+    (wrong, absent): (&[(usize, String)], &[usize]),
+    nodes: &[NodeName],
+    least: usize,
+) -> (ProcessEnding, Option<String>) {
+    let Some((first, why)) = wrong.first() else {
+        return (ProcessEnding::Exited { code: 0 }, None);
+    };
+    if let Some(at) = outcomes.iter().position(|it| it.ending == ProcessEnding::TimedOut) {
+        return (ProcessEnding::TimedOut, Some(format!("{} ran past its time limit", nodes[at])));
+    }
+    let started = outcomes.iter().filter(|it| was_started(&it.ending)).count();
+    if started < least {
+        return match &outcomes[*first].ending {
+            ProcessEnding::Busy { .. } => (ProcessEnding::Busy { why: why.clone() }, None),
+            // The tool is looked for in its place, see `otherwise`.
+            ProcessEnding::Missing { program } => {
+                (ProcessEnding::Missing { program: program.clone() }, Some(why.clone()))
+            }
+            _ => {
+                let node = absent.contains(first).then(|| nodes[*first].clone());
+                (ProcessEnding::NotStarted { why: why.clone(), node }, None)
+            }
+        };
+    }
+    match &outcomes[*first].ending {
+        ProcessEnding::Exited { code: 127 } => {
+            (ProcessEnding::Exited { code: 127 }, Some(why.clone()))
+        }
+        _ => {
+            let more = match wrong.len() - 1 {
+                0 => String::new(),
+                more => format!(" (and {more} more)"),
+            };
+            (ProcessEnding::Partly { why: format!("{why}{more}") }, None)
+        }
+    }
+}
+
+fn was_started(ending: &ProcessEnding) -> bool {
+    !matches!(
+        ending,
+        ProcessEnding::Missing { .. }
+            | ProcessEnding::NotStarted { .. }
+            | ProcessEnding::Busy { .. }
+    )
+}
+
+/// Tells a process to end.
+async fn send_stop(running: &mut RunningOrder<'_>) {
+    running.shorten_deadline();
+    if running.send_stop().await.is_err() {
+        running.kill();
+    }
+}
+
+fn interrupted_outcome() -> OrderOutcome {
+    OrderOutcome { ending: ProcessEnding::Interrupted, ..OrderOutcome::not_started(String::new()) }
+}
+
+/// Adds lines with their node in front, as log collectors put it.
+fn prefix_lines(into: &mut Vec<u8>, node: &NodeName, bytes: &[u8]) {
+    let decoded = text::decode(bytes);
+    for line in decoded.lines() {
+        into.extend_from_slice(format!("{node}: {line}\n").as_bytes());
+    }
+}
+
+/// What the next worker says of its part.
+async fn next_message(parts: &mut [NodePart<'_>]) -> (usize, Option<WorkerMessage>) {
+    poll_fn(|context| {
+        for (at, part) in parts.iter_mut().enumerate() {
+            if let NodePart::Running(running) = part
+                && let Poll::Ready(said) = running.poll_message(context)
+            {
+                return Poll::Ready((at, said));
+            }
+        }
+        Poll::Pending
+    })
+    .await
+}
+
+/// Waits for all of these at the same time; what they came to, in their order.
+async fn join_all<T>(waiting: Vec<impl Future<Output = T>>) -> Vec<T> {
+    let mut waiting: Vec<Pin<Box<_>>> = waiting.into_iter().map(Box::pin).collect();
+    let mut came: Vec<Option<T>> = waiting.iter().map(|_| None).collect();
+    poll_fn(|context| {
+        for (future, came) in waiting.iter_mut().zip(&mut came) {
+            if came.is_none()
+                && let Poll::Ready(value) = future.as_mut().poll(context)
+            {
+                *came = Some(value);
+            }
+        }
+        if came.iter().all(Option::is_some) { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    came.into_iter().flatten().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOST: usize = 1;
+
+    /// How three nodes that ended so end together, where the second went wrong.
+    fn ending_of_three(second: ProcessEnding, least: usize) -> (ProcessEnding, Option<String>) {
+        let well = || ProcessEnding::Exited { code: 0 };
+        let why = format!("n2: {second}");
+        let outcomes = [well(), second, well()]
+            .map(|ending| OrderOutcome { ending, ..OrderOutcome::not_started(String::new()) });
+        let nodes: Vec<NodeName> = ["n1", "n2", "n3"].map(NodeName::from).into();
+        combine_endings(&outcomes, (&[(LOST, why)], &[]), &nodes, least)
+    }
+
+    #[test]
+    fn one_that_went_wrong_is_named_and_what_the_others_printed_counts() {
+        let partly = |second| match ending_of_three(second, 2) {
+            (ProcessEnding::Partly { why }, None) => why,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(partly(ProcessEnding::Signalled { signal: 9 }), "n2: killed by signal 9");
+        let busy = ProcessEnding::Busy { why: "a job".to_owned() };
+        assert_eq!(partly(busy), "n2: a job");
+        assert_eq!(partly(ProcessEnding::Missing { program: "x".to_owned() }), "n2: x: not found");
+    }
+
+    #[test]
+    fn a_hang_is_a_hang_and_too_few_are_none() {
+        let (ending, complaint) = ending_of_three(ProcessEnding::TimedOut, 2);
+        assert_eq!(
+            (ending, complaint),
+            (ProcessEnding::TimedOut, Some("n2 ran past its time limit".into()))
+        );
+        let why = || "n2: gone".to_owned();
+        let busy = ProcessEnding::Busy { why: "gone".to_owned() };
+        assert_eq!(ending_of_three(busy, 3).0, ProcessEnding::Busy { why: why() });
+        let lost = ProcessEnding::not_started("gone");
+        assert_eq!(ending_of_three(lost, 3).0, ProcessEnding::not_started(why()));
+        let missing = ProcessEnding::Missing { program: "x".to_owned() };
+        assert_eq!(ending_of_three(missing.clone(), 3).0, missing, "so that it is measured otherwise");
+        assert_eq!(
+            ending_of_three(ProcessEnding::Exited { code: 127 }, 2).0,
+            ProcessEnding::Exited { code: 127 }
+        );
+    }
+
+    #[test]
+    fn lines_have_their_node_in_front() {
+        let mut text = Vec::new();
+        prefix_lines(&mut text, &"n1".into(), b"a\n\nb");
+        prefix_lines(&mut text, &"n2".into(), b"");
+        assert_eq!(String::from_utf8(text).expect("text"), "n1: a\nn1: \nn1: b\n");
+    }
+}
