@@ -62,7 +62,8 @@ fn gate(criterion: &mut Criterion) {
     std::fs::write(&token_file, token).expect("written");
     let limit = Duration::from_secs(60);
     let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect();
-    let scontrol = ScontrolScheduler { argv: words(&[&lab, "scontrol"]), limit, remote_shell: Some(false) };
+    let scontrol =
+        ScontrolScheduler { argv: words(&[&lab, "scontrol"]), limit, remote_shell: Some(false) };
     let rest = SlurmrestdScheduler {
         address: format!("unix:{socket}").into(),
         token_file: Some(token_file),

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use control::gate::executor::Executor;
 use control::gate::journal::Journal;
 use control::gate::scheduler::Scheduler;
-use control::gate::{executor, clock};
+use control::gate::{clock, executor};
 use engine::policy::action_policy;
 use engine::policy::action_policy::Policy;
 use engine::policy::situation::{EvidenceRun, Situation};

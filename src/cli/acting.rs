@@ -18,10 +18,10 @@ use super::{exit, stored};
 use control::gate::certificates::IssueResult;
 use control::gate::journal::JournalError;
 use control::gate::kubernetes::{KubernetesScheduler as Cluster, events};
-use control::gate::lease::{LeaseTerm, LeaseFence};
+use control::gate::lease::{LeaseFence, LeaseTerm};
+use control::gate::reconciler::{ReconcileError, ReconcileInput, ReconcileOutcome};
 use control::gate::scheduler::Scheduler;
 use control::gate::slurmrestd::SlurmrestdScheduler;
-use control::gate::reconciler::{ReconcileInput, ReconcileError, ReconcileOutcome};
 use control::gate::watch::state;
 use control::gate::{certificates, clock, reconciler};
 use control::launch::Launcher;
@@ -184,7 +184,7 @@ pub fn run_gate(
     for record in &turned.recovered {
         note(&format!("left open by an earlier turn: {}: {}", record.node, record.detail));
     }
-    if let Some(tripped) = &turned.ledger.breaker {
+    if let Some(tripped) = &turned.journal_state.breaker {
         note(&format!(
             "the breaker tripped at {} ({}): nothing but releases until `fabricgate gate reset`",
             tripped.stamp.at, tripped.why
@@ -233,11 +233,20 @@ fn issue_certificates(
     evidence: &CertificateEvidence<'_>,
     turned: &ReconcileOutcome,
 ) -> Vec<WithheldAction> {
-    let acted =
-        GateRecord { live: &turned.live, records: &turned.plan.records, ledger: &turned.journal_state };
+    let acted = GateRecord {
+        live: &turned.live,
+        records: &turned.plan.records,
+        ledger: &turned.journal_state,
+    };
     let now = clock::now();
-    let issued =
-        certificates::issue_certificates(&gate.folder, evidence, &acted, &config.policy, &keys.seal(), &now);
+    let issued = certificates::issue_certificates(
+        &gate.folder,
+        evidence,
+        &acted,
+        &config.policy,
+        &keys.seal(),
+        &now,
+    );
     let issued = issued.unwrap_or_else(|error| IssueResult {
         nodes: Vec::new(),
         withheld: vec![WithheldAction::new("certificates", format!("none is issued: {error}"))],
@@ -326,7 +335,9 @@ pub fn turn_error(error: ReconcileError) -> CommandError {
         ReconcileError::Journal(JournalError::Malformed { .. } | JournalError::Newer { .. }) => {
             CommandError::usage(error)
         }
-        ReconcileError::Journal(_) | ReconcileError::Scheduler { .. } => CommandError::environment(error),
+        ReconcileError::Journal(_) | ReconcileError::Scheduler { .. } => {
+            CommandError::environment(error)
+        }
     }
 }
 

@@ -43,7 +43,11 @@ pub struct FinishedRun<'a> {
 
 impl<'a> FinishedRun<'a> {
     /// A run, and what was carried out of it.
-    pub fn new(config: &'a Config, done: &'a SweepResult, action_plan: Option<&'a ActionPlan>) -> Self {
+    pub fn new(
+        config: &'a Config,
+        done: &'a SweepResult,
+        action_plan: Option<&'a ActionPlan>,
+    ) -> Self {
         Self {
             config,
             folder: done.folder.path(),

@@ -11,8 +11,8 @@ use super::gating::GateBackend;
 use super::stdout::note;
 use super::topology::TopologyUpdateRequest;
 use super::{Globals, acting, config, exit, runs, show, stdout, stored, topology};
-use control::gate::scontrol::ScontrolScheduler;
 use control::gate::reconciler::ReconcileOutcome;
+use control::gate::scontrol::ScontrolScheduler;
 use control::store::run_folder::RunFolder;
 use control::store::run_reader::StoredRun;
 use control::store::{RecordError, RunState, file};
@@ -117,7 +117,11 @@ fn propose_topology(
 }
 
 /// What the scheduler is told about this run, now.
-fn reconcile_run(stored: &StoredRun, config: &Config, apply: bool) -> Result<ReconcileOutcome, CommandError> {
+fn reconcile_run(
+    stored: &StoredRun,
+    config: &Config,
+    apply: bool,
+) -> Result<ReconcileOutcome, CommandError> {
     let run = stored::read_run(stored)?;
     acting::run_gate(config, &GateRunInput { stored, run: &run, fleet: &stored.claims }, apply)
 }

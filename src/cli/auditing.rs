@@ -15,7 +15,7 @@ use super::failure::CommandError;
 use super::gating::GateConfig;
 use super::plan::{PlanBasis, PlanScope, Profile};
 use super::stdout::note;
-use control::gate::{certificates, journal, clock};
+use control::gate::{certificates, clock, journal};
 use control::store::history::RunHistory;
 use control::store::last_measured;
 use engine::plan;
@@ -216,7 +216,8 @@ fn describe_choice(choice: &AuditSelection) -> Vec<String> {
 fn gather_node_facts(config: &Config, claims: &Claims) -> BTreeMap<NodeName, AuditNodeState> {
     let nodes: BTreeSet<NodeName> =
         claims.domains.iter().flat_map(|domain| domain.nodes.iter().cloned()).collect();
-    let (mut lately, troubles) = last_measured::read_last_measured(&config.run_dir, &nodes, &config.launcher);
+    let (mut lately, troubles) =
+        last_measured::read_last_measured(&config.run_dir, &nodes, &config.launcher);
     for trouble in troubles {
         note(&format!("not known from this run when nodes were measured: {trouble}"));
     }
@@ -233,7 +234,8 @@ fn gather_node_facts(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Aud
     for node in nodes {
         let lately = lately.remove(&node).unwrap_or_default();
         let unfit = claims.nodes.get(&node).and_then(|said| unfit_reason(&node, said));
-        let (measured, tried, misses) = (lately.last_result, lately.last_attempt, lately.failures_since);
+        let (measured, tried, misses) =
+            (lately.last_result, lately.last_attempt, lately.failures_since);
         let of_node =
             AuditNodeState { measured, tried, misses, unfit, ..AuditNodeState::default() };
         known.insert(node, of_node);

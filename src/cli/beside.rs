@@ -8,7 +8,7 @@ use super::failure::CommandError;
 use super::show::RepairComparison;
 use super::stdout::note;
 use super::{Globals, config, keeping, show, stored};
-use control::store::history::{RunHistory, HistoryError, SeriesSelection};
+use control::store::history::{HistoryError, RunHistory, SeriesSelection};
 use control::store::run_reader::StoredRun;
 use control::store::{file, run_reader as documents};
 use engine::judge::run_comparison::ComparisonSide;
@@ -123,14 +123,19 @@ fn read_trends_from(run: &Run, file: &Path) -> Result<Vec<Trend>, HistoryError> 
         let some = run.verdicts.nodes.iter();
         some.filter(|n| !troubled || n.outcome != Outcome::Pass).map(|n| n.node.clone()).collect()
     };
-    let all = SeriesSelection { nodes: nodes(false), ..SeriesSelection::with_kinds([FabricPartKind::Node]) };
+    let all = SeriesSelection {
+        nodes: nodes(false),
+        ..SeriesSelection::with_kinds([FabricPartKind::Node])
+    };
     let domains = SeriesSelection {
         domains: run.claims.domains.iter().map(|d| d.name.clone()).collect(),
         ..SeriesSelection::with_kinds([FabricPartKind::Domain])
     };
     let troubled: BTreeSet<NodeName> = nodes(true).into_iter().take(MOST_NODES).collect();
-    let close =
-        SeriesSelection { nodes: troubled, ..SeriesSelection::with_kinds([FabricPartKind::Gpu, FabricPartKind::Rail]) };
+    let close = SeriesSelection {
+        nodes: troubled,
+        ..SeriesSelection::with_kinds([FabricPartKind::Gpu, FabricPartKind::Rail])
+    };
     let mut trends = Vec::new();
     // What is empty selects nothing away, and would be everything.
     if !all.nodes.is_empty() {

@@ -10,7 +10,7 @@ use super::failure::CommandError;
 use super::output::OutputFile;
 use super::{Globals, beside, exit, show, stdout, stored};
 use control::sources::input_file;
-use control::store::history::{RunHistory, HistoryError, SeriesSelection};
+use control::store::history::{HistoryError, RunHistory, SeriesSelection};
 use control::store::lenient_reader::PartialRun;
 use control::store::{RunState, archive, lenient_reader};
 use engine::judge::drift;
@@ -184,7 +184,11 @@ fn read_node_trends(case: &BundleCase, file: &Path) -> Result<Vec<Trend>, String
     let nodes = BTreeSet::from([case.node.clone()]);
     let selection = SeriesSelection {
         nodes,
-        ..SeriesSelection::with_kinds([FabricPartKind::Node, FabricPartKind::Gpu, FabricPartKind::Rail])
+        ..SeriesSelection::with_kinds([
+            FabricPartKind::Node,
+            FabricPartKind::Gpu,
+            FabricPartKind::Rail,
+        ])
     };
     let whole = history.full_resolution_since().map_err(words)?;
     let mut trends = history.trends(&selection).map_err(words)?;
@@ -249,9 +253,14 @@ fn read_raw_outputs(folder: &Path, wanted: Vec<String>) -> Vec<BundleRawOutput> 
             ))
         } else {
             let first = bundle::HEAD_BYTES.min(left);
-            lenient_reader::read_head_and_tail(folder, &name, first, bundle::TAIL_BYTES.min(left - first))
-                .map(|(head, tail, left_out)| Excerpt { head, tail, left_out })
-                .map_err(|error| format!("cannot be read: {error}"))
+            lenient_reader::read_head_and_tail(
+                folder,
+                &name,
+                first,
+                bundle::TAIL_BYTES.min(left - first),
+            )
+            .map(|(head, tail, left_out)| Excerpt { head, tail, left_out })
+            .map_err(|error| format!("cannot be read: {error}"))
         };
         if let Ok(excerpt) = &found {
             let taken = (excerpt.head.len() + excerpt.tail.len()) as u64;

@@ -13,11 +13,11 @@ use super::config::Config;
 use super::failure::CommandError;
 use super::stdout::note;
 use super::{Globals, certificate_verify, config, exit, runs, show, stdout, stored};
-use control::gate::certificates::{FOLDER, CertificateDocument};
-use control::gate::{certificates, journal, clock};
+use control::gate::certificates::{CertificateDocument, FOLDER};
+use control::gate::{certificates, clock, journal};
 use control::store::run_folder::parent_folder;
-use control::store::signing::{SigningKey, SignatureTrust};
-use control::store::{RecordError, acceptance, file, signing, run_reader as documents};
+use control::store::signing::{SignatureTrust, SigningKey};
+use control::store::{RecordError, acceptance, file, run_reader as documents, signing};
 use engine::policy::certificate;
 use engine::policy::journal_state::JournalState;
 use engine::report;
@@ -252,8 +252,8 @@ impl CertificateFolders {
         match &config.gate {
             Some(gate) => Ok(Self::single(&gate.folder)),
             None => {
-                let mut folders =
-                    documents::find_run_folders(&config.run_dir).map_err(CommandError::environment)?;
+                let mut folders = documents::find_run_folders(&config.run_dir)
+                    .map_err(CommandError::environment)?;
                 folders.reverse();
                 Ok(Self { folders, are_runs: true, at_fault: BTreeMap::new(), ledger: None })
             }
@@ -278,7 +278,8 @@ impl CertificateFolders {
         for folder in self.folders.clone() {
             let folder = folder.as_path();
             let read = certificates::read_document(folder, &node);
-            let file = certificates::certificate_path(folder, &node).unwrap_or_else(|_| folder.join(FOLDER));
+            let file = certificates::certificate_path(folder, &node)
+                .unwrap_or_else(|_| folder.join(FOLDER));
             let is_there = !matches!(read, Ok(None));
             last = Some((file, read));
             if is_there {

@@ -16,8 +16,8 @@ use super::{Globals, certificate, exit, show, stdout};
 use control::gate::certificates::CertificateDocument;
 use control::gate::clock;
 use control::launch::SIM_VARIABLE;
-use control::store::signing::{SignatureStatus, PublicKey, SigningError, SignatureTrust};
-use control::store::{RecordError, acceptance, signing, run_reader as documents};
+use control::store::signing::{PublicKey, SignatureStatus, SignatureTrust, SigningError};
+use control::store::{RecordError, acceptance, run_reader as documents, signing};
 use engine::policy::certificate::CertificateBoundary;
 use engine::policy::{acceptance as accepting, certificate as certifying, identity};
 use engine::report;
@@ -145,7 +145,11 @@ pub(super) fn run(args: &CertificateVerifyArgs, globals: &Globals) -> anyhow::Re
 }
 
 fn key_error(error: SigningError) -> CommandError {
-    if error.is_user_error() { CommandError::usage(error) } else { CommandError::environment(error) }
+    if error.is_user_error() {
+        CommandError::usage(error)
+    } else {
+        CommandError::environment(error)
+    }
 }
 
 /// The machines to compare with; `None` where nobody asked for that.
@@ -422,6 +426,8 @@ fn describe_signature(
         SignatureStatus::UnknownKey(key) => {
             (format!("signed with key {key}, which is none of those given"), unknown)
         }
-        SignatureStatus::Unreadable(why) => (format!("its signature cannot be read: {why}"), unknown),
+        SignatureStatus::Unreadable(why) => {
+            (format!("its signature cannot be read: {why}"), unknown)
+        }
     }
 }

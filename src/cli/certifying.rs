@@ -12,7 +12,7 @@ use toml::Spanned;
 
 use super::config::ConfigMistake;
 use control::gate::certificates::CertificateSigning;
-use control::store::signing::{PublicKey, SigningKey, SignatureTrust};
+use control::store::signing::{PublicKey, SignatureTrust, SigningKey};
 
 /// `[certificates]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]

@@ -449,7 +449,10 @@ fn parse(
 }
 
 /// Reads `[confirm]`.
-fn parse_confirm(section: &ConfirmSection, launcher: &Launcher) -> Result<ConfirmSettings, ConfigMistake> {
+fn parse_confirm(
+    section: &ConfirmSection,
+    launcher: &Launcher,
+) -> Result<ConfirmSettings, ConfigMistake> {
     // Simulated faults do not pass with time, and stored ones are past.
     let waits = !launcher.is_stand_in();
     let wait = match &section.wait_s {

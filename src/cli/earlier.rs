@@ -43,7 +43,8 @@ impl PastRuns {
 
     fn add(&mut self, folder: &Path, config: &Config) -> Result<(), control::store::RecordError> {
         let read = |name| folder.join(name);
-        let record: Option<RunRecord> = control::store::run_reader::read_json(&read(file::RUN), RUN_FORMAT)?;
+        let record: Option<RunRecord> =
+            control::store::run_reader::read_json(&read(file::RUN), RUN_FORMAT)?;
         let verdicts: Option<Verdicts> =
             control::store::run_reader::read_json(&read(file::VERDICTS), VERDICTS_FORMAT)?;
         let (Some(record), Some(verdicts)) = (record, verdicts) else { return Ok(()) };

@@ -14,10 +14,10 @@ use super::gating::GateConfig;
 use super::stdout::note;
 use super::{Globals, acting, config, exit, expectations, pausing, stdout};
 use control::gate::executor::Executor;
-use control::gate::slurm_allocation::OrphanCleanup;
 use control::gate::journal::{Journal, JournalError};
 use control::gate::scheduler::Scheduler;
-use control::gate::{slurm_allocation, journal, recovery, drain_restore, clock};
+use control::gate::slurm_allocation::OrphanCleanup;
+use control::gate::{clock, drain_restore, journal, recovery, slurm_allocation};
 use engine::policy::journal_state::JournalState;
 use engine::policy::{budget, drain_overview, pause, stale_journal};
 use engine::report;
@@ -318,7 +318,8 @@ fn recover_open_actions(
         let with = RecoveryContext { config, gate, scheduler: scheduler.as_ref(), stop };
         let in_flight = gate.timeouts.in_flight;
         let carrier = with.executor(&mut journal, &mut say);
-        let mut records = recovery::recover_intents(carrier, in_flight).await.map_err(journal_error)?;
+        let mut records =
+            recovery::recover_intents(carrier, in_flight).await.map_err(journal_error)?;
         if journal.state().drains.is_empty() {
             return Ok((records, are_gone));
         }
@@ -333,10 +334,13 @@ fn recover_open_actions(
                     journal.append_after_epoch(last, tripped).map_err(journal_error)?;
                 }
                 let mut carrier = with.executor(&mut journal, &mut say);
-                let vanished = drain_restore::detect_lost_drains(&mut carrier, &live).await.map_err(journal_error)?;
+                let vanished = drain_restore::detect_lost_drains(&mut carrier, &live)
+                    .await
+                    .map_err(journal_error)?;
                 let kept = gate.timeouts.persist;
-                let made =
-                    drain_restore::restore_drains(carrier, &vanished, None, kept).await.map_err(journal_error)?;
+                let made = drain_restore::restore_drains(carrier, &vanished, None, kept)
+                    .await
+                    .map_err(journal_error)?;
                 are_gone &= made.iter().filter(|it| it.result == ActionResult::Done).count()
                     == vanished.lost.len();
                 records.extend(made);

@@ -13,9 +13,9 @@ use toml::Spanned;
 use super::config::{ConfigMistake, parse_duration};
 use super::sources::{SlurmrestdSource, SourcesConfig};
 use control::gate::executor::DEFAULT_PERSIST_TIME;
-use control::gate::timeouts::SchedulerTimeouts;
 use control::gate::recovery::DEFAULT_IN_FLIGHT_TIME;
 use control::gate::scontrol::ScontrolScheduler;
+use control::gate::timeouts::SchedulerTimeouts;
 use control::sources::kubernetes::KubernetesClientConfig;
 
 /// How long one call may take where nothing is said; Slurm's own MessageTimeout
@@ -174,7 +174,11 @@ pub fn parse_gate(
         }
     };
     let folder = base.join(section.state.unwrap_or_else(|| PathBuf::from("gate")));
-    Ok(GateConfig { folder, backend: told, timeouts: SchedulerTimeouts { limit, settle, persist: kept, in_flight } })
+    Ok(GateConfig {
+        folder,
+        backend: told,
+        timeouts: SchedulerTimeouts { limit, settle, persist: kept, in_flight },
+    })
 }
 
 #[cfg(test)]

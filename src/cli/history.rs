@@ -15,7 +15,9 @@ use super::output::OutputFile;
 use super::stdout::note;
 use super::{Globals, config, exit, show, stdout};
 use control::store::history;
-use control::store::history::{RunHistory, HistoryError, IngestSummary, RetentionPolicy, SeriesSelection};
+use control::store::history::{
+    HistoryError, IngestSummary, RetentionPolicy, RunHistory, SeriesSelection,
+};
 use control::sweep;
 use engine::judge::drift;
 use engine::report::{trend, trend_plot};

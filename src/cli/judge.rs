@@ -167,13 +167,21 @@ fn read_folder(root: &Path, inputs: &mut JudgeInputs) -> Result<(), CommandError
                 (vec![a.clone(), b.clone()], UnknownSubject::Other(format!("pair {a} - {b}")))
             }
         };
-        inputs.gaps.push(MeasurementGap { nodes, subject: what, why: "its folder holds no output".to_owned() });
+        inputs.gaps.push(MeasurementGap {
+            nodes,
+            subject: what,
+            why: "its folder holds no output".to_owned(),
+        });
     }
     if outputs.files.is_empty() && outputs.unlisted.is_empty() {
         let what = root.display().to_string();
         note(&format!("{what}: holds no outputs, expected {LAYOUT}"));
         let what = UnknownSubject::Other(what);
-        inputs.gaps.push(MeasurementGap { nodes: Vec::new(), subject: what, why: "holds no outputs".to_owned() });
+        inputs.gaps.push(MeasurementGap {
+            nodes: Vec::new(),
+            subject: what,
+            why: "holds no outputs".to_owned(),
+        });
     }
     let found = outputs.files.into_iter();
     inputs

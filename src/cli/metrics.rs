@@ -14,11 +14,11 @@ use super::failure::CommandError;
 use super::stdout::note;
 use super::{Globals, config, exit, metering, stdout};
 use control::gate::metrics_source::MetricsSources;
-use control::gate::{metrics_source, clock};
+use control::gate::{clock, metrics_source};
 use control::store::file;
-use control::store::run_folder::{RunFolder, parent_folder};
 use control::store::history::DriftAlarms;
 use control::store::latest_verdicts::LatestRuns;
+use control::store::run_folder::{RunFolder, parent_folder};
 use engine::report::metrics;
 use engine::report::metrics::levels::compute_levels;
 use engine::report::metrics::{MetricsState, exposition};
@@ -135,8 +135,10 @@ pub fn update_metrics(ended: &FinishedRun<'_>) {
 /// runs as. Between two scrapes nothing needs it, so that it is not forced to disk.
 fn write_textfile(path: &Path, text: &str) -> io::Result<()> {
     // Until it is renamed its name does not end as node-exporter asks for.
-    let mut beside =
-        tempfile::Builder::new().prefix(".fabricgate-").suffix(".tmp").tempfile_in(parent_folder(path))?;
+    let mut beside = tempfile::Builder::new()
+        .prefix(".fabricgate-")
+        .suffix(".tmp")
+        .tempfile_in(parent_folder(path))?;
     beside.write_all(text.as_bytes())?;
     fs::set_permissions(beside.path(), fs::Permissions::from_mode(0o644))?;
     beside.persist(path).map_err(|error| error.error)?;

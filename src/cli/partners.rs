@@ -269,8 +269,13 @@ mod tests {
         let made = Certificate::unsigned("n2".into(), now, now + 3_600);
         let nobody = SignatureTrust::default();
         let unsealed = CertificateSigning { key: Ok(None), trust: &nobody };
-        certificates::export_certificates(&folder.path().join("gate"), vec![made], Vec::new(), &unsealed)
-            .expect("written");
+        certificates::export_certificates(
+            &folder.path().join("gate"),
+            vec![made],
+            Vec::new(),
+            &unsealed,
+        )
+        .expect("written");
         let config = config::open(Some(&file)).expect("good");
         let domain = ClaimedDomain {
             name: "d".into(),

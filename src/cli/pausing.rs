@@ -4,7 +4,7 @@
 use super::acting;
 use super::config::Config;
 use super::failure::CommandError;
-use control::gate::{journal, clock};
+use control::gate::{clock, journal};
 use engine::policy::pause;
 use model::journal::JournalEvent;
 use model::time_format::format_rfc3339;
@@ -48,7 +48,8 @@ pub(super) fn pause_event(by: String, why: String, for_s: u64) -> JournalEvent {
 pub(super) fn check_not_paused(config: &Config) -> Result<(), CommandError> {
     let Some(gate) = &config.gate else { return Ok(()) };
     // What else is wrong with the journal, the turn of the gate tells.
-    let Ok(ledger) = journal::read_state(&gate.folder).map_err(|it| acting::turn_error(it.into())) else {
+    let Ok(ledger) = journal::read_state(&gate.folder).map_err(|it| acting::turn_error(it.into()))
+    else {
         return Ok(());
     };
     match pause::active_pause(&ledger, &clock::now()) {

@@ -36,7 +36,9 @@ pub fn run(args: &ReplayArgs, globals: &Globals) -> anyhow::Result<u8> {
     let then = match stored.record.state {
         // What an earlier attempt said is no word on what came after it.
         RunState::Running => None,
-        RunState::Partial | RunState::Complete => stored.verdicts().map_err(stored::record_error)?,
+        RunState::Partial | RunState::Complete => {
+            stored.verdicts().map_err(stored::record_error)?
+        }
     };
     match then {
         None => note("this run was never judged"),

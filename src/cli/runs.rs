@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::config;
 use super::failure::CommandError;
 use super::stdout::note;
-use control::store::run_reader::{read_json, find_run_folders};
+use control::store::run_reader::{find_run_folders, read_json};
 use control::store::{RUN_FORMAT, RunRecord, RunState, file};
 use engine::policy::drain_reason;
 use engine::policy::drain_reason::OwnReason;

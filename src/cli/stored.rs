@@ -108,7 +108,8 @@ pub fn rejudge_run(
     verdicts.simulated = stored.record.info.simulated;
     let coverage = sweep::plan_coverage(&stored.plan, &stored.record.launcher, results);
     let record = &stored.record;
-    let seen = sweep::evidence_run(&record.info, &record.launcher, record.state == RunState::Complete);
+    let seen =
+        sweep::evidence_run(&record.info, &record.launcher, record.state == RunState::Complete);
     let actions = action_policy::propose_from_verdicts(
         &verdicts,
         &stored.claims,
@@ -133,7 +134,8 @@ pub fn reparse_outputs(
             return Ok(None);
         };
         let stdout = stored.read_raw(name)?;
-        let stderr = result.stderr.as_deref().map_or(Ok(Vec::new()), |name| stored.read_raw(name))?;
+        let stderr =
+            result.stderr.as_deref().map_or(Ok(Vec::new()), |name| stored.read_raw(name))?;
         Ok(step_outputs::read_output(step, result, &stdout, &stderr))
     });
     read.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>().map_err(record_error)

@@ -27,7 +27,7 @@ use control::store::run_id::new_run_id;
 use control::store::run_reader::{StoredRun, is_simulated};
 use control::store::{RunState, file};
 use control::sweep;
-use control::sweep::{RunLocation, SweepProgress, SweepRequest, SweepError};
+use control::sweep::{RunLocation, SweepError, SweepProgress, SweepRequest};
 use engine::plan::{Plan, lint};
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;

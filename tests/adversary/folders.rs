@@ -214,7 +214,10 @@ fn a_history_of_somebody_else_runs_nothing_of_its_own() {
     let mut history = RunHistory::open(&database).expect("a new one");
     history.rebuild(&place.path("runs")).expect("rebuilt");
     drop(history);
-    assert!(RunHistory::open_read_only(&database).is_ok(), "what refuses everything proves nothing");
+    assert!(
+        RunHistory::open_read_only(&database).is_ok(),
+        "what refuses everything proves nothing"
+    );
     for hostile in [
         "CREATE TRIGGER t AFTER INSERT ON runs BEGIN SELECT load_extension('x'); END",
         "DROP VIEW link_points; CREATE VIEW link_points AS WITH RECURSIVE r(x) AS \

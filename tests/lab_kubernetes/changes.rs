@@ -238,7 +238,8 @@ async fn what_is_read_is_what_is_there() {
     // All at once says the same, and who does not exist is absent. Between two readings
     // the controllers may add another taint to the silent node.
     wait_for("all at once says the same", async || {
-        let (all, some) = (gate.read_nodes(&[]).await.expect("an answer"), read(&gate, &asked).await);
+        let (all, some) =
+            (gate.read_nodes(&[]).await.expect("an answer"), read(&gate, &asked).await);
         let other = asked.iter().map(|name| NodeName::from(name.as_str()));
         let other: Vec<_> = other.filter(|name| all.nodes[name] != some.nodes[name]).collect();
         if other.is_empty() { Ok(()) } else { Err(format!("{other:?}")) }

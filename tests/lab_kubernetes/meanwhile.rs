@@ -9,8 +9,8 @@ use super::changes::{
 };
 use super::lab::{Lab, Server, lab};
 use super::proxy::Proxy;
-use control::gate::kubernetes::{WriteFence, KubernetesScheduler};
-use control::gate::scheduler::{SchedulerFuture, Scheduler, SchedulerError};
+use control::gate::kubernetes::{KubernetesScheduler, WriteFence};
+use control::gate::scheduler::{Scheduler, SchedulerError, SchedulerFuture};
 use control::sources::kubernetes::KubernetesClientConfig as Asked;
 use kube::Client;
 use kube::core::Request;
@@ -336,7 +336,10 @@ async fn a_node_that_became_another_since_it_was_read_is_not_written() {
     server.status(&format!("{NODES}/chs-0"), &status("boot-two")).await;
     add_plain(&server, &names[1..2]).await;
     remove(&server, &names[2..3]).await;
-    let error = gate.update_nodes_if_unchanged(&named(&names), &drain(), &seen).await.expect_err("three fail");
+    let error = gate
+        .update_nodes_if_unchanged(&named(&names), &drain(), &seen)
+        .await
+        .expect_err("three fail");
     for words in [
         "3 of 4 nodes",
         "chs-0: it is not as it was",

@@ -151,7 +151,8 @@ fn a_server_that_hangs_or_is_killed_in_the_middle_leaves_nothing_half_done() {
 
         let again = plan(vec![action(ActionKind::Drain, name)]);
         turn(&state, &plain, &again);
-        let (node, ledger) = (now(admin.node(name)), journal::read_state(&state).expect("a journal"));
+        let (node, ledger) =
+            (now(admin.node(name)), journal::read_state(&state).expect("a journal"));
         assert_eq!(own(&ledger), [name], "{ledger:?}");
         assert!(ledger.open_intents.is_empty(), "{name}: {ledger:?}");
         let written = ledger.drains[&name.into()].action.reason.clone();

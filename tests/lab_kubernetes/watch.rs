@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use control::gate::kubernetes::{WriteFence, KubernetesScheduler};
-use control::gate::lease::leader_elector::{LeaderElector, LeadershipStatus, LeaderElectionConfig};
-use control::gate::lease::{LeaseTerm, LeaseFence};
+use control::gate::kubernetes::{KubernetesScheduler, WriteFence};
+use control::gate::lease::leader_elector::{LeaderElectionConfig, LeaderElector, LeadershipStatus};
+use control::gate::lease::{LeaseFence, LeaseTerm};
 use control::gate::scheduler::{Scheduler, SchedulerError};
 use control::sources::kubernetes::KubernetesClientConfig as Asked;
 use model::kubernetes_node::{KubernetesNodeUpdate, VERDICT};
@@ -221,7 +221,11 @@ async fn of_two_one_holds_the_lease_and_gives_it_to_the_other() {
     wait_for("two knows of one", async || {
         let standing = two.status.borrow().clone();
         match &standing {
-            LeadershipStatus::Waiting { why, is_confirmed: true } if why.contains("one holds it") => Ok(()),
+            LeadershipStatus::Waiting { why, is_confirmed: true }
+                if why.contains("one holds it") =>
+            {
+                Ok(())
+            }
             other => Err(format!("{other:?}")),
         }
     })
@@ -236,7 +240,11 @@ async fn of_two_one_holds_the_lease_and_gives_it_to_the_other() {
     let path = format!("/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/of-two");
     server.merge(&path, &json!({"spec": {"renewTime": "2001-01-01T00:00:00.000000Z"}})).await;
     tokio::time::sleep(Duration::from_secs(2)).await;
-    assert_eq!(one.status.borrow().current_term(), Some(&first), "it was written by another, and kept");
+    assert_eq!(
+        one.status.borrow().current_term(),
+        Some(&first),
+        "it was written by another, and kept"
+    );
     assert!(two.status.borrow().current_term().is_none());
 
     tokio::task::spawn_blocking(|| one.release()).await.expect("released");

@@ -307,7 +307,8 @@ fn a_token_that_runs_out_in_the_middle_is_read_anew() {
     assert_eq!(error.kind, SourceProblemKind::Denied, "{error}");
     assert!(!error.message.contains("in-the-middle"), "{error}");
     fs::write(&token, "admin-token").expect("written");
-    now(site.gate.read_nodes(&[site.node.as_str().into()])).expect("a token that was renewed is read");
+    now(site.gate.read_nodes(&[site.node.as_str().into()]))
+        .expect("a token that was renewed is read");
     // It runs out between reading and writing.
     let renewed = token.clone();
     site.proxy.weather(first_and(1, Call::is_patch, move || {

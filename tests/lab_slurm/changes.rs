@@ -30,8 +30,11 @@ impl Ways {
             user: None,
             limit: PATIENCE,
         };
-        let scontrol =
-            ScontrolScheduler { argv: lab.argv(&["scontrol"]), limit: PATIENCE, remote_shell: Some(false) };
+        let scontrol = ScontrolScheduler {
+            argv: lab.argv(&["scontrol"]),
+            limit: PATIENCE,
+            remote_shell: Some(false),
+        };
         let ways = Self { folder, scontrol, rest };
         ways.token(&lab.token());
         ways

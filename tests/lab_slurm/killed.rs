@@ -97,8 +97,11 @@ fn finished(lab: &Lab, folder: &Path) {
 }
 
 fn live(lab: &Lab) -> BTreeMap<NodeName, SchedulerNode> {
-    let scontrol =
-        ScontrolScheduler { argv: lab.argv(&["scontrol"]), limit: PATIENCE, remote_shell: Some(false) };
+    let scontrol = ScontrolScheduler {
+        argv: lab.argv(&["scontrol"]),
+        limit: PATIENCE,
+        remote_shell: Some(false),
+    };
     seen(&scontrol, &[]).nodes
 }
 

@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use control::gate::{slurm_allocation, journal};
+use control::gate::{journal, slurm_allocation};
 use control::launch::slurm::SlurmPrograms;
 
 use crate::carry::tidy;
@@ -98,7 +98,8 @@ fn defect_1_a_reservation_is_renewed_from_now() {
     let words = [&["scontrol", "create", "reservation"], &words[..]].concat();
     lab.run(&[&words[..], &["Duration=10", "Users=root", "Flags=MAINT,IGNORE_JOBS"]].concat());
     let programs = SlurmPrograms { scontrol: lab.argv(&["scontrol"]), ..SlurmPrograms::default() };
-    let renewed = now(slurm_allocation::renew_reservation(&programs, Duration::from_secs(15), name));
+    let renewed =
+        now(slurm_allocation::renew_reservation(&programs, Duration::from_secs(15), name));
     let listed = lab.run(&["scontrol", "show", "reservation", "-o"]);
     lab.run(&["scontrol", "delete", &format!("ReservationName={name}")]);
     lab.settle();

@@ -123,7 +123,11 @@ fn a_controller_that_is_gone_is_unreachable() {
     lab.signal("KILL");
     let found = ways.both().map(|way| {
         let names = named(&["node0023"]);
-        (now(way.update_nodes(&names, &drain("gone"))), now(way.read_nodes(&names)), now(way.read_nodes(&[])))
+        (
+            now(way.update_nodes(&names, &drain("gone"))),
+            now(way.read_nodes(&names)),
+            now(way.read_nodes(&[])),
+        )
     });
     let node = restarted(&lab, &ways.scontrol, "node0023");
     lab.settle();
@@ -141,10 +145,16 @@ fn a_program_or_server_that_is_not_there_is_said_so() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     let limit = ways.scontrol.limit;
-    let none =
-        ScontrolScheduler { argv: vec!["/nowhere/scontrol".to_owned()], limit, remote_shell: Some(false) };
-    let inside =
-        ScontrolScheduler { argv: lab.argv(&["/nowhere/scontrol"]), limit, remote_shell: Some(false) };
+    let none = ScontrolScheduler {
+        argv: vec!["/nowhere/scontrol".to_owned()],
+        limit,
+        remote_shell: Some(false),
+    };
+    let inside = ScontrolScheduler {
+        argv: lab.argv(&["/nowhere/scontrol"]),
+        limit,
+        remote_shell: Some(false),
+    };
     for way in [&none, &inside] {
         let error = told(way, &["node0001"], &comment("x")).expect_err("no program");
         assert_eq!(error.kind, SourceProblemKind::Missing, "{error}");
@@ -161,8 +171,11 @@ fn who_may_not_change_nodes_changes_none() {
     let Some(lab) = lab() else { return };
     let ways = Ways::to(&lab);
     let alice = ["setpriv", "--reuid=alice", "--regid=alice", "--init-groups", "scontrol"];
-    let by_alice =
-        ScontrolScheduler { argv: lab.argv(&alice), limit: ways.scontrol.limit, remote_shell: Some(false) };
+    let by_alice = ScontrolScheduler {
+        argv: lab.argv(&alice),
+        limit: ways.scontrol.limit,
+        remote_shell: Some(false),
+    };
     ways.token(&lab.run(&["scontrol", "token", "username=alice", "lifespan=600"]));
     for way in [&by_alice as &dyn Scheduler, &ways.rest] {
         for change in [drain("mine"), resume(), comment("mine")] {
@@ -202,7 +215,8 @@ fn a_token_is_read_anew_each_time_and_never_shown() {
     let words = ways.rest.command_lines(&named(&["node0001"]), &comment("x"));
     assert_eq!(words, [["scontrol", "update", "NodeName=node0001", "Comment=x"]]);
 
-    let nowhere = SlurmrestdScheduler { token_file: Some("/nowhere/token".into()), ..ways.rest.clone() };
+    let nowhere =
+        SlurmrestdScheduler { token_file: Some("/nowhere/token".into()), ..ways.rest.clone() };
     let error = told(&nowhere, &["node0001"], &comment("x")).expect_err("no token");
     assert_eq!(error.kind, SourceProblemKind::Missing, "{error}");
 }

@@ -23,7 +23,7 @@ use control::launch::WorkerProgram;
 use control::store::run_folder::RunFolder;
 use control::store::run_reader::StoredRun;
 use control::store::{RunState, file};
-use control::sweep::{LoadRepeat, ConfirmSettings, SweepResult, RunLocation, SweepRequest};
+use control::sweep::{ConfirmSettings, LoadRepeat, RunLocation, SweepRequest, SweepResult};
 use engine::plan;
 use engine::plan::Plan;
 use engine::policy::{acceptance as accept, burn_in_termination};

@@ -7,7 +7,7 @@ use crate::cli::gating::GateConfig;
 use crate::cli::stdout::note;
 use crate::cli::{acting, exit};
 use control::gate::journal::Journal;
-use control::gate::{mark_reassertion, clock};
+use control::gate::{clock, mark_reassertion};
 use engine::policy::journal_state::JournalState;
 use engine::policy::node_state::DrainOwner;
 use engine::policy::{marks, node_state};
@@ -168,7 +168,8 @@ fn mark_adopted_node(
     let marks = KubernetesNodeUpdate { annotations, ..KubernetesNodeUpdate::default() };
     let change = NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() };
     let scheduler = acting::scheduler_for(gate);
-    let told = mark_reassertion::write_marks(scheduler.as_ref(), vec![(node.clone(), change)], live);
+    let told =
+        mark_reassertion::write_marks(scheduler.as_ref(), vec![(node.clone(), change)], live);
     let told = crate::cli::build_runtime()?.block_on(told);
     match told.iter().find(|it| it.result != ActionResult::Done) {
         None => Ok(exit::PASS),

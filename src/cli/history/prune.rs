@@ -16,8 +16,8 @@ use crate::cli::failure::CommandError;
 use crate::cli::stdout::note;
 use crate::cli::{Globals, exit, stdout};
 use control::gate::{certificates, journal};
-use control::store::run_folder::RunFolder;
 use control::store::history::RunHistory;
+use control::store::run_folder::RunFolder;
 use control::store::{RunState, file, run_reader};
 use control::sweep;
 use model::time_format::DAY_S;
@@ -167,7 +167,8 @@ fn find_referenced_runs(
         return Err(CommandError::Environment(trouble.clone()));
     }
     for node in nodes {
-        let certificate = certificates::read_certificate(gate, &node).map_err(CommandError::environment)?;
+        let certificate =
+            certificates::read_certificate(gate, &node).map_err(CommandError::environment)?;
         if let Some(certificate) = certificate {
             needed.insert(certificate.run, format!("the certificate of {node} rests on it"));
         }

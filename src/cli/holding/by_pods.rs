@@ -8,11 +8,13 @@ use crate::cli::config::Config;
 use crate::cli::failure::CommandError;
 use crate::cli::gating::CALL_TIMEOUT;
 use crate::cli::stdout::note;
-use control::gate::slurm_allocation::AllocationError;
 use control::gate::kubernetes::KubernetesScheduler as Cluster;
 use control::gate::pod_allocation;
-use control::gate::pod_allocation::{PodAllocationContext, PodAllocation, PodObjectClient, PodDomainRequest, PodAllocationRequest};
+use control::gate::pod_allocation::{
+    PodAllocation, PodAllocationContext, PodAllocationRequest, PodDomainRequest, PodObjectClient,
+};
 use control::gate::scheduler::Scheduler;
+use control::gate::slurm_allocation::AllocationError;
 use control::launch::held::HeldNodes;
 use control::launch::kubernetes::{KubernetesLauncher, RankLaunchMode};
 use control::sources::kubernetes::KubernetesClientConfig as Server;
@@ -45,7 +47,8 @@ impl PodAllocator {
         let limit = config.gate.as_ref().map_or(CALL_TIMEOUT, |gate| gate.timeouts.limit);
         let (kubeconfig, context) = (kubernetes.kubeconfig.clone(), kubernetes.context.clone());
         let server = Server { kubeconfig, context, limit };
-        let objects = PodObjectClient::connect(kubernetes, limit).await.map_err(CommandError::Environment)?;
+        let objects =
+            PodObjectClient::connect(kubernetes, limit).await.map_err(CommandError::Environment)?;
         Ok(Self {
             kubernetes: kubernetes.clone(),
             worker: purpose.worker.to_owned(),
@@ -96,10 +99,24 @@ impl PodAllocator {
         &self.record
     }
 
-    fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (PodAllocationContext<'a>, &'a mut PodAllocation) {
+    fn holder<'a>(
+        &'a mut self,
+        say: &'a mut dyn FnMut(&str),
+    ) -> (PodAllocationContext<'a>, &'a mut PodAllocation) {
         let Self { kubernetes, worker, objects, scheduler, record, limit, holding } = self;
         let folder = &record.folder;
         let (scheduler, limit): (&'a dyn Scheduler, _) = (&**scheduler, *limit);
-        (PodAllocationContext { kubernetes, worker, objects, scheduler, folder, limit, log: say }, holding)
+        (
+            PodAllocationContext {
+                kubernetes,
+                worker,
+                objects,
+                scheduler,
+                folder,
+                limit,
+                log: say,
+            },
+            holding,
+        )
     }
 }

@@ -9,12 +9,15 @@ use crate::cli::config::Config;
 use crate::cli::gating::{CALL_TIMEOUT, GateBackend, GateConfig, SETTLE_TIME};
 use crate::cli::stdout::note;
 use control::gate::executor::DEFAULT_PERSIST_TIME;
-use control::gate::slurm_allocation;
-use control::gate::slurm_allocation::{AllocationError, SlurmAllocationContext, SlurmAllocation, StartupCleanup, SlurmAllocationRequest};
-use control::gate::timeouts::SchedulerTimeouts;
 use control::gate::recovery::DEFAULT_IN_FLIGHT_TIME;
 use control::gate::scheduler::Scheduler;
 use control::gate::scontrol::ScontrolScheduler;
+use control::gate::slurm_allocation;
+use control::gate::slurm_allocation::{
+    AllocationError, SlurmAllocation, SlurmAllocationContext, SlurmAllocationRequest,
+    StartupCleanup,
+};
+use control::gate::timeouts::SchedulerTimeouts;
 use control::launch::held::HeldNodes;
 use control::launch::slurm::SlurmLauncher;
 use model::id::NodeName;
@@ -43,9 +46,13 @@ impl ReservationRenewal {
         let (end, ended) = mpsc::channel();
         let (programs, name) = (slurm.programs.clone(), name.to_owned());
         let work = move || {
-            while ended.recv_timeout(slurm_allocation::RENEWAL_INTERVAL) == Err(mpsc::RecvTimeoutError::Timeout) {
+            while ended.recv_timeout(slurm_allocation::RENEWAL_INTERVAL)
+                == Err(mpsc::RecvTimeoutError::Timeout)
+            {
                 let Ok(runtime) = crate::cli::build_runtime() else { continue };
-                if let Err(why) = runtime.block_on(slurm_allocation::renew_reservation(&programs, limit, &name)) {
+                if let Err(why) =
+                    runtime.block_on(slurm_allocation::renew_reservation(&programs, limit, &name))
+                {
                     note(&format!("reservation {name} is not renewed: {why}"));
                 }
             }
@@ -62,8 +69,12 @@ impl SlurmAllocator {
     pub(super) fn new(config: &Config, slurm: &SlurmLauncher, run: &str) -> Self {
         let tells_slurm = |gate: &&GateConfig| !matches!(gate.backend, GateBackend::Kubernetes(_));
         let gate = config.gate.as_ref().filter(tells_slurm);
-        let usual =
-            SchedulerTimeouts { limit: CALL_TIMEOUT, settle: SETTLE_TIME, persist: DEFAULT_PERSIST_TIME, in_flight: DEFAULT_IN_FLIGHT_TIME };
+        let usual = SchedulerTimeouts {
+            limit: CALL_TIMEOUT,
+            settle: SETTLE_TIME,
+            persist: DEFAULT_PERSIST_TIME,
+            in_flight: DEFAULT_IN_FLIGHT_TIME,
+        };
         let pace = gate.map_or(usual, |it| it.timeouts);
         let scheduler: Box<dyn Scheduler> = match gate {
             Some(gate) => acting::scheduler_for(gate),
@@ -142,9 +153,21 @@ impl SlurmAllocator {
         Ok(())
     }
 
-    fn holder<'a>(&'a mut self, say: &'a mut dyn FnMut(&str)) -> (SlurmAllocationContext<'a>, &'a mut SlurmAllocation) {
+    fn holder<'a>(
+        &'a mut self,
+        say: &'a mut dyn FnMut(&str),
+    ) -> (SlurmAllocationContext<'a>, &'a mut SlurmAllocation) {
         let Self { slurm, scheduler, record, pace, holding, .. } = self;
         let folder = &record.folder;
-        (SlurmAllocationContext { slurm, scheduler: &**scheduler, folder, timeouts: *pace, log: say }, holding)
+        (
+            SlurmAllocationContext {
+                slurm,
+                scheduler: &**scheduler,
+                folder,
+                timeouts: *pace,
+                log: say,
+            },
+            holding,
+        )
     }
 }

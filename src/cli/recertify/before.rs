@@ -197,10 +197,15 @@ impl<'a> RecertificationRun<'a> {
             after,
         };
         let is = self.identities.get(node);
-        let both = was.zip(is).map(|(was, is)| node_identity::identity_differences(was, is)).unwrap_or_default();
+        let both = was
+            .zip(is)
+            .map(|(was, is)| node_identity::identity_differences(was, is))
+            .unwrap_or_default();
         let mut all: Vec<RunChange> = both
             .into_iter()
-            .map(|(what, was, is)| changed(node_identity::IdentityField::from_name(&what).kind, what, was, is))
+            .map(|(what, was, is)| {
+                changed(node_identity::IdentityField::from_name(&what).kind, what, was, is)
+            })
             .collect();
         // A run covers a part of the fleet: that others are in another part is no
         // change of this node.

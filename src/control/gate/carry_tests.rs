@@ -1,6 +1,6 @@
 //! Plans against a scheduler in memory that misbehaves as Slurm does.
 
-use super::super::fixture::{FakeScheduler, FakeFailure, action, journal, block_on, plan};
+use super::super::fixture::{FakeFailure, FakeScheduler, action, block_on, journal, plan};
 use super::super::journal::read_state;
 use super::*;
 use engine::policy::node_state;
@@ -146,7 +146,9 @@ fn a_node_that_a_person_drains_between_two_groups_is_left_to_them() {
 fn a_hand_right_after_ours_is_seen_and_nothing_is_written_over_it() {
     let fake = FakeScheduler::with_nodes(1);
     let (_folder, mut journal) = journal();
-    fake.foreign_changes.borrow_mut().extend([Vec::new(), vec![FakeScheduler::drained_node("n1", "mine")]]);
+    fake.foreign_changes
+        .borrow_mut()
+        .extend([Vec::new(), vec![FakeScheduler::drained_node("n1", "mine")]]);
     let records = execute(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Superseded)]);
     assert_eq!(fake.node("n1").reason.as_deref(), Some("mine"));
@@ -224,7 +226,11 @@ impl Scheduler for RemoveNodeScheduler<'_> {
         self.0.read_nodes(nodes)
     }
 
-    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
+    fn update_nodes<'a>(
+        &'a self,
+        nodes: &'a [NodeName],
+        change: &'a NodeUpdate,
+    ) -> SchedulerFuture<'a, ()> {
         self.0.nodes.borrow_mut().remove(&NodeName::from("n3"));
         self.0.update_nodes(nodes, change)
     }
@@ -449,7 +455,8 @@ fn defect_5_a_drain_that_a_person_undoes_within_moments_is_respected_and_known_a
         // Read, shown; then a person resumes it, which leaves what we say in Extra.
         let drain = action(ActionKind::Drain, "n1");
         let mark = drain.mark.clone().expect("a mark");
-        let extra = marks::mark_change(&SchedulerNode::new("n1", &["IDLE"]), &mark, &mark_names()).extra;
+        let extra =
+            marks::mark_change(&SchedulerNode::new("n1", &["IDLE"]), &mark, &mark_names()).extra;
         let undone =
             SchedulerNode { extra: extra.expect("written"), ..SchedulerNode::new("n1", &["IDLE"]) };
         fake.foreign_changes.borrow_mut().extend([Vec::new(), Vec::new(), vec![undone]]);
@@ -494,7 +501,9 @@ fn defect_6_what_was_read_long_ago_is_read_again_right_before_it_is_changed() {
             stop,
         };
         // A person drains it while the first answer is on its way.
-        fake.foreign_changes.borrow_mut().extend([Vec::new(), vec![FakeScheduler::drained_node("n1", "mine")]]);
+        fake.foreign_changes
+            .borrow_mut()
+            .extend([Vec::new(), vec![FakeScheduler::drained_node("n1", "mine")]]);
         let one = plan(vec![action(ActionKind::Drain, "n1")]);
         block_on(execute_plan_timed(carrier, "r1", &one, Duration::ZERO, slow)).expect("written");
         fake.changed_nodes().len()
@@ -537,7 +546,11 @@ impl Scheduler for FullDiskScheduler<'_> {
         self.0.read_nodes(nodes)
     }
 
-    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
+    fn update_nodes<'a>(
+        &'a self,
+        nodes: &'a [NodeName],
+        change: &'a NodeUpdate,
+    ) -> SchedulerFuture<'a, ()> {
         std::fs::rename(&self.1, self.1.with_extension("gone")).expect("moved");
         self.0.update_nodes(nodes, change)
     }

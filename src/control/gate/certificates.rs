@@ -13,7 +13,7 @@ use serde_json::Value;
 
 use super::clock;
 use crate::store::run_folder::{RunFolder, replace_file};
-use crate::store::signing::{SigningKey, SignatureTrust};
+use crate::store::signing::{SignatureTrust, SigningKey};
 use crate::store::{RecordError, run_reader};
 use engine::policy::action_policy::Policy;
 use engine::policy::certificate;
@@ -184,7 +184,10 @@ pub fn read_file(path: &Path) -> Result<Option<CertificateDocument>, RecordError
 
 /// The certificate of a node, void or not, whoever signed it; `None` where it has
 /// none.
-pub fn read_certificate(folder: &Path, node: &NodeName) -> Result<Option<Certificate>, RecordError> {
+pub fn read_certificate(
+    folder: &Path,
+    node: &NodeName,
+) -> Result<Option<Certificate>, RecordError> {
     Ok(read_document(folder, node)?.map(|read| read.certificate))
 }
 
@@ -194,7 +197,9 @@ pub fn read_trusted(
     node: &NodeName,
     trust: &SignatureTrust,
 ) -> Result<Option<Certificate>, RecordError> {
-    let Some(CertificateDocument { certificate, document }) = read_document(folder, node)? else { return Ok(None) };
+    let Some(CertificateDocument { certificate, document }) = read_document(folder, node)? else {
+        return Ok(None);
+    };
     // One that was declared void was signed as it was before, and counts for
     // nothing anyhow.
     match trust.explain_refusal(&document).filter(|_| certificate.voided.is_none()) {
@@ -204,12 +209,18 @@ pub fn read_trusted(
 }
 
 /// The certificate of a node as it was read.
-pub fn read_document(folder: &Path, node: &NodeName) -> Result<Option<CertificateDocument>, RecordError> {
+pub fn read_document(
+    folder: &Path,
+    node: &NodeName,
+) -> Result<Option<CertificateDocument>, RecordError> {
     let path = certificate_path(folder, node)?;
     let Some(read) = read_file(&path)? else { return Ok(None) };
     if read.certificate.node != *node {
         let whose = read.certificate.node;
-        return Err(malformed_error(&path, format!("it is the certificate of {:?}", whose.as_str())));
+        return Err(malformed_error(
+            &path,
+            format!("it is the certificate of {:?}", whose.as_str()),
+        ));
     }
     Ok(Some(read))
 }
@@ -254,7 +265,8 @@ pub fn list_nodes(folder: &Path) -> (Vec<NodeName>, Vec<String>) {
     }
     names.sort();
     // What a kill left while it was written is named otherwise.
-    found.extend(names.iter().filter_map(|file| file.strip_suffix(FILE_SUFFIX)).map(NodeName::from));
+    found
+        .extend(names.iter().filter_map(|file| file.strip_suffix(FILE_SUFFIX)).map(NodeName::from));
     (found, troubles)
 }
 

@@ -39,17 +39,23 @@ fn certificates_come_back_as_they_were_issued() {
     let (all, troubles) = read_all(dir.path(), &NO_TRUST);
     assert!(troubles.is_empty(), "{troubles:?}");
     assert_eq!(all, names.iter().map(|name| certificate(name)).collect::<Vec<_>>());
-    assert_eq!(read_certificate(dir.path(), &"n07".into()).expect("readable"), Some(certificate("n07")));
+    assert_eq!(
+        read_certificate(dir.path(), &"n07".into()).expect("readable"),
+        Some(certificate("n07"))
+    );
 }
 
 #[test]
 fn the_control_group_is_of_the_last_day_and_holds() {
     let dir = tempfile::tempdir().expect("a folder");
     issue_to(dir.path(), &["n1"]);
-    let controls =
-        |after| valid_nodes(dir.path(), &SchedulerSnapshot::default(), &NO_TRUST, &now(after)).0.len();
+    let controls = |after| {
+        valid_nodes(dir.path(), &SchedulerSnapshot::default(), &NO_TRUST, &now(after)).0.len()
+    };
     assert_eq!([controls(-1), controls(0), controls(DAY_S), controls(DAY_S + 1)], [0, 1, 1, 0]);
-    assert!(void_certificate(dir.path(), &"n1".into(), "drained by us", &now(60)).expect("written"));
+    assert!(
+        void_certificate(dir.path(), &"n1".into(), "drained by us", &now(60)).expect("written")
+    );
     assert_eq!(controls(60), 0);
 }
 
@@ -84,7 +90,8 @@ fn what_cannot_be_read_is_told_with_its_file_and_is_no_certificate() {
     put("ALL.json", &whole.replace("n2", "ALL"));
     put(".n7.json.1.tmp", "half");
     fs::create_dir(dir.path().join(FOLDER).join("n8.json")).expect("a folder");
-    let (controls, troubles) = valid_nodes(dir.path(), &SchedulerSnapshot::default(), &NO_TRUST, &now(60));
+    let (controls, troubles) =
+        valid_nodes(dir.path(), &SchedulerSnapshot::default(), &NO_TRUST, &now(60));
     assert_eq!(controls, BTreeSet::from(["n1".into()]));
     assert_eq!(troubles.len(), 7, "{troubles:#?}");
     let of = |name: &str| -> &str {
@@ -114,7 +121,10 @@ fn a_name_never_leads_out_of_the_folder() {
         let node = NodeName::from(name);
         let said = read_certificate(&state, &node).expect_err("refused").to_string();
         assert!(said.contains("no name of one node"), "{name}: {said}");
-        assert!(!void_certificate(&state, &node, "why", &now(0)).expect("nothing to void"), "{name}");
+        assert!(
+            !void_certificate(&state, &node, "why", &now(0)).expect("nothing to void"),
+            "{name}"
+        );
     }
     assert!(!state.join(FOLDER).exists());
 }
@@ -128,17 +138,22 @@ fn a_longer_certificate_of_the_same_machine_is_kept() {
         .expect("nothing to write");
     assert!(kept.nodes.is_empty());
     assert_eq!(kept.withheld[0].why, "passed, and is certified until 2026-03-11T05:06:07Z already");
-    assert_eq!(read_certificate(dir.path(), &"n1".into()).expect("readable"), Some(certificate("n1")));
+    assert_eq!(
+        read_certificate(dir.path(), &"n1".into()).expect("readable"),
+        Some(certificate("n1"))
+    );
 }
 
 #[test]
 fn a_folder_that_cannot_be_written_is_an_error_that_names_it() {
     let dir = tempfile::tempdir().expect("a folder");
     fs::write(dir.path().join(FOLDER), "a file in its place").expect("written");
-    let error = write_replacements(dir.path(), vec![certificate("n1")], Vec::new(), &unsigned(), &now(0))
-        .expect_err("full");
+    let error =
+        write_replacements(dir.path(), vec![certificate("n1")], Vec::new(), &unsigned(), &now(0))
+            .expect_err("full");
     assert!(error.to_string().contains(FOLDER), "{error}");
-    let (controls, troubles) = valid_nodes(dir.path(), &SchedulerSnapshot::default(), &NO_TRUST, &now(0));
+    let (controls, troubles) =
+        valid_nodes(dir.path(), &SchedulerSnapshot::default(), &NO_TRUST, &now(0));
     assert!(controls.is_empty());
     assert_eq!(troubles.len(), 1, "{troubles:?}");
 }
@@ -159,7 +174,8 @@ fn what_must_be_signed_counts_only_as_it_was_signed() {
     let dir = tempfile::tempdir().expect("a folder");
     let (key, trust) = required_key();
     let made = ["n1", "n2", "n3", "n4"].map(certificate).to_vec();
-    let issued = write_replacements(dir.path(), made, Vec::new(), &signed_by(&key, &trust), &now(60));
+    let issued =
+        write_replacements(dir.path(), made, Vec::new(), &signed_by(&key, &trust), &now(60));
     assert_eq!(issued.expect("written").nodes.len(), 4);
     let file = |node: &str| dir.path().join(FOLDER).join(format!("{node}.json"));
     let text = |node: &str| fs::read_to_string(file(node)).expect("text");
@@ -169,7 +185,8 @@ fn what_must_be_signed_counts_only_as_it_was_signed() {
     let (other, _) = required_key();
     let seal = signed_by(&other, &trust);
     export_certificates(dir.path(), vec![certificate("n4")], Vec::new(), &seal).expect("written");
-    let (controls, troubles) = valid_nodes(dir.path(), &SchedulerSnapshot::default(), &trust, &now(60));
+    let (controls, troubles) =
+        valid_nodes(dir.path(), &SchedulerSnapshot::default(), &trust, &now(60));
     assert_eq!(controls, ["n1".into()].into());
     let of = |node: &str| troubles.iter().find(|it| it.contains(node)).expect("told");
     assert!(of("n2.json").contains("does not fit"), "{troubles:?}");
@@ -177,7 +194,13 @@ fn what_must_be_signed_counts_only_as_it_was_signed() {
     assert!(of("n4.json").contains("not trusted"), "{troubles:?}");
     // What does not count does not stand in the way of what does.
     let shorter = Certificate { expires_unix: ISSUED_AT + DAY_S, ..certificate("n2") };
-    let kept = write_replacements(dir.path(), vec![shorter], Vec::new(), &signed_by(&key, &trust), &now(60));
+    let kept = write_replacements(
+        dir.path(),
+        vec![shorter],
+        Vec::new(),
+        &signed_by(&key, &trust),
+        &now(60),
+    );
     assert_eq!(kept.expect("written").nodes, ["n2".into()]);
     assert!(read_trusted(dir.path(), &"n2".into(), &trust).expect("counts").is_some());
 }
@@ -187,7 +210,8 @@ fn taking_away_that_one_was_voided_does_not_make_its_signature_fit_again() {
     let dir = tempfile::tempdir().expect("a folder");
     let (key, trust) = required_key();
     let made = vec![certificate("n1")];
-    write_replacements(dir.path(), made, Vec::new(), &signed_by(&key, &trust), &now(60)).expect("written");
+    write_replacements(dir.path(), made, Vec::new(), &signed_by(&key, &trust), &now(60))
+        .expect("written");
     assert!(void_certificate(dir.path(), &"n1".into(), "drained", &now(70)).expect("written"));
     let n1 = read_trusted(dir.path(), &"n1".into(), &trust).expect("readable").expect("there");
     assert!(n1.voided.is_some() && n1.signature.is_none());
@@ -203,7 +227,8 @@ fn without_the_key_none_is_issued_where_only_signed_ones_count_and_else_they_are
     let why = "key.pem: mode 644";
     let issue = |trust: &SignatureTrust, key| {
         let seal = CertificateSigning { key, trust };
-        write_replacements(dir.path(), vec![certificate("n1")], Vec::new(), &seal, &now(60)).expect("written")
+        write_replacements(dir.path(), vec![certificate("n1")], Vec::new(), &seal, &now(60))
+            .expect("written")
     };
     let required = SignatureTrust { keys: Vec::new(), required: true };
     for key in [Err(why), Ok(None)] {

@@ -8,8 +8,8 @@
 //! is told what was seen.
 
 mod confirmation;
-mod preconditions;
 mod messages;
+mod preconditions;
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,10 +20,10 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::journal::{Journal, JournalError};
-use super::scheduler::{SchedulerFuture, Scheduler, SchedulerError};
-use super::verification::{ChangeObservation, describe_node};
 use super::clock;
+use super::journal::{Journal, JournalError};
+use super::scheduler::{Scheduler, SchedulerError, SchedulerFuture};
+use super::verification::{ChangeObservation, describe_node};
 use confirmation::{NodeObservations, ObservationGoal, explain_missing_change};
 use engine::policy::marks;
 use engine::policy::marks::MarkNames;
@@ -326,7 +326,11 @@ impl<'p> PlanExecution<'_, 'p> {
             }
         }
         for item in waiting {
-            self.record_result(item, ActionResult::Refused, "somebody else keeps changing the node");
+            self.record_result(
+                item,
+                ActionResult::Refused,
+                "somebody else keeps changing the node",
+            );
         }
         Ok(())
     }
@@ -443,7 +447,10 @@ impl<'p> PlanExecution<'_, 'p> {
             let told: BTreeSet<&str> =
                 said.iter().filter_map(|it| Some(it.as_ref().err()?.message.as_str())).collect();
             for message in told.into_iter().take(MAX_REPORTED_ERRORS) {
-                (self.executor.log)(&format!("not all of it was written: {}", text::clean(message)));
+                (self.executor.log)(&format!(
+                    "not all of it was written: {}",
+                    text::clean(message)
+                ));
             }
         }
         let is_refused = |said: &Result<(), SchedulerError>| {
@@ -461,7 +468,9 @@ impl<'p> PlanExecution<'_, 'p> {
             let (result, detail) = match seen.change_observation(&begun) {
                 Some(ChangeObservation::Applied(detail)) => (ActionResult::Done, detail),
                 Some(ChangeObservation::Overwritten(detail)) => (ActionResult::Superseded, detail),
-                Some(ChangeObservation::Missing(_)) if said.is_ok() && begun.change.state.is_some() => {
+                Some(ChangeObservation::Missing(_))
+                    if said.is_ok() && begun.change.state.is_some() =>
+                {
                     // Acknowledged and not there: it may have been lost.
                     self.pending.push(begun);
                     continue;
@@ -482,7 +491,10 @@ impl<'p> PlanExecution<'_, 'p> {
     }
 
     /// Writes down what is about to be done; each with the place of its group.
-    fn write_intents(&mut self, groups: Vec<UpdateGroup<'p>>) -> Result<Vec<(StartedAction<'p>, usize)>, JournalError> {
+    fn write_intents(
+        &mut self,
+        groups: Vec<UpdateGroup<'p>>,
+    ) -> Result<Vec<(StartedAction<'p>, usize)>, JournalError> {
         let epoch = self.executor.journal.epoch();
         let mut events = Vec::new();
         let mut begun = Vec::new();
@@ -507,7 +519,8 @@ impl<'p> PlanExecution<'_, 'p> {
     /// The action with what is really written.
     fn with_written_values(&self, action: &Action, change: &NodeUpdate) -> Action {
         let mut action = action.clone();
-        let calls = self.executor.scheduler.command_lines(std::slice::from_ref(&action.node), change);
+        let calls =
+            self.executor.scheduler.command_lines(std::slice::from_ref(&action.node), change);
         action.command = calls.join(&"&&".to_owned());
         if let Some(NodeStateChange::Drain { reason }) = &change.state {
             action.reason.clone_from(reason);
@@ -520,20 +533,22 @@ impl<'p> PlanExecution<'_, 'p> {
         concluded: Vec<(StartedAction<'p>, ActionResult, String)>,
         seen: &NodeObservations,
     ) -> Result<(), JournalError> {
-        let outcome =
-            |(begun, result, detail): &(StartedAction<'_>, ActionResult, String)| JournalEvent::Outcome {
+        let outcome = |(begun, result, detail): &(StartedAction<'_>, ActionResult, String)| {
+            JournalEvent::Outcome {
                 id: begun.id.clone(),
                 result: *result,
                 detail: text::clean(detail),
-            };
+            }
+        };
         let is_untold = |(begun, result, _): &&(StartedAction<'_>, ActionResult, String)| {
             *result == ActionResult::Done && seen.is_condition_missing(begun)
         };
-        let untold = |(begun, ..): &(StartedAction<'_>, ActionResult, String)| JournalEvent::Condition {
-            id: begun.id.clone(),
-            node: begun.item.action.node.clone(),
-            shown: false,
-        };
+        let untold =
+            |(begun, ..): &(StartedAction<'_>, ActionResult, String)| JournalEvent::Condition {
+                id: begun.id.clone(),
+                node: begun.item.action.node.clone(),
+                shown: false,
+            };
         let untold = concluded.iter().filter(is_untold).map(untold);
         self.executor.journal.append_all(concluded.iter().map(outcome).chain(untold).collect())?;
         for (begun, result, detail) in concluded {

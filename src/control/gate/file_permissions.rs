@@ -80,14 +80,20 @@ pub(super) fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
     let file = options.custom_flags(flags).open(path).map_err(|error| {
-        if path.is_symlink() { permission_error("it is a link, which is not followed") } else { error }
+        if path.is_symlink() {
+            permission_error("it is a link, which is not followed")
+        } else {
+            error
+        }
     })?;
     let meta = file.metadata()?;
     if !meta.is_file() {
         return Err(permission_error("it is no regular file"));
     }
     match ProcessCredentials::current().check_metadata(&meta) {
-        Some(why) => Err(permission_error(format!("{why}; `chmod 600` it, as the user of the gate"))),
+        Some(why) => {
+            Err(permission_error(format!("{why}; `chmod 600` it, as the user of the gate")))
+        }
         None => Ok(file),
     }
 }

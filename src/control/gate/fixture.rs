@@ -4,9 +4,9 @@
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 
-use super::request_validation;
 use super::journal::Journal;
-use super::scheduler::{SchedulerFuture, Scheduler, SchedulerError};
+use super::request_validation;
+use super::scheduler::{Scheduler, SchedulerError, SchedulerFuture};
 use model::action::{Action, ActionKind, ActionPlan, VerdictMark};
 use model::certificate::{Certificate, MachineIdentity};
 use model::finding_class::FindingClass;
@@ -164,7 +164,11 @@ impl Scheduler for FakeScheduler {
         Box::pin(async move { Ok(now) })
     }
 
-    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
+    fn update_nodes<'a>(
+        &'a self,
+        nodes: &'a [NodeName],
+        change: &'a NodeUpdate,
+    ) -> SchedulerFuture<'a, ()> {
         Box::pin(async move {
             self.calls.borrow_mut().push((nodes.to_vec(), change.clone()));
             let mishap = self.failures.borrow_mut().pop_front().unwrap_or(FakeFailure::None);
@@ -174,7 +178,10 @@ impl Scheduler for FakeScheduler {
                 }
                 FakeFailure::LateAndLost => return Err(timeout_error()),
                 FakeFailure::AckedAndLost => return Ok(()),
-                FakeFailure::None | FakeFailure::LateAndDone | FakeFailure::InPart | FakeFailure::ThenSilent => {}
+                FakeFailure::None
+                | FakeFailure::LateAndDone
+                | FakeFailure::InPart
+                | FakeFailure::ThenSilent => {}
             }
             self.apply_change(nodes, change);
             match mishap {

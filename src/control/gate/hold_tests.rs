@@ -30,7 +30,9 @@ fn fake_slurm(folder: &Path) -> SlurmPrograms {
 
 /// Holds n1, which we drained, while others do this each time that nodes are read; what was
 /// told to the scheduler.
-fn hold_drained_node(others: Vec<Vec<SchedulerNode>>) -> (FakeScheduler, Vec<(Vec<NodeName>, NodeUpdate)>) {
+fn hold_drained_node(
+    others: Vec<Vec<SchedulerNode>>,
+) -> (FakeScheduler, Vec<(Vec<NodeName>, NodeUpdate)>) {
     let fake = FakeScheduler::with_nodes(0);
     fake.put(FakeScheduler::drained_node("n1", DRAIN));
     let (folder, mut journal) = fixture::journal();
@@ -56,8 +58,13 @@ fn hold_drained_node(others: Vec<Vec<SchedulerNode>>) -> (FakeScheduler, Vec<(Ve
         in_flight: Duration::ZERO,
     };
     let mut say = |_: &str| {};
-    let mut holder =
-        SlurmAllocationContext { slurm: &slurm, scheduler: &fake, folder: folder.path(), timeouts: pace, log: &mut say };
+    let mut holder = SlurmAllocationContext {
+        slurm: &slurm,
+        scheduler: &fake,
+        folder: folder.path(),
+        timeouts: pace,
+        log: &mut say,
+    };
     let domains = vec![("d1".into(), vec!["n1".into()])];
     let wish = SlurmAllocationRequest { run: "r2", domains, drained: true, minutes: 5 };
     let mut holding = SlurmAllocation::default();
@@ -79,7 +86,8 @@ fn a_drain_of_ours_is_lifted_and_made_again() {
 #[test]
 fn a_drain_that_a_person_takes_away_before_it_is_lifted_stays_away() {
     // Read to be sorted; then a person gives it back.
-    let (fake, told) = hold_drained_node(vec![Vec::new(), vec![SchedulerNode::new("n1", &["IDLE"])]]);
+    let (fake, told) =
+        hold_drained_node(vec![Vec::new(), vec![SchedulerNode::new("n1", &["IDLE"])]]);
     assert_eq!(fake.node("n1").state, ["IDLE"]);
     assert!(told.is_empty(), "neither lifted nor drained again: {told:?}");
 }

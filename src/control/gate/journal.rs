@@ -202,7 +202,8 @@ impl Journal {
             .collect();
         let mut lines = Vec::new();
         for entry in &entries {
-            serde_json::to_writer(&mut lines, entry).map_err(|error| self.io_error(error.into()))?;
+            serde_json::to_writer(&mut lines, entry)
+                .map_err(|error| self.io_error(error.into()))?;
             lines.push(b'\n');
         }
         self.check_undisturbed()?;
@@ -306,7 +307,8 @@ fn for_each_entry(folder: &Path, take: &mut dyn FnMut(JournalEntry)) -> Result<(
     let path = folder.join(JOURNAL_FILE);
     let read = || -> io::Result<Vec<u8>> {
         let mut bytes = Vec::new();
-        file_permissions::open_private(OpenOptions::new().read(true), &path)?.read_to_end(&mut bytes)?;
+        file_permissions::open_private(OpenOptions::new().read(true), &path)?
+            .read_to_end(&mut bytes)?;
         Ok(bytes)
     };
     match read() {

@@ -133,9 +133,10 @@ fn a_bad_line_in_the_middle_is_named_and_nothing_is_written() {
     for (bad, why) in bad {
         let broken = [lines[0], bad, lines[2]].concat();
         write_bytes(folder.path(), &broken);
-        for said in
-            [read_state(folder.path()).expect_err("bad"), Journal::open(folder.path()).expect_err("bad")]
-        {
+        for said in [
+            read_state(folder.path()).expect_err("bad"),
+            Journal::open(folder.path()).expect_err("bad"),
+        ] {
             let said = said.to_string();
             assert!(said.contains("journal.jsonl:2: ") && said.contains(why), "{said}");
         }

@@ -8,29 +8,29 @@
 //! cordoned GPUs, where the policy asks for it.
 
 mod client;
+mod client_thread;
 mod device_taint_rules;
 pub mod events;
-mod client_thread;
-mod node_reader;
 mod node_conflict;
-mod patch;
+mod node_reader;
 mod node_writer;
+mod patch;
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::request_validation;
-use super::scheduler::{SchedulerFuture, Scheduler, SchedulerError};
+use super::scheduler::{Scheduler, SchedulerError, SchedulerFuture};
 use crate::sources::kubernetes::KubernetesClientConfig as Server;
-use engine::policy::command_line;
 use client_thread::ClientThread;
+use engine::policy::command_line;
 use model::id::NodeName;
 use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::source_report::SourceProblemKind;
 use model::text::clean;
-use patch::NodePatchEdits;
 use node_writer::NodeWriteRequest;
+use patch::NodePatchEdits;
 
 /// Says whether whoever writes may still write: one of several instances holds
 /// the right to. Asked right before every write.
@@ -101,10 +101,17 @@ impl Scheduler for KubernetesScheduler {
 
     fn read_nodes<'a>(&'a self, nodes: &'a [NodeName]) -> SchedulerFuture<'a, SchedulerSnapshot> {
         let nodes = nodes.to_vec();
-        Box::pin(self.client_thread.submit(move |desk| async move { node_reader::read_nodes(desk, &nodes).await }))
+        Box::pin(
+            self.client_thread
+                .submit(move |desk| async move { node_reader::read_nodes(desk, &nodes).await }),
+        )
     }
 
-    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
+    fn update_nodes<'a>(
+        &'a self,
+        nodes: &'a [NodeName],
+        change: &'a NodeUpdate,
+    ) -> SchedulerFuture<'a, ()> {
         Box::pin(self.write_nodes(nodes, change, None))
     }
 

@@ -17,9 +17,9 @@ use kube::Api;
 use kube::api::{ObjectMeta, PostParams};
 use tokio::time::timeout;
 
-use super::kubernetes::WriteFence;
-use super::scheduler::{SchedulerFuture, SchedulerError};
 use super::clock;
+use super::kubernetes::WriteFence;
+use super::scheduler::{SchedulerError, SchedulerFuture};
 use crate::sources::kubernetes::connection::ResponseReadLimit;
 use crate::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use model::source_report::SourceProblemKind;
@@ -69,9 +69,13 @@ impl LeaseTerm {
     pub fn from_env() -> Result<Option<Self>, String> {
         match std::env::var(TERM_VARIABLE) {
             Ok(text) if text.is_empty() => Ok(None),
-            Ok(text) => Self::parse(&text).map(Some).map_err(|why| format!("{TERM_VARIABLE}: {why}")),
+            Ok(text) => {
+                Self::parse(&text).map(Some).map_err(|why| format!("{TERM_VARIABLE}: {why}"))
+            }
             Err(std::env::VarError::NotPresent) => Ok(None),
-            Err(std::env::VarError::NotUnicode(_)) => Err(format!("{TERM_VARIABLE}: not UTF-8 text")),
+            Err(std::env::VarError::NotUnicode(_)) => {
+                Err(format!("{TERM_VARIABLE}: not UTF-8 text"))
+            }
         }
     }
 }
@@ -275,7 +279,8 @@ mod tests {
     fn expiry_is_told_by_our_clock_since_the_last_change_whatever_the_lease_says() {
         // Their clock is years ahead, then behind: neither matters.
         let first = LeaseObservation::observe(None, &spec("a", 4_000_000_000, 1), 100.0);
-        let same = LeaseObservation::observe(Some(first.clone()), &spec("a", 4_000_000_000, 1), 114.0);
+        let same =
+            LeaseObservation::observe(Some(first.clone()), &spec("a", 4_000_000_000, 1), 114.0);
         assert!(!same.has_expired(&spec("a", 4_000_000_000, 1), 15.0, 114.0));
         assert!(same.has_expired(&spec("a", 4_000_000_000, 1), 15.0, 115.0));
         let renewed = LeaseObservation::observe(Some(same), &spec("a", 5, 1), 115.0);

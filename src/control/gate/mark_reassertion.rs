@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 
+use super::clock;
 use super::scheduler::{Scheduler, SchedulerError};
 use super::verification::has_change;
-use super::clock;
 use engine::policy::action_policy::Policy;
 use engine::policy::journal_state::JournalState;
 use engine::policy::marks;
@@ -91,7 +91,8 @@ pub async fn write_marks(
     for (change, nodes) in groups {
         if let Some(error) = &silent {
             let why = format!("not tried, nobody answered before: {error}");
-            let refused = |node| ReassertResult::new(node, change.clone(), ActionResult::Refused, &why);
+            let refused =
+                |node| ReassertResult::new(node, change.clone(), ActionResult::Refused, &why);
             told.extend(nodes.into_iter().map(refused));
             continue;
         }
@@ -183,14 +184,21 @@ mod tests {
             "a made-up scheduler".to_owned()
         }
 
-        fn read_nodes<'a>(&'a self, nodes: &'a [NodeName]) -> SchedulerFuture<'a, SchedulerSnapshot> {
+        fn read_nodes<'a>(
+            &'a self,
+            nodes: &'a [NodeName],
+        ) -> SchedulerFuture<'a, SchedulerSnapshot> {
             let mut live = self.live.borrow().clone();
             live.nodes.retain(|name, _| nodes.contains(name));
             let error = SchedulerError::new(SourceProblemKind::Unreachable, "no answer");
             Box::pin(async move { if self.reads_fail { Err(error) } else { Ok(live) } })
         }
 
-        fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
+        fn update_nodes<'a>(
+            &'a self,
+            nodes: &'a [NodeName],
+            change: &'a NodeUpdate,
+        ) -> SchedulerFuture<'a, ()> {
             self.calls.borrow_mut().push((nodes.to_vec(), change.clone()));
             for name in &nodes[..self.half.unwrap_or(nodes.len())] {
                 let mut live = self.live.borrow_mut();

@@ -5,27 +5,27 @@
 //! may be done is `act`'s to say, and what is done was in an action plan that
 //! a person or a policy could have read first.
 
-pub mod executor;
 pub mod certificates;
+pub mod clock;
+pub mod drain_restore;
+pub mod executor;
+mod file_permissions;
 #[cfg(test)]
 mod fixture;
-pub mod slurm_allocation;
 pub mod journal;
 pub mod kubernetes;
 pub mod lease;
-pub mod timeouts;
-pub mod pod_allocation;
 pub mod mark_reassertion;
+pub mod metrics_source;
+pub mod pod_allocation;
+pub mod reconciler;
 pub mod recovery;
-pub mod drain_restore;
 pub mod scheduler;
 pub mod scontrol;
-pub mod metrics_source;
-mod verification;
+pub mod slurm_allocation;
 pub mod slurmrestd;
-pub mod clock;
-mod file_permissions;
-pub mod reconciler;
+pub mod timeouts;
+mod verification;
 pub mod watch;
 
 mod request_validation;

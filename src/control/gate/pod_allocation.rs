@@ -5,10 +5,10 @@
 //! says on itself which process needs it. No node is changed here, and no pod of
 //! others: the scheduler places ours, and where it cannot, the node is left out.
 
-mod release;
 mod object_client;
 mod pod_creation;
 mod pod_state;
+mod release;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,10 +16,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::slurm_allocation::{AllocationError, StartupCleanup, clean_up_at_start, append_events};
+use super::clock;
 use super::journal::Journal;
 use super::scheduler::Scheduler;
-use super::clock;
+use super::slurm_allocation::{AllocationError, StartupCleanup, append_events, clean_up_at_start};
 use crate::gate::timeouts::SchedulerTimeouts;
 use crate::launch::check_name;
 use crate::launch::held::HeldNodes;
@@ -36,8 +36,8 @@ use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean as cleaned;
 use pod_creation::PodCreator;
 
-pub(super) use release::{list_run_objects, delete_run_objects};
 pub use object_client::PodObjectClient;
+pub(super) use release::{delete_run_objects, list_run_objects};
 
 /// How often nodes are looked at that are waited for.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
@@ -177,7 +177,10 @@ pub async fn allocate_pods(
 
 /// Frees what is held. What could not be freed is told, and stays in the journal
 /// for the next turn.
-pub async fn free_pods(holder: &mut PodAllocationContext<'_>, holding: &mut PodAllocation) -> Vec<String> {
+pub async fn free_pods(
+    holder: &mut PodAllocationContext<'_>,
+    holding: &mut PodAllocation,
+) -> Vec<String> {
     let Some(name) = holding.run.take() else { return Vec::new() };
     match delete_run_objects(holder.objects, &name, clock::now().unix).await {
         Ok(detail) => {
@@ -217,11 +220,9 @@ impl PodAllocationContext<'_> {
             _ => Duration::from_secs(self.kubernetes.wait_s),
         };
         loop {
-            let live = self
-                .scheduler
-                .read_nodes(all)
-                .await
-                .map_err(|error| AllocationError::Scheduler { name: self.scheduler.name(), error })?;
+            let live = self.scheduler.read_nodes(all).await.map_err(|error| {
+                AllocationError::Scheduler { name: self.scheduler.name(), error }
+            })?;
             let mut sorted = self.sort_nodes(all, &live, ledger, drained);
             if sorted.busy.is_empty() || waits <= start.elapsed() {
                 holding.nodes.skipped.append(&mut sorted.unfit);

@@ -10,10 +10,13 @@ use std::path::Path;
 use tokio::sync::watch;
 
 use super::executor::Executor;
-use super::slurm_allocation::OrphanCleanup;
 use super::journal::{Journal, JournalError};
 use super::scheduler::{Scheduler, SchedulerError};
-use super::{executor, certificates, slurm_allocation, journal, mark_reassertion, recovery, drain_restore, clock};
+use super::slurm_allocation::OrphanCleanup;
+use super::{
+    certificates, clock, drain_restore, executor, journal, mark_reassertion, recovery,
+    slurm_allocation,
+};
 use crate::gate::timeouts::SchedulerTimeouts;
 use crate::launch::kubernetes::KubernetesLauncher;
 use crate::launch::slurm::SlurmPrograms;
@@ -168,26 +171,33 @@ async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome,
     })
     .await?;
     let in_flight = turn.timeouts.in_flight;
-    let mut recovered = recovery::recover_intents(build_executor(&mut turn, &mut journal), in_flight).await?;
+    let mut recovered =
+        recovery::recover_intents(build_executor(&mut turn, &mut journal), in_flight).await?;
     let mut live = read_nodes(&turn, journal.state()).await?;
-    let vanished = drain_restore::detect_lost_drains(&mut build_executor(&mut turn, &mut journal), &live).await?;
+    let vanished =
+        drain_restore::detect_lost_drains(&mut build_executor(&mut turn, &mut journal), &live)
+            .await?;
     // Before anything is made again: an older journal does not know what was released.
     let why = stale_journal::explain_stale(&live, journal.state(), &turn.run.id)
         .or_else(|| vanished.explain_trip());
     if let Some(why) = why.filter(|_| journal.state().breaker.is_none()) {
         let last = stale_journal::last_turn(&live, journal.state());
-        journal.append_after_epoch(last, JournalEvent::Tripped { why, run: turn.run.id.clone() })?;
+        journal
+            .append_after_epoch(last, JournalEvent::Tripped { why, run: turn.run.id.clone() })?;
     }
     if !vanished.lost.is_empty() {
         let now = clock::now();
         let over = budget::explain_overrun(journal.state(), &live, turn.fleet, turn.policy, &now);
         let kept = turn.timeouts.persist;
         let carrier = build_executor(&mut turn, &mut journal);
-        recovered.extend(drain_restore::restore_drains(carrier, &vanished, over.as_deref(), kept).await?);
+        recovered.extend(
+            drain_restore::restore_drains(carrier, &vanished, over.as_deref(), kept).await?,
+        );
         live = read_nodes(&turn, journal.state()).await?;
     }
     report_unrecorded(&mut turn, &live, journal.state());
-    let again = mark_reassertion::reassert_marks(turn.scheduler, &live, journal.state(), turn.policy).await;
+    let again =
+        mark_reassertion::reassert_marks(turn.scheduler, &live, journal.state(), turn.policy).await;
     if !again.is_empty() {
         journal.append_all(mark_reassertion::condition_events(&again, journal.state()))?;
         report_reasserted(&mut turn, &again);
@@ -217,7 +227,9 @@ async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome,
         journal.append(event)?;
     }
     let (run, kept) = (turn.run.id.clone(), turn.timeouts.persist);
-    plan.records = executor::execute_plan_within(build_executor(&mut turn, &mut journal), &run, &plan, kept).await?;
+    plan.records =
+        executor::execute_plan_within(build_executor(&mut turn, &mut journal), &run, &plan, kept)
+            .await?;
     let why = format!("run {run} found it at fault");
     let faults = certificates::faulty_nodes(&plan.records);
     certificates::void_all(turn.folder, faults, &why, &mut *turn.log);
@@ -228,7 +240,11 @@ async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome,
 }
 
 /// Tells of drains of our form that nothing here knows of: they are in every budget.
-fn report_unrecorded(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot, ledger: &JournalState) {
+fn report_unrecorded(
+    turn: &mut ReconcileInput<'_>,
+    live: &SchedulerSnapshot,
+    ledger: &JournalState,
+) {
     for node in node_state::unrecorded_drains(live, ledger) {
         let why = node_state::describe_unrecorded(node);
         (turn.log)(&format!("{}: {why}; until then it counts in the budgets", node.name));
@@ -262,7 +278,10 @@ fn build_executor<'c>(turn: &'c mut ReconcileInput<'_>, journal: &'c mut Journal
 
 /// What the scheduler says of every node that this turn may concern. Of Slurm, of all: a
 /// drain in our form counts in the budgets wherever it is, and nobody may know of it.
-async fn read_nodes(turn: &ReconcileInput<'_>, ledger: &JournalState) -> Result<SchedulerSnapshot, ReconcileError> {
+async fn read_nodes(
+    turn: &ReconcileInput<'_>,
+    ledger: &JournalState,
+) -> Result<SchedulerSnapshot, ReconcileError> {
     let claimed = turn.fleet.domains.iter().flat_map(|domain| &domain.nodes);
     let ours = ledger.drains.keys().chain(ledger.marks.keys());
     // Claims are others' words: one name that Slurm would take for a list must not
@@ -303,7 +322,8 @@ fn decide<T>(
 
 /// Nodes that passed within the last day.
 fn certified_nodes(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) -> BTreeSet<NodeName> {
-    let (controls, troubles) = certificates::valid_nodes(turn.folder, live, turn.trust, &clock::now());
+    let (controls, troubles) =
+        certificates::valid_nodes(turn.folder, live, turn.trust, &clock::now());
     for trouble in troubles {
         (turn.log)(&format!("no certificate: {trouble}"));
     }
@@ -397,7 +417,12 @@ mod tests {
                 stop,
             };
             let plan = fixture::plan(vec![fixture::action(kind, "n1")]);
-            let records = fixture::block_on(executor::execute_plan_within(carrier, "r1", &plan, Duration::ZERO));
+            let records = fixture::block_on(executor::execute_plan_within(
+                carrier,
+                "r1",
+                &plan,
+                Duration::ZERO,
+            ));
             assert_eq!(records.expect("written")[0].result, ActionResult::Done);
             drop(journal);
             let condition = || fake.node("n1").kubernetes.expect("one").condition;

@@ -3,7 +3,7 @@
 use tokio::sync::watch;
 
 use super::super::certificates::CertificateSigning;
-use super::super::fixture::{FakeScheduler, action, certificate, journal, block_on};
+use super::super::fixture::{FakeScheduler, action, block_on, certificate, journal};
 use super::super::journal::Journal;
 use super::*;
 use crate::store::signing::SignatureTrust;
@@ -61,7 +61,12 @@ fn every_open_intent_ends_as_its_node_shows() {
     let begun =
         |id: &str, node: &str| intent(id, action(ActionKind::Drain, node), drain(), idle(node));
     let release = |id: &str, node: &str| {
-        intent(id, action(ActionKind::Release, node), resume(), FakeScheduler::drained_node(node, DRAIN))
+        intent(
+            id,
+            action(ActionKind::Release, node),
+            resume(),
+            FakeScheduler::drained_node(node, DRAIN),
+        )
     };
     let all = vec![
         begun("a", "n1"),
@@ -109,7 +114,9 @@ fn what_was_on_its_way_is_seen_at_the_second_look() {
     journal
         .append(intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1")))
         .expect("written");
-    fake.foreign_changes.borrow_mut().extend([Vec::new(), vec![FakeScheduler::drained_node("n1", DRAIN)]]);
+    fake.foreign_changes
+        .borrow_mut()
+        .extend([Vec::new(), vec![FakeScheduler::drained_node("n1", DRAIN)]]);
     let records = recover_now(&fake, &mut journal);
     assert_eq!(records[0].result, ActionResult::Done, "{records:?}");
 }
@@ -174,7 +181,9 @@ fn what_nobody_answered_is_not_dropped_by_the_next_turn() {
         let names = MarkNames::default();
         let say = &mut |_: &str| {};
         let carrier = Executor { scheduler: &fake, journal, names: &names, settle, log: say, stop };
-        block_on(recover_intents_after(carrier, Duration::ZERO, Duration::ZERO)).expect("written")[0].result
+        block_on(recover_intents_after(carrier, Duration::ZERO, Duration::ZERO)).expect("written")
+            [0]
+        .result
     };
     assert_eq!(looked(&mut journal), ActionResult::Unknown);
     assert_eq!(journal.state().spent.len(), 1);
@@ -189,7 +198,8 @@ fn what_is_found_to_be_drained_is_certified_no_more() {
     let (folder, mut journal) = journal();
     let trust = SignatureTrust::default();
     let seal = CertificateSigning { key: Ok(None), trust: &trust };
-    certificates::export_certificates(folder.path(), vec![certificate("n1")], Vec::new(), &seal).expect("kept");
+    certificates::export_certificates(folder.path(), vec![certificate("n1")], Vec::new(), &seal)
+        .expect("kept");
     let begun = intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1"));
     journal.append(begun).expect("written");
     recover_now(&fake, &mut journal);
@@ -208,7 +218,8 @@ fn defect_2_of_security_what_a_killed_sender_sent_may_land_later_and_is_paid_for
         let (names, settle) = (MarkNames::default(), Duration::ZERO);
         let say = &mut |_: &str| {};
         let carrier = Executor { scheduler: &fake, journal, names: &names, settle, log: say, stop };
-        block_on(recover_intents_after(carrier, Duration::ZERO, in_flight)).expect("written")[0].clone()
+        block_on(recover_intents_after(carrier, Duration::ZERO, in_flight)).expect("written")[0]
+            .clone()
     };
     let record = looked(&mut journal, DEFAULT_IN_FLIGHT_TIME);
     assert_eq!(record.result, ActionResult::Unknown, "{record:?}");

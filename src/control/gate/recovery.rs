@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
+use super::clock::age_s;
 use super::executor::Executor;
 use super::journal::JournalError;
 use super::verification::{ChangeObservation, is_condition_missing, verify_change};
-use super::clock::age_s;
 use super::{certificates, clock};
 use engine::policy::journal_state::OpenIntent;
 use model::action::{ActionRecord, ActionResult};
@@ -71,7 +71,9 @@ async fn recover_intents_after(
             .iter()
             .filter(|it| found.get(&it.id).is_none_or(|(said, _)| *said == ActionResult::Refused))
             .collect();
-        if looked.is_empty() || (0 < look && looked.iter().all(|it| YOUNG_INTENT_S < age_s(&it.stamp, &now))) {
+        if looked.is_empty()
+            || (0 < look && looked.iter().all(|it| YOUNG_INTENT_S < age_s(&it.stamp, &now)))
+        {
             break;
         }
         if 0 < look {

@@ -2,7 +2,7 @@
 
 use tokio::sync::watch;
 
-use super::super::fixture::{FakeScheduler, action, journal, block_on, plan};
+use super::super::fixture::{FakeScheduler, action, block_on, journal, plan};
 use super::super::journal::Journal;
 use super::*;
 use engine::policy::marks::MarkNames;
@@ -12,7 +12,11 @@ use model::scheduler_snapshot::SchedulerNode;
 
 const SETTLE: Duration = Duration::from_millis(100);
 
-fn with_executor<T>(fake: &FakeScheduler, journal: &mut Journal, does: impl AsyncFnOnce(Executor<'_>) -> T) -> T {
+fn with_executor<T>(
+    fake: &FakeScheduler,
+    journal: &mut Journal,
+    does: impl AsyncFnOnce(Executor<'_>) -> T,
+) -> T {
     let (_sender, stop) = watch::channel(false);
     let names = MarkNames::default();
     let say = &mut |_: &str| {};
@@ -25,8 +29,9 @@ fn drained_journal(fake: &FakeScheduler) -> (tempfile::TempDir, Journal) {
     let (folder, mut journal) = journal();
     let both = plan(["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec());
     let kept = Duration::ZERO;
-    let records =
-        with_executor(fake, &mut journal, async |it| executor::execute_plan_within(it, "r1", &both, kept).await);
+    let records = with_executor(fake, &mut journal, async |it| {
+        executor::execute_plan_within(it, "r1", &both, kept).await
+    });
     let records = records.expect("written");
     assert!(records.iter().all(|it| it.result == ActionResult::Done), "{records:?}");
     fake.calls.borrow_mut().clear();
@@ -35,10 +40,12 @@ fn drained_journal(fake: &FakeScheduler) -> (tempfile::TempDir, Journal) {
 
 fn restore(fake: &FakeScheduler, journal: &mut Journal, over: Option<&str>) -> Vec<ActionRecord> {
     let live = SchedulerSnapshot { nodes: fake.nodes.borrow().clone(), troubles: Vec::new() };
-    let vanished = with_executor(fake, journal, async |mut it| detect_lost_drains(&mut it, &live).await);
+    let vanished =
+        with_executor(fake, journal, async |mut it| detect_lost_drains(&mut it, &live).await);
     let vanished = vanished.expect("written");
     let kept = Duration::ZERO;
-    let records = with_executor(fake, journal, async |it| restore_drains(it, &vanished, over, kept).await);
+    let records =
+        with_executor(fake, journal, async |it| restore_drains(it, &vanished, over, kept).await);
     records.expect("written")
 }
 
@@ -53,8 +60,7 @@ fn defect_2_a_drain_that_a_controller_lost_is_made_again_as_it_was() {
     fake.put(SchedulerNode::new("n1", &["IDLE"]));
     fake.put(SchedulerNode::new("n2", &["IDLE"]));
     // A person took one of them away: our words stay.
-    let said =
-        journal.state().drain_details[&NodeName::from("n2")].extra.clone().expect("written");
+    let said = journal.state().drain_details[&NodeName::from("n2")].extra.clone().expect("written");
     fake.put(SchedulerNode { extra: said, ..SchedulerNode::new("n2", &["IDLE"]) });
     let records = restore(&fake, &mut journal, None);
     assert_eq!(records.len(), 1, "{records:?}");

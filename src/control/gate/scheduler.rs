@@ -34,7 +34,11 @@ pub trait Scheduler: fmt::Debug {
     }
 
     /// Makes one change on all of these nodes, in as few calls as it takes.
-    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()>;
+    fn update_nodes<'a>(
+        &'a self,
+        nodes: &'a [NodeName],
+        change: &'a NodeUpdate,
+    ) -> SchedulerFuture<'a, ()>;
 
     /// The same, for nodes as whoever decided had read them. Who can compare and
     /// set refuses where a node has become another since; the others write.

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::request_validation;
-use super::scheduler::{SchedulerFuture, Scheduler, SchedulerError};
+use super::scheduler::{Scheduler, SchedulerError, SchedulerFuture};
 use crate::launch::remote_shell;
 use crate::sources::slurm::{SlurmAnswerFailure, SlurmClient, SlurmClientConfig, SlurmProgram};
 use engine::policy::topology_proposal::SlurmVersion;
@@ -53,7 +53,11 @@ impl Scheduler for ScontrolScheduler {
         Box::pin(self.query_boot_time())
     }
 
-    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
+    fn update_nodes<'a>(
+        &'a self,
+        nodes: &'a [NodeName],
+        change: &'a NodeUpdate,
+    ) -> SchedulerFuture<'a, ()> {
         Box::pin(self.send_update(nodes, change))
     }
 
@@ -112,7 +116,11 @@ impl ScontrolScheduler {
 
     /// Nothing is asked in between: whoever tells something has read right before, and
     /// in that time somebody else may write.
-    async fn send_update(&self, nodes: &[NodeName], change: &NodeUpdate) -> Result<(), SchedulerError> {
+    async fn send_update(
+        &self,
+        nodes: &[NodeName],
+        change: &NodeUpdate,
+    ) -> Result<(), SchedulerError> {
         request_validation::check_node_names(nodes)?;
         request_validation::check_update(change)?;
         let orders = update_commands(nodes, change);

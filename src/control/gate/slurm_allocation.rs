@@ -5,9 +5,9 @@
 //! dies leaves its jobs and reservations to the next turn ([`clean`]): its
 //! nodes are drained again first, then the reservation goes.
 
-mod slurm_commands;
-mod release;
 mod orphans;
+mod release;
+mod slurm_commands;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -17,14 +17,13 @@ use tokio::time::{Instant, sleep};
 
 use super::journal::{Journal, JournalError};
 use super::scheduler::{Scheduler, SchedulerError};
-use super::{verification, clock};
+use super::{clock, verification};
 use crate::gate::timeouts::SchedulerTimeouts;
 use crate::launch::held::{HeldNodes, WorkerTarget};
 use crate::launch::slurm::{
     BusyNodePolicy, DrainedNodePolicy, IMMEDIATE_S, SlurmJobRequest, SlurmLauncher, SlurmPrograms,
 };
 use crate::launch::{LaunchError, check_name};
-use slurm_commands::{SlurmCommands, SlurmCommandFailure, fold_nodes, nodes_outside_partition};
 use engine::policy::journal_state::JournalState;
 use engine::policy::node_state;
 use engine::policy::node_state::DrainOwner;
@@ -32,9 +31,12 @@ use model::id::{DomainName, NodeName};
 use model::journal::{HoldKind, JournalEvent};
 use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
+use slurm_commands::{SlurmCommandFailure, SlurmCommands, fold_nodes, nodes_outside_partition};
 
 pub(super) use release::append_events;
-pub use release::{OrphanCleanup, StartupCleanup, clean_up_orphans, free_allocation, clean_up_at_start};
+pub use release::{
+    OrphanCleanup, StartupCleanup, clean_up_at_start, clean_up_orphans, free_allocation,
+};
 
 /// How often a job is asked for: each time without the nodes that somebody took
 /// in the meantime.
@@ -221,7 +223,8 @@ impl SlurmAllocationContext<'_> {
                 continue;
             };
             match node_state::drain_owner(node, ledger) {
-                DrainOwner::ThisGate(drain) if drained => match self.explain_unliftable_drain(node) {
+                DrainOwner::ThisGate(drain) if drained => match self.explain_unliftable_drain(node)
+                {
                     None => {
                         sorted.drained.insert(name.clone(), drain.action.reason.clone());
                     }
@@ -277,7 +280,12 @@ impl SlurmAllocationContext<'_> {
     }
 
     /// Decides who is held and tells who is not.
-    fn choose_nodes(&mut self, sorted: SlurmNodeAvailability, wish: &SlurmAllocationRequest<'_>, holding: &mut SlurmAllocation) -> SlurmJobNodes {
+    fn choose_nodes(
+        &mut self,
+        sorted: SlurmNodeAvailability,
+        wish: &SlurmAllocationRequest<'_>,
+        holding: &mut SlurmAllocation,
+    ) -> SlurmJobNodes {
         let mut wanted = SlurmJobNodes { nodes: sorted.idle, ..SlurmJobNodes::default() };
         holding.nodes.skipped.extend(sorted.unfit);
         match self.slurm.busy {
@@ -364,7 +372,8 @@ impl SlurmAllocationContext<'_> {
                 (self.log)(&format!("resuming {}: {error}", fold_nodes(&drained)));
             }
         }
-        self.wait_until_idle(&drained, &name, self.timeouts.settle.max(Duration::from_secs(15))).await?;
+        self.wait_until_idle(&drained, &name, self.timeouts.settle.max(Duration::from_secs(15)))
+            .await?;
         let busy: Vec<NodeName> =
             wanted.reserved.iter().filter(|node| wanted.busy.contains(*node)).cloned().collect();
         self.wait_until_idle(&busy, &name, Duration::from_secs(self.slurm.wait_s)).await
@@ -459,12 +468,14 @@ impl SlurmAllocationContext<'_> {
         for attempt in 0..MAX_JOB_ATTEMPTS {
             if attempt != 0 || ours.is_some() {
                 let live = self.read_nodes(&members).await?;
-                members.retain(|node| match self.explain_unfit(&without_planned_state(&live), node, ours) {
-                    None => true,
-                    Some(_) if queues && attempt == 0 => true,
-                    Some(why) => {
-                        holding.nodes.skipped.insert(node.clone(), why);
-                        false
+                members.retain(|node| {
+                    match self.explain_unfit(&without_planned_state(&live), node, ours) {
+                        None => true,
+                        Some(_) if queues && attempt == 0 => true,
+                        Some(why) => {
+                            holding.nodes.skipped.insert(node.clone(), why);
+                            false
+                        }
                     }
                 });
             }
@@ -474,7 +485,10 @@ impl SlurmAllocationContext<'_> {
             let waits = queues && attempt == 0;
             if waits {
                 let wait = self.slurm.wait_s;
-                (self.log)(&format!("{domain}: queueing for {}, up to {wait} s", fold_nodes(&members)));
+                (self.log)(&format!(
+                    "{domain}: queueing for {}, up to {wait} s",
+                    fold_nodes(&members)
+                ));
             }
             // The least that all have: a step is given what its job asked for.
             let least = members.iter().map(|n| gpus.get(n).copied().unwrap_or(0)).min();
@@ -538,7 +552,11 @@ impl SlurmAllocationContext<'_> {
 }
 
 /// Gives a reservation in which drains are lifted its full time again, from now.
-pub async fn renew_reservation(programs: &SlurmPrograms, limit: Duration, name: &str) -> Result<(), String> {
+pub async fn renew_reservation(
+    programs: &SlurmPrograms,
+    limit: Duration,
+    name: &str,
+) -> Result<(), String> {
     let renewed = SlurmCommands { programs, limit }.renew(name, MIN_RESERVATION_MINUTES).await;
     renewed.map_err(|complaint| complaint.message)
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::request_validation;
-use super::scheduler::{SchedulerFuture, Scheduler, SchedulerError};
+use super::scheduler::{Scheduler, SchedulerError, SchedulerFuture};
 use super::scontrol::ScontrolScheduler;
 use crate::sources::http::ServerAddress;
 use crate::sources::slurmrestd as source;
@@ -52,7 +52,11 @@ impl Scheduler for SlurmrestdScheduler {
         Box::pin(self.query_boot_time())
     }
 
-    fn update_nodes<'a>(&'a self, nodes: &'a [NodeName], change: &'a NodeUpdate) -> SchedulerFuture<'a, ()> {
+    fn update_nodes<'a>(
+        &'a self,
+        nodes: &'a [NodeName],
+        change: &'a NodeUpdate,
+    ) -> SchedulerFuture<'a, ()> {
         Box::pin(self.send_update(nodes, change))
     }
 
@@ -75,7 +79,8 @@ impl SlurmrestdScheduler {
         };
         let Self { address, user, limit, .. } = self.clone();
         let rest = source::SlurmrestdClientConfig { address, token, user, limit };
-        let line = SlurmrestdClient::new(&rest, source::MAX_ANSWER_BYTES).map_err(to_scheduler_error)?;
+        let line =
+            SlurmrestdClient::new(&rest, source::MAX_ANSWER_BYTES).map_err(to_scheduler_error)?;
         let version = line.agree_on_version().await.map_err(to_scheduler_error)?;
         Ok((line, version))
     }
@@ -108,15 +113,19 @@ impl SlurmrestdScheduler {
             return Ok(None);
         }
         let answer = line.query(format!("slurm/{version}/conf/")).await;
-        let document: Value =
-            serde_json::from_str(&answer.text.map_err(to_scheduler_error)?).map_err(|error| {
+        let document: Value = serde_json::from_str(&answer.text.map_err(to_scheduler_error)?)
+            .map_err(|error| {
                 SchedulerError::new(SourceProblemKind::Malformed, error.to_string())
             })?;
         let at = document["slurm_conf_meta"]["BOOT_TIME"].as_i64().filter(|at| 0 < *at);
         Ok(at.map(|at| at.to_string()))
     }
 
-    async fn send_update(&self, nodes: &[NodeName], change: &NodeUpdate) -> Result<(), SchedulerError> {
+    async fn send_update(
+        &self,
+        nodes: &[NodeName],
+        change: &NodeUpdate,
+    ) -> Result<(), SchedulerError> {
         request_validation::check_node_names(nodes)?;
         request_validation::check_update(change)?;
         let lists = request_validation::fold_host_lists(nodes);
@@ -125,8 +134,9 @@ impl SlurmrestdScheduler {
         }
         let (line, version) = self.connect().await?;
         for list in lists {
-            let told =
-                line.send_update(&format!("slurm/{version}/nodes/"), &update_body(&list, change)).await;
+            let told = line
+                .send_update(&format!("slurm/{version}/nodes/"), &update_body(&list, change))
+                .await;
             told.map_err(update_error)?;
         }
         Ok(())

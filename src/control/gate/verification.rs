@@ -26,12 +26,18 @@ pub(super) enum ChangeObservation {
 }
 
 /// What this node shows of a change.
-pub(super) fn verify_change(node: &SchedulerNode, before: &SchedulerNode, change: &NodeUpdate) -> ChangeObservation {
+pub(super) fn verify_change(
+    node: &SchedulerNode,
+    before: &SchedulerNode,
+    change: &NodeUpdate,
+) -> ChangeObservation {
     let now = describe_node(node);
     if is_replaced(node, before) {
         return ChangeObservation::Overwritten(format!("another node has its name now: {now}"));
     }
-    let marks = |shown: String| match missing_field(node, change).or_else(|| missing_condition(node, change)) {
+    let marks = |shown: String| match missing_field(node, change)
+        .or_else(|| missing_condition(node, change))
+    {
         None => ChangeObservation::Applied(shown),
         Some(what) => ChangeObservation::Applied(format!("{shown}; {what} not as written")),
     };
@@ -73,12 +79,16 @@ pub(super) fn verify_change(node: &SchedulerNode, before: &SchedulerNode, change
                     ChangeObservation::Applied(format!("it says so; {what} not as written"))
                 }
                 Some(_) if fabric_condition(node) != fabric_condition(before) => {
-                    ChangeObservation::Overwritten(format!("somebody else wrote other words on it: {now}"))
+                    ChangeObservation::Overwritten(format!(
+                        "somebody else wrote other words on it: {now}"
+                    ))
                 }
                 Some(what) => ChangeObservation::Missing(format!("{what} not as written")),
             },
             Some(_) if missing_field(node, &restore_fields(before, change)).is_some() => {
-                ChangeObservation::Overwritten(format!("somebody else wrote other words on it: {now}"))
+                ChangeObservation::Overwritten(format!(
+                    "somebody else wrote other words on it: {now}"
+                ))
             }
             Some(what) => ChangeObservation::Missing(format!("{what} not as written")),
         },
@@ -189,10 +199,7 @@ fn taint_value(node: &KubernetesNode, edit: &TaintEdit) -> Option<String> {
 }
 
 /// What would put back the marks that these write, but for the condition.
-fn restore_marks(
-    before: &SchedulerNode,
-    wanted: &KubernetesNodeUpdate,
-) -> KubernetesNodeUpdate {
+fn restore_marks(before: &SchedulerNode, wanted: &KubernetesNodeUpdate) -> KubernetesNodeUpdate {
     let nothing = KubernetesNode::default();
     let was = before.kubernetes.as_deref().unwrap_or(&nothing);
     let words = |wanted: &BTreeMap<String, Option<String>>, was: &BTreeMap<String, String>| {
@@ -247,7 +254,11 @@ mod tests {
             (format!("x{OURS}"), false),
             (String::new(), false),
         ] {
-            assert_eq!(has_reason(&node(&["IDLE", "DRAIN"], Some(&reason)), OURS), ours, "{reason}");
+            assert_eq!(
+                has_reason(&node(&["IDLE", "DRAIN"], Some(&reason)), OURS),
+                ours,
+                "{reason}"
+            );
         }
     }
 
@@ -255,10 +266,19 @@ mod tests {
     fn a_drain_shows_with_its_reason_and_not_by_its_state_alone() {
         let before = node(&["IDLE"], None);
         let see = |now: &SchedulerNode| verify_change(now, &before, &drain());
-        assert!(matches!(see(&node(&["IDLE", "DRAIN"], Some(OURS))), ChangeObservation::Applied(_)));
-        assert!(matches!(see(&node(&["MIXED", "DRAIN"], Some(OURS))), ChangeObservation::Applied(_)));
+        assert!(matches!(
+            see(&node(&["IDLE", "DRAIN"], Some(OURS))),
+            ChangeObservation::Applied(_)
+        ));
+        assert!(matches!(
+            see(&node(&["MIXED", "DRAIN"], Some(OURS))),
+            ChangeObservation::Applied(_)
+        ));
         assert!(matches!(see(&node(&["IDLE"], None)), ChangeObservation::Missing(_)));
-        assert!(matches!(see(&node(&["IDLE", "DRAIN"], Some("psu"))), ChangeObservation::Overwritten(_)));
+        assert!(matches!(
+            see(&node(&["IDLE", "DRAIN"], Some("psu"))),
+            ChangeObservation::Overwritten(_)
+        ));
         assert!(matches!(see(&node(&["IDLE"], Some(OURS))), ChangeObservation::Overwritten(_)));
     }
 
@@ -267,9 +287,15 @@ mod tests {
         let before = node(&["IDLE", "DRAIN"], Some(OURS));
         let change = NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
         let see = |now: &SchedulerNode| verify_change(now, &before, &change);
-        assert!(matches!(see(&node(&["IDLE", "NOT_RESPONDING"], None)), ChangeObservation::Applied(_)));
+        assert!(matches!(
+            see(&node(&["IDLE", "NOT_RESPONDING"], None)),
+            ChangeObservation::Applied(_)
+        ));
         assert!(matches!(see(&before), ChangeObservation::Missing(_)));
-        assert!(matches!(see(&node(&["IDLE", "DRAIN"], Some("psu"))), ChangeObservation::Overwritten(_)));
+        assert!(matches!(
+            see(&node(&["IDLE", "DRAIN"], Some("psu"))),
+            ChangeObservation::Overwritten(_)
+        ));
     }
 
     #[test]
@@ -284,7 +310,10 @@ mod tests {
         let mut now = before.clone();
         assert!(matches!(verify_change(&now, &before, &change), ChangeObservation::Missing(_)));
         now.available_features = list(&["b", "a"]);
-        assert!(matches!(verify_change(&now, &before, &change), ChangeObservation::Overwritten(_)), "only a part of it");
+        assert!(
+            matches!(verify_change(&now, &before, &change), ChangeObservation::Overwritten(_)),
+            "only a part of it"
+        );
         now.extra = "x".to_owned();
         assert!(matches!(verify_change(&now, &before, &change), ChangeObservation::Applied(_)));
         now.extra = "hers".to_owned();
@@ -332,9 +361,14 @@ mod tests {
             it.labels.insert("fabricgate.io/verdict".to_owned(), value.to_owned());
         };
         let done = kubernetes_node("u1", |it| label(it, "pass"));
-        assert_eq!(see(&done, &marked_update(None)), ChangeObservation::Applied("it says so".to_owned()));
+        assert_eq!(
+            see(&done, &marked_update(None)),
+            ChangeObservation::Applied("it says so".to_owned())
+        );
         // No right to the condition: the rest is done, and that is said.
-        let ChangeObservation::Applied(words) = see(&done, &marked_update(Some("True"))) else { panic!("shows") };
+        let ChangeObservation::Applied(words) = see(&done, &marked_update(Some("True"))) else {
+            panic!("shows")
+        };
         assert!(words.contains("its condition is not as written"), "{words}");
         let hers = kubernetes_node("u1", |it| {
             label(it, "hers");
@@ -376,7 +410,10 @@ mod tests {
             ..node(state, reason)
         };
         let see = |now: &SchedulerNode| verify_change(now, &before, &drain());
-        assert!(matches!(see(&with(&["IDLE", "DRAIN", "CORDONED"], Some(OURS))), ChangeObservation::Applied(_)));
+        assert!(matches!(
+            see(&with(&["IDLE", "DRAIN", "CORDONED"], Some(OURS))),
+            ChangeObservation::Applied(_)
+        ));
         assert!(matches!(see(&with(&["IDLE", "CORDONED"], None)), ChangeObservation::Missing(_)));
         assert!(matches!(see(&with(&["IDLE", "DRAIN"], None)), ChangeObservation::Overwritten(_)));
     }

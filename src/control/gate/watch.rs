@@ -8,11 +8,11 @@
 mod connection_limit;
 pub mod http;
 pub mod jobs;
-pub mod observation;
 pub mod monitor;
 pub mod node_events;
-pub mod state;
+pub mod observation;
 pub mod self_metrics;
+pub mod state;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -22,13 +22,13 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep};
 
 use self::jobs::JobRunner;
-use self::observation::{WatchObserver, WatchObservation};
-use self::state::WatchState;
+use self::observation::{WatchObservation, WatchObserver};
 use self::self_metrics::WatchMetrics;
+use self::state::WatchState;
+use super::clock;
 use super::lease::leader_elector::{LeaderElector, LeadershipStatus};
 use super::lease::{LeaseTerm, leader_elector};
 use super::scheduler::Scheduler;
-use super::clock;
 use crate::store::signing::SignatureTrust;
 use engine::policy::action_policy::Policy;
 use engine::policy::schedule::{MeasurementJob, ScheduleSettings};
@@ -158,7 +158,8 @@ pub async fn run_watch(mut watch: WatchLoop<'_>) -> Result<u8, WatchError> {
     let keeper = watch.lease.clone().map(LeaderElector::start).transpose().map_err(failed)?;
     let patience = watch.lease.as_ref().map(|it| it.duration + 2 * it.renew);
     let result = loop {
-        let Some((lock, term)) = wait_for_leadership(&mut watch, keeper.as_ref(), patience).await? else {
+        let Some((lock, term)) = wait_for_leadership(&mut watch, keeper.as_ref(), patience).await?
+        else {
             break 0;
         };
         (watch.emit)(WatchEvent::Leading { term: term.as_ref().map(LeaseTerm::to_string) });
@@ -214,8 +215,12 @@ fn working_term(standing: Option<&LeadershipStatus>) -> Result<Option<LeaseTerm>
     let Some(standing) = standing else { return Ok(None) };
     match (standing.current_term(), standing) {
         (Some(term), _) => Ok(Some(term.clone())),
-        (None, LeadershipStatus::Waiting { why, is_confirmed: knows }) => Err((format!("the Lease: {why}"), *knows)),
-        (None, LeadershipStatus::Leading { .. }) => Err(("the Lease is to be renewed".to_owned(), false)),
+        (None, LeadershipStatus::Waiting { why, is_confirmed: knows }) => {
+            Err((format!("the Lease: {why}"), *knows))
+        }
+        (None, LeadershipStatus::Leading { .. }) => {
+            Err(("the Lease is to be renewed".to_owned(), false))
+        }
     }
 }
 
@@ -236,7 +241,8 @@ async fn wait_for_leadership(
         let (why, knows) = match working_term(standing().as_ref()) {
             Err(waits) => waits,
             Ok(_) => {
-                let lock = state::lock_folder(&watch.folder).map_err(|why| folder_error(watch, why))?;
+                let lock =
+                    state::lock_folder(&watch.folder).map_err(|why| folder_error(watch, why))?;
                 // Taking the lock may have taken longer than the Lease lasts.
                 match (lock, working_term(standing().as_ref())) {
                     (Ok(lock), Ok(term)) => return Ok(Some((lock, term))),
@@ -249,7 +255,11 @@ async fn wait_for_leadership(
         };
         watch.metrics.set_standby(knows);
         if watch.once && patience.is_none_or(|patience| patience <= began.elapsed()) {
-            return Err(if knows { WatchError::Locked(why) } else { WatchError::LeaderUnknown(why) });
+            return Err(if knows {
+                WatchError::Locked(why)
+            } else {
+                WatchError::LeaderUnknown(why)
+            });
         }
         if told.as_ref() != Some(&why) {
             (watch.emit)(WatchEvent::Waiting { why: why.clone() });
@@ -311,7 +321,8 @@ async fn run_as_leader(
                         }
                         watch.metrics.record_job_start(&started, &state);
                         if matches!(started, WatchEvent::Trouble { .. }) {
-                            (worst, worst_code) = (JobOutcome::Killed, exit_code(JobOutcome::Killed));
+                            (worst, worst_code) =
+                                (JobOutcome::Killed, exit_code(JobOutcome::Killed));
                         }
                         (watch.emit)(started);
                     }
@@ -368,7 +379,9 @@ async fn run_as_leader(
     match (state.write(&watch.folder), over) {
         (_, WatchEnd::Failed(error)) => Err(error),
         (Err(why), _) => Err(folder_error(watch, why)),
-        (Ok(()), WatchEnd::LostLeadership(why)) if watch.once => Err(WatchError::ObservationFailed(why)),
+        (Ok(()), WatchEnd::LostLeadership(why)) if watch.once => {
+            Err(WatchError::ObservationFailed(why))
+        }
         (Ok(()), over) => Ok(over),
     }
 }

@@ -56,7 +56,8 @@ impl NotifyStateStore {
             }
         };
         let file = self.folder.join(STATE_FILE);
-        let (notified, note) = match run_reader::read_json::<DeliveryState>(&file, NOTIFIED_FORMAT) {
+        let (notified, note) = match run_reader::read_json::<DeliveryState>(&file, NOTIFIED_FORMAT)
+        {
             Ok(known) => (known.unwrap_or_default(), None),
             // What a newer program remembers is not thrown away.
             Err(error @ RecordError::Newer { .. }) => return Err(error.to_string()),

@@ -113,10 +113,16 @@ pub fn read_file(path: &Path) -> Result<Option<AcceptanceDocument>, RecordError>
 pub fn open_folder(path: &Path) -> Result<BurnInFolder, RecordError> {
     let acceptance = read_acceptance(path)?;
     let at = path.join(file::CLAIMS);
-    let claims: ClaimsRecord = run_reader::read_json(&at, CLAIMS_FORMAT)?.ok_or_else(|| missing_error(&at))?;
+    let claims: ClaimsRecord =
+        run_reader::read_json(&at, CLAIMS_FORMAT)?.ok_or_else(|| missing_error(&at))?;
     let at = path.join(RESUME_FILE);
     let setting = run_reader::read_json(&at, RESUME_FORMAT)?.ok_or_else(|| missing_error(&at))?;
-    Ok(BurnInFolder { folder: RunFolder::open(path), acceptance, claims: claims.claims, resume_state: setting })
+    Ok(BurnInFolder {
+        folder: RunFolder::open(path),
+        acceptance,
+        claims: claims.claims,
+        resume_state: setting,
+    })
 }
 
 fn missing_error(path: &Path) -> RecordError {

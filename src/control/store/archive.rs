@@ -51,7 +51,8 @@ mod tests {
         let one = ("b.txt".to_owned(), b"two".to_vec());
         let long = format!("raw/{}.txt", "x".repeat(180));
         let other = (long.clone(), b"one".to_vec());
-        let packed = build_archive("top", &[one.clone(), other.clone()], 1_700_000_000).expect("packed");
+        let packed =
+            build_archive("top", &[one.clone(), other.clone()], 1_700_000_000).expect("packed");
         assert_eq!(packed, build_archive("top", &[other, one], 1_700_000_000).expect("packed"));
 
         let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(packed.as_slice()));

@@ -58,7 +58,10 @@ impl DiskLayer for RecordingDisk {
     }
 
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()> {
-        self.record(DiskOperation::Rename(from.to_owned(), to.to_owned()), SystemDisk.rename(from, to))
+        self.record(
+            DiskOperation::Rename(from.to_owned(), to.to_owned()),
+            SystemDisk.rename(from, to),
+        )
     }
 
     fn sync_folder(&self, folder: &Path) -> io::Result<()> {

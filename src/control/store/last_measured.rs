@@ -37,7 +37,8 @@ pub fn read_last_measured(
     nodes: &BTreeSet<NodeName>,
     launcher: &Launcher,
 ) -> (BTreeMap<NodeName, NodeMeasurementHistory>, Vec<String>) {
-    let (mut known, mut troubles) = (BTreeMap::<NodeName, NodeMeasurementHistory>::new(), Vec::new());
+    let (mut known, mut troubles) =
+        (BTreeMap::<NodeName, NodeMeasurementHistory>::new(), Vec::new());
     let mut open = nodes.clone();
     let folders = match run_reader::find_run_folders(runs) {
         Ok(folders) => folders,
@@ -87,7 +88,8 @@ struct PlanSkippedPart {
 /// `None` where it is no run, or one of other nodes than these.
 fn read_run(folder: &Path, launcher: &Launcher) -> Result<Option<RunMeasurements>, RecordError> {
     let is_sim = |launcher: &Launcher| matches!(launcher, Launcher::Sim { .. });
-    let Some(record) = run_reader::read_json::<RunRecord>(&folder.join(file::RUN), RUN_FORMAT)? else {
+    let Some(record) = run_reader::read_json::<RunRecord>(&folder.join(file::RUN), RUN_FORMAT)?
+    else {
         return Ok(None);
     };
     let is_replay = matches!(record.launcher, Launcher::Replay { .. });
@@ -96,9 +98,11 @@ fn read_run(folder: &Path, launcher: &Launcher) -> Result<Option<RunMeasurements
     }
     let Ok(created) = record.info.created.parse::<jiff::Timestamp>() else { return Ok(None) };
     // A run that was not judged yet tells nothing, nor does one that is under way.
-    let verdicts: Option<Verdicts> = run_reader::read_json(&folder.join(file::VERDICTS), VERDICTS_FORMAT)?;
+    let verdicts: Option<Verdicts> =
+        run_reader::read_json(&folder.join(file::VERDICTS), VERDICTS_FORMAT)?;
     let Some(verdicts) = verdicts else { return Ok(None) };
-    let left: Option<PlanSkippedPart> = run_reader::read_json(&folder.join(file::PLAN), PLAN_FORMAT)?;
+    let left: Option<PlanSkippedPart> =
+        run_reader::read_json(&folder.join(file::PLAN), PLAN_FORMAT)?;
     let (mut measured, mut missed) = (BTreeSet::new(), BTreeSet::new());
     for verdict in verdicts.nodes {
         let set = if verdict.outcome == Outcome::Unknown { &mut missed } else { &mut measured };
@@ -169,7 +173,10 @@ mod tests {
         Some(moment.parse::<jiff::Timestamp>().expect("a moment").as_second())
     }
 
-    fn read_for_kind(runs: &Path, kind: &str) -> (BTreeMap<NodeName, NodeMeasurementHistory>, Vec<String>) {
+    fn read_for_kind(
+        runs: &Path,
+        kind: &str,
+    ) -> (BTreeMap<NodeName, NodeMeasurementHistory>, Vec<String>) {
         let nodes = ["n1", "n2", "n3", "n4"].map(NodeName::from).into();
         read_last_measured(runs, &nodes, &launcher(kind))
     }
@@ -177,7 +184,13 @@ mod tests {
     #[test]
     fn the_last_result_counts_and_what_failed_since_is_counted() {
         let dir = tempfile::tempdir().expect("a folder");
-        write_run(dir.path(), 1, "local", &[("n1", "pass"), ("n2", "degraded"), ("n9", "pass")], &[]);
+        write_run(
+            dir.path(),
+            1,
+            "local",
+            &[("n1", "pass"), ("n2", "degraded"), ("n9", "pass")],
+            &[],
+        );
         write_run(dir.path(), 2, "local", &[("n1", "pass"), ("n2", "unknown")], &["n3"]);
         write_run(dir.path(), 3, "local", &[("n1", "failed")], &["n2"]);
         let (known, troubles) = read_for_kind(dir.path(), "local");

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::{RUN_FORMAT, RecordError, RunRecord, RunState as RunState, file, run_reader};
+use super::{RUN_FORMAT, RecordError, RunRecord, RunState, file, run_reader};
 use engine::report::metrics::ProfileMetricsState;
 use engine::report::metrics::inputs::{RunMetrics, newest_runs};
 use engine::report::metrics::levels::{LEVELS_FORMAT, PathClass, RunLevels, compute_levels};
@@ -105,14 +105,17 @@ impl LatestRuns {
 /// One run; `None` where it is under way, or was ended without notice: what it
 /// measured until then was judged by nobody.
 fn read_run_metrics(path: &Path) -> Result<Option<RunMetrics>, RecordError> {
-    let Some(record) = run_reader::read_json::<RunRecord>(&path.join(file::RUN), RUN_FORMAT)? else {
+    let Some(record) = run_reader::read_json::<RunRecord>(&path.join(file::RUN), RUN_FORMAT)?
+    else {
         return Ok(None);
     };
     if record.state == RunState::Running {
         return Ok(None);
     }
-    let verdicts: Option<Verdicts> = run_reader::read_json(&path.join(file::VERDICTS), VERDICTS_FORMAT)?;
-    let actions: Option<ActionPlan> = run_reader::read_json(&path.join(file::ACTIONS), ACTIONS_FORMAT)?;
+    let verdicts: Option<Verdicts> =
+        run_reader::read_json(&path.join(file::VERDICTS), VERDICTS_FORMAT)?;
+    let actions: Option<ActionPlan> =
+        run_reader::read_json(&path.join(file::ACTIONS), ACTIONS_FORMAT)?;
     let moment = |text: &str| text.parse::<jiff::Timestamp>().ok();
     let began = moment(&record.info.created);
     let ended = record.ended.as_deref().and_then(moment).filter(|_| record.resumed.is_empty());
@@ -137,7 +140,8 @@ fn read_run_metrics(path: &Path) -> Result<Option<RunMetrics>, RecordError> {
 /// What the nodes of a run showed: as it was worked out when the run ended, or
 /// from its cells.
 fn read_node_levels(path: &Path) -> Result<NodeLevels, RecordError> {
-    if let Some(kept) = run_reader::read_json::<RunLevels>(&path.join(file::LEVELS), LEVELS_FORMAT)? {
+    if let Some(kept) = run_reader::read_json::<RunLevels>(&path.join(file::LEVELS), LEVELS_FORMAT)?
+    {
         return Ok(kept.nodes);
     }
     let cells: Vec<MeasuredCell> = run_reader::read_lines(&path.join(file::CELLS), None)?;

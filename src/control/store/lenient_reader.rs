@@ -12,7 +12,7 @@ use serde::de::DeserializeOwned;
 use super::run_folder::io_error;
 use super::{
     CLAIMS_FORMAT, ClaimsRecord, MEASUREMENT_FORMAT, MeasurementRecord, RUN_FORMAT, RecordError,
-    RunRecord, file, safe_open, run_reader,
+    RunRecord, file, run_reader, safe_open,
 };
 use model::claims::Claims;
 use model::measured_cell::MeasuredCell;
@@ -44,7 +44,8 @@ pub struct PartialRun {
 
 /// Opens a run folder; an error only where not even `run.json` can be read.
 pub fn read_partial_run(path: &Path) -> Result<PartialRun, RecordError> {
-    let Some(record) = run_reader::read_json::<RunRecord>(&path.join(file::RUN), RUN_FORMAT)? else {
+    let Some(record) = run_reader::read_json::<RunRecord>(&path.join(file::RUN), RUN_FORMAT)?
+    else {
         return match fs::metadata(path) {
             Ok(_) => Err(RecordError::NotARunFolder { path: path.to_owned() }),
             Err(source) => Err(io_error(path, source)),
@@ -114,7 +115,8 @@ fn read_lines_leniently<T: DeserializeOwned>(
     let mut count = 0_usize;
     for (number, line) in (1..).zip(whole.lines()) {
         let read = match known {
-            Some(known) => run_reader::check_format(&path, number, line, known).map_err(|e| describe_error(name, &e)),
+            Some(known) => run_reader::check_format(&path, number, line, known)
+                .map_err(|e| describe_error(name, &e)),
             None => Ok(()),
         };
         let read = read.and_then(|()| {

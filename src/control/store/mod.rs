@@ -6,17 +6,17 @@
 
 pub mod acceptance;
 pub mod archive;
-pub mod run_folder;
 pub mod history;
-pub mod run_id;
-pub mod safe_open;
 pub mod last_measured;
 pub mod latest_verdicts;
+pub mod lenient_reader;
 pub mod plan_json;
 pub mod recorded_outputs;
-pub mod lenient_reader;
-pub mod signing;
+pub mod run_folder;
+pub mod run_id;
 pub mod run_reader;
+pub mod safe_open;
+pub mod signing;
 
 use std::path::PathBuf;
 

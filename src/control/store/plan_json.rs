@@ -15,7 +15,10 @@ const MAX_INDENT_DEPTH: usize = 4;
 
 /// Writes a plan, each of its steps on a line.
 pub fn write_plan<T: Serialize>(out: impl io::Write, plan: &T) -> serde_json::Result<()> {
-    plan.serialize(&mut Serializer::with_formatter(out, StepPerLineFormatter { depth: 0, is_empty: true }))
+    plan.serialize(&mut Serializer::with_formatter(
+        out,
+        StepPerLineFormatter { depth: 0, is_empty: true },
+    ))
 }
 
 /// Where the writing is.

@@ -14,7 +14,7 @@ use std::{fs, io};
 use rustix::fs::OFlags;
 use serde::Serialize;
 
-use super::{RecordError, safe_open, plan_json};
+use super::{RecordError, plan_json, safe_open};
 
 /// A run folder that is being written.
 #[derive(Clone, Debug)]
@@ -28,7 +28,8 @@ impl RunFolder {
         create_folder(parent).map_err(|source| io_error(parent, source))?;
         let path = parent.join(id);
         let made = DirBuilder::new().mode(FOLDER_MODE).create(&path);
-        made.and_then(|()| SystemDisk.sync_folder(parent)).map_err(|source| io_error(&path, source))?;
+        made.and_then(|()| SystemDisk.sync_folder(parent))
+            .map_err(|source| io_error(&path, source))?;
         Ok(Self { path })
     }
 
@@ -284,7 +285,10 @@ struct FileToWrite<'f> {
 /// Puts files in their places: all are written beside them and forced to disk, then
 /// renamed, then their folders are forced. A name never stands for half a file, whenever
 /// the power goes, and after it came back all are there.
-fn write_files(layer: &dyn DiskLayer, files: &mut [FileToWrite<'_>]) -> Result<(), (PathBuf, io::Error)> {
+fn write_files(
+    layer: &dyn DiskLayer,
+    files: &mut [FileToWrite<'_>],
+) -> Result<(), (PathBuf, io::Error)> {
     let mut written: Vec<(PathBuf, PathBuf, File)> = Vec::new();
     let done = (|| {
         for FileToWrite { path, fill } in files.iter_mut() {
@@ -309,7 +313,8 @@ fn write_files(layer: &dyn DiskLayer, files: &mut [FileToWrite<'_>]) -> Result<(
         for (beside, path, _) in &written {
             layer.rename(beside, path).map_err(|source| (path.clone(), source))?;
         }
-        let folders: BTreeSet<&Path> = written.iter().map(|(_, path, _)| parent_folder(path)).collect();
+        let folders: BTreeSet<&Path> =
+            written.iter().map(|(_, path, _)| parent_folder(path)).collect();
         match written.first() {
             Some((_, path, file)) if MAX_SINGLE_SYNCS < folders.len() => {
                 layer.sync_all(file).map_err(|source| (path.clone(), source))

@@ -29,7 +29,8 @@ mod tests {
         let at = |seconds| Timestamp::from_second(seconds).expect("in range");
         assert!(new_run_id(at(1_795_234_701), 0).starts_with("20261121-041821-"));
         assert!(new_run_id(at(1_795_234_701), 7) < new_run_id(at(1_795_234_702), 1));
-        let ids: std::collections::BTreeSet<String> = (0..1000).map(|n| new_run_id(at(0), n)).collect();
+        let ids: std::collections::BTreeSet<String> =
+            (0..1000).map(|n| new_run_id(at(0), n)).collect();
         assert_eq!(ids.len(), 1000);
     }
 }

@@ -74,7 +74,8 @@ pub fn open_run(path: &Path) -> Result<StoredRun, RecordError> {
     };
     let claims: ClaimsRecord =
         read_json(&path.join(file::CLAIMS), CLAIMS_FORMAT)?.ok_or_else(|| must(file::CLAIMS))?;
-    let plan: Plan = read_json(&path.join(file::PLAN), PLAN_FORMAT)?.ok_or_else(|| must(file::PLAN))?;
+    let plan: Plan =
+        read_json(&path.join(file::PLAN), PLAN_FORMAT)?.ok_or_else(|| must(file::PLAN))?;
     let confirm = read_json(&path.join(file::CONFIRM), PLAN_FORMAT)?;
     // Older programs did not write it down.
     record.info.simulated |= is_simulated(&record.launcher) || path.join(file::SCENARIO).exists();
@@ -136,7 +137,8 @@ impl StoredRun {
 
     /// What the judge said.
     pub fn verdicts(&self) -> Result<Option<Verdicts>, RecordError> {
-        let verdicts: Option<Verdicts> = read_json(&self.path.join(file::VERDICTS), VERDICTS_FORMAT)?;
+        let verdicts: Option<Verdicts> =
+            read_json(&self.path.join(file::VERDICTS), VERDICTS_FORMAT)?;
         let simulated = self.record.info.simulated;
         Ok(verdicts.map(|verdicts| Verdicts { simulated, ..verdicts }))
     }
@@ -155,7 +157,9 @@ impl StoredRun {
     pub fn read_raw(&self, name: &str) -> Result<Vec<u8>, RecordError> {
         let read = || {
             let mut bytes = Vec::new();
-            safe_open::open_in_folder(&self.path, name)?.take(MAX_RAW_BYTES).read_to_end(&mut bytes)?;
+            safe_open::open_in_folder(&self.path, name)?
+                .take(MAX_RAW_BYTES)
+                .read_to_end(&mut bytes)?;
             Ok(bytes)
         };
         read().map_err(|source| io_error(&self.path.join(name), source))
@@ -261,7 +265,8 @@ pub(crate) fn read_lines<T: DeserializeOwned>(
     };
     // Line by line: of a large fleet such a file has hundreds of megabytes.
     // It may grow while it is read.
-    let mut reader = BufReader::with_capacity(BUFFER_BYTES, file.take(safe_open::MAX_FILE_BYTES + 1));
+    let mut reader =
+        BufReader::with_capacity(BUFFER_BYTES, file.take(safe_open::MAX_FILE_BYTES + 1));
     let begins = known.map(|known| format!("{{\"format\":\"{known}\","));
     let mut values = Vec::new();
     let mut bytes = Vec::new();

@@ -143,7 +143,10 @@ impl SigningKey {
         // Asked of the open file: the name may lead to another one meanwhile.
         let mode = file.metadata().map_err(|source| io_error(path, source))?.permissions().mode();
         if mode & 0o077 != 0 {
-            return Err(SigningError::ReadableByOthers { path: path.to_owned(), mode: mode & 0o777 });
+            return Err(SigningError::ReadableByOthers {
+                path: path.to_owned(),
+                mode: mode & 0o777,
+            });
         }
         let text = read_contents(path, &file)?;
         let der = PrivatePkcs8KeyDer::from_pem_slice(&text).map_err(|_| {
@@ -262,7 +265,9 @@ impl SignatureTrust {
             SignatureStatus::UnknownKey(key) => {
                 Some(format!("it was signed with key {key}, which is not trusted"))
             }
-            SignatureStatus::Unreadable(why) => Some(format!("its signature cannot be read: {why}")),
+            SignatureStatus::Unreadable(why) => {
+                Some(format!("its signature cannot be read: {why}"))
+            }
         }
     }
 }
@@ -284,7 +289,9 @@ fn open_regular_file(path: &Path) -> Result<File, SigningError> {
 
 fn read_contents(path: &Path, file: &File) -> Result<Vec<u8>, SigningError> {
     let mut bytes = Vec::new();
-    file.take(MAX_KEY_FILE_BYTES).read_to_end(&mut bytes).map_err(|source| io_error(path, source))?;
+    file.take(MAX_KEY_FILE_BYTES)
+        .read_to_end(&mut bytes)
+        .map_err(|source| io_error(path, source))?;
     Ok(bytes)
 }
 

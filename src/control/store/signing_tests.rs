@@ -54,7 +54,8 @@ fn what_is_signed_is_the_compact_document_without_its_signature_in_its_order() {
 fn a_change_anywhere_in_a_document_does_not_fit_its_signature() {
     let key = generate_key();
     let keys = [key.public().clone()];
-    let document = sign_document(json!({"node": "n1", "minima": [{"value": 798.25}], "new": null}), &key);
+    let document =
+        sign_document(json!({"node": "n1", "minima": [{"value": 798.25}], "new": null}), &key);
     let good = SignatureStatus::Valid(key.public().id().to_owned());
     assert_eq!(check_signature(&document, &keys), good);
     let wrong = SignatureStatus::Invalid(key.public().id().to_owned());
@@ -132,7 +133,8 @@ fn what_is_no_key_says_what_was_expected_and_nothing_of_itself() {
         assert!(said.contains("expected") || said.contains("no Ed25519 key"), "{said}");
         assert!(!said.contains("hunter2"), "{said}");
     }
-    let path = write_private_key(dir.path(), "p", &SigningKey::generate().expect("chance").1, 0o600);
+    let path =
+        write_private_key(dir.path(), "p", &SigningKey::generate().expect("chance").1, 0o600);
     let said = PublicKey::read(&path).expect_err("private").to_string();
     assert!(said.contains("BEGIN PUBLIC KEY"), "{said}");
     let said = SigningKey::read(dir.path()).expect_err("a folder").to_string();
@@ -143,7 +145,12 @@ fn what_is_no_key_says_what_was_expected_and_nothing_of_itself() {
 fn rings_own_version_2_is_a_key_too() {
     let dir = tempfile::tempdir().expect("a folder");
     let document = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).expect("chance");
-    let path = write_private_key(dir.path(), "v2.pem", &encode_pem("PRIVATE KEY", document.as_ref()), 0o600);
+    let path = write_private_key(
+        dir.path(),
+        "v2.pem",
+        &encode_pem("PRIVATE KEY", document.as_ref()),
+        0o600,
+    );
     SigningKey::read(&path).expect("version 2");
 }
 

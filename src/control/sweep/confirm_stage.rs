@@ -7,9 +7,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::run_judgement::RunJudgeInput;
 use super::readings::RunReadings;
 use super::rounds::RoundRunner;
+use super::run_judgement::RunJudgeInput;
 use super::worker::wait_for_stop;
 use super::{SweepRequest, cross_domain_pairs, run_judgement};
 use engine::plan::{ConfirmationSuspect, Plan, PlanRequest, lint};
@@ -40,12 +40,15 @@ pub(super) fn plan_confirmation(sweep: &SweepRequest<'_>, measured: &RunReadings
         thresholds_digest: sweep.thresholds_digest,
         platform: sweep.platform,
     };
-    let plan = plan_suspects(&run, sweep.request, measured).filter(|plan| !plan.rounds.is_empty())?;
+    let plan =
+        plan_suspects(&run, sweep.request, measured).filter(|plan| !plan.rounds.is_empty())?;
     match lint::lint_plan(&plan, sweep.claims).first() {
         None => Some(plan),
         // Suspicions that are not confirmed stay what they are.
         Some(wrong) => {
-            sweep.progress.print_line(&format!("not confirming: the plan breaks its own rules: {wrong}"));
+            sweep
+                .progress
+                .print_line(&format!("not confirming: the plan breaks its own rules: {wrong}"));
             None
         }
     }
@@ -79,7 +82,12 @@ pub(super) fn plan_suspects(
         })
         .collect();
     let results = measured.results();
-    suspects.extend(cross_domain_pairs::find_suspects(run.claims, run.plan, results, &judgement.unusable));
+    suspects.extend(cross_domain_pairs::find_suspects(
+        run.claims,
+        run.plan,
+        results,
+        &judgement.unusable,
+    ));
     if suspects.is_empty() {
         return None;
     }
@@ -90,7 +98,11 @@ pub(super) fn plan_suspects(
 }
 
 /// Waits, unless somebody ends the run.
-pub(super) async fn wait_for_confirmation(sweep: &SweepRequest<'_>, plan: &Plan, runner: &RoundRunner<'_>) {
+pub(super) async fn wait_for_confirmation(
+    sweep: &SweepRequest<'_>,
+    plan: &Plan,
+    runner: &RoundRunner<'_>,
+) {
     let nodes = plan.nodes().len();
     let wait = sweep.confirm.wait;
     sweep.progress.print_line(&format!(

@@ -70,7 +70,10 @@ impl MissingTools {
 }
 
 /// The nodes that lack the tool of a step, as its outcome tells, and why.
-pub(super) fn find_missing_tool(step: &PlanStep, outcome: &OrderOutcome) -> Option<(Vec<NodeName>, String)> {
+pub(super) fn find_missing_tool(
+    step: &PlanStep,
+    outcome: &OrderOutcome,
+) -> Option<(Vec<NodeName>, String)> {
     let first = || step.nodes.first().cloned().into_iter().collect::<Vec<_>>();
     match &outcome.ending {
         ProcessEnding::Missing { .. } => Some((first(), outcome.ending.to_string())),
@@ -166,6 +169,8 @@ mod tests {
         assert!(!lacking.is_missing(&step(&["n1", "n3"])));
         let other = PlanStep { probe: "q".to_owned(), ..pair };
         assert!(!lacking.is_missing(&other));
-        assert!(lacking.mark_reported("p") && !lacking.mark_reported("p") && lacking.mark_reported("q"));
+        assert!(
+            lacking.mark_reported("p") && !lacking.mark_reported("p") && lacking.mark_reported("q")
+        );
     }
 }

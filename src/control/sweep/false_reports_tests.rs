@@ -7,12 +7,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::false_outputs_tests::{IMEX_OUTPUT, NCCL_OUTPUT, UNORDERED_TEST, rank_lines, scale_rows, low_row_table};
-use super::run_judgement::RunJudgeInput;
+use super::false_outputs_tests::{
+    IMEX_OUTPUT, NCCL_OUTPUT, UNORDERED_TEST, low_row_table, rank_lines, scale_rows,
+};
 use super::readings::RunReadings;
+use super::run_judgement::RunJudgeInput;
 use super::step::ReadingRequest;
 use super::worker::OrderOutcome as Ran;
-use super::{local_tools, confirm_stage, plan_coverage, run_judgement, step_outputs};
+use super::{confirm_stage, judge_run, local_tools, plan_coverage, step_outputs};
 use crate::launch::Launcher;
 use engine::plan;
 use engine::plan::{Plan, PlanLimits, PlanRequest, PlanStep};
@@ -115,7 +117,11 @@ impl FalseReportFleet {
     }
 
     /// One sweep with its second look; `report` changes what a reading printed.
-    fn sweep(&self, seed: u64, mut report: impl FnMut(&PlanStep, u32, &mut Ran)) -> FalseReportSweep {
+    fn sweep(
+        &self,
+        seed: u64,
+        mut report: impl FnMut(&PlanStep, u32, &mut Ran),
+    ) -> FalseReportSweep {
         let mut scenario = Scenario::parse(&self.scenario).unwrap_or_else(|e| panic!("{e}"));
         scenario.seed = seed;
         let played = ScenarioTools::new(scenario).unwrap_or_else(|e| panic!("{e}"));
@@ -136,8 +142,11 @@ impl FalseReportFleet {
         let main = plan::plan_sweep(&request);
         let mut measured = RunReadings::default();
         self.run(&main, &played, &mut measured, &mut report);
-        let again =
-            confirm_stage::plan_suspects(&self.judge_input(&main, None, measured.results()), &request, &measured);
+        let again = confirm_stage::plan_suspects(
+            &self.judge_input(&main, None, measured.results()),
+            &request,
+            &measured,
+        );
         let again = again.filter(|plan| !plan.rounds.is_empty());
         if let Some(again) = &again {
             self.run(again, &played, &mut measured, &mut report);
@@ -198,8 +207,12 @@ impl FalseReportFleet {
                 report(step, reading, &mut outcome);
                 result.ending = outcome.ending.clone();
                 step_outputs::set_file_names(step, &mut result, &outcome);
-                let read =
-                    step_outputs::read_output(step, &result, &outcome.stdout.bytes, &outcome.stderr.bytes);
+                let read = step_outputs::read_output(
+                    step,
+                    &result,
+                    &outcome.stdout.bytes,
+                    &outcome.stderr.bytes,
+                );
                 measured.insert(result, read);
             }
         }
@@ -375,9 +388,15 @@ impl FalseReporter {
             ),
             FalseReportKind::Ranks => format!("{}{text}", rank_lines(who)),
             FalseReportKind::OtherTest => {
-                format!("{text}\nRunning {0}.\n{1}\nSUM {0} 100.00\n", UNORDERED_TEST, low_row_table(who))
+                format!(
+                    "{text}\nRunning {0}.\n{1}\nSUM {0} 100.00\n",
+                    UNORDERED_TEST,
+                    low_row_table(who)
+                )
             }
-            FalseReportKind::OtherTool => pick(key.with_name("tool"), &[NCCL_OUTPUT, IMEX_OUTPUT]).replace("WHO", who),
+            FalseReportKind::OtherTool => {
+                pick(key.with_name("tool"), &[NCCL_OUTPUT, IMEX_OUTPUT]).replace("WHO", who)
+            }
             FalseReportKind::Names => {
                 let mark = "\u{1}";
                 text.replace(peer, mark)
@@ -428,7 +447,8 @@ fn find_worse_verdicts(
     guilty: Option<&NodeName>,
     (control, swept): (&FalseReportSweep, &FalseReportSweep),
 ) -> Vec<String> {
-    let homes: BTreeSet<&DomainName> = faulty.iter().map(|node| fleet.domain_of_node(node)).collect();
+    let homes: BTreeSet<&DomainName> =
+        faulty.iter().map(|node| fleet.domain_of_node(node)).collect();
     let before: BTreeMap<&NodeName, Outcome> =
         control.verdicts.nodes.iter().map(|it| (&it.node, it.outcome)).collect();
     let mut wrong = Vec::new();
@@ -452,7 +472,8 @@ fn find_worse_verdicts(
                 | LocusKind::Tray
                 | LocusKind::Rail
         );
-        let is_open = |node: &NodeName| faulty.len() == 1 || !homes.contains(fleet.domain_of_node(node));
+        let is_open =
+            |node: &NodeName| faulty.len() == 1 || !homes.contains(fleet.domain_of_node(node));
         if let Some(node) = found.locus.node.as_ref().filter(|n| part && is_free(n) && is_open(n)) {
             wrong.push(format!("found {} at {node}: {}", found.class, found.summary));
         }
@@ -464,7 +485,8 @@ fn find_worse_verdicts(
         if of(swept) != of(control) {
             wrong.push(format!("{guilty} is {:?} and was {:?}", of(swept), of(control)));
         }
-        let acts = |swept: &FalseReportSweep| swept.actions.actions.iter().any(|it| it.node == *guilty);
+        let acts =
+            |swept: &FalseReportSweep| swept.actions.actions.iter().any(|it| it.node == *guilty);
         // A node that reports falsely of itself may take a place in a budget.
         let waits = swept.actions.withheld.iter().any(|it| it.budget && it.what == guilty.as_str());
         if acts(control) && !acts(swept) && !waits {
@@ -500,7 +522,8 @@ fn run_false_reports(fleet: &FalseReportFleet, guilty: Option<&str>, count: u64,
         let mut faulty = FalseReporter::new(fleet, node, key);
         let told =
             format!("{} {:?} {:?} about {}", faulty.node, faulty.report, faulty.when, faulty.about);
-        let swept = fleet.sweep(seed, |step, reading, ran| faulty.falsify_output(step, reading, ran));
+        let swept =
+            fleet.sweep(seed, |step, reading, ran| faulty.falsify_output(step, reading, ran));
         for what in find_worse_verdicts(fleet, &[node], guilty.as_ref(), (&control, &swept)) {
             wrong.push(format!("{trial}: {told}: {what}"));
         }

@@ -10,7 +10,10 @@ use model::tool_call::{ToolBackend, ToolCall};
 use node::exec::CapturedStream;
 
 /// Takes a reading from these tools.
-pub(super) fn take_local_reading(what: &ReadingRequest<'_>, tools: &dyn ToolBackend) -> (RawResult, OrderOutcome) {
+pub(super) fn take_local_reading(
+    what: &ReadingRequest<'_>,
+    tools: &dyn ToolBackend,
+) -> (RawResult, OrderOutcome) {
     let mut result = blank_result(what.step, what.reading, what.step.argv.to_vec());
     let outcome = run_tool(what, tools, &mut result.argv).unwrap_or_else(OrderOutcome::not_started);
     result.ending = outcome.ending.clone();

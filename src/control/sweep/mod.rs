@@ -6,31 +6,31 @@
 
 mod cross_domain_pairs;
 pub mod gaps;
+pub mod progress;
 pub mod run_judgement;
 pub mod step_outputs;
-pub mod progress;
 
-mod local_tools;
 mod confirm_stage;
+mod fallback;
 #[cfg(test)]
 mod false_outputs_tests;
 #[cfg(test)]
 mod false_reports_tests;
-mod placeholders;
 #[cfg(test)]
 mod fixture;
-mod worker_pool;
-mod run_writer;
-mod readings;
-mod output_scope;
-mod fallback;
-mod replay;
+mod local_tools;
+mod multi_node;
 mod output_budget;
+mod output_scope;
+mod placeholders;
+mod readings;
+mod replay;
 mod rounds;
+mod run_writer;
 pub mod signals;
 mod step;
-mod multi_node;
 mod worker;
+mod worker_pool;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -57,17 +57,17 @@ use model::claims::Claims;
 use model::run::{Run, RunInfo};
 use model::tool_call::ToolBackend;
 
-use worker_pool::{WorkerPool, NoReachableNode};
+use output_budget::OutputBudget;
+use readings::RunReadings;
+use rounds::{ReadingBackend, RoundRunner, RoundsEnd};
 use run_judgement::RunJudgeInput;
 use run_writer::RunWriter;
-use readings::RunReadings;
-use output_budget::OutputBudget;
-use rounds::{RoundsEnd, RoundRunner, ReadingBackend};
 use signals::StopSignals;
+use worker_pool::{NoReachableNode, WorkerPool};
 
 pub use confirm_stage::ConfirmSettings;
-pub use run_judgement::{plan_coverage, judge_run, judge_run_with_history};
 pub use progress::SweepProgress;
+pub use run_judgement::{judge_run, judge_run_with_history, plan_coverage};
 
 /// The present moment, RFC 3339 with milliseconds.
 #[expect(clippy::disallowed_methods, reason = "the coordinator is where the clock is read")]
@@ -213,7 +213,9 @@ pub enum SweepError {
 pub fn run_sweep(sweep: &SweepRequest<'_>) -> Result<SweepResult, SweepError> {
     // Before anything is written: without answers there is no run.
     let answers = match sweep.launcher {
-        Launcher::Replay { run } => Some(replay::ReplayedRun::open(run).map(ReadingBackend::from_stored_run)),
+        Launcher::Replay { run } => {
+            Some(replay::ReplayedRun::open(run).map(ReadingBackend::from_stored_run))
+        }
         _ => sweep.tools.clone().map(|tools| Ok(ReadingBackend::Tools(tools))),
     };
     let answers = answers.transpose().map_err(SweepError::ReplaySource)?;
@@ -267,8 +269,14 @@ pub fn run_sweep(sweep: &SweepRequest<'_>) -> Result<SweepResult, SweepError> {
         let mut signals = StopSignals::listen();
         let (stop, stopped) = watch::channel(false);
         let place = (&folder, &keeper);
-        let mut rounds =
-            std::pin::pin!(run_all_rounds(sweep, place, answers, stopped, &mut measured, confirming));
+        let mut rounds = std::pin::pin!(run_all_rounds(
+            sweep,
+            place,
+            answers,
+            stopped,
+            &mut measured,
+            confirming
+        ));
         let mut asked = false;
         loop {
             tokio::select! {
@@ -290,7 +298,15 @@ pub fn run_sweep(sweep: &SweepRequest<'_>) -> Result<SweepResult, SweepError> {
     // Workers that were not let go die with their sessions.
     drop(runtime);
     keeper.finish()?;
-    let Some(SweepRounds { confirm, interrupted, repeated, passes, took, no_reachable_node: unreached }) = taken? else {
+    let Some(SweepRounds {
+        confirm,
+        interrupted,
+        repeated,
+        passes,
+        took,
+        no_reachable_node: unreached,
+    }) = taken?
+    else {
         // The order of the last readings is the disk's to tell.
         let reached = RunProgress::read_from_disk(&folder)?;
         return finish_run(sweep, folder, record, reached);
@@ -375,16 +391,17 @@ async fn run_all_rounds(
         Some(answers) => answers,
         None => {
             let nodes = sweep.plan.nodes().into_iter().cloned();
-            let start = WorkerPool::start(sweep.launcher, sweep.program, sweep.connect_timeout, nodes);
+            let start =
+                WorkerPool::start(sweep.launcher, sweep.program, sweep.connect_timeout, nodes);
             let mut stopped = stop.clone();
             tokio::select! {
                 fleet = start => {
-                    unreached = fleet.unreached().await;
+                    unreached = fleet.explain_unreachable().await;
                     // Said in one sentence at the end, where it is all there is to say.
-                    for remark in fleet.remarks().await.iter().filter(|_| unreached.is_none()) {
+                    for remark in fleet.start_remarks().await.iter().filter(|_| unreached.is_none()) {
                         sweep.progress.print_line(remark);
                     }
-                    sweep.progress.set_unreachable(fleet.without_worker().await);
+                    sweep.progress.set_unreachable(fleet.nodes_without_worker().await);
                     machines = fleet.machines().await;
                     folder.append(file::MACHINES, &machines)?;
                     ReadingBackend::Live(fleet)
@@ -420,7 +437,9 @@ async fn run_all_rounds(
     if let Some(again) = sweep.repeat.filter(|_| ran == RoundsEnd::Complete) {
         let (mut whole, mut pass) = (sweep.plan.clone(), sweep.plan.clone());
         // What runs nowhere is no load, however often it is tried.
-        while start.elapsed() < again.duration && ran == RoundsEnd::Complete && measured.has_successful_reading(&pass)
+        while start.elapsed() < again.duration
+            && ran == RoundsEnd::Complete
+            && measured.has_successful_reading(&pass)
         {
             pass = plan::repeat_soak(sweep.plan, &whole);
             whole.rounds.extend(pass.rounds.iter().cloned());

@@ -14,9 +14,9 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until};
 
 use super::placeholders::{PlaceholderEnd, PlaceholderValues};
-use super::worker_pool::WorkerPool;
 use super::step::ReadingRequest;
 use super::worker::{OrderOutcome, RunningOrder, WorkerHandle, last_error_line, wait_for_stop};
+use super::worker_pool::WorkerPool;
 use super::{placeholders, step};
 use model::exchange::ExchangeReply;
 use model::id::NodeName;
@@ -83,7 +83,10 @@ pub(super) async fn run_on_all_nodes(
     let mut orders = Vec::new();
     for (at, worker) in workers.iter().enumerate() {
         orders.push(match worker {
-            Ok(_) => Some(build_node_order(reading, argv, fleet, &workers, at).map_err(OrderOutcome::not_started)?),
+            Ok(_) => Some(
+                build_node_order(reading, argv, fleet, &workers, at)
+                    .map_err(OrderOutcome::not_started)?,
+            ),
             Err(_) => None,
         });
     }
@@ -148,7 +151,8 @@ fn build_node_order(
     let with = PlaceholderValues { own, peer, rail: reading.rail, port: reading.port };
     let filled = placeholders::fill_command(argv, &with)?;
     let argv = fleet.launcher_command(&filled, &nodes[at..=at])?;
-    let capture = (reading.capture / nodes.len().max(1)).max(MIN_CAPTURE_BYTES).min(reading.capture);
+    let capture =
+        (reading.capture / nodes.len().max(1)).max(MIN_CAPTURE_BYTES).min(reading.capture);
     Ok(ProcessOrder { together: true, capture, ..step::build_order(reading, argv) })
 }
 
@@ -238,7 +242,8 @@ impl MultiNodeReading<'_> {
         if self.failures.iter().any(|(at, _)| *at == who) {
             return;
         }
-        let (Some(why), NodePart::Running(running)) = (self.board.gone_reason(who), &mut self.parts[who])
+        let (Some(why), NodePart::Running(running)) =
+            (self.board.gone_reason(who), &mut self.parts[who])
         else {
             return;
         };
@@ -307,7 +312,12 @@ impl MultiNodeReading<'_> {
             .collect();
         let (ending, complaint) = match interrupted {
             true => (ProcessEnding::Interrupted, None),
-            false => combine_endings(&outcomes, (&self.failures, &self.absent), self.nodes, self.min_parts),
+            false => combine_endings(
+                &outcomes,
+                (&self.failures, &self.absent),
+                self.nodes,
+                self.min_parts,
+            ),
         };
         let mut stdout = CapturedStream::default();
         let mut stderr = CapturedStream::default();
@@ -478,7 +488,11 @@ mod tests {
         let lost = ProcessEnding::not_started("gone");
         assert_eq!(ending_of_three(lost, 3).0, ProcessEnding::not_started(why()));
         let missing = ProcessEnding::Missing { program: "x".to_owned() };
-        assert_eq!(ending_of_three(missing.clone(), 3).0, missing, "so that it is measured otherwise");
+        assert_eq!(
+            ending_of_three(missing.clone(), 3).0,
+            missing,
+            "so that it is measured otherwise"
+        );
         assert_eq!(
             ending_of_three(ProcessEnding::Exited { code: 127 }, 2).0,
             ProcessEnding::Exited { code: 127 }

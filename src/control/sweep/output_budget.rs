@@ -110,9 +110,11 @@ impl OutputBudget {
         let mut cut = false;
         if EXCERPT_BYTES * 2 + EXCERPT_SLACK_BYTES < outcome.stderr.bytes.len() {
             let troubles = |stderr: &[u8]| readers::outputs::parse_streams(&[], stderr).problems;
-            let (all, short) = (&outcome.stderr.bytes, head_and_tail(&outcome.stderr.bytes, EXCERPT_BYTES));
+            let (all, short) =
+                (&outcome.stderr.bytes, head_and_tail(&outcome.stderr.bytes, EXCERPT_BYTES));
             // Errors between head and tail are read: they stay.
-            cut = troubles(all) == troubles(&short) && shorten_stream(&mut outcome.stderr, EXCERPT_BYTES);
+            cut = troubles(all) == troubles(&short)
+                && shorten_stream(&mut outcome.stderr, EXCERPT_BYTES);
         }
         let mut recording = read(result, outcome);
         let is_read = recording.as_ref().is_some_and(|it| it.parsed.tool.is_some());
@@ -137,7 +139,9 @@ impl OutputBudget {
         };
         if let Some(why) = why {
             cut |= shorten_stream(&mut outcome.stdout, 0) | shorten_stream(&mut outcome.stderr, 0);
-            if !self.is_full_reported && space.is_some_and(|space| space.available_for_outputs() < size) {
+            if !self.is_full_reported
+                && space.is_some_and(|space| space.available_for_outputs() < size)
+            {
                 self.is_full_reported = true;
                 say = Some(format!("{why}: outputs are not kept, and what they say is unknown"));
             }
@@ -220,8 +224,12 @@ mod tests {
         let flood = [b"head ".as_slice(), &vec![b'x'; 3 << 20], b" tail"].concat();
         let mut outcome = tool_outcome(flood.clone(), flood.clone());
         let mut result = fixture::result(1, 0, EXITED_WELL);
-        let (recording, say) =
-            large_budget().read_output_within(Some(LARGE), &fixture::step(1), &mut result, &mut outcome);
+        let (recording, say) = large_budget().read_output_within(
+            Some(LARGE),
+            &fixture::step(1),
+            &mut result,
+            &mut outcome,
+        );
         assert_eq!((result.not_kept.clone(), say), (None, None));
         for stream in [&outcome.stdout, &outcome.stderr] {
             assert!(stream.bytes.len() < 2 * EXCERPT_BYTES + 200);
@@ -234,7 +242,12 @@ mod tests {
         assert!(!recording.expect("read").parsed.complete);
         // A stored run that is judged again is not cut again.
         let (kept, dropped) = (outcome.stdout.bytes.clone(), result.stdout_dropped);
-        large_budget().read_output_within(Some(LARGE), &fixture::step(1), &mut result, &mut outcome);
+        large_budget().read_output_within(
+            Some(LARGE),
+            &fixture::step(1),
+            &mut result,
+            &mut outcome,
+        );
         assert_eq!((outcome.stdout.bytes, result.stdout_dropped), (kept, dropped));
     }
 
@@ -247,7 +260,12 @@ mod tests {
         let before = problems(stderr.as_bytes());
         let mut outcome = tool_outcome(Vec::new(), stderr.into_bytes());
         let mut result = fixture::result(1, 0, EXITED_WELL);
-        large_budget().read_output_within(Some(LARGE), &fixture::step(1), &mut result, &mut outcome);
+        large_budget().read_output_within(
+            Some(LARGE),
+            &fixture::step(1),
+            &mut result,
+            &mut outcome,
+        );
         assert_eq!(problems(&outcome.stderr.bytes), before);
     }
 
@@ -264,7 +282,12 @@ mod tests {
         for _ in 0..20 {
             let mut outcome = tool_outcome(table(16 << 10), Vec::new());
             let mut result = fixture::result(1, 0, EXITED_WELL);
-            let (recording, _) = room.read_output_within(Some(LARGE), &step_on_node("n1"), &mut result, &mut outcome);
+            let (recording, _) = room.read_output_within(
+                Some(LARGE),
+                &step_on_node("n1"),
+                &mut result,
+                &mut outcome,
+            );
             kept += outcome.stdout.bytes.len() as u64;
             if result.not_kept.is_some() {
                 refused += 1;
@@ -276,7 +299,8 @@ mod tests {
         assert!(0 < refused && kept <= 64 * KIB + 20 * 200, "{kept}");
         let mut outcome = tool_outcome(table(16 << 10), Vec::new());
         let mut result = fixture::result(1, 0, EXITED_WELL);
-        let (recording, _) = room.read_output_within(Some(LARGE), &step_on_node("n2"), &mut result, &mut outcome);
+        let (recording, _) =
+            room.read_output_within(Some(LARGE), &step_on_node("n2"), &mut result, &mut outcome);
         assert_eq!(result.not_kept, None);
         assert!(recording.expect("read").parsed.tool.is_some());
     }

@@ -55,7 +55,9 @@ fn drop_unordered_tests(step: &PlanStep, parsed: &mut ParseOutput, told: &mut Ve
         step.otherwise.as_ref().map(|otherwise| (otherwise.parser, &otherwise.argv)),
     ];
     let of_tool = commands.into_iter().flatten().filter(|(parser, _)| *parser == tool);
-    let Some(ordered) = of_tool.map(|(_, argv)| OrderedTests::from_argv(tool, argv)).reduce(OrderedTests::union) else {
+    let Some(ordered) =
+        of_tool.map(|(_, argv)| OrderedTests::from_argv(tool, argv)).reduce(OrderedTests::union)
+    else {
         return;
     };
     let mut others: BTreeSet<String> = BTreeSet::new();
@@ -87,8 +89,12 @@ enum OrderedTests {
 impl OrderedTests {
     fn from_argv(tool: Tool, argv: &[String]) -> Self {
         let named = match tool {
-            Tool::Nvbandwidth => option_values(argv, &["-t", "--testcase"], &["-p", "--testcasePrefixes"]),
-            Tool::FabricgateCopy | Tool::FabricgateCollective => option_values(argv, &["--tests"], &[]),
+            Tool::Nvbandwidth => {
+                option_values(argv, &["-t", "--testcase"], &["-p", "--testcasePrefixes"])
+            }
+            Tool::FabricgateCopy | Tool::FabricgateCollective => {
+                option_values(argv, &["--tests"], &[])
+            }
             Tool::NcclTests => argv.iter().filter_map(|word| parse_collective(word)).collect(),
             Tool::Perftest => {
                 let program = argv.iter().map(|word| file_name(word)).find(|word| {
@@ -290,7 +296,11 @@ mod tests {
         assert!(!parsed.complete && !parsed.has_problem(OutputProblemKind::Corrupt));
         let parsed = read(&output(["n1", "n3"], TEST));
         assert!(parsed.measurements.is_empty() && parsed.facts.ranks.is_empty());
-        assert!(problem_messages(&parsed).iter().all(|(host, _)| *host == Some("n1")), "{:?}", problem_messages(&parsed));
+        assert!(
+            problem_messages(&parsed).iter().all(|(host, _)| *host == Some("n1")),
+            "{:?}",
+            problem_messages(&parsed)
+        );
     }
 
     #[test]
@@ -298,7 +308,11 @@ mod tests {
         let other = "multinode_device_to_device_memcpy_read_ce";
         let parsed = read(&output(["n1", "n2"], other));
         assert!(parsed.measurements.is_empty() && !parsed.complete);
-        assert!(problem_messages(&parsed).iter().any(|(_, what)| what.contains(other)), "{:?}", problem_messages(&parsed));
+        assert!(
+            problem_messages(&parsed).iter().any(|(_, what)| what.contains(other)),
+            "{:?}",
+            problem_messages(&parsed)
+        );
         let parsed = read("Nodes:\nNode #0   - 10.0.0.1 - UNAVAILABLE\nDomain State: DOWN\n");
         assert!(parsed.facts.imex.is_none() && !parsed.complete);
     }

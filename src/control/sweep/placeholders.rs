@@ -33,7 +33,10 @@ pub(super) struct PlaceholderValues<'a> {
 const LOCAL_INTERFACES: &[&str] = &["docker", "virbr", "cni", "veth", "br-", "lxc", "podman"];
 
 /// The command with every placeholder filled.
-pub(super) fn fill_command(argv: &[String], with: &PlaceholderValues<'_>) -> Result<Vec<String>, String> {
+pub(super) fn fill_command(
+    argv: &[String],
+    with: &PlaceholderValues<'_>,
+) -> Result<Vec<String>, String> {
     let says = |what: &str| argv.iter().any(|word| word.contains(what));
     let mut own = String::new();
     let mut peer = String::new();
@@ -63,7 +66,10 @@ pub(super) fn fill_command(argv: &[String], with: &PlaceholderValues<'_>) -> Res
 
 /// The device and the address of a node on a rail; without a rail the first
 /// address that leads out of the machine.
-fn resolve_address(end: PlaceholderEnd<'_>, rail: Option<&ClaimedRail>) -> Result<(String, String), String> {
+fn resolve_address(
+    end: PlaceholderEnd<'_>,
+    rail: Option<&ClaimedRail>,
+) -> Result<(String, String), String> {
     let Some(environment) = end.environment else {
         return Ok(("-".to_owned(), end.node.to_string()));
     };
@@ -166,9 +172,12 @@ mod tests {
             fill_argument(word, &machine, Some(&by_network)).expect("filled"),
             "[fd00::5]:4711 fd00::5 eth1"
         );
-        assert_eq!(fill_argument(word, &machine, None).expect("filled"), "192.168.1.5:4711 192.168.1.5 -");
-        let said =
-            fill_argument(word, &machine, Some(&rail(Some("eth7"), None))).expect_err("no such device");
+        assert_eq!(
+            fill_argument(word, &machine, None).expect("filled"),
+            "192.168.1.5:4711 192.168.1.5 -"
+        );
+        let said = fill_argument(word, &machine, Some(&rail(Some("eth7"), None)))
+            .expect_err("no such device");
         assert_eq!(
             said,
             "a has no address on rail rail0, device eth7; its devices: docker0, eth0, eth1"
@@ -180,7 +189,8 @@ mod tests {
         let (a, b) = (NodeName::from("a"), NodeName::from("b"));
         let end = |node| PlaceholderEnd { node, environment: None };
         let rail = rail(Some("eth1"), None);
-        let with = PlaceholderValues { own: end(&a), peer: Some(end(&b)), rail: Some(&rail), port: 1 };
+        let with =
+            PlaceholderValues { own: end(&a), peer: Some(end(&b)), rail: Some(&rail), port: 1 };
         let words = fill_command(&["{address} {peer_address} {device}".to_owned()], &with);
         assert_eq!(words.expect("filled"), ["a b -"]);
     }

@@ -26,7 +26,10 @@ struct ReadingPosition {
 
 impl RunReadings {
     /// What an earlier attempt left.
-    pub(super) fn from_earlier_attempt(results: Vec<RawResult>, recordings: Vec<ToolRecording>) -> Self {
+    pub(super) fn from_earlier_attempt(
+        results: Vec<RawResult>,
+        recordings: Vec<ToolRecording>,
+    ) -> Self {
         let mut measured = Self::default();
         let mut read: BTreeMap<String, ToolRecording> =
             recordings.into_iter().map(|recording| (recording.file.clone(), recording)).collect();
@@ -176,7 +179,8 @@ mod tests {
         for (number, ending) in endings.into_iter().enumerate() {
             measured.insert(result(number, 0, ending), None);
         }
-        let taken: Vec<usize> = measured.finished_readings().into_iter().map(|(step, _)| step).collect();
+        let taken: Vec<usize> =
+            measured.finished_readings().into_iter().map(|(step, _)| step).collect();
         assert_eq!(taken, [0, 1, 2, 3]);
     }
 
@@ -192,7 +196,11 @@ mod tests {
     #[test]
     fn a_reading_that_is_taken_again_replaces_the_one_before() {
         let mut measured = RunReadings::from_earlier_attempt(
-            vec![result(1, 0, EXITED_WELL), result(2, 0, ProcessEnding::Interrupted), result(3, 0, EXITED_WELL)],
+            vec![
+                result(1, 0, EXITED_WELL),
+                result(2, 0, ProcessEnding::Interrupted),
+                result(3, 0, EXITED_WELL),
+            ],
             vec![recording(3, 0), recording(2, 0), recording(1, 0)],
         );
         let files = |measured: &RunReadings, number| -> Vec<String> {

@@ -55,11 +55,18 @@ impl ReplayedRun {
         for (key, readings) in steps.into_values() {
             left.entry(key).or_default().push_back(readings);
         }
-        Ok(Self { run, steps: Mutex::new(ReplaySteps { unassigned: left, ..ReplaySteps::default() }) })
+        Ok(Self {
+            run,
+            steps: Mutex::new(ReplaySteps { unassigned: left, ..ReplaySteps::default() }),
+        })
     }
 
     /// The answer to a reading of a step.
-    pub(super) fn replay_reading(&self, step: &PlanStep, reading: u32) -> (RawResult, OrderOutcome) {
+    pub(super) fn replay_reading(
+        &self,
+        step: &PlanStep,
+        reading: u32,
+    ) -> (RawResult, OrderOutcome) {
         let not_started = |why: String| {
             let ending = ProcessEnding::not_started(why.clone());
             let result = RawResult { ending, ..blank_result(step, reading, step.argv.to_vec()) };
@@ -124,13 +131,16 @@ mod tests {
     fn a_reading_that_is_not_asked_for_again_answers_no_other_step() {
         let dir = tempfile::tempdir().expect("a folder");
         let not_tried = || ProcessEnding::not_started("not tried: reading 1 hung");
-        let results =
-            [(0, 0, ProcessEnding::TimedOut), (0, 1, not_tried()), (1, 0, EXITED_WELL), (1, 1, EXITED_WELL)].map(
-                |(step, reading, ending)| RawResult {
-                    stdout: None,
-                    ..fixture::result(step, reading, ending)
-                },
-            );
+        let results = [
+            (0, 0, ProcessEnding::TimedOut),
+            (0, 1, not_tried()),
+            (1, 0, EXITED_WELL),
+            (1, 1, EXITED_WELL),
+        ]
+        .map(|(step, reading, ending)| RawResult {
+            stdout: None,
+            ..fixture::result(step, reading, ending)
+        });
         let folder = fixture::write_run(dir.path(), &fixture::plan(&[0, 1]), &results);
         let stored = ReplayedRun::open(folder.path()).expect("a run");
         // Both steps are the same probe on the same node. Behind the first reading,

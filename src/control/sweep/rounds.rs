@@ -12,16 +12,16 @@ use std::time::Instant;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 
-use super::worker_pool::WorkerPool;
-use super::run_writer::{FinishedReading, RunWriter};
-use super::readings::RunReadings;
 use super::fallback::MissingTools;
-use super::progress::SweepProgress;
-use super::replay::ReplayedRun;
 use super::output_budget::OutputBudget;
+use super::progress::SweepProgress;
+use super::readings::RunReadings;
+use super::replay::ReplayedRun;
+use super::run_writer::{FinishedReading, RunWriter};
 use super::step::ReadingRequest;
 use super::worker::OrderOutcome;
-use super::{local_tools, step_outputs, step};
+use super::worker_pool::WorkerPool;
+use super::{local_tools, step, step_outputs};
 use engine::judge::sequential_test;
 use engine::plan::{Plan, PlanRound, PlanStep};
 use model::claims::{ClaimedRail, Claims};
@@ -147,7 +147,10 @@ impl RoundRunner<'_> {
                             ..step::blank_result(step, reading, step.argv.to_vec())
                         };
                         went = RoundEnd::Done;
-                        if !self.store_reading(step, result, OrderOutcome::not_started(why), measured).await {
+                        if !self
+                            .store_reading(step, result, OrderOutcome::not_started(why), measured)
+                            .await
+                        {
                             return RoundEnd::WriteFailed;
                         }
                     }
@@ -168,13 +171,16 @@ impl RoundRunner<'_> {
                     let rail = rail.as_ref();
                     let what = ReadingRequest { step: &step, reading, rail, port, capture };
                     let (result, outcome, instead) = match &source {
-                        ReadingBackend::Live(fleet) => step::take_reading(&what, fleet, &lacking, &mut stop).await,
+                        ReadingBackend::Live(fleet) => {
+                            step::take_reading(&what, fleet, &lacking, &mut stop).await
+                        }
                         ReadingBackend::Stored(stored) => {
                             let (result, outcome) = stored.replay_reading(&step, reading);
                             (result, outcome, None)
                         }
                         ReadingBackend::Tools(tools) => {
-                            let (result, outcome) = local_tools::take_local_reading(&what, tools.as_ref());
+                            let (result, outcome) =
+                                local_tools::take_local_reading(&what, tools.as_ref());
                             (result, outcome, None)
                         }
                     };
@@ -212,7 +218,12 @@ impl RoundRunner<'_> {
     }
 
     /// The steps whose readings before this one do not decide.
-    fn undecided_steps(&self, round: &PlanRound, reading: u32, measured: &RunReadings) -> BTreeSet<usize> {
+    fn undecided_steps(
+        &self,
+        round: &PlanRound,
+        reading: u32,
+        measured: &RunReadings,
+    ) -> BTreeSet<usize> {
         let open: Vec<&PlanStep> = round
             .steps
             .iter()
@@ -275,7 +286,10 @@ mod tests {
 
     #[test]
     fn outputs_are_kept_whole_and_memory_does_not_grow_with_the_number_of_nodes() {
-        assert_eq!((capture_limit(0), capture_limit(1), capture_limit(8)), (CAPTURE, CAPTURE, CAPTURE));
+        assert_eq!(
+            (capture_limit(0), capture_limit(1), capture_limit(8)),
+            (CAPTURE, CAPTURE, CAPTURE)
+        );
         assert_eq!((capture_limit(16), capture_limit(64)), (32 << 20, 8 << 20));
         assert_eq!(capture_limit(5_000), MIN_CAPTURE_BYTES);
     }

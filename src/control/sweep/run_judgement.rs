@@ -55,8 +55,11 @@ pub fn judge_run_with_history(mut run: RunJudgeInput<'_>, history: &PartHistory)
     let mut judgement = judge::judge_run(&judge_input(&run, first, true), history);
     if run.confirm.is_some() {
         let suspects = judge::confirm::find_suspects(&judgement);
-        let second =
-            judge_recordings(&run, &judge::confirm::select_confirm_recordings(&all, &suspects), true);
+        let second = judge_recordings(
+            &run,
+            &judge::confirm::select_confirm_recordings(&all, &suspects),
+            true,
+        );
         let again = judge_input(&run, again, false);
         judgement.verdicts =
             judge::confirm::apply_confirmation(&judgement, &second.verdicts, &again);
@@ -77,7 +80,11 @@ pub(super) fn judge_recordings(
     judge::judge_without_history(&judge_input(run, recordings, cells))
 }
 
-fn judge_input<'a>(run: &RunJudgeInput<'a>, recordings: &'a [ToolRecording], cells: bool) -> JudgeInput<'a> {
+fn judge_input<'a>(
+    run: &RunJudgeInput<'a>,
+    recordings: &'a [ToolRecording],
+    cells: bool,
+) -> JudgeInput<'a> {
     JudgeInput {
         claims: run.claims,
         recordings,

@@ -50,7 +50,8 @@ pub(super) struct RunWriter {
 impl RunWriter {
     /// Starts it.
     pub(super) fn start(folder: RunFolder) -> Self {
-        let (sender, mut receiver) = mpsc::channel::<(FinishedReading, OwnedSemaphorePermit)>(MAX_QUEUED_READINGS);
+        let (sender, mut receiver) =
+            mpsc::channel::<(FinishedReading, OwnedSemaphorePermit)>(MAX_QUEUED_READINGS);
         let thread = std::thread::spawn(move || {
             let (mut batch, mut waited) = (Vec::new(), Vec::new());
             while let Some((first, permit)) = receiver.blocking_recv() {

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use super::placeholders::{PlaceholderEnd, PlaceholderValues};
-use super::worker_pool::WorkerPool;
 use super::fallback::MissingTools;
+use super::placeholders::{PlaceholderEnd, PlaceholderValues};
 use super::worker::{OrderOutcome, RunningOrder, WorkerHandle, wait_for_stop};
-use super::{placeholders, now, fallback, format_timestamp, multi_node};
+use super::worker_pool::WorkerPool;
+use super::{fallback, format_timestamp, multi_node, now, placeholders};
 use engine::plan::PlanStep;
 use model::claims::ClaimedRail;
 use model::id::NodeName;
@@ -173,14 +173,16 @@ async fn run_on_one_node(
     }
     let named = fleet.names_are_addresses();
     let own_end = PlaceholderEnd { node: first, environment: (!named).then_some(&own.environment) };
-    let peer_end = peer
-        .as_ref()
-        .map(|(node, worker)| PlaceholderEnd { node, environment: (!named).then_some(&worker.environment) });
+    let peer_end = peer.as_ref().map(|(node, worker)| PlaceholderEnd {
+        node,
+        environment: (!named).then_some(&worker.environment),
+    });
     let mut port = reading.port;
     let mut serving: Option<RunningOrder<'_>> = None;
     if let (Some(serve), Some((_, worker)), Some(end)) = (&step.serve, &peer, peer_end) {
         let with = PlaceholderValues { own: end, peer: Some(own_end), rail: reading.rail, port };
-        let command = placeholders::fill_command(&serve.argv, &with).map_err(OrderOutcome::not_started)?;
+        let command =
+            placeholders::fill_command(&serve.argv, &with).map_err(OrderOutcome::not_started)?;
         let waiting = ReadinessCheck { how: serve.ready, port };
         let limit_s = step.timeout_s + SERVER_GRACE_S;
         let order = ProcessOrder { ready: Some(waiting), limit_s, ..build_order(reading, command) };
@@ -241,7 +243,8 @@ async fn run_order(
     argv: &mut Vec<String>,
 ) -> Result<OrderOutcome, OrderOutcome> {
     let filled = placeholders::fill_command(words, with).map_err(OrderOutcome::not_started)?;
-    *argv = fleet.launcher_command(&filled, &reading.step.nodes).map_err(OrderOutcome::not_started)?;
+    *argv =
+        fleet.launcher_command(&filled, &reading.step.nodes).map_err(OrderOutcome::not_started)?;
     let order = build_order(reading, argv.clone());
     let running = worker.start_order(order).await.map_err(OrderOutcome::not_started)?;
     Ok(running.finish(stop).await)

@@ -78,7 +78,12 @@ pub fn read_output(
         .zip(&result.sent)
         .map(|(node, bytes)| (node.as_str(), usize::try_from(*bytes).unwrap_or(usize::MAX)))
         .collect();
-    let mut parsed = readers::outputs::parse_expected(&output_scope::expected_tools(step), stdout, &sent, stderr);
+    let mut parsed = readers::outputs::parse_expected(
+        &output_scope::expected_tools(step),
+        stdout,
+        &sent,
+        stderr,
+    );
     output_scope::restrict_to_order(step, &mut parsed);
     let says_nothing = stdout.iter().all(u8::is_ascii_whitespace);
     if gap.is_some() && says_nothing && parsed.tool.is_none() {

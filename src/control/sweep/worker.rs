@@ -198,7 +198,10 @@ impl WorkerHandle {
                     ProcessEnding::Exited { code: 0 } => "it ended before it answered".to_owned(),
                     ending => ending.to_string(),
                 };
-                return Err(with_last_error_line(format!("no worker: {why}"), &process.stderr_tail()));
+                return Err(with_last_error_line(
+                    format!("no worker: {why}"),
+                    &process.stderr_tail(),
+                ));
             }
             // How it ends from here on says nothing: it is killed.
             Ok(Err(GreetingFailure::Invalid(why))) => return Err(format!("no worker: {why}")),
@@ -228,7 +231,10 @@ impl WorkerHandle {
     }
 
     /// Gives an order; its number is filled in.
-    pub(super) async fn start_order(&self, order: ProcessOrder) -> Result<RunningOrder<'_>, String> {
+    pub(super) async fn start_order(
+        &self,
+        order: ProcessOrder,
+    ) -> Result<RunningOrder<'_>, String> {
         // From a plan, which may have been read from a file.
         let limit = Duration::try_from_secs_f64(order.limit_s).ok();
         let until = limit.and_then(|limit| Instant::now().checked_add(limit + ORDER_GRACE));
@@ -245,7 +251,8 @@ impl WorkerHandle {
         };
         let (stdout, stderr) = (CapturedStream::default(), CapturedStream::default());
         let capture = order.capture.min(CAPTURE);
-        let running = RunningOrder { worker: self, id, answers, deadline: until, capture, stdout, stderr };
+        let running =
+            RunningOrder { worker: self, id, answers, deadline: until, capture, stdout, stderr };
         self.send_message(&CoordinatorMessage::Run(ProcessOrder { id, ..order })).await?;
         Ok(running)
     }
@@ -381,7 +388,10 @@ impl RunningOrder<'_> {
     }
 
     /// What its worker says of it next; nothing when that is gone.
-    pub(super) fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<WorkerMessage>> {
+    pub(super) fn poll_message(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<WorkerMessage>> {
         self.answers.poll_recv(context)
     }
 
@@ -451,26 +461,28 @@ pub(super) async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
 async fn dispatch_messages(mut output: SessionOutput, shared: Arc<WorkerShared>) {
     let why = loop {
         match output.next_line().await {
-            Ok(Some(line)) => match serde_json::from_slice(&line).map(sanitizer::sanitize_message) {
-                Ok(WorkerMessage::Fault { why }) => break format!("the worker gave up: {why}"),
-                Ok(answer) => {
-                    if !wait_for_room(&shared, line.len()).await {
-                        break "the worker says more than anybody takes in".to_owned();
+            Ok(Some(line)) => {
+                match serde_json::from_slice(&line).map(sanitizer::sanitize_message) {
+                    Ok(WorkerMessage::Fault { why }) => break format!("the worker gave up: {why}"),
+                    Ok(answer) => {
+                        if !wait_for_room(&shared, line.len()).await {
+                            break "the worker says more than anybody takes in".to_owned();
+                        }
+                        let orders = lock(&shared.orders);
+                        let waiting = order_id(&answer).and_then(|id| orders.waiting.get(&id));
+                        let Some(waiting) = waiting else { continue };
+                        orders.pending_bytes.fetch_add(line.len(), Ordering::Relaxed);
+                        if waiting.send((line.len(), answer)).is_err() {
+                            orders.pending_bytes.fetch_sub(line.len(), Ordering::Relaxed);
+                        }
                     }
-                    let orders = lock(&shared.orders);
-                    let waiting = order_id(&answer).and_then(|id| orders.waiting.get(&id));
-                    let Some(waiting) = waiting else { continue };
-                    orders.pending_bytes.fetch_add(line.len(), Ordering::Relaxed);
-                    if waiting.send((line.len(), answer)).is_err() {
-                        orders.pending_bytes.fetch_sub(line.len(), Ordering::Relaxed);
+                    Err(error) => {
+                        // Which may quote what was said.
+                        let why = clean(&error.to_string());
+                        break format!("the worker said something that is no answer: {why}");
                     }
                 }
-                Err(error) => {
-                    // Which may quote what was said.
-                    let why = clean(&error.to_string());
-                    break format!("the worker said something that is no answer: {why}");
-                }
-            },
+            }
             Ok(None) => {
                 let process = lock(&shared.process);
                 let tail = process.as_ref().map_or(String::new(), SessionProcess::stderr_tail);

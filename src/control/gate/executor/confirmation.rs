@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, sleep_until};
 
-use super::{StartedAction, PlanExecution, permit_state_change};
+use super::{PlanExecution, StartedAction, permit_state_change};
 use crate::gate::journal::JournalError;
 use crate::gate::scheduler::SchedulerError;
 use crate::gate::verification;
@@ -39,7 +39,8 @@ impl<'p> PlanExecution<'_, 'p> {
         let mut seen = NodeObservations::default();
         let mut pause = POLL_INTERVALS.0;
         loop {
-            let is_open = |begun: &&StartedAction<'_>| match seen.nodes.get(&begun.item.action.node) {
+            let is_open = |begun: &&StartedAction<'_>| match seen.nodes.get(&begun.item.action.node)
+            {
                 Some((ChangeObservation::Missing(_), node)) => {
                     until == ObservationGoal::Applied || node_state::is_transient(node)
                 }
@@ -93,8 +94,11 @@ impl<'p> PlanExecution<'_, 'p> {
                 (self.executor.log)("waiting until what was changed is kept");
             }
             sleep_until(self.last_change + self.persist_time).await;
-            let seen = self.poll_nodes(&pending, self.executor.settle, ObservationGoal::Settled).await;
-            let is_lost = |begun: &StartedAction<'_>| matches!(seen.change_observation(begun), Some(ChangeObservation::Missing(_)));
+            let seen =
+                self.poll_nodes(&pending, self.executor.settle, ObservationGoal::Settled).await;
+            let is_lost = |begun: &StartedAction<'_>| {
+                matches!(seen.change_observation(begun), Some(ChangeObservation::Missing(_)))
+            };
             let controller = match pending.iter().any(is_lost) {
                 true => self.record_controller_start().await?,
                 false => None,
@@ -113,28 +117,36 @@ impl<'p> PlanExecution<'_, 'p> {
                         (ActionResult::Done, format!("{detail}; done twice, it was lost once"))
                     }
                     Some(ChangeObservation::Applied(detail)) => (ActionResult::Done, detail),
-                    Some(ChangeObservation::Overwritten(detail)) => (ActionResult::Superseded, detail),
+                    Some(ChangeObservation::Overwritten(detail)) => {
+                        (ActionResult::Superseded, detail)
+                    }
                     Some(ChangeObservation::Missing(detail))
                         if self.was_undone(&begun, &seen, controller.as_ref()) =>
                     {
                         undone.push((begun, detail));
                         continue;
                     }
-                    Some(ChangeObservation::Missing(detail)) => match (second, self.explain_no_repeat(&begun, &seen)) {
-                        (Some(Ok(())), _) => (
-                            ActionResult::Failed,
-                            format!("acknowledged twice and not there: {detail}"),
-                        ),
-                        // Whoever did not answer in time may still do it.
-                        (Some(said), _) => explain_missing_change(Some(&ChangeObservation::Missing(detail)), said, &seen),
-                        (None, Some(why)) => {
-                            (ActionResult::Failed, format!("lost, {detail}: {why}"))
+                    Some(ChangeObservation::Missing(detail)) => {
+                        match (second, self.explain_no_repeat(&begun, &seen)) {
+                            (Some(Ok(())), _) => (
+                                ActionResult::Failed,
+                                format!("acknowledged twice and not there: {detail}"),
+                            ),
+                            // Whoever did not answer in time may still do it.
+                            (Some(said), _) => explain_missing_change(
+                                Some(&ChangeObservation::Missing(detail)),
+                                said,
+                                &seen,
+                            ),
+                            (None, Some(why)) => {
+                                (ActionResult::Failed, format!("lost, {detail}: {why}"))
+                            }
+                            (None, None) => {
+                                lost.entry(begun.change.clone()).or_default().push(begun);
+                                continue;
+                            }
                         }
-                        (None, None) => {
-                            lost.entry(begun.change.clone()).or_default().push(begun);
-                            continue;
-                        }
-                    },
+                    }
                     None => (ActionResult::Unknown, "the scheduler no longer knows it".to_owned()),
                 };
                 concluded.push((begun, result, detail));
@@ -148,7 +160,8 @@ impl<'p> PlanExecution<'_, 'p> {
                 (self.executor.log)(&format!("{list}: it was acknowledged and lost; once more"));
                 // Its intent is open in the journal all the while.
                 let now = seen.to_snapshot(&nodes);
-                let said = self.executor.scheduler.update_nodes_if_unchanged(&nodes, &change, &now).await;
+                let said =
+                    self.executor.scheduler.update_nodes_if_unchanged(&nodes, &change, &now).await;
                 again.extend(lost.iter().map(|it| (it.id.clone(), said.clone())));
                 self.last_change = Instant::now();
                 self.pending.extend(lost);
@@ -158,7 +171,12 @@ impl<'p> PlanExecution<'_, 'p> {
 
     /// Whether a person took away the drain that was made a moment ago: the controller
     /// loses nothing without a start, and a person's RESUME leaves our words in Extra.
-    fn was_undone(&self, begun: &StartedAction<'_>, seen: &NodeObservations, controller: Option<&String>) -> bool {
+    fn was_undone(
+        &self,
+        begun: &StartedAction<'_>,
+        seen: &NodeObservations,
+        controller: Option<&String>,
+    ) -> bool {
         let is_drain = matches!(begun.change.state, Some(NodeStateChange::Drain { .. }));
         let Some((_, node)) = seen.nodes.get(&begun.item.action.node).filter(|_| is_drain) else {
             return false;
@@ -173,7 +191,10 @@ impl<'p> PlanExecution<'_, 'p> {
 
     /// Writes down what a person undid right after we did it: it was there, and it is
     /// respected like any other undo.
-    fn record_undone(&mut self, undone: Vec<(StartedAction<'p>, String)>) -> Result<(), JournalError> {
+    fn record_undone(
+        &mut self,
+        undone: Vec<(StartedAction<'p>, String)>,
+    ) -> Result<(), JournalError> {
         let mut events = Vec::new();
         for (begun, now) in &undone {
             let detail = format!("it was there, and somebody took it away: {now}");
@@ -192,10 +213,20 @@ impl<'p> PlanExecution<'_, 'p> {
     }
 
     /// Why a change that was lost must not be made again.
-    fn explain_no_repeat(&self, begun: &StartedAction<'_>, seen: &NodeObservations) -> Option<String> {
+    fn explain_no_repeat(
+        &self,
+        begun: &StartedAction<'_>,
+        seen: &NodeObservations,
+    ) -> Option<String> {
         let (_, node) = seen.nodes.get(&begun.item.action.node)?;
         let journal = &*self.executor.journal;
-        let state = permit_state_change(begun.item.action, node, journal.state(), self.run, journal.epoch());
+        let state = permit_state_change(
+            begun.item.action,
+            node,
+            journal.state(),
+            self.run,
+            journal.epoch(),
+        );
         match state {
             Ok(state) if state == begun.change.state => None,
             Ok(_) => Some("the node is another than it was".to_owned()),
@@ -238,7 +269,10 @@ impl NodeObservations {
         seen.is_some_and(|(_, node)| verification::is_condition_missing(node, &begun.change))
     }
 
-    pub(super) fn change_observation(&self, begun: &StartedAction<'_>) -> Option<ChangeObservation> {
+    pub(super) fn change_observation(
+        &self,
+        begun: &StartedAction<'_>,
+    ) -> Option<ChangeObservation> {
         self.nodes.get(&begun.item.action.node).map(|(sight, _)| sight.clone())
     }
 }

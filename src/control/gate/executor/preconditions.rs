@@ -4,7 +4,7 @@
 //! Pure. The decision was made on an earlier reading; what is refused here is left
 //! to the next turn.
 
-use crate::gate::verification::{has_reason, describe_node};
+use crate::gate::verification::{describe_node, has_reason};
 use engine::policy::journal_state::JournalState;
 use engine::policy::node_state::DrainOwner;
 use engine::policy::{device, drain_reason, node_state};
@@ -30,12 +30,15 @@ pub(super) fn permit_state_change(
         DrainOwner::Other(_) => (ActionResult::Superseded, why),
         _ => (ActionResult::Refused, why),
     };
-    let superseded = || (ActionResult::Superseded, format!("it is another's: {}", describe_node(node)));
+    let superseded =
+        || (ActionResult::Superseded, format!("it is another's: {}", describe_node(node)));
     if let Some(why) = action.mark.as_ref().and_then(|mark| explain_reboot(node, mark)) {
         return Err(refuse(why));
     }
     match action.kind {
-        ActionKind::Relabel if device::is_alone(node) => Err((ActionResult::Already, describe_node(node))),
+        ActionKind::Relabel if device::is_alone(node) => {
+            Err((ActionResult::Already, describe_node(node)))
+        }
         ActionKind::Drain => {
             if is_ours && own.is_some_and(|drain| drain.run == run) {
                 // Its record has the reason that stands there, and the runs that
@@ -102,7 +105,11 @@ fn explain_reboot(node: &SchedulerNode, mark: &VerdictMark) -> Option<String> {
 
 /// Says on a node of Kubernetes which gate drains it, and takes that back with the
 /// drain. What of a drain is written on Slurm is its reason alone.
-pub(super) fn add_gate_annotation(change: &mut NodeUpdate, node: &SchedulerNode, ledger: &JournalState) {
+pub(super) fn add_gate_annotation(
+    change: &mut NodeUpdate,
+    node: &SchedulerNode,
+    ledger: &JournalState,
+) {
     let Some(seen) = &node.kubernetes else { return };
     let gate = match &change.state {
         Some(NodeStateChange::Drain { .. }) => Some(ledger.gate.clone()),

@@ -93,7 +93,11 @@ pub(super) struct KubernetesApiClient {
 
 impl KubernetesApiClient {
     pub(super) fn new(server: Server) -> Self {
-        Self { server, client: Mutex::new(None), node_permits: Semaphore::new(MAX_CONCURRENT_NODES) }
+        Self {
+            server,
+            client: Mutex::new(None),
+            node_permits: Semaphore::new(MAX_CONCURRENT_NODES),
+        }
     }
 
     pub(super) fn limit(&self) -> Duration {
@@ -116,7 +120,10 @@ impl KubernetesApiClient {
     }
 
     /// All nodes, page by page.
-    pub(super) async fn read_nodes(&self, take: impl FnMut(Vec<Value>)) -> Result<(), ApiRequestFailure> {
+    pub(super) async fn read_nodes(
+        &self,
+        take: impl FnMut(Vec<Value>),
+    ) -> Result<(), ApiRequestFailure> {
         self.read_pages(NODES_PATH, &ListParams::default(), take).await
     }
 
@@ -135,17 +142,29 @@ impl KubernetesApiClient {
     }
 
     /// Merges this into a node's metadata and spec. One attempt.
-    pub(super) async fn patch_node(&self, name: &str, patch: &Value) -> Result<Value, ApiRequestFailure> {
+    pub(super) async fn patch_node(
+        &self,
+        name: &str,
+        patch: &Value,
+    ) -> Result<Value, ApiRequestFailure> {
         self.send_within_limit(&ApiRequest::Patch(name, patch)).await
     }
 
     /// Merges this into a node's status, conditions by their type. One attempt.
-    pub(super) async fn patch_node_status(&self, name: &str, patch: &Value) -> Result<Value, ApiRequestFailure> {
+    pub(super) async fn patch_node_status(
+        &self,
+        name: &str,
+        patch: &Value,
+    ) -> Result<Value, ApiRequestFailure> {
         self.send_within_limit(&ApiRequest::PatchStatus(name, patch)).await
     }
 
     /// What is called so at a path; `None` where nothing is.
-    pub(super) async fn read_object(&self, path: &str, name: &str) -> Result<Option<Value>, ApiRequestFailure> {
+    pub(super) async fn read_object(
+        &self,
+        path: &str,
+        name: &str,
+    ) -> Result<Option<Value>, ApiRequestFailure> {
         match self.send_with_retries(&ApiRequest::Object(path, name)).await {
             Ok(object) => Ok(Some(object)),
             Err(refused) if refused.status == Some(404) => Ok(None),
@@ -154,12 +173,21 @@ impl KubernetesApiClient {
     }
 
     /// Makes an object at a path. One attempt.
-    pub(super) async fn create_object(&self, path: &str, object: &Value) -> Result<Value, ApiRequestFailure> {
+    pub(super) async fn create_object(
+        &self,
+        path: &str,
+        object: &Value,
+    ) -> Result<Value, ApiRequestFailure> {
         self.send_within_limit(&ApiRequest::Create(path, object)).await
     }
 
     /// Takes this very object away. One attempt.
-    pub(super) async fn delete_object(&self, path: &str, name: &str, uid: &str) -> Result<(), ApiRequestFailure> {
+    pub(super) async fn delete_object(
+        &self,
+        path: &str,
+        name: &str,
+        uid: &str,
+    ) -> Result<(), ApiRequestFailure> {
         self.send_within_limit(&ApiRequest::Delete(path, name, uid)).await.map(drop)
     }
 
@@ -179,7 +207,9 @@ impl KubernetesApiClient {
         params: &ListParams,
         take: impl FnMut(Vec<Value>),
     ) -> Result<(), ApiRequestFailure> {
-        let ask = async |wanted: &ListParams| self.send_with_retries(&ApiRequest::Page(path, wanted.clone())).await;
+        let ask = async |wanted: &ListParams| {
+            self.send_with_retries(&ApiRequest::Page(path, wanted.clone())).await
+        };
         connection::read_pages(path, params, ask, take).await
     }
 
@@ -188,7 +218,9 @@ impl KubernetesApiClient {
         let mut attempt = 1;
         loop {
             match self.send_within_limit(asked).await {
-                Err(ApiRequestFailure { status: Some(429 | 500..=599), retry_after: wait, .. }) if attempt < MAX_READ_ATTEMPTS => {
+                Err(ApiRequestFailure {
+                    status: Some(429 | 500..=599), retry_after: wait, ..
+                }) if attempt < MAX_READ_ATTEMPTS => {
                     let wait = wait.unwrap_or(RETRY_PAUSE * attempt).min(self.limit());
                     tokio::time::sleep(wait).await;
                     attempt += 1;
@@ -204,7 +236,10 @@ impl KubernetesApiClient {
             Ok(answer) => answer,
             Err(_) => Err(ApiRequestFailure {
                 kind: SourceProblemKind::Unreachable,
-                ..malformed_failure(format!("the API server did not answer within {:?}", self.limit()))
+                ..malformed_failure(format!(
+                    "the API server did not answer within {:?}",
+                    self.limit()
+                ))
             }),
         }
     }
@@ -218,7 +253,10 @@ impl KubernetesApiClient {
         let access = connection::connect(&self.server, ResponseReadLimit::Bounded).await.map_err(
             |problem| {
                 let at = problem.at.map(|at| format!("{at}: ")).unwrap_or_default();
-                ApiRequestFailure { kind: problem.kind, ..malformed_failure(format!("{at}{}", problem.message)) }
+                ApiRequestFailure {
+                    kind: problem.kind,
+                    ..malformed_failure(format!("{at}{}", problem.message))
+                }
             },
         )?;
         *client = Some(access.client.clone());
@@ -226,7 +264,8 @@ impl KubernetesApiClient {
     }
 
     async fn send(&self, asked: &ApiRequest<'_>) -> Result<Value, ApiRequestFailure> {
-        let by = PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
+        let by =
+            PatchParams { field_manager: Some(FIELD_MANAGER.to_owned()), ..Default::default() };
         let nodes = Request::new(NODES_PATH);
         let request = match asked {
             ApiRequest::Node(name) => nodes.get(name, &GetParams::default()),
@@ -271,9 +310,10 @@ impl KubernetesApiClient {
             Err(error) if error.is::<LengthLimitError>() => {
                 malformed_failure(format!("an answer of more than {MAX_ANSWER_BYTES} bytes"))
             }
-            Err(error) => {
-                ApiRequestFailure { kind: SourceProblemKind::Unreachable, ..malformed_failure(clean(&error.to_string())) }
-            }
+            Err(error) => ApiRequestFailure {
+                kind: SourceProblemKind::Unreachable,
+                ..malformed_failure(clean(&error.to_string()))
+            },
         })?;
         let bytes = body.to_bytes();
         if (200..300).contains(&status) {
@@ -300,5 +340,10 @@ impl KubernetesApiClient {
 }
 
 pub(super) fn malformed_failure(message: String) -> ApiRequestFailure {
-    ApiRequestFailure { kind: SourceProblemKind::Malformed, message, status: None, retry_after: None }
+    ApiRequestFailure {
+        kind: SourceProblemKind::Malformed,
+        message,
+        status: None,
+        retry_after: None,
+    }
 }

@@ -140,7 +140,11 @@ impl ClientThread {
 }
 
 /// Does what is asked for, side by side, until nobody can ask any more.
-async fn run_jobs(server: &Server, mut work: mpsc::UnboundedReceiver<ClientThreadJob>, beats: Arc<AtomicU64>) {
+async fn run_jobs(
+    server: &Server,
+    mut work: mpsc::UnboundedReceiver<ClientThreadJob>,
+    beats: Arc<AtomicU64>,
+) {
     tokio::task::spawn_local(async move {
         loop {
             beats.fetch_add(1, Ordering::Relaxed);

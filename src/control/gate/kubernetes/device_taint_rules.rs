@@ -10,7 +10,7 @@
 
 use serde_json::{Value, json};
 
-use super::client::{KubernetesApiClient, ApiRequestFailure};
+use super::client::{ApiRequestFailure, KubernetesApiClient};
 use engine::policy::{drain_reason, kubernetes_label};
 use model::kubernetes_node::{DEGRADED, GpuCordon, GpuCordonMethod, NO_SCHEDULE, REASON, RUN};
 use model::scheduler_snapshot::SchedulerNode;
@@ -42,7 +42,10 @@ pub(super) struct DraDevice {
 
 /// Takes back what a node only claims: that a rule keeps one of its GPUs from
 /// pods. Asks nothing about any other node. What could not be read is told.
-pub(super) async fn confirm_rule(desk: &KubernetesApiClient, node: &mut SchedulerNode) -> Option<String> {
+pub(super) async fn confirm_rule(
+    desk: &KubernetesApiClient,
+    node: &mut SchedulerNode,
+) -> Option<String> {
     let seen = node.kubernetes.as_deref()?;
     let mark = seen.cordoned_gpu().filter(|mark| mark.way == GpuCordonMethod::TaintRule)?;
     let is_whole = seen.has_drain_taint();
@@ -65,12 +68,20 @@ pub(super) async fn confirm_rule(desk: &KubernetesApiClient, node: &mut Schedule
 
 /// Where the device is that has this UUID; an error of the kind `Missing` without a
 /// status where the cluster has no such rules, or no such device.
-pub(super) async fn find_device(desk: &KubernetesApiClient, node: &str, mark: &GpuCordon) -> Result<DraDevice, ApiRequestFailure> {
+pub(super) async fn find_device(
+    desk: &KubernetesApiClient,
+    node: &str,
+    mark: &GpuCordon,
+) -> Result<DraDevice, ApiRequestFailure> {
     let rules = find_served_path(desk, &RULE_VERSIONS, RULES).await?.ok_or_else(|| {
-        missing_failure("the cluster does not serve DeviceTaintRule; its GPU stays in service".to_owned())
+        missing_failure(
+            "the cluster does not serve DeviceTaintRule; its GPU stays in service".to_owned(),
+        )
     })?;
     let slices = find_served_path(desk, &SLICE_VERSIONS, SLICES).await?.ok_or_else(|| {
-        missing_failure("the cluster does not serve ResourceSlice; its GPU stays in service".to_owned())
+        missing_failure(
+            "the cluster does not serve ResourceSlice; its GPU stays in service".to_owned(),
+        )
     })?;
     let mut found: Vec<[String; 3]> = Vec::new();
     let mut is_parted = false;
@@ -100,9 +111,9 @@ pub(super) async fn find_device(desk: &KubernetesApiClient, node: &str, mark: &G
             Ok(DraDevice { rules, driver, pool, device })
         }
         Ok(_) => Err(missing_failure(format!("the device with UUID {uuid} has no name"))),
-        Err(found) if found.is_empty() => {
-            Err(missing_failure(format!("no ResourceSlice of the node has a device with UUID {uuid}")))
-        }
+        Err(found) if found.is_empty() => Err(missing_failure(format!(
+            "no ResourceSlice of the node has a device with UUID {uuid}"
+        ))),
         Err(_) => Err(missing_failure(format!("several devices of the node have the UUID {uuid}"))),
     }
 }
@@ -118,7 +129,8 @@ pub(super) async fn create_rule(
 ) -> Result<(), ApiRequestFailure> {
     let meta = &node["metadata"];
     let uid = meta["uid"].as_str().unwrap_or_default();
-    let name = rule_name(uid, mark).ok_or_else(|| malformed_failure("the node has no uid".to_owned()))?;
+    let name =
+        rule_name(uid, mark).ok_or_else(|| malformed_failure("the node has no uid".to_owned()))?;
     let own = drain_reason::parse_reason(reason);
     let (run, class) = own.map(|own| (own.run, own.class)).unwrap_or_default();
     let version = place.rules.split('/').nth(3).unwrap_or_default();
@@ -144,8 +156,9 @@ pub(super) async fn create_rule(
         Ok(_) => Ok(()),
         Err(refused) if refused.status == Some(409) => {
             let there = desk.read_object(&place.rules, &name).await?;
-            let is_same =
-                |rule: &Value| is_own_rule(rule) && rule["metadata"]["annotations"][REASON] == reason;
+            let is_same = |rule: &Value| {
+                is_own_rule(rule) && rule["metadata"]["annotations"][REASON] == reason
+            };
             match there {
                 Some(rule) if is_same(&rule) => Ok(()),
                 Some(_) => Err(malformed_failure(format!(
@@ -189,7 +202,11 @@ async fn read_rule(
 }
 
 /// The path of a kind in the newest of these versions that has it.
-async fn find_served_path(desk: &KubernetesApiClient, versions: &[&str], kind: &str) -> Result<Option<String>, ApiRequestFailure> {
+async fn find_served_path(
+    desk: &KubernetesApiClient,
+    versions: &[&str],
+    kind: &str,
+) -> Result<Option<String>, ApiRequestFailure> {
     for version in versions {
         let Some(said) = desk.read_object(API_GROUP_PATH, version).await? else { continue };
         let kinds = said["resources"].as_array().map_or(&[][..], Vec::as_slice);
@@ -236,5 +253,10 @@ fn missing_failure(why: String) -> ApiRequestFailure {
 }
 
 fn malformed_failure(message: String) -> ApiRequestFailure {
-    ApiRequestFailure { kind: SourceProblemKind::Contradictory, message, status: None, retry_after: None }
+    ApiRequestFailure {
+        kind: SourceProblemKind::Contradictory,
+        message,
+        status: None,
+        retry_after: None,
+    }
 }

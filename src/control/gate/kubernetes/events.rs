@@ -103,7 +103,8 @@ mod tests {
             assert_eq!(build_event(&record(ActionKind::Drain, result, ""), &snapshot()), None);
         }
         let long = record(ActionKind::Drain, ActionResult::Done, &"ä".repeat(MAX_NOTE_BYTES));
-        let note = build_event(&long, &snapshot()).expect("an event")["note"].as_str().map(str::len);
+        let note =
+            build_event(&long, &snapshot()).expect("an event")["note"].as_str().map(str::len);
         assert!(note.is_some_and(|length| length <= MAX_NOTE_BYTES));
     }
 }

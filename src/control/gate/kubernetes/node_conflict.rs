@@ -83,7 +83,9 @@ mod tests {
         }
     }
 
-    fn conflict_after(change: impl FnOnce(&mut SchedulerNode, &mut KubernetesNode)) -> Option<String> {
+    fn conflict_after(
+        change: impl FnOnce(&mut SchedulerNode, &mut KubernetesNode),
+    ) -> Option<String> {
         let mut now = node();
         let mut kubernetes = now.kubernetes.take().expect("told");
         change(&mut now, &mut kubernetes);

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{Node, Pod};
 use serde_json::Value;
 use tokio::task::{JoinError, JoinSet};
 
-use super::client::{KubernetesApiClient, ApiRequestFailure};
+use super::client::{ApiRequestFailure, KubernetesApiClient};
 use super::device_taint_rules;
 use crate::gate::scheduler::SchedulerError;
 use model::id::NodeName;
@@ -78,7 +78,8 @@ async fn read_one_node(
     let Some(object) = desk.read_node(name.as_str()).await? else { return Ok((None, None)) };
     let mut found = PodsByNodeName::new();
     let mut unread = Vec::new();
-    let read = desk.read_pods(Some(name.as_str()), |page| add_pods(&mut found, &mut unread, page)).await;
+    let read =
+        desk.read_pods(Some(name.as_str()), |page| add_pods(&mut found, &mut unread, page)).await;
     let trouble = explain_pods_unread(read, &unread)?;
     let pods = if trouble.is_none() { PodsByNode::Known(&found) } else { PodsByNode::Unknown };
     match parse_node(object, pods) {
@@ -90,7 +91,10 @@ async fn read_one_node(
     }
 }
 
-async fn read_all_nodes(desk: &KubernetesApiClient, wanted: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
+async fn read_all_nodes(
+    desk: &KubernetesApiClient,
+    wanted: &[NodeName],
+) -> Result<SchedulerSnapshot, SchedulerError> {
     let mut found = PodsByNodeName::new();
     let mut unread = Vec::new();
     // Before the nodes: a pod that came in between is seen by whoever asks again,
@@ -142,7 +146,10 @@ fn add_pods(found: &mut PodsByNodeName, unread: &mut Vec<String>, page: Vec<Valu
 
 /// What is told where pods were not read, or not all. A server that does not
 /// answer is an error: then nodes say nothing either.
-fn explain_pods_unread(read: Result<(), ApiRequestFailure>, unread: &[String]) -> Result<Option<String>, ApiRequestFailure> {
+fn explain_pods_unread(
+    read: Result<(), ApiRequestFailure>,
+    unread: &[String],
+) -> Result<Option<String>, ApiRequestFailure> {
     let why = match read {
         Ok(()) => match unread.first() {
             None => return Ok(None),

@@ -15,11 +15,11 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::client::{KubernetesApiClient, ApiRequestFailure};
+use super::client::{ApiRequestFailure, KubernetesApiClient};
 use super::patch::NodePatchEdits;
-use super::{WriteFence, client, device_taint_rules, node_reader, node_conflict};
-use crate::gate::scheduler::SchedulerError;
+use super::{WriteFence, client, device_taint_rules, node_conflict, node_reader};
 use crate::gate::clock;
+use crate::gate::scheduler::SchedulerError;
 use engine::policy::{device, drain_reason};
 use model::id::NodeName;
 use model::kubernetes_node::GpuCordonMethod;
@@ -51,7 +51,10 @@ pub(super) struct NodeWriteRequest {
 }
 
 /// Makes the change; an error tells of how many nodes it failed on and why.
-pub(super) async fn write_nodes(desk: Rc<KubernetesApiClient>, order: NodeWriteRequest) -> Result<(), SchedulerError> {
+pub(super) async fn write_nodes(
+    desk: Rc<KubernetesApiClient>,
+    order: NodeWriteRequest,
+) -> Result<(), SchedulerError> {
     let order = Rc::new(order);
     let away: Rc<RefCell<Option<String>>> = Rc::default();
     let mut writing = JoinSet::new();
@@ -94,7 +97,10 @@ pub(super) async fn write_nodes(desk: Rc<KubernetesApiClient>, order: NodeWriteR
 }
 
 /// One error of all. Where any node may still be written, all count as unknown.
-fn combine_failures(failed: &[(NodeName, SchedulerError)], of: usize) -> Result<(), SchedulerError> {
+fn combine_failures(
+    failed: &[(NodeName, SchedulerError)],
+    of: usize,
+) -> Result<(), SchedulerError> {
     let Some((_, first)) = failed.first() else { return Ok(()) };
     let late = failed.iter().find(|(_, error)| error.kind == SourceProblemKind::Unreachable);
     let kind = late.map_or(first.kind, |(_, error)| error.kind);
@@ -166,7 +172,9 @@ impl NodeWriter<'_> {
         let place = loop {
             match self.find_device().await {
                 Ok(place) => break Ok(place),
-                Err(WriteAttemptFailure::Final(error)) if error.kind == SourceProblemKind::Missing => {
+                Err(WriteAttemptFailure::Final(error))
+                    if error.kind == SourceProblemKind::Missing =>
+                {
                     break Err(error);
                 }
                 Err(WriteAttemptFailure::Final(error)) => return Err(error),
@@ -203,41 +211,62 @@ impl NodeWriter<'_> {
                 Err(stop) => stop,
             };
             match stop {
-                WriteAttemptFailure::Retry(refused) => pauses.pause(refused).await.map_err(condition_error)?,
+                WriteAttemptFailure::Retry(refused) => {
+                    pauses.pause(refused).await.map_err(condition_error)?
+                }
                 // An object of another uid is refused as one that is not valid (422).
                 WriteAttemptFailure::Final(error) if error.kind != SourceProblemKind::Malformed => {
                     return Err(condition_error(error));
                 }
                 WriteAttemptFailure::Final(error) => {
                     let is_same = self.reread_node(&node).await.map_err(condition_error)?.is_some();
-                    return Err(condition_error(if is_same { error } else { replaced_node_error() }));
+                    return Err(condition_error(if is_same {
+                        error
+                    } else {
+                        replaced_node_error()
+                    }));
                 }
             }
-            node = self.reread_node(&node).await.map_err(condition_error)?.ok_or_else(|| condition_error(replaced_node_error()))?;
+            node = self
+                .reread_node(&node)
+                .await
+                .map_err(condition_error)?
+                .ok_or_else(|| condition_error(replaced_node_error()))?;
         }
     }
 
     /// The same node as it is now; `None` where another has its name.
     async fn reread_node(&self, node: &Value) -> Result<Option<Value>, SchedulerError> {
         let now = self.client.read_node(self.name.as_str()).await?;
-        let now = now.ok_or_else(|| SchedulerError::new(SourceProblemKind::Missing, NO_SUCH_NODE))?;
+        let now =
+            now.ok_or_else(|| SchedulerError::new(SourceProblemKind::Missing, NO_SUCH_NODE))?;
         Ok(Some(now).filter(|now| now["metadata"]["uid"] == node["metadata"]["uid"]))
     }
 
     /// One attempt at metadata and taints; the node as it is then.
-    async fn write_marks(&self, seen: &mut Option<SchedulerNode>) -> Result<Value, WriteAttemptFailure> {
+    async fn write_marks(
+        &self,
+        seen: &mut Option<SchedulerNode>,
+    ) -> Result<Value, WriteAttemptFailure> {
         let name = self.name.as_str();
-        let object = self.client.read_node(name).await.map_err(WriteAttemptFailure::from_failure)?;
-        let object = object.ok_or_else(|| WriteAttemptFailure::new_final(SourceProblemKind::Missing, NO_SUCH_NODE))?;
+        let object =
+            self.client.read_node(name).await.map_err(WriteAttemptFailure::from_failure)?;
+        let object = object.ok_or_else(|| {
+            WriteAttemptFailure::new_final(SourceProblemKind::Missing, NO_SUCH_NODE)
+        })?;
         let malformed = |why| WriteAttemptFailure::new_final(SourceProblemKind::Malformed, why);
-        let mut now = node_reader::parse_node(object.clone(), PodsByNode::Unknown).map_err(malformed)?;
+        let mut now =
+            node_reader::parse_node(object.clone(), PodsByNode::Unknown).map_err(malformed)?;
         // What we gave back ourselves a moment ago is no news.
         if !self.is_rule_deleted.get() {
             device_taint_rules::confirm_rule(self.client, &mut now).await;
         }
         let seen = &*seen.get_or_insert_with(|| now.clone());
         let nothing = |why: String| {
-            WriteAttemptFailure::new_final(SourceProblemKind::Contradictory, format!("{why}; nothing was written"))
+            WriteAttemptFailure::new_final(
+                SourceProblemKind::Contradictory,
+                format!("{why}; nothing was written"),
+            )
         };
         if let Some(why) = node_conflict::explain_replacement(seen, &now) {
             return Err(nothing(why));
@@ -255,7 +284,11 @@ impl NodeWriter<'_> {
         }
         self.delete_device_rule(&now).await?;
         self.check_fence().await?;
-        let stored = self.client.patch_node(name, &patch).await.map_err(WriteAttemptFailure::from_failure)?;
+        let stored = self
+            .client
+            .patch_node(name, &patch)
+            .await
+            .map_err(WriteAttemptFailure::from_failure)?;
         match self.edits.find_altered_field(&stored) {
             Some(what) => Err(self.revert_marks(&object, &patch, &stored, what).await),
             None => Ok(stored),
@@ -264,7 +297,13 @@ impl NodeWriter<'_> {
 
     /// A drain that is not stored as it was sent would be nobody's: no gate knows it as its
     /// own, and none would ever give the node back. It is taken back in the same moment.
-    async fn revert_marks(&self, before: &Value, patch: &Value, stored: &Value, what: &str) -> WriteAttemptFailure {
+    async fn revert_marks(
+        &self,
+        before: &Value,
+        patch: &Value,
+        stored: &Value,
+        what: &str,
+    ) -> WriteAttemptFailure {
         let back = match NodePatchEdits::build_revert_patch(before, patch, stored) {
             Ok(back) => self.client.patch_node(self.name.as_str(), &back).await.map(drop),
             Err(why) => Err(client::malformed_failure(why)),
@@ -282,12 +321,17 @@ impl NodeWriter<'_> {
 
     /// Where one GPU is to go by a rule: what the rule selects. That a cluster has no
     /// such rules, or does not know the GPU, is told before anything is written.
-    async fn find_device(&self) -> Result<Option<device_taint_rules::DraDevice>, WriteAttemptFailure> {
+    async fn find_device(
+        &self,
+    ) -> Result<Option<device_taint_rules::DraDevice>, WriteAttemptFailure> {
         match &self.edits.device {
             Some((mark, true)) if mark.way == GpuCordonMethod::TaintRule => {
-                let found = device_taint_rules::find_device(self.client, self.name.as_str(), mark).await;
+                let found =
+                    device_taint_rules::find_device(self.client, self.name.as_str(), mark).await;
                 found.map(Some).map_err(|refused| match refused.status {
-                    None if refused.kind == SourceProblemKind::Missing => WriteAttemptFailure::Final(refused.into()),
+                    None if refused.kind == SourceProblemKind::Missing => {
+                        WriteAttemptFailure::Final(refused.into())
+                    }
                     _ => WriteAttemptFailure::from_failure(refused),
                 })
             }
@@ -298,14 +342,20 @@ impl NodeWriter<'_> {
     /// One attempt at the rule that takes one GPU out. The node names it already:
     /// whoever dies in between leaves a word without a rule, and no rule without a
     /// word.
-    async fn create_device_rule(&self, node: &Value, place: &device_taint_rules::DraDevice) -> Result<(), WriteAttemptFailure> {
+    async fn create_device_rule(
+        &self,
+        node: &Value,
+        place: &device_taint_rules::DraDevice,
+    ) -> Result<(), WriteAttemptFailure> {
         let (Some((mark, _)), Some(NodeStateChange::Drain { reason })) =
             (&self.edits.device, &self.state)
         else {
             return Ok(());
         };
         self.check_fence().await?;
-        device_taint_rules::create_rule(self.client, node, mark, place, reason).await.map_err(WriteAttemptFailure::from_failure)
+        device_taint_rules::create_rule(self.client, node, mark, place, reason)
+            .await
+            .map_err(WriteAttemptFailure::from_failure)
     }
 
     /// One attempt at taking our rule away, before the words about it.
@@ -313,7 +363,9 @@ impl NodeWriter<'_> {
         match &self.edits.device {
             Some((mark, false)) if mark.way == GpuCordonMethod::TaintRule => {
                 self.check_fence().await?;
-                device_taint_rules::delete_rule(self.client, node, mark).await.map_err(WriteAttemptFailure::from_failure)?;
+                device_taint_rules::delete_rule(self.client, node, mark)
+                    .await
+                    .map_err(WriteAttemptFailure::from_failure)?;
                 self.is_rule_deleted.set(true);
                 Ok(())
             }
@@ -436,7 +488,10 @@ mod tests {
         assert_eq!(error.kind, SourceProblemKind::Denied);
         assert_eq!(error.message, "5 of 9 nodes: n1: no; n2: no; n3: no; and 2 more");
         many[4].1.kind = SourceProblemKind::Unreachable;
-        assert_eq!(combine_failures(&many, 9).expect_err("failed").kind, SourceProblemKind::Unreachable);
+        assert_eq!(
+            combine_failures(&many, 9).expect_err("failed").kind,
+            SourceProblemKind::Unreachable
+        );
     }
 
     #[test]
@@ -466,6 +521,8 @@ mod tests {
         for reason in [None, Some("psu")] {
             assert!(explain_forbidden(&resume, &drained(reason), false).is_some(), "{reason:?}");
         }
-        assert!(explain_forbidden(&None, &SchedulerNode::new("n1", &["DELETING"]), false).is_some());
+        assert!(
+            explain_forbidden(&None, &SchedulerNode::new("n1", &["DELETING"]), false).is_some()
+        );
     }
 }

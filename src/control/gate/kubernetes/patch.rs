@@ -230,7 +230,11 @@ impl NodePatchEdits {
 
     /// The patch of `stored` that takes back what a patch of `before` changed, whatever
     /// of it was stored.
-    pub(super) fn build_revert_patch(before: &Value, patch: &Value, stored: &Value) -> Result<Value, String> {
+    pub(super) fn build_revert_patch(
+        before: &Value,
+        patch: &Value,
+        stored: &Value,
+    ) -> Result<Value, String> {
         let meta = &stored["metadata"];
         let mut back = json!({
             "metadata": { "uid": meta["uid"], "resourceVersion": meta["resourceVersion"] },
@@ -384,7 +388,8 @@ pub(super) fn check_patch(
                     let is_entry = || {
                         key == "annotations"
                             && name.as_str() == DEVICE_CORDON
-                            && device.is_some_and(|(uuid, list)| is_single_gpu_edit(uuid, list, value))
+                            && device
+                                .is_some_and(|(uuid, list)| is_single_gpu_edit(uuid, list, value))
                     };
                     is_fabricgate_key(name) || is_entry()
                 };

@@ -108,7 +108,9 @@ fn nothing_of_others_and_no_eviction_is_ever_asked_for() {
         }],
         ..KubernetesNodeUpdate::default()
     };
-    assert!(NodePatchEdits::from_update(&marks_update(label("fabricgate.io/verdict", "pass"))).is_ok());
+    assert!(
+        NodePatchEdits::from_update(&marks_update(label("fabricgate.io/verdict", "pass"))).is_ok()
+    );
     for bad in [
         label("nvidia.com/gpu.clique", "x"),
         label("fabricgate.io/", "x"),
@@ -180,8 +182,14 @@ fn a_condition_keeps_its_moment_until_its_status_changes() {
         let written = &patch.expect("a patch")["status"]["conditions"][0];
         (written["lastTransitionTime"].clone(), written["lastHeartbeatTime"].clone())
     };
-    assert_eq!(moment(told("True", "b").build_status_patch(&object, now)), (json!(then), json!(now)));
-    assert_eq!(moment(told("False", "b").build_status_patch(&object, now)), (json!(now), json!(now)));
+    assert_eq!(
+        moment(told("True", "b").build_status_patch(&object, now)),
+        (json!(then), json!(now))
+    );
+    assert_eq!(
+        moment(told("False", "b").build_status_patch(&object, now)),
+        (json!(now), json!(now))
+    );
 }
 
 #[test]
@@ -191,7 +199,8 @@ fn a_condition_is_said_of_the_very_version_that_was_read_so_that_a_late_one_is_r
         reason: "NvlinkLow".to_owned(),
         message: "degraded".to_owned(),
     };
-    let change = marks_update(KubernetesNodeUpdate { condition: Some(condition), ..Default::default() });
+    let change =
+        marks_update(KubernetesNodeUpdate { condition: Some(condition), ..Default::default() });
     let edits = NodePatchEdits::from_update(&change).expect("good");
     let patch = edits.build_status_patch(&node(), "2026-11-23T20:18:20Z").expect("a patch");
     assert_eq!(patch["metadata"], json!({"uid": "u1", "resourceVersion": "7"}));
@@ -216,8 +225,10 @@ fn device_update(way: GpuCordonMethod, state: NodeStateChange) -> NodeUpdate {
 
 #[test]
 fn one_gpu_is_words_on_its_node_and_no_taint_that_keeps_pods_away() {
-    let out =
-        device_update(GpuCordonMethod::TaintRule, NodeStateChange::Drain { reason: OURS.to_owned() });
+    let out = device_update(
+        GpuCordonMethod::TaintRule,
+        NodeStateChange::Drain { reason: OURS.to_owned() },
+    );
     let patch = built_patch(&out, &node()).expect("a patch");
     let words = json!({REASON: OURS, DEVICE: "taint-rule:1:GPU-1a"});
     assert_eq!((&patch["metadata"]["annotations"], &patch["spec"]), (&words, &Value::Null));
@@ -228,7 +239,8 @@ fn one_gpu_is_words_on_its_node_and_no_taint_that_keeps_pods_away() {
 
 #[test]
 fn of_hami_s_list_one_entry_is_written_and_others_stay() {
-    let out = device_update(GpuCordonMethod::Hami, NodeStateChange::Drain { reason: OURS.to_owned() });
+    let out =
+        device_update(GpuCordonMethod::Hami, NodeStateChange::Drain { reason: OURS.to_owned() });
     let back = device_update(GpuCordonMethod::Hami, NodeStateChange::Resume);
     let with = |list: &str| {
         let mut node = node();
@@ -236,7 +248,9 @@ fn of_hami_s_list_one_entry_is_written_and_others_stay() {
         node
     };
     let list = |change: &NodeUpdate, node: &Value| {
-        built_patch(change, node).expect("a patch")["metadata"]["annotations"].get(DEVICE_CORDON).cloned()
+        built_patch(change, node).expect("a patch")["metadata"]["annotations"]
+            .get(DEVICE_CORDON)
+            .cloned()
     };
     assert_eq!(list(&out, &node()), Some(json!("GPU-1a")));
     assert_eq!(list(&out, &with("GPU-x, GPU-y")), Some(json!("GPU-x, GPU-y,GPU-1a")));
@@ -258,11 +272,17 @@ fn the_one_key_of_somebody_else_is_guarded_by_the_gpu_that_is_meant() {
     let device = Some(("GPU-1a", Some("GPU-x")));
     assert_eq!(check_patch(&written, &[], device), Ok(()));
     assert!(check_patch(&written, &[], None).is_err(), "only where a GPU is meant");
-    assert!(check_patch(&written, &[], Some(("GPU-1a", Some("GPU-y")))).is_err(), "another's is lost");
+    assert!(
+        check_patch(&written, &[], Some(("GPU-1a", Some("GPU-y")))).is_err(),
+        "another's is lost"
+    );
     assert!(check_patch(&written, &[], Some(("GPU-2a", None))).is_err(), "another GPU");
     assert!(check_patch(&patch(DEVICE_CORDON, Value::Null), &[], device).is_err(), "all is lost");
     assert!(check_patch(&patch(DEVICE_CORDON, json!(["GPU-x"])), &[], device).is_err(), "no text");
-    assert!(check_patch(&patch("hami.io/other", json!("GPU-x")), &[], device).is_err(), "another key");
+    assert!(
+        check_patch(&patch("hami.io/other", json!("GPU-x")), &[], device).is_err(),
+        "another key"
+    );
     let label = json!({"metadata": {"uid": "u", "resourceVersion": "1",
         "labels": {DEVICE_CORDON: "GPU-x,GPU-1a"}}});
     assert!(check_patch(&label, &[], device).is_err(), "a label is none");

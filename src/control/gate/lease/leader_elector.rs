@@ -11,7 +11,7 @@ use kube::Api;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 
-use super::{LeaseObservation, LeaseTerm, post_params, build_lease, micro_time_now};
+use super::{LeaseObservation, LeaseTerm, build_lease, micro_time_now, post_params};
 use crate::gate::clock;
 use crate::sources::kubernetes::connection::ResponseReadLimit;
 use crate::sources::kubernetes::{KubernetesClientConfig, connection};
@@ -81,15 +81,22 @@ impl LeaderElector {
     /// Starts to ask for the Lease.
     pub fn start(wanted: LeaderElectionConfig) -> std::io::Result<Self> {
         let why = "the server was not asked yet".to_owned();
-        let (says, standing) = watch::channel(LeadershipStatus::Waiting { why, is_confirmed: false });
+        let (says, standing) =
+            watch::channel(LeadershipStatus::Waiting { why, is_confirmed: false });
         let (stop, stopped) = watch::channel(false);
         let requests = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&requests);
         let thread = std::thread::Builder::new().name("lease".to_owned()).spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             let Ok(runtime) = runtime else { return };
-            let mut keeping =
-                LeaderElectionLoop { config: wanted, status: says, observation: None, held: None, next: 0, requests: counted };
+            let mut keeping = LeaderElectionLoop {
+                config: wanted,
+                status: says,
+                observation: None,
+                held: None,
+                next: 0,
+                requests: counted,
+            };
             runtime.block_on(keeping.run(stopped));
         })?;
         Ok(Self { status: standing, requests, stop, thread: Some(thread) })
@@ -206,9 +213,10 @@ impl LeaderElectionLoop {
 
     /// Sooner where it is about to be lost.
     fn pause(&self) -> Duration {
-        let is_fresh = self.held.as_ref().is_none_or(|ours| {
-            clock::now().uptime_s - ours.at_s < self.config.renew.as_secs_f64()
-        });
+        let is_fresh = self
+            .held
+            .as_ref()
+            .is_none_or(|ours| clock::now().uptime_s - ours.at_s < self.config.renew.as_secs_f64());
         if is_fresh { self.config.renew } else { self.config.renew / 5 }
     }
 
@@ -226,7 +234,10 @@ impl LeaderElectionLoop {
         let LeaseRequestFailure { why, is_unauthenticated: is_stranger } = match done {
             Ok(Ok(())) => return true,
             Ok(Err(trouble)) => trouble,
-            Err(_) => LeaseRequestFailure { why: format!("no answer within {limit:?}"), is_unauthenticated: false },
+            Err(_) => LeaseRequestFailure {
+                why: format!("no answer within {limit:?}"),
+                is_unauthenticated: false,
+            },
         };
         self.handle_failure(why);
         !is_stranger
@@ -365,7 +376,8 @@ impl LeaderElectionLoop {
         }
         self.count_request();
         // Where it does not work, it expires.
-        let _ = timeout(self.config.renew, api.replace(&self.config.name, &post_params(), &lease)).await;
+        let _ = timeout(self.config.renew, api.replace(&self.config.name, &post_params(), &lease))
+            .await;
     }
 
     fn count_request(&self) {
@@ -517,7 +529,8 @@ mod tests {
         let refused = timeout(patience, keeper.status.wait_for(is_refused)).await;
         drop(refused.expect("in time").expect("it keeps on"));
         kubeconfig(&file, &server.uri(), "second");
-        let held = timeout(patience, keeper.status.wait_for(|it| it.current_term().is_some())).await;
+        let held =
+            timeout(patience, keeper.status.wait_for(|it| it.current_term().is_some())).await;
         drop(held.expect("in time").expect("it keeps on"));
     }
 }

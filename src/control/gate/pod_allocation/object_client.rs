@@ -131,7 +131,8 @@ impl PodObjectClient {
             domains: None,
         };
         let told = |refused: ObjectCallFailure| format!("{}: {}", access.address, refused.message);
-        objects.claims = objects.find_version("resource.k8s.io", CLAIM_VERSIONS).await.map_err(told)?;
+        objects.claims =
+            objects.find_version("resource.k8s.io", CLAIM_VERSIONS).await.map_err(told)?;
         objects.domains =
             objects.find_version("resource.nvidia.com", DOMAIN_VERSIONS).await.map_err(told)?;
         Ok(objects)
@@ -147,8 +148,14 @@ impl PodObjectClient {
     }
 
     /// The first of the known versions of a group that the server has.
-    async fn find_version(&self, group: &str, known: &[&str]) -> Result<Option<String>, ObjectCallFailure> {
-        let asked = self.send_with_retries(|| Request::new("/apis").get(group, &GetParams::default())).await;
+    async fn find_version(
+        &self,
+        group: &str,
+        known: &[&str],
+    ) -> Result<Option<String>, ObjectCallFailure> {
+        let asked = self
+            .send_with_retries(|| Request::new("/apis").get(group, &GetParams::default()))
+            .await;
         let said: Value = match asked {
             Ok(said) => said,
             Err(refused) if refused.is_missing() => return Ok(None),
@@ -180,14 +187,23 @@ impl PodObjectClient {
 
     /// Makes an object. One of this name that is there already is an error (409),
     /// also where an earlier attempt of ours made it.
-    pub(super) async fn create(&self, kind: PodObjectKind, object: &Value) -> Result<Value, ObjectCallFailure> {
+    pub(super) async fn create(
+        &self,
+        kind: PodObjectKind,
+        object: &Value,
+    ) -> Result<Value, ObjectCallFailure> {
         let path = self.kind_path(kind)?;
         let body = serde_json::to_vec(object).expect("objects are plain data");
-        self.send_with_retries(|| Request::new(&path).create(&PostParams::default(), body.clone())).await
+        self.send_with_retries(|| Request::new(&path).create(&PostParams::default(), body.clone()))
+            .await
     }
 
     /// One object.
-    pub(super) async fn get(&self, kind: PodObjectKind, name: &str) -> Result<Value, ObjectCallFailure> {
+    pub(super) async fn get(
+        &self,
+        kind: PodObjectKind,
+        name: &str,
+    ) -> Result<Value, ObjectCallFailure> {
         let path = self.kind_path(kind)?;
         self.get_at(&path, name).await
     }
@@ -202,7 +218,11 @@ impl PodObjectClient {
     }
 
     /// All objects with these labels.
-    pub(super) async fn list(&self, kind: PodObjectKind, labels: &str) -> Result<Vec<Value>, ObjectCallFailure> {
+    pub(super) async fn list(
+        &self,
+        kind: PodObjectKind,
+        labels: &str,
+    ) -> Result<Vec<Value>, ObjectCallFailure> {
         let wanted = ListParams::default().labels(labels);
         self.list_at(&self.kind_path(kind)?, wanted).await
     }
@@ -215,16 +235,26 @@ impl PodObjectClient {
         self.list_at(&path, ListParams::default().fields(&of)).await
     }
 
-    async fn list_at(&self, path: &str, wanted: ListParams) -> Result<Vec<Value>, ObjectCallFailure> {
+    async fn list_at(
+        &self,
+        path: &str,
+        wanted: ListParams,
+    ) -> Result<Vec<Value>, ObjectCallFailure> {
         let mut items = Vec::new();
-        let ask = async |wanted: &ListParams| self.send_with_retries(|| Request::new(path).list(wanted)).await;
+        let ask = async |wanted: &ListParams| {
+            self.send_with_retries(|| Request::new(path).list(wanted)).await
+        };
         connection::read_pages(path, &wanted, ask, |mut page| items.append(&mut page)).await?;
         Ok(items)
     }
 
     /// Deletes this very object; one that is gone, or another of its name, is left
     /// as it is.
-    pub(super) async fn delete(&self, kind: PodObjectKind, object: &Value) -> Result<(), ObjectCallFailure> {
+    pub(super) async fn delete(
+        &self,
+        kind: PodObjectKind,
+        object: &Value,
+    ) -> Result<(), ObjectCallFailure> {
         let path = self.kind_path(kind)?;
         let text = |key: &str| object["metadata"][key].as_str().unwrap_or_default().to_owned();
         let (name, uid) = (text("name"), text("uid"));
@@ -258,8 +288,10 @@ impl PodObjectClient {
     ) -> Result<Value, ObjectCallFailure> {
         let mut attempt = 1;
         loop {
-            let request = request()
-                .map_err(|error| ObjectCallFailure { status: None, message: clean(&error.to_string()) })?;
+            let request = request().map_err(|error| ObjectCallFailure {
+                status: None,
+                message: clean(&error.to_string()),
+            })?;
             match self.send(request).await {
                 Err(refused) if refused.is_transient() && attempt < MAX_ATTEMPTS => {
                     sleep(RETRY_PAUSE * attempt).await;

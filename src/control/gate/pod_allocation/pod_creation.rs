@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 
-use super::object_client::{PodObjectKind, PodObjectClient, ObjectCallFailure};
+use super::object_client::{ObjectCallFailure, PodObjectClient, PodObjectKind};
 use super::pod_state::{PodState, last_warning, parse_pod_state};
 use super::{PodDomainRequest, group_by_reason};
 use crate::gate::slurm_allocation::AllocationError;
@@ -88,7 +88,9 @@ impl PodCreator<'_> {
     fn has_compute_domains(&self) -> bool {
         match self.kubernetes.compute_domain {
             ComputeDomainMode::Never => false,
-            ComputeDomainMode::Auto => self.objects.served_version(PodObjectKind::ComputeDomain).is_some(),
+            ComputeDomainMode::Auto => {
+                self.objects.served_version(PodObjectKind::ComputeDomain).is_some()
+            }
             ComputeDomainMode::Always => true,
         }
     }
@@ -143,13 +145,18 @@ impl PodCreator<'_> {
     }
 
     /// What the nodes of a domain offer; those that cannot be read are left out.
-    async fn read_node_resources(&self, domain: &PodDomainRequest, held: &mut HeldNodes) -> BTreeMap<NodeName, NodePodResources> {
+    async fn read_node_resources(
+        &self,
+        domain: &PodDomainRequest,
+        held: &mut HeldNodes,
+    ) -> BTreeMap<NodeName, NodePodResources> {
         let resource = self.kubernetes.resource.clone();
         let objects = self.objects.clone();
         let read = for_each_concurrently(domain.nodes.clone(), move |node: NodeName| {
             let (objects, resource) = (objects.clone(), resource.clone());
             async move {
-                let read = objects.read_node(&node).await.map(|it| parse_node_resources(&it, &resource));
+                let read =
+                    objects.read_node(&node).await.map(|it| parse_node_resources(&it, &resource));
                 (node, read)
             }
         });
@@ -217,7 +224,8 @@ impl PodCreator<'_> {
         if !is_wanted || !self.has_compute_domains() {
             return Ok(None);
         }
-        let version = self.objects.served_version(PodObjectKind::ComputeDomain).unwrap_or("v1beta1");
+        let version =
+            self.objects.served_version(PodObjectKind::ComputeDomain).unwrap_or("v1beta1");
         let object =
             self.owner.build_compute_domain(self.kubernetes, version, &domain.name, offers.len());
         let made = self.create_or_adopt(PodObjectKind::ComputeDomain, &object).await;
@@ -245,7 +253,11 @@ impl PodCreator<'_> {
     }
 
     /// Makes one object, or finds that an earlier attempt of ours made it.
-    async fn create_or_adopt(&self, kind: PodObjectKind, object: &Value) -> Result<(), ObjectCallFailure> {
+    async fn create_or_adopt(
+        &self,
+        kind: PodObjectKind,
+        object: &Value,
+    ) -> Result<(), ObjectCallFailure> {
         create_object(self.objects, kind, object).await
     }
 
@@ -256,13 +268,16 @@ impl PodCreator<'_> {
         held: &mut HeldNodes,
     ) -> Vec<NodeName> {
         let objects = self.objects.clone();
-        let made = for_each_concurrently(pods.into_iter().collect(), move |(node, pod): (NodeName, Value)| {
-            let objects = objects.clone();
-            async move {
-                let made = create_object(&objects, PodObjectKind::Pod, &pod).await;
-                (node, made)
-            }
-        });
+        let made = for_each_concurrently(
+            pods.into_iter().collect(),
+            move |(node, pod): (NodeName, Value)| {
+                let objects = objects.clone();
+                async move {
+                    let made = create_object(&objects, PodObjectKind::Pod, &pod).await;
+                    (node, made)
+                }
+            },
+        );
         let mut there = Vec::new();
         for (node, made) in made.await {
             match made {
@@ -277,7 +292,11 @@ impl PodCreator<'_> {
     }
 
     /// Waits until every pod runs or is given up.
-    async fn wait_for_pods(&mut self, nodes: Vec<NodeName>, held: &mut HeldNodes) -> Result<(), AllocationError> {
+    async fn wait_for_pods(
+        &mut self,
+        nodes: Vec<NodeName>,
+        held: &mut HeldNodes,
+    ) -> Result<(), AllocationError> {
         let start = Instant::now();
         let limit = Duration::from_secs(self.kubernetes.start_s);
         let mut told = start;
@@ -364,7 +383,11 @@ impl PodCreator<'_> {
 
 /// Makes an object. Where one of its name is there, it is ours only if it says
 /// that this very process asked for it.
-async fn create_object(objects: &PodObjectClient, kind: PodObjectKind, object: &Value) -> Result<(), ObjectCallFailure> {
+async fn create_object(
+    objects: &PodObjectClient,
+    kind: PodObjectKind,
+    object: &Value,
+) -> Result<(), ObjectCallFailure> {
     let refused = match objects.create(kind, object).await {
         Ok(_) => return Ok(()),
         Err(refused) => refused,
@@ -439,7 +462,10 @@ mod tests {
             "metadata": {"labels": {CLIQUE_LABEL: "c.1"}},
             "status": {"capacity": {"nvidia.com/gpu": "4"}, "allocatable": {"nvidia.com/gpu": "3"}},
         });
-        assert_eq!(parse_node_resources(&node, "nvidia.com/gpu"), NodePodResources { gpus: Some(3), in_clique: true });
+        assert_eq!(
+            parse_node_resources(&node, "nvidia.com/gpu"),
+            NodePodResources { gpus: Some(3), in_clique: true }
+        );
         assert_eq!(parse_node_resources(&json!({}), "nvidia.com/gpu"), NodePodResources::default());
     }
 }

@@ -131,7 +131,10 @@ mod tests {
     #[test]
     fn only_a_container_that_runs_is_one_to_work_in() {
         let runs = in_container("Running", &json!({"running": {}}));
-        assert_eq!(parse_pod_state(&runs), PodState::Running { address: Some("10.0.0.7".to_owned()) });
+        assert_eq!(
+            parse_pod_state(&runs),
+            PodState::Running { address: Some("10.0.0.7".to_owned()) }
+        );
         let mut deleted = runs.clone();
         deleted["metadata"]["deletionTimestamp"] = "2026-11-21T00:00:00Z".into();
         assert!(matches!(parse_pod_state(&deleted), PodState::Ended { .. }));
@@ -147,7 +150,10 @@ mod tests {
             {"type": "PodScheduled", "status": "False", "reason": "Unschedulable",
              "message": said}]}});
         let why = "Unschedulable: 0/18 nodes are available: 1 Insufficient nvidia.com/gpu.";
-        assert_eq!(parse_pod_state(&pending), PodState::Waiting { why: why.to_owned(), is_stuck: true });
+        assert_eq!(
+            parse_pod_state(&pending),
+            PodState::Waiting { why: why.to_owned(), is_stuck: true }
+        );
         let new = parse_pod_state(&json!({"status": {"phase": "Pending"}}));
         assert!(matches!(new, PodState::Waiting { is_stuck: false, .. }));
     }
@@ -161,7 +167,8 @@ mod tests {
         let creating = waiting("ContainerCreating", "");
         let why = "ContainerCreating".to_owned();
         assert_eq!(creating, PodState::Waiting { why, is_stuck: false });
-        let PodState::Waiting { why, is_stuck } = waiting("ImagePullBackOff", "Back-off\u{1b}[31m x")
+        let PodState::Waiting { why, is_stuck } =
+            waiting("ImagePullBackOff", "Back-off\u{1b}[31m x")
         else {
             panic!("it waits")
         };

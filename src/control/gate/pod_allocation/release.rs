@@ -8,7 +8,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
-use super::object_client::{PodObjectKind, PodObjectClient, ObjectCallFailure};
+use super::object_client::{ObjectCallFailure, PodObjectClient, PodObjectKind};
 use crate::launch::kubernetes::manifest;
 use crate::launch::kubernetes::manifest::{OWNER_ANNOTATION, UNTIL_ANNOTATION};
 use model::journal::ClockStamp;
@@ -53,7 +53,9 @@ impl RunObjects {
 }
 
 /// Everything that is labelled as ours and with a run, by its run.
-pub(crate) async fn list_run_objects(objects: &PodObjectClient) -> Result<BTreeMap<String, RunObjects>, String> {
+pub(crate) async fn list_run_objects(
+    objects: &PodObjectClient,
+) -> Result<BTreeMap<String, RunObjects>, String> {
     let labels = format!("{},{RUN}", manifest::managed_selector());
     let mut runs: BTreeMap<String, RunObjects> = BTreeMap::new();
     for kind in PodObjectKind::ALL {
@@ -79,7 +81,11 @@ pub(crate) async fn list_run_objects(objects: &PodObjectClient) -> Result<BTreeM
 
 /// Objects of one kind. A kind that the cluster does not have, or that whoever
 /// asks may not see, has none of ours: nobody could have made one.
-async fn list_kind(objects: &PodObjectClient, kind: PodObjectKind, labels: &str) -> Result<Vec<Value>, String> {
+async fn list_kind(
+    objects: &PodObjectClient,
+    kind: PodObjectKind,
+    labels: &str,
+) -> Result<Vec<Value>, String> {
     if objects.served_version(kind).is_none() {
         return Ok(Vec::new());
     }
@@ -96,7 +102,11 @@ fn describe_list_failure(kind: PodObjectKind, refused: &ObjectCallFailure) -> St
 }
 
 /// Deletes everything of a run, in order, and waits until it is gone.
-pub(crate) async fn delete_run_objects(objects: &PodObjectClient, run: &str, now: i64) -> Result<String, String> {
+pub(crate) async fn delete_run_objects(
+    objects: &PodObjectClient,
+    run: &str,
+    now: i64,
+) -> Result<String, String> {
     let mut gone = Vec::new();
     for kind in PodObjectKind::ALL {
         let count = delete_kind(objects, kind, &manifest::run_selector(run), now).await?;
@@ -126,11 +136,16 @@ async fn delete_kind(
         }
         count = count.max(there.len());
         for object in there.iter().filter(|it| it["metadata"]["deletionTimestamp"].is_null()) {
-            objects.delete(kind, object).await.map_err(|refused| describe_list_failure(kind, &refused))?;
+            objects
+                .delete(kind, object)
+                .await
+                .map_err(|refused| describe_list_failure(kind, &refused))?;
         }
         // Nothing is ever forced: a pod that is taken off the list while it runs on
         // a node that is merely out of reach would have its GPUs given away.
-        if DELETE_TIMEOUT <= start.elapsed() || there.iter().all(|object| is_deletion_overdue(object, now)) {
+        if DELETE_TIMEOUT <= start.elapsed()
+            || there.iter().all(|object| is_deletion_overdue(object, now))
+        {
             let names: Vec<String> = there.iter().take(5).map(object_name).collect();
             let more = there.len().saturating_sub(names.len());
             let more = if more == 0 { String::new() } else { format!(" and {more} more") };
@@ -175,7 +190,8 @@ mod tests {
         let stamp = ClockStamp { boot: "b".to_owned(), uptime_s: 1.25, ..ClockStamp::default() };
         let origin =
             manifest::ManifestOwner { run: "r", host: "h", pid: 7, stamp: &stamp, until: 1 };
-        let owner: PodOwnerProcess = serde_json::from_str(&origin.owner_annotation()).expect("ours");
+        let owner: PodOwnerProcess =
+            serde_json::from_str(&origin.owner_annotation()).expect("ours");
         assert_eq!((owner.host.as_str(), owner.pid, owner.stamp), ("h", 7, stamp));
     }
 }

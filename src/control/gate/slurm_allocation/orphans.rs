@@ -6,10 +6,10 @@
 
 use std::time::Duration;
 
-use super::release::{AllocationOwner, find_owner_unless_gone, describe_remedy};
+use super::release::{AllocationOwner, describe_remedy, find_owner_unless_gone};
 use crate::gate::journal::{Journal, JournalError};
 use crate::gate::pod_allocation::PodObjectClient;
-use crate::gate::{pod_allocation, clock};
+use crate::gate::{clock, pod_allocation};
 use crate::launch::kubernetes::KubernetesLauncher;
 use engine::policy::journal_state::OpenAllocation;
 use model::journal::{HoldKind, JournalEvent};

@@ -8,12 +8,12 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::slurm_commands::{SlurmCommands, fold_nodes};
-use super::{SlurmAllocationContext, SlurmAllocation, orphans};
-use crate::gate::journal::{Journal, JournalError};
-use crate::gate::timeouts::SchedulerTimeouts;
-use crate::gate::scheduler::Scheduler;
+use super::{SlurmAllocation, SlurmAllocationContext, orphans};
 use crate::gate::clock::age_s;
-use crate::gate::{journal, clock};
+use crate::gate::journal::{Journal, JournalError};
+use crate::gate::scheduler::Scheduler;
+use crate::gate::timeouts::SchedulerTimeouts;
+use crate::gate::{clock, journal};
 use crate::launch::kubernetes::KubernetesLauncher;
 use crate::launch::slurm::SlurmPrograms;
 use engine::policy::journal_state::{JournalState, OpenAllocation};
@@ -57,7 +57,15 @@ pub struct OrphanCleanup<'a> {
 /// ended now is told and stays in the journal for the next turn. Whether nothing
 /// of them is left.
 pub async fn clean_up_orphans(cleaning: OrphanCleanup<'_>) -> Result<bool, JournalError> {
-    let OrphanCleanup { journal, scheduler, programs, pods, timeouts: pace, gone_host: gone, log: say } = cleaning;
+    let OrphanCleanup {
+        journal,
+        scheduler,
+        programs,
+        pods,
+        timeouts: pace,
+        gone_host: gone,
+        log: say,
+    } = cleaning;
     let mut holds: Vec<(String, OpenAllocation)> = journal
         .state()
         .allocations
@@ -82,7 +90,11 @@ pub async fn clean_up_orphans(cleaning: OrphanCleanup<'_>) -> Result<bool, Journ
                 continue;
             }
         };
-        let ends = SlurmRelease { calls: SlurmCommands { programs, limit: pace.limit }, scheduler, timeouts: pace };
+        let ends = SlurmRelease {
+            calls: SlurmCommands { programs, limit: pace.limit },
+            scheduler,
+            timeouts: pace,
+        };
         let is_young = age_s(&hold.stamp, &clock::now()) < pace.in_flight.as_secs_f64();
         let process = find_owner_unless_gone(&hold, gone);
         let is_over = match (process, hold.kind) {
@@ -164,17 +176,30 @@ pub async fn clean_up_at_start(left: StartupCleanup<'_>) -> Result<JournalState,
         say(note);
     }
     let gone = None;
-    clean_up_orphans(OrphanCleanup { journal: &mut journal, scheduler, programs, pods, timeouts: pace, gone_host: gone, log: say }).await?;
+    clean_up_orphans(OrphanCleanup {
+        journal: &mut journal,
+        scheduler,
+        programs,
+        pods,
+        timeouts: pace,
+        gone_host: gone,
+        log: say,
+    })
+    .await?;
     Ok(journal.state().clone())
 }
 
 /// Frees what is held. What could not be freed is told, and stays in the
 /// journal for the next turn.
-pub async fn free_allocation(holder: &mut SlurmAllocationContext<'_>, holding: &mut SlurmAllocation) -> Vec<String> {
+pub async fn free_allocation(
+    holder: &mut SlurmAllocationContext<'_>,
+    holding: &mut SlurmAllocation,
+) -> Vec<String> {
     let mut troubles = Vec::new();
     let mut freed = Vec::new();
     {
-        let calls = SlurmCommands { programs: &holder.slurm.programs, limit: holder.timeouts.limit };
+        let calls =
+            SlurmCommands { programs: &holder.slurm.programs, limit: holder.timeouts.limit };
         let ends = SlurmRelease { calls, scheduler: holder.scheduler, timeouts: holder.timeouts };
         if let Some(name) = holding.jobs.take() {
             match ends.cancel_jobs(&name).await {
@@ -206,7 +231,9 @@ pub(in crate::gate) async fn append_events(
     let start = Instant::now();
     let mut journal = loop {
         match Journal::open(folder) {
-            Err(JournalError::Locked { .. }) if start.elapsed() < JOURNAL_TIMEOUT => sleep(POLL_INTERVAL).await,
+            Err(JournalError::Locked { .. }) if start.elapsed() < JOURNAL_TIMEOUT => {
+                sleep(POLL_INTERVAL).await
+            }
             opened => break opened?,
         }
     };
@@ -298,7 +325,8 @@ impl SlurmRelease<'_> {
         let start = Instant::now();
         let mut said = None;
         loop {
-            let live = self.scheduler.read_nodes(&nodes).await.map_err(|error| error.to_string())?;
+            let live =
+                self.scheduler.read_nodes(&nodes).await.map_err(|error| error.to_string())?;
             let open = undrained_nodes(drained, &live);
             if open.is_empty() {
                 return Ok(());

@@ -59,7 +59,11 @@ pub(super) struct SlurmCommands<'a> {
 
 impl SlurmCommands<'_> {
     /// Runs one to its end: what it printed on both streams.
-    async fn run_command(&self, argv: Vec<String>, limit: Duration) -> Result<(String, String), SlurmCommandFailure> {
+    async fn run_command(
+        &self,
+        argv: Vec<String>,
+        limit: Duration,
+    ) -> Result<(String, String), SlurmCommandFailure> {
         let at = argv.iter().position(|word| is_program(word)).unwrap_or(0);
         let name = argv.get(at);
         let name = name.map_or("", |word| word.rsplit('/').next().unwrap_or(word)).to_owned();
@@ -136,7 +140,10 @@ impl SlurmCommands<'_> {
     }
 
     /// The jobs of this name that are not over: number and state.
-    pub(super) async fn list_jobs(&self, name: &str) -> Result<Vec<(String, String)>, SlurmCommandFailure> {
+    pub(super) async fn list_jobs(
+        &self,
+        name: &str,
+    ) -> Result<Vec<(String, String)>, SlurmCommandFailure> {
         let mut argv = self.programs.squeue.clone();
         argv.extend(["--noheader".to_owned(), "--all".to_owned(), format!("--name={name}")]);
         argv.extend(["--format=%A %T".to_owned()]);
@@ -209,8 +216,15 @@ impl SlurmCommands<'_> {
     /// says nothing.
     pub(super) async fn read_gpu_counts(&self, wanted: &[NodeName]) -> BTreeMap<NodeName, u32> {
         let mut argv = self.programs.scontrol.clone();
-        argv.extend(["show".to_owned(), "node".to_owned(), fold_nodes(wanted), "--json".to_owned()]);
-        let Ok((text, _)) = self.run_command(argv, self.limit).await else { return BTreeMap::new() };
+        argv.extend([
+            "show".to_owned(),
+            "node".to_owned(),
+            fold_nodes(wanted),
+            "--json".to_owned(),
+        ]);
+        let Ok((text, _)) = self.run_command(argv, self.limit).await else {
+            return BTreeMap::new();
+        };
         let said = nodes::read("scontrol show node", &text);
         said.nodes.into_iter().filter_map(|(name, node)| Some((name, node.gpus?))).collect()
     }

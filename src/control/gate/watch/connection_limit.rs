@@ -50,7 +50,11 @@ pub(super) struct ConnectionLimiter {
 
 impl ConnectionLimiter {
     /// Lets in `most` at once, each for as long as `patience` says.
-    pub(super) fn new(listener: TcpListener, max_open: usize, timeouts: ConnectionTimeouts) -> Self {
+    pub(super) fn new(
+        listener: TcpListener,
+        max_open: usize,
+        timeouts: ConnectionTimeouts,
+    ) -> Self {
         let permits = Arc::new(Semaphore::new(2 * max_open));
         Self { listener, permits, max_open, open: VecDeque::new(), timeouts }
     }
@@ -86,11 +90,22 @@ impl Listener for ConnectionLimiter {
                     let place = place.expect("nobody closes the semaphore");
                     let closing = Arc::new(CloseSignal::default());
                     self.open.push_back(Arc::downgrade(&closing));
-                    let (now, ConnectionTimeouts { request_head: asking, total: lasts }) = (Instant::now(), self.timeouts);
+                    let (now, ConnectionTimeouts { request_head: asking, total: lasts }) =
+                        (Instant::now(), self.timeouts);
                     let until = Box::pin(sleep(asking.min(lasts)));
                     let over = now + lasts;
                     let met = 0;
-                    return (BoundedConnection { stream, deadline: until, final_deadline: over, head_end_matched: met, closing, _permit: place }, from);
+                    return (
+                        BoundedConnection {
+                            stream,
+                            deadline: until,
+                            final_deadline: over,
+                            head_end_matched: met,
+                            closing,
+                            _permit: place,
+                        },
+                        from,
+                    );
                 }
                 // Out of files, or gone again: either may be over soon.
                 Err(_) => sleep(ACCEPT_PAUSE).await,
@@ -237,7 +252,8 @@ mod tests {
     fn hundreds_of_half_requests_keep_nobody_from_an_answer() {
         within(async {
             // Nothing here ends by time: who asks is answered while all others are open.
-            let address = open_server(64, ConnectionTimeouts { request_head: LONG, total: LONG }).await;
+            let address =
+                open_server(64, ConnectionTimeouts { request_head: LONG, total: LONG }).await;
             let mut halves = Vec::new();
             for number in 0..400 {
                 let mut half = TcpStream::connect(address).await.expect("connected");
@@ -265,7 +281,8 @@ mod tests {
     fn half_a_request_is_not_waited_for_and_a_whole_one_is_answered() {
         within(async {
             let asking = Duration::from_millis(200);
-            let address = open_server(64, ConnectionTimeouts { request_head: asking, total: LONG }).await;
+            let address =
+                open_server(64, ConnectionTimeouts { request_head: asking, total: LONG }).await;
             let mut half = TcpStream::connect(address).await.expect("connected");
             half.write_all(b"GET / HTTP/1.1\r\n").await.expect("said");
             let mut whole = TcpStream::connect(address).await.expect("connected");
@@ -285,7 +302,8 @@ mod tests {
     fn those_who_say_nothing_keep_nobody_out_for_long() {
         within(async {
             let lasts = Duration::from_millis(200);
-            let address = open_server(2, ConnectionTimeouts { request_head: lasts, total: lasts }).await;
+            let address =
+                open_server(2, ConnectionTimeouts { request_head: lasts, total: lasts }).await;
             let mut silent = Vec::new();
             for _ in 0..8 {
                 silent.push(TcpStream::connect(address).await.expect("connected"));

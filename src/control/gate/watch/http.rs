@@ -34,7 +34,11 @@ struct WatchHttpState {
 }
 
 /// Listens and answers until the program ends; the address it has.
-pub fn serve(address: SocketAddr, vitals: Arc<WatchMetrics>, within_s: f64) -> io::Result<SocketAddr> {
+pub fn serve(
+    address: SocketAddr,
+    vitals: Arc<WatchMetrics>,
+    within_s: f64,
+) -> io::Result<SocketAddr> {
     let listener = std::net::TcpListener::bind(address)?;
     listener.set_nonblocking(true)?;
     let bound = listener.local_addr()?;

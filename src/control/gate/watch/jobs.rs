@@ -10,7 +10,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 
 use super::super::lease::LeaseTerm;
-use super::super::{lease, clock};
+use super::super::{clock, lease};
 use super::state::{JOB_VARIABLE, StartedJob, WatchState};
 use engine::policy::schedule::MeasurementJob;
 use engine::policy::schedule::attempts::elapsed_s;
@@ -113,7 +113,9 @@ impl JobRunner {
         let begun = state
             .write(&folder)
             .map_err(|error| error.to_string())
-            .and_then(|()| self.create_log(&log).map_err(|error| format!("{}: {error}", log.display())))
+            .and_then(|()| {
+                self.create_log(&log).map_err(|error| format!("{}: {error}", log.display()))
+            })
             .and_then(|file| {
                 let mut env = BTreeMap::from([(JOB_VARIABLE.to_owned(), name.clone())]);
                 env.extend(term.map(|term| (lease::TERM_VARIABLE.to_owned(), term.to_string())));
@@ -134,7 +136,8 @@ impl JobRunner {
         let (end, grace, done) =
             (self.end.subscribe(), self.grace.subscribe(), self.done_sender.clone());
         tokio::spawn(supervise(attended, end, grace, name.clone(), done));
-        self.running.insert(name, RunningJob { started, emitted_bytes: 0, partial_line: Vec::new() });
+        self.running
+            .insert(name, RunningJob { started, emitted_bytes: 0, partial_line: Vec::new() });
         WatchEvent::Started(line)
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use super::self_metrics::WatchMetrics;
 use crate::gate::metrics_source::MetricsSources;
-use crate::gate::{metrics_source, clock};
+use crate::gate::{clock, metrics_source};
 use crate::notify::background::BackgroundNotifier;
 use crate::store::history::DriftAlarms;
 use crate::store::latest_verdicts::LatestRuns;
@@ -64,7 +64,11 @@ pub fn start_monitor(
         loop {
             let claims = vitals.claims();
             monitor.update(&mut latest, &mut alarms, &vitals, &mut told, &say);
-            std::thread::sleep(if claims.is_some() { monitor.interval } else { CLAIMS_RETRY_INTERVAL });
+            std::thread::sleep(if claims.is_some() {
+                monitor.interval
+            } else {
+                CLAIMS_RETRY_INTERVAL
+            });
         }
     })?;
     Ok(())

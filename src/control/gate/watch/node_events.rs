@@ -42,7 +42,11 @@ pub fn start_node_watch(
     Ok(pokes)
 }
 
-async fn watch_nodes(kubernetes: &KubernetesClientConfig, poke: &mpsc::Sender<()>, vitals: &WatchMetrics) {
+async fn watch_nodes(
+    kubernetes: &KubernetesClientConfig,
+    poke: &mpsc::Sender<()>,
+    vitals: &WatchMetrics,
+) {
     while !poke.is_closed() {
         if let Ok(access) = connection::connect(kubernetes, ResponseReadLimit::Endless).await {
             let nodes: Api<Node> = Api::all(access.client);

@@ -14,7 +14,7 @@ use crate::gate::journal::Journal;
 use crate::gate::lease::LeaseTerm;
 use crate::gate::mark_reassertion::ReassertResult;
 use crate::gate::scheduler::Scheduler;
-use crate::gate::{certificates, journal, mark_reassertion, clock};
+use crate::gate::{certificates, clock, journal, mark_reassertion};
 use crate::store::signing::SignatureTrust;
 use engine::policy::action_policy::Policy;
 use engine::policy::journal_state::JournalState;
@@ -34,7 +34,8 @@ use model::watch::{DeferredNodes, WatchEvent};
 const MARK_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
 /// Why a node gets the start-up taint.
-const STARTUP_TAINT_REASON: &str = "what certified it counts no more, and it takes no new pods until it passes";
+const STARTUP_TAINT_REASON: &str =
+    "what certified it counts no more, and it takes no new pods until it passes";
 
 /// What looks remember of each other.
 #[derive(Debug, Default)]
@@ -89,7 +90,11 @@ impl WatchObserver {
     }
 
     /// Looks and decides; an error says who could not be asked.
-    pub async fn observe(&mut self, watch: &mut WatchLoop<'_>, state: &WatchState) -> Result<WatchObservation, String> {
+    pub async fn observe(
+        &mut self,
+        watch: &mut WatchLoop<'_>,
+        state: &WatchState,
+    ) -> Result<WatchObservation, String> {
         let began = Instant::now();
         let looked = self.observe_nodes(watch, state).await;
         self.last_duration = began.elapsed();
@@ -97,7 +102,11 @@ impl WatchObserver {
         looked
     }
 
-    async fn observe_nodes(&mut self, watch: &mut WatchLoop<'_>, state: &WatchState) -> Result<WatchObservation, String> {
+    async fn observe_nodes(
+        &mut self,
+        watch: &mut WatchLoop<'_>,
+        state: &WatchState,
+    ) -> Result<WatchObservation, String> {
         self.refresh_claims(watch).await?;
         let claims = &self.claims.as_ref().expect("they were read right before").0;
         let live = watch.scheduler.read_nodes(&[]).await;
@@ -139,7 +148,14 @@ impl WatchObserver {
             paused: pause::active_pause(&ledger, &now).map(pause::describe_pause),
             not_due: group_deferred(&due.not_due),
         };
-        watch.metrics.set_node_states(&live, &known.certificates, &ledger, &due, watch.settings.ahead_s, &now);
+        watch.metrics.set_node_states(
+            &live,
+            &known.certificates,
+            &ledger,
+            &due,
+            watch.settings.ahead_s,
+            &now,
+        );
         let said = (event, due.jobs.clone());
         let news = self.last_emitted.as_ref() != Some(&said);
         if news {
@@ -152,14 +168,24 @@ impl WatchObserver {
             (watch.emit)(WatchEvent::Trouble { what: clean(what) });
         }
         self.problems = troubles;
-        Ok(WatchObservation { due, is_changed: news, corrections: MarkCorrections { live, marks: wrong, taints } })
+        Ok(WatchObservation {
+            due,
+            is_changed: news,
+            corrections: MarkCorrections { live, marks: wrong, taints },
+        })
     }
 
     /// Puts marks right that are not, or says that it would.
-    pub async fn apply_corrections(&mut self, watch: &mut WatchLoop<'_>, wrong: MarkCorrections, term: Option<&LeaseTerm>) {
+    pub async fn apply_corrections(
+        &mut self,
+        watch: &mut WatchLoop<'_>,
+        wrong: MarkCorrections,
+        term: Option<&LeaseTerm>,
+    ) {
         let MarkCorrections { live, marks: said, taints } = wrong;
         if !watch.apply {
-            let taints = taints.iter().map(|(node, _)| (node.clone(), STARTUP_TAINT_REASON.to_owned()));
+            let taints =
+                taints.iter().map(|(node, _)| (node.clone(), STARTUP_TAINT_REASON.to_owned()));
             let all: BTreeMap<NodeName, String> = said.into_iter().chain(taints).collect();
             if all != self.emitted_marks {
                 emit_marks(watch, all.iter().map(|(node, why)| (node, why.as_str(), None)));
@@ -187,7 +213,8 @@ impl WatchObserver {
             ),
             _ => Vec::new(),
         };
-        let mut done = mark_reassertion::reassert_marks(scheduler, &live, journal.state(), watch.policy).await;
+        let mut done =
+            mark_reassertion::reassert_marks(scheduler, &live, journal.state(), watch.policy).await;
         // What could not be noted is said again, which changes nothing.
         let _ = journal.append_all(mark_reassertion::condition_events(&done, journal.state()));
         let tainted = write_startup_taints(scheduler, taints, journal.state(), watch.policy).await;
@@ -211,7 +238,10 @@ impl WatchObserver {
     /// Asks the sources again where it is time. What was claimed before counts on
     /// where they do not answer.
     async fn refresh_claims(&mut self, watch: &mut WatchLoop<'_>) -> Result<(), String> {
-        let is_fresh = self.claims.as_ref().is_some_and(|(_, at)| at.elapsed() < watch.intervals.claims_refresh);
+        let is_fresh = self
+            .claims
+            .as_ref()
+            .is_some_and(|(_, at)| at.elapsed() < watch.intervals.claims_refresh);
         if is_fresh {
             return Ok(());
         }

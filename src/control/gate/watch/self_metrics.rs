@@ -17,8 +17,8 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::registry::{Registry, Unit};
 
-use super::uptime_s;
 use super::state::WatchState;
+use super::uptime_s;
 use engine::policy::certificate::explain_outlived;
 use engine::policy::journal_state::JournalState;
 use engine::policy::schedule::MeasurementSchedule;
@@ -439,7 +439,8 @@ mod tests {
             "docs/monitoring.md",
             "docs/watch.md",
         ] {
-            let strange: Vec<String> = metric_names(&read_repo_file(file)).difference(&shown).cloned().collect();
+            let strange: Vec<String> =
+                metric_names(&read_repo_file(file)).difference(&shown).cloned().collect();
             assert!(strange.is_empty(), "{file} names what nobody shows: {strange:?}");
         }
         for file in ["ci/monitoring/dashboard.json", "docs/monitoring.md"] {

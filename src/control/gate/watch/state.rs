@@ -86,8 +86,11 @@ impl WatchState {
     /// What is on disk; nothing, where there is none.
     pub fn read(folder: &Path) -> io::Result<Self> {
         let path = folder.join(STATE_FILE);
-        let empty =
-            || Self { format: STATE_FORMAT.to_owned(), host: clock::host_name(), ..Self::default() };
+        let empty = || Self {
+            format: STATE_FORMAT.to_owned(),
+            host: clock::host_name(),
+            ..Self::default()
+        };
         let bytes = match fs::read(&path) {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(empty()),

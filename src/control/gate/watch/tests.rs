@@ -124,7 +124,8 @@ impl WatchFixture {
         let made = self.fake.nodes.borrow().keys().map(certificate).collect();
         let trust = SignatureTrust::default();
         let seal = CertificateSigning { key: Ok(None), trust: &trust };
-        certificates::export_certificates(self.folder.path(), made, Vec::new(), &seal).expect("written");
+        certificates::export_certificates(self.folder.path(), made, Vec::new(), &seal)
+            .expect("written");
         self
     }
 
@@ -361,7 +362,9 @@ fn a_program_that_is_not_there_is_told_and_its_node_rests() {
 fn a_node_that_one_run_found_slow_is_audited_when_another_can_say_so() {
     // It counts from 4 hours on, for 7 days, and nobody asks for other audits.
     for (hours, is_due) in [(3, false), (5, true), (7 * 24 - 1, true), (7 * 24 + 1, false)] {
-        let stand = WatchFixture::with_script(2, "echo \"$@\"").with_certificates().with_suspicion("n1", hours);
+        let stand = WatchFixture::with_script(2, "echo \"$@\"")
+            .with_certificates()
+            .with_suspicion("n1", hours);
         let (result, events) = stand.run(|_| false);
         assert_eq!(result.expect("ended"), 0, "{events:#?}");
         let told = if is_due { vec!["audit -- n1"] } else { Vec::new() };
@@ -379,7 +382,8 @@ fn a_node_that_one_run_found_slow_is_audited_when_another_can_say_so() {
 fn a_node_that_was_found_well_since_is_left_in_peace() {
     let measured = clock::now().unix - 3_600;
     let (node, run) = (NodeName::from("n1"), "run2".to_owned());
-    let stand = WatchFixture::with_script(1, "echo \"$@\"").with_certificates().with_suspicion("n1", 5);
+    let stand =
+        WatchFixture::with_script(1, "echo \"$@\"").with_certificates().with_suspicion("n1", 5);
     let stand = stand.with_event(JournalEvent::Cleared { node, run, measured });
     let (result, events) = stand.run(|_| false);
     assert_eq!((result.expect("ended"), messages(&events).len()), (0, 0), "{events:#?}");

@@ -4,9 +4,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::node_identity::{NodeIdentity, IdentityField};
+use super::node_identity::{IdentityField, NodeIdentity};
 use super::queries::{HistoryRun, parse_path_end};
-use super::{RunHistory, HistoryError, node_identity};
+use super::{HistoryError, RunHistory, node_identity};
 use model::id::{DomainName, NodeName};
 use model::trend::{FabricPart, FabricPartKind, RunChange, RunChangeKind, Trend};
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rusqlite::config::DbConfig;
 use rusqlite::{Connection, ErrorCode, OpenFlags, TransactionBehavior};
 
-use super::{RunHistory, HistoryError, schema};
+use super::{HistoryError, RunHistory, schema};
 use crate::store::run_folder;
 use crate::store::run_folder::parent_folder;
 
@@ -62,7 +62,13 @@ impl RunHistory {
             }
         }
         let was = Some(found).filter(|found| (1..schema::VERSION).contains(found));
-        Ok(Self { path: path.to_owned(), connection, upgraded_from: was, lock_timeout: LOCK_TIMEOUT, _lock: Some(lock) })
+        Ok(Self {
+            path: path.to_owned(),
+            connection,
+            upgraded_from: was,
+            lock_timeout: LOCK_TIMEOUT,
+            _lock: Some(lock),
+        })
     }
 
     /// Opens one that is there, to be read only: also one of an older version, whose
@@ -84,17 +90,28 @@ impl RunHistory {
             let name = format!("file:{name}{}", if immutable { "?immutable=1" } else { "" });
             let opened = Connection::open_with_flags(name, flags);
             let connection = opened.map_err(|source| explain_sqlite_error(path, source))?;
-            restrict_connection(&connection).map_err(|source| explain_sqlite_error(path, source))?;
-            connection.busy_timeout(patience).map_err(|source| explain_sqlite_error(path, source))?;
+            restrict_connection(&connection)
+                .map_err(|source| explain_sqlite_error(path, source))?;
+            connection
+                .busy_timeout(patience)
+                .map_err(|source| explain_sqlite_error(path, source))?;
             if read_version(&connection, path)? == 0 {
                 return Err(HistoryError::Missing { path: path.to_owned() });
             }
-            Ok(Self { path: path.to_owned(), connection, upgraded_from: None, lock_timeout: patience, _lock: None })
+            Ok(Self {
+                path: path.to_owned(),
+                connection,
+                upgraded_from: None,
+                lock_timeout: patience,
+                _lock: None,
+            })
         };
         let opened = match read(false) {
             // A folder that cannot be written holds no shared memory for the log.
             // Without a log there is nothing but the file to read.
-            Err(HistoryError::Database { .. } | HistoryError::Full { .. }) if !has_write_ahead_log(path) => {
+            Err(HistoryError::Database { .. } | HistoryError::Full { .. })
+                if !has_write_ahead_log(path) =>
+            {
                 read(true)
             }
             other => other,
@@ -140,7 +157,8 @@ fn has_expected_views(connection: &Connection) -> rusqlite::Result<bool> {
 /// Renames a damaged file, so that a new one can be made, and says what to.
 pub fn set_aside(path: &Path) -> Result<PathBuf, HistoryError> {
     let _lock = lock_file(path)?;
-    let free = (1u32..).map(|n| path_with_suffix(path, &format!(".damaged-{n}"))).find(|p| !p.exists());
+    let free =
+        (1u32..).map(|n| path_with_suffix(path, &format!(".damaged-{n}"))).find(|p| !p.exists());
     let aside = free.expect("one of four billion names is free");
     fs::rename(path, &aside).map_err(|source| io_error(path, source))?;
     for end in ["-wal", "-shm"] {
@@ -250,7 +268,8 @@ fn is_remote(path: &Path) -> bool {
 /// Whether the disk of a file has no room left.
 fn is_full(path: &Path) -> bool {
     // Less than a few pages is none.
-    rustix::fs::statvfs(parent_folder(path)).is_ok_and(|found| found.f_bavail * found.f_frsize < 64 << 10)
+    rustix::fs::statvfs(parent_folder(path))
+        .is_ok_and(|found| found.f_bavail * found.f_frsize < 64 << 10)
 }
 
 pub(super) fn io_error(path: &Path, source: std::io::Error) -> HistoryError {

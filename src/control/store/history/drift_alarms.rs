@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use super::{RunHistory, HistoryError, SeriesSelection};
+use super::{HistoryError, RunHistory, SeriesSelection};
 use crate::store::json_digest;
 use engine::judge::drift;
 use model::id::{DomainName, NodeName};

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use rusqlite::{Connection, OptionalExtension, Statement, TransactionBehavior, params};
 
-use super::rollup::{RunRollup, RollupValue};
-use super::{RunHistory, HistoryError, node_identity, rollup};
+use super::rollup::{RollupValue, RunRollup};
+use super::{HistoryError, RunHistory, node_identity, rollup};
 use crate::store::run_reader::StoredRun;
-use crate::store::{RecordError, RunState, json_digest, file, run_reader};
+use crate::store::{RecordError, RunState, file, json_digest, run_reader};
 use model::tool_recording::ToolRecording;
 use model::trend::FabricPartKind;
 use model::verdict::{Outcome, Verdicts};
@@ -64,7 +64,9 @@ impl RunHistory {
         if was.as_ref().is_some_and(|(_, was, thinned)| *thinned || *was == signature) {
             return Ok(IngestResult::Same);
         }
-        let Some(kept) = read_run(stored.clone(), signature)? else { return Ok(IngestResult::Unjudged) };
+        let Some(kept) = read_run(stored.clone(), signature)? else {
+            return Ok(IngestResult::Unjudged);
+        };
         let transaction = self
             .connection
             .transaction_with_behavior(TransactionBehavior::Immediate)
@@ -82,19 +84,20 @@ impl RunHistory {
         let mut rebuilt = IngestSummary::default();
         let mut taken: BTreeSet<String> = BTreeSet::new();
         for folder in run_reader::find_run_folders(runs)? {
-            let added = run_reader::open_run(&folder).map_err(HistoryError::from).and_then(|stored| {
-                let run = &stored.record.info.id;
-                // A second folder of the same run, a copy: else each would replace the
-                // other whenever somebody looks.
-                if taken.contains(run) {
-                    return Ok(IngestResult::Same);
-                }
-                let added = self.add_run(&stored)?;
-                if added != IngestResult::Unjudged {
-                    taken.insert(run.clone());
-                }
-                Ok(added)
-            });
+            let added =
+                run_reader::open_run(&folder).map_err(HistoryError::from).and_then(|stored| {
+                    let run = &stored.record.info.id;
+                    // A second folder of the same run, a copy: else each would replace the
+                    // other whenever somebody looks.
+                    if taken.contains(run) {
+                        return Ok(IngestResult::Same);
+                    }
+                    let added = self.add_run(&stored)?;
+                    if added != IngestResult::Unjudged {
+                        taken.insert(run.clone());
+                    }
+                    Ok(added)
+                });
             match added {
                 Ok(IngestResult::New | IngestResult::Changed) => rebuilt.added += 1,
                 Ok(IngestResult::Same) => rebuilt.same += 1,
@@ -124,10 +127,11 @@ impl RunHistory {
         let mut seen: BTreeSet<String> = BTreeSet::new();
         let mut taken: BTreeSet<String> = BTreeSet::new();
         for folder in folders {
-            let read = run_reader::open_run(&folder).map_err(HistoryError::from).and_then(|stored| {
-                let signature = folder_signature(&folder);
-                Ok((stored.record.info.id.clone(), read_run(stored, signature)?))
-            });
+            let read =
+                run_reader::open_run(&folder).map_err(HistoryError::from).and_then(|stored| {
+                    let signature = folder_signature(&folder);
+                    Ok((stored.record.info.id.clone(), read_run(stored, signature)?))
+                });
             let (run, kept) = match read {
                 Ok(read) => read,
                 Err(HistoryError::Run(error)) => {
@@ -198,7 +202,10 @@ fn read_run(stored: StoredRun, signature: String) -> Result<Option<IngestedRun>,
 
 /// Writes a run. Errors of its folder are the outer, those of the database the
 /// inner.
-fn insert_run(connection: &Connection, kept: &IngestedRun) -> Result<rusqlite::Result<()>, RecordError> {
+fn insert_run(
+    connection: &Connection,
+    kept: &IngestedRun,
+) -> Result<rusqlite::Result<()>, RecordError> {
     let (machines, recordings) = (kept.stored.machines()?, &kept.recordings);
     let tools = node_identity::tool_versions(recordings, &kept.stored.record.info.version);
     let identities = node_identity::node_identities(&kept.stored.claims, &machines, recordings);
@@ -224,7 +231,11 @@ pub(super) fn document_name<T: serde::Serialize>(value: &T) -> String {
     }
 }
 
-fn insert_run_row(connection: &Connection, kept: &IngestedRun, tools: &str) -> rusqlite::Result<i64> {
+fn insert_run_row(
+    connection: &Connection,
+    kept: &IngestedRun,
+    tools: &str,
+) -> rusqlite::Result<i64> {
     let (record, info) = (&kept.stored.record, &kept.stored.record.info);
     let at: i64 = info.created.parse().map_or(0, |at: jiff::Timestamp| at.as_second());
     let folder = fs::canonicalize(kept.stored.path());
@@ -292,7 +303,12 @@ fn insert_nodes(
 }
 
 /// The number of a text that many rows share: it is kept once.
-fn intern_text(connection: &Connection, table: &str, column: &str, text: &str) -> rusqlite::Result<i64> {
+fn intern_text(
+    connection: &Connection,
+    table: &str,
+    column: &str,
+    text: &str,
+) -> rusqlite::Result<i64> {
     let digest = json_digest(&text);
     let found = connection
         .prepare(&format!("SELECT id FROM {table} WHERE digest = ?1"))?

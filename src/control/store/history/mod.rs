@@ -4,15 +4,15 @@
 //! from them at any time. Nothing here judges, and a run's verdict and the gate
 //! never wait for it: whoever adds a run has its verdict already.
 
-mod ingest;
 mod changes;
-pub mod node_identity;
 mod connection;
+mod drift_alarms;
+mod ingest;
+pub mod node_identity;
 mod queries;
 mod retention;
 mod rollup;
 mod schema;
-mod drift_alarms;
 #[cfg(test)]
 mod tests;
 use std::fs::File;
@@ -21,11 +21,11 @@ use std::time::Duration;
 
 use rusqlite::Connection;
 
-pub use ingest::{IngestResult, IngestSummary};
 pub use connection::set_aside;
-pub use queries::{LastMeasurement, HistoryRun, NodeRunSummary, SeriesSelection};
-pub use retention::{RetentionPolicy, CompactionSummary};
 pub use drift_alarms::{DriftAlarms, DriftSummary};
+pub use ingest::{IngestResult, IngestSummary};
+pub use queries::{HistoryRun, LastMeasurement, NodeRunSummary, SeriesSelection};
+pub use retention::{CompactionSummary, RetentionPolicy};
 
 use super::RecordError;
 
@@ -141,6 +141,9 @@ impl RunHistory {
 
     /// What an error of the database means for this file.
     fn to_history_error(&self, source: rusqlite::Error) -> HistoryError {
-        connection::with_lock_timeout(self.lock_timeout, connection::explain_sqlite_error(&self.path, source))
+        connection::with_lock_timeout(
+            self.lock_timeout,
+            connection::explain_sqlite_error(&self.path, source),
+        )
     }
 }

@@ -152,7 +152,10 @@ impl IdentityField {
 }
 
 /// What is known in both and not the same: name, before, after.
-pub fn identity_differences(before: &NodeIdentity, after: &NodeIdentity) -> Vec<(String, String, String)> {
+pub fn identity_differences(
+    before: &NodeIdentity,
+    after: &NodeIdentity,
+) -> Vec<(String, String, String)> {
     let both = after.iter().filter_map(|(name, is)| Some((name, before.get(name)?, is)));
     both.filter(|(_, was, is)| was != is)
         .map(|(name, was, is)| (name.clone(), was.clone(), is.clone()))
@@ -180,6 +183,9 @@ mod tests {
             let after = of(nothing, nothing).expect("one");
             assert_eq!(identity_differences(&before, &after), [], "{nothing}");
         }
-        assert_eq!(identity_differences(&before, &of("GPU-b", "96.00.74.00.01").expect("one")).len(), 1);
+        assert_eq!(
+            identity_differences(&before, &of("GPU-b", "96.00.74.00.01").expect("one")).len(),
+            1
+        );
     }
 }

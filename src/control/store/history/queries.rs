@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use rusqlite::params;
 
-use super::{RunHistory, HistoryError, rollup};
+use super::{HistoryError, RunHistory, rollup};
 use model::finding_class::FindingClass;
 use model::id::{DomainName, NodeName};
 use model::trend::{FabricPart, FabricPartKind, Trend, TrendAlarm, TrendPoint};
@@ -195,7 +195,8 @@ impl RunHistory {
                     at: row.get(2)?,
                     at_unix: row.get(3)?,
                     profile: row.get(4)?,
-                    outcome: parse_document_name(&row.get::<_, String>(5)?).unwrap_or(Outcome::Unknown),
+                    outcome: parse_document_name(&row.get::<_, String>(5)?)
+                        .unwrap_or(Outcome::Unknown),
                     is_complete: row.get(6)?,
                 };
                 Ok((NodeName::from(row.get::<_, String>(0)?), last))
@@ -244,7 +245,8 @@ impl RunHistory {
              WHERE series = ?1 AND ?2 <= at_unix ORDER BY at_unix",
         )?;
         for (id, mut trend) in self.read_series(selection)? {
-            let read = points.query_map(params![id, since], parse_point).and_then(Iterator::collect);
+            let read =
+                points.query_map(params![id, since], parse_point).and_then(Iterator::collect);
             trend.points = read.map_err(|error| self.to_history_error(error))?;
             if trend.points.is_empty() {
                 continue;
@@ -260,7 +262,8 @@ impl RunHistory {
                     stands: false,
                 })
             });
-            trend.alarms = read.and_then(Iterator::collect).map_err(|error| self.to_history_error(error))?;
+            trend.alarms =
+                read.and_then(Iterator::collect).map_err(|error| self.to_history_error(error))?;
             meanwhile.add_to_trend(&mut trend);
             with(id, trend);
         }
@@ -280,7 +283,8 @@ impl RunHistory {
                 let node = text(3)?.map(NodeName::from);
                 let home = node.as_ref().and_then(|node| homes.get(node).cloned());
                 let part = FabricPart {
-                    kind: parse_document_name(&row.get::<_, String>(1)?).unwrap_or(FabricPartKind::Node),
+                    kind: parse_document_name(&row.get::<_, String>(1)?)
+                        .unwrap_or(FabricPartKind::Node),
                     domain: text(2)?.map(DomainName::from).or(home),
                     node,
                     gpu: u32::try_from(row.get::<_, i64>(4)?).ok(),

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use rusqlite::{Transaction, TransactionBehavior, params};
 
 use super::connection::explain_sqlite_error;
-use super::{RunHistory, HistoryError, SeriesSelection};
+use super::{HistoryError, RunHistory, SeriesSelection};
 use engine::judge::drift;
 use model::stats;
 use model::time_format::DAY_S;
@@ -83,7 +83,10 @@ struct ExpiringPoint {
 
 impl RunHistory {
     /// Thins what is old, in one transaction. Doing it again changes nothing.
-    pub fn compact(&mut self, retention: &RetentionPolicy) -> Result<CompactionSummary, HistoryError> {
+    pub fn compact(
+        &mut self,
+        retention: &RetentionPolicy,
+    ) -> Result<CompactionSummary, HistoryError> {
         let horizon = |days: u32| {
             // Whole days and weeks: a bucket is never cut in two.
             let at = retention.now_unix - i64::from(days) * DAY_S;
@@ -169,7 +172,10 @@ fn keep_alarms(transaction: &Transaction<'_>, alarms: &[ExpiringAlarm]) -> rusql
 }
 
 /// Puts the points of whole runs before `horizon` together, one a day.
-fn compact_to_days(transaction: &Transaction<'_>, horizon: i64) -> rusqlite::Result<CompactionSummary> {
+fn compact_to_days(
+    transaction: &Transaction<'_>,
+    horizon: i64,
+) -> rusqlite::Result<CompactionSummary> {
     let points = read_points(
         transaction,
         "SELECT series, run, at, at_unix, value, value, 1,
@@ -190,7 +196,10 @@ fn compact_to_days(transaction: &Transaction<'_>, horizon: i64) -> rusqlite::Res
 }
 
 /// Puts points of one day before `horizon` together, one a week.
-fn compact_to_weeks(transaction: &Transaction<'_>, horizon: i64) -> rusqlite::Result<(usize, usize)> {
+fn compact_to_weeks(
+    transaction: &Transaction<'_>,
+    horizon: i64,
+) -> rusqlite::Result<(usize, usize)> {
     let points = read_points(
         transaction,
         "SELECT series, run, at, at_unix, median, least, count, guilty FROM thinned
@@ -202,7 +211,11 @@ fn compact_to_weeks(transaction: &Transaction<'_>, horizon: i64) -> rusqlite::Re
     Ok((points.len(), after))
 }
 
-fn read_points(transaction: &Transaction<'_>, sql: &str, horizon: i64) -> rusqlite::Result<Vec<ExpiringPoint>> {
+fn read_points(
+    transaction: &Transaction<'_>,
+    sql: &str,
+    horizon: i64,
+) -> rusqlite::Result<Vec<ExpiringPoint>> {
     transaction
         .prepare(sql)?
         .query_map([horizon], |row| {
@@ -221,7 +234,11 @@ fn read_points(transaction: &Transaction<'_>, sql: &str, horizon: i64) -> rusqli
 }
 
 /// Writes points put together by so many days; how many there are.
-fn write_buckets(transaction: &Transaction<'_>, points: &[ExpiringPoint], days: i64) -> rusqlite::Result<usize> {
+fn write_buckets(
+    transaction: &Transaction<'_>,
+    points: &[ExpiringPoint],
+    days: i64,
+) -> rusqlite::Result<usize> {
     let length = days * DAY_S;
     let mut buckets: BTreeMap<(i64, i64), PointBucket> = BTreeMap::new();
     for point in points {

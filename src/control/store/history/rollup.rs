@@ -212,7 +212,8 @@ fn worst_per_node(values: &[RollupValue]) -> Vec<RollupValue> {
     }
     let node = |(node, value): (&NodeName, &RollupValue)| {
         let domain = value.part.domain.clone();
-        let part = FabricPart { node: Some(node.clone()), ..new_part(FabricPartKind::Node, domain) };
+        let part =
+            FabricPart { node: Some(node.clone()), ..new_part(FabricPartKind::Node, domain) };
         RollupValue { part, ..value.clone() }
     };
     nodes.into_iter().map(node).collect()
@@ -243,7 +244,9 @@ fn roll_up_collectives(recordings: &[ToolRecording]) -> Vec<RollupValue> {
             RecordingScope::Node(node) => {
                 FabricPart { node: Some(node.clone()), ..new_part(FabricPartKind::Node, None) }
             }
-            RecordingScope::Domain(domain) => new_part(FabricPartKind::Domain, Some(domain.clone())),
+            RecordingScope::Domain(domain) => {
+                new_part(FabricPartKind::Domain, Some(domain.clone()))
+            }
             RecordingScope::Pair(..) => continue,
         };
         for it in collective::collect_results(recording) {
@@ -305,8 +308,13 @@ impl<'v> FindingsByPart<'v> {
 
 /// How a part came out: the worst that was found against it, or, where nothing
 /// was, what its node came out as, as far as that is not another part's fault.
-fn part_outcome(part: &FabricPart, verdicts: &Verdicts, accusers: &FindingsByPart<'_>) -> Option<Outcome> {
-    let found = accusers.findings_about(part).filter(|found| is_against(found, part)).map(|f| f.outcome);
+fn part_outcome(
+    part: &FabricPart,
+    verdicts: &Verdicts,
+    accusers: &FindingsByPart<'_>,
+) -> Option<Outcome> {
+    let found =
+        accusers.findings_about(part).filter(|found| is_against(found, part)).map(|f| f.outcome);
     let node = part.node.as_ref().and_then(|node| {
         let at = verdicts.nodes.binary_search_by(|v| v.node.cmp(node)).ok()?;
         let outcome = verdicts.nodes[at].outcome;
@@ -371,14 +379,17 @@ mod tests {
         verdicts.findings.push(new_finding(None, "d1", Outcome::Unknown));
         verdicts.findings.push(new_finding(None, "d2", Outcome::Failed));
         let accusers = FindingsByPart::new(&verdicts);
-        let node =
-            FabricPart { node: Some("n7".into()), ..new_part(FabricPartKind::Node, Some("d1".into())) };
+        let node = FabricPart {
+            node: Some("n7".into()),
+            ..new_part(FabricPartKind::Node, Some("d1".into()))
+        };
         assert_eq!(accusers.findings_about(&node).count(), 2);
         assert_eq!(part_outcome(&node, &verdicts, &accusers), Some(Outcome::Degraded));
         let domain = new_part(FabricPartKind::Domain, Some("d1".into()));
         assert_eq!(accusers.findings_about(&domain).count(), 1);
         assert_eq!(part_outcome(&domain, &verdicts, &accusers), Some(Outcome::Unknown));
-        let other = FabricPart { node: Some("other".into()), ..new_part(FabricPartKind::Node, None) };
+        let other =
+            FabricPart { node: Some("other".into()), ..new_part(FabricPartKind::Node, None) };
         assert_eq!(part_outcome(&other, &verdicts, &accusers), None);
     }
 }

@@ -439,7 +439,8 @@ fn a_year_of_a_rack_is_measured() {
         adding += before.elapsed();
         fs::remove_dir_all(&folder).expect("removed");
     }
-    let size = |site: &HistoryFixture| fs::metadata(site.file("h.sqlite")).map_or(0, |found| found.len());
+    let size =
+        |site: &HistoryFixture| fs::metadata(site.file("h.sqlite")).map_or(0, |found| found.len());
     drop(history);
     let mut history = site.history();
     println!("{} bytes, {:?} a run, all {:?}", size(&site), adding / 365, began.elapsed());
@@ -513,7 +514,8 @@ fn a_node_is_its_least_end_whichever_rail_that_is_on() {
     let mut history = site.history();
     history.add_new_runs(&site.runs()).expect("read");
     assert_eq!(series_values(&history, "pairs"), [("run-0000".to_owned(), 300.0)]);
-    let domain = history.trends(&SeriesSelection::with_kinds([FabricPartKind::Domain])).expect("read");
+    let domain =
+        history.trends(&SeriesSelection::with_kinds([FabricPartKind::Domain])).expect("read");
     assert_eq!(domain[0].points[0].value, 390.0, "the middle over all rails");
 }
 

@@ -2,7 +2,7 @@
 
 use serde::Deserialize;
 
-use super::{MAX_BANNER_LINES, sanitizer, last_error_line};
+use super::{MAX_BANNER_LINES, last_error_line, sanitizer};
 use model::text::clean;
 use model::worker_protocol::{PROTOCOL, WorkerHello, WorkerMessage};
 use node::exec::session::SessionOutput;
@@ -27,7 +27,9 @@ struct WorkerHelloHeader {
 }
 
 /// The first line that is a greeting. Shells and banners may speak before.
-pub(super) async fn read_greeting(output: &mut SessionOutput) -> Result<WorkerHello, GreetingFailure> {
+pub(super) async fn read_greeting(
+    output: &mut SessionOutput,
+) -> Result<WorkerHello, GreetingFailure> {
     let said = |why| Err(GreetingFailure::Invalid(why));
     for _ in 0..MAX_BANNER_LINES {
         let line = match output.next_line().await {

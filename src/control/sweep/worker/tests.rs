@@ -62,7 +62,8 @@ async fn a_worker_that_says_more_than_anybody_takes_in_is_left_and_not_kept() {
 async fn a_worker_that_does_not_listen_keeps_nobody_waiting() {
     let worker = connect_worker("exec sleep 1000").await;
     // More than a pipe holds.
-    let given = timeout(2 * WRITE_TIMEOUT, worker.start_order(order_for_tool("x".repeat(1 << 20)))).await;
+    let given =
+        timeout(2 * WRITE_TIMEOUT, worker.start_order(order_for_tool("x".repeat(1 << 20)))).await;
     let why = given.expect("it is not waited for").expect_err("nobody heard it");
     assert_eq!(why, "the worker on n1 does not listen");
     timeout(EXIT_TIMEOUT, worker.shut_down()).await.expect("nor is it when it is let go");
@@ -72,7 +73,8 @@ async fn a_worker_that_does_not_listen_keeps_nobody_waiting() {
 async fn a_limit_that_is_no_time_is_refused_and_no_panic() {
     let worker = connect_worker("exec sleep 1000").await;
     for limit_s in [-1.0, 1e300] {
-        let given = worker.start_order(ProcessOrder { limit_s, ..order_for_tool("tool".to_owned()) }).await;
+        let given =
+            worker.start_order(ProcessOrder { limit_s, ..order_for_tool("tool".to_owned()) }).await;
         assert_eq!(given.expect_err("no time"), format!("{limit_s} s is no time limit"));
     }
 }
@@ -89,7 +91,8 @@ async fn the_last_word_of_a_worker_is_told_and_steers_no_terminal() {
         while worker.is_alive() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let why = worker.start_order(order_for_tool("tool".to_owned())).await.expect_err("it is left");
+        let why =
+            worker.start_order(order_for_tool("tool".to_owned())).await.expect_err("it is left");
         assert!(why.starts_with(expected), "{why:?}");
     }
 }

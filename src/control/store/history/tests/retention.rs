@@ -15,7 +15,8 @@ fn old_points_are_thinned_and_what_they_said_stays() {
     history.add_new_runs(&site.runs()).expect("read");
     let assessed = |history: &RunHistory| {
         let whole = history.full_resolution_since().expect("read");
-        let mut trends = history.trends(&SeriesSelection::with_kinds([FabricPartKind::Node])).expect("read");
+        let mut trends =
+            history.trends(&SeriesSelection::with_kinds([FabricPartKind::Node])).expect("read");
         for trend in &mut trends {
             engine::judge::drift::assess_since(trend, whole);
         }
@@ -52,7 +53,8 @@ fn a_run_that_is_added_to_a_thinned_day_counts_with_its_findings() {
     let retention = RetentionPolicy { now_unix, keep_days: 20, thin_after_days: 50 };
     assert_eq!(history.compact(&retention).expect("thinned").runs, 1);
     let shown = |history: &RunHistory| {
-        let trends = history.trends(&SeriesSelection::with_kinds([FabricPartKind::Node])).expect("read");
+        let trends =
+            history.trends(&SeriesSelection::with_kinds([FabricPartKind::Node])).expect("read");
         trends[0].points.iter().map(|point| point.outcome).collect::<Vec<_>>()
     };
     assert_eq!(shown(&history), [Some(Outcome::Pass)]);
