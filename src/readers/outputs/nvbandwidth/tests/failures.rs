@@ -192,6 +192,6 @@ fn an_error_without_a_text_still_says_that_it_is_one() {
     let parsed = read(r#"{"nvbandwidth": {"error": " ", "version": "v0.8", "testcases": []}}"#);
     let [problem] = parsed.problems.as_slice() else { panic!("{:?}", parsed.problems) };
     assert_eq!(problem.kind, Error);
-    assert_eq!(problem.detail, "error, without a word of why");
+    assert_eq!(problem.detail, "error, no reason given");
     assert!(!parsed.complete);
 }
