@@ -85,7 +85,7 @@ fn all_nodes_run_the_command_and_hear_the_same_of_each_other() {
 #[test]
 fn a_member_that_dies_is_gone_with_the_reason_and_the_others_go_on() {
     for (dies, says) in [
-        ("echo why >&2; exit 7", "exit code 7; its last words: why"),
+        ("echo why >&2; exit 7", "exit code 7; last line on stderr: why"),
         ("kill -9 $$", "killed by signal 9"),
         // The worker itself.
         ("kill -9 $PPID; sleep 60", "the worker ended"),

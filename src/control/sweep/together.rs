@@ -206,7 +206,7 @@ impl Parts<'_> {
         let why = match (&outcome.ending, last_words(&outcome.stderr.bytes)) {
             (ProcessEnding::Exited { code: 0 }, _) => None,
             (ProcessEnding::Exited { .. } | ProcessEnding::Signalled { .. }, Some(words)) => {
-                Some(format!("{}; its last words: {words}", outcome.ending))
+                Some(format!("{}; last line on stderr: {words}", outcome.ending))
             }
             _ => Some(outcome.ending.to_string()),
         };

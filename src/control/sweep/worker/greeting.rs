@@ -60,7 +60,7 @@ pub(super) async fn greeting(output: &mut SessionOutput) -> Result<WorkerHello, 
 /// A reason, and the last line of standard error that says anything.
 pub(super) fn with_last_words(why: String, stderr: &str) -> String {
     match last_words(stderr.as_bytes()) {
-        Some(words) => format!("{why}; its last words: {words}"),
+        Some(words) => format!("{why}; last line on stderr: {words}"),
         None => why,
     }
 }
