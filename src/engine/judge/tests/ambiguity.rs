@@ -1,5 +1,4 @@
-//! Where the data cannot tell explanations apart, the words say so and which
-//! measurement would tell.
+//! If the data fits several explanations, the text says so and names the measurement that decides.
 
 use super::network::{TestNetwork, judged, matching};
 use super::test_machine::{TestMachine, share};
@@ -7,7 +6,7 @@ use crate::judge::Judgement;
 use model::parse_output::OutputProblemKind;
 use model::verdict::Direction;
 
-/// How sentences begin to name more than one explanation.
+/// Phrases that introduce more than one explanation.
 const ALTERNATIVES: &[&str] = &[
     " or ",
     "either",
@@ -18,7 +17,7 @@ const ALTERNATIVES: &[&str] = &[
     "no single part",
 ];
 
-/// Everything that a judgement says which names several explanations.
+/// All texts of a judgement that name several explanations.
 fn ambiguous_texts(judged: &Judgement) -> Vec<&str> {
     let verdicts = &judged.verdicts;
     let said = verdicts.findings.iter().map(|f| f.summary.as_str());
