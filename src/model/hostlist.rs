@@ -128,7 +128,7 @@ fn split_elements(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
             ('[', Some(_)) => {
                 return error(
                     at,
-                    "brackets cannot be nested; [0-1,4-5] says what [0-1,[4-5]] means",
+                    "brackets cannot be nested; write [0-1,4-5] instead of [0-1,[4-5]]",
                 );
             }
             (']', None) => return error(at, "this ] has no ["),
