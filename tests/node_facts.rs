@@ -21,7 +21,7 @@ const HANGS: Duration = Duration::from_secs(90);
 const TWOS: &str = "22222222-2222-2222-2222-222222222222";
 
 /// Why something is missing that the library has no call for.
-const OLD: &str = "this driver is too old to say";
+const OLD: &str = "this driver is too old to report it";
 
 const NO_LIBRARY: &str = "/no/such/folder/libnvidia-ml.so.1";
 
@@ -136,8 +136,8 @@ fn a_driver_from_before_the_versioned_call_is_asked_the_old_way() {
 #[test]
 fn a_gpu_that_hangs_or_ends_the_library_is_named_and_the_others_are_kept() {
     for (switch, limit, why) in [
-        ("HANG", "5", "did not answer within 5 s while asked for GPU 1: NVLinks"),
-        ("CRASH", "60", "killed by signal 6 while asked for GPU 1: NVLinks"),
+        ("HANG", "5", "did not answer within 5 s during: GPU 1: NVLinks"),
+        ("CRASH", "60", "killed by signal 6 during: GPU 1: NVLinks"),
     ] {
         let (output, facts, gpus) = told(switch, limit);
         assert_eq!(output.status.code(), Some(5));
