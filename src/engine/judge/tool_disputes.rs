@@ -86,8 +86,8 @@ pub(super) fn new_dispute_finding(
 ) -> Finding {
     let id = &island.gpus[gpu];
     let way = match dispute.direction {
-        Direction::Rx => "receives",
-        _ => "sends",
+        Direction::Rx => "receive",
+        _ => "transmit",
     };
     let said = format!(
         "GPU {id}: {} reads its {way} rate at {} of the level of the others, {} at {}: two tools disagree, and one \

@@ -21,8 +21,8 @@ const MIN_FACTOR: f64 = 3.0;
 /// An end is high with at least this share of its partners: noise alone raises some.
 const MIN_PARTNER_SHARE: (usize, usize) = (2, 3);
 
-/// An end's rates exceed those of its partners by this many standard deviations; a standard
-/// deviation is at least this large.
+/// An end's rates exceed those of its partners by this many standard deviations, of which one is at
+/// least `MIN_SIGMA`.
 const SIGNIFICANCE_Z: f64 = 4.0;
 const MIN_SIGMA: f64 = 0.01;
 
