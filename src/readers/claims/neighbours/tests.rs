@@ -85,7 +85,7 @@ fn a_fabric_that_contradicts_itself_is_named_with_its_lines() {
         told.iter().any(|t| t.starts_with("ib.txt:26: port 1 of \"node0001 mlx5_0\"")),
         "{told:?}"
     );
-    assert!(told.iter().any(|t| t.contains("\"node0002 mlx5_0\" in line 11")), "{told:?}");
+    assert!(told.iter().any(|t| t.contains("\"node0002 mlx5_0\" on line 11")), "{told:?}");
     let same = read("ib.txt", &FABRIC.replace("node0002 mlx5_0", "node0001 mlx5_0"));
     assert!(same.problems.iter().any(|p| p.message.contains("two adapters call themselves")));
 }
