@@ -187,7 +187,7 @@ fn without_a_driver_it_says_what_it_can_and_what_to_do_and_ends_with_5() {
     assert_eq!(told.nics[0].rate_mbit_s, Some(400_000));
     assert_eq!(told.missing[0].what, "GPUs");
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(complaint.contains("there is no NVIDIA driver"), "{complaint}");
+    assert!(complaint.contains("no NVIDIA driver found"), "{complaint}");
     assert!(complaint.contains("install the driver"), "{complaint}");
     let shown = facts(&["--root", &root, "--nvml", NO_LIBRARY]);
     assert_eq!(shown.status.code(), Some(5));

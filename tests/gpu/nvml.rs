@@ -153,7 +153,7 @@ fn around_a_probe_the_load_the_growth_of_errors_and_others_are_told() {
     // A counter that was set back is told and not counted.
     let [back] = around.missing.as_slice() else { panic!("{:?}", around.missing) };
     assert_eq!((back.gpus.as_slice(), back.links.as_slice()), (&[1][..], &[7][..]));
-    assert!(back.why.contains("went back from 9 to 5"), "{}", back.why);
+    assert!(back.why.contains("(from 9 to 5)"), "{}", back.why);
 }
 
 #[test]

@@ -88,7 +88,7 @@ fn another_path_than_the_asserted_one_is_no_measurement_of_it() {
 fn a_rank_that_dies_or_hangs_is_named_and_ends_in_time() {
     for (line, class, said) in [
         ("nccl die 1 = 3", "child-died", "GPU 1 was ended by SIG"),
-        ("hang cuDevicePrimaryCtxRetain = 1", "hung", "making a context on GPU"),
+        ("hang cuDevicePrimaryCtxRetain = 1", "hung", "creating a context on GPU"),
     ] {
         let place = Place::of(&machine(2).with(line).with("nccl deaf = yes"));
         let words = ["--readings=1", "--patience=2", "--silence=2", "--limit=60"];
