@@ -1,4 +1,4 @@
-//! Failures: the tool's own, the launcher's, and outputs that just stop.
+//! Failures of the tool and the launcher, and truncated outputs.
 
 use super::render::{DEVICES, H2D, NOTE, READ, head, line, multinode, old_head, square};
 use super::{matrices, matrix, names, problems, read};
