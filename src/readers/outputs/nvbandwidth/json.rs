@@ -300,7 +300,7 @@ impl NvbandwidthJsonReader {
             self.parsed.complete = false;
             return NvbandwidthTestStatus::Other;
         };
-        // The sum is the last key: without it the matrix may be cut too.
+        // The sum is the last key: without it, the matrix may also be truncated.
         if is_cut && test.get("sum").is_none() {
             self.push_problem(OutputProblemKind::Truncated, Some(&name), "this test is cut off");
             return NvbandwidthTestStatus::Other;
