@@ -189,7 +189,7 @@ fn doctor_tells_of_each_library_and_survives_those_that_hang_or_crash() {
     };
     let old = ["cuMemCreate", "cuMemExportToShareableHandle", "cuMemImportFromShareableHandle"];
     let text = lines(&Machine::of(2).with("cuda = 12020").without(Library::Cuda, &old));
-    assert!(text.contains("has      driver     libcuda.so.1: CUDA 12.2, shows 2 GPUs"), "{text}");
+    assert!(text.contains("has      driver     libcuda.so.1: CUDA 12.2, reports 2 GPUs"), "{text}");
     assert!(
         text.contains("cuMemImportFromShareableHandle: copies to GPUs of other nodes"),
         "{text}"
@@ -198,7 +198,7 @@ fn doctor_tells_of_each_library_and_survives_those_that_hang_or_crash() {
     assert!(text.contains("has      driver     libnvidia-ml.so.1: driver 580.95.05"), "{text}");
     assert!(text.contains("fabric registration: GPUs 0, 1: completed"), "{text}");
     let text = lines(&Machine::of(1).with("die cuInit = 1").with("nvml fabric = 2"));
-    assert!(text.contains("ended the process that asked it"), "{text}");
+    assert!(text.contains("ended the process that queried it"), "{text}");
     assert!(text.contains("during: cuInit"), "{text}");
     assert!(text.contains("fabric registration: GPU 0: in progress"), "{text}");
     assert!(text.contains("nvidia-fabricmanager"), "{text}");

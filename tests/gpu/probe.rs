@@ -131,7 +131,7 @@ fn a_driver_that_hangs_while_gpus_are_listed_is_told_as_that() {
     let place = Place::of(&machine(2).with("hang cuInit = 1"));
     let (ran, document) = collective(&place, &["--silence=2"]);
     assert_eq!(classes(&document.problems), ["hung"]);
-    assert!(document.problems[0].detail.contains("bringing the driver up"), "{document:#?}");
+    assert!(document.problems[0].detail.contains("initializing the driver"), "{document:#?}");
     assert_eq!(ran.code, Some(5));
 }
 

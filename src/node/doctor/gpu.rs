@@ -205,7 +205,7 @@ fn cuda_remedy(code: Option<i32>) -> &'static str {
              driver's version and check its log"
         }
         Some(code::SYSTEM_DRIVER_MISMATCH) => {
-            "the library and the kernel module are of different versions: reload the module or \
+            "the library and the kernel module have different versions: reload the module or \
              reboot"
         }
         Some(code::NOT_PERMITTED) => "this user may not use the GPUs: check /dev/nvidia*",

@@ -143,7 +143,7 @@ fn one_that_comes_too_late_is_ended_and_the_others_are_answered() {
         got.children[1].exit
     );
     let detail = got.children[1].exit_problem().expect("it was late").detail;
-    assert!(detail.contains("did not come to exchange 0") && detail.contains("in: slow"));
+    assert!(detail.contains("did not join exchange 0") && detail.contains("in: slow"));
 }
 
 #[test]
