@@ -407,7 +407,7 @@ mod tests {
             of(&good
                 .replace("name=\"mlx5_1\"", "name=\"mlx5_0\"")
                 .replace("\"2\" guid", "\"1\" guid"))[0]
-                .contains("there twice")
+                .contains("occurs twice")
         );
     }
 

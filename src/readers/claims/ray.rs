@@ -460,7 +460,7 @@ mod tests {
         );
         let [group] = said.groups.as_slice() else { panic!("{said:?}") };
         assert_eq!(group.name, "leaf/7");
-        assert!(said.notes[0].contains("names no ClusterUUID"));
+        assert!(said.notes[0].contains("is not a ClusterUUID"));
         assert!(said.nodes.values().all(|node| node.fabric.is_empty()));
     }
 

@@ -179,7 +179,7 @@ mod tests {
             push_problem(&mut said, SourceProblemKind::Malformed, None, "no");
         }
         assert_eq!(said.problems.len(), MAX_PROBLEMS + 1);
-        assert!(said.problems[MAX_PROBLEMS].message.contains("left out"));
+        assert!(said.problems[MAX_PROBLEMS].message.contains("omitted"));
     }
 
     #[test]

@@ -1,5 +1,5 @@
 //! The common parts of the documents of fabricgate's GPU probes: their place in an output, and the
-//! fields besides their numbers.
+//! fields in addition to their numbers.
 //!
 //! Each participating node prints one document, one per line. A truncated document keeps its
 //! complete parts; one of an unknown version, or a second one of the same node, is a problem and is

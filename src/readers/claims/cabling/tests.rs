@@ -182,6 +182,6 @@ fn host_lists_cannot_make_a_small_file_a_large_cluster() {
     assert!(
         said.problems
             .iter()
-            .any(|p| p.kind == SourceProblemKind::Unsupported || p.message.contains("left out"))
+            .any(|p| p.kind == SourceProblemKind::Unsupported || p.message.contains("omitted"))
     );
 }

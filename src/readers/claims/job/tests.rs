@@ -67,7 +67,7 @@ fn assignments_are_found_wherever_shells_and_launchers_take_them() {
     {
         assert!(read("x.sh", text).beliefs.is_empty(), "{text}");
     }
-    assert!(read("x.sh", "USE_MNNVL=$X").notes[0].contains("not in the text"));
+    assert!(read("x.sh", "USE_MNNVL=$X").notes[0].contains("context outside the text"));
     assert!(read("x.sh", "USE_MNNVL=${X:-1}").notes[0].contains("unless set in the environment"));
 }
 

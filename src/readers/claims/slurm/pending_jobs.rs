@@ -1,8 +1,7 @@
-//! Jobs that wait, as `squeue --json` tells of them.
+//! Pending jobs, from `squeue --json`.
 //!
-//! Keys differ by version (24.11 has no `segment_size`); what is absent is not
-//! known. A job whose number cannot be read is left out: nothing could be said
-//! of it.
+//! Keys differ by version (24.11 has no `segment_size`); an absent one is unknown. A job without
+//! a readable id is dropped, because messages could not identify it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,30 +11,30 @@ use super::json_response;
 use crate::claims::reader_util::sanitize_text;
 use model::source_report::{SourceKind, SourceReport};
 
-/// A job that waits.
+/// A pending job.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct PendingJob {
-    /// Its number.
+    /// Job id.
     pub id: u64,
-    /// Whose it is.
+    /// User of the job.
     pub user: String,
-    /// How many nodes it wants.
+    /// Number of requested nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nodes: Option<u64>,
-    /// How many of them in one piece, where it says so.
+    /// Requested segment size, in nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<u64>,
-    /// The nodes that it names, as a host list.
+    /// The nodes it requires by name, as a host list.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub required: String,
-    /// Its priority; with 0 it is held.
+    /// Its priority; 0 means held.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub priority: Option<u64>,
-    /// Why it waits.
+    /// Slurm's reason for the wait.
     pub reason: String,
 }
 
-/// Reads an answer: the jobs that wait, or why these are not known.
+/// Parses an answer into pending jobs; the error is the reason why they are unknown.
 pub fn read(place: &str, text: &str) -> Result<Vec<PendingJob>, String> {
     let mut said = SourceReport::new(SourceKind::SlurmPartitions, place);
     let value = json_response::read(&mut said, place, text);
