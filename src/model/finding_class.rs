@@ -8,7 +8,7 @@ use super::disagreement_class::DisagreementClass;
 
 macro_rules! classes {
     ($($variant:ident = $name:literal,)*) => {
-        /// What kind of fault a finding is.
+        /// The kind of fault behind a finding.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum FindingClass {
             $(#[doc = $name] $variant,)*

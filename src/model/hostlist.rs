@@ -233,7 +233,7 @@ fn parse_number(at: usize, digits: &str) -> Result<u64, HostlistError> {
     }
     match digits.parse() {
         Ok(number) if digits.bytes().all(|b| b.is_ascii_digit()) => Ok(number),
-        _ => error(at, format!("{digits:?} is no number")),
+        _ => error(at, format!("{digits:?} is not a number")),
     }
 }
 

@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(claims.domains[100].nodes.len(), 2);
         let with = |more: &str| complaint(&format!("[[domain]]\nnodes = \"n[1-2]\"\n{more}"));
         assert!(with("").contains("per_node = true"));
-        assert!(with("name = \"a\"\nper_node = true\n").contains("names each domain after its node"));
+        assert!(with("name = \"a\"\nper_node = true\n").contains("names each domain"));
         let taken = "per_node = true\n[[domain]]\nname = \"n2\"\nnodes = \"m1\"\n";
         assert!(with(taken).contains("n2 is already claimed"), "{}", with(taken));
     }

@@ -159,7 +159,7 @@ fn settings_that_cannot_work_together_are_named() {
     assert!(ranks[0].contains("8 ranks in one domain without multi-node NVLink"), "{ranks:?}");
     let said = read("x", "NCCL_MNNVL_UUID=7\nNCCL_MNNVL_CLIQUE_ID=-2\n");
     assert!(
-        belief(&said, "NCCL").says.contains("look like one; cliques are taken from the serial")
+        belief(&said, "NCCL").says.contains("look like one; cliques are derived from the chassis")
     );
 }
 

@@ -211,7 +211,7 @@ impl ComputeDomainReader {
 
 /// Adds the claims of one ComputeDomain.
 fn add_to_report(name: &str, domain: &ComputeDomain, said: &mut SourceReport) {
-    let status = if domain.status.is_empty() { "not said" } else { &domain.status };
+    let status = if domain.status.is_empty() { "not reported" } else { &domain.status };
     said.settings.insert(format!("ComputeDomain {name} status"), status.to_owned());
     let mut cliques: BTreeMap<&str, Vec<&ComputeDomainMember>> = BTreeMap::new();
     for member in &domain.members {

@@ -18,7 +18,7 @@ use model::source_report::{ClaimSource, NodeReport};
 const STATE_FACT: &str = "state";
 
 /// Replaces a fact that no source reports.
-const NOT_REPORTED: &str = "not said";
+const NOT_REPORTED: &str = "not reported";
 
 /// Kinds of changes.
 #[derive(

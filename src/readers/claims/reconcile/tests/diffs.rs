@@ -84,6 +84,6 @@ fn a_drain_changes_the_state_of_a_node_and_not_what_the_node_is() {
     let told = |what, before: &str, after: &str| (what, before.to_owned(), after.to_owned());
     assert_eq!(
         changed_facts(&was, &fewer),
-        [told("product", "not said", "GB200"), told("number of GPUs", "4", "3")]
+        [told("product", "not reported", "GB200"), told("number of GPUs", "4", "3")]
     );
 }
