@@ -376,7 +376,7 @@ mod tests {
         assert!(complaint("..").contains("begins with"));
         assert!(complaint("n[1-0010]").contains("padded differently"));
         assert!(complaint("n[1:2]").contains("needs a range"));
-        assert!(complaint("n[1-2-3]").contains("no number"));
+        assert!(complaint("n[1-2-3]").contains("not a number"));
         assert!(complaint("rack[0-1,[4-5]]").contains("nested"));
         assert!(complaint("a,block{b1}").starts_with("character 8: only Slurm's controller"));
     }

@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 use crate::claims::reader_util::{push_note, push_problem, quote_text, sanitize_text};
 use model::source_report::{SourceProblemKind, SourceReport};
 
-/// The supported variables.
 pub(super) const VARIABLES: [&str; 16] = [
     "NCCL_MNNVL_ENABLE",
     "NCCL_MNNVL_UUID",
@@ -61,7 +60,6 @@ pub(super) fn mentions(text: &str, behind: &[&str]) -> bool {
 pub(super) struct JobSetting {
     /// The value; `None` where it depends on context outside the text.
     pub(super) value: Option<String>,
-    /// The value as written.
     pub(super) written: String,
     pub(super) line: usize,
 }

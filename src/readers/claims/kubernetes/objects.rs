@@ -18,7 +18,6 @@ pub(super) struct KubernetesObject {
     pub(super) kind: String,
     /// Its API group, without the version; empty for core objects.
     pub(super) group: String,
-    /// The complete object.
     pub(super) map: Map<String, Value>,
 }
 
@@ -146,7 +145,6 @@ fn parse_yaml(place: &str, text: &str) -> KubernetesObjectList {
     found
 }
 
-/// One document under construction.
 #[derive(Debug, Default)]
 struct ObjectDocument {
     /// The fields, without `items`.

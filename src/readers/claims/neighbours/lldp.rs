@@ -265,7 +265,6 @@ impl LldpNeighbour {
     }
 }
 
-/// Adds the discovered neighbours.
 fn add_nics(said: &mut SourceReport, node: &NodeName, heard: Vec<LldpNeighbour>) {
     let mut kept: BTreeMap<String, (Option<String>, Option<String>)> = BTreeMap::new();
     for heard in heard {

@@ -9,7 +9,6 @@ use model::id::NodeName;
 
 /// The nodes of one set that another grouping separates from the rest.
 pub(super) struct StrayNodes<'n> {
-    /// Index of the set.
     pub(super) set: usize,
     /// The set of the other grouping with most of the nodes, if there is one.
     pub(super) main: Option<usize>,

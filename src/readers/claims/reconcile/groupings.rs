@@ -36,7 +36,6 @@ pub(super) struct Grouping<'s> {
     pub(super) set_by_node: BTreeMap<&'s NodeName, usize>,
     /// Nodes that are also in a second set with another name.
     pub(super) nodes_in_two_sets: Vec<(&'s NodeName, usize, usize)>,
-    /// Its sets are cliques.
     pub(super) cliques: bool,
     rank: (usize, u8, bool),
 }

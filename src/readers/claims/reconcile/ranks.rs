@@ -20,7 +20,6 @@ fn parse_rank(text: &str) -> Option<u64> {
     whole.map_or(text, |(whole, _)| whole).parse().ok()
 }
 
-/// The sources with ranks.
 fn ranked_sources<'s>(
     view: &ReconcileContext<'s>,
 ) -> impl Iterator<Item = (usize, &'s SourceReport)> {

@@ -37,7 +37,6 @@ pub struct AccountingError {
     pub message: String,
 }
 
-/// The indices of columns.
 struct SacctColumns {
     count: usize,
     id: usize,

@@ -31,12 +31,10 @@ pub(super) struct SlurmBlockTopology<'t> {
     pub(super) in_force: bool,
     /// The base block size and the sizes of aggregates above it, as written.
     pub(super) sizes: Vec<u32>,
-    /// Location of the sizes.
     pub(super) sizes_at: Option<String>,
 }
 
 impl SlurmBlockTopology<'_> {
-    /// Prefix of remarks.
     fn note_prefix(&self) -> String {
         self.topology.map_or_else(String::new, |name| format!("topology {name}: "))
     }

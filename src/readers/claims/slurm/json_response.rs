@@ -104,7 +104,6 @@ pub(super) fn as_list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A text with content.
 pub(super) fn as_text(value: &Value) -> Option<&str> {
     value.as_str().filter(|text| !is_null_text(text))
 }

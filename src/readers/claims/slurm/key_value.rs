@@ -143,7 +143,6 @@ fn parse_value(line: &str, start: usize) -> (usize, &str, usize) {
     (start, &line[start..end], end)
 }
 
-/// The next non-blank character.
 fn next_non_blank(line: &str, from: usize) -> Option<usize> {
     line[from..].find(|c: char| !c.is_whitespace()).map(|offset| from + offset)
 }

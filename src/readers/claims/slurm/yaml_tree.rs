@@ -85,7 +85,6 @@ pub(super) struct YamlDocument {
     pub(super) root: Option<Rc<YamlNode>>,
     /// The error that ended the parsing.
     pub(super) error: Option<YamlRemark>,
-    /// Duplicate keys.
     pub(super) duplicate_keys: Vec<YamlRemark>,
     /// More documents follow, which are ignored.
     pub(super) has_more: bool,
