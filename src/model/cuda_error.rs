@@ -7,7 +7,7 @@
 /// One error, whatever the driver or the runtime calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CudaError {
-    /// The context or the driver could not be initialized.
+    /// The context or the driver could not be initialised.
     NotInitialized,
     /// GPU or host memory is exhausted.
     OutOfMemory,

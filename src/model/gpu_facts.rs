@@ -106,7 +106,7 @@ pub struct GpuFacts {
     /// Whether MIG mode will be enabled after the next reset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig_pending: Option<bool>,
-    /// Whether persistence mode is enabled: the driver keeps the GPU initialized without clients.
+    /// Whether persistence mode is enabled: the driver keeps the GPU initialised without clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistence: Option<bool>,
     /// Compute processes on the GPU.

@@ -379,7 +379,10 @@ mod tests {
             switch("b", "n2", ""),
             switch("alone", "n3", ""),
         ]);
-        assert_eq!(said.notes, ["2 separate parts without a common switch, with x, alone at their tops"]);
+        assert_eq!(
+            said.notes,
+            ["2 separate parts without a common switch, with x, alone at their tops"]
+        );
         assert!(said.problems.is_empty());
     }
 
