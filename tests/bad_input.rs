@@ -410,13 +410,13 @@ fn claims_that_contradict_themselves_are_refused_with_their_line() {
     let two = format!("{CLAIMS}[[domain]]\nname = \"b\"\nnodes = \"n3\"\n");
     refused(&two, &["claims.toml:6:9: node n3 is in two domains, a and b"]);
     let same = format!("{CLAIMS}[[domain]]\nname = \"a\"\nnodes = \"m1\"\n");
-    refused(&same, &["claims.toml:5:8: domain a is already claimed in line 2"]);
+    refused(&same, &["claims.toml:5:8: domain a is already claimed on line 2"]);
     let leaf =
         |name: &str, nodes: &str| format!("[[leaf]]\nname = \"{name}\"\nnodes = \"{nodes}\"\n");
     let leaves = format!("{CLAIMS}{}{}", leaf("l", "n1"), leaf("m", "n[1-3]"));
     refused(&leaves, &["claims.toml:9:9: node n1 is in two leaves, l and m"]);
     let nobody = format!("{CLAIMS}{}", leaf("l", "n7"));
-    refused(&nobody, &["claims.toml:6:9: leaf l: no domain claims node n7"]);
+    refused(&nobody, &["claims.toml:6:9: leaf l: no domain contains node n7"]);
     refused(&format!("{CLAIMS}bogus = 1\n"), &["claims.toml:4:1: unknown field `bogus`"]);
 }
 

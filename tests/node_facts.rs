@@ -21,7 +21,7 @@ const HANGS: Duration = Duration::from_secs(90);
 const TWOS: &str = "22222222-2222-2222-2222-222222222222";
 
 /// Why something is missing that the library has no call for.
-const OLD: &str = "this driver is too old to say";
+const OLD: &str = "this driver is too old to report it";
 
 const NO_LIBRARY: &str = "/no/such/folder/libnvidia-ml.so.1";
 
@@ -136,8 +136,8 @@ fn a_driver_from_before_the_versioned_call_is_asked_the_old_way() {
 #[test]
 fn a_gpu_that_hangs_or_ends_the_library_is_named_and_the_others_are_kept() {
     for (switch, limit, why) in [
-        ("HANG", "5", "did not answer within 5 s while asked for GPU 1: NVLinks"),
-        ("CRASH", "60", "killed by signal 6 while asked for GPU 1: NVLinks"),
+        ("HANG", "5", "did not answer within 5 s during: GPU 1: NVLinks"),
+        ("CRASH", "60", "killed by signal 6 during: GPU 1: NVLinks"),
     ] {
         let (output, facts, gpus) = told(switch, limit);
         assert_eq!(output.status.code(), Some(5));
@@ -187,7 +187,7 @@ fn without_a_driver_it_says_what_it_can_and_what_to_do_and_ends_with_5() {
     assert_eq!(told.nics[0].rate_mbit_s, Some(400_000));
     assert_eq!(told.missing[0].what, "GPUs");
     let complaint = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(complaint.contains("there is no NVIDIA driver"), "{complaint}");
+    assert!(complaint.contains("no NVIDIA driver found"), "{complaint}");
     assert!(complaint.contains("install the driver"), "{complaint}");
     let shown = facts(&["--root", &root, "--nvml", NO_LIBRARY]);
     assert_eq!(shown.status.code(), Some(5));

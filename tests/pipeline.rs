@@ -225,8 +225,8 @@ fn one_bad_node_is_unknown_with_its_reason_and_stops_nobody_else() {
     assert_eq!(verdicts["outcome"], "unknown");
     let why = |node: &str| unknown(verdicts, &format!("nvbandwidth on {node}"));
     assert!(why("n2").starts_with("exit code 127: the tool was not found"), "{}", why("n2"));
-    assert_eq!(why("n3"), "ran past its time limit and was ended");
-    assert_eq!(why("n4"), "exit code 1; its last words: no device here");
+    assert_eq!(why("n3"), "exceeded its time limit and was killed");
+    assert_eq!(why("n4"), "exit code 1; last line on stderr: no device here");
     assert_eq!(why("n6"), "killed by signal 9");
     for node in ["n2", "n3", "n4", "n6"] {
         assert_eq!(node_outcome(verdicts, node), "unknown", "{node}");
@@ -252,7 +252,7 @@ fn a_flood_is_cut_and_its_node_is_unknown() {
     let output = cluster.run(&["audit", "--json", "--no-progress"]);
     let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
     let why = unknown(&document["verdicts"], "nvbandwidth on n1");
-    assert_eq!(why, "printed 83755008 bytes more than are kept");
+    assert_eq!(why, "printed 83755008 bytes beyond the size limit");
     let kept = fs::metadata(raw(&cluster.folder(), "n1", "nvbandwidth")).expect("kept");
     assert!((131_072..135_168).contains(&kept.len()), "{}", kept.len());
 }
@@ -291,7 +291,7 @@ fn an_unreachable_node_is_tried_once() {
     let output = cluster.run(&["audit", "--json"]);
     let document: Value = serde_json::from_slice(&output.stdout).expect("one document");
     let why = unknown(&document["verdicts"], "nvbandwidth on n1");
-    assert_eq!(why, "not reached: no worker: exit code 255; its last words: No route to host");
+    assert_eq!(why, "not reached: no worker: exit code 255; last line on stderr: No route to host");
     assert_eq!(unknown(&document["verdicts"], "second on n1"), why);
     let mut tried: Vec<String> = fs::read_to_string(cluster.path("tried"))
         .expect("tried")

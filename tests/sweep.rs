@@ -448,7 +448,7 @@ fn unwell_nodes_are_unknown_with_a_reason_each_and_hold_nobody_up() {
     let why = |node: &str| unknown(&said, &format!("nvbandwidth on {node}"));
     assert!(why("h2").contains("No route to host"), "{}", why("h2"));
     assert!(why("h3").contains("train.py"), "{}", why("h3"));
-    assert_eq!(why("h4"), "ran past its time limit and was ended");
+    assert_eq!(why("h4"), "exceeded its time limit and was killed");
     assert!(why("h6").starts_with("exit code 1"), "{}", why("h6"));
     let second = unknown(&said, "nvbandwidth on h4, reading 2");
     assert_eq!(second, "not tried: reading 1 hung");

@@ -510,7 +510,7 @@ fn a_server_is_ready_when_its_port_is_served() {
     // Another server at this port would not be the one that listens.
     let came = worker.run(&ProcessOrder { ready: waiting, ..order(2, &["sleep", "300"]) });
     let ProcessEnding::NotStarted { why, .. } = came.done.ending else { panic!("{:?}", came.done) };
-    assert!(why.contains("served by somebody else"), "{why}");
+    assert!(why.contains("served by another process"), "{why}");
 }
 
 /// A folder with an `nvidia-smi` that knows one GPU and one process on it.

@@ -1,4 +1,4 @@
-//! The pure stages: values in, values out. No I/O, no clock, no process.
+//! The pure stages: functions without I/O, clock or processes.
 //!
 //! [`thresholds`] and [`plan`] come before a measurement; [`judge`], [`policy`], [`report`],
 //! [`export`] and [`place`] after it.

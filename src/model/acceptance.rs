@@ -1,8 +1,8 @@
-//! What a burn-in came to: complete sweeps repeated under load, first against
-//! last, and whether each node may be accepted (`fabricgate.acceptance/1`).
+//! The result of a burn-in: complete sweeps repeated under load, the first compared with the
+//! last, and whether each node is accepted (`fabricgate.acceptance/1`).
 //!
-//! Plain values, for the acceptance file. `judge::endurance` fills them in, a
-//! report shows them.
+//! Plain values for the acceptance file. `judge::endurance` fills them in and a report renders
+//! them.
 
 use std::collections::BTreeMap;
 
@@ -15,26 +15,25 @@ use super::id::{DomainName, NodeName};
 use super::signature::Signature;
 use super::verdict::Outcome;
 
-/// The format of `acceptance.json`.
+/// Format name in `acceptance.json`.
 pub const ACCEPTANCE_FORMAT: &str = "fabricgate.acceptance/1";
 
-/// Whether something is accepted. The order is the order of severity.
+/// Whether a node or a whole burn-in is accepted. The order is the order of severity.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum AcceptanceOutcome {
-    /// All that was asked for was measured, and is as expected from the first
-    /// round to the last.
+    /// Every requested round was measured and met the expectation from first to last.
     Pass,
-    /// Nobody can say yet: too little was measured, or it got slower under load.
+    /// Undecided: too little was measured, or the node got slower under load.
     Unknown,
-    /// It is not as it must be.
+    /// A measurement is below the expectation or shows a fault.
     Fail,
 }
 
 impl AcceptanceOutcome {
-    /// The name used in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -43,7 +42,7 @@ impl AcceptanceOutcome {
         }
     }
 
-    /// What a verdict of one round comes to.
+    /// The acceptance that follows from the verdict of one round.
     pub fn from_outcome(outcome: Outcome) -> Self {
         match outcome {
             Outcome::Pass => Self::Pass,
@@ -53,51 +52,50 @@ impl AcceptanceOutcome {
     }
 }
 
-/// How far a burn-in came.
+/// Progress of a burn-in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum BurnInState {
-    /// It is under way, or was ended without notice.
+    /// Still running, or killed without a chance to record its end.
     Running,
-    /// It was interrupted and can be gone on with.
+    /// Interrupted; it can be resumed.
     Partial,
-    /// A stop rule ended it.
+    /// Ended by a stop rule.
     Complete,
 }
 
-/// Why no further round was begun.
+/// Why the burn-in started no further round.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum StopRule {
-    /// As many rounds as asked for were held.
+    /// The requested number of rounds is complete.
     Rounds,
-    /// The hours asked for are over.
+    /// The requested hours have passed.
     Hours,
-    /// As many rounds in a row as asked for were clean.
+    /// The requested number of consecutive clean rounds is complete.
     CleanRounds,
-    /// The next round would not fit into the hours there are.
+    /// The next round does not fit into the remaining hours.
     Budget,
-    /// Wrong data, a GPU that is gone, a node that cannot be used: going on with
-    /// it is pointless or does harm.
+    /// Wrong data, a lost GPU or an unusable node: continuing is pointless or harmful.
     HardFault,
-    /// A GPU is held back by its temperature.
+    /// A GPU throttles because of its temperature.
     TooHot,
-    /// The measurement or something common to many is in doubt.
+    /// The measurement is in doubt, or a cause common to many nodes is.
     Frozen,
-    /// The node could not be reached any more.
+    /// The node stopped responding.
     Lost,
-    /// The node booted, between two rounds or in the midst of one.
+    /// The node rebooted, between two rounds or during one.
     Rebooted,
-    /// It has other GPUs than in the round before.
+    /// The node has other GPUs than in the round before.
     OtherMachine,
-    /// A person ended it.
+    /// The operator interrupted it.
     Interrupted,
 }
 
 impl StopRule {
-    /// The name used in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Rounds => "rounds",
@@ -115,95 +113,93 @@ impl StopRule {
     }
 }
 
-/// What ended it, or took a node out of it.
+/// What ended the burn-in, or removed a node from it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct BurnInStop {
-    /// The rule.
+    /// The rule that applied.
     pub rule: StopRule,
-    /// After which round, from 1; 0 is before the first.
+    /// The last complete round, from 1; 0 is before the first.
     pub after_round: u32,
-    /// Why, in one sentence.
+    /// The reason, in one sentence.
     pub why: String,
 }
 
-/// What a burn-in was asked to do.
+/// The requested limits and settings of a burn-in.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BurnInRequest {
-    /// Rounds to hold.
+    /// Number of rounds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rounds: Option<u32>,
-    /// Hours to go on for, where no number of rounds is asked for.
+    /// Duration in hours, where no number of rounds is requested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hours: Option<f64>,
-    /// Hours that it may take in all.
+    /// Upper limit for the whole burn-in, in hours.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub budget_hours: Option<f64>,
-    /// Rounds in a row after which it may end early when all of them are clean.
+    /// Consecutive clean rounds after which the burn-in ends early.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clean_rounds: Option<u32>,
     /// Minutes of load between rounds.
     pub soak_minutes: f64,
-    /// A part that lost more than this share from the first round to the last is
-    /// not accepted without a person's word.
+    /// A part that lost more than this share from the first round to the last is not accepted
+    /// automatically: an operator has to decide.
     pub drift: f64,
-    /// Seed of the first round; every further one has the next.
+    /// Seed of the first round; each further round adds one.
     pub seed: u64,
 }
 
-/// One node in one round.
+/// The result of one node in one round.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeRound {
-    /// The node.
+    /// The measured node.
     pub node: NodeName,
-    /// How it came out.
+    /// Its verdict in this round.
     pub outcome: Outcome,
-    /// Why, in one sentence.
+    /// The reason for the verdict, in one sentence.
     pub reason: String,
-    /// The boot it was measured in, where its worker told it.
+    /// Boot id of the node during the round, where its worker reported one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
-    /// UUIDs of its GPUs, in order of index, where its worker told them.
+    /// UUIDs of its GPUs in order of index, where its worker reported them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
-    /// It booted while it was measured: its worker told two boots.
+    /// The node rebooted during the round: its worker reported two boot ids.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub rebooted: bool,
 }
 
-/// One complete sweep.
+/// One complete sweep of a burn-in.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BurnInRound {
-    /// Its number, from 1.
+    /// Number of the round, from 1.
     pub round: u32,
-    /// Its run.
+    /// Id of its run.
     pub run: String,
-    /// The seed of its plan.
+    /// Seed of its plan.
     pub seed: u64,
-    /// When it was begun, RFC 3339.
+    /// Start time, RFC 3339.
     pub began: String,
-    /// When it ended; absent while it is under way, or where it was ended without
-    /// notice.
+    /// End time, RFC 3339; absent while the round runs, or when it was killed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// Minutes that it was at work, without those between an interruption and
-    /// being gone on with.
+    /// Minutes of work, without the pause between an interruption and the resumption.
     #[serde(default)]
     pub minutes: f64,
-    /// Its verdict; absent likewise.
+    /// Verdict of the round; absent until the round ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
-    /// Minutes of load before it.
+    /// Minutes of load before the round.
     #[serde(default)]
     pub soaked_minutes: f64,
-    /// It was held again without the nodes that were lost in it: where a node is
-    /// only unknown here, that says nothing of it.
+    /// The round was repeated without the nodes that were lost in it. A node that is only unknown
+    /// here is not judged by this round.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub set_aside: bool,
-    /// Digest of the claims.
+    /// Digest of the claims in this round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub claims_digest: Option<String>,
-    /// Digest of the expectations.
+    /// Digest of the expectations in this round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thresholds_digest: Option<String>,
     /// Every node that took part, in order of name.
@@ -211,116 +207,115 @@ pub struct BurnInRound {
     pub nodes: Vec<NodeRound>,
 }
 
-/// Load between two rounds.
+/// A period of load between two rounds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SoakRecord {
-    /// The round it followed.
+    /// The round before it.
     pub after_round: u32,
-    /// When it was begun, RFC 3339.
+    /// Start time, RFC 3339.
     pub began: String,
-    /// Minutes that load really ran.
+    /// Minutes for which load actually ran.
     pub minutes: f64,
-    /// How often every probe was run on every node.
+    /// How often each probe ran on each node.
     pub passes: u32,
-    /// The probes.
+    /// The probes that made the load.
     pub probes: Vec<String>,
-    /// Simulated nodes do not heat up with time: one pass stood for the minutes
-    /// that were asked for.
+    /// Simulated nodes do not heat up over time: one pass stands for the requested minutes.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
-    /// Nodes on which nothing of it ran to its end, and why.
+    /// Nodes on which no load probe completed, with the reason.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub not_on: BTreeMap<NodeName, String>,
-    /// What was found meanwhile, by node: wrong data, errors, GPUs that are gone.
+    /// Faults found under load, by node: wrong data, errors, lost GPUs.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub found: BTreeMap<NodeName, String>,
 }
 
-/// What a burn-in says of one node.
+/// The acceptance of one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeAcceptance {
-    /// The node.
+    /// The judged node.
     pub node: NodeName,
-    /// Its domain.
+    /// Its claimed NVLink domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// Whether it is accepted.
+    /// The decision for this node.
     pub accepted: AcceptanceOutcome,
-    /// Why, in one sentence.
+    /// The reason for the decision, in one sentence.
     pub reason: String,
-    /// Rounds that count for it: those since it was last another machine, without
-    /// those that were set aside.
+    /// Rounds that count: those since the machine last changed, without the repeated ones.
     pub rounds: u32,
-    /// Those of them that it passed.
+    /// How many of the counted rounds it passed.
     pub passed: u32,
-    /// After which round it began anew, and why: what it was before proves nothing.
+    /// The round after which the count restarted, and why: earlier rounds prove nothing about the
+    /// present machine.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub anew: Option<BurnInStop>,
-    /// What took it out before the end.
+    /// Why the node left the burn-in early.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub out: Option<BurnInStop>,
-    /// The least that was measured in any round, by test.
+    /// The lowest value over all rounds, by test.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub minima: Vec<TestMinimum>,
-    /// The smallest degradation that every round would have seen, as a share.
+    /// The smallest degradation that every round would have detected, as a share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
-    /// The part of it that lost most from the first round to the last, where that
-    /// is more than noise.
+    /// The part of the node that lost most from the first round to the last, where the loss
+    /// exceeds the noise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub drift: Option<PartComparison>,
 }
 
-/// A burn-in (`fabricgate.acceptance/1`).
+/// The document of a burn-in (`fabricgate.acceptance/1`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Acceptance {
     /// `fabricgate.acceptance/1`.
     pub format: String,
-    /// Its id, as a run has one.
+    /// Id of the burn-in, in the form of a run id.
     pub id: String,
-    /// When it was begun, RFC 3339.
+    /// Start time, RFC 3339.
     pub created: String,
-    /// When it ended.
+    /// End time, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// How far it came.
+    /// Progress of the burn-in.
     pub state: BurnInState,
-    /// Nodes were measured: not simulated, and no stored run.
+    /// True if real nodes were measured: neither simulated nor read from a stored run.
     pub real: bool,
-    /// Where the measurements come from, for people.
+    /// Where the measurements come from, for readers.
     pub source: String,
-    /// Version of fabricgate.
+    /// Version of fabricgate that wrote it.
     pub version: String,
-    /// What was asked for.
+    /// The requested limits and settings.
     pub asked: BurnInRequest,
-    /// Whether everything is accepted: the worst of the nodes.
+    /// The worst decision of all nodes.
     pub accepted: AcceptanceOutcome,
-    /// What ended it.
+    /// The rule that ended the burn-in.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<BurnInStop>,
-    /// The rounds, in order.
+    /// All rounds, in order.
     pub rounds: Vec<BurnInRound>,
-    /// The load between them, in order.
+    /// The load between the rounds, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub soaks: Vec<SoakRecord>,
     /// Every node, in order of name.
     pub nodes: Vec<NodeAcceptance>,
-    /// The first round against the last, without nodes that began anew in between.
+    /// The first round compared with the last, without nodes whose count restarted in between.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub comparison: Option<RunComparison>,
-    /// Nodes that began anew: their first round since against the last.
+    /// For nodes whose count restarted: their first counted round compared with the last.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub since_anew: Vec<RunComparison>,
-    /// Versions of drivers and tools, by name: each that an output named.
+    /// Versions of drivers and tools by name, every version that an output named.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub versions: BTreeMap<String, Vec<String>>,
-    /// Digest of the expectations; of the last round, where they changed.
+    /// Digest of the expectations; that of the last round, where they changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub thresholds_digest: Option<String>,
-    /// What else a reader should know.
+    /// Remarks for the reader.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// Who vouches for it, over the document without this field.
+    /// Signature over the document without this field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<Signature>,
 }

@@ -1,8 +1,7 @@
-//! What should be done about verdicts: a plan that a person reads first, and
-//! what became of it.
+//! The proposed reaction to verdicts: a plan for an operator to review, and the result of
+//! carrying it out.
 //!
-//! A plan is a value. Nothing in this file, or in whoever makes a plan,
-//! changes a cluster.
+//! A plan is a value. Neither this file nor the planner changes a cluster.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -12,86 +11,86 @@ use super::id::{DomainName, NodeName};
 use super::kubernetes_node::GpuCordon;
 use super::verdict::{Outcome, RatioReference};
 
-/// What is proposed for one node.
+/// The kind of change that is proposed for one node.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum ActionKind {
-    /// Let running jobs end, start no new ones.
+    /// Let running jobs finish and start no new ones.
     Drain,
-    /// Leave it in service and say on it that it is below what it must deliver.
+    /// Keep the node in service and mark it as degraded.
     Relabel,
-    /// Give back a node that we drained ourselves.
+    /// Return a node to service that fabricgate drained.
     Release,
-    /// Say on it that it passed, and until when that counts.
+    /// Mark the node as passed, with an expiry time.
     Certify,
 }
 
-/// What is said on a node: in its features and its field for programs.
+/// The mark on a node: in its features and in its machine-readable field.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct VerdictMark {
-    /// The verdict.
+    /// The verdict it reports.
     pub outcome: Outcome,
-    /// The class of the worst finding, where there is one.
+    /// The class of the worst finding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<FindingClass>,
-    /// The run that says so.
+    /// Id of the run with this verdict.
     pub run: String,
-    /// When that run was made, RFC 3339.
+    /// Time of that run, RFC 3339.
     pub at: String,
-    /// Until when it counts, RFC 3339.
+    /// Expiry time, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<String>,
-    /// The domain in which it was measured.
+    /// The NVLink domain in which the node was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// The boot in which it was measured, as its kernel names it.
+    /// Kernel boot id of the node when it was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
 }
 
-/// One proposed action.
+/// One proposed action, for one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Action {
-    /// What to do.
+    /// The kind of change.
     pub kind: ActionKind,
-    /// To which node.
+    /// The node to change.
     pub node: NodeName,
-    /// Its domain.
+    /// Its claimed NVLink domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// Its leaf switch, which has a budget of its own.
+    /// Its leaf switch, which has its own budget.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<String>,
-    /// The command that would do it, argument by argument.
+    /// The command that carries it out, one element per argument.
     pub command: Vec<String>,
-    /// The reason that is written beside a drain; empty for other actions.
+    /// The drain reason; empty for other actions.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// What is said on the node.
+    /// The mark that is written on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<VerdictMark>,
-    /// The one GPU that is taken out instead of the whole node (Kubernetes).
+    /// The single GPU that is taken out of service instead of the node (Kubernetes).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<GpuCordon>,
-    /// The findings it rests on.
+    /// Ids of the findings that justify the action.
     pub findings: Vec<String>,
-    /// What the worst of them measured, as a share of what it was found by.
+    /// The measured value of the worst finding, as a share of its reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// What that is a share of.
+    /// The reference of that share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_of: Option<RatioReference>,
-    /// Schedulable nodes that it costs, where that was computed.
+    /// Schedulable nodes that the action costs, where computed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub price: Option<f64>,
-    /// Why, in one sentence.
+    /// The reason, in one sentence.
     pub why: String,
 }
 
 impl Action {
-    /// An action of which nothing more is said yet.
+    /// An action with only its kind and node set.
     pub fn new(kind: ActionKind, node: impl Into<NodeName>) -> Self {
         Self {
             kind,
@@ -111,74 +110,74 @@ impl Action {
     }
 }
 
-/// Something that could have been proposed and was not.
+/// An action that was considered and is not proposed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct WithheldAction {
-    /// The finding or node.
+    /// The finding or node it is about.
     pub what: String,
-    /// Why nothing is proposed for it.
+    /// Why no action is proposed.
     pub why: String,
-    /// It would be done, and a budget, a freeze or the breaker forbids it.
+    /// The action is due, but a budget, a freeze or the circuit breaker forbids it.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub budget: bool,
-    /// It would be drained, and another run has to say the same first.
+    /// A drain that waits for confirmation by another run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub again: Option<PendingConfirmation>,
-    /// No second, independent measurement has confirmed it.
+    /// No second, independent measurement has confirmed the finding.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub unconfirmed: bool,
 }
 
 impl WithheldAction {
-    /// Something that is not proposed, for a reason that is not a budget.
+    /// A withheld action whose reason is not a budget.
     pub fn new(what: impl Into<String>, why: impl Into<String>) -> Self {
         Self { what: what.into(), why: why.into(), budget: false, again: None, unconfirmed: false }
     }
 }
 
-/// What another run has to say again before a node is drained.
+/// The confirmation that a drain waits for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PendingConfirmation {
-    /// The run that said so first. It may be the one at hand.
+    /// Id of the run with the first finding; it may be the current run.
     pub first: String,
-    /// Classes of findings, one of which has to be found again.
+    /// Classes of findings, one of which another run has to find again.
     pub classes: Vec<FindingClass>,
-    /// A run that was made from then on counts, RFC 3339.
+    /// Earliest time of a run that counts as confirmation, RFC 3339.
     pub from: String,
 }
 
-/// How an action that was begun ended.
+/// The result of an action that was started.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum ActionResult {
-    /// The scheduler shows it.
+    /// The scheduler reports the new state.
     Done,
-    /// It was so already; nothing was written.
+    /// The node was already in this state; nothing was written.
     Already,
-    /// Somebody else changed the node in the meantime; it is left to them.
+    /// Another client changed the node in the meantime; its change stays.
     Superseded,
     /// The precondition no longer held; nothing was written.
     Refused,
-    /// The scheduler did not do it.
+    /// The scheduler did not carry it out.
     Failed,
-    /// Nobody can tell yet whether it was done; the next run looks again.
+    /// Whether it was carried out is not known yet; the next run checks again.
     Unknown,
 }
 
-/// What became of one action.
+/// The result of one action.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ActionRecord {
-    /// Which.
+    /// The kind of the action.
     pub kind: ActionKind,
-    /// On which node.
+    /// The node it was for.
     pub node: NodeName,
-    /// How it ended.
+    /// The result.
     pub result: ActionResult,
-    /// What the scheduler showed or said.
+    /// What the scheduler reported.
     pub detail: String,
-    /// When, RFC 3339.
+    /// Time of the result, RFC 3339.
     pub at: String,
 }
 
@@ -187,26 +186,26 @@ pub struct ActionRecord {
 pub struct ActionPlan {
     /// `fabricgate.actions/1`.
     pub format: String,
-    /// Nothing is carried out.
+    /// The plan is not carried out.
     pub dry_run: bool,
-    /// A simulated fabric answered: no hardware was measured.
+    /// The measurements come from a simulated fabric, not from hardware.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
-    /// What stops all drains and relabels, where something does: a tripped
-    /// breaker, a common cause, an instrument in doubt.
+    /// Why all drains and relabels are frozen, where they are: a tripped breaker, a common cause,
+    /// an instrument in doubt.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub frozen: Option<String>,
-    /// What is proposed, in order of node.
+    /// The proposed actions, in order of node.
     pub actions: Vec<Action>,
-    /// What is not, and why.
+    /// Actions that are not proposed, with the reasons.
     pub withheld: Vec<WithheldAction>,
-    /// What became of it, where it was carried out.
+    /// The results, where the plan was carried out.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<ActionRecord>,
 }
 
 impl ActionPlan {
-    /// These actions, shown and not carried out, and nothing beside them.
+    /// A dry-run plan of only these actions.
     pub fn from_actions(actions: Vec<Action>) -> Self {
         Self {
             format: ACTIONS_FORMAT.to_owned(),
@@ -220,5 +219,5 @@ impl ActionPlan {
     }
 }
 
-/// The format of `actions.json`.
+/// Format name in `actions.json`.
 pub const ACTIONS_FORMAT: &str = "fabricgate.actions/1";

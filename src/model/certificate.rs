@@ -1,7 +1,7 @@
-//! What a node that passed was shown to deliver, by whom, and until when that
-//! counts (`fabricgate.certificate/1`).
+//! The certificate of a node that passed: what it delivered, which run measured it, and until
+//! when the result is valid (`fabricgate.certificate/1`).
 //!
-//! A value. It says nothing of the node once its hardware is another.
+//! A value. It no longer applies once the node's hardware has been replaced.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,52 +15,52 @@ use super::time_format::format_rfc3339;
 use super::unit::Unit;
 use super::verdict::MeasuredScope;
 
-/// The format of a certificate.
+/// Format name of one certificate.
 pub const CERTIFICATE_FORMAT: &str = "fabricgate.certificate/1";
 
-/// What tells one machine from another in the same place. What was not seen is
-/// empty, and an identity with nothing in it is equal to none.
+/// Identifies the machine behind a node name. Fields that were not observed are empty, and an
+/// identity without any field equals no other identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MachineIdentity {
     /// UUIDs of its GPUs, in order of index.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
-    /// The kernel's boot id.
+    /// Kernel boot id.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
-    /// Driver version.
+    /// Version of the NVIDIA driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
-    /// Firmware versions, by what they are of.
+    /// Firmware versions, by component.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub firmware: BTreeMap<String, String>,
 }
 
-/// The least that was measured in one test.
+/// The lowest value measured in one test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TestMinimum {
-    /// The test.
+    /// Name of the test.
     pub testcase: String,
-    /// The least over everything that the node took part in.
+    /// The lowest value over every measurement with this node.
     pub value: f64,
-    /// Its unit.
+    /// Unit of `value`.
     pub unit: Unit,
-    /// What was expected, where a platform says.
+    /// The expected value, where the platform has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<f64>,
 }
 
-/// What makes a certificate void before its end, beside other GPUs, which always
-/// do. It holds for certificates that are issued from then on.
+/// Changes that void a certificate before it expires. Replaced GPUs always void it. The policy
+/// applies to certificates issued after it was configured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct VoidPolicy {
-    /// Whether a boot does: NVLinks train anew then, and the fabric is joined anew.
+    /// A reboot voids it: NVLinks are retrained and the fabric is joined again.
     pub boot: bool,
-    /// Which other driver does.
+    /// The driver changes that void it.
     pub driver: DriverVoidRule,
-    /// Whether other firmware of a GPU does.
+    /// A change of GPU firmware voids it.
     pub firmware: bool,
 }
 
@@ -71,22 +71,22 @@ impl Default for VoidPolicy {
 }
 
 impl VoidPolicy {
-    /// Whether nothing is left out.
+    /// True if the policy is the default: every change voids.
     pub fn is_all(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// Which change of the driver makes a certificate void.
+/// The changes of the driver version that void a certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum DriverVoidRule {
-    /// Any other version.
+    /// Any version change.
     #[default]
     Any,
-    /// Another number before the first dot: another branch of the driver.
+    /// A change of the number before the first dot: another driver branch.
     Major,
-    /// None.
+    /// No version change.
     Never,
 }
 
@@ -100,63 +100,62 @@ impl fmt::Display for DriverVoidRule {
     }
 }
 
-/// The certificate of one node.
+/// The certificate of one node (`fabricgate.certificate/1`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Certificate {
     /// `fabricgate.certificate/1`.
     pub format: String,
-    /// The node.
+    /// The certified node.
     pub node: NodeName,
-    /// The machine that it was then.
+    /// Identity of the machine when it was measured.
     pub identity: MachineIdentity,
-    /// Its domain.
+    /// Its claimed NVLink domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// The platform it was held against.
+    /// The platform whose expectations applied.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
-    /// The profile of the run.
+    /// Profile of the run.
     pub profile: String,
-    /// Across which boundaries of its claim the node was measured.
+    /// The claimed boundaries across which the node was measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<MeasuredScope>,
-    /// A simulated fabric answered: no hardware was measured.
+    /// The measurements come from a simulated fabric, not from hardware.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
-    /// The least that was measured, by test.
+    /// The lowest measured value, by test.
     pub minima: Vec<TestMinimum>,
-    /// The smallest degradation that would have been seen, as a share.
+    /// The smallest degradation the run would have detected, as a share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
-    /// Digest of the expectations.
+    /// Digest of the expectations of the run.
     pub thresholds_digest: String,
-    /// The run.
+    /// Id of the run.
     pub run: String,
-    /// When the run was made, RFC 3339.
+    /// Time of the run, RFC 3339.
     pub issued: String,
-    /// The same in seconds since 1970.
+    /// The same time, in seconds since 1970.
     pub issued_unix: i64,
-    /// Until when it counts, RFC 3339.
+    /// Expiry time, RFC 3339.
     pub expires: String,
-    /// The same in seconds since 1970.
+    /// The same time, in seconds since 1970.
     pub expires_unix: i64,
-    /// What makes it void, as was configured when it was issued; absent where
-    /// everything does.
+    /// The void policy at the time of issue; absent where every change voids.
     #[serde(default, skip_serializing_if = "VoidPolicy::is_all")]
     pub void_on: VoidPolicy,
-    /// It was declared void before its time. The rest stays: what a node once
-    /// delivered is worth knowing.
+    /// Set when the certificate was voided early. The other fields stay: they still document what
+    /// the node once delivered.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub voided: Option<VoidRecord>,
-    /// Who signed it. Taken off where it is declared void: what it says then
-    /// is not what was signed.
+    /// Signature of the issuer. Removed when the certificate is voided, because the signed
+    /// content has changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<Signature>,
 }
 
 impl Certificate {
-    /// An unsigned certificate without minima, for the tests of every crate; moments in
-    /// seconds since 1970.
+    /// An unsigned certificate without minima, for the tests of every crate; times in seconds
+    /// since 1970.
     pub fn unsigned(node: NodeName, issued_unix: i64, expires_unix: i64) -> Self {
         Self {
             format: CERTIFICATE_FORMAT.to_owned(),
@@ -181,8 +180,7 @@ impl Certificate {
         }
     }
 
-    /// The lowest share of what was expected that any test showed, where
-    /// anything was expected.
+    /// The lowest ratio of measured to expected value over all tests with an expectation.
     pub fn worst_ratio(&self) -> Option<f64> {
         let ratios = self.minima.iter().filter_map(|minimum| {
             let expected = minimum.expected.filter(|expected| 0.0 < *expected)?;
@@ -192,35 +190,35 @@ impl Certificate {
     }
 }
 
-/// Why a certificate counts no longer.
+/// Why a certificate was voided.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VoidRecord {
-    /// When, RFC 3339.
+    /// Time, RFC 3339.
     pub at: String,
-    /// Why, in words.
+    /// The reason, in words.
     pub why: String,
 }
 
-/// Whether a certificate counts, and if not, why.
+/// Whether a certificate is valid, and if not, why.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum CertificateStatus {
-    /// It counts.
+    /// Valid now.
     Valid,
-    /// Its time has passed, or has yet to come.
+    /// Expired, or not valid yet.
     Expired,
-    /// It was declared void, or the machine is another.
+    /// Voided, or issued for another machine.
     Void,
-    /// It is not signed by a key that counts, or was changed since.
+    /// Not signed by a trusted key, or changed after signing.
     Untrusted,
-    /// It cannot be read.
+    /// The file cannot be parsed.
     Unreadable,
 }
 
 impl CertificateStatus {
-    /// Its word in documents and tables.
+    /// The name in documents and tables.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Valid => "valid",
@@ -232,78 +230,78 @@ impl CertificateStatus {
     }
 }
 
-/// The format of a list of certificates.
+/// Format name of a list of certificates.
 pub const CERTIFICATES_FORMAT: &str = "fabricgate.certificates/1";
 
-/// Certificates, and how each stands (`fabricgate.certificates/1`).
+/// Certificates with their status (`fabricgate.certificates/1`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CertificatesDocument {
     /// `fabricgate.certificates/1`.
     pub format: String,
-    /// When they were looked at, RFC 3339.
+    /// Time of the check, RFC 3339.
     pub at: String,
-    /// One of each node, in order of name.
+    /// One entry per node, in order of name.
     pub certificates: Vec<CertificateEntry>,
-    /// Nodes that were asked for and have none.
+    /// Requested nodes without a certificate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub none: Vec<NodeName>,
 }
 
-/// One certificate, and how it stands.
+/// One certificate with its status.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CertificateEntry {
-    /// The node.
+    /// The certified node.
     pub node: NodeName,
-    /// Where it is.
+    /// Path of the certificate file.
     pub file: String,
-    /// Whether it counts.
+    /// Status at the time of the check.
     pub standing: CertificateStatus,
-    /// Why not.
+    /// The reason, where it is not valid.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
-    /// Seconds since it was issued.
+    /// Age in seconds since issue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub age_s: Option<i64>,
-    /// The lowest share of what was expected that any test showed.
+    /// The lowest ratio of measured to expected value over all tests.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst_ratio: Option<f64>,
-    /// Itself; absent where it cannot be read.
+    /// The certificate; absent where it cannot be parsed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub certificate: Option<Certificate>,
 }
 
-/// The format of what `fabricgate certificate verify` says.
+/// Format name of the output of `fabricgate certificate verify`.
 pub const VERIFICATION_FORMAT: &str = "fabricgate.verification/1";
 
-/// What came of verifying certificates (`fabricgate.verification/1`).
+/// The result of verifying certificates (`fabricgate.verification/1`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct VerificationDocument {
     /// `fabricgate.verification/1`.
     pub format: String,
-    /// When, RFC 3339.
+    /// Time of the verification, RFC 3339.
     pub at: String,
-    /// The worst of all.
+    /// The worst result of all.
     pub outcome: VerificationOutcome,
-    /// One for each certificate or acceptance, in the order in which they were asked for.
+    /// One entry per certificate or acceptance, in the requested order.
     pub certificates: Vec<Verification>,
 }
 
-/// Whether a certificate says something of a machine.
+/// Whether a certificate holds for the present machine.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum VerificationOutcome {
-    /// It does.
+    /// It holds.
     Valid,
-    /// Nobody can tell.
+    /// It cannot be decided.
     Unknown,
-    /// It does not.
+    /// It does not hold.
     Invalid,
 }
 
 impl VerificationOutcome {
-    /// Its word in documents and tables.
+    /// The name in documents and tables.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Valid => "valid",
@@ -313,66 +311,66 @@ impl VerificationOutcome {
     }
 }
 
-/// What can be verified.
+/// Kinds of documents that can be verified.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum VerificationKind {
-    /// The certificate of one node.
+    /// A certificate of one node.
     #[default]
     Certificate,
-    /// The acceptance document of a burn-in.
+    /// An acceptance document of a burn-in.
     Acceptance,
 }
 
-/// What came of verifying one document.
+/// The result of verifying one document.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verification {
-    /// What it is; a certificate where nobody could read it.
+    /// Kind of the document; `certificate` where it cannot be parsed.
     #[serde(default)]
     pub kind: VerificationKind,
-    /// Where it is, or the node that has none.
+    /// Path of the file, or the node without a certificate.
     pub file: String,
-    /// The node it is of.
+    /// The certified node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,
-    /// What came of it.
+    /// The result.
     pub outcome: VerificationOutcome,
-    /// Why it is not valid or unknown, worst first.
+    /// Why it is invalid or unknown, worst first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub why: Vec<String>,
-    /// What its signature is worth.
+    /// The result of the signature check.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
-    /// Parts of the machine's identity that were compared and are the same.
+    /// Parts of the machine's identity that were compared and match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub same: Vec<String>,
-    /// Parts that differ.
+    /// Parts that do not match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub differs: Vec<IdentityDifference>,
-    /// Parts that one side does not tell.
+    /// Parts that one side does not report.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub untold: Vec<String>,
-    /// Until when it counts, RFC 3339.
+    /// Expiry time, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expires: Option<String>,
-    /// The run; of an acceptance the burn-in.
+    /// Id of the run, or of the burn-in for an acceptance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub run: Option<String>,
-    /// It is of a simulated fabric: no hardware was measured.
+    /// It certifies a simulated fabric, not hardware.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
-    /// The nodes that an acceptance is about, in order of name.
+    /// The nodes of an acceptance, in order of name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeName>,
 }
 
-/// A part of a machine's identity that is not as it was certified.
+/// A part of a machine's identity that changed since certification.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct IdentityDifference {
-    /// Which: `gpus`, `driver`, `boot`, `firmware of GPU 0 VBIOS`.
+    /// Its name: `gpus`, `driver`, `boot`, `firmware of GPU 0 VBIOS`.
     pub part: String,
-    /// What differs, in words.
+    /// The difference, in words.
     pub why: String,
-    /// Whether that makes the certificate void.
+    /// Whether the change voids the certificate.
     pub voids: bool,
 }

@@ -1,14 +1,14 @@
-//! What a machine has and lacks to run probes (`fabricgate doctor`).
+//! The prerequisites of a machine for running probes (`fabricgate doctor`).
 //!
-//! Types only; `doctor` looks, and nothing is judged by it.
+//! Types only; `doctor` fills them in. They do not affect any verdict.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The format of [`CheckupDocument`].
+/// Format name of [`CheckupDocument`].
 pub const CHECKUP_FORMAT: &str = "fabricgate.doctor/1";
 
-/// What `doctor --json` prints: one checkup per machine.
+/// The output of `doctor --json`: one checkup per machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckupDocument {
     /// `fabricgate.doctor/1`.
@@ -17,59 +17,58 @@ pub struct CheckupDocument {
     pub machines: Vec<Checkup>,
 }
 
-/// One machine.
+/// The checkup of one machine.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Checkup {
-    /// What it is called: the node, or its own hostname.
+    /// Name of the machine: its node name, or its own hostname.
     pub machine: String,
-    /// What was looked at.
+    /// The individual checks.
     pub checks: Vec<CheckupItem>,
 }
 
-/// One thing that was looked at.
+/// One check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct CheckupItem {
-    /// What it belongs to.
+    /// Group of the check.
     pub area: CheckupArea,
-    /// What it is: a program, a device, a limit.
+    /// The checked program, device or limit.
     pub what: String,
-    /// Whether it is there.
+    /// Result of the check.
     pub state: CheckupState,
-    /// What was seen.
+    /// Details of the result.
     pub detail: String,
-    /// Whether a sweep goes without it only in part: the probes of the default
-    /// profiles need it.
+    /// True if a sweep is incomplete without it: the probes of the default profiles need it.
     pub needed: bool,
     /// The probes that need it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub probes: Vec<String>,
-    /// What to do about it.
+    /// How to fix it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
-/// What a check belongs to.
+/// Group of a check.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckupArea {
-    /// The driver and its devices.
+    /// The GPU driver and its device files.
     Driver,
-    /// Programs that probes run.
+    /// Programs that the probes run.
     Programs,
-    /// IMEX, which joins the memory of nodes.
+    /// IMEX, which shares GPU memory between nodes.
     Imex,
-    /// RDMA devices and what using them needs.
+    /// RDMA devices and their prerequisites.
     Network,
-    /// Schedulers.
+    /// Scheduler clients and their configuration.
     Scheduler,
-    /// The machine itself: limits, folders.
+    /// The machine itself: limits and folders.
     Machine,
 }
 
 impl CheckupArea {
-    /// Its name in words.
+    /// The name in text output.
     pub fn label(self) -> &'static str {
         match self {
             Self::Driver => "driver",
@@ -82,24 +81,24 @@ impl CheckupArea {
     }
 }
 
-/// Whether something is there.
+/// Result of a check.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckupState {
-    /// It is, and can be used.
+    /// Present and usable.
     Has,
-    /// It is not, and fabricgate measures in its place.
+    /// Missing; fabricgate uses its native implementation instead.
     Fallback,
-    /// Nobody can tell from here.
+    /// Not determined.
     Unknown,
-    /// It is not, or cannot be used.
+    /// Missing or unusable.
     Lacks,
 }
 
 impl CheckupState {
-    /// Its name in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Has => "has",
@@ -111,7 +110,7 @@ impl CheckupState {
 }
 
 impl CheckupItem {
-    /// Something that is there.
+    /// A check that passed.
     pub fn available(
         area: CheckupArea,
         what: impl Into<String>,
@@ -120,12 +119,12 @@ impl CheckupItem {
         Self::new(area, what, CheckupState::Has, detail)
     }
 
-    /// Something that is not there and that fabricgate itself stands in for.
+    /// A check for something that is missing and that a native implementation replaces.
     pub fn fallback(area: CheckupArea, what: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(area, what, CheckupState::Fallback, detail)
     }
 
-    /// Something that is not there, with what to do about it.
+    /// A failed check, with its remedy.
     pub fn missing(
         area: CheckupArea,
         what: impl Into<String>,
@@ -135,7 +134,7 @@ impl CheckupItem {
         Self { remedy: Some(remedy.into()), ..Self::new(area, what, CheckupState::Lacks, detail) }
     }
 
-    /// Something that cannot be told.
+    /// A check without a result.
     pub fn unknown(area: CheckupArea, what: impl Into<String>, detail: impl Into<String>) -> Self {
         Self::new(area, what, CheckupState::Unknown, detail)
     }
@@ -157,7 +156,7 @@ impl CheckupItem {
         }
     }
 
-    /// The same, as something that default sweeps need.
+    /// Marks the check as a prerequisite of the default sweeps.
     #[must_use]
     pub fn mark_needed(self) -> Self {
         Self { needed: true, ..self }

@@ -1,8 +1,7 @@
-//! What somebody asserts about the fabric: which nodes share a domain, a leaf,
-//! a rail.
+//! Claims about the fabric: which nodes share a domain, a leaf, a rail.
 //!
-//! Claims are what is tested, never what the test relies on. Reading them from
-//! their sources is `inventory`'s work.
+//! Claims are the hypothesis under test, never an input the test relies on. `inventory` reads
+//! them from their sources.
 
 use core::net::IpAddr;
 use std::collections::BTreeMap;
@@ -17,8 +16,8 @@ use super::source_report::{
     ClaimSource, JobAssumption, NodeGroup, NodeReport, SourceKind, SourceProblem, SourceProblemKind,
 };
 
-/// Everything asserted, from all sources that could be read: what is measured
-/// (`domains`, `leaves`, `rails`), who says so, and who says otherwise.
+/// All claims from all readable sources: the groups to measure (`domains`, `leaves`, `rails`),
+/// the sources behind them, and their disagreements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Claims {
     /// The claimed domains, in the order of their source.
@@ -29,58 +28,58 @@ pub struct Claims {
     /// The claimed rails: every node has one end of each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rails: Vec<ClaimedRail>,
-    /// The sources, each with what of it could not be read.
+    /// The sources, each with the parts that could not be read.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sources: Vec<SourceSummary>,
-    /// Who says which nodes belong together.
+    /// Each source's claims about which nodes belong together.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub assertions: Vec<GroupAssertion>,
-    /// What all sources together say of single nodes.
+    /// Everything the sources report about single nodes, merged.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nodes: BTreeMap<NodeName, NodeReport>,
-    /// What jobs and frameworks take for granted.
+    /// Assumptions of jobs and frameworks about the fabric.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beliefs: Vec<JobAssumption>,
-    /// Where the sources contradict each other, worst first.
+    /// Disagreements between the sources, worst first.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub disagreements: Vec<Disagreement>,
-    /// Claimed nodes that take no part: they are not measured, and what is claimed of the
-    /// others reaches to them all the same. By domain, domains without a node left included.
+    /// Claimed nodes that are excluded from the measurement, by domain, including domains without
+    /// a remaining node. Claims about the other nodes still count them.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub left_out: BTreeMap<DomainName, Vec<NodeName>>,
 }
 
-/// A source, and what of it could not be read.
+/// A source, with the parts of it that could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SourceSummary {
-    /// The source.
+    /// Identity of the source.
     #[serde(flatten)]
     pub source: ClaimSource,
-    /// Settings of the system behind it, by its own names for them.
+    /// Settings of the system behind the source, under that system's names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
-    /// What was skipped on purpose, and why.
+    /// Parts that were skipped on purpose, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// What could not be read or used.
+    /// Parts that could not be read or used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<SourceProblem>,
 }
 
 impl SourceSummary {
-    /// What of it was asked for and not read, where anything was: nobody knows
-    /// what it claims.
+    /// The first problem that left a requested part of the source unread, so that its claims are
+    /// unknown.
     pub fn unread_problem(&self) -> Option<&SourceProblem> {
         self.problems.iter().find(|problem| match problem.kind {
-            // That a cluster has no such kind of object is often no fault.
-            // One number of one node or group, which is left out.
+            // A cluster without this kind of object is often correct. TooLarge concerns one
+            // number of one node or group, which is skipped.
             SourceProblemKind::TooLarge => false,
             SourceProblemKind::Missing => !matches!(
                 self.source.kind,
                 SourceKind::ComputeDomains | SourceKind::KubernetesTopologies
             ),
-            // What a reader leaves out of a file it knows is told; a file that
-            // nobody knows, or a server that speaks otherwise, was not read.
+            // A reader reports the parts it skips in a known format. An unknown format, or a
+            // server with another protocol, leaves the whole source unread.
             SourceProblemKind::Unsupported => matches!(
                 self.source.kind,
                 SourceKind::Unrecognised | SourceKind::SlurmNodes | SourceKind::SlurmPartitions
@@ -90,46 +89,45 @@ impl SourceSummary {
     }
 }
 
-/// One source's word that nodes belong together.
+/// One source's claim that a group of nodes belongs together.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GroupAssertion {
     /// Its source: an index into [`Claims::sources`].
     pub source: usize,
-    /// What it says.
+    /// The claimed group.
     #[serde(flatten)]
     pub group: NodeGroup,
 }
 
-/// One claimed domain.
+/// One claimed NVLink domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimedDomain {
     /// Its name: a Slurm block, a clique, a rack.
     pub name: DomainName,
-    /// Its nodes.
+    /// Its nodes, in the order of the source.
     pub nodes: Vec<NodeName>,
     /// The platform, a name in `thresholds/`.
     pub platform: Option<String>,
-    /// GPUs each node must show.
+    /// GPUs that each node must have.
     #[serde(default, deserialize_with = "limits::deserialize_gpus")]
     pub gpus_per_node: Option<u32>,
     /// The class of the scale-out NICs, a name in `thresholds/`.
     pub nic: Option<String>,
 }
 
-/// One claimed leaf: a switch that its nodes reach each other through without
-/// using an uplink.
+/// One claimed leaf: a switch through which its nodes reach each other without an uplink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimedLeaf {
-    /// Its name.
+    /// Name of the switch.
     pub name: String,
-    /// Its nodes.
+    /// Nodes attached to it.
     pub nodes: Vec<NodeName>,
 }
 
-/// One claimed rail.
+/// One claimed rail of the scale-out network.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimedRail {
-    /// Its name.
+    /// Name of the rail.
     pub name: String,
     /// The network device of every node on it, such as `eth1`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -143,7 +141,7 @@ pub struct ClaimedRail {
 }
 
 impl ClaimedRail {
-    /// Whether its network holds this address; nothing where none is claimed.
+    /// Whether the claimed network contains this address; `None` without a claimed network.
     pub fn contains_address(&self, ip: IpAddr) -> Option<bool> {
         let (base, bits) = self.network.as_deref()?.split_once('/')?;
         let (Ok(base), Ok(bits)) = (base.parse::<IpAddr>(), bits.parse::<u32>()) else {
@@ -164,7 +162,7 @@ impl ClaimedRail {
 }
 
 impl Claims {
-    /// The claims of the nodes that take part; the others are left out.
+    /// The claims of the nodes that `takes_part` accepts; the other nodes move to `left_out`.
     pub fn with_nodes(&self, takes_part: impl Fn(&NodeName) -> bool) -> Self {
         let mut claims = self.clone();
         for domain in &mut claims.domains {
@@ -183,12 +181,12 @@ impl Claims {
         claims
     }
 
-    /// How many nodes a domain claims, those that take no part included.
+    /// The number of claimed nodes of a domain, excluded nodes included.
     pub fn count_claimed_nodes(&self, domain: &ClaimedDomain) -> usize {
         domain.nodes.len() + self.left_out.get(&domain.name).map_or(0, Vec::len)
     }
 
-    /// How many nodes are claimed, those that take no part included.
+    /// The number of all claimed nodes, excluded nodes included.
     pub fn count_all_claimed_nodes(&self) -> usize {
         let here = self.domains.iter().map(|domain| domain.nodes.len());
         here.chain(self.left_out.values().map(Vec::len)).sum()

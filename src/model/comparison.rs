@@ -1,7 +1,7 @@
-//! Two measurements of the same parts held against each other: before and after a
-//! repair, first and last of a burn-in.
+//! Comparison of two measurements of the same parts: before and after a repair, or first and last
+//! round of a burn-in.
 //!
-//! Plain values; who compares is the judge, who shows is a report.
+//! Plain values: the judge compares, a report renders.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,40 +11,40 @@ use super::trend::{FabricPart, RunChange};
 use super::unit::Unit;
 use super::verdict::Outcome;
 
-/// How a part came out of the second measurement, against the first.
+/// The result of the second measurement relative to the first.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum ComparisonOutcome {
-    /// More than the noise of both explains.
+    /// Better by more than the noise of both.
     Better,
     /// Within the noise of both.
     Same,
-    /// Less than the noise of both explains.
+    /// Worse by more than the noise of both.
     Worse,
-    /// Only the first measurement has it: nothing is known of it now.
+    /// Only the first measurement has it: its present state is unknown.
     OnlyBefore,
     /// Only the second measurement has it.
     OnlyAfter,
 }
 
-/// One part in one test.
+/// One part in one test, before and after.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PartComparison {
-    /// Which part.
+    /// The compared part.
     pub part: FabricPart,
-    /// The test.
+    /// Name of the test.
     pub testcase: String,
-    /// The unit of values.
+    /// Unit of the values.
     pub unit: Unit,
-    /// What the first measurement showed.
+    /// Value of the first measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub before: Option<f64>,
-    /// What the second showed.
+    /// Value of the second measurement.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<f64>,
-    /// What must be there, where a platform says.
+    /// The expected value, where the platform has one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<f64>,
     /// The change as a share of the first.
@@ -53,65 +53,65 @@ pub struct PartComparison {
     /// Changes below this share are noise.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<f64>,
-    /// What that comes to.
+    /// Result of the comparison.
     pub difference: ComparisonOutcome,
 }
 
-/// Two runs compared.
+/// Two runs, compared part by part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunComparison {
     /// Id of the first run.
     pub before: String,
-    /// When it was made, RFC 3339.
+    /// Time of the first run, RFC 3339.
     pub before_created: String,
     /// Id of the second run.
     pub after: String,
-    /// When it was made, RFC 3339.
+    /// Time of the second run, RFC 3339.
     pub after_created: String,
-    /// By part and test, what changed most first.
+    /// Comparisons by part and test, largest change first.
     pub parts: Vec<PartComparison>,
 }
 
-/// The format of [`Repairs`].
+/// Format name of [`RepairReport`].
 pub const COMPARISON_FORMAT: &str = "fabricgate.comparison/1";
 
-/// What a run shows of nodes that were repaired before (`comparison.json`).
+/// Comparison of repaired nodes with earlier runs (`comparison.json`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RepairReport {
     /// `fabricgate.comparison/1`.
     pub format: String,
     /// By node, in order of name.
     pub nodes: Vec<NodeRepair>,
-    /// Nodes of which no earlier run tells, and why.
+    /// Nodes without an earlier run to compare with, and why.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without: Vec<UncomparedNode>,
 }
 
-/// What changed on one node since a run before its repair.
+/// The changes of one node since a run before its repair.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeRepair {
-    /// The node.
+    /// The repaired node.
     pub node: NodeName,
-    /// How it came out then.
+    /// Its verdict before the repair.
     pub before: Outcome,
-    /// Why, in one sentence.
+    /// The reason for that verdict, in one sentence.
     pub before_reason: String,
-    /// How it comes out now.
+    /// Its verdict now.
     pub after: Outcome,
-    /// What the repair changed, in sentences, what matters most first.
+    /// The effects of the repair in sentences, most important first.
     pub says: Vec<String>,
-    /// Its hardware, software and place, as far as both runs tell.
+    /// Changes of its hardware, software and location, as far as both runs report them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<RunChange>,
-    /// Its readings.
+    /// The comparison of its readings.
     pub comparison: RunComparison,
 }
 
 /// A node that cannot be compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct UncomparedNode {
-    /// The node.
+    /// Name of the node.
     pub node: NodeName,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }

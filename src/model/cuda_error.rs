@@ -1,61 +1,61 @@
-//! Errors of CUDA: the driver's name, the runtime's name, and the texts that tools and
-//! NCCL print for the same error.
+//! CUDA errors: the driver's name, the runtime's name, and the texts that tools and NCCL print
+//! for the same error.
 //!
 //! Names and texts are those of CUDA's headers `cuda.h` and `driver_types.h` and of
 //! `cudaGetErrorString`.
 
-/// One error, however it is called.
+/// One error, whatever the driver or the runtime calls it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CudaError {
-    /// The context or the driver could not be set up.
+    /// The context or the driver could not be initialised.
     NotInitialized,
-    /// Memory of a GPU or of the host is used up.
+    /// GPU or host memory is exhausted.
     OutOfMemory,
-    /// No GPU is there.
+    /// No GPU is present.
     NoDevice,
-    /// A GPU is held by another process, or in a mode that forbids its use.
+    /// Another process holds the GPU, or its compute mode forbids the use.
     DeviceUnavailable,
-    /// There is no GPU of this number.
+    /// No GPU has this number.
     InvalidDevice,
-    /// Memory could not be mapped.
+    /// Memory mapping failed.
     MapFailed,
-    /// Memory of a GPU lost its data.
+    /// Uncorrectable ECC error in GPU memory.
     EccUncorrectable,
-    /// A link lost its data.
+    /// Uncorrectable NVLink error.
     NvlinkUncorrectable,
     /// The two GPUs cannot reach each other.
     PeerAccessUnsupported,
-    /// A handle is none of this process, or of another fabric.
+    /// The handle belongs to another process or another fabric.
     InvalidHandle,
-    /// A kernel read or wrote where it must not.
+    /// A kernel accessed an illegal address.
     IllegalAddress,
-    /// A kernel ended in a way that the driver cannot tell.
+    /// A kernel failed for a reason unknown to the driver.
     LaunchFailed,
-    /// A kernel ran for longer than is allowed.
+    /// A kernel exceeded its time limit.
     LaunchTimeout,
-    /// The stack of a kernel was damaged.
+    /// The stack of a kernel is corrupted.
     HardwareStackError,
-    /// An access over a link or to memory failed and was contained.
+    /// A failed access over a link or to memory, which the driver contained.
     Contained,
     /// Another device of the machine failed.
     ExternalDevice,
-    /// The operation needs a permission.
+    /// The operation requires a permission.
     NotPermitted,
-    /// The operation does not exist here.
+    /// The operation is not supported on this system.
     NotSupported,
     /// The fabric or its services are not up yet.
     SystemNotReady,
-    /// The driver is of another version than the system's.
+    /// The driver version does not match the system's.
     SystemDriverMismatch,
     /// The driver is older than the runtime.
     InsufficientDriver,
-    /// Nothing else fits.
+    /// Any other error.
     Unknown,
 }
 
 use CudaError as E;
 
-/// Each error: the driver's name, where it has one, the runtime's name, and texts.
+/// Each error: the driver's name (if any), the runtime's name, and texts.
 const CUDA_ERRORS: &[(CudaError, &str, &str, &[&str])] = &[
     (
         E::NotInitialized,
@@ -167,11 +167,11 @@ const CUDA_ERRORS: &[(CudaError, &str, &str, &[&str])] = &[
     (E::Unknown, "UNKNOWN", "cudaErrorUnknown", &["unknown error"]),
 ];
 
-/// What the names of the driver's errors begin with.
+/// Prefix of the driver's error names.
 const DRIVER_PREFIX: &str = "CUDA_ERROR_";
 
 impl CudaError {
-    /// The error of this name, the driver's or the runtime's.
+    /// The error with this driver or runtime name.
     pub fn from_name(name: &str) -> Option<Self> {
         let is_it = |driver: &str, runtime: &str| {
             let own = name.strip_prefix(DRIVER_PREFIX).filter(|rest| !rest.is_empty());
@@ -180,8 +180,8 @@ impl CudaError {
         CUDA_ERRORS.iter().find(|(_, driver, runtime, _)| is_it(driver, runtime)).map(|it| it.0)
     }
 
-    /// The error that a message tells of, with which it begins. A text that goes on in
-    /// other words is another one.
+    /// The error whose text the message begins with. A message in which the text continues with
+    /// more words is a different error.
     pub fn from_message(message: &str) -> Option<Self> {
         let message = message.trim();
         let is_whole = |text: &&str| {
@@ -192,7 +192,7 @@ impl CudaError {
         CUDA_ERRORS.iter().find(|(.., texts)| texts.iter().any(is_whole)).map(|it| it.0)
     }
 
-    /// The runtime's name.
+    /// Name in the CUDA runtime.
     pub fn runtime_name(self) -> &'static str {
         CUDA_ERRORS.iter().find(|it| it.0 == self).map_or("cudaErrorUnknown", |it| it.2)
     }

@@ -1,7 +1,6 @@
-//! Where two sources contradict each other, or one contradicts itself.
+//! Contradictions between two sources, or within one source.
 //!
-//! Types only. They are found by `inventory::reconcile`; what was measured is
-//! held against claims by the judge.
+//! Types only. `inventory::reconcile` finds them; the judge compares claims with measurements.
 
 use std::fmt;
 
@@ -12,36 +11,36 @@ use super::disagreement_class::DisagreementClass;
 use super::id::{DomainName, NodeName};
 use super::source_report::{ClaimBasis, ClaimSource};
 
-/// One contradiction, with both sides.
+/// One contradiction, with the statements of both sides.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Disagreement {
-    /// What kind, such as `block-against-clique`.
+    /// The class, such as `block-against-clique`.
     pub class: DisagreementClass,
-    /// How bad.
+    /// Severity of the contradiction.
     pub severity: DisagreementSeverity,
-    /// The domain it is about, where it is one.
+    /// The affected domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// The nodes it is about, in order of name.
+    /// The affected nodes, in order of name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeName>,
-    /// Who says what; one side where a source contradicts itself.
+    /// The conflicting statements; one side where a source contradicts itself.
     pub sides: Vec<DisagreementSide>,
-    /// One sentence for a person.
+    /// The contradiction in one sentence.
     pub summary: String,
-    /// What to look at or do.
+    /// What to check or change.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }
 
 impl Disagreement {
-    /// The same, about this domain.
+    /// Sets the affected domain.
     pub fn in_domain(mut self, domain: &DomainName) -> Self {
         self.domain = Some(domain.clone());
         self
     }
 
-    /// The same, about these nodes too.
+    /// Adds affected nodes.
     pub fn with_nodes<'n>(mut self, nodes: impl IntoIterator<Item = &'n NodeName>) -> Self {
         self.nodes.extend(nodes.into_iter().cloned());
         self.nodes.sort();
@@ -49,7 +48,7 @@ impl Disagreement {
         self
     }
 
-    /// The same, with one more side.
+    /// Adds one side.
     pub fn with_side(mut self, side: DisagreementSide) -> Self {
         if !self.sides.contains(&side) {
             self.sides.push(side);
@@ -57,7 +56,7 @@ impl Disagreement {
         self
     }
 
-    /// The same, with what to look at or do.
+    /// Sets the remedy.
     pub fn with_remedy(mut self, remedy: impl Into<String>) -> Self {
         self.remedy = Some(remedy.into());
         self
@@ -67,33 +66,33 @@ impl Disagreement {
 /// One side of a contradiction.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DisagreementSide {
-    /// Who.
+    /// The source.
     pub source: ClaimSource,
-    /// Where there.
+    /// Location within the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// How it knows.
+    /// Basis of the statement.
     pub basis: ClaimBasis,
-    /// What it says.
+    /// The statement itself.
     pub says: String,
 }
 
-/// How bad a contradiction is. The order is the order of severity.
+/// Severity of a contradiction. The order is the order of severity.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum DisagreementSeverity {
-    /// Worth knowing; nobody need be wrong.
+    /// Informational: both sides can be right.
     Note,
-    /// Somebody is probably wrong, or a claim cannot be checked.
+    /// One side is probably wrong, or a claim cannot be checked.
     Doubt,
-    /// They cannot both be right.
+    /// At most one side is right.
     Contradiction,
 }
 
 impl DisagreementSeverity {
-    /// Its name in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Note => "note",

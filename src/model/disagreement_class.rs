@@ -1,20 +1,20 @@
 //! The classes of disagreements between sources: every name, in one table.
 //!
-//! The names are fixed: `docs/claims.md` lists them. A disagreement that nothing
-//! measured settles is a finding, and its class there is this name behind `claim-`.
+//! The names are fixed: `docs/claims.md` lists them. A disagreement that no measurement settles
+//! is a finding; the class of the finding is this name with the prefix `claim-`.
 
 use super::finding_class::named_class;
 
-/// What stands before the name where a disagreement is a finding.
+/// Prefix of the name where a disagreement is a finding.
 const PREFIX: &str = "claim-";
 
 macro_rules! classes {
     ($($variant:ident = $name:literal,)*) => {
-        /// What two sources disagree about.
+        /// The subject that two sources disagree about.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum DisagreementClass {
             $(#[doc = $name] $variant,)*
-            /// A class of another version: claims are read from folders that one wrote.
+            /// A class of another version: claims may be read from folders that it wrote.
             Other(UnlistedDisagreementClass),
         }
 
@@ -22,7 +22,7 @@ macro_rules! classes {
             /// Every class of this version, in the order of `docs/claims.md`.
             pub const LISTED: &[Self] = &[$(Self::$variant,)*];
 
-            /// The name of the class of a finding.
+            /// The class name of the corresponding finding.
             pub fn in_findings(&self) -> &str {
                 match self {
                     $(Self::$variant => concat!("claim-", $name),)*
@@ -30,7 +30,7 @@ macro_rules! classes {
                 }
             }
 
-            /// The class of a name in a document.
+            /// The class with this name in a document.
             pub fn from_name(name: &str) -> Self {
                 match name {
                     $($name => Self::$variant,)*
@@ -92,8 +92,8 @@ classes! {
     OutOfService = "out-of-service",
 }
 
-/// The name of a class that is not listed, as in findings. Only
-/// [`DisagreementClass::from_name`] makes one.
+/// The name of an unlisted class, as in findings. Only [`DisagreementClass::from_name`] creates
+/// one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UnlistedDisagreementClass(Box<str>);
 
@@ -103,7 +103,7 @@ impl DisagreementClass {
         &self.in_findings()[PREFIX.len()..]
     }
 
-    /// The class of a disagreement of which a finding has this name.
+    /// The class whose findings have this name.
     pub fn from_finding_name(name: &str) -> Option<Self> {
         name.strip_prefix(PREFIX).map(Self::from_name)
     }

@@ -8,12 +8,12 @@ use serde::{Deserialize, Serialize};
 
 use super::id::NodeName;
 
-/// What became of the pods of one node, or would.
+/// The actual or proposed evictions from one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeEviction {
-    /// The node.
+    /// The drained node.
     pub node: NodeName,
-    /// Why nothing there was asked to leave, where that is so.
+    /// Why no pod on the node was evicted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub refused: Option<String>,
     /// Its pods that hold GPUs.
@@ -21,34 +21,34 @@ pub struct NodeEviction {
     pub pods: Vec<PodEviction>,
 }
 
-/// What became of one pod.
+/// The eviction of one pod.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PodEviction {
     /// `namespace/name`.
     pub pod: String,
-    /// How it ended.
+    /// Result of the eviction.
     pub result: EvictionResult,
-    /// Why, or what the server said.
+    /// The reason, or the answer of the API server.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub detail: String,
 }
 
-/// How asking a pod to leave ended.
+/// The result of an eviction request.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum EvictionResult {
-    /// It would be asked.
+    /// Proposed, not requested (dry run).
     Proposed,
-    /// It is gone.
+    /// The pod is gone.
     Gone,
-    /// It was told to end, and does.
+    /// The pod is terminating.
     Ending,
-    /// It is not meant to leave, and was not asked.
+    /// The pod is exempt and was not evicted.
     Kept,
-    /// It was asked, or would have been, and stays.
+    /// The request was refused or failed, and the pod stays.
     Left,
-    /// Nobody can tell whether it was told to end.
+    /// The outcome of the request is unknown.
     Unknown,
 }

@@ -1,52 +1,51 @@
-//! How processes of one probe on several nodes tell each other things: each
-//! gives a value, and all get the values of all.
+//! The exchange protocol between the processes of one probe on several nodes: each contributes a
+//! value and all receive all values.
 //!
-//! Types only. A process asks on its standard output, in a line of its own that
-//! begins with [`PREFIX`], and is answered by one line on its standard input.
-//! Exchanges are numbered from 0 and everybody takes part in all of them in this
-//! order; an exchange of nothing is a barrier. Who collects is `probe::board`.
+//! Types only. A process sends a request on its standard output, on a line that begins with
+//! [`EXCHANGE_PREFIX`], and receives one line on its standard input. Exchanges are numbered from
+//! 0 and every process takes part in all of them in this order; an exchange of nulls is a
+//! barrier. `probe::board` collects the values.
 //!
-//! Values may be secrets of the run (NCCL's unique id): they are passed on and
-//! never kept.
+//! Values may be secrets of the run (NCCL's unique id): they are forwarded and never stored.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What begins a line by which a process asks for an exchange.
+/// Prefix of a line that requests an exchange.
 pub const EXCHANGE_PREFIX: &str = "exchange ";
 
-/// What a process gives to an exchange, behind [`PREFIX`].
+/// A request, the JSON after [`EXCHANGE_PREFIX`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExchangeRequest {
-    /// The exchange, from 0.
+    /// Number of the exchange, from 0.
     pub number: u64,
-    /// What it gives; null where it only waits for the others.
+    /// The contributed value; null for a barrier.
     pub value: Value,
-    /// How long it waits, in seconds. Who has not asked by then is gone.
+    /// Timeout in seconds. A process that has not sent its request by then counts as gone.
     pub within_s: f64,
 }
 
-/// What a process is answered.
+/// The reply to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExchangeReply {
-    /// The exchange.
+    /// Number of the exchange.
     pub number: u64,
-    /// Which of the members is asked, from 0.
+    /// Index of the receiving process in `shares`, from 0.
     pub me: usize,
-    /// What everybody gave, in the same order for all.
+    /// The contributions of all members, in the same order for every receiver.
     pub shares: Vec<ExchangeShare>,
-    /// How long the first waited for the last, in seconds.
+    /// Seconds between the first request and the last.
     pub waited_s: f64,
 }
 
-/// What a member gave to an exchange.
+/// The contribution of one member.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ExchangeShare {
-    /// What the member is called: its node.
+    /// Name of the member: its node.
     pub member: String,
-    /// What it gave; absent where it is gone.
+    /// The contributed value; absent where the member is gone.
     pub value: Option<Value>,
-    /// Why it takes part no longer.
+    /// Why the member is gone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gone: Option<String>,
 }

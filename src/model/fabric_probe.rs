@@ -1,15 +1,15 @@
-//! What our own fabric probe prints: which ways of sharing GPU memory a node
-//! allows, step by step.
+//! The document of the native fabric probe: the ways of sharing GPU memory that a node allows,
+//! step by step.
 //!
-//! Types only. `probe::fabric` says the steps, `probe::attend` writes the
-//! document. Nothing in it is a measurement.
+//! Types only. `probe::fabric` performs the steps, `probe::attend` writes the document. It
+//! contains no measurement.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::probe_report::{ProbeProblem, ProbedGpu};
 
-/// The format of a [`FabricProbeDocument`].
+/// Format name of [`FabricProbeDocument`].
 pub const FABRIC_PROBE_FORMAT: &str = "fabricgate.fabric/1";
 
 /// The result of one execution on one node (`fabricgate.fabric/1`).
@@ -17,33 +17,33 @@ pub const FABRIC_PROBE_FORMAT: &str = "fabricgate.fabric/1";
 pub struct FabricProbeDocument {
     /// `fabricgate.fabric/1`.
     pub format: String,
-    /// The version of fabricgate that tried.
+    /// The version of fabricgate that wrote it.
     pub version: String,
-    /// The node.
+    /// Name of the node.
     pub node: String,
     /// CUDA version of the driver, `13.0`.
     pub cuda: Option<String>,
-    /// Bytes that were shared.
+    /// Size of the shared allocation, in bytes.
     pub bytes: u64,
     /// The GPUs of this node.
     pub gpus: Vec<ProbedGpu>,
-    /// What was tried and how it went, in the order it was tried.
+    /// All steps, in order of execution.
     pub steps: Vec<FabricStep>,
-    /// What went wrong.
+    /// Errors of this node.
     pub problems: Vec<ProbeProblem>,
-    /// Everything was tried, and everything worked.
+    /// True if every step was tried and succeeded.
     pub complete: bool,
 }
 
-/// One step.
+/// One step and its result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct FabricStep {
     /// The step: `fabric-create`, `ipc-open`, `imex-channels`, ...
     pub step: String,
-    /// The GPU; absent where it is about the node.
+    /// Index of the GPU; absent for a step of the whole node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
-    /// `ok`, what the driver said instead, what the system shows, or why the step
-    /// was not tried. Where two processes saw different things, both.
+    /// `ok`, the driver's error, the observed state of the system, or why the step was skipped.
+    /// Both results, where two processes disagree.
     pub said: String,
 }

@@ -1,11 +1,10 @@
-//! Findings are made step by step: the numbers, the sentence and the evidence.
+//! Builder methods of a finding: the numbers, the sentence and the evidence.
 
 use crate::unit::Unit;
 use crate::verdict::{Evidence, Finding};
 
 impl Finding {
-    /// The same finding with a number and what the platform must show; the ratio follows
-    /// from them.
+    /// Sets the measured and the expected value; the ratio follows from them.
     pub fn with_numbers(mut self, measured: f64, expected: f64, unit: Unit) -> Self {
         self.measured = Some(round_fine(measured));
         self.expected = Some(round_fine(expected));
@@ -14,8 +13,8 @@ impl Finding {
         self
     }
 
-    /// The same finding with a rate that was held against what others show; `expected` is
-    /// what the platform must show there, where that is known.
+    /// Sets a rate that was compared with the level of its peers; `expected` is the platform's
+    /// value, where known.
     pub fn with_peer_level(mut self, measured: f64, peers: f64, expected: Option<f64>) -> Self {
         self.measured = Some(round_fine(measured));
         self.unit = Some(Unit::GigabytesPerSecond);
@@ -26,7 +25,7 @@ impl Finding {
         self
     }
 
-    /// The same finding with a rate that was held against one of these.
+    /// Sets a rate that was compared with this reference.
     pub fn with_reference(self, measured: f64, reference: RateReference) -> Self {
         match reference {
             RateReference::Expected(value) => {
@@ -38,7 +37,7 @@ impl Finding {
         }
     }
 
-    /// The same finding with a rate that was held against what the part showed before.
+    /// Sets a rate that was compared with the part's own history.
     pub fn with_own_history(mut self, measured: f64, own: f64) -> Self {
         self.measured = Some(round_fine(measured));
         self.unit = Some(Unit::GigabytesPerSecond);
@@ -47,7 +46,7 @@ impl Finding {
         self
     }
 
-    /// The same finding with the numbers of another one.
+    /// Copies the numbers of another finding.
     pub fn with_numbers_of(self, other: &Finding) -> Self {
         Self {
             measured: other.measured,
@@ -62,13 +61,13 @@ impl Finding {
         }
     }
 
-    /// The same finding, said in one sentence.
+    /// Sets the summary, one sentence.
     pub fn with_summary(mut self, summary: impl Into<String>) -> Self {
         self.summary = summary.into();
         self
     }
 
-    /// The same finding with one more piece of evidence.
+    /// Adds one piece of evidence.
     pub fn with_evidence(
         mut self,
         file: &str,
@@ -85,22 +84,22 @@ impl Finding {
     }
 }
 
-/// What a rate was held against.
+/// The reference that a rate was compared with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RateReference {
-    /// What the platform must show.
+    /// The expectation of the platform.
     Expected(f64),
-    /// What others show.
+    /// The level of its peers.
     Peers {
-        /// The level of the others.
+        /// Median rate of the peers.
         level: f64,
-        /// What the platform must show there, where that is known.
+        /// The expectation of the platform, where known.
         expected: Option<f64>,
     },
 }
 
 impl RateReference {
-    /// In GB/s.
+    /// The reference value in GB/s.
     pub fn value(self) -> f64 {
         match self {
             Self::Expected(value) | Self::Peers { level: value, .. } => value,
@@ -112,12 +111,12 @@ fn ratio(measured: f64, reference: f64) -> Option<f64> {
     (0.0 < reference).then(|| round(measured / reference))
 }
 
-/// Four decimals of what a port carries, and more where that is little.
+/// Rounds to four decimals, and to more for small values.
 pub fn round_fine(value: f64) -> f64 {
     if value.abs() < 1.0 { (value * 1e6).round() / 1e6 } else { round(value) }
 }
 
-/// Four decimals: beyond that is noise, and documents stay readable.
+/// Rounds to four decimals: more digits are noise and make documents hard to read.
 pub fn round(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }

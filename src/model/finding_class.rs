@@ -1,23 +1,22 @@
-//! The classes of findings: every name that the judge gives, in one table.
+//! The classes of findings: every class name of the judge, in one table.
 //!
-//! The names are fixed: documents, reasons in Slurm, labels of nodes and
-//! `docs/findings.md` carry them. What a stage decides by a class is a `match`
-//! of that stage without a wildcard, so that the compiler finds every place
-//! when a class is added.
+//! The names are fixed: documents, reasons in Slurm, labels of nodes and `docs/findings.md` carry
+//! them. A stage that decides by class uses a `match` without a wildcard, so that the compiler
+//! finds every place when a class is added.
 
 use super::disagreement_class::DisagreementClass;
 
 macro_rules! classes {
     ($($variant:ident = $name:literal,)*) => {
-        /// What kind of fault a finding is.
+        /// The kind of fault behind a finding.
         #[derive(Clone, Debug, PartialEq, Eq, Hash)]
         pub enum FindingClass {
             $(#[doc = $name] $variant,)*
-            /// A disagreement between sources that nothing measured settles.
+            /// A disagreement between sources that no measurement settles.
             Claim(DisagreementClass),
             /// A class of another version. Verdicts, journals and certificates outlive the
-            /// version that wrote them: a class that is not listed here is kept as it was
-            /// read, and counts by the outcome of its finding alone.
+            /// version that wrote them: an unlisted class keeps its name, and only the outcome of
+            /// its finding counts.
             Other(UnlistedFindingClass),
         }
 
@@ -35,7 +34,7 @@ macro_rules! classes {
                 }
             }
 
-            /// The class of a name in a document.
+            /// The class with this name in a document.
             pub fn from_name(name: &str) -> Self {
                 match name {
                     $($name => Self::$variant,)*
@@ -99,17 +98,17 @@ classes! {
     ClaimBeliefBeyondMeasured = "claim-belief-beyond-measured",
 }
 
-/// The name of a class that is not listed. Only [`FindingClass::from_name`] makes one,
-/// so that it is never the name of a listed class.
+/// The name of an unlisted class. Only [`FindingClass::from_name`] creates one, so it is never
+/// the name of a listed class.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct UnlistedFindingClass(Box<str>);
 
-/// The names of these, as text.
+/// The class names, joined into one text.
 pub fn join_class_names<'c>(classes: impl IntoIterator<Item = &'c FindingClass>) -> String {
     classes.into_iter().map(FindingClass::as_str).collect::<Vec<_>>().join(", ")
 }
 
-/// What a class of findings and one of disagreements share: it is its name, in text and in
+/// Common behaviour of finding classes and disagreement classes: each is its name, in text and in
 /// documents.
 macro_rules! named_class {
     ($class:ident) => {
@@ -119,7 +118,7 @@ macro_rules! named_class {
             }
         }
 
-        /// By name: findings and lists of classes are ordered so in documents.
+        /// By name: documents order findings and lists of classes this way.
         impl Ord for $class {
             fn cmp(&self, other: &Self) -> std::cmp::Ordering {
                 self.as_str().cmp(other.as_str())
@@ -144,7 +143,7 @@ macro_rules! named_class {
             }
         }
 
-        /// Any string: the published schemas hold for documents of later versions too.
+        /// Any string: the published schemas must accept documents of later versions too.
         impl schemars::JsonSchema for $class {
             fn inline_schema() -> bool {
                 true
@@ -185,7 +184,7 @@ mod tests {
                     && part.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit())
             };
             assert!(name.split('-').all(is_kebab), "{name}");
-            // The variant says the same as the name.
+            // The variant must match the name.
             let joined = name.replace('-', "");
             assert_eq!(format!("{class:?}").to_ascii_lowercase(), joined);
             assert_eq!(FindingClass::from_name(name), *class);

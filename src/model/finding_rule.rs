@@ -1,17 +1,17 @@
 //! The rule that decided a finding: its kind, and its terms in words.
 //!
-//! Documents carry the text. A stored text is read back by one table of beginnings; the
-//! rule of another version that begins otherwise is kept as it is.
+//! Documents carry the text. One table of prefixes parses a stored text; a rule of another
+//! version with an unknown prefix is kept as it is.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Which rule decided.
+/// The kind of a rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum RuleKind {
-    /// What a job takes a domain to be.
+    /// A job's assumption about its domain.
     Belief,
     /// A level above what the links can carry.
     Ceiling,
@@ -23,7 +23,7 @@ pub enum RuleKind {
     Collective,
     /// Parts that are low alike.
     CommonCause,
-    /// Wrong data.
+    /// Wrong data after a transfer.
     Data,
     /// A hardware test of dcgmi.
     Diagnostic,
@@ -37,7 +37,7 @@ pub enum RuleKind {
     Floor,
     /// Copies between host memory and a GPU.
     HostCopy,
-    /// The state of IMEX.
+    /// The state of the IMEX domain.
     Imex,
     /// GPUs that a complete output does not list.
     Inventory,
@@ -51,11 +51,11 @@ pub enum RuleKind {
     Membership,
     /// The level of a rail, or of the network, against the expectation.
     NetworkLevel,
-    /// One NIC, measured alone.
+    /// One NIC, measured in isolation.
     Nic,
     /// GPUs of one node that do not reach each other.
     NoPath,
-    /// A second measurement did not show it again.
+    /// A second measurement did not confirm it.
     NotConfirmed,
     /// What earlier runs of the same part showed.
     OwnHistory,
@@ -69,20 +69,20 @@ pub enum RuleKind {
     Reach,
     /// A collective against the copies between its members.
     SecondInstrument,
-    /// One tool against another.
+    /// One tool against another tool.
     SecondTool,
-    /// Readings that scatter.
+    /// Readings with a large spread.
     Spread,
-    /// A pair that accuses neither end.
+    /// A slow pair that identifies neither end as the cause.
     Suspicion,
-    /// Readings that fall.
+    /// Readings that decline over time.
     Trend,
-    /// Of another version, or none.
+    /// A rule of another version, or no rule.
     #[default]
     Other,
 }
 
-/// How the text of each kind begins, what begins like another one before that.
+/// The prefix of each kind's text; a prefix that contains another one precedes it.
 const PREFIXES: [(RuleKind, &str); 33] = [
     (RuleKind::Belief, "belief: "),
     (RuleKind::Ceiling, "ceiling: "),
@@ -119,7 +119,7 @@ const PREFIXES: [(RuleKind, &str); 33] = [
     (RuleKind::Trend, "trend: "),
 ];
 
-/// How the text ends where the history of the part agrees.
+/// The suffix for a finding that the history of the part confirms.
 const HISTORY_SUFFIX: &str = "; its own history agrees";
 
 impl RuleKind {
@@ -127,7 +127,7 @@ impl RuleKind {
         PREFIXES.iter().find(|(kind, _)| *kind == self).map_or("", |(_, text)| text)
     }
 
-    /// A rule of this kind.
+    /// A rule of this kind with these terms.
     pub fn with_terms(self, terms: impl Into<Cow<'static, str>>) -> FindingRule {
         FindingRule { kind: self, terms: terms.into(), history_agrees: false }
     }
@@ -136,21 +136,21 @@ impl RuleKind {
 /// The rule that decided a finding.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FindingRule {
-    /// Which rule.
+    /// The kind of the rule.
     pub kind: RuleKind,
-    /// Its terms in words, without the beginning of its kind.
+    /// Its terms in words, without the prefix of its kind.
     pub terms: Cow<'static, str>,
-    /// What the part itself showed before says the same.
+    /// The earlier measurements of the part confirm it.
     pub history_agrees: bool,
 }
 
 impl FindingRule {
-    /// A rule whose terms are always the same.
+    /// A rule with constant terms.
     pub const fn fixed(kind: RuleKind, terms: &'static str) -> Self {
         Self { kind, terms: Cow::Borrowed(terms), history_agrees: false }
     }
 
-    /// The rule of a stored text.
+    /// Parses a stored text.
     pub fn parse(text: &str) -> Self {
         let (text, history_agrees) =
             text.strip_suffix(HISTORY_SUFFIX).map_or((text, false), |text| (text, true));

@@ -1,8 +1,8 @@
-//! What a GPU says of itself, through its driver.
+//! The state of a GPU as its driver reports it.
 //!
-//! Types only; part of the document in `node_facts`. Everything is optional:
-//! what is absent was not said, and the document's `missing` says why. Numbers
-//! carry their unit in their name.
+//! Types only; part of the document in `node_facts`. Every field is optional: an absent field was
+//! not reported, and the document's `missing` gives the reason. Names of numeric fields carry the
+//! unit.
 
 use std::collections::BTreeMap;
 
@@ -11,148 +11,146 @@ use serde::{Deserialize, Serialize};
 
 use super::throttle_reason::ThrottleReason;
 
-/// One GPU.
+/// One GPU, as its driver reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct GpuFacts {
-    /// Its index, as the driver counts.
+    /// Device index in the driver's order.
     pub index: u32,
-    /// Its UUID.
+    /// UUID of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Serial number of its board.
+    /// Serial number of the board.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub serial: Option<String>,
-    /// Product name.
+    /// Product name of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub product: Option<String>,
     /// Architecture: `ampere`, `hopper`, `blackwell`, or `architecture 11`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
-    /// Part number of its board.
+    /// Part number of the board.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub board_part_number: Option<String>,
-    /// Version of its VBIOS.
+    /// Version of the VBIOS.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub vbios: Option<String>,
-    /// Version of the firmware of its system processor.
+    /// Version of the GSP firmware (GPU system processor).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gsp_firmware: Option<String>,
     /// PCI address as the kernel writes it: `0000:3b:00.0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci_address: Option<String>,
-    /// Its number within the node or baseboard.
+    /// Module id within the node or baseboard.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module_id: Option<u32>,
-    /// NUMA node of the processor it is attached to, from sysfs.
+    /// NUMA node of the CPU it is attached to, from sysfs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// Size of its memory.
+    /// Size of the GPU memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
-    /// Its membership of an NVLink fabric.
+    /// Its registration with an NVLink fabric.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub fabric: Option<FabricFacts>,
-    /// Where it sits.
+    /// Its location in the rack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub platform: Option<PlatformFacts>,
-    /// NVLinks it has, up or not.
+    /// Number of NVLinks, active or not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvlink_count: Option<u32>,
-    /// Bandwidth mode of its NVLinks, the driver's number (Blackwell and newer).
+    /// Bandwidth mode of the NVLinks, as the driver's number (Blackwell and newer).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvlink_mode: Option<u32>,
-    /// Whether that is the fastest it has; links that are slower on purpose are
-    /// not broken.
+    /// Whether this is the fastest mode; links in a reduced mode are not faulty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvlink_mode_is_best: Option<bool>,
-    /// Each of them.
+    /// The NVLinks, one by one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nvlinks: Vec<NvlinkFacts>,
-    /// Its link to a processor in the same package.
+    /// Its link to a CPU in the same package.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub c2c: Option<C2cFacts>,
     /// Its PCI Express link.
     pub pcie: PcieFacts,
-    /// Error correction of its memory.
+    /// ECC state of its memory.
     pub ecc: EccFacts,
-    /// Rows of memory replaced by spare ones.
+    /// Memory rows remapped to spare rows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remapped_rows: Option<RemappedRows>,
-    /// Pages of memory no longer used (architectures before Ampere).
+    /// Retired memory pages (architectures before Ampere).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub retired_pages: Option<RetiredPages>,
-    /// Xid errors in the kernel's log; absent where the log could not be read,
-    /// empty where it names none. The log begins some time after boot.
+    /// Xid errors in the kernel log; absent where the log is unreadable, empty where it has none.
+    /// The log begins some time after boot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub xids: Option<Vec<XidSummary>>,
-    /// What the driver asks for: `none`, `reset`, `reboot`, `drain peer-to-peer`,
-    /// `drain and reset`.
+    /// The recovery action that the driver requests: `none`, `reset`, `reboot`, `drain
+    /// peer-to-peer`, `drain and reset`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub recovery_action: Option<String>,
-    /// Clocks.
+    /// Current and maximum clocks.
     pub clocks: ClockFacts,
-    /// Power.
+    /// Power draw and limits.
     pub power: PowerFacts,
-    /// Temperature of the GPU, in degrees Celsius.
+    /// GPU temperature, in degrees Celsius.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature_celsius: Option<u64>,
-    /// What holds the clocks down now; empty is nothing.
+    /// The active throttle reasons; empty if there are none.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<Vec<String>>")]
     pub throttled_by: Option<Vec<ThrottleReason>>,
-    /// Whether it is divided into instances.
+    /// Whether MIG mode is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig: Option<bool>,
-    /// Whether it will be, after the next reset.
+    /// Whether MIG mode will be enabled after the next reset.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mig_pending: Option<bool>,
-    /// Whether the driver keeps it initialised without users.
+    /// Whether persistence mode is enabled: the driver keeps the GPU initialised without clients.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub persistence: Option<bool>,
-    /// Processes that compute on it.
+    /// Compute processes on the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub processes: Option<Vec<ProcessFacts>>,
 }
 
-/// A GPU's membership of an NVLink fabric.
+/// A GPU's registration with an NVLink fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FabricFacts {
-    /// How far registration is.
+    /// Progress of the registration.
     pub state: FabricState,
-    /// How it ended: `success` or the driver's error; said in state `completed`
-    /// only, since it means nothing before.
+    /// Result of the registration: `success` or the driver's error; set only in state
+    /// `completed`, because it is undefined before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
     /// ClusterUUID in lower case. All zeros: no fabric beyond this node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_uuid: Option<String>,
-    /// CliqueId.
+    /// CliqueId of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clique_id: Option<u32>,
-    /// Its health, where the driver tells it.
+    /// Health of the fabric, where the driver reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub health: Option<FabricHealth>,
-    /// The call that answered.
+    /// The driver call that returned it.
     pub source: String,
 }
 
-/// Whether a ClusterUUID is that of no fabric: a GPU that is not registered shows zeros,
-/// and so does every other one. An empty text names none either.
+/// Whether a ClusterUUID stands for no fabric: every unregistered GPU reports zeros. An empty
+/// text counts as well.
 pub fn is_null_cluster_uuid(uuid: &str) -> bool {
     uuid.bytes().all(|byte| matches!(byte, b'0' | b'-'))
 }
 
 impl FabricFacts {
-    /// Whether the fabric reaches beyond this node: a ClusterUUID that is not all
-    /// zeros.
+    /// Whether the fabric spans more than this node: the ClusterUUID is not all zeros.
     pub fn is_multi_node(&self) -> bool {
         self.cluster_uuid.as_ref().is_some_and(|uuid| !is_null_cluster_uuid(uuid))
     }
 
-    /// What the driver says is wrong, in words; none where it says nothing is, or
-    /// does not say.
+    /// The health problems that the driver reports, in words; empty where it reports none or no
+    /// health at all.
     pub fn health_problems(&self) -> Vec<String> {
         let mut words = Vec::new();
         if let Some(status) = self.status.as_ref().filter(|status| *status != "success") {
@@ -186,26 +184,26 @@ impl FabricFacts {
     }
 }
 
-/// How far a GPU's registration with its fabric is.
+/// Progress of a GPU's registration with its fabric.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum FabricState {
-    /// Registered.
+    /// The GPU is registered.
     Completed,
-    /// Not yet.
+    /// Registration is in progress.
     InProgress,
-    /// Not begun.
+    /// Registration has not started.
     NotStarted,
-    /// This GPU has no fabric, or hides it: with a single GPU exposed, machines
-    /// with a fabric say this too.
+    /// The GPU has no fabric, or hides it: machines with a fabric report this too when a single
+    /// GPU is exposed.
     NotSupported,
-    /// A number that this version does not know.
+    /// A value unknown to this version.
     #[default]
     Unknown,
 }
 
 impl FabricState {
-    /// In words, as `nvidia-smi` says it.
+    /// The name that `nvidia-smi` prints.
     pub fn label(&self) -> &'static str {
         match self {
             Self::Completed => "completed",
@@ -217,23 +215,23 @@ impl FabricState {
     }
 }
 
-/// A condition that is met, not met, or that nobody knows of.
+/// A condition that is met, not met or unknown.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum HealthCondition {
-    /// It is met.
+    /// The condition is met.
     Yes,
-    /// It is not met.
+    /// The condition is not met.
     No,
-    /// The driver does not say.
+    /// The driver does not report it.
     #[default]
     Unknown,
 }
 
 impl HealthCondition {
-    /// In a word.
+    /// The name in text: `yes`, `no` or `unknown`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Yes => "yes",
@@ -243,261 +241,259 @@ impl HealthCondition {
     }
 }
 
-/// The health of a GPU's fabric: the driver's mask, and what it says.
+/// The health of a GPU's fabric: the driver's mask and its decoded fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FabricHealth {
-    /// The mask itself.
+    /// The raw mask.
     pub mask: u32,
-    /// Bandwidth is below what it should be.
+    /// The bandwidth is degraded.
     pub degraded_bandwidth: HealthCondition,
-    /// A route is being recovered: ask again later.
+    /// Route recovery is in progress: query again later.
     pub route_recovery: HealthCondition,
     /// A route is unhealthy.
     pub route_unhealthy: HealthCondition,
-    /// Recovery from an access time-out is under way: ask again later.
+    /// Recovery from an access timeout is in progress: query again later.
     pub access_timeout_recovery: HealthCondition,
-    /// What is configured wrongly; `none` where nothing is, absent where the
-    /// driver does not say.
+    /// The incorrect configuration; `none` where there is none, absent where the driver does not
+    /// report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incorrect_configuration: Option<String>,
     /// The GPU is assigned to a partition (newer drivers).
     pub partition_assigned: HealthCondition,
-    /// `healthy`, `unhealthy`, `limited capacity`; absent where the driver does
-    /// not say.
+    /// `healthy`, `unhealthy`, `limited capacity`; absent where the driver does not report it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub summary: Option<String>,
 }
 
-/// Where a GPU sits.
+/// The location of a GPU in its rack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PlatformFacts {
     /// Serial number of the chassis (the rack).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chassis_serial: Option<String>,
-    /// Slot in the chassis, switches counted.
+    /// Slot in the chassis, switch slots counted.
     pub slot: u8,
-    /// Tray among the compute trays.
+    /// Index of the tray among the compute trays.
     pub tray: u8,
-    /// Node within the tray.
+    /// Index of the node within the tray.
     pub host: u8,
-    /// What is at the other end of its NVLinks, the driver's number.
+    /// Type of the peer at the other end of the NVLinks, as the driver's number.
     pub peer_type: u8,
-    /// Its number within the node.
+    /// Index of the GPU module within the node.
     pub module: u8,
 }
 
-/// One NVLink.
+/// One NVLink of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NvlinkFacts {
-    /// Its number.
+    /// Link number on the GPU.
     pub link: u32,
-    /// Whether it is up.
+    /// State of the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<LinkState>,
-    /// Its version, by the header's table of the driver's numbers: `4.0`.
+    /// NVLink version, from the header's table of the driver's numbers: `4.0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// The driver's number for it (`nvmlNvlinkVersion_t`).
+    /// NVLink version, as the driver's number (`nvmlNvlinkVersion_t`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version_number: Option<u64>,
-    /// Line rate per direction in megabytes per second, as the driver says it.
+    /// Line rate per direction as reported by the driver, in megabytes per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed_mbyte_s: Option<u64>,
-    /// What is at its other end: `gpu`, `switch`, `npu`.
+    /// Kind of the remote device: `gpu`, `switch`, `npu`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_kind: Option<String>,
-    /// PCI address of its other end.
+    /// PCI address of the remote device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_pci_address: Option<String>,
-    /// The link's number at its other end.
+    /// Link number on the remote device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remote_link: Option<u64>,
-    /// Error counters, by the driver's names for them.
+    /// Error counters, under the driver's names.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, u64>,
-    /// The call that the counters are from; which one means something depends on
-    /// the architecture.
+    /// The driver call behind the counters; the architecture decides which call is meaningful.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub errors_source: Option<String>,
 }
 
-/// State of an NVLink.
+/// The state of an NVLink.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum LinkState {
-    /// Up.
+    /// The link is up.
     Active,
-    /// Down.
+    /// The link is down.
     Inactive,
-    /// Asleep to save power, and up when needed.
+    /// The link sleeps to save power and wakes on demand.
     Sleep,
-    /// A state that this version does not know, by its number.
+    /// A state unknown to this version, by its number.
     Other(u64),
 }
 
-/// The link between a GPU and a processor in the same package.
+/// The link between a GPU and a CPU in the same package.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct C2cFacts {
-    /// Whether it is in use.
+    /// Whether the link is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// Its links.
+    /// The links, one by one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<C2cLink>,
 }
 
-/// One link between a GPU and a processor in the same package.
+/// One link between a GPU and a CPU in the same package.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct C2cLink {
-    /// Its number.
+    /// Link number on the GPU.
     pub link: u32,
-    /// Whether it is up.
+    /// Whether the link is up.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub active: Option<bool>,
-    /// What it can carry, in megabytes per second.
+    /// Maximum rate, in megabytes per second.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub speed_max_mbyte_s: Option<u64>,
-    /// Error counters, by the driver's names for them.
+    /// Error counters, under the driver's names.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, u64>,
 }
 
-/// A GPU's PCI Express link. At rest it runs below what it can.
+/// A GPU's PCI Express link. An idle link runs below its maximum.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PcieFacts {
-    /// Generation now.
+    /// Current generation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation: Option<u32>,
-    /// The highest that GPU and machine have in common.
+    /// The highest generation that both GPU and machine support.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub generation_max: Option<u32>,
-    /// Lanes now.
+    /// Current number of lanes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub width: Option<u32>,
-    /// The most lanes that GPU and machine have in common.
+    /// The highest number of lanes that both GPU and machine support.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub width_max: Option<u32>,
-    /// Packets sent again.
+    /// Number of replayed packets.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replays: Option<u64>,
 }
 
-/// Error correction of a GPU's memory.
+/// The ECC state of a GPU's memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct EccFacts {
-    /// Whether it is on.
+    /// Whether ECC is enabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled: Option<bool>,
-    /// Whether it will be, after the next restart.
+    /// Whether ECC will be enabled after the next reboot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub enabled_pending: Option<bool>,
-    /// Errors corrected since the driver was loaded.
+    /// Corrected errors since the driver was loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub corrected_since_load: Option<u64>,
-    /// Errors not corrected since the driver was loaded.
+    /// Uncorrected errors since the driver was loaded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uncorrected_since_load: Option<u64>,
-    /// Errors corrected in the GPU's life.
+    /// Corrected errors over the GPU's lifetime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub corrected_in_life: Option<u64>,
-    /// Errors not corrected in the GPU's life.
+    /// Uncorrected errors over the GPU's lifetime.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uncorrected_in_life: Option<u64>,
 }
 
-/// Rows of memory replaced by spare ones.
+/// Memory rows remapped to spare rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RemappedRows {
-    /// Because of correctable errors.
+    /// Rows remapped because of correctable errors.
     pub corrected: u32,
-    /// Because of uncorrectable errors.
+    /// Rows remapped because of uncorrectable errors.
     pub uncorrected: u32,
-    /// More will be, at the next reset.
+    /// More rows are remapped at the next reset.
     pub pending: bool,
-    /// A replacement failed.
+    /// A remapping failed.
     pub failed: bool,
 }
 
-/// Pages of memory no longer used.
+/// Retired memory pages.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct RetiredPages {
-    /// Because of several errors of one bit.
+    /// Pages retired because of repeated single-bit errors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub single_bit: Option<u64>,
-    /// Because of an error of two bits.
+    /// Pages retired because of a double-bit error.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub double_bit: Option<u64>,
-    /// More will be, at the next restart.
+    /// More pages are retired at the next reboot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pending: Option<bool>,
 }
 
-/// An Xid error in the kernel's log.
+/// The occurrences of one Xid error in the kernel log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct XidSummary {
-    /// Its number.
+    /// The Xid number.
     pub xid: u32,
-    /// How often the log names it.
+    /// Number of occurrences in the log.
     pub count: u32,
-    /// When last, in seconds after boot.
+    /// Time of the last occurrence, in seconds since boot.
     pub last_seconds_after_boot: u64,
-    /// What it said last.
+    /// Message of the last occurrence.
     pub message: String,
 }
 
-/// A GPU's clocks.
+/// The clocks of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ClockFacts {
-    /// Of its processors, now.
+    /// Current SM clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_mhz: Option<u32>,
-    /// Of its processors, at most.
+    /// Maximum SM clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_max_mhz: Option<u32>,
-    /// Of its memory, now.
+    /// Current memory clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mhz: Option<u32>,
-    /// Of its memory, at most.
+    /// Maximum memory clock.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_max_mhz: Option<u32>,
 }
 
-/// A GPU's power.
+/// Power draw and limits of a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct PowerFacts {
-    /// What it draws, in milliwatts.
+    /// Current draw, in milliwatts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub draw_mw: Option<u64>,
-    /// What it may draw, all limits taken together, in milliwatts.
+    /// The effective power limit, in milliwatts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_mw: Option<u64>,
-    /// What it may draw by default, in milliwatts.
+    /// The default power limit, in milliwatts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub limit_default_mw: Option<u64>,
 }
 
-/// A process that computes on a GPU.
+/// A compute process on a GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ProcessFacts {
-    /// Its number, as this machine counts.
+    /// Its process id on this machine.
     pub pid: u32,
-    /// Its name, where this machine shows it.
+    /// Its name, where visible on this machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// GPU memory it holds.
+    /// GPU memory it uses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
 }

@@ -1,26 +1,26 @@
 //! Slurm host lists: `node[0001-0018,0020],login1`, expanded and folded.
 //!
-//! Several brackets, ranges that keep their padding, lists, steps
-//! (`[0-8:2]`), and a size limit, because `n[0-9][0-9][0-9][0-9][0-9][0-9]`
-//! is short to write and a million names long. A bracket inside a bracket is
-//! refused, as Slurm's own reader does (`hostlist.c` takes the last `[` and
-//! wants its `]` at the end); steps and text behind the last bracket are ours.
+//! Supports several brackets, ranges that keep their padding, lists, steps (`[0-8:2]`), and a
+//! size limit, because `n[0-9][0-9][0-9][0-9][0-9][0-9]` is short to write and expands to a
+//! million names. Nested brackets are rejected, as in Slurm's parser (`hostlist.c` takes the last
+//! `[` and requires its `]` at the end). Steps and text after the last bracket are fabricgate
+//! extensions.
 
 use std::collections::{BTreeMap, HashSet};
 
-/// The most names one list may stand for.
+/// The largest number of names in one list.
 pub const MAX_NAMES: usize = 100_000;
 
-/// Digits beyond this are a name, not a number: they might not fit 64 bits.
+/// A longer run of digits counts as text, not as a number: it might not fit 64 bits.
 const MAX_DIGITS: usize = 18;
 
-/// Why a host list cannot be read.
+/// Why a host list is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("character {}: {message}", offset + 1)]
 pub struct HostlistError {
     /// Byte offset into the list.
     pub offset: usize,
-    /// What is wrong there.
+    /// The error at that offset.
     pub message: String,
 }
 
@@ -28,7 +28,7 @@ fn error<T>(offset: usize, message: impl Into<String>) -> Result<T, HostlistErro
     Err(HostlistError { offset, message: message.into() })
 }
 
-/// One stretch of a bracket: `lo-hi:step`, printed with `width` digits.
+/// One range of a bracket: `lo-hi:step`, printed with `width` digits.
 #[derive(Clone, Copy, Debug)]
 struct HostlistRange {
     lo: u64,
@@ -43,15 +43,14 @@ impl HostlistRange {
     }
 }
 
-/// A piece of one element: text as it stands, or a bracket.
+/// A piece of one element: literal text, or a bracket.
 #[derive(Debug)]
 enum HostlistPiece<'a> {
     Text(&'a str),
     Ranges(Vec<HostlistRange>),
 }
 
-/// All names of a host list, in its order. Names are separated by commas or
-/// blanks. A name given twice is there twice.
+/// All names of a host list, in its order. Commas or blanks separate names. Duplicates are kept.
 pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     let mut names = Vec::new();
     for (start, element) in split_elements(list)? {
@@ -76,14 +75,14 @@ pub fn expand(list: &str) -> Result<Vec<String>, HostlistError> {
     Ok(names)
 }
 
-/// Whether Slurm takes this text for the name of one node: no list, no range,
-/// no function such as `block{b1}`, nothing that looks like an option, and not
-/// `ALL`, which stands for every node (`slurmctld`, whatever its case).
+/// Whether Slurm accepts this text as the name of one node: not a list, range, function such as
+/// `block{b1}` or option-like text, and not `ALL`, which stands for every node (`slurmctld`, in
+/// any case).
 pub fn is_name(text: &str) -> bool {
     !text.eq_ignore_ascii_case("ALL") && expand(text).is_ok_and(|names| names == [text])
 }
 
-/// Puts every value of `piece` behind every name from `first` on.
+/// Appends every value of `piece` to every name from index `first` on.
 fn append_piece(names: &mut Vec<String>, first: usize, piece: &HostlistPiece<'_>) {
     match piece {
         HostlistPiece::Text(text) => names[first..].iter_mut().for_each(|name| name.push_str(text)),
@@ -129,7 +128,7 @@ fn split_elements(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
             ('[', Some(_)) => {
                 return error(
                     at,
-                    "brackets cannot be nested; [0-1,4-5] says what [0-1,[4-5]] means",
+                    "brackets cannot be nested; write [0-1,4-5] instead of [0-1,[4-5]]",
                 );
             }
             (']', None) => return error(at, "this ] has no ["),
@@ -162,8 +161,8 @@ fn split_elements(list: &str) -> Result<Vec<(usize, &str)>, HostlistError> {
 }
 
 fn parse_pieces(start: usize, element: &str) -> Result<Vec<HostlistPiece<'_>>, HostlistError> {
-    // A name becomes an argument of a launcher and a folder of a run: it must
-    // look neither like an option nor like `..`.
+    // A name becomes an argument of a launcher and a folder of a run, so it must look neither
+    // like an option nor like `..`.
     if element.starts_with(['-', '.']) {
         return error(start, format!("{element:?}: a node name begins with a letter or a digit"));
     }
@@ -234,16 +233,15 @@ fn parse_number(at: usize, digits: &str) -> Result<u64, HostlistError> {
     }
     match digits.parse() {
         Ok(number) if digits.bytes().all(|b| b.is_ascii_digit()) => Ok(number),
-        _ => error(at, format!("{digits:?} is no number")),
+        _ => error(at, format!("{digits:?} is not a number")),
     }
 }
 
-/// A name around its last number: what stands before and behind it.
+/// A name around its last number: the text before and after it.
 type NumberedNameFrame<'a> = (&'a str, &'a str);
 
-/// A short host list for these names, each once. Names that
-/// differ only in their last number share a bracket; order follows the first
-/// name of each group.
+/// A short host list for these names, without duplicates. Names that differ only in their last
+/// number share a bracket; groups are in the order of their first names.
 pub fn fold<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut order: Vec<Result<NumberedNameFrame<'a>, &'a str>> = Vec::new();
     let mut groups: BTreeMap<NumberedNameFrame<'a>, Vec<(u64, &'a str)>> = BTreeMap::new();
@@ -284,8 +282,8 @@ fn fold_group((before, behind): NumberedNameFrame<'_>, numbers: &[(u64, &str)]) 
     let mut next = String::new();
     for (number, digits) in numbers {
         match ranges.last_mut() {
-            // Expanding a range pads every number like its first one, so only
-            // a number that would come out exactly like this may join it.
+            // Expanding a range pads every number like the first one, so a number may only join
+            // if it expands to exactly this text.
             Some((_, last)) if next == *digits => *last = digits,
             _ => ranges.push((digits, digits)),
         }
@@ -299,7 +297,7 @@ fn fold_group((before, behind): NumberedNameFrame<'_>, numbers: &[(u64, &str)]) 
     format!("{before}[{}]{behind}", inside.join(","))
 }
 
-/// A name at its last run of digits; `None` where it has none or too long a one.
+/// Splits a name at its last run of digits; `None` if it has none or one that is too long.
 fn split_number(name: &str) -> Option<(NumberedNameFrame<'_>, &str)> {
     let end = name.rfind(|c: char| c.is_ascii_digit())? + 1;
     let start = name[..end]
@@ -378,7 +376,7 @@ mod tests {
         assert!(complaint("..").contains("begins with"));
         assert!(complaint("n[1-0010]").contains("padded differently"));
         assert!(complaint("n[1:2]").contains("needs a range"));
-        assert!(complaint("n[1-2-3]").contains("no number"));
+        assert!(complaint("n[1-2-3]").contains("not a number"));
         assert!(complaint("rack[0-1,[4-5]]").contains("nested"));
         assert!(complaint("a,block{b1}").starts_with("character 8: only Slurm's controller"));
     }

@@ -1,6 +1,6 @@
-//! Names of things: nodes, domains, GPUs. Cheap to clone, ordered for output.
+//! Names of nodes, domains and GPUs. Cheap to clone, ordered for output.
 //!
-//! No parsing of host lists here (that is `model::hostlist`).
+//! `model::hostlist` parses host lists.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ macro_rules! name {
         pub struct $name(Arc<str>);
 
         impl $name {
-            /// The name as text.
+            /// The name as a string slice.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -51,18 +51,18 @@ macro_rules! name {
 }
 
 name! {
-    /// A node, as the scheduler names it.
+    /// A node, by its name in the scheduler.
     NodeName
 }
 
 name! {
-    /// A claimed domain: the nodes somebody says share one fabric.
+    /// A claimed domain: nodes that share one fabric according to a source.
     DomainName
 }
 
 impl NodeName {
-    /// Whether `host`, as a tool printed it, means this node: the same name,
-    /// or the same but for a DNS suffix that only one of them carries.
+    /// Whether `host`, as a tool printed it, is this node: the same name, or the same except for
+    /// a DNS suffix on one side.
     pub fn matches_host(&self, host: &str) -> bool {
         fn is_short_of(short: &str, long: &str) -> bool {
             long.strip_prefix(short).is_some_and(|suffix| suffix.starts_with('.'))
@@ -73,11 +73,10 @@ impl NodeName {
 }
 
 impl NodeName {
-    /// Whether this can be nothing but the name of one node: host lists know
-    /// brackets, commas and functions, `ALL` is the whole cluster, and a file
-    /// of this name lies where it should.
+    /// Whether this can only be the name of one node: host lists contain brackets, commas and
+    /// functions, and `ALL` stands for the whole cluster. It must also be safe as a file name.
     pub fn is_one_node(&self) -> bool {
-        /// Names of files may have 255 bytes; an ending must fit, too.
+        /// File names are limited to 255 bytes, and a suffix must fit, too.
         const LONGEST: usize = 200;
         let name = self.as_str();
         name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
@@ -87,12 +86,12 @@ impl NodeName {
     }
 }
 
-/// One GPU: the node it sits in and its index there.
+/// One GPU: its node and its index on the node.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpuId {
-    /// The node.
+    /// The node of the GPU.
     pub node: NodeName,
-    /// The device index on that node, as CUDA counts.
+    /// The device index on that node, in CUDA's order.
     pub gpu: u32,
 }
 

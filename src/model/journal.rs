@@ -1,8 +1,8 @@
-//! What the gate writes down before, while and after it acts: one line each of
+//! The journal of the gate: an entry before, during and after every action, one line each of
 //! `journal.jsonl` (`fabricgate.journal/1`).
 //!
-//! The journal holds intentions and what was seen; the truth about a node is
-//! the scheduler's. `act::ledger` folds lines into what they mean.
+//! The journal holds intents and observations; the scheduler is the source of truth about a node.
+//! `act::ledger` folds the lines into the current state.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -14,284 +14,284 @@ use super::id::NodeName;
 use super::node_update::NodeUpdate;
 use super::scheduler_snapshot::SchedulerNode;
 
-/// The format of a line.
+/// Format name of a line.
 pub const JOURNAL_FORMAT: &str = "fabricgate.journal/1";
 
-/// A moment, by two clocks: that of the wall may jump, that of the machine's
-/// uptime counts only within one boot.
+/// A point in time on two clocks: the wall clock may jump, and the uptime counts only within one
+/// boot.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ClockStamp {
-    /// By the wall's clock, RFC 3339.
+    /// Wall clock, RFC 3339.
     pub at: String,
-    /// The same in seconds since 1970.
+    /// Wall clock, in seconds since 1970.
     pub unix: i64,
-    /// The boot of the machine that wrote it, as the kernel names it.
+    /// Kernel boot id of the machine that wrote the entry.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub boot: String,
-    /// Seconds since that boot, suspend included.
+    /// Seconds since boot, suspend included.
     #[serde(default)]
     pub uptime_s: f64,
 }
 
-/// One line.
+/// One line of the journal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JournalEntry {
     /// `fabricgate.journal/1`.
     pub format: String,
-    /// Its number, from 1 and without gaps.
+    /// Sequence number, from 1 and without gaps.
     pub seq: u64,
-    /// When.
+    /// When the entry was written.
     #[serde(flatten)]
     pub stamp: ClockStamp,
-    /// Which turn of which gate wrote it: every gate that takes the lock counts
-    /// one on.
+    /// The epoch of the writing gate: every gate that takes the lock increments it.
     pub epoch: u64,
-    /// What.
+    /// The recorded event.
     #[serde(flatten)]
     pub event: JournalEvent,
 }
 
-/// What is written down.
+/// The events that the journal records.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum JournalEvent {
-    /// A gate took its turn.
+    /// A gate took the lock.
     Opened {
-        /// The machine.
+        /// Hostname of the gate's machine.
         host: String,
-        /// The process there.
+        /// Process id on that machine.
         pid: u32,
-        /// The version of fabricgate.
+        /// Version of fabricgate.
         version: String,
     },
-    /// An action is about to be tried.
+    /// An action is about to be carried out.
     Intent {
-        /// Its name: the run, the node, the kind and the turn make it.
+        /// Id of the intent, made of run, node, kind and epoch.
         id: String,
-        /// The run that asks for it.
+        /// The run that requested it.
         run: String,
-        /// The action. Boxed: most lines are far smaller.
+        /// The action. Boxed: most entries are far smaller.
         action: Box<Action>,
-        /// What will be written.
+        /// The change about to be written.
         change: Box<NodeUpdate>,
-        /// The node as it was read right before.
+        /// The node as it was read immediately before.
         before: Box<SchedulerNode>,
     },
-    /// How it ended.
+    /// The result of an intent.
     Outcome {
-        /// Which intent.
+        /// Id of the intent.
         id: String,
-        /// How.
+        /// The result.
         result: ActionResult,
-        /// What the scheduler showed or said.
+        /// What the scheduler reported.
         detail: String,
     },
-    /// Our condition beside an action that is done: noted where the server did not take
-    /// it, and where it did later.
+    /// Whether the node shows fabricgate's condition after a completed action: recorded when the
+    /// server rejected it, and when it accepted it later.
     Condition {
-        /// The intent.
+        /// Id of the intent.
         id: String,
-        /// The node.
+        /// The affected node.
         node: NodeName,
-        /// It shows.
+        /// Whether the node shows the condition.
         shown: bool,
     },
-    /// A node that we drained passed a whole run.
+    /// A node drained by fabricgate passed a complete run.
     Clean {
-        /// The node.
+        /// The drained node.
         node: NodeName,
-        /// The run.
+        /// Id of the run.
         run: String,
-        /// When that run was made, in seconds since 1970.
+        /// Time of that run, in seconds since 1970.
         measured: i64,
-        /// The boot in which it was measured, as the node's kernel names it.
+        /// Kernel boot id of the node during the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         boot_id: Option<String>,
     },
-    /// A node that we drained was measured again and did not pass: what it passed
-    /// before counts no more.
+    /// A node drained by fabricgate was measured again and did not pass: earlier passes no longer
+    /// count.
     Relapsed {
-        /// The node.
+        /// The drained node.
         node: NodeName,
-        /// The run.
+        /// Id of the run.
         run: String,
-        /// When that run was made, in seconds since 1970.
+        /// Time of that run, in seconds since 1970.
         measured: i64,
     },
-    /// A run found that a node in service works below its level. It is drained where
-    /// a later run says so again.
+    /// A run found a node in service below its expected level. The node is drained if a later run
+    /// confirms it.
     Suspected {
-        /// The node.
+        /// The suspected node.
         node: NodeName,
-        /// The run.
+        /// Id of the run.
         run: String,
-        /// When that run was made, in seconds since 1970.
+        /// Time of that run, in seconds since 1970.
         measured: i64,
-        /// The boot in which it was measured, as the node's kernel names it.
+        /// Kernel boot id of the node during the run.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         boot_id: Option<String>,
-        /// Classes of what was found.
+        /// Classes of the findings.
         classes: Vec<FindingClass>,
     },
-    /// A later run found that node well: what was suspected counts no more.
+    /// A later run cleared the node: the suspicion no longer counts.
     Cleared {
-        /// The node.
+        /// The cleared node.
         node: NodeName,
-        /// The run.
+        /// Id of the run.
         run: String,
-        /// When that run was made, in seconds since 1970.
+        /// Time of that run, in seconds since 1970.
         measured: i64,
     },
-    /// Somebody took our drain away. It is respected.
+    /// Another client removed fabricgate's drain; the removal is respected.
     Undone {
-        /// The node.
+        /// The affected node.
         node: NodeName,
-        /// The intent that was undone.
+        /// Id of the intent that was undone.
         id: String,
-        /// How it looks now.
+        /// The present state of the node.
         detail: String,
     },
-    /// The scheduler lost our drain, and no person took it away. It is made again.
+    /// The scheduler lost fabricgate's drain without a manual change. The drain is repeated.
     Lost {
-        /// The node.
+        /// The affected node.
         node: NodeName,
-        /// The intent that was lost.
+        /// Id of the intent that was lost.
         id: String,
-        /// How that is known.
+        /// The evidence for the loss.
         detail: String,
     },
-    /// The scheduler no longer knows a node that we drained.
+    /// A node drained by fabricgate is no longer known to the scheduler.
     Absent {
-        /// The node.
+        /// The missing node.
         node: NodeName,
     },
-    /// It knows that node again.
+    /// The missing node is known to the scheduler again.
     Present {
-        /// The node.
+        /// The returned node.
         node: NodeName,
     },
-    /// A person says that a node is gone for good: it counts no more.
+    /// An operator declared a node permanently gone: it no longer counts.
     Forgotten {
-        /// The node.
+        /// The removed node.
         node: NodeName,
-        /// Who.
+        /// The operator.
         by: String,
-        /// Why.
+        /// The given reason.
         why: String,
     },
-    /// A person takes a drain of our form over that this journal did not know.
+    /// An operator adopted a drain in fabricgate's format that this journal did not contain.
     Adopted {
-        /// The run that its reason names.
+        /// The run named in its reason.
         run: String,
         /// The drain, as the node shows it.
         action: Box<Action>,
         /// The node as it was read.
         before: Box<SchedulerNode>,
-        /// When the reason was written, in seconds since 1970, where the scheduler says so.
+        /// Time at which the reason was set, in seconds since 1970, where the scheduler reports
+        /// it.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         set: Option<i64>,
-        /// Who.
+        /// The operator.
         by: String,
-        /// Why.
+        /// The given reason.
         why: String,
     },
-    /// When the scheduler's controller started, in its own words: noted where it changed.
+    /// The start time of the scheduler's controller, recorded when it changed.
     Controller {
-        /// The moment.
+        /// The start time, as the controller reports it.
         started: String,
     },
-    /// A person says that the processes of a machine are gone: what they held is ended.
+    /// An operator declared the processes of a machine gone: their holds have ended.
     Gone {
-        /// The machine.
+        /// Hostname of the machine.
         host: String,
-        /// Who.
+        /// The operator.
         by: String,
-        /// Why.
+        /// The given reason.
         why: String,
     },
-    /// Nothing but releases from here on, until a person resets it.
+    /// The breaker tripped: only releases are allowed until an operator resets it.
     Tripped {
-        /// Why.
+        /// Why it tripped.
         why: String,
-        /// The run at hand.
+        /// Id of the current run.
         run: String,
     },
-    /// A person put the breaker back.
+    /// An operator reset the breaker.
     Reset {
-        /// Who.
+        /// The operator.
         by: String,
-        /// Why.
+        /// The given reason.
         why: String,
     },
-    /// A person asked that nothing be drained or measured for a while.
+    /// An operator paused draining and measuring.
     Paused {
-        /// Who.
+        /// The operator.
         by: String,
-        /// Why.
+        /// The given reason.
         why: String,
-        /// For how many seconds.
+        /// Length of the pause, in seconds.
         for_s: u64,
-        /// When it ends, RFC 3339.
+        /// End of the pause, RFC 3339.
         until: String,
     },
-    /// A person ended that early.
+    /// An operator ended the pause early.
     Resumed {
-        /// Who.
+        /// The operator.
         by: String,
-        /// Why.
+        /// The given reason.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         why: Option<String>,
     },
-    /// Nodes are about to be held for measuring: a reservation or a job of this
-    /// name will exist from here on, unless it cannot be made.
+    /// Nodes are about to be held for measuring: a reservation or a job of this name exists from
+    /// here on, unless its creation fails.
     Holding {
-        /// Its name.
+        /// Name of the hold.
         name: String,
-        /// What it is.
+        /// Kind of the hold.
         kind: HoldKind,
-        /// Which nodes.
+        /// The held nodes.
         nodes: Vec<NodeName>,
-        /// Those among them that we had drained, with their reasons, and that are
-        /// drained again when the hold ends.
+        /// Held nodes that fabricgate had drained, with their reasons; they are drained again
+        /// when the hold ends.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         drained: Vec<(NodeName, String)>,
-        /// The machine and process that need it.
+        /// Hostname of the machine whose process needs the hold.
         host: String,
-        /// The process there.
+        /// Process id on that machine.
         pid: u32,
     },
     /// An earlier version was about to ask pods of a node that we drained to leave. Read
     /// and shown, not written any more.
     Evicting {
-        /// The node.
+        /// The drained node.
         node: NodeName,
-        /// Which, `namespace/name`.
+        /// The pods, `namespace/name`.
         pods: Vec<String>,
     },
     /// What became of that. Read and shown, not written any more.
     Evicted {
-        /// Pod by pod.
+        /// The result per pod.
         eviction: NodeEviction,
     },
-    /// It is gone again, or never came to be.
+    /// The hold is released, or was never created.
     Freed {
-        /// Its name.
+        /// Name of the hold.
         name: String,
-        /// How.
+        /// How it was released.
         detail: String,
     },
 }
 
-/// What holds nodes for measuring.
+/// The kinds of holds on nodes.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum HoldKind {
-    /// A job of the scheduler.
+    /// A scheduler job.
     Job,
-    /// A reservation.
+    /// A scheduler reservation.
     Reservation,
-    /// Pods, and what they need, all with the label of their run.
+    /// Pods and the objects they need, all with the label of their run.
     Pods,
 }

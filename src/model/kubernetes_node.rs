@@ -1,31 +1,31 @@
-//! What only a Kubernetes cluster says of a node, and what only there can be
-//! written: taints, a condition, labels and annotations of ours.
+//! The parts of a node that only Kubernetes has: taints, a condition, and fabricgate's labels and
+//! annotations.
 //!
-//! Plain values, as they were told. The names are `interop`'s: nobody else's
-//! prefix is ever written, but for [`DEVICE_CORDON`].
+//! Plain values, as the API server returned them. `interop` fixes the names: fabricgate writes
+//! only under its own prefix, except for [`DEVICE_CORDON`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The prefix of everything of ours on a node.
+/// Prefix of every key that fabricgate writes on a node.
 pub const FABRICGATE_PREFIX: &str = "fabricgate.io/";
-/// The taint of a node that is below what it must deliver; its value is the
-/// class of the finding. `NoSchedule` is a drain, `PreferNoSchedule` a mark.
+/// The taint of a degraded node; its value is the class of the finding. Effect `NoSchedule` is a
+/// drain, `PreferNoSchedule` a mark.
 pub const DEGRADED: &str = "fabricgate.io/degraded";
-/// The taint with which a node joins: nothing is known of it yet.
+/// The taint with which a node joins: it has not been verified yet.
 pub const UNVERIFIED: &str = "fabricgate.io/unverified";
-/// The annotation with the reason of our drain, in the words of `act::reason`.
+/// The annotation with the reason of fabricgate's drain, in the format of `act::reason`.
 pub const REASON: &str = "fabricgate.io/reason";
-/// The annotation beside it that says which gate drained: another gate's journal
-/// may have the same run, class and turn.
+/// The annotation that names the gate behind the drain: another gate's journal may have the same
+/// run, class and epoch.
 pub const GATE: &str = "fabricgate.io/gate";
-/// The annotation with the one GPU that we took out instead of the node, as
-/// [`DeviceMark`] is written.
+/// The annotation with the one GPU that fabricgate took out of service instead of the node, in
+/// the format of [`GpuCordon::to_annotation`].
 pub const DEVICE: &str = "fabricgate.io/device";
-/// HAMi's list of GPUs that get no new pods, UUIDs with commas between them. The
-/// one key of somebody else that is ever written, and of it one entry.
+/// HAMi's list of GPUs that get no new pods, as comma-separated UUIDs. The only foreign key that
+/// fabricgate writes, and it writes only one entry of it.
 pub const DEVICE_CORDON: &str = "hami.io/device-cordon";
 /// The label with the domain in which a node was verified.
 pub const VERIFIED_DOMAIN: &str = "fabricgate.io/verified-domain";
@@ -33,110 +33,111 @@ pub const VERIFIED_DOMAIN: &str = "fabricgate.io/verified-domain";
 pub const VERDICT: &str = "fabricgate.io/verdict";
 /// The annotation with what is certified, as JSON.
 pub const CERTIFICATE: &str = "fabricgate.io/certificate";
-/// The label of everything that a run created: its id.
+/// The label with the run id, on every object that a run created.
 pub const RUN: &str = "fabricgate.io/run";
-/// The type of our condition.
+/// The type of fabricgate's node condition.
 pub const CONDITION: &str = "GpuFabricVerified";
-/// Keeps new pods away that do not tolerate it.
+/// The effect that keeps pods without a matching toleration away.
 pub const NO_SCHEDULE: &str = "NoSchedule";
-/// Asks the scheduler to look elsewhere first.
+/// The effect that makes the scheduler prefer other nodes.
 pub const PREFER_NO_SCHEDULE: &str = "PreferNoSchedule";
 
-/// What the cluster says of a node, besides its state.
+/// Everything the cluster reports about a node, except its state.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct KubernetesNode {
-    /// The object's uid: another node of the same name has another.
+    /// The object's uid: a re-created node of the same name has another one.
     pub uid: String,
-    /// The object's version when it was read (`metadata.resourceVersion`).
+    /// The object's `metadata.resourceVersion` when it was read.
     pub version: String,
-    /// Every taint, whoever wrote it.
+    /// All taints, those of other clients included.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<Taint>,
-    /// `spec.unschedulable`: somebody cordoned it. We never do.
+    /// `spec.unschedulable`: another client cordoned the node. Fabricgate never does.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub cordoned: bool,
-    /// Labels with our prefix.
+    /// Labels with fabricgate's prefix.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations with our prefix.
+    /// Annotations with fabricgate's prefix.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
-    /// Our condition.
+    /// Fabricgate's condition, where it is set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<FabricNodeCondition>,
-    /// Marks with which somebody asks to leave it alone, or is at work on it:
-    /// each in words, with the label, annotation or taint that says so.
+    /// Marks by which another client asks to leave the node alone or reserves it: each in words,
+    /// with the label, annotation or taint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_alone: Vec<String>,
-    /// The gangs whose pods run on it: jobs that stand still as a whole when one
-    /// of their nodes goes. Empty where pods were not read.
+    /// The gangs with pods on the node: jobs that stop as a whole when one of their nodes leaves.
+    /// Empty where pods were not read.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub gangs: BTreeSet<String>,
-    /// Slinky runs Slurm's daemon on it, so Slurm has a say too.
+    /// Slinky runs slurmd on the node, so Slurm manages it, too.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub slinky: bool,
 }
 
-/// A taint.
+/// A taint of a node.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub struct Taint {
-    /// Its key.
+    /// Key of the taint.
     pub key: String,
     /// Its value; empty where it has none.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub value: String,
-    /// Its effect. A taint is the same where key and effect are.
+    /// Its effect. Key and effect identify a taint.
     pub effect: String,
 }
 
-/// A condition of ours.
+/// The status of fabricgate's node condition.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub struct FabricNodeCondition {
     /// `True`, `False` or `Unknown`.
     pub status: String,
-    /// A word for programs, CamelCase.
+    /// A machine-readable reason in CamelCase.
     pub reason: String,
-    /// A sentence for people.
+    /// The message, one sentence.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub message: String,
 }
 
-/// What is written on a node, besides its state. What is not named stays.
+/// A change of a node, except its state. Unnamed entries stay.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(default)]
 pub struct KubernetesNodeUpdate {
-    /// Taints of ours by key and effect; without a value the taint is taken away.
+    /// Changes of fabricgate's taints by key and effect; an edit without a value removes the
+    /// taint.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub taints: Vec<TaintEdit>,
-    /// Labels of ours; `None` takes one away.
+    /// Changes of fabricgate's labels; `None` removes one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, Option<String>>,
-    /// Annotations of ours; `None` takes one away.
+    /// Changes of fabricgate's annotations; `None` removes one.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, Option<String>>,
-    /// Our condition.
+    /// The new condition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<FabricNodeCondition>,
-    /// The one GPU that a change of state concerns, instead of the whole node.
+    /// The single GPU to cordon or release instead of the whole node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<GpuCordon>,
 }
 
-/// One GPU of a node that is taken out while the node stays in service.
+/// One GPU that is out of service while its node stays in service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct GpuCordon {
-    /// How.
+    /// The method that keeps pods off the GPU.
     pub way: GpuCordonMethod,
     /// Its index on the node, for people.
     pub index: u32,
-    /// Its UUID, by which whoever gives it to pods knows it.
+    /// Its UUID, the key of the device plugin.
     pub uuid: String,
 }
 
@@ -148,12 +149,12 @@ pub struct GpuCordon {
 pub enum GpuCordonMethod {
     /// A `DeviceTaintRule` of dynamic resource allocation.
     TaintRule,
-    /// HAMi's annotation.
+    /// HAMi's annotation, see [`DEVICE_CORDON`].
     Hami,
 }
 
 impl GpuCordonMethod {
-    /// Its name, as policies spell it.
+    /// The name in policies.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::TaintRule => "taint-rule",
@@ -163,12 +164,12 @@ impl GpuCordonMethod {
 }
 
 impl GpuCordon {
-    /// As it stands in our annotation: how, index and UUID.
+    /// The value of the annotation [`DEVICE`]: method, index and UUID.
     pub fn to_annotation(&self) -> String {
         format!("{}:{}:{}", self.way.as_str(), self.index, self.uuid)
     }
 
-    /// What such a text says; anybody may write there.
+    /// Parses such a value. Other clients may write it, so the content is not trusted.
     pub fn from_annotation(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ':');
         let way = match parts.next()? {
@@ -181,7 +182,7 @@ impl GpuCordon {
     }
 }
 
-/// Whether this can be the UUID of a GPU, and so be a part of a name.
+/// Whether this is a valid GPU UUID and therefore safe as part of a name.
 pub fn is_uuid(text: &str) -> bool {
     const LONGEST: usize = 64;
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '-';
@@ -197,28 +198,28 @@ pub fn cordoned_devices(list: &str) -> impl Iterator<Item = &str> {
 }
 
 impl KubernetesNode {
-    /// The GPU that our annotation names as taken out; whether it is, the state
-    /// says.
+    /// The GPU named by the annotation [`DEVICE`]; the state decides whether it is out of
+    /// service.
     pub fn cordoned_gpu(&self) -> Option<GpuCordon> {
         self.annotations.get(DEVICE).and_then(|text| GpuCordon::from_annotation(text))
     }
 
-    /// Whether our taint of a drain keeps new pods from the whole node.
+    /// Whether fabricgate's drain taint keeps new pods from the whole node.
     pub fn has_drain_taint(&self) -> bool {
         self.taints.iter().any(|taint| taint.key == DEGRADED && taint.effect == NO_SCHEDULE)
     }
 }
 
-/// A taint that is set or taken away.
+/// A taint to set or remove.
 #[derive(
     Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 pub struct TaintEdit {
-    /// Its key.
+    /// Key of the taint.
     pub key: String,
-    /// Its effect.
+    /// Effect of the taint.
     pub effect: String,
-    /// Its value (which may be empty); `None` takes it away.
+    /// Its value (which may be empty); `None` removes the taint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
 }

@@ -1,7 +1,7 @@
-//! The vocabulary: what the stages hand to each other.
+//! The shared data model: the values that the stages exchange.
 //!
-//! Plain serialisable values with public fields. Nothing here does I/O, reads
-//! a clock, or knows of a stage.
+//! Plain serialisable values with public fields. Nothing here does I/O, reads a clock, or depends
+//! on a stage.
 
 pub mod acceptance;
 pub mod action;

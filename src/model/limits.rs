@@ -1,30 +1,29 @@
-//! The largest counts that anything from outside may state: claims, objects of an API
-//! server, run folders, outputs. A number is held against them where it is read, before
-//! anything of that size is made.
+//! Upper limits for counts in external input: claims, objects of an API server, run folders,
+//! outputs. Readers check a count before they allocate anything of that size.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
 
-/// GPUs of one node, and so the largest index of one plus one. The largest machines
-/// have 16, sliced ones 112; this is nine times that, and a table of all pairs of such a
-/// node has a million cells.
+/// GPUs of one node, and thus the largest index plus one. The largest machines have 16,
+/// MIG-sliced ones 112; this is nine times that, and a table of all pairs of such a node has a
+/// million cells.
 pub const MAX_GPUS_PER_NODE: u32 = 1_024;
 
 /// NICs of one node: as many as GPUs.
 pub const MAX_NICS_PER_NODE: u32 = MAX_GPUS_PER_NODE;
 
-/// GPUs that are laid out in one table of all pairs. The largest NVLink domain announced
-/// has 576; a table of this size takes some 50 MB while it is judged.
+/// GPUs in one table of all pairs. The largest announced NVLink domain has 576; a table of this
+/// size takes about 50 MB while it is judged.
 pub const MAX_GPUS_IN_TABLE: usize = 2_048;
 
-/// Nodes of one claimed group, ranks of one job, GPUs that a job takes to be in one
-/// domain: twice the largest clusters that are public.
+/// Nodes of one claimed group, ranks of one job, or GPUs that a job expects in one domain: twice
+/// the size of the largest published clusters.
 pub const MAX_MEMBERS: u32 = 1 << 20;
 
-/// Readings of one step of a plan. Profiles take at most dozens.
+/// Readings of one step of a plan. Profiles take a few dozen at most.
 pub const MAX_READINGS: u32 = 10_000;
 
-/// Why this count cannot be used, where it cannot.
+/// Why this count exceeds the limit, if it does.
 pub fn limit_error(count: u64, most: u32, of: &str) -> Option<String> {
     (u64::from(most) < count).then(|| format!("{count} {of}, expected at most {most}"))
 }

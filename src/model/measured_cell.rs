@@ -8,37 +8,37 @@ use super::id::{DomainName, NodeName};
 use super::unit::Unit;
 use super::verdict::Outcome;
 
-/// One measured number with its source, destination and expectation. An end
-/// that is host memory has a node and no GPU.
+/// One measured number with its source, destination and expectation. An end in host memory has a
+/// node and no GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MeasuredCell {
-    /// The domain, where one is claimed.
+    /// The claimed domain.
     pub domain: Option<DomainName>,
-    /// The stage of the sweep, where there was one.
+    /// The stage of the sweep, for a measurement of a sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<u8>,
-    /// The test.
+    /// Name of the test.
     pub testcase: std::sync::Arc<str>,
-    /// Where the data came from.
+    /// Source node of the data.
     pub src_node: Option<NodeName>,
-    /// GPU there; `None` is host memory.
+    /// Source GPU; `None` is host memory.
     pub src_gpu: Option<u32>,
-    /// Where the data went.
+    /// Destination node of the data.
     pub dst_node: Option<NodeName>,
-    /// GPU there; `None` is host memory.
+    /// Destination GPU; `None` is host memory.
     pub dst_gpu: Option<u32>,
-    /// The rail or NIC.
+    /// The rail or NIC used.
     pub rail: Option<String>,
-    /// Which reading of this cell, from 0.
+    /// Number of the reading, from 0.
     pub reading: u32,
-    /// The number; `None` where the tool printed none.
+    /// The measured value; `None` where the tool printed none.
     pub value: Option<f64>,
-    /// Its unit.
+    /// Unit of the value.
     pub unit: Unit,
-    /// What it was compared with.
+    /// The value it is compared with.
     pub expected: Option<f64>,
     /// value / expected (for latencies expected / value).
     pub ratio: Option<f64>,
-    /// How this cell came out.
+    /// Outcome of this cell.
     pub outcome: Outcome,
 }

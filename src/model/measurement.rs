@@ -1,23 +1,22 @@
-//! What a tool measured, as it printed it: matrices, series and scalars.
+//! The numbers of a tool's output as printed: matrices, series and scalars.
 //!
-//! Rows and columns are the tool's own; which of them is the source of the
-//! data is decided in `judge`, from the test's name. Numbers are those in the
-//! file, never converted and never made up.
+//! Rows and columns are the tool's; `judge` decides from the name of the test which of them is
+//! the source of the data. Values are those in the file, never converted and never estimated.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::unit::Unit;
 
-/// One thing a tool measured.
+/// One measurement in a tool's output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum Measurement {
     /// A number per pair (or per device, in a matrix of one row).
     Matrix(MeasurementMatrix),
-    /// Numbers over message sizes.
+    /// Values over message sizes.
     Series(MeasurementSeries),
-    /// One number.
+    /// A single value.
     Scalar(MeasurementScalar),
 }
 
@@ -31,7 +30,7 @@ impl Measurement {
         }
     }
 
-    /// Which complete run of the file this belongs to, from 0.
+    /// Index of the complete run within the file, from 0.
     pub fn run(&self) -> u32 {
         match self {
             Self::Matrix(m) => m.run,
@@ -41,18 +40,18 @@ impl Measurement {
     }
 }
 
-/// A table of numbers.
+/// A matrix of values.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MeasurementMatrix {
-    /// Which complete run of the file this belongs to, from 0.
+    /// Index of the complete run within the file, from 0.
     pub run: u32,
     /// The test, with the tool's suffix for parts (`..._read1`).
     pub testcase: Option<String>,
-    /// The unit of every cell and of `sum`; `None` where the output does not say.
+    /// The unit of every cell and of `sum`; `None` where the output has none.
     pub unit: Option<Unit>,
-    /// Row labels as printed.
+    /// Row labels, as printed.
     pub rows: Vec<String>,
-    /// Column labels as printed.
+    /// Column labels, as printed.
     pub cols: Vec<String>,
     /// One row of cells per row label; `None` where no number was printed.
     pub cells: Vec<Vec<Option<f64>>>,
@@ -64,7 +63,7 @@ pub struct MeasurementMatrix {
 }
 
 impl MeasurementMatrix {
-    /// All cells that hold a number, as (row, column, value).
+    /// All non-empty cells, as (row, column, value).
     pub fn numbers(&self) -> impl Iterator<Item = (usize, usize, f64)> + '_ {
         self.cells.iter().enumerate().flat_map(|(i, row)| {
             row.iter().enumerate().filter_map(move |(j, cell)| cell.map(|v| (i, j, v)))
@@ -72,12 +71,12 @@ impl MeasurementMatrix {
     }
 }
 
-/// Numbers over message sizes.
+/// Values over message sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MeasurementSeries {
-    /// Which complete run of the file this belongs to, from 0.
+    /// Index of the complete run within the file, from 0.
     pub run: u32,
-    /// The test.
+    /// Name of the test.
     pub testcase: Option<String>,
     /// The unit of `algbw` and `busbw` (or of the latencies).
     pub unit: Option<Unit>,
@@ -93,34 +92,34 @@ pub struct MeasurementSeries {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum BufferPlacement {
-    /// Two buffers.
+    /// Separate input and output buffers.
     OutOfPlace,
-    /// One buffer.
+    /// One shared buffer.
     InPlace,
 }
 
 /// One row (or half of a row) of a series.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SeriesPoint {
-    /// Message size in bytes.
+    /// Message size, in bytes.
     pub bytes: u64,
-    /// Which half of the row this is; absent where the tool has no halves.
+    /// Which half of the row this is; absent for a tool without halves.
     pub placement: Option<BufferPlacement>,
     /// Time of one operation, in microseconds.
     pub time_us: Option<f64>,
-    /// Bytes over time.
+    /// Algorithm bandwidth: bytes divided by time.
     pub algbw: Option<f64>,
-    /// What the wire carried, by the tool's factor.
+    /// Bus bandwidth, by the tool's factor.
     pub busbw: Option<f64>,
     /// Wrong elements, as counted by the tool; `None` when it did not check.
     pub wrong: Option<f64>,
-    /// perftest: the best iteration.
+    /// perftest: the value of the best iteration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peak: Option<f64>,
     /// perftest: millions of messages per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub msgrate: Option<f64>,
-    /// Iterations behind this point.
+    /// Number of iterations behind this point.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub iterations: Option<u64>,
     /// Shortest iteration, in microseconds.
@@ -134,14 +133,14 @@ pub struct SeriesPoint {
     pub p99_us: Option<f64>,
 }
 
-/// One number.
+/// A single value.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MeasurementScalar {
-    /// Which complete run of the file this belongs to, from 0.
+    /// Index of the complete run within the file, from 0.
     pub run: u32,
-    /// The test.
+    /// Name of the test.
     pub testcase: Option<String>,
-    /// The unit of `value`.
+    /// Unit of `value`.
     pub unit: Option<Unit>,
     /// The number.
     pub value: f64,

@@ -1,8 +1,7 @@
-//! What a node says of itself: `fabricgate node facts` (`docs/node-facts.md`).
+//! The facts of a node: `fabricgate node facts` (`docs/node-facts.md`).
 //!
-//! Types only. Everything is optional: what is absent was not said, and
-//! `missing` says why. Numbers carry their unit in their name. Nothing here is
-//! judged.
+//! Types only. Every field is optional: an absent field was not reported, and `missing` gives the
+//! reason. Names of numeric fields carry the unit. Facts contain no judgement.
 
 use std::collections::BTreeMap;
 
@@ -11,10 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::gpu_facts::GpuFacts;
 
-/// The format of the document.
+/// Format name of the document.
 pub const NODE_FACTS_FORMAT: &str = "fabricgate.node-facts/1";
 
-/// Everything a node says of itself.
+/// The facts of a node, as collected on the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NodeFacts {
@@ -22,66 +21,65 @@ pub struct NodeFacts {
     pub format: String,
     /// The version of fabricgate that wrote it.
     pub fabricgate: String,
-    /// Its own name for itself.
+    /// Hostname of the node, as the node reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
-    /// Boot id: another one after every boot.
+    /// Kernel boot id, which changes at every boot.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
-    /// Kernel release.
+    /// Kernel release of the node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kernel: Option<String>,
-    /// The machine's product name, as its firmware says it.
+    /// Product name of the machine, from its firmware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine: Option<String>,
-    /// Version of the machine's firmware.
+    /// Version of the system firmware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_firmware: Option<String>,
-    /// The NVIDIA driver; absent where it did not answer.
+    /// The NVIDIA driver; absent where it did not respond.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<DriverFacts>,
-    /// Its GPUs; absent where the driver did not say, empty where it has none.
+    /// The GPUs; absent where the driver did not report them, empty where the node has none.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Vec<GpuFacts>>,
-    /// Its network interfaces, by device.
+    /// Network interfaces, by device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<NicFacts>,
-    /// What its network interfaces are cabled to, as LLDP and InfiniBand
-    /// switches say.
+    /// Switch ports to which the network interfaces are cabled, from LLDP and InfiniBand.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub neighbours: Vec<NicNeighbour>,
-    /// Memory export between nodes.
+    /// IMEX: memory sharing between nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imex: Option<ImexFacts>,
-    /// What could not be read, and why.
+    /// Facts that could not be read, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<MissingFact>,
 }
 
-/// The NVIDIA driver.
+/// Versions of the NVIDIA driver stack.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DriverFacts {
-    /// Its version.
+    /// Version of the driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Version of the management library.
+    /// Version of NVML.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub nvml_version: Option<String>,
-    /// The newest CUDA it supports: `13.0`.
+    /// The newest supported CUDA version: `13.0`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cuda_version: Option<String>,
 }
 
-/// One network interface.
+/// One network interface of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NicFacts {
-    /// Its device: `mlx5_0` where it does RDMA, else the network device.
+    /// Device name: `mlx5_0` with RDMA, else the network device.
     pub device: String,
     /// Whether `device` is an RDMA device.
     pub rdma: bool,
-    /// The port of that device.
+    /// Port number of that device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<u32>,
     /// Its network devices: `ib0`, `eth1`.
@@ -102,76 +100,76 @@ pub struct NicFacts {
     /// Port GUID, 16 hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port_guid: Option<String>,
-    /// Node GUID, likewise.
+    /// Node GUID, 16 hexadecimal digits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_guid: Option<String>,
     /// MAC address of its first network device, in lower case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mac: Option<String>,
-    /// Version of its firmware.
+    /// Version of the firmware.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub firmware: Option<String>,
-    /// Its board.
+    /// Board id (PSID) or part number.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub board: Option<String>,
-    /// NUMA node of the processor it is attached to.
+    /// NUMA node of the CPU it is attached to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_node: Option<u32>,
-    /// PCI address.
+    /// PCI address of the device.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pci_address: Option<String>,
-    /// The way from its root complex to it, addresses of bridges included.
+    /// PCI addresses of the bridges from the root complex to the device, and of the device.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub pci_path: Vec<String>,
-    /// Speed of its PCI Express link now, as the kernel says it.
+    /// Current speed of the PCI Express link, in the kernel's notation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_speed: Option<String>,
-    /// The most it could be.
+    /// Maximum speed of the PCI Express link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_speed_max: Option<String>,
-    /// Lanes of its PCI Express link now.
+    /// Current number of PCI Express lanes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_width: Option<u32>,
-    /// The most there could be.
+    /// Maximum number of PCI Express lanes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_width_max: Option<u32>,
-    /// How near each GPU is.
+    /// PCI distance to each GPU.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<GpuDistance>,
-    /// Error counters since boot, by the kernel's names for them.
+    /// Error counters since boot, under the kernel's names.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub counters: BTreeMap<String, u64>,
 }
 
-/// How near a GPU is to a network interface.
+/// The PCI distance of a GPU to a network interface.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct GpuDistance {
-    /// The GPU's index.
+    /// Index of the GPU.
     pub gpu: u32,
-    /// How near.
+    /// The distance.
     pub relation: PciDistance,
 }
 
-/// How near two PCI devices are. The order is that of distance.
+/// The distance of two PCI devices, in increasing order.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum PciDistance {
-    /// Below one PCI Express switch.
+    /// Behind the same PCI Express switch.
     SameSwitch,
-    /// Below one host bridge.
+    /// Behind the same host bridge.
     SameRoot,
-    /// At one NUMA node.
+    /// On the same NUMA node.
     SameNuma,
-    /// At different NUMA nodes.
+    /// On different NUMA nodes.
     OtherNuma,
-    /// The machine does not say.
+    /// The machine does not report it.
     Unknown,
 }
 
 impl PciDistance {
-    /// In words.
+    /// The name in text output.
     pub fn label(self) -> &'static str {
         match self {
             Self::SameSwitch => "same switch",
@@ -183,45 +181,45 @@ impl PciDistance {
     }
 }
 
-/// What a network interface is cabled to.
+/// The switch port that a network interface is cabled to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NicNeighbour {
-    /// The interface of this node.
+    /// Network interface of this node.
     pub device: String,
-    /// The port of that device, where it is not the first.
+    /// Port of that device, where it is not the first.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_port: Option<u32>,
-    /// The switch.
+    /// Name of the switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub switch: Option<String>,
-    /// The port of that switch.
+    /// Port of that switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
 }
 
 impl NicNeighbour {
-    /// Whether it is at the other end of this interface.
+    /// Whether this neighbour belongs to the interface.
     pub fn is_attached_to(&self, nic: &NicFacts) -> bool {
         let is_port = self.device_port.unwrap_or(1) == nic.port.unwrap_or(1);
         (self.device == nic.device && is_port) || nic.net_devices.contains(&self.device)
     }
 }
 
-/// Memory export between nodes.
+/// IMEX state: memory sharing between nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ImexFacts {
     /// State of the domain: `UP`, `DEGRADED`, `DOWN`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain_state: Option<String>,
-    /// Its nodes, as this one sees them: name or address, and state.
+    /// The nodes of the domain as this node sees them, with their state.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<ImexPeer>,
-    /// Whether the driver offers channels (`/proc/devices`).
+    /// Whether the driver supports channels (`/proc/devices`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channels_offered: Option<bool>,
-    /// The channels there are (`/dev/nvidia-caps-imex-channels`).
+    /// The existing channels (`/dev/nvidia-caps-imex-channels`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub channels: Option<Vec<u32>>,
 }
@@ -230,35 +228,34 @@ pub struct ImexFacts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ImexPeer {
-    /// Its name or address.
+    /// Hostname or address.
     pub host: String,
-    /// Its state.
+    /// State of the node in the domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
 }
 
-/// Something that could not be read. That a GPU does not support it is normal,
-/// and no sign of a fault.
+/// A fact that could not be read. A fact that a GPU does not support is normal and not a fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MissingFact {
-    /// What.
+    /// Name of the fact.
     pub what: String,
-    /// Of which GPUs, where it is of GPUs.
+    /// The affected GPUs, for a fact about GPUs.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<u32>,
-    /// Of which of their links, where it is of links.
+    /// The affected links, for a fact about links.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<u32>,
-    /// Why.
+    /// The reason.
     pub why: String,
 }
 
-/// A line of a file that holds what many nodes say.
+/// One line of a file with the facts of many nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeFactsLine {
-    /// What the one who asked calls the node.
+    /// The name under which the collector addressed the node.
     pub node: String,
-    /// What it says.
+    /// The facts of the node.
     pub facts: NodeFacts,
 }

@@ -1,7 +1,7 @@
-//! What reading one tool output gives: measurements, facts, problems.
+//! The result of parsing one tool output: measurements, facts, problems.
 //!
-//! Reading never fails as a whole. What could not be understood is in
-//! `problems`; what was understood is kept.
+//! Parsing never fails as a whole. Everything that was understood is kept, and everything else is
+//! in `problems`.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::measurement::Measurement;
 use super::tool_facts::ToolFacts;
 
-/// The tools whose outputs can be read.
+/// The tools whose outputs can be parsed.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -49,19 +49,19 @@ pub enum Tool {
     /// iperf3.
     #[serde(rename = "iperf3")]
     Iperf3,
-    /// Our own TCP probe, `fabricgate node probe tcp`.
+    /// The native TCP probe, `fabricgate node probe tcp`.
     #[serde(rename = "fabricgate-tcp")]
     FabricgateTcp,
-    /// Our own copy-engine probe, `fabricgate node probe copy`.
+    /// The native copy-engine probe, `fabricgate node probe copy`.
     #[serde(rename = "fabricgate-copy")]
     FabricgateCopy,
-    /// Our own NCCL probe, `fabricgate node probe collective`.
+    /// The native NCCL probe, `fabricgate node probe collective`.
     #[serde(rename = "fabricgate-collective")]
     FabricgateCollective,
 }
 
 impl Tool {
-    /// The name used in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Nvbandwidth => "nvbandwidth",
@@ -88,30 +88,30 @@ impl fmt::Display for Tool {
     }
 }
 
-/// What is wrong with an output, or with what it reports.
+/// A defect of an output, or a failure that the output reports.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum OutputProblemKind {
-    /// The tool says the test does not apply here.
+    /// The tool reports that the test does not apply here.
     Waived,
     /// The tool reports an error.
     Error,
-    /// Wrong data was copied or reduced.
+    /// A transfer or a reduction produced wrong data.
     Corrupt,
-    /// The output stops early, or a piece is missing or elided.
+    /// The output ends early, or a part of it is missing or elided.
     Truncated,
     /// The tool did not check the data.
     Unverified,
     /// The numbers contradict each other or the tool's own formula.
     Inconsistent,
-    /// Text that claims to be results and cannot be read.
+    /// Text in the place of results that cannot be parsed.
     Unrecognised,
 }
 
 impl OutputProblemKind {
-    /// The name used in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Waived => "waived",
@@ -125,14 +125,14 @@ impl OutputProblemKind {
     }
 }
 
-/// One problem, with as much of its place as the output tells.
+/// One problem, located as precisely as the output allows.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub struct OutputProblem {
-    /// What kind of problem.
+    /// Kind of the problem.
     pub kind: OutputProblemKind,
-    /// The test it belongs to, where that is known.
+    /// The affected test, where known.
     pub testcase: Option<String>,
-    /// What was found, readable by a person.
+    /// The problem, in words.
     pub detail: String,
     /// The line in the file, from 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -149,18 +149,18 @@ pub struct OutputProblem {
     /// The library's name for the error, such as `CUDA_ERROR_SYSTEM_NOT_READY`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub code: Option<String>,
-    /// What our own probes call it, such as `no-imex-channel`.
+    /// The native probes' class for the problem, such as `no-imex-channel`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
 }
 
 impl OutputProblem {
-    /// A problem of this kind, its place unknown so far.
+    /// A problem of this kind without a location.
     pub fn new(kind: OutputProblemKind, detail: impl Into<String>) -> Self {
         let mut detail = detail.into();
-        // Tools tell errors with an empty text; whoever reads of it should not wonder.
+        // Some tools report errors with an empty text: say that the reason is missing.
         if detail.trim().is_empty() {
-            detail = format!("{}, without a word of why", kind.as_str());
+            detail = format!("{}, no reason given", kind.as_str());
         }
         Self {
             kind,
@@ -175,38 +175,38 @@ impl OutputProblem {
         }
     }
 
-    /// The same problem, in this test.
+    /// Sets the test.
     pub fn in_test(mut self, testcase: Option<&str>) -> Self {
         self.testcase = testcase.map(str::to_owned);
         self
     }
 
-    /// The same problem, at this line.
+    /// Sets the line.
     pub fn at_line(mut self, line: u32) -> Self {
         self.line = Some(line);
         self
     }
 }
 
-/// What one output says.
+/// The parsed content of one output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ParseOutput {
-    /// The tool that wrote it, when it can be told.
+    /// The tool that wrote it, when it can be identified.
     pub tool: Option<Tool>,
     /// The tool's version, without a leading v.
     pub tool_version: Option<String>,
-    /// The tool's own end was seen and nothing is missing.
+    /// The tool's final line was seen and nothing is missing.
     pub complete: bool,
-    /// What was measured.
+    /// The measurements, in order of the output.
     pub measurements: Vec<Measurement>,
-    /// What the output tells about the machine.
+    /// Facts about the machine in the output.
     pub facts: ToolFacts,
-    /// What is wrong.
+    /// Problems of the output, or reported in it.
     pub problems: Vec<OutputProblem>,
 }
 
 impl ParseOutput {
-    /// An empty result of this tool.
+    /// An empty result for this tool.
     pub fn for_tool(tool: Tool) -> Self {
         Self { tool: Some(tool), ..Self::default() }
     }
@@ -224,7 +224,7 @@ impl ParseOutput {
     }
 }
 
-/// The format of one line of `parse --json`.
+/// Format name of one line of `parse --json`.
 pub const PARSE_FORMAT: &str = "fabricgate.parse/1";
 
 /// One line of `parse --json`.
@@ -232,24 +232,24 @@ pub const PARSE_FORMAT: &str = "fabricgate.parse/1";
 pub struct ParseDocument {
     /// `fabricgate.parse/1`.
     pub format: String,
-    /// The file as it was named.
+    /// The file, as given by the user.
     pub file: String,
-    /// The tool that wrote it, when it can be told.
+    /// The tool that wrote it, when it can be identified.
     pub tool: Option<Tool>,
     /// The tool's version, without a leading v.
     pub tool_version: Option<String>,
-    /// The tool's own end was seen and nothing is missing.
+    /// The tool's final line was seen and nothing is missing.
     pub complete: bool,
-    /// What was measured.
+    /// The measurements, in order of the output.
     pub measurements: Vec<Measurement>,
-    /// What the output tells about the machine.
+    /// Facts about the machine in the output.
     pub facts: ToolFacts,
-    /// What is wrong.
+    /// Problems of the output, or reported in it.
     pub problems: Vec<OutputProblem>,
 }
 
 impl ParseDocument {
-    /// What was read from this file.
+    /// The parsed content of this file.
     pub fn new(file: String, parsed: ParseOutput) -> Self {
         Self {
             format: PARSE_FORMAT.to_owned(),

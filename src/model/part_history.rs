@@ -1,6 +1,6 @@
-//! What parts showed in earlier runs: their own history, as a reference.
+//! The history of parts: their values in earlier runs, as a reference.
 //!
-//! Plain values. Who fills them in, and what is made of them, is the judge's.
+//! Plain values. The judge fills them in and uses them.
 
 use std::collections::BTreeMap;
 
@@ -9,63 +9,63 @@ use serde::{Deserialize, Serialize};
 use super::id::NodeName;
 use super::verdict::Direction;
 
-/// One part in one test, as far as two runs can be compared.
+/// One part in one test, described so that two runs are comparable.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct PartTestKey {
-    /// Its node.
+    /// Node of the part.
     pub node: NodeName,
-    /// Its GPU, where it is one.
+    /// GPU index, for a GPU.
     pub gpu: Option<u32>,
-    /// Its rail, where it is an end of one.
+    /// Rail, for an end of a rail.
     pub rail: Option<String>,
-    /// Which way the data moved, seen from the part.
+    /// Direction of the data, seen from the part.
     pub direction: Direction,
-    /// The test.
+    /// Name of the test.
     pub testcase: String,
-    /// Everything else that changes what it shows: where it was started, across
-    /// which edge, with which buffer or how many streams.
+    /// Everything else that affects the value: where the test was started, across which edge,
+    /// with which buffer or how many streams.
     pub setting: String,
-    /// The platform.
+    /// Platform of the node.
     pub platform: Option<String>,
-    /// Version of the driver, where an output named it.
+    /// Driver version, where an output contains it.
     pub driver: Option<String>,
 }
 
-/// What a part showed in one run.
+/// The value of a part in one run.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct PartReading {
     /// The median over its partners, in GB/s.
     pub value: f64,
-    /// Its relative standard error.
+    /// Relative standard error of the value.
     pub error: f64,
 }
 
-/// What a part usually showed.
+/// The usual value of a part.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct UsualLevel {
     /// The median over runs, in GB/s.
     pub median: f64,
-    /// How far runs lie apart: a relative standard deviation, from three runs on.
+    /// Spread over runs: a relative standard deviation, from three runs on.
     pub spread: Option<f64>,
-    /// Relative standard error of one run, the middle one.
+    /// Relative standard error of a single run, the median over runs.
     pub error: f64,
-    /// How many runs.
+    /// Number of runs.
     pub count: usize,
-    /// When the first was, RFC 3339.
+    /// Time of the first run, RFC 3339.
     pub first: String,
-    /// When the last was.
+    /// Time of the last run, RFC 3339.
     pub last: String,
 }
 
-/// What all parts usually showed. Empty where nobody asked for history.
+/// The usual values of all parts. Empty where no history is used.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct PartHistory {
-    /// By part and test.
+    /// The usual value, by part and test.
     pub usual: BTreeMap<PartTestKey, UsualLevel>,
 }
 
 impl PartHistory {
-    /// Whether there is nothing to compare with.
+    /// Whether there is no history to compare with.
     pub fn is_empty(&self) -> bool {
         self.usual.is_empty()
     }

@@ -1,7 +1,7 @@
-//! What a probe is: a tool, how it is called, and what it costs.
+//! A probe: a tool, its command line, and its cost.
 //!
-//! Plans are made from these and launchers run them. Reading probe files is
-//! the catalog's work (`probe::catalog`), filling in commands is the plan's.
+//! Plans are made of probes, and launchers run them. The catalog reads probe files
+//! (`probe::catalog`); the plan fills in the commands.
 
 use std::sync::Arc;
 
@@ -10,24 +10,24 @@ use serde::{Deserialize, Serialize};
 
 use super::parse_output::Tool;
 
-/// What one execution of a probe measures.
+/// The extent of one execution of a probe.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeScope {
-    /// One node, and nothing outside it.
+    /// One node by itself.
     Node,
-    /// Two nodes of one domain, over the fabric they share.
+    /// Two nodes of one domain, over their shared fabric.
     Pair,
     /// Two nodes over one rail of the scale-out network.
     Rail,
-    /// All nodes of a domain at once.
+    /// All nodes of a domain concurrently.
     Domain,
 }
 
 impl ProbeScope {
-    /// The name used in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Node => "node",
@@ -38,7 +38,7 @@ impl ProbeScope {
     }
 }
 
-/// What the ends of a pair probe are.
+/// The granularity of a pair probe.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -51,23 +51,23 @@ pub enum ProbeGranularity {
     Gpu,
 }
 
-/// Which pairs of GPUs one execution reads.
+/// The pairs of GPUs that one execution covers.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum PairCoverage {
-    /// None: a collective, a state, a host's network.
+    /// None: a collective, a state query, or a measurement of host networking.
     #[default]
     None,
-    /// Of two nodes, GPU i of one with GPU i of the other; or some pairs only.
+    /// GPU i of one node with GPU i of the other, or only some of these pairs.
     Lane,
-    /// Every pair among the GPUs that take part.
+    /// Every pair among the participating GPUs.
     All,
 }
 
 impl PairCoverage {
-    /// The name used in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -77,22 +77,22 @@ impl PairCoverage {
     }
 }
 
-/// What a probe takes away from others while it runs.
+/// The impact of a probe on other workloads while it runs.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum ProbeImpact {
-    /// Driver queries only.
+    /// No impact: driver queries only.
     Nothing,
-    /// GPU memory, copy engines, NVLink: jobs there slow down or fail.
+    /// GPU memory, copy engines and NVLink: jobs on these GPUs slow down or fail.
     Gpus,
     /// The scale-out network of the nodes.
     Network,
 }
 
 impl ProbeImpact {
-    /// The name used in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Nothing => "nothing",
@@ -102,111 +102,110 @@ impl ProbeImpact {
     }
 }
 
-/// What must hold before a probe makes sense.
+/// The preconditions of a probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProbePreconditions {
-    /// Fewest GPUs on the node.
+    /// Minimum number of GPUs on the node.
     pub min_gpus: u32,
-    /// No job may use the GPUs meanwhile.
+    /// The GPUs must be idle for the duration of the probe.
     pub idle_gpus: bool,
-    /// The domain's NVLink spans nodes.
+    /// The NVLink domain must span nodes.
     pub nvlink_across: bool,
 }
 
-/// How a serving process says that its peer may come.
+/// How a serving process signals that its peer may connect.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum ReadySignal {
-    /// It listens at the port it was given (`{port}`).
+    /// It listens at the given port (`{port}`).
     Port,
-    /// Its first line of output is `listening PORT`; that port fills `{port}` of the client.
+    /// Its first output line is `listening PORT`; that port fills `{port}` of the client.
     Line,
 }
 
-/// A command, word by word. A burn-in of ten thousand nodes has millions of them, of
-/// which most are the same: those share their words.
+/// A command, one element per argument. A burn-in of ten thousand nodes has millions of commands,
+/// most of them equal: equal commands share their memory.
 pub type SharedArgv = Arc<[String]>;
 
-/// The command that serves on the second node while the first runs the probe.
+/// The command of the serving side on the second node, while the first runs the probe.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeServer {
     /// Its command, with the same placeholders.
     pub argv: SharedArgv,
-    /// How it says that it is ready.
+    /// How it signals that it is ready.
     pub ready: ReadySignal,
 }
 
-/// What is run in place of a tool that a node does not have, or of every tool
-/// where a person says so.
+/// The replacement for a tool that a node lacks, or for every tool at the operator's request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProbeFallback {
-    /// Whose output it prints.
+    /// The tool whose output format it prints.
     pub parser: Tool,
-    /// Its command, with the same placeholders. Takes one reading.
+    /// Its command, with the same placeholders. It takes one reading.
     pub argv: SharedArgv,
-    /// Every node that takes part runs it, see [`Probe::together`].
+    /// Every participating node runs it, see [`Probe::together`].
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub together: bool,
 }
 
-/// One probe.
+/// One probe of the catalog.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Probe {
     /// Its name, unique in a catalog.
     pub name: String,
-    /// What it is, for people.
+    /// Description, for readers.
     pub title: String,
-    /// Whose output it prints; the output is still recognised by content.
+    /// The tool whose output format it prints; the output is still recognised by content.
     pub parser: Tool,
     /// The command, with [placeholders](placeholder).
     pub argv: Vec<String>,
-    /// The serving side, for tools of two sides.
+    /// The serving side, for tools with two sides.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serve: Option<ProbeServer>,
-    /// Every node that takes part runs the command, and what they have to tell
-    /// each other passes through the coordinator (`model::exchange`).
+    /// Every participating node runs the command, and their messages pass through the coordinator
+    /// (`model::exchange`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub together: bool,
-    /// What is run where the tool is missing.
+    /// The replacement where the tool is missing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub otherwise: Option<ProbeFallback>,
-    /// What one execution measures.
+    /// The extent of one execution.
     pub scope: ProbeScope,
-    /// The ends of a pair.
+    /// The granularity of a pair.
     #[serde(default)]
     pub grain: ProbeGranularity,
-    /// The pairs of GPUs that one execution reads.
+    /// The pairs of GPUs that one execution covers.
     #[serde(default)]
     pub covers: PairCoverage,
-    /// The first stage of a sweep that uses it: 0 identity and state, 1 inside
-    /// the node, 2 fast sweep, 4 collective, 5 complete sweep. Stage 3 repeats
-    /// what raised a suspicion.
+    /// The first stage of a sweep that uses it: 0 identity and state, 1 inside the node, 2 fast
+    /// sweep, 4 collective, 5 complete sweep. Stage 3 repeats measurements with suspicious
+    /// results.
     pub stage: u8,
-    /// What must hold before.
+    /// Preconditions of the probe.
     pub requires: ProbePreconditions,
     /// The tool takes all readings in one execution (`{readings}`).
     #[serde(default)]
     pub reads_itself: bool,
-    /// How long one execution takes on healthy nodes, in seconds; for a tool
-    /// that takes all readings itself, one reading.
+    /// Duration of one execution on healthy nodes, in seconds; of one reading, for a tool that
+    /// takes all readings itself.
     pub cost_s: f64,
-    /// When it is given up, in seconds, likewise.
+    /// Timeout of one execution in seconds, or of one reading, in the same way.
     pub timeout_s: f64,
-    /// What it takes away from others.
+    /// Its impact on other workloads.
     pub disturbs: ProbeImpact,
-    /// The file it was read from, as shown to people.
+    /// The file it was read from, for messages.
     pub origin: String,
 }
 
-/// The format of [`ProbesDocument`].
+/// Format name of [`ProbesDocument`].
 pub const PROBES_FORMAT: &str = "fabricgate.probes/1";
 
-/// What `probes list --json` and `probes show --json` print.
+/// The output of `probes list --json` and `probes show --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct ProbesDocument {
     /// `fabricgate.probes/1`.
@@ -215,45 +214,45 @@ pub struct ProbesDocument {
     pub probes: Vec<Probe>,
 }
 
-/// Words that stand for something in a probe's command. The plan fills what
-/// claims tell; the last group is filled when the nodes have said it.
+/// Placeholders in a probe's command. The plan fills in those known from claims; the last group
+/// is filled in when the nodes have reported.
 pub mod placeholder {
-    /// GPUs of each node.
+    /// Number of GPUs per node.
     pub const GPUS: &str = "{gpus}";
-    /// GPUs of all nodes that take part.
+    /// Number of GPUs on all participating nodes.
     pub const RANKS: &str = "{ranks}";
-    /// The nodes that take part: `a,b`.
+    /// The participating nodes: `a,b`.
     pub const NODES: &str = "{nodes}";
-    /// The same with their GPUs, as Open MPI's `--host` wants it: `a:4,b:4`.
+    /// The participating nodes with their GPU counts, as Open MPI's `--host` expects them:
+    /// `a:4,b:4`.
     pub const HOSTS: &str = "{hosts}";
     /// The node that runs the command.
     pub const NODE: &str = "{node}";
-    /// The other node.
+    /// The other node of the pair.
     pub const PEER: &str = "{peer}";
     /// The rail's name, `-` where none is claimed.
     pub const RAIL: &str = "{rail}";
-    /// The rail's RDMA device.
+    /// RDMA device of the rail.
     pub const RDMA: &str = "{rdma}";
-    /// Readings to take.
+    /// Number of readings to take.
     pub const READINGS: &str = "{readings}";
     /// The lane of a GPU-level round.
     pub const LANE: &str = "{lane}";
-    /// Seconds in which the command should be done with everything: nine tenths
-    /// of the time after which it is given up.
+    /// Seconds in which the command must finish: nine tenths of its timeout.
     pub const LIMIT: &str = "{limit}";
 
-    /// fabricgate itself, as that node calls it.
+    /// The path of fabricgate on that node.
     pub const SELF: &str = "{self}";
     /// The node's own address on the rail.
     pub const ADDRESS: &str = "{address}";
     /// The other node's address on the rail.
     pub const PEER_ADDRESS: &str = "{peer_address}";
-    /// The network device of the rail on this node, `-` where it is not known.
+    /// The network device of the rail on this node, `-` where unknown.
     pub const DEVICE: &str = "{device}";
     /// The port of the serving side.
     pub const PORT: &str = "{port}";
 
-    /// All of them.
+    /// All placeholders.
     pub const ALL: &[&str] = &[
         GPUS,
         RANKS,
@@ -275,15 +274,14 @@ pub mod placeholder {
 }
 
 impl Probe {
-    /// All words of its commands.
+    /// All arguments of its commands.
     pub fn command_words(&self) -> impl Iterator<Item = &String> {
         let serve = self.serve.iter().flat_map(|serve| serve.argv.iter());
         let otherwise = self.otherwise.iter().flat_map(|otherwise| otherwise.argv.iter());
         self.argv.iter().chain(serve).chain(otherwise)
     }
 
-    /// The same probe with what it has in place of its tool as its command; a
-    /// probe that has nothing stays as it is.
+    /// The probe with its fallback as the command; unchanged if it has no fallback.
     pub fn into_fallback(mut self) -> Self {
         if let Some(ProbeFallback { parser, argv, together }) = self.otherwise.take() {
             (self.parser, self.argv, self.together) = (parser, argv.to_vec(), together);
@@ -292,7 +290,7 @@ impl Probe {
         self
     }
 
-    /// Whether a command says this placeholder.
+    /// Whether a command contains this placeholder.
     pub fn uses_placeholder(&self, placeholder: &str) -> bool {
         self.command_words().any(|word| word.contains(placeholder))
     }

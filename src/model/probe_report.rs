@@ -1,5 +1,5 @@
-//! What our own GPU probes say beside their numbers: the GPUs they used, what
-//! went wrong, and what the driver said around the measurement.
+//! The common parts of the native GPU probes' documents, apart from the numbers: the GPUs used,
+//! errors, and driver telemetry.
 //!
 //! Types only. `probe` writes them, `measure` reads them.
 
@@ -12,57 +12,56 @@ use super::node_facts::MissingFact;
 use super::parse_output::OutputProblemKind;
 use super::throttle_reason::ThrottleReason;
 
-/// A GPU as the probe saw it.
+/// A GPU in the order of the probe.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ProbedGpu {
-    /// Its number on the node, in the order of the PCI bus, as NVML and
-    /// nvidia-smi count.
+    /// Index on the node in PCI bus order, as in NVML and nvidia-smi.
     pub index: u32,
-    /// Product name.
+    /// Product name of the GPU.
     pub name: Option<String>,
-    /// `GPU-...`.
+    /// UUID, `GPU-...`.
     pub uuid: Option<String>,
     /// PCI address, `0000:3b:00.0`.
     pub bus_id: Option<String>,
-    /// NUMA node of the host memory it was measured with; absent where the
-    /// system does not tell.
+    /// NUMA node of the host memory in the measurement; absent where the system does not report
+    /// it.
     pub numa_node: Option<u32>,
-    /// Bytes of memory.
+    /// Memory size, in bytes.
     pub memory_bytes: Option<u64>,
 }
 
-/// A GPU among those of all nodes that take part.
+/// A GPU among those of all participating nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProbedRank {
-    /// Its number among all.
+    /// Rank among all GPUs.
     pub rank: u32,
-    /// Its node.
+    /// Name of its node.
     pub node: String,
-    /// Its number on that node.
+    /// Index on that node.
     pub gpu: u32,
-    /// PCI address.
+    /// PCI address, `0000:3b:00.0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub bus_id: Option<String>,
-    /// Product name.
+    /// Product name of the GPU.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
 
-/// Something that went wrong, or that kept a number from being measured.
+/// An error, or a reason for a missing measurement.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ProbeProblem {
-    /// What kind. Only [`ProblemKind::Corrupt`] speaks against a GPU; everything
-    /// else leaves what was not measured unknown.
+    /// Kind of the problem. Only [`OutputProblemKind::Corrupt`] counts against a GPU; every other
+    /// kind leaves the missing measurements unknown.
     pub kind: OutputProblemKind,
-    /// The class, for machines: `no-driver`, `no-imex-channel`, `wrong-data`, ...
+    /// Machine-readable class: `no-driver`, `no-imex-channel`, `wrong-data`, ...
     pub class: String,
-    /// What happened and what to do, one sentence or two, for people.
+    /// The problem and its remedy, in one or two sentences.
     pub detail: String,
-    /// The test.
+    /// Name of the test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub testcase: Option<String>,
-    /// The node, where it is not the one that says so.
+    /// The affected node, where it differs from the reporting one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
     /// The GPU on that node.
@@ -74,7 +73,7 @@ pub struct ProbeProblem {
 }
 
 impl ProbeProblem {
-    /// A problem of this kind and class, its place unknown so far.
+    /// A problem of this kind and class without a location.
     pub fn new(kind: OutputProblemKind, class: &str, detail: impl Into<String>) -> Self {
         Self {
             kind,
@@ -88,76 +87,75 @@ impl ProbeProblem {
     }
 }
 
-/// What the driver said before, while and after a probe ran.
+/// Driver telemetry before, during and after a probe.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DriverTelemetry {
-    /// How often each GPU was asked while the probe ran.
+    /// Number of samples per GPU during the probe.
     pub samples: u32,
-    /// Per GPU.
+    /// Telemetry, one entry per GPU.
     pub gpus: Vec<GpuTelemetry>,
-    /// What it would not say, and why.
+    /// Values that the driver did not report, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub missing: Vec<MissingFact>,
 }
 
-/// What the driver said of one GPU.
+/// Driver telemetry of one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct GpuTelemetry {
-    /// Its number on the node.
+    /// Index on the node.
     pub index: u32,
-    /// `GPU-...`.
+    /// UUID, `GPU-...`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Before the probe began.
+    /// State before the probe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<GpuTelemetrySample>,
-    /// While it ran: the highest clocks, power, temperature, PCIe generation and
-    /// width, and every reason to throttle that was ever given.
+    /// Extremes during the probe: the highest clocks, power, temperature, PCIe generation and
+    /// width, and every throttle reason that occurred.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub under_load: Option<GpuTelemetrySample>,
-    /// After it ended.
+    /// State after the probe.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub after: Option<GpuTelemetrySample>,
-    /// Error counters of links that grew meanwhile: link, then counter, then by
-    /// how much.
+    /// Error counters of links that increased during the probe: link, counter, increase.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub link_errors: BTreeMap<u32, BTreeMap<String, u64>>,
-    /// By how much the counter of PCIe replays grew.
+    /// Increase of the PCIe replay counter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_replays: Option<u64>,
-    /// Processes of others that computed on it, by the driver's number. In a
-    /// container only those that were there before the probe began.
+    /// Foreign compute processes on the GPU, by the driver's process id. In a container only
+    /// those from before the probe.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<u32>,
 }
 
-/// What one GPU did at a moment.
+/// The state of one GPU at one point in time.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct GpuTelemetrySample {
-    /// Clock of the multiprocessors, in MHz.
+    /// SM clock, in MHz.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sm_mhz: Option<u32>,
-    /// Clock of the memory, in MHz.
+    /// Memory clock, in MHz.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory_mhz: Option<u32>,
-    /// Power, in W.
+    /// Power draw, in W.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub power_w: Option<f64>,
-    /// Temperature, in degrees Celsius.
+    /// GPU temperature, in degrees Celsius.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub temperature_c: Option<u32>,
-    /// PCIe generation of its link. Below the greatest at rest is normal: links
-    /// slow down when nobody uses them.
+    /// PCIe generation of the link. An idle link below its maximum is normal: idle links slow
+    /// down.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_generation: Option<u32>,
-    /// PCIe lanes of its link.
+    /// PCIe lanes of the link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pcie_width: Option<u32>,
-    /// Why it ran slower than it could, in the words of node facts: `software
-    /// power cap`, ... That it had nothing to do is left out under load.
+    /// Throttle reasons, under the names of node facts: `software power cap`, ... The reason
+    /// "idle" is omitted under load.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[schemars(with = "Vec<String>")]
     pub throttled: Vec<ThrottleReason>,

@@ -1,30 +1,30 @@
 //! The profiles: which stages a sweep has.
 //!
-//! Names and stages only. What runs in a stage is the plan's.
+//! Names and stages only. The plan decides what runs in a stage.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A profile of the pipeline.
+/// A profile of a sweep.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Profile {
-    /// Before a node may take its first job.
+    /// Checks before a node may take its first job.
     Admit,
-    /// A machine that was just built or repaired: everything there is.
+    /// All checks, for a newly built or repaired machine.
     BurnIn,
-    /// From time to time: everything there is.
+    /// All checks, repeated at long intervals.
     Recertify,
-    /// On idle nodes, often: what is cheap.
+    /// Cheap checks, repeated often on idle nodes.
     Audit,
 }
 
 impl Profile {
-    /// All profiles, in the order of a node's life.
+    /// All profiles, in the order of a node's lifecycle.
     pub const ALL: &[Self] = &[Self::Admit, Self::BurnIn, Self::Recertify, Self::Audit];
 
-    /// The name used in documents and on the command line.
+    /// The name in documents and on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Admit => "admit",
@@ -34,13 +34,13 @@ impl Profile {
         }
     }
 
-    /// The profile of this name.
+    /// The profile with this name.
     pub fn parse(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|profile| profile.as_str() == name)
     }
 
-    /// The stages that are planned before anything runs. Stage 3 is planned
-    /// when there are suspects.
+    /// The stages that are planned before anything runs. Stage 3 is planned only if there are
+    /// suspects.
     pub fn stages(self) -> &'static [u8] {
         match self {
             Self::Audit => &[0, 1, 2],

@@ -1,7 +1,6 @@
-//! What running one step of a plan gave: the raw result, before any reading.
+//! The raw result of running one step of a plan, before any parsing.
 //!
-//! The bytes themselves lie in files next to this record. Nothing here says
-//! whether the numbers in them are good.
+//! The output bytes are in files next to this record. Nothing here judges the numbers in them.
 
 use std::fmt;
 
@@ -10,65 +9,64 @@ use serde::{Deserialize, Serialize};
 
 use super::id::{DomainName, NodeName};
 
-/// How a process ended, or why there was none.
+/// How a process ended, or why it was not started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case", tag = "how")]
 pub enum ProcessEnding {
-    /// It ended by itself.
+    /// It exited.
     Exited {
         /// Its exit code.
         code: i32,
     },
-    /// A signal from elsewhere ended it.
+    /// It was killed by a signal from outside fabricgate.
     Signalled {
-        /// The signal's number.
+        /// The signal number.
         signal: i32,
     },
-    /// It ran past its time limit and was ended.
+    /// It exceeded its time limit and was killed.
     TimedOut,
-    /// The whole run was interrupted and it was ended.
+    /// The whole run was interrupted and the process was killed.
     Interrupted,
-    /// There is no such executable.
+    /// The executable was not found.
     Missing {
-        /// The name that was looked for.
+        /// The name that was searched for.
         program: String,
     },
-    /// It was not started because somebody uses the node.
+    /// It was not started because the node is in use.
     Busy {
-        /// Who.
+        /// The job or process that uses the node.
         why: String,
     },
-    /// Of several nodes that ran it together, some did not, or not to a good end;
-    /// what the others printed is kept.
+    /// Some of several nodes that ran it together failed or did not run it; the output of the
+    /// others is kept.
     Partly {
-        /// Which, and why.
+        /// The failed nodes, with the reasons.
         why: String,
     },
-    /// It could not be started, or the node could not be reached.
+    /// It could not be started, or the node was unreachable.
     NotStarted {
-        /// Why.
+        /// The reason.
         why: String,
-        /// Of several nodes, the one that could not be reached.
+        /// The unreachable node, among several.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         node: Option<NodeName>,
     },
 }
 
 impl ProcessEnding {
-    /// It could not be started.
+    /// An ending for a process that could not be started.
     pub fn not_started(why: impl Into<String>) -> Self {
         Self::NotStarted { why: why.into(), node: None }
     }
 
-    /// Whether the tool ended by itself and says that all went well.
+    /// Whether the tool exited and reported success.
     pub fn is_success(&self) -> bool {
         *self == Self::Exited { code: 0 }
     }
 
-    /// Whether the tool or the node was out of reach, which is a matter of the
-    /// environment. 127 and 126 are what shells, `env` and ssh give for a
-    /// command that is not there or cannot be executed (POSIX, "Exit Status
-    /// for Commands").
+    /// Whether the tool or the node was unavailable, which is an environment problem. Shells,
+    /// `env` and ssh return 127 and 126 for a command that does not exist or cannot be executed
+    /// (POSIX, "Exit Status for Commands").
     pub fn is_unreachable(&self) -> bool {
         matches!(
             self,
@@ -82,10 +80,10 @@ impl fmt::Display for ProcessEnding {
         match self {
             Self::Exited { code: 0 } => f.write_str("ended well"),
             Self::Exited { code: 127 } => f.write_str("exit code 127: the tool was not found"),
-            Self::Exited { code: 126 } => f.write_str("exit code 126: it cannot be executed"),
+            Self::Exited { code: 126 } => f.write_str("exit code 126: the tool cannot be executed"),
             Self::Exited { code } => write!(f, "exit code {code}"),
             Self::Signalled { signal } => write!(f, "killed by signal {signal}"),
-            Self::TimedOut => f.write_str("ran past its time limit and was ended"),
+            Self::TimedOut => f.write_str("exceeded its time limit and was killed"),
             Self::Interrupted => f.write_str("the run was interrupted"),
             Self::Missing { program } => write!(f, "{program}: not found"),
             Self::Busy { why } | Self::Partly { why } | Self::NotStarted { why, .. } => {
@@ -101,80 +99,78 @@ impl fmt::Display for ProcessEnding {
 pub struct RawResult {
     /// `fabricgate.result/1`.
     pub format: String,
-    /// The step's number in the plan.
+    /// Index of the step in the plan.
     pub step: usize,
     /// The stage of the sweep.
     pub stage: u8,
-    /// The domain, where all nodes are of one.
+    /// The domain, where all nodes belong to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// The nodes that took part; the first ran the command, or all of them did.
+    /// The participating nodes; the first ran the command, or all of them did.
     pub nodes: Vec<NodeName>,
-    /// The rail, where one is named.
+    /// The rail of the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rail: Option<String>,
-    /// The probe.
+    /// Name of the probe.
     pub probe: String,
-    /// Which reading of it, from 0.
+    /// Number of the reading, from 0.
     pub reading: u32,
-    /// What was really started, launcher included; where several nodes ran it, by
-    /// the first of them.
+    /// The command that was started, launcher included; with several nodes, the command of the
+    /// first.
     pub argv: Vec<String>,
-    /// How it ended.
+    /// How the process ended.
     pub ending: ProcessEnding,
-    /// When it started, RFC 3339.
+    /// Start time, RFC 3339.
     pub started: String,
-    /// How long it ran, in seconds.
+    /// Duration, in seconds.
     pub duration_s: f64,
-    /// Its standard output, as a path inside the run folder; absent where no
-    /// process was started.
+    /// Path of its standard output within the run folder; absent where no process was started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stdout: Option<String>,
-    /// Its standard error, likewise; absent also where it printed nothing.
+    /// Path of its standard error; absent also where it printed nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stderr: Option<String>,
-    /// Where every node ran it: bytes of standard output that each of `nodes` sent, in
-    /// their order.
+    /// Where every node ran it: bytes of standard output from each of `nodes`, in their order.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub sent: Vec<u64>,
-    /// Bytes of standard output beyond what is kept.
+    /// Bytes of standard output beyond the size limit.
     #[serde(default)]
     pub stdout_dropped: u64,
-    /// Bytes of standard error beyond what is kept.
+    /// Bytes of standard error beyond the size limit.
     #[serde(default)]
     pub stderr_dropped: u64,
-    /// Why its output is not, or not wholly, in the run folder, where it should be.
+    /// Why its output is missing or incomplete in the run folder.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub not_kept: Option<String>,
-    /// The last line of standard error that says anything.
+    /// The last non-empty line of standard error.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub complaint: Option<String>,
-    /// Load average of the first node afterwards, over a minute.
+    /// One-minute load average of the first node after the step.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub load: Option<f64>,
-    /// One line per GPU of the first node afterwards: index, UUID, clocks,
-    /// temperature, power, VBIOS, as the driver's tool prints them.
+    /// The GPUs of the first node after the step, one line each: index, UUID, clocks,
+    /// temperature, power, VBIOS, as nvidia-smi prints them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub gpus: Vec<String>,
 }
 
-/// The format of a line of `results.jsonl`.
+/// Format name of a line of `results.jsonl`.
 pub const RESULT_FORMAT: &str = "fabricgate.result/1";
 
 impl RawResult {
-    /// Where it ran, for people: a node, or two, or how many.
+    /// Where it ran, for messages: a node, a pair, or the number of nodes.
     pub fn location(&self) -> String {
         format_location(&self.nodes)
     }
 
-    /// Why nothing, or not everything, may be read from this result; `None`
-    /// where the tool ended well and all of its output was kept.
+    /// Why the result is unusable or incomplete; `None` where the tool succeeded and all of its
+    /// output was kept.
     pub fn gap_reason(&self) -> Option<String> {
         let mut why = if self.ending.is_success() {
             if self.stdout_dropped == 0 {
                 return None;
             }
-            let more = format!("printed {} bytes more than are kept", self.stdout_dropped);
+            let more = format!("printed {} bytes beyond the size limit", self.stdout_dropped);
             self.not_kept.as_ref().map_or(more.clone(), |why| format!("{more}: {why}"))
         } else {
             self.ending.to_string()
@@ -182,14 +178,14 @@ impl RawResult {
         if let Some(complaint) = &self.complaint
             && !self.ending.is_success()
         {
-            why.push_str("; its last words: ");
+            why.push_str("; last line on stderr: ");
             why.push_str(complaint);
         }
         Some(why)
     }
 }
 
-/// Nodes for people: one, a pair, or the first and how many.
+/// Nodes in text: one, a pair, or the first and the number of others.
 pub fn format_location(nodes: &[NodeName]) -> String {
     match nodes {
         [] => "no node".to_owned(),

@@ -1,4 +1,4 @@
-//! One run: everything a report shows, as one value.
+//! One run: the complete content of a report, as one value.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -8,51 +8,51 @@ use super::claims::Claims;
 use super::measured_cell::MeasuredCell;
 use super::verdict::Verdicts;
 
-/// What the run was, apart from what it found.
+/// Metadata of a run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunInfo {
     /// Its id, unique and ordered by time.
     pub id: String,
-    /// When it was made, RFC 3339.
+    /// Time of the run, RFC 3339.
     pub created: String,
-    /// What was asked for: `audit`, `judge`, ...
+    /// The requested profile or command: `audit`, `judge`, ...
     pub profile: String,
-    /// Where the measurements came from, for people.
+    /// Where the measurements came from, for readers.
     pub source: String,
-    /// Version of fabricgate.
+    /// Version of fabricgate that made it.
     pub version: String,
-    /// A simulated fabric answered, also where its run was replayed: no hardware was
-    /// measured.
+    /// The measurements come from a simulated fabric, not from hardware; also true for a replay
+    /// of such a run.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
 }
 
-/// What every form of a simulated run says.
+/// The notice on every rendering of a simulated run.
 pub const SIMULATION_NOTICE: &str = "SIMULATED: no hardware was measured";
 
-/// That sentence, where a run was simulated.
+/// The notice, if the run was simulated.
 pub fn simulation_notice(is_simulated: bool) -> Option<&'static str> {
     is_simulated.then_some(SIMULATION_NOTICE)
 }
 
 impl RunInfo {
-    /// What its forms say first where it was simulated.
+    /// The notice at the top of a rendering, if the run was simulated.
     pub fn simulation_notice(&self) -> Option<&'static str> {
         simulation_notice(self.simulated)
     }
 }
 
-/// One run with all that a report can show.
+/// One run with everything that a report can show.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// What it was.
+    /// Metadata of the run.
     pub info: RunInfo,
-    /// What was claimed.
+    /// The claims under test.
     pub claims: Claims,
     /// Every cell, in the direction of the data.
     pub cells: Vec<MeasuredCell>,
-    /// What the judge says.
+    /// The verdicts of the judge.
     pub verdicts: Verdicts,
-    /// What is proposed, where an action plan was made.
+    /// The action plan, where one was made.
     pub actions: Option<ActionPlan>,
 }

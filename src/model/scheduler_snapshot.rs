@@ -1,7 +1,7 @@
-//! What a scheduler says of its nodes at one moment, as far as acting needs it.
+//! The scheduler's view of its nodes at one point in time, as far as actions need it.
 //!
-//! Plain values, as they were told. What a state means for us is
-//! `act::standing`'s to say; asking is `gate`'s work.
+//! Plain values, as the scheduler returned them. `act::standing` interprets the state; `gate`
+//! queries it.
 
 use std::collections::BTreeMap;
 
@@ -11,69 +11,69 @@ use serde::{Deserialize, Serialize};
 use super::id::NodeName;
 use super::kubernetes_node::KubernetesNode;
 
-/// One node as its scheduler describes it. What it does not say is absent or
-/// empty: older Slurms leave keys out.
+/// One node as its scheduler describes it. Fields that the scheduler does not return are absent
+/// or empty: older Slurm versions omit keys.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SchedulerNode {
-    /// Its name.
+    /// Name of the node.
     pub name: NodeName,
-    /// Words of its state in Slurm's long form: `IDLE`, `DRAIN`,
-    /// `NOT_RESPONDING`. Words that are not known here stay as they are. A
-    /// Kubernetes node is told in the same words where they mean the same, and
-    /// in some of its own (`act::standing`).
+    /// Flags of its state in Slurm's long form: `IDLE`, `DRAIN`, `NOT_RESPONDING`. Unknown flags
+    /// are kept. A Kubernetes node uses the same flags where the meaning is the same, and some
+    /// additional ones (`act::standing`).
     pub state: Vec<String>,
-    /// Why it is in that state, as somebody or Slurm itself wrote it.
+    /// The reason for its state, set by Slurm or by a user.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Who wrote the reason last.
+    /// User who last set the reason.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason_by: Option<String>,
-    /// When, in seconds since 1970.
+    /// When the reason was set, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reason_at: Option<i64>,
     /// When the machine booted, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub booted: Option<i64>,
-    /// The cloud instance that it is.
+    /// Id of the cloud instance.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub instance: Option<String>,
-    /// Features it could have.
+    /// Features that can be activated.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub available_features: Vec<String>,
-    /// Features it has.
+    /// Active features.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub active_features: Vec<String>,
-    /// A free field for people.
+    /// The free field for operators.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub comment: String,
-    /// A free field for programs.
+    /// The free field for programs.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub extra: String,
-    /// The reservation that holds it now.
+    /// The reservation that currently holds it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<String>,
-    /// Its place in topologies where it was set by hand: `topology:unit`.
+    /// Its position in topologies, where set manually: `topology:unit`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<String>,
-    /// Words of the state that a pending reboot leads to.
+    /// Flags of its state after a pending reboot.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub after_reboot: Vec<String>,
-    /// CPUs that jobs hold.
+    /// CPUs allocated to jobs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub allocated_cpus: Option<u32>,
-    /// Partitions it is in.
+    /// Partitions that contain it.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partitions: Vec<String>,
-    /// The kernel's boot id, where the scheduler tells it.
+    /// Kernel boot id, where the scheduler reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
-    /// What only Kubernetes says; absent on Slurm. Boxed: Slurm has many nodes.
+    /// Fields that exist only in Kubernetes; absent on Slurm. Boxed, because Slurm has many
+    /// nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubernetes: Option<Box<KubernetesNode>>,
 }
 
 impl SchedulerNode {
-    /// A node of which nothing but its name and state is known.
+    /// A node with only its name and state.
     pub fn new(name: impl Into<NodeName>, state: &[&str]) -> Self {
         Self {
             name: name.into(),
@@ -97,19 +97,19 @@ impl SchedulerNode {
         }
     }
 
-    /// Whether its state has this word.
+    /// Whether its state has this flag.
     pub fn has_state(&self, word: &str) -> bool {
         self.state.iter().any(|own| own == word)
     }
 }
 
-/// What a scheduler answered.
+/// The answer of a scheduler.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SchedulerSnapshot {
-    /// Every node it told of. A node that was asked for and is not here is not
-    /// known to the scheduler, which is not the same as drained or healthy.
+    /// Every returned node. A requested node that is missing here is unknown to the scheduler,
+    /// which means neither drained nor healthy.
     pub nodes: BTreeMap<NodeName, SchedulerNode>,
-    /// What of the answer could not be read, each with its place.
+    /// Unreadable parts of the answer, each with its location.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub troubles: Vec<String>,
 }

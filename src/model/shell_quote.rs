@@ -1,8 +1,8 @@
-//! Words as one line that a POSIX shell reads back as the same words.
+//! Formats arguments as one line that a POSIX shell parses back into the same arguments.
 
 use std::fmt::Write as _;
 
-/// The line. `KEY=value` keeps its key outside the quotes, as people write it.
+/// The line. `KEY=value` keeps its key outside the quotes, as is usual in shells.
 pub fn join_quoted(words: &[String]) -> String {
     words.iter().map(|word| quote_word(word)).collect::<Vec<_>>().join(" ")
 }
@@ -25,14 +25,14 @@ fn quote_word(word: &str) -> String {
     quote_plain(word)
 }
 
-/// Characters that a terminal acts on or hides: control characters, and those
-/// that turn the direction of text.
+/// Characters that a terminal interprets or hides: control characters, and those that change the
+/// direction of text.
 fn is_unsafe_to_show(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')
 }
 
-/// `$'...'`, which bash, zsh and ksh read back exactly.
+/// `$'...'`, which bash, zsh and ksh parse exactly.
 fn quote_ansi_c(text: &str) -> String {
     let mut out = String::from("$'");
     for c in text.chars() {
@@ -51,7 +51,7 @@ fn quote_ansi_c(text: &str) -> String {
     out
 }
 
-/// Quotes around a text: double ones where nothing inside them is special.
+/// Quotes a text: with double quotes where it contains none of their special characters.
 fn quote_plain(text: &str) -> String {
     if text.contains(is_unsafe_to_show) {
         return quote_ansi_c(text);

@@ -1,8 +1,7 @@
-//! What one source says about the fabric, before it is held against others.
+//! The claims of one source about the fabric, before they are compared with other sources.
 //!
-//! Types only: a source, the groups and nodes it names, and what of it could
-//! not be read. Reading is `inventory`'s work, opening `sources`', and holding
-//! one against another `inventory::reconcile`'s.
+//! Types only: a source, its groups and nodes, and the parts that could not be read. `sources`
+//! opens it, `inventory` parses it, and `inventory::reconcile` compares it with others.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,36 +13,36 @@ use super::claims::ClaimedRail;
 use super::id::NodeName;
 use super::limits;
 
-/// Everything one source says.
+/// All claims of one source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SourceReport {
-    /// Who says it.
+    /// Identity of the source.
     pub source: ClaimSource,
-    /// Sets of nodes it says belong together.
+    /// Groups of nodes that belong together according to the source.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub groups: Vec<NodeGroup>,
-    /// What it says of single nodes.
+    /// Its claims about single nodes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub nodes: BTreeMap<NodeName, NodeReport>,
-    /// Rails that every node has one end of.
+    /// Rails to which every node has one link.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rails: Vec<ClaimedRail>,
-    /// What jobs or frameworks take for granted.
+    /// Assumptions of jobs or frameworks.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beliefs: Vec<JobAssumption>,
-    /// Settings of the system behind it, by its own names for them.
+    /// Settings of the system behind the source, under that system's names.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub settings: BTreeMap<String, String>,
-    /// Remarks: what was skipped on purpose, and why.
+    /// Parts that were skipped on purpose, with the reason.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
-    /// What of it could not be read or used.
+    /// Parts that could not be read or used.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub problems: Vec<SourceProblem>,
 }
 
 impl SourceReport {
-    /// A source that has said nothing yet.
+    /// A report without any claims.
     pub fn new(kind: SourceKind, place: impl Into<String>) -> Self {
         Self {
             source: ClaimSource { kind, place: place.into(), read_at: None },
@@ -57,7 +56,7 @@ impl SourceReport {
         }
     }
 
-    /// Adds a problem.
+    /// Adds a problem of this source.
     pub fn push_problem(
         &mut self,
         kind: SourceProblemKind,
@@ -67,20 +66,20 @@ impl SourceReport {
         self.problems.push(SourceProblem { kind, at: at.into(), message: message.into() });
     }
 
-    /// What it says of this node, to be added to.
+    /// The report about this node, created if missing.
     pub fn node_mut(&mut self, node: &NodeName) -> &mut NodeReport {
         self.nodes.entry(node.clone()).or_default()
     }
 }
 
-/// Who says something.
+/// Identity of a source.
 #[derive(
     Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 pub struct ClaimSource {
-    /// What kind of source.
+    /// Kind of the source.
     pub kind: SourceKind,
-    /// Where it is: a file, a command, an address.
+    /// Its location: a file, a command, an address.
     pub place: String,
     /// When it was read, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,45 +92,45 @@ impl fmt::Display for ClaimSource {
     }
 }
 
-/// Kinds of sources.
+/// The kinds of sources.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum SourceKind {
-    /// Our own `claims.toml`, written by a person.
+    /// Fabricgate's `claims.toml`, written by an operator.
     ClaimsFile,
-    /// A simulated scenario.
+    /// A scenario of the simulator.
     Scenario,
-    /// What a stored run measured.
+    /// The measurements of a stored run.
     MeasuredRun,
-    /// A file or folder of which nobody knows what it is.
+    /// A file or folder in an unknown format.
     Unrecognised,
     /// Slurm's `topology.yaml`.
     SlurmTopologyYaml,
     /// Slurm's `topology.conf`.
     SlurmTopologyConf,
-    /// What the controller answers to `scontrol show topology`.
+    /// The output of `scontrol show topology`.
     SlurmTopology,
-    /// Slurm's nodes: `scontrol show node`, or slurmrestd's.
+    /// Slurm's nodes, from `scontrol show node` or slurmrestd.
     SlurmNodes,
-    /// Slurm's partitions.
+    /// Slurm's partitions, from `scontrol show partition` or slurmrestd.
     SlurmPartitions,
     /// `scontrol show config`.
     SlurmConfig,
     /// `sinfo`.
     Sinfo,
-    /// Node objects with their labels, annotations, taints and conditions.
+    /// Kubernetes nodes with their labels, annotations, taints and conditions.
     KubernetesNodes,
     /// `ComputeDomain` objects.
     ComputeDomains,
     /// Kueue or KAI `Topology` objects.
     KubernetesTopologies,
-    /// What nodes say of themselves (`fabricgate node facts`).
+    /// Facts collected on the nodes (`fabricgate node facts`).
     NodeFacts,
     /// An operator's cabling or asset file.
     Cabling,
-    /// LLDP or InfiniBand neighbours.
+    /// Neighbours from LLDP or InfiniBand.
     Neighbours,
     /// Resources of a Ray cluster.
     Ray,
@@ -142,7 +141,7 @@ pub enum SourceKind {
 }
 
 impl SourceKind {
-    /// What people call it.
+    /// The name in text output.
     pub fn label(self) -> &'static str {
         match self {
             Self::ClaimsFile => "claims file",
@@ -168,7 +167,7 @@ impl SourceKind {
         }
     }
 
-    /// The family it belongs to.
+    /// The family of the kind.
     pub fn family(self) -> SourceFamily {
         match self {
             Self::ClaimsFile | Self::Scenario | Self::Unrecognised => SourceFamily::File,
@@ -189,17 +188,17 @@ impl SourceKind {
     }
 }
 
-/// Families of sources, as people choose among them.
+/// The families of sources, by which a user selects them.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum SourceFamily {
-    /// Files of our own: claims, scenarios, stored runs.
+    /// Fabricgate's files: claims, scenarios, stored runs.
     File,
-    /// Everything of Slurm.
+    /// All sources in Slurm.
     Slurm,
-    /// Everything of Kubernetes.
+    /// All sources in Kubernetes.
     Kubernetes,
     /// The nodes themselves.
     Nodes,
@@ -210,11 +209,11 @@ pub enum SourceFamily {
 }
 
 impl SourceFamily {
-    /// All of them, in the order in which they decide what is measured.
+    /// All families, in decreasing priority for what is measured.
     pub const ALL: [Self; 6] =
         [Self::File, Self::Slurm, Self::Kubernetes, Self::Nodes, Self::Cabling, Self::Frameworks];
 
-    /// Its name on command lines and in files.
+    /// The name on command lines and in files.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::File => "file",
@@ -227,7 +226,7 @@ impl SourceFamily {
     }
 }
 
-/// What nodes of a group share, as claimed.
+/// The kinds of groups: what the nodes of a group share.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -239,50 +238,50 @@ pub enum NodeGroupKind {
     Imex,
     /// One leaf switch.
     Leaf,
-    /// A switch above leaves; its nodes are those below it.
+    /// A switch above leaves, with all nodes below it.
     Switch,
     /// One rack or cabinet.
     Rack,
-    /// A partition or node pool: no claim about the fabric.
+    /// A partition or node pool, which makes no claim about the fabric.
     Partition,
 }
 
-/// A set of nodes that a source says belong together.
+/// A group of nodes that belong together according to a source.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeGroup {
-    /// What they share.
+    /// Kind of the group.
     pub kind: NodeGroupKind,
-    /// Its name there: `block01`, `<ClusterUUID>.<CliqueId>`.
+    /// Its name in the source: `block01`, `<ClusterUUID>.<CliqueId>`.
     pub name: String,
-    /// What the source calls such a group: `block`, `clique`, `switch`,
-    /// `ComputeDomain`, `nvlink_domain`, `gce-topology-block`.
+    /// The source's term for the group: `block`, `clique`, `switch`, `ComputeDomain`,
+    /// `nvlink_domain`, `gce-topology-block`.
     pub scheme: String,
     /// The topology or object it is part of, where the source has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<String>,
-    /// Whether it is in force: the topology that is not the cluster's default
-    /// is only an alternative.
+    /// Whether the claim is in force: a topology other than the cluster's default is only an
+    /// alternative.
     #[serde(default = "default_in_force", skip_serializing_if = "is_in_force")]
     pub in_force: bool,
-    /// Its nodes, in the order of the source. None is possible: an empty block.
+    /// Its nodes, in the order of the source. May be empty: an empty block.
     pub nodes: Vec<NodeName>,
-    /// How many nodes it should have, where the source says.
+    /// The claimed number of nodes.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         deserialize_with = "limits::deserialize_members"
     )]
     pub size: Option<u32>,
-    /// The switches (or levels) right above it.
+    /// The parent switches (or levels).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub above: Vec<String>,
-    /// The rail that a leaf serves, where it serves one.
+    /// The rail of a leaf.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rail: Option<String>,
     /// The platform, a name in `thresholds/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
-    /// GPUs each of its nodes must show.
+    /// GPUs that each of its nodes must have.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
@@ -292,12 +291,12 @@ pub struct NodeGroup {
     /// The class of its nodes' NICs, a name in `thresholds/`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub nic: Option<String>,
-    /// How the source knows.
+    /// Basis of the claim.
     pub basis: ClaimBasis,
-    /// Since when it says so, RFC 3339.
+    /// Start of validity, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
-    /// Where in the source: `topology.yaml:7:9`, `label nvidia.com/gpu.clique`.
+    /// Location within the source: `topology.yaml:7:9`, `label nvidia.com/gpu.clique`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
 }
@@ -312,7 +311,7 @@ fn is_in_force(value: &bool) -> bool {
 }
 
 impl NodeGroup {
-    /// A group of this kind and name, asserted, with nothing else said.
+    /// An asserted group of this kind and name, with no other field set.
     pub fn new(
         kind: NodeGroupKind,
         scheme: &str,
@@ -339,39 +338,39 @@ impl NodeGroup {
     }
 }
 
-/// How a source knows what it says.
+/// The basis of a source's claim.
 #[derive(
     Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(tag = "how", rename_all = "kebab-case")]
 pub enum ClaimBasis {
-    /// A person or a program wrote it down.
+    /// Written down by a user or a program.
     Asserted,
-    /// It was taken over from another source, which it does not corroborate.
+    /// Copied from another source, and therefore no confirmation of it.
     Copied {
-        /// From whom: the source, the label, the driver.
+        /// The origin: the source, the label, the driver.
         from: String,
     },
-    /// Hardware or its driver says so of itself.
+    /// Reported by the hardware or its driver.
     Reported,
-    /// A run measured it.
+    /// Measured in a run.
     Measured,
 }
 
-/// What a source says of one node. What it does not say is absent.
+/// A source's claims about one node. Unclaimed fields are absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct NodeReport {
-    /// How many GPUs it has.
+    /// Number of GPUs.
     #[serde(
         skip_serializing_if = "Option::is_none",
         deserialize_with = "limits::deserialize_gpus"
     )]
     pub gpus: Option<u32>,
-    /// Their product, as the source spells it.
+    /// GPU product, in the source's spelling.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub product: Option<String>,
-    /// Driver version.
+    /// Version of the driver.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub driver: Option<String>,
     /// Fabric identity per GPU, or once for the node (`gpu` absent).
@@ -380,35 +379,34 @@ pub struct NodeReport {
     /// Network interfaces of the compute network.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub nics: Vec<NicReport>,
-    /// Rack or chassis.
+    /// Its rack or chassis.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rack: Option<String>,
     /// Slot or tray in the rack.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub slot: Option<String>,
-    /// Position for rank order (`topo_rank`), as written.
+    /// Position for rank order (`topo_rank`), as written in the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topo_rank: Option<String>,
     /// Another name of the machine: hostname, address, provider id.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub aliases: Vec<String>,
-    /// Words of the scheduler's state, such as `IDLE`, `DRAIN`, `Ready`,
-    /// `SchedulingDisabled`.
+    /// Flags of the scheduler's state, such as `IDLE`, `DRAIN`, `Ready`, `SchedulingDisabled`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub state: Vec<String>,
-    /// Why it is in that state, where the scheduler says.
+    /// The scheduler's reason for the state.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// Something runs on it.
+    /// Whether a workload runs on it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub busy: Option<bool>,
-    /// Somebody asks that it be left alone: what, and by which mark.
+    /// Requests to leave the node alone, each with the mark that states it.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub opt_out: Vec<String>,
     /// Marks of other tools: labels, annotations, taints, conditions.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub marks: BTreeMap<String, String>,
-    /// Boot id, so that a replaced machine is noticed.
+    /// Kernel boot id, which reveals a replaced machine.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub boot_id: Option<String>,
 }
@@ -417,31 +415,31 @@ pub struct NodeReport {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct FabricReport {
-    /// The GPU's index; absent where the source speaks for the whole node.
+    /// Index of the GPU; absent where the claim covers the whole node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
-    /// ClusterUUID, lower case.
+    /// ClusterUUID, in lower case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_uuid: Option<String>,
-    /// CliqueId, decimal.
+    /// CliqueId, as decimal text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clique_id: Option<String>,
     /// `completed`, `in progress`, `not started`, `not supported`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
-    /// What is wrong with its health, in words; empty is healthy or not said.
+    /// Health problems in words; empty if the GPU is healthy or reports no health.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unhealthy: Vec<String>,
-    /// How the source knows; a label is asserted, a driver reports.
+    /// Basis of the claim: a label is asserted, a driver reports.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub basis: Option<ClaimBasis>,
-    /// Where in the source.
+    /// Location within the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
 }
 
 impl FabricReport {
-    /// `<ClusterUUID>.<CliqueId>`, where both are said.
+    /// `<ClusterUUID>.<CliqueId>`, where both are known.
     pub fn clique(&self) -> Option<String> {
         Some(format!("{}.{}", self.cluster_uuid.as_deref()?, self.clique_id.as_deref()?))
     }
@@ -454,7 +452,7 @@ pub struct NicReport {
     /// Device name: `mlx5_0`, `eth1`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device: Option<String>,
-    /// Its rail.
+    /// The rail it belongs to.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rail: Option<String>,
     /// The leaf switch it is cabled to.
@@ -463,57 +461,57 @@ pub struct NicReport {
     /// The port of that switch.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub port: Option<String>,
-    /// Port GUID or MAC address, lower case.
+    /// Port GUID or MAC address, in lower case.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub guid: Option<String>,
-    /// `active`, `down`, ...
+    /// Link state: `active`, `down`, ...
     #[serde(skip_serializing_if = "Option::is_none")]
     pub state: Option<String>,
     /// Line rate in Mbit/s.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate_mbit_s: Option<u64>,
-    /// How the source knows.
+    /// Basis of the claim.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub basis: Option<ClaimBasis>,
-    /// Where in the source.
+    /// Location within the source.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
 }
 
-/// What a job or a framework takes for granted about a domain.
+/// An assumption of a job or a framework about a domain.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobAssumption {
     /// The framework or setting: `HybridEP`, `Ray nvlink_domain`.
     pub who: String,
-    /// GPUs (ranks) it takes to be in one NVLink domain.
+    /// GPUs (ranks) that it expects in one NVLink domain.
     #[serde(
         default,
         skip_serializing_if = "Option::is_none",
         deserialize_with = "limits::deserialize_members"
     )]
     pub ranks_per_domain: Option<u32>,
-    /// Whether it takes multi-node NVLink for usable.
+    /// Whether it expects multi-node NVLink to be usable.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub multi_node_nvlink: Option<bool>,
-    /// The nodes of the job, where they are known.
+    /// The nodes of the job, where known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeName>,
-    /// Where it says so.
+    /// Location within the source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// In words, with the setting as it is written.
+    /// The assumption in words, with the setting as written.
     pub says: String,
 }
 
-/// Something of a source that could not be read or used.
+/// A part of a source that could not be read or used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SourceProblem {
-    /// What kind of problem.
+    /// Kind of the problem.
     pub kind: SourceProblemKind,
-    /// Where: `topology.conf:12:5`, a request.
+    /// Location: `topology.conf:12:5`, a request.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
-    /// What is wrong, and what was expected.
+    /// The problem, and what was expected.
     pub message: String,
 }
 
@@ -526,32 +524,32 @@ impl fmt::Display for SourceProblem {
     }
 }
 
-/// Kinds of problems with a source.
+/// The kinds of problems with a source.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum SourceProblemKind {
-    /// It is not there: no file, no such kind of object. Often no fault.
+    /// It does not exist: no file, no such kind of object. Often not a fault.
     Missing,
-    /// It could not be reached or did not answer in time.
+    /// It was unreachable or did not answer in time.
     Unreachable,
-    /// It refused.
+    /// Access was denied.
     Denied,
-    /// It cannot be read as what it should be.
+    /// It does not parse in its expected format.
     Malformed,
     /// It contradicts itself.
     Contradictory,
-    /// It is of a kind that is not read.
+    /// Its kind is not supported.
     Unsupported,
-    /// It stops early, or a part is missing.
+    /// It ends early, or a part is missing.
     Incomplete,
-    /// It states a count beyond what is taken in (`model::limits`); the count is left out.
+    /// It contains a count above the limit (`model::limits`); the count is ignored.
     TooLarge,
 }
 
 impl SourceProblemKind {
-    /// Its name in words.
+    /// The name in text output.
     pub fn label(self) -> &'static str {
         match self {
             Self::Missing => "missing",

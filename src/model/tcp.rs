@@ -1,11 +1,11 @@
-//! What the native TCP probe prints: one document per pair of nodes and rail.
+//! The document of the native TCP probe, one per pair of nodes and rail.
 //!
-//! Types only. `probe::tcp` writes it, `measure` reads it.
+//! Types only: `probe::tcp` writes it, `measure` reads it.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The format of a [`TcpDocument`].
+/// Format name of [`TcpDocument`].
 pub const TCP_FORMAT: &str = "fabricgate.tcp/1";
 
 /// The result of one execution of the native TCP probe (`fabricgate.tcp/1`).
@@ -15,34 +15,34 @@ pub struct TcpDocument {
     pub format: String,
     /// The version of fabricgate that measured.
     pub version: String,
-    /// The side that connected and printed this.
+    /// The side that connected and printed the document.
     pub source: TcpEndpoint,
-    /// The side that served.
+    /// The serving side.
     pub destination: TcpEndpoint,
-    /// The rail, where one is named.
+    /// Name of the rail.
     pub rail: Option<String>,
-    /// Connections that carry data at the same time.
+    /// Number of concurrent connections with data.
     pub streams: u32,
-    /// How long each rate is taken over, in seconds.
+    /// Duration of each rate measurement, in seconds.
     pub seconds: f64,
-    /// How long data flows before that, in seconds.
+    /// Duration of the warm-up before it, in seconds.
     pub warmup_s: f64,
     /// The unit of every rate: `GB/s`, 1e9 bytes a second.
     pub unit: String,
-    /// All readings were taken, and every byte that was sent arrived.
+    /// True if all readings were taken and every sent byte arrived.
     pub complete: bool,
-    /// The readings that were taken.
+    /// The readings, in order.
     pub readings: Vec<TcpReading>,
-    /// Latency of an idle path, where it was asked for.
+    /// Latency of the idle path, where requested.
     pub latency: Option<TcpLatency>,
-    /// What went wrong.
+    /// Errors of either side.
     pub problems: Vec<String>,
 }
 
-/// An end of the path.
+/// One end of the path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TcpEndpoint {
-    /// The node.
+    /// Name of the node.
     pub node: String,
     /// Its address on this path.
     pub address: String,
@@ -50,42 +50,41 @@ pub struct TcpEndpoint {
     pub device: Option<String>,
 }
 
-/// One reading, both ways one after the other.
+/// One reading: both directions, one after the other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TcpReading {
-    /// Its number, from 0.
+    /// Number of the reading, from 0.
     pub reading: u32,
-    /// From source to destination.
+    /// Data from source to destination.
     pub forward: TcpFlow,
-    /// From destination to source.
+    /// Data from destination to source.
     pub reverse: TcpFlow,
 }
 
-/// Data that flowed one way.
+/// The data in one direction.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TcpFlow {
-    /// Bytes the sender sent over all streams, warm-up included.
+    /// Bytes sent over all streams, warm-up included.
     pub sent_bytes: u64,
-    /// Bytes the receiver received over all streams, warm-up included.
+    /// Bytes received over all streams, warm-up included.
     pub received_bytes: u64,
-    /// How long the rate was taken over, in seconds.
+    /// Duration of the rate measurement, in seconds.
     pub seconds: f64,
-    /// Bytes that arrived after the warm-up, over that time, in GB/s.
+    /// Rate of the bytes received after the warm-up, in GB/s.
     pub rate: f64,
-    /// Segments sent again, where the kernel tells.
+    /// Retransmitted segments, where the kernel reports them.
     pub retransmits: Option<u64>,
 }
 
-/// Latency one way: half of the round trip of a small message, in
-/// microseconds.
+/// One-way latency: half the round-trip time of a small message, in microseconds.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TcpLatency {
-    /// Round trips that were timed.
+    /// Number of timed round trips.
     pub samples: u32,
-    /// The least.
+    /// Minimum latency.
     pub min_us: f64,
-    /// The median.
+    /// Median latency.
     pub median_us: f64,
-    /// The 99th percentile.
+    /// 99th percentile of the latency.
     pub p99_us: f64,
 }

@@ -1,4 +1,4 @@
-//! Text that is safe to show, names that are alike, and shares as percentages.
+//! Safe display of text, similarity of names, and shares as percentages.
 
 /// Control characters, line separators, and the invisible format characters
 /// that reorder or hide text (UAX #9 explicit formatting, zero width, tags).
@@ -20,8 +20,8 @@ pub fn is_control_or_invisible(c: char) -> bool {
         )
 }
 
-/// A name or a fact from a file, safe to show: nothing that [`steers`], blanks
-/// folded, at most 200 characters.
+/// A name or a fact from a file, safe to display: without [`is_control_or_invisible`] characters,
+/// blanks folded, at most 200 characters.
 pub fn clean(text: &str) -> String {
     const LONGEST: usize = 200;
     let mut out = String::with_capacity(text.len().min(LONGEST));
@@ -29,7 +29,7 @@ pub fn clean(text: &str) -> String {
         if !out.is_empty() {
             out.push(' ');
         }
-        // A log may be one word, or a million of them.
+        // A log line may contain a single word of a million characters.
         out.extend(
             word.chars()
                 .filter(|c| !is_control_or_invisible(*c) && *c != '\u{fffd}')
@@ -46,7 +46,8 @@ pub fn clean(text: &str) -> String {
     out
 }
 
-/// Edits between two words: characters that are changed, added or taken away (Levenshtein 1966).
+/// The number of edits between two words: characters changed, inserted or deleted (Levenshtein
+/// 1966).
 pub fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -1,29 +1,29 @@
-//! Where in a text file something is wrong, so that messages can point at it.
+//! The location of an error in a text file, for messages.
 //!
 //! Text and offsets in, one error out. No file is opened here.
 
-/// Something wrong at one place of one file.
+/// An error at one location of one file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{file}:{line}:{column}: {message}")]
 pub struct TextError {
-    /// The file, as shown to people.
+    /// Name of the file, for messages.
     pub file: String,
-    /// Line, from 1.
+    /// Line number, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
-    /// What is wrong there and what was expected.
+    /// The error, and what was expected.
     pub message: String,
 }
 
 impl TextError {
-    /// An error at this byte of `text`.
+    /// An error at this byte offset of `text`.
     pub fn new(file: &str, text: &str, offset: usize, message: impl Into<String>) -> Self {
         let (line, column) = line_column(text, offset);
         Self { file: file.to_owned(), line, column, message: message.into() }
     }
 
-    /// What the TOML reader says, at its place.
+    /// A TOML parse error, at its location.
     pub fn from_toml(file: &str, text: &str, error: &toml::de::Error) -> Self {
         let offset = error.span().map_or(0, |span| span.start);
         Self::new(file, text, offset, error.message().trim().replace('\n', ", "))
@@ -42,12 +42,12 @@ pub fn line_column(text: &str, offset: usize) -> (usize, usize) {
     (line, before[start..].chars().count() + 1)
 }
 
-/// Where lines end, so that a long file is counted once.
+/// The ends of lines, so that a long file is scanned only once.
 #[derive(Clone, Debug)]
 pub struct LineIndex(Vec<usize>);
 
 impl LineIndex {
-    /// Those of a text.
+    /// Indexes the lines of a text.
     pub fn new(text: &str) -> Self {
         Self(text.match_indices('\n').map(|(at, _)| at).collect())
     }

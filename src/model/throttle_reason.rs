@@ -1,37 +1,37 @@
-//! Why the clocks of a GPU are held down (`nvmlClocksEventReason*`).
+//! Reasons why a GPU is throttled (`nvmlClocksEventReason*`).
 
 use std::fmt;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Why clocks are below what they could be.
+/// Why clocks are below their maximum.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ThrottleReason {
-    /// Nothing runs on the GPU.
+    /// The GPU is idle.
     Idle,
     /// Application clocks are set.
     ApplicationClocks,
-    /// The power limit.
+    /// Software power cap: the power limit is reached.
     SoftwarePowerCap,
-    /// Heat, a power brake or a fast power draw, which the hardware noticed.
+    /// Hardware slowdown: heat, a power brake or a fast rise of the power draw.
     HardwareSlowdown,
-    /// A sync boost group.
+    /// Limited by a sync boost group.
     SyncBoost,
-    /// The driver noticed heat.
+    /// Software thermal slowdown: the driver detected overheating.
     SoftwareThermalSlowdown,
-    /// The hardware noticed heat.
+    /// Hardware thermal slowdown: the hardware detected overheating.
     HardwareThermalSlowdown,
-    /// The power supply asked for it.
+    /// Power brake requested by the power supply.
     HardwarePowerBrake,
     /// Display clocks are set.
     DisplayClocks,
-    /// One that this version does not know, in words.
+    /// A reason unknown to this version, in words.
     Other(String),
 }
 
 use ThrottleReason::*;
 
-/// The bit of NVML and the words of each.
+/// The NVML bit and the text of each reason.
 static NVML_REASONS: [(u64, ThrottleReason, &str); 9] = [
     (0x1, Idle, "idle"),
     (0x2, ApplicationClocks, "application clocks"),
@@ -45,7 +45,7 @@ static NVML_REASONS: [(u64, ThrottleReason, &str); 9] = [
 ];
 
 impl ThrottleReason {
-    /// The reasons in NVML's bits.
+    /// Decodes NVML's bits.
     pub fn from_bits(bits: u64) -> Vec<Self> {
         let known: u64 = NVML_REASONS.iter().map(|(bit, _, _)| bit).sum();
         let named = NVML_REASONS.iter().filter(|(bit, _, _)| bits & bit != 0);
@@ -56,13 +56,13 @@ impl ThrottleReason {
         reasons
     }
 
-    /// The reason of a stored text.
+    /// The reason with this text.
     pub fn parse(text: &str) -> Self {
         let known = NVML_REASONS.iter().find(|(_, _, words)| *words == text);
         known.map_or_else(|| Other(text.to_owned()), |(_, reason, _)| reason.clone())
     }
 
-    /// Whether it is a fault of the GPU, its cooling or its power supply.
+    /// Whether the reason indicates a fault of the GPU, its cooling or its power supply.
     pub fn is_fault(&self) -> bool {
         match self {
             HardwareSlowdown

@@ -1,25 +1,24 @@
-//! A moment as documents show it, for those who may not ask a clock.
+//! Formats points in time for documents, for stages that must not read a clock.
 //!
-//! Formatting only: what time it is, the caller says.
+//! Formatting only: the caller passes the time.
 
-/// Seconds of a day.
+/// Seconds per day.
 pub const DAY_S: i64 = 86_400;
 
 /// Seconds since 1970 as RFC 3339, in UTC: `2026-03-04T05:06:07Z`.
 ///
-/// Years are counted from March, so that the day which only some years have
-/// is the last one, and in eras of 400 years, after which the Gregorian
-/// calendar repeats.
+/// Years start in March, so that a leap day is the last day of its year, and are grouped into
+/// eras of 400 years, after which the Gregorian calendar repeats.
 pub fn format_rfc3339(unix: i64) -> String {
     /// Days from 0000-03-01 to 1970-01-01.
     const EPOCH: i64 = 719_468;
-    /// Days of 400 years.
+    /// Days in 400 years.
     const ERA: i64 = 146_097;
     let (day, second) = (unix.div_euclid(DAY_S) + EPOCH, unix.rem_euclid(DAY_S));
     let (era, of_era) = (day.div_euclid(ERA), day.rem_euclid(ERA));
     let year = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / (ERA - 1)) / 365;
     let of_year = of_era - (365 * year + year / 4 - year / 100);
-    // From March on, months have 30.6 days when five of them are taken together.
+    // From March on, every five months together have 153 days.
     let month = (5 * of_year + 2) / 153;
     let date = of_year - (153 * month + 2) / 5 + 1;
     let month = if month < 10 { month + 3 } else { month - 9 };

@@ -1,5 +1,5 @@
-//! Commands of probes that are answered in this process, in the place of nodes: what is
-//! asked, and what comes back.
+//! The interface of backends that answer probe commands in this process instead of on nodes: the
+//! request and the result.
 
 use std::fmt::Debug;
 
@@ -13,25 +13,25 @@ pub struct ToolCall<'a> {
     pub nodes: &'a [NodeName],
     /// The command, with every placeholder filled.
     pub argv: &'a [String],
-    /// Its number in the plan.
+    /// Index of the step in the plan.
     pub step: usize,
-    /// Which reading of it, from 0.
+    /// Number of the reading, from 0.
     pub reading: u32,
 }
 
-/// Whole outputs, and how the command ended.
+/// The complete output of a command, and how it ended.
 #[derive(Clone, Debug)]
 pub struct ToolOutput {
-    /// How it ended.
+    /// How the command ended.
     pub ending: ProcessEnding,
-    /// Its standard output.
+    /// Complete standard output.
     pub stdout: Vec<u8>,
-    /// Its standard error.
+    /// Complete standard error.
     pub stderr: Vec<u8>,
 }
 
-/// Answers in the place of tools on nodes.
+/// Replaces the tools on nodes.
 pub trait ToolBackend: Debug + Send + Sync {
-    /// The outputs of a command; an error says why it was not started.
+    /// Runs a command; an error is the reason why it could not start.
     fn run_tool(&self, call: &ToolCall<'_>) -> Result<ToolOutput, String>;
 }

@@ -1,7 +1,7 @@
-//! What tool outputs tell about machines, apart from measurements.
+//! Facts about machines in tool outputs, apart from measurements.
 //!
-//! Every field is optional: absent means the output did not say. Nothing here
-//! is derived or judged.
+//! Every field is optional: absent means that the output does not contain it. Nothing here is
+//! derived or judged.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::probe_report::DriverTelemetry;
 
-/// What one output tells about the machine it ran on.
+/// The facts in one output about the machine it ran on.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ToolFacts {
@@ -29,7 +29,7 @@ pub struct ToolFacts {
     /// Host names, in the order first seen.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
-    /// Devices the output lists.
+    /// Devices listed in the output.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub devices: Vec<ToolDevice>,
     /// Ranks of a multi-process run, with host and device.
@@ -44,19 +44,19 @@ pub struct ToolFacts {
     /// Connection types between devices (`nvidia-smi topo -m`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub topology: Option<SmiTopology>,
-    /// IMEX domain (`nvidia-imex-ctl`).
+    /// IMEX domain (`nvidia-imex-ctl`), as one node reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub imex: Option<ImexStatus>,
-    /// Diagnostics (`dcgmi diag`).
+    /// Results of diagnostics (`dcgmi diag`).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub diagnostics: Vec<DcgmDiagnostic>,
-    /// Transport NCCL says it used (`MNNVL`, `NVLS`, `NET/IB`, ...), each once.
+    /// Transports that NCCL logged (`MNNVL`, `NVLS`, `NET/IB`, ...), without duplicates.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub transports: Vec<String>,
-    /// What the driver said around a probe of our own, by the node that says so.
+    /// Driver telemetry of a native probe, by reporting node.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub around: BTreeMap<String, DriverTelemetry>,
-    /// Anything else worth keeping, by the tool's own name for it.
+    /// Other parameters in the output, under the tool's names.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub parameters: BTreeMap<String, String>,
 }
@@ -65,18 +65,18 @@ pub struct ToolFacts {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ToolDevice {
-    /// Index on its host.
+    /// Device index on its host.
     pub index: u32,
-    /// Product name.
+    /// Product name of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// PCI bus id, as printed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bus_id: Option<String>,
-    /// GPU UUID.
+    /// UUID of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Host it sits in, where the output says.
+    /// Its host, where the output contains it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
 }
@@ -85,19 +85,19 @@ pub struct ToolDevice {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ToolRank {
-    /// The rank.
+    /// Number of the rank.
     pub rank: u32,
-    /// Its host.
+    /// Name of its host.
     pub host: String,
     /// Its device index on that host.
     pub device: u32,
-    /// Product name.
+    /// Product name of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// PCI bus id, as printed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bus_id: Option<String>,
-    /// nccl-tests group.
+    /// Index of the nccl-tests group.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub group: Option<u32>,
 }
@@ -106,26 +106,26 @@ pub struct ToolRank {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct GpuLinks {
-    /// GPU index.
+    /// Index of the GPU.
     pub gpu: u32,
-    /// GPU UUID.
+    /// UUID of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Product name.
+    /// Product name of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
-    /// The tool says that all links are inactive.
+    /// The tool reports all links as inactive.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub all_inactive: bool,
-    /// The links listed.
+    /// Links listed in the output.
     pub links: Vec<ToolNvlink>,
 }
 
-/// One NVLink.
+/// One NVLink in the output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ToolNvlink {
-    /// Link number.
+    /// Number of the link.
     pub link: u32,
     /// Whether it is up; `None` when only counters were printed.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -133,7 +133,7 @@ pub struct ToolNvlink {
     /// Line rate per direction in GB/s, as the driver reports it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<f64>,
-    /// Error counters by the tool's name for them; `None` = not supported.
+    /// Error counters, under the tool's names; `None` = not supported.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub errors: BTreeMap<String, Option<u64>>,
 }
@@ -144,13 +144,13 @@ pub struct ToolNvlink {
 pub struct GpuFabric {
     /// GPU index in the order printed.
     pub gpu: u32,
-    /// PCI bus id.
+    /// PCI bus id, as printed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub bus_id: Option<String>,
-    /// GPU UUID.
+    /// UUID of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
-    /// Product name.
+    /// Product name of the GPU.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// `Completed`, `In Progress`, `Not Started`, `N/A`.
@@ -159,24 +159,24 @@ pub struct GpuFabric {
     /// `Success`, an NVML error text, `N/A`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
-    /// Clique id.
+    /// Clique id, as printed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub clique_id: Option<String>,
-    /// Cluster UUID.
+    /// Cluster UUID, as printed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cluster_uuid: Option<String>,
-    /// The health block, key by key.
+    /// The entries of the health block.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub health: BTreeMap<String, String>,
 }
 
-/// `nvidia-smi topo -m`.
+/// The matrix of `nvidia-smi topo -m`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SmiTopology {
-    /// Column labels (GPUs, NICs).
+    /// Column labels: GPUs and NICs.
     pub columns: Vec<String>,
-    /// One row per device.
+    /// Rows, one per device.
     pub rows: Vec<SmiTopologyRow>,
     /// `NIC0` to `mlx5_0`, from the legend.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -187,14 +187,14 @@ pub struct SmiTopology {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct SmiTopologyRow {
-    /// The device.
+    /// Name of the device.
     pub device: String,
-    /// Connection types, one per column; `X` for itself.
+    /// Connection types, one per column; `X` on the diagonal.
     pub connections: Vec<String>,
-    /// CPU affinity, as printed.
+    /// CPU affinity column, as printed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_affinity: Option<String>,
-    /// NUMA affinity, as printed.
+    /// NUMA affinity column, as printed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub numa_affinity: Option<String>,
 }
@@ -206,10 +206,10 @@ pub struct ImexStatus {
     /// Domain state: `UP`, `DEGRADED`, `DOWN`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
-    /// When it was asked, as printed.
+    /// Time of the query, as printed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timestamp: Option<String>,
-    /// The members.
+    /// Members of the domain.
     pub nodes: Vec<ImexNode>,
 }
 
@@ -217,21 +217,21 @@ pub struct ImexStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct ImexNode {
-    /// Its number.
+    /// Index of the member.
     pub index: u32,
-    /// Its address, as printed.
+    /// Address of the member, as printed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host: Option<String>,
-    /// Its host name, where printed and not empty.
+    /// Hostname, where printed and not empty.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub host_name: Option<String>,
-    /// `READY`, `UNAVAILABLE`, ...
+    /// State: `READY`, `UNAVAILABLE`, ...
     #[serde(skip_serializing_if = "Option::is_none")]
     pub status: Option<String>,
-    /// IMEX version.
+    /// Version of IMEX.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub version: Option<String>,
-    /// Connection state to each peer: peer number to state (`CONNECTED`, ...).
+    /// Connection state to each peer: peer index to state (`CONNECTED`, ...).
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub connections: BTreeMap<u32, String>,
 }
@@ -240,30 +240,30 @@ pub struct ImexNode {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct DcgmDiagnostic {
-    /// Category (`Deployment`, `Hardware`, ...).
+    /// Category: `Deployment`, `Hardware`, ...
     #[serde(skip_serializing_if = "Option::is_none")]
     pub category: Option<String>,
-    /// Test name.
+    /// Name of the test.
     pub test: String,
-    /// GPU index; `None` when it concerns the node.
+    /// GPU index; `None` for a result of the whole node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
     /// Status in lower case: `pass`, `fail`, `warn`, `skip`, or as printed.
     pub status: String,
-    /// What it says besides.
+    /// Further messages of the test.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub messages: Vec<String>,
 }
 
 impl ToolFacts {
-    /// Remembers a host name, once.
+    /// Adds a hostname, unless it is already present.
     pub fn add_host(&mut self, host: &str) {
         if !host.is_empty() && !self.hosts.iter().any(|h| h == host) {
             self.hosts.push(host.to_owned());
         }
     }
 
-    /// Remembers a transport, once.
+    /// Adds a transport, unless it is already present.
     pub fn add_transport(&mut self, transport: &str) {
         if !self.transports.iter().any(|t| t == transport) {
             self.transports.push(transport.to_owned());

@@ -1,5 +1,4 @@
-//! One tool output that was read, and where the tool ran. This is what the
-//! judge is given.
+//! One parsed tool output, with the location where the tool ran: the input of the judge.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -7,45 +6,43 @@ use serde::{Deserialize, Serialize};
 use super::id::{DomainName, NodeName};
 use super::parse_output::ParseOutput;
 
-/// The stage in which suspects are measured again, after those of the catalogue of probes.
+/// The stage that measures suspects again, after the stages of the probe catalog.
 pub const CONFIRM_STAGE: u8 = 3;
 
-/// Where a tool ran.
+/// The nodes on which a tool ran.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RecordingScope {
-    /// On one node.
+    /// One node.
     Node(NodeName),
-    /// Across a domain; ranks say which node and GPU.
+    /// A domain; the ranks identify node and GPU.
     Domain(DomainName),
-    /// Between two nodes over the scale-out network: the one that ran the
-    /// command, and its peer.
+    /// Two nodes over the scale-out network: the one that ran the command, and its peer.
     Pair(NodeName, NodeName),
 }
 
-/// One output that was read.
+/// One parsed output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ToolRecording {
-    /// Where the tool ran.
+    /// The nodes on which the tool ran.
     pub scope: RecordingScope,
-    /// The file, as shown to people and as kept in the run folder.
+    /// The file in the run folder, as shown in reports.
     pub file: String,
-    /// The rail it ran over, where one was named.
+    /// The rail it ran over.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rail: Option<String>,
-    /// The stage of the sweep it belongs to, where there was one.
+    /// The stage of the sweep, for an output of a sweep.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stage: Option<u8>,
-    /// The nodes it ran on, where the sweep knows: an output that broke off
-    /// may not name them.
+    /// The participating nodes, where the sweep knows them: a truncated output may not name them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeName>,
-    /// What it says.
+    /// The parsed output.
     pub parsed: ParseOutput,
 }
 
 impl ToolRecording {
-    /// An output of no known rail and stage.
+    /// An output without rail and stage.
     pub fn new(scope: RecordingScope, file: impl Into<String>, parsed: ParseOutput) -> Self {
         Self { scope, file: file.into(), rail: None, stage: None, nodes: Vec::new(), parsed }
     }

@@ -1,24 +1,23 @@
-//! Who meets whom: rounds in which nobody has two partners.
+//! Pairing of nodes or GPUs: rounds in which no item has two partners.
 //!
-//! Numbers only; what they stand for is the caller's. The circle method keeps
-//! one item in place and turns the others, so that n items (n even) meet each
-//! other in n - 1 rounds, which is the least there can be. With n odd a place
-//! is empty: one item idles in each of n rounds.
+//! Numbers only; the caller maps them to nodes or GPUs. The circle method keeps one item fixed
+//! and rotates the others, so that n items (n even) meet each other in n - 1 rounds, which is the
+//! minimum. With n odd, one place is empty and one item idles in each of n rounds.
 
 use super::seeded_rng::SeededRng;
 
-/// Two different items.
+/// Indices of two different items.
 pub type IndexPair = (usize, usize);
 
-/// A complete tournament of `n` items: every pair exactly once. The seed says
-/// which item has which place in the circle, and the order of the rounds.
+/// A complete tournament of `n` items: every pair exactly once. The seed determines the place of
+/// each item in the circle and the order of the rounds.
 pub fn make_rounds(n: usize, seed: u64) -> Vec<Vec<IndexPair>> {
     make_matchings(n, usize::MAX, seed)
 }
 
-/// `k` matchings with distinct partners: the first rounds of the tournament of
-/// this seed. Fewer where there are no more partners. The others are not made:
-/// those of ten thousand nodes are fifty million pairs.
+/// `k` matchings with distinct partners: the first rounds of the tournament with this seed. Fewer
+/// if there are not enough partners. The remaining rounds are not generated: for ten thousand
+/// nodes they are fifty million pairs.
 pub fn make_matchings(n: usize, k: usize, seed: u64) -> Vec<Vec<IndexPair>> {
     if n < 2 {
         return Vec::new();

@@ -1,8 +1,8 @@
-//! How a part's readings went over runs: points, what is usual, where it stepped,
-//! and what else changed at that time (`fabricgate.history/1`).
+//! The history of a part's readings over runs: points, baseline, steps, and other changes at the
+//! same time (`fabricgate.history/1`).
 //!
-//! Plain values. `record::history` keeps and finds them, `judge::drift` says what
-//! is usual and where a step is; a report shows them.
+//! Plain values. `record::history` stores and finds them, `judge::drift` computes baseline and
+//! steps, and a report renders them.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -11,10 +11,10 @@ use super::id::{DomainName, NodeName};
 use super::unit::Unit;
 use super::verdict::{Direction, Outcome};
 
-/// The format of `fabricgate history --json`.
+/// Format name of `fabricgate history --json`.
 pub const HISTORY_FORMAT: &str = "fabricgate.history/1";
 
-/// What kind of part a series of readings belongs to.
+/// The kind of part behind a series of readings.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -24,104 +24,104 @@ pub enum FabricPartKind {
     Link,
     /// A GPU: the median over its partners.
     Gpu,
-    /// A node: its least GPU.
+    /// A node: its slowest GPU.
     Node,
     /// A node's port on a rail.
     Rail,
-    /// A domain: its level.
+    /// A domain: its overall level.
     Domain,
 }
 
-/// One part, as far as runs can be compared. What does not apply is absent.
+/// One part, described so that runs are comparable. Fields that do not apply are absent.
 #[derive(
     Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 pub struct FabricPart {
-    /// What it is.
+    /// Kind of the part.
     pub kind: FabricPartKind,
-    /// Its domain.
+    /// Its claimed domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// Its node; of a path, where the data came from.
+    /// Its node; for a path, the source of the data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,
-    /// Its GPU.
+    /// GPU index on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
     /// The other end of a path: `node:gpu` or `node`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Its rail.
+    /// Name of its rail.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rail: Option<String>,
-    /// Which way the data moved, seen from the part.
+    /// Direction of the data, seen from the part.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
 }
 
-/// What a part showed in one run.
+/// The value of a part in one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrendPoint {
-    /// The run.
+    /// Id of the run.
     pub run: String,
-    /// When it was made, RFC 3339.
+    /// Time of the run, RFC 3339.
     pub at: String,
-    /// The same in seconds since 1970.
+    /// Time of the run, in seconds since 1970.
     pub at_unix: i64,
     /// The median of its readings.
     pub value: f64,
-    /// Its relative standard error, where it can be told.
+    /// Its relative standard error, where it can be estimated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub error: Option<f64>,
-    /// What was expected then, where a platform said.
+    /// The expectation at that time, where the platform had one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<f64>,
-    /// How it came out; absent where nothing judged it.
+    /// The outcome; absent where it was not judged.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outcome: Option<Outcome>,
 }
 
-/// What is usual for a part, from points that nothing was found against.
+/// The usual value of a part, from points without findings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrendBaseline {
     /// The trimmed mean, in the unit of the series.
     pub mean: f64,
     /// Robust standard deviation, as a share of the mean.
     pub spread: f64,
-    /// How many points it rests on.
+    /// The number of points behind it.
     pub count: usize,
-    /// The run it begins with: what came before was other hardware or driver.
+    /// The first run of the baseline: earlier runs had other hardware or another driver.
     pub since: String,
 }
 
-/// Where a series left what was usual.
+/// A departure of a series from its baseline.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct TrendAlarm {
-    /// The run at which the sum crossed the line.
+    /// The run in which the sum crossed the limit.
     pub run: String,
-    /// When, RFC 3339.
+    /// Time of that run, RFC 3339.
     pub at: String,
-    /// The run from which on it was going that way.
+    /// The run in which the departure began.
     pub since: String,
-    /// How much it left, as a share of what was usual; negative is less.
+    /// Size of the departure as a share of the baseline; negative is a loss.
     pub shift: f64,
-    /// The statistic, in standard deviations.
+    /// The test statistic, in standard deviations.
     pub statistic: f64,
-    /// Which chart rang: `fast` for steps, `slow` for drifts.
+    /// The chart that raised the alarm: `fast` for steps, `slow` for drifts.
     pub chart: String,
-    /// The part is still where it went: it did not come back, nothing of it was
-    /// changed, and where it is was not learnt as usual.
+    /// The departure persists: the part did not recover, was not changed, and its new level was
+    /// not adopted as baseline.
     #[serde(default)]
     pub stands: bool,
 }
 
-/// What is not the same as in the run before.
+/// The kinds of changes between consecutive runs.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum RunChangeKind {
-    /// Driver version.
+    /// The driver version.
     Driver,
     /// A firmware version.
     Firmware,
@@ -129,75 +129,75 @@ pub enum RunChangeKind {
     Hardware,
     /// Chassis, slot or tray.
     Slot,
-    /// What a port is connected to.
+    /// The device at the other end of a port.
     Neighbour,
-    /// The kernel was booted.
+    /// A reboot of the node.
     Boot,
-    /// What was claimed of the node.
+    /// The claims about the node.
     Claim,
-    /// Which numbers were expected.
+    /// The expected values.
     Thresholds,
-    /// fabricgate or the tool that measured.
+    /// The version of fabricgate or of the measuring tool.
     Tool,
 }
 
-/// One thing that changed between two runs.
+/// One change between two runs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct RunChange {
-    /// The first run that shows the new state.
+    /// The first run with the new state.
     pub run: String,
-    /// When that was, RFC 3339.
+    /// Time of that run, RFC 3339.
     pub at: String,
-    /// Whose it is; absent where it is everybody's.
+    /// The changed node; absent for a change of all nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,
-    /// What kind of thing.
+    /// Kind of the change.
     pub kind: RunChangeKind,
-    /// Which thing, in words: `driver`, `GPU 2 vbios`.
+    /// What changed, in words: `driver`, `GPU 2 vbios`.
     pub what: String,
-    /// How it was.
+    /// The old state.
     pub before: String,
-    /// How it is.
+    /// The new state.
     pub after: String,
 }
 
-/// A part's readings in one test, over runs.
+/// The readings of a part in one test, over runs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Trend {
-    /// Whose.
+    /// The measured part.
     pub part: FabricPart,
-    /// The test.
+    /// Name of the test.
     pub testcase: String,
-    /// The unit of values.
+    /// Unit of the values.
     pub unit: Unit,
-    /// In order of time.
+    /// The values, in order of time.
     pub points: Vec<TrendPoint>,
-    /// What is usual; absent where there is too little.
+    /// The baseline; absent where there are too few points.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub baseline: Option<TrendBaseline>,
-    /// Where it left that, in order of time.
+    /// Departures from the baseline, in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub alarms: Vec<TrendAlarm>,
-    /// What changed meanwhile, in order of time.
+    /// Changes over the same period, in order of time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub changes: Vec<RunChange>,
 }
 
 impl Trend {
-    /// What changed from the run that an alarm dates back to until the run that
-    /// rang it: what may be behind it.
+    /// Changes between the run in which a departure began and the run that raised the alarm: its
+    /// possible causes.
     pub fn changes_during(&self, alarm: &TrendAlarm) -> Vec<&RunChange> {
         let since = self.points.iter().find(|point| point.run == alarm.since);
         let from = since.map_or(&alarm.at, |point| &point.at);
         self.changes.iter().filter(|c| *from <= c.at && c.at <= alarm.at).collect()
     }
 
-    /// Whether an alarm is for the worse: less, or of a latency more.
+    /// Whether an alarm is for the worse: a lower bandwidth or a higher latency.
     pub fn is_worse(&self, alarm: &TrendAlarm) -> bool {
         if self.unit.is_bandwidth() { alarm.shift < 0.0 } else { 0.0 < alarm.shift }
     }
 
-    /// The alarm for the worse that nothing has ended.
+    /// The last alarm, if it is for the worse and persists.
     pub fn open_alarm(&self) -> Option<OpenAlarm> {
         let alarm = self.alarms.last().filter(|alarm| alarm.stands && self.is_worse(alarm))?;
         Some(OpenAlarm {
@@ -208,13 +208,13 @@ impl Trend {
         })
     }
 
-    /// The last point.
+    /// The most recent point.
     pub fn last_point(&self) -> Option<&TrendPoint> {
         self.points.last()
     }
 
-    /// The last value as a share of what is usual; of a latency the other way
-    /// round, so that less is always worse.
+    /// The last value as a share of the baseline, inverted for a latency, so that less is always
+    /// worse.
     pub fn ratio_to_usual(&self) -> Option<f64> {
         let (last, usual) = (self.last_point()?.value, self.baseline.as_ref()?.mean);
         let share = if self.unit.is_bandwidth() { last / usual } else { usual / last };
@@ -222,70 +222,70 @@ impl Trend {
     }
 }
 
-/// An alarm for the worse that nothing has ended.
+/// An alarm for the worse that persists.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct OpenAlarm {
-    /// Whose.
+    /// The affected part.
     pub part: FabricPart,
-    /// The test.
+    /// Name of the test.
     pub testcase: String,
-    /// The alarm.
+    /// The alarm itself.
     pub alarm: TrendAlarm,
-    /// What changed from the run that it dates back to until the run that rang it.
+    /// Changes between the run in which the departure began and the run that raised the alarm.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub beside: Vec<RunChange>,
 }
 
-/// A node in the history.
+/// The history of a node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeHistory {
-    /// The node.
+    /// Name of the node.
     pub node: NodeName,
-    /// The domain it was claimed to be in the last time.
+    /// Its claimed domain in the last run.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// In how many runs it was measured.
+    /// Number of runs that measured it.
     pub runs: usize,
-    /// The last of them.
+    /// Id of the last run.
     pub last_run: String,
-    /// When that was, RFC 3339.
+    /// Time of the last run, RFC 3339.
     pub last_at: String,
-    /// Under which profile.
+    /// Profile of the last run.
     pub profile: String,
-    /// How the node came out.
+    /// The verdict of the last run.
     pub outcome: Outcome,
-    /// What its least part showed then, as a share of what was expected.
+    /// The value of its worst part in the last run, as a share of the expectation.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worst: Option<f64>,
 }
 
-/// `fabricgate history --json`.
+/// The output of `fabricgate history --json`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct HistoryDocument {
     /// `fabricgate.history/1`.
     pub format: String,
-    /// The file it comes from.
+    /// Path of the history file.
     pub file: String,
-    /// How many runs there are.
+    /// Number of runs in the history.
     pub runs: usize,
-    /// They are of a simulated fabric: no hardware was measured.
+    /// The runs come from a simulated fabric, not from hardware.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
-    /// When the first of them was, RFC 3339.
+    /// Time of the first run, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub first: Option<String>,
-    /// When the last was.
+    /// Time of the last run, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub last: Option<String>,
     /// Nodes, in order of name.
     pub nodes: Vec<NodeHistory>,
-    /// The series that were asked for.
+    /// The requested series.
     pub trends: Vec<Trend>,
-    /// In how many runs these series together give one false alarm for less, in
-    /// the mean; absent where there are none.
+    /// Mean number of runs until these series together raise one false alarm for a loss; absent
+    /// where there are none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub runs_per_false_alarm: Option<f64>,
-    /// What could not be read, what was made anew.
+    /// Remarks about unreadable entries and rebuilt indices.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }

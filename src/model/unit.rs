@@ -1,8 +1,7 @@
 //! Units of measured numbers, and the only conversions between them.
 //!
-//! Bandwidth is decimal (10^9 bytes per second) unless a unit says otherwise.
-//! perftest's `MB/sec` counts 2^20 bytes (its source divides by 0x100000), so
-//! it is called what it is: `MiB/s`.
+//! Bandwidth is decimal (10^9 bytes per second) unless the unit is binary. perftest's `MB/sec`
+//! counts 2^20 bytes (its source divides by 0x100000), so it is called `MiB/s` here.
 
 use std::fmt;
 
@@ -23,19 +22,19 @@ pub enum Unit {
     /// 2^20 bytes per second.
     #[serde(rename = "MiB/s")]
     MebibytesPerSecond,
-    /// Microseconds.
+    /// Latency in microseconds.
     #[serde(rename = "us")]
     Microseconds,
-    /// Nanoseconds.
+    /// Latency in nanoseconds.
     #[serde(rename = "ns")]
     Nanoseconds,
-    /// A plain count.
+    /// A count without a unit.
     #[serde(rename = "count")]
     Count,
 }
 
 impl Unit {
-    /// The unit as it is printed.
+    /// The unit in text and documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::GigabytesPerSecond => "GB/s",
@@ -47,7 +46,7 @@ impl Unit {
         }
     }
 
-    /// `value` of this unit in GB/s; `None` where this is no bandwidth.
+    /// Converts `value` to GB/s; `None` if this unit is not a bandwidth.
     pub fn to_gigabytes_per_second(self, value: f64) -> Option<f64> {
         match self {
             Self::GigabytesPerSecond => Some(value),
@@ -57,7 +56,7 @@ impl Unit {
         }
     }
 
-    /// Whether more is better. Latencies are the other way round.
+    /// Whether higher is better: true for bandwidths, false for latencies.
     pub fn is_bandwidth(self) -> bool {
         self.to_gigabytes_per_second(0.0).is_some()
     }

@@ -1,7 +1,7 @@
-//! What an unknown is about.
+//! The subject of an unknown.
 //!
-//! Documents carry the text. A stored text is read back by one table of beginnings; what
-//! begins otherwise, such as a file, a test or a step, is kept as it is.
+//! Documents carry the text. One table of prefixes parses a stored text; a text without a known
+//! prefix, such as a file, a test or a step, is kept as it is.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::id::{DomainName, NodeName};
 
-/// What is not known.
+/// The subject of an unknown.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum UnknownSubject {
     /// The whole run.
@@ -18,9 +18,9 @@ pub enum UnknownSubject {
     Node(NodeName),
     /// One domain.
     Domain(DomainName),
-    /// What a source claims.
+    /// The claims of a source.
     Claims(String),
-    /// A file, a test or a step, in words: nothing is decided by it.
+    /// A file, a test or a step, in words: no decision depends on it.
     Other(String),
 }
 
@@ -30,17 +30,17 @@ const DOMAIN_PREFIX: &str = "domain ";
 const CLAIMS_PREFIX: &str = "what is claimed by ";
 
 impl UnknownSubject {
-    /// The unknown is about this node.
+    /// An unknown about this node.
     pub fn node(node: &NodeName) -> Self {
         Self::Node(node.clone())
     }
 
-    /// The unknown is about this domain.
+    /// An unknown about this domain.
     pub fn domain(domain: &DomainName) -> Self {
         Self::Domain(domain.clone())
     }
 
-    /// The subject of a stored text.
+    /// Parses a stored text.
     pub fn parse(text: &str) -> Self {
         if text == RUN {
             Self::Run

@@ -1,8 +1,8 @@
-//! What the judge says: outcomes, findings, nodes, and what is not known.
+//! The result of the judge: outcomes, findings, verdicts of nodes, and unknowns.
 //!
-//! These types are `verdicts.json` (`fabricgate.verdicts/1`). A finding names
-//! its evidence: the measurement, the expectation, the rule, the file, and the
-//! smallest degradation this sweep could have seen.
+//! These types are `verdicts.json` (`fabricgate.verdicts/1`). A finding names its evidence: the
+//! measurement, the expectation, the rule, the file, and the smallest degradation that the sweep
+//! would have detected.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,24 +16,24 @@ use super::id::{DomainName, NodeName};
 use super::unit::Unit;
 use super::unknown_subject::UnknownSubject;
 
-/// How a part came out. The order is the order of severity.
+/// The outcome for a part. The order is the order of severity.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// Everything that had to be measured was, completely, and is as expected.
+    /// Every required measurement is complete and meets its expectation.
     Pass,
-    /// Not measured, not complete, not verified, or nothing to compare with.
+    /// Not measured, incomplete, unverified, or without a reference.
     Unknown,
-    /// It works, below what it must deliver.
+    /// It works, but below its expectation.
     Degraded,
-    /// It cannot be used as claimed.
+    /// It is not usable as claimed.
     Failed,
 }
 
 impl Outcome {
-    /// The name used in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -50,7 +50,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// What kind of part a finding is about.
+/// The kind of part that a finding is about.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -66,11 +66,11 @@ pub enum LocusKind {
     Direction,
     /// A compute tray of a rack-scale domain.
     Tray,
-    /// One rail.
+    /// One rail of the scale-out network.
     Rail,
     /// One leaf switch.
     Leaf,
-    /// One switch plane.
+    /// One NVLink switch plane.
     Plane,
     /// A whole domain.
     Domain,
@@ -79,7 +79,7 @@ pub enum LocusKind {
 }
 
 impl LocusKind {
-    /// The name used in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Gpu => "gpu",
@@ -96,7 +96,7 @@ impl LocusKind {
     }
 }
 
-/// Which way the data moved, seen from the part that is blamed.
+/// The direction of the data, seen from the faulty part.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -113,7 +113,7 @@ pub enum Direction {
 }
 
 impl Direction {
-    /// The name used in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Tx => "tx",
@@ -124,36 +124,36 @@ impl Direction {
     }
 }
 
-/// The part a finding is about. What does not apply is absent.
+/// The part that a finding is about. Fields that do not apply are absent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Locus {
-    /// What kind of part.
+    /// Kind of the part.
     pub kind: LocusKind,
-    /// Its domain.
+    /// Its claimed domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// Its node.
+    /// Name of its node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub node: Option<NodeName>,
-    /// Its GPU, by index on the node.
+    /// GPU index on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
     /// The other end of a pair, as `node` or `node:gpu`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Its rail or NIC.
+    /// Name of its rail or NIC.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rail: Option<String>,
-    /// Its leaf switch.
+    /// Name of its leaf switch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaf: Option<String>,
-    /// The direction, where only one is concerned.
+    /// The affected direction, where it is only one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub direction: Option<Direction>,
 }
 
 impl Locus {
-    /// A part of this kind, nothing else said yet.
+    /// A part of this kind, with no other field set.
     pub fn new(kind: LocusKind) -> Self {
         Self {
             kind,
@@ -199,43 +199,43 @@ impl fmt::Display for Locus {
 /// One piece of evidence behind a finding.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Evidence {
-    /// The file it came from.
+    /// The file with the evidence.
     pub file: String,
-    /// The test, where there is one.
+    /// Name of the test.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub testcase: Option<String>,
-    /// What was seen there, in words and numbers.
+    /// The observation, in words and numbers.
     pub detail: String,
-    /// The class of the finding that it was evidence of, where that explains this one
-    /// and is part of it, such as `nvlink-inactive` of an `nvlink-low`.
+    /// The class of another finding that explains this one and was merged into it, such as
+    /// `nvlink-inactive` into an `nvlink-low`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<FindingClass>,
 }
 
-/// One thing that is not as it must be.
+/// One fault or doubt, with its evidence.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Finding {
-    /// Stable for the same locus and class, so that runs can be compared.
+    /// Stable for the same locus and class, so that runs are comparable.
     pub id: String,
-    /// How bad.
+    /// Severity of the finding.
     pub outcome: Outcome,
-    /// What it is, such as `nvlink-low`.
+    /// Class of the finding, such as `nvlink-low`.
     pub class: FindingClass,
-    /// Whose it is.
+    /// The affected part.
     pub locus: Locus,
-    /// What was measured.
+    /// The measured value.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub measured: Option<f64>,
-    /// What the platform must show here, where its thresholds have a number.
+    /// The platform's expectation, where its thresholds contain one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expected: Option<f64>,
-    /// The median of its peers, where it was found by them.
+    /// The median of its peers, where they are the reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub peers: Option<f64>,
-    /// What the part itself showed before, where it was found by that.
+    /// The earlier level of the part, where it is the reference.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub own: Option<f64>,
-    /// The unit of all of these.
+    /// The unit of these values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unit: Option<Unit>,
     /// measured / expected.
@@ -247,25 +247,25 @@ pub struct Finding {
     /// measured / own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio_to_own: Option<f64>,
-    /// Whether a second, independent measurement agreed.
+    /// Whether a second, independent measurement confirmed it.
     pub confirmed: bool,
-    /// The smallest relative degradation this sweep could have seen here.
+    /// The smallest relative degradation that this sweep would have detected here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
-    /// It is low and steady, and was so in the first reading already.
+    /// The value is low and steady since the first reading.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub from_first_reading: bool,
     /// The rule that decided.
     #[schemars(with = "String")]
     pub rule: FindingRule,
-    /// One sentence for a person.
+    /// The finding in one sentence.
     pub summary: String,
-    /// What it rests on.
+    /// The evidence behind the finding.
     pub evidence: Vec<Evidence>,
 }
 
 impl Finding {
-    /// A finding with nothing measured, said or cited yet, and not confirmed.
+    /// An unconfirmed finding without numbers, summary and evidence.
     pub fn new(id: impl Into<String>, outcome: Outcome, class: FindingClass, locus: Locus) -> Self {
         Self {
             id: id.into(),
@@ -289,7 +289,7 @@ impl Finding {
         }
     }
 
-    /// The ratio by which it was found, and what it is of.
+    /// The ratio that decided the finding, and its reference.
     pub fn deciding_ratio(&self) -> Option<(f64, RatioReference)> {
         let of = |ratio: Option<f64>, of| ratio.map(|ratio| (ratio, of));
         of(self.ratio_to_peers, RatioReference::Peers)
@@ -297,131 +297,131 @@ impl Finding {
             .or_else(|| of(self.ratio, RatioReference::Expected))
     }
 
-    /// The same without what it is of.
+    /// The ratio that decided the finding, without its reference.
     pub fn deciding_share(&self) -> Option<f64> {
         self.deciding_ratio().map(|(ratio, _)| ratio)
     }
 }
 
-/// What a ratio is of.
+/// The reference of a ratio.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum RatioReference {
-    /// The platform's number.
+    /// The expectation of the platform.
     Expected,
     /// The median of the peers.
     Peers,
-    /// What the part itself showed before.
+    /// The earlier level of the same part.
     Own,
 }
 
 impl RatioReference {
-    /// What stands before its number.
+    /// The label in front of the reference value.
     pub fn prefix(self) -> &'static str {
         match self {
             Self::Expected => "expected",
             Self::Peers => "peers' median",
-            Self::Own => "own level before",
+            Self::Own => "own earlier level",
         }
     }
 
-    /// What a ratio is of, in a sentence.
+    /// The reference of a ratio, within a sentence.
     pub fn label(self) -> &'static str {
         match self {
-            Self::Expected => "what is expected",
+            Self::Expected => "the expectation",
             Self::Peers => "the peers' median",
-            Self::Own => "its own level before",
+            Self::Own => "its own earlier level",
         }
     }
 }
 
-/// Across which boundaries of its claim a node was measured.
+/// The claimed boundaries across which a node was measured.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct MeasuredScope {
     /// Links inside the node were measured.
     pub inside: bool,
-    /// The nodes of its NVLink domain that it was measured with, as a host list.
+    /// Nodes of its NVLink domain that were measured with it, as a host list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// The nodes that it was measured with over the scale-out network, as a host list.
+    /// Nodes that were measured with it over the scale-out network, as a host list.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<String>,
-    /// The rails of the network that it was measured over, where they have names.
+    /// Named rails over which it was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub rails: Vec<String>,
 }
 
-/// One node's verdict.
+/// The verdict of one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NodeVerdict {
-    /// The node.
+    /// Name of the node.
     pub node: NodeName,
-    /// Its domain, where one is claimed.
+    /// Its claimed domain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// How it came out.
+    /// Outcome of the node.
     pub outcome: Outcome,
-    /// Why, in one sentence.
+    /// The reason for the outcome, in one sentence.
     pub reason: String,
-    /// The id of the finding that keeps it from passing, where that is about something
-    /// larger than the node, or a pair, and nothing is held against the node itself.
+    /// Id of the finding that keeps the node from passing, where it concerns a pair or something
+    /// larger than the node, and the node itself has no finding.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kept_by: Option<String>,
-    /// The smallest relative degradation this sweep could have seen here, in every part
-    /// that was measured, rails of the scale-out network included.
+    /// The smallest relative degradation that this sweep would have detected here, over every
+    /// measured part, rails of the scale-out network included.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
-    /// The smallest loss of all parts together that this sweep could have seen here: the
-    /// expectation alone shows what everything compared has lost alike.
+    /// The smallest common loss of all parts that this sweep would have detected here: only the
+    /// expectation reveals a loss that all compared parts share.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub detectable_together: Option<f64>,
-    /// The same inside its domain alone, where a rail could have hidden more.
+    /// The same within the domain only, where the limit of a rail is larger.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fabric_detectable: Option<f64>,
-    /// Across which boundaries it was measured; absent where nothing of it was.
+    /// The boundaries across which it was measured; absent if it was not measured.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scope: Option<MeasuredScope>,
 }
 
-/// Something that is not known, and why.
+/// An unknown, and why.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct UnknownEntry {
-    /// What is not known.
+    /// The subject.
     #[schemars(with = "String")]
     pub what: UnknownSubject,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
-/// Everything the judge says about one set of measurements.
+/// All results of the judge for one set of measurements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Verdicts {
     /// `fabricgate.verdicts/1`.
     pub format: String,
-    /// A simulated fabric answered: no hardware was measured.
+    /// The measurements come from a simulated fabric, not from hardware.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub simulated: bool,
-    /// The platform, where all parts share one.
+    /// The platform, where all parts have the same.
     pub platform: Option<String>,
-    /// Digest of the expectations in force.
+    /// Digest of the expectations used.
     pub thresholds_digest: String,
-    /// The worst of the parts.
+    /// The worst outcome of the parts.
     pub outcome: Outcome,
-    /// What is not as it must be, worst first.
+    /// All findings, worst first.
     pub findings: Vec<Finding>,
     /// Every node, in order of name.
     pub nodes: Vec<NodeVerdict>,
-    /// What is not known, and why.
+    /// All unknowns, with the reasons.
     pub unknown: Vec<UnknownEntry>,
-    /// Remarks that change no outcome: single dips, a level above expectation.
+    /// Remarks that do not change an outcome: single dips, a level above expectation.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
 impl Verdicts {
-    /// This outcome, and nothing that it is of.
+    /// Verdicts with only an outcome.
     pub fn empty(outcome: Outcome) -> Self {
         Self {
             format: VERDICTS_FORMAT.to_owned(),
@@ -436,7 +436,7 @@ impl Verdicts {
         }
     }
 
-    /// The findings that name a node, of each such node, worst first.
+    /// The findings of each affected node, worst first.
     pub fn findings_by_node(&self) -> BTreeMap<&NodeName, Vec<&Finding>> {
         let mut named: BTreeMap<&NodeName, Vec<&Finding>> = BTreeMap::new();
         for finding in &self.findings {
@@ -448,5 +448,5 @@ impl Verdicts {
     }
 }
 
-/// The format of `verdicts.json`.
+/// Format name in `verdicts.json`.
 pub const VERDICTS_FORMAT: &str = "fabricgate.verdicts/1";

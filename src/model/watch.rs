@@ -1,7 +1,6 @@
-//! What the standing gate tells of itself, one JSON document a line
-//! (`fabricgate.watch/1`).
+//! The events of the standing gate, one JSON document per line (`fabricgate.watch/1`).
 //!
-//! Values only: nothing here decides anything.
+//! Values only: nothing here makes a decision.
 
 use std::fmt;
 
@@ -10,31 +9,31 @@ use serde::{Deserialize, Serialize};
 
 use super::id::{DomainName, NodeName};
 
-/// The format of a line.
+/// Format name of a line.
 pub const WATCH_FORMAT: &str = "fabricgate.watch/1";
 
-/// Why nodes are measured, most urgent first.
+/// Why nodes are due for measuring, most urgent first.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum DueReason {
-    /// It joined with the start-up taint.
+    /// The node joined with the start-up taint.
     Unverified,
-    /// We drained it, and it changed, rested, or passed once.
+    /// A node drained by fabricgate has changed, has rested, or has passed once.
     Repaired,
-    /// Its certificate counts no more.
+    /// Its certificate is no longer valid.
     Expired,
-    /// It never had one.
+    /// It has no certificate.
     Missing,
-    /// Its certificate ends soon.
+    /// Its certificate expires soon.
     Expiring,
-    /// It was not looked at for long.
+    /// Its last measurement is too old.
     Audit,
 }
 
 impl DueReason {
-    /// Its name in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Unverified => "unverified",
@@ -53,146 +52,146 @@ impl fmt::Display for DueReason {
     }
 }
 
-/// One line.
+/// One line of the event log.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WatchLine {
     /// `fabricgate.watch/1`.
     pub format: String,
-    /// When, RFC 3339.
+    /// Time of the event, RFC 3339.
     pub at: String,
-    /// What.
+    /// The event itself.
     #[serde(flatten)]
     pub event: WatchEvent,
 }
 
-/// What is told.
+/// The events of the watch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum WatchEvent {
-    /// The watch began.
+    /// The watch started.
     Began {
-        /// The version of fabricgate.
+        /// Version of fabricgate.
         version: String,
-        /// The scheduler, and how it is reached.
+        /// The scheduler, and how it is accessed.
         scheduler: String,
-        /// Jobs are started; without it, only told.
+        /// Jobs are started; otherwise they are only reported.
         apply: bool,
     },
-    /// Another instance is at work, and this one waits for its end.
+    /// Another instance leads, and this one waits for it to end.
     Waiting {
-        /// Who it is.
+        /// The leading instance.
         why: String,
     },
-    /// This instance is the one at work.
+    /// This instance leads.
     Leading {
-        /// Its term, where there is a Lease.
+        /// Its term, with a Lease.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         term: Option<String>,
     },
-    /// It is no more.
+    /// This instance no longer leads.
     Lost {
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// What was seen and decided, where it differs from the last time.
+    /// The observed state and the decisions, logged when they change.
     Looked {
-        /// Nodes that the scheduler tells of.
+        /// Nodes reported by the scheduler.
         nodes: usize,
         /// Nodes in claimed domains.
         claimed: usize,
-        /// Nodes whose certificate counts.
+        /// Nodes with a valid certificate.
         certified: usize,
-        /// Drains of ours that stand.
+        /// Nodes drained by fabricgate.
         drained: usize,
-        /// The breaker has tripped: since when and why.
+        /// Since when and why the breaker is tripped.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         breaker: Option<String>,
-        /// A person asked that nothing be drained or measured: until when and why.
+        /// Until when and why an operator paused draining and measuring.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         paused: Option<String>,
-        /// Nodes that are not measured now, by why.
+        /// Nodes that are not measured now, by reason.
         not_due: Vec<DeferredNodes>,
     },
-    /// Nodes are to be measured.
+    /// Nodes are due for measuring.
     Due(WatchJob),
     /// A job was started.
     Started(WatchJob),
     /// A job printed a line.
     Said {
-        /// Which.
+        /// Name of the job.
         job: String,
-        /// What.
+        /// The printed line.
         line: String,
     },
     /// A job has ended.
     Ended {
-        /// Which.
+        /// The ended job.
         #[serde(flatten)]
         job: WatchJob,
-        /// Its exit code; absent where it was ended.
+        /// Its exit code; absent if it was killed.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         code: Option<u8>,
-        /// What that means.
+        /// Meaning of the exit code.
         outcome: JobOutcome,
-        /// How long it took.
+        /// Duration of the job.
         seconds: f64,
     },
-    /// What nodes carry counts no more and is taken off, or is not as our
-    /// record has it and is said again.
+    /// Marks on nodes were removed because they are no longer valid, or rewritten because they
+    /// differ from the record.
     Marks {
-        /// The nodes.
+        /// The affected nodes.
         nodes: Vec<NodeName>,
-        /// Why.
+        /// The reason.
         why: String,
-        /// What became of it; absent where it was only told.
+        /// The result; absent where the change was only reported.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         result: Option<String>,
     },
-    /// Something did not work; it is tried again.
+    /// An operation failed and is retried.
     Trouble {
-        /// What.
+        /// Description of the failure.
         what: String,
     },
-    /// The watch was told to end and waits for its jobs.
+    /// The watch received a stop request and waits for its jobs.
     Stopping {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// Nodes that are not measured, and why.
+/// Nodes that are not measured, with the reason.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct DeferredNodes {
-    /// Why.
+    /// The reason.
     pub why: String,
     /// The nodes, as a host list.
     pub nodes: String,
-    /// How many.
+    /// Number of nodes.
     pub count: usize,
 }
 
-/// A job.
+/// A measuring job of the watch.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WatchJob {
-    /// Its name; empty where nothing was started.
+    /// Name of the job; empty where none was started.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub job: String,
-    /// The profile.
+    /// Profile of the sweep.
     pub profile: String,
-    /// The domain.
+    /// The measured domain.
     pub domain: DomainName,
-    /// The nodes it is for.
+    /// The nodes that are due.
     pub nodes: Vec<NodeName>,
-    /// Idle nodes that are measured with them.
+    /// Idle nodes that serve as measuring partners.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub partners: Vec<NodeName>,
-    /// The most urgent of its causes.
+    /// The most urgent reason.
     pub cause: DueReason,
-    /// Why, in one sentence.
+    /// The reason, in one sentence.
     pub why: String,
-    /// The command.
+    /// Command line of the job.
     pub command: Vec<String>,
-    /// The file with what it prints; empty where nothing was started.
+    /// The file with its output; empty where none was started.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub log: String,
 }
@@ -203,15 +202,15 @@ pub struct WatchJob {
 )]
 #[serde(rename_all = "snake_case")]
 pub enum JobOutcome {
-    /// Everything was as expected (0).
+    /// Every node passed (0).
     Passed,
-    /// Something is degraded or failed (3).
+    /// A node is degraded or failed (3).
     Closed,
-    /// Something is unknown, nothing worse (4).
+    /// A node is unknown, none is worse (4).
     Inconclusive,
-    /// A scheduler, tool or node was out of reach (5).
+    /// A scheduler, tool or node was unreachable (5).
     Unreachable,
-    /// A budget refused something, or something was done in part (6).
+    /// A budget refused an action, or an action is incomplete (6).
     Refused,
     /// The command or its configuration is wrong (2), or there is a bug (1).
     Broken,
@@ -220,7 +219,7 @@ pub enum JobOutcome {
 }
 
 impl JobOutcome {
-    /// What an exit code means.
+    /// The meaning of an exit code.
     pub fn from_exit_code(code: Option<u8>) -> Self {
         match code {
             Some(0) => Self::Passed,
@@ -233,8 +232,8 @@ impl JobOutcome {
         }
     }
 
-    /// How bad it is, beside others: not knowing is worse than knowing of a
-    /// fault only where nobody could be asked.
+    /// Severity relative to other outcomes: unknown is better than a known fault, unless the
+    /// nodes or the scheduler could not be queried.
     pub fn severity(self) -> u8 {
         match self {
             Self::Passed => 0,
@@ -246,7 +245,7 @@ impl JobOutcome {
         }
     }
 
-    /// Its name in documents.
+    /// The name in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Passed => "passed",

@@ -1,8 +1,8 @@
-//! What a coordinator and its workers say to each other: one JSON document a
-//! line, over the worker's standard input and output.
+//! The protocol between a coordinator and its workers: one JSON document per line, over the
+//! worker's standard input and output.
 //!
-//! Types only. The worker is `probe::worker`, the other end is
-//! `coordinator::worker`. Both refuse a protocol they do not know.
+//! Types only. `probe::worker` implements the worker, `coordinator::worker` the other end. Both
+//! reject an unknown protocol version.
 
 use std::collections::BTreeMap;
 
@@ -14,227 +14,226 @@ use super::id::NodeName;
 use super::probe::ReadySignal;
 use super::raw_result::ProcessEnding;
 
-/// The version of this protocol. It grows when a line changes its meaning.
+/// Version of the protocol. It increases when a line changes its meaning.
 pub const PROTOCOL: u32 = 2;
 
-/// Longest line that either side accepts, in bytes. Outputs travel in pieces.
+/// Longest accepted line, in bytes. Larger outputs are sent in pieces.
 pub const LONGEST_LINE: usize = 1 << 20;
 
-/// Environment variable that tells a probe's process which step and reading of
-/// the plan it is, as `STEP.READING`.
+/// Environment variable of a probe's process with its step and reading in the plan, as
+/// `STEP.READING`.
 pub const STEP_VARIABLE: &str = "FABRICGATE_STEP";
 
-/// How much of our environment a process that is started is given.
+/// The part of fabricgate's environment that a child process inherits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum EnvironmentAccess {
-    /// All of it: a command of this program that does our work.
+    /// Everything: a fabricgate command that acts on fabricgate's behalf.
     Whole,
-    /// All but what the configuration names as ours: a command of this program that reaches
-    /// an API server.
+    /// Everything except fabricgate's configured secrets: a fabricgate command that accesses an
+    /// API server.
     Own,
-    /// What the scheduler's programs on this machine need, its token included.
+    /// Variables of scheduler programs on this machine, including the scheduler's token.
     Site,
-    /// What starts a process on nodes through the scheduler needs, its token included.
+    /// Variables for starting a process on nodes through the scheduler, including its token.
     Scheduler,
-    /// What reaches a node needs, such as the socket of ssh's agent.
+    /// Variables for reaching a node, such as the socket of ssh's agent.
     Launcher,
-    /// What tools need.
+    /// Variables that tools need.
     #[default]
     None,
 }
 
-/// A line to a worker.
+/// A message to a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum CoordinatorMessage {
-    /// The first line: who speaks.
+    /// The first message: identifies the coordinator.
     Hello {
-        /// The coordinator's protocol.
+        /// Protocol version of the coordinator.
         protocol: u32,
         /// The coordinator's version of fabricgate.
         version: String,
-        /// What the coordinator calls this node.
+        /// Name of the node in the coordinator.
         node: String,
     },
-    /// Start a process.
+    /// Starts a process.
     Run(ProcessOrder),
-    /// End a process that was started.
+    /// Kills a started process.
     Stop {
-        /// Its order.
+        /// Id of its order.
         id: u64,
     },
-    /// The answer to an exchange that a process asked for.
+    /// The reply to an exchange request of a process.
     Answer {
-        /// Its order.
+        /// Id of its order.
         id: u64,
-        /// The answer.
+        /// The reply.
         answer: ExchangeReply,
     },
-    /// End everything and exit; the same as the end of standard input.
+    /// Kills all processes and exits; the end of standard input has the same effect.
     Bye,
 }
 
-/// A process to start.
+/// An order to start a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessOrder {
-    /// A number that answers repeat.
+    /// Id of the order, repeated in all answers.
     pub id: u64,
     /// Program and arguments; `{self}` is the worker's own executable.
     pub argv: Vec<String>,
-    /// Additional environment variables.
+    /// Additional environment variables of the process.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// When it is given up, in seconds.
+    /// Timeout, in seconds.
     pub limit_s: f64,
-    /// Bytes of each output stream that are kept.
+    /// Bytes of each output stream to keep.
     pub capture: usize,
-    /// Somebody waits for it to listen: at this port, or at the port its
-    /// first line names.
+    /// Report when it listens: at this port, or at the port in its first output line.
     #[serde(default)]
     pub ready: Option<ReadinessCheck>,
-    /// It must not start while somebody else uses the GPUs.
+    /// Refuse to start it while another process uses the GPUs.
     #[serde(default)]
     pub idle_gpus: bool,
-    /// It takes part in exchanges: its input is open, and what it asks for is
-    /// passed on instead of kept.
+    /// It takes part in exchanges: its input stays open, and its requests are forwarded instead
+    /// of stored.
     #[serde(default)]
     pub together: bool,
 }
 
-/// How the worker knows that a serving process is ready.
+/// How the worker detects that a serving process is ready.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadinessCheck {
-    /// What to look at.
+    /// The signal to wait for.
     pub how: ReadySignal,
-    /// The port, with [`Ready::Port`].
+    /// The port, for [`ReadySignal::Port`].
     #[serde(default)]
     pub port: u16,
 }
 
-/// A line from a worker.
+/// A message from a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum WorkerMessage {
-    /// The first line: who answers.
+    /// The first message: identifies the worker.
     Hello(Box<WorkerHello>),
-    /// A process listens.
+    /// A process is ready and listens.
     Ready {
-        /// Its order.
+        /// Id of its order.
         id: u64,
-        /// The port.
+        /// The port it listens at.
         port: u16,
     },
-    /// A piece of what a process printed.
+    /// A piece of a process's output.
     Output {
-        /// Its order.
+        /// Id of its order.
         id: u64,
-        /// Which stream.
+        /// The output stream.
         stream: OutputStream,
         /// The bytes, base64 (RFC 4648 section 4).
         data: String,
     },
-    /// A process asks for an exchange.
+    /// A process requests an exchange.
     Asks {
-        /// Its order.
+        /// Id of its order.
         id: u64,
-        /// What it gives.
+        /// The request.
         ask: ExchangeRequest,
     },
-    /// A process ended, and all of its output was sent.
+    /// A process has ended, and all of its output was sent.
     Done(Box<ProcessReport>),
-    /// A process was not started, and why: the node is busy.
+    /// A process was not started because the node is busy.
     Refused {
-        /// Its order.
+        /// Id of its order.
         id: u64,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// The worker cannot go on.
+    /// The worker cannot continue.
     Fault {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
 
-/// An output stream.
+/// An output stream of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum OutputStream {
-    /// Standard output.
+    /// Standard output of the process.
     Stdout,
-    /// Standard error.
+    /// Standard error of the process.
     Stderr,
 }
 
-/// Who a worker is.
+/// The identity of a worker.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerHello {
-    /// The worker's protocol.
+    /// Protocol version of the worker.
     pub protocol: u32,
     /// The worker's version of fabricgate.
     pub version: String,
-    /// The machine it runs on.
+    /// The machine that the worker runs on.
     pub environment: MachineEnvironment,
 }
 
-/// The machine a worker runs on, as far as it could be read.
+/// The machine that a worker runs on, as far as readable.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MachineEnvironment {
-    /// Its own name for itself.
+    /// Hostname of the machine, as it reports it.
     pub hostname: String,
-    /// Kernel release.
+    /// Kernel release of the machine.
     pub kernel: Option<String>,
-    /// Boot id: another one after every boot.
+    /// Kernel boot id, which changes at every boot.
     pub boot_id: Option<String>,
-    /// NVIDIA driver version.
+    /// Version of the NVIDIA driver.
     pub driver: Option<String>,
-    /// Load average over a minute.
+    /// One-minute load average.
     pub load: Option<f64>,
-    /// Processors.
+    /// Number of CPUs.
     pub cpus: Option<u32>,
     /// Addresses by network device, without loopback.
     pub interfaces: BTreeMap<String, Vec<String>>,
-    /// One line per GPU: index, UUID, clocks, temperature, power, VBIOS, as the
-    /// driver's tool prints them.
+    /// One line per GPU: index, UUID, clocks, temperature, power, VBIOS, as nvidia-smi prints
+    /// them.
     pub gpus: Vec<String>,
 }
 
-/// What the worker of one node said of its machine (`fabricgate.machine/1`, a
-/// line of `machines.jsonl`). A node has several where its worker was started
-/// again; one that says something else is another machine, or one that booted.
+/// A worker's report about its machine (`fabricgate.machine/1`, a line of `machines.jsonl`). A
+/// node has several where its worker was restarted; a different report means another machine or a
+/// reboot.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MachineRecord {
     /// `fabricgate.machine/1`.
     pub format: String,
-    /// The node.
+    /// Name of the node.
     pub node: NodeName,
-    /// What it is.
+    /// The reported environment.
     pub environment: MachineEnvironment,
 }
 
-/// The format of a line of `machines.jsonl`.
+/// Format name of a line of `machines.jsonl`.
 pub const MACHINE_FORMAT: &str = "fabricgate.machine/1";
 
-/// How a process ended.
+/// The result of a process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProcessReport {
-    /// Its order.
+    /// Id of its order.
     pub id: u64,
-    /// How it ended.
+    /// How the process ended.
     pub ending: ProcessEnding,
-    /// How long it ran, in seconds.
+    /// Duration, in seconds.
     pub duration_s: f64,
-    /// Bytes of standard output beyond what is kept.
+    /// Bytes of standard output beyond the size limit.
     #[serde(default)]
     pub stdout_dropped: u64,
-    /// Bytes of standard error beyond what is kept.
+    /// Bytes of standard error beyond the size limit.
     #[serde(default)]
     pub stderr_dropped: u64,
-    /// Load average over a minute, afterwards.
+    /// One-minute load average after the process.
     #[serde(default)]
     pub load: Option<f64>,
-    /// One line per GPU, afterwards, where GPUs were used.
+    /// One line per GPU after the process, where GPUs were used.
     #[serde(default)]
     pub gpus: Vec<String>,
 }

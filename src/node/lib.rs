@@ -1,4 +1,4 @@
-//! The side that runs on a node: processes, the driver's libraries, facts about the
+//! Everything that runs on a node: child processes, the driver's libraries, facts about the
 //! machine, the worker, and the native probes. The only crate with `unsafe` code.
 
 pub mod doctor;

@@ -1,8 +1,7 @@
-//! Probe files into [`Probe`]s, and the catalog of those in force.
+//! Parses probe files into [`Probe`]s, and holds the catalog of probes in force.
 //!
-//! Text in, values out; a mistake points at file, line and column. Files are
-//! opened by the caller. A site's file replaces the built-in probe of the same
-//! name.
+//! Text in, values out; an error has file, line and column. The caller opens the files. A site's
+//! file replaces the built-in probe of the same name.
 
 mod validation;
 
@@ -109,12 +108,12 @@ struct ServeSection {
 /// All probes in force, by name.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ProbeCatalog {
-    /// The probes.
+    /// The probes, by name.
     pub probes: BTreeMap<String, Probe>,
 }
 
 impl ProbeCatalog {
-    /// The probes that are compiled in.
+    /// The catalog of built-in probes.
     pub fn built_in() -> Self {
         let mut catalog = Self::default();
         for (file, text) in BUILT_IN {
@@ -124,7 +123,7 @@ impl ProbeCatalog {
         catalog
     }
 
-    /// Adds a probe; gives back the one of the same name that it replaces.
+    /// Adds a probe; returns the replaced one of the same name.
     pub fn add(&mut self, probe: Probe) -> Option<Probe> {
         self.probes.insert(probe.name.clone(), probe)
     }
@@ -140,7 +139,7 @@ impl ProbeCatalog {
     }
 }
 
-/// Reads the text of a probe file. `file` is its name in messages.
+/// Parses a probe file. `file` is its name in messages.
 pub fn parse_probe(file: &str, text: &str) -> Result<Probe, TextError> {
     let read: ProbeFile = toml::from_str(text).map_err(|e| TextError::from_toml(file, text, &e))?;
     check_probe_file(&read)
@@ -285,7 +284,7 @@ mod tests {
         assert!(parse_probe("p.toml", &together).expect("good").together);
         let said = |text: &str| parse_probe("p.toml", text).expect_err("a bad file").to_string();
         let peer = said(&together.replace("{hosts}", "{peer_address}"));
-        assert!(peer.contains("{peer_address} means nothing there"), "{peer}");
+        assert!(peer.contains("{peer_address} is not available there"), "{peer}");
         let serve = "[serve]\nargv = [\"x\"]\nready = \"line\"\n";
         let serves = said(&format!("{together}{serve}"));
         assert!(serves.starts_with("p.toml:7:12: together: every node"), "{serves}");
@@ -321,9 +320,9 @@ mod tests {
     #[test]
     fn mistakes_of_two_sides_are_named_with_their_place() {
         let said = of_a_rail("[\"x\", \"{port}\"]", "[\"x\"]");
-        assert!(said.starts_with("p.toml:11:8: serve.argv never says {port}"), "{said}");
+        assert!(said.starts_with("p.toml:11:8: serve.argv does not contain {port}"), "{said}");
         let said = of_a_rail("ready = \"port\"", "ready = \"line\"");
-        assert!(said.contains("leaves to the command"), "{said}");
+        assert!(said.contains("the command chooses the port"), "{said}");
         let said = of_a_rail("[\"x\", \"{port}\"]", "[\"x\", \"{lane}\"]");
         assert!(
             said.starts_with("p.toml:11:14: serve.argv \"{lane}\": {lane} means nothing"),
@@ -331,15 +330,15 @@ mod tests {
         );
         let said = of_a_rail("[serve]\nargv = [\"x\", \"{port}\"]\nready = \"port\"\n", "");
         assert!(said.starts_with("p.toml:4:38: argv \"{port}\": {port} needs a [serve]"), "{said}");
-        assert!(of_a_rail("stage = 2", "stage = 4").contains("is of stage 2, 5"));
+        assert!(of_a_rail("stage = 2", "stage = 4").contains("belongs to stage 2, 5"));
         assert!(of_a_rail("stage = 2", "stage = 3").starts_with("p.toml:6:9: stage 3"));
         assert!(of_a_rail("ready = \"port\"", "").contains("missing field `ready`"));
         assert!(of_a_rail("stage = 2", "stage = 2\ncovers = \"all\"").contains("covers \"all\""));
         assert!(of_a_rail("stage = 2", "stage = 2\ngrain = \"gpu\"").contains("has no lanes"));
         let said = of_a_rail("stage = 2", "stage = 2\nreads_itself = true");
-        assert!(said.starts_with("p.toml:7:16: reads_itself: argv never says"), "{said}");
+        assert!(said.starts_with("p.toml:7:16: reads_itself: argv does not contain"), "{said}");
         assert!(of_a_rail("{peer_address}", "{readings}").contains("needs reads_itself"));
         let said = complaint("disturbs", "serve = { argv = [\"x\"], ready = \"port\" }\ndisturbs");
-        assert!(said.contains("has no other node"), "{said}");
+        assert!(said.contains("has no second node"), "{said}");
     }
 }

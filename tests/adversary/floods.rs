@@ -33,7 +33,7 @@ fn one_line_of_a_tool_that_does_not_end_is_cut_counted_and_unknown() {
     assert_eq!(ended.code, Some(4), "{}", ended.stderr);
     // No parser reads it: its head and its tail are kept.
     let kept = 2 * (64 << 10);
-    let said = format!("printed {} bytes more than are kept", bytes - kept);
+    let said = format!("printed {} bytes beyond the size limit", bytes - kept);
     assert!(ended.stdout.contains(&said), "{}", ended.stdout);
     let largest = super::place::files(&place.path("runs"))
         .iter()

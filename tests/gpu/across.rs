@@ -117,7 +117,7 @@ fn another_clique_is_told_and_pairs_inside_the_nodes_are_measured() {
         let problem = said.problems()[0];
         assert_eq!(problem.node, Some(format!("n{}", 1 - at)));
         assert_eq!(problem.code.as_deref(), Some("CUDA_ERROR_INVALID_HANDLE"));
-        assert!(problem.detail.ends_with("; 3 more pairs likewise"), "{}", problem.detail);
+        assert!(problem.detail.ends_with("; the same for 3 more pairs"), "{}", problem.detail);
         assert_eq!(said.cells(WRITE).len(), 2, "its own two GPUs");
         assert!(!said.is_whole());
     }
@@ -203,7 +203,7 @@ fn wrong_data_is_a_fault_of_its_pair_and_gives_no_number() {
     let problem = said[0].problems()[0];
     assert_eq!((problem.kind, problem.class.as_str()), (OutputProblemKind::Corrupt, "wrong-data"));
     assert_eq!((problem.gpu, problem.testcase.as_deref()), (Some(0), Some(BISECT)));
-    assert!(problem.detail.starts_with("what n0:0 -> n1:0 copied is wrong: "), "{problem:?}");
+    assert!(problem.detail.starts_with("the data of n0:0 -> n1:0 is wrong: "), "{problem:?}");
     assert_eq!(said[0].value(BISECT, "0->2", "0"), None);
     assert!(is_near(said[0].value(BISECT, "1->3", "0"), 1.0));
     assert!(said[1].is_whole() && !said[0].is_whole());
@@ -215,7 +215,7 @@ fn a_host_link_that_spoils_data_is_not_taken_for_the_fabric() {
     let said = measure(CrossNodePairs::Lane, &[BISECT], vec![spoils, node("n1", 2)]);
     let problem = said[0].problems()[0];
     assert_eq!((problem.kind, problem.gpu), (OutputProblemKind::Corrupt, Some(0)));
-    assert!(problem.detail.contains("does not hold what the host wrote there"), "{problem:?}");
+    assert!(problem.detail.contains("differs from the data that the host wrote"), "{problem:?}");
     assert_eq!(said[1].classes(), ["peer-lost"]);
     assert!(is_near(said[0].value(BISECT, "1->3", "0"), 1.0));
     assert!(is_near(said[1].value(BISECT, "3->1", "0"), 1.0));

@@ -256,7 +256,7 @@ fn gpus_without_a_way_to_each_other_have_no_number() {
         (problem.kind, problem.class.as_str()),
         (OutputProblemKind::Waived, "no-peer-access")
     );
-    assert!(problem.detail.starts_with("GPU 0 and GPU 2 do not reach"), "{}", problem.detail);
+    assert!(problem.detail.starts_with("GPU 0 and GPU 2 have no peer"), "{}", problem.detail);
     for test in tests {
         assert_eq!(said.cells(test).len(), 4, "{test}");
         assert_eq!((said.at(test, 0, 2), said.at(test, 2, 0)), (None, None));

@@ -76,7 +76,7 @@ fn a_library_that_is_not_there_or_is_another_one_is_told() {
     let foreign = Machine::of(1).without(Library::Cuda, &["cuInit"]);
     let foreign = foreign.driver(folder.path(), Library::Cuda);
     let said = CudaLibrary::load(Some(&foreign)).expect_err("another library").to_string();
-    assert!(said.ends_with("libcuda.so.1 has no cuInit, so it is another library"), "{said}");
+    assert!(said.ends_with("has no cuInit, so it is not the expected library"), "{said}");
 }
 
 #[test]

@@ -72,7 +72,7 @@ fn a_driver_that_hangs_from_the_beginning_is_no_measurement() {
     let (ran, document) = probe(&place, DOWN, &["--silence=5"]);
     let problem = only(&document);
     assert_eq!(problem.class, "hung");
-    assert!(problem.detail.contains("bringing the driver up"), "{}", problem.detail);
+    assert!(problem.detail.contains("initializing the driver"), "{}", problem.detail);
     assert_eq!((ran.code, document.tests.len()), (Some(5), 0));
 }
 

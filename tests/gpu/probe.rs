@@ -87,8 +87,8 @@ fn another_path_than_the_asserted_one_is_no_measurement_of_it() {
 #[test]
 fn a_rank_that_dies_or_hangs_is_named_and_ends_in_time() {
     for (line, class, said) in [
-        ("nccl die 1 = 3", "child-died", "GPU 1 was ended by SIG"),
-        ("hang cuDevicePrimaryCtxRetain = 1", "hung", "making a context on GPU"),
+        ("nccl die 1 = 3", "child-died", "GPU 1 was killed by SIG"),
+        ("hang cuDevicePrimaryCtxRetain = 1", "hung", "creating a context on GPU"),
     ] {
         let place = Place::of(&machine(2).with(line).with("nccl deaf = yes"));
         let words = ["--readings=1", "--patience=2", "--silence=2", "--limit=60"];
@@ -131,7 +131,7 @@ fn a_driver_that_hangs_while_gpus_are_listed_is_told_as_that() {
     let place = Place::of(&machine(2).with("hang cuInit = 1"));
     let (ran, document) = collective(&place, &["--silence=2"]);
     assert_eq!(classes(&document.problems), ["hung"]);
-    assert!(document.problems[0].detail.contains("bringing the driver up"), "{document:#?}");
+    assert!(document.problems[0].detail.contains("initializing the driver"), "{document:#?}");
     assert_eq!(ran.code, Some(5));
 }
 
@@ -169,7 +169,7 @@ fn processes_that_die_leave_the_steps_until_then() {
     let place = Place::of(&machine(1).with("die cuIpcOpenMemHandle_v2 = 1"));
     let (ran, document) = fabric(&place, &[]);
     let died = document.problems.iter().find(|it| it.class == "child-died").expect("it died");
-    assert!(died.detail.contains("process was ended by SIGABRT"), "{died:?}");
+    assert!(died.detail.contains("process was killed by SIGABRT"), "{died:?}");
     let created = document.steps.iter().find(|it| it.step == "ipc-create").expect("said before");
     assert_eq!(created.said, "ok");
     assert_eq!(ran.code, Some(4));
@@ -277,7 +277,7 @@ fn interrupted_at_the_hang(place: &Place, words: &[&str]) -> String {
     let ran = place.ended(started);
     let measured = ran.out.lines().find(|line| line.contains("host_to_device_memcpy_ce"));
     assert!(measured.is_some_and(|line| line.contains("55.00")), "{}", ran.out);
-    assert!(ran.out.contains("since the probe was interrupted"), "{}", ran.out);
+    assert!(ran.out.contains("because the probe was interrupted"), "{}", ran.out);
     assert_eq!(ran.code, Some(4));
     ran.out
 }

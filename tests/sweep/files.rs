@@ -24,7 +24,7 @@ fn more_workers_than_files_leave_nodes_unknown_and_the_run_whole() {
     let said = verdicts(&folder);
     let nodes = nodes(&said);
     assert_eq!(nodes.len(), 30);
-    let full = "16 workers are all that a limit of 128 open files has room for";
+    let full = "a limit of 128 open files allows only 16 workers";
     let lines = lines(&folder, "results.jsonl");
     let is_left =
         |line: &&Value| line["ending"]["why"].as_str().is_some_and(|it| it.contains(full));

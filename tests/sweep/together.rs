@@ -85,7 +85,7 @@ fn all_nodes_run_the_command_and_hear_the_same_of_each_other() {
 #[test]
 fn a_member_that_dies_is_gone_with_the_reason_and_the_others_go_on() {
     for (dies, says) in [
-        ("echo why >&2; exit 7", "exit code 7; its last words: why"),
+        ("echo why >&2; exit 7", "exit code 7; last line on stderr: why"),
         ("kill -9 $$", "killed by signal 9"),
         // The worker itself.
         ("kill -9 $PPID; sleep 60", "the worker ended"),
@@ -126,7 +126,7 @@ fn a_member_that_says_nothing_is_ended_and_waited_for_no_longer() {
         let text = file(&folder, &result, "stdout");
         assert_eq!(heard(&text).len(), 4, "{silent}: {text}");
         let why = result["ending"]["why"].as_str().expect("a reason");
-        assert!(why.starts_with("n2: did not come to exchange 0 within "), "{silent}: {why}");
+        assert!(why.starts_with("n2: did not join exchange 0 within "), "{silent}: {why}");
         assert!(!why.contains("more"), "it is blamed once: {why}");
         place.nothing_is_left_running();
     }
@@ -141,7 +141,7 @@ fn a_member_that_asks_wrongly_is_ended_and_nobody_else() {
     let result = result(&folder);
     assert_eq!(heard(&file(&folder, &result, "stdout")).len(), 2);
     let why = result["ending"]["why"].as_str().expect("a reason");
-    assert_eq!(why, "n2: asked for exchange 7, and 0 is the next");
+    assert_eq!(why, "n2: asked for exchange 7, but 0 is the next");
     place.nothing_is_left_running();
 }
 

@@ -113,7 +113,7 @@ fn workers_that_are_none_leave_their_node_unknown_and_stop_nobody_else() {
     says("n1", "fabricgate 9.9.9 speaks protocol 99");
     says("n3", "none of them a worker's greeting");
     says("n4", "no worker answered within 10 s");
-    says("n6", "exit code 127: the tool was not found; its last words: fabricgate: command not");
+    says("n6", "exit code 127: the tool was not found; last line on stderr: fabricgate: command");
     says("n7", "a line of more than");
     let unknown = said["unknown"].as_array().expect("a list");
     for what in ["first on n2", "first on n5"] {
@@ -220,7 +220,7 @@ fn an_imex_tool_that_hangs_is_unknown_and_never_failed() {
         for (node, (outcome, reason)) in nodes(&said) {
             assert_eq!(outcome, "unknown", "{printed:?}: {node}: {reason}");
             let why = unknown(&said, &format!("nvidia-imex on {node}"));
-            assert_eq!(why, "ran past its time limit and was ended", "{printed:?}");
+            assert_eq!(why, "exceeded its time limit and was killed", "{printed:?}");
         }
         place.nothing_is_left_running();
     }

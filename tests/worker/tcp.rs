@@ -87,7 +87,7 @@ fn another_node_than_the_one_asked_for_is_reported() {
     let peer = format!("127.0.0.1:{port}");
     let words = ["--connect", &peer, "--seconds", "0.05", "--peer", "c", "--no-latency"];
     let got = document(&tcp(&words).output().expect("run").stdout);
-    assert_eq!(got.problems, ["asked for node c, and b answered"]);
+    assert_eq!(got.problems, ["connected to node c, but b answered"]);
     assert_eq!(got.latency, None);
     assert_eq!(server.wait().expect("ended").code(), Some(0));
 }

@@ -210,7 +210,7 @@ impl MultiNodeReading<'_> {
         let why = match (&outcome.ending, last_error_line(&outcome.stderr.bytes)) {
             (ProcessEnding::Exited { code: 0 }, _) => None,
             (ProcessEnding::Exited { .. } | ProcessEnding::Signalled { .. }, Some(words)) => {
-                Some(format!("{}; its last words: {words}", outcome.ending))
+                Some(format!("{}; last line on stderr: {words}", outcome.ending))
             }
             _ => Some(outcome.ending.to_string()),
         };

@@ -238,7 +238,7 @@ mod tests {
             assert!(text.starts_with("head x") && text.ends_with("x tail"));
             assert!(text.contains(&format!("of {} bytes are left out", flood.len())));
         }
-        assert!(result.gap_reason().is_some_and(|why| why.contains("more than are kept")));
+        assert!(result.gap_reason().is_some_and(|why| why.contains("beyond the size limit")));
         assert!(!recording.expect("read").parsed.complete);
         // A stored run that is judged again is not cut again.
         let (kept, dropped) = (outcome.stdout.bytes.clone(), result.stdout_dropped);

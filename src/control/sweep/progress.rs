@@ -266,7 +266,7 @@ mod tests {
         };
         assert_eq!(
             describe_failure(&result, None).expect("a failure"),
-            "exit code 1; its last words: no device"
+            "exit code 1; last line on stderr: no device"
         );
         result.ending = ProcessEnding::Exited { code: 0 };
         let mut recording = ToolRecording::new(

@@ -1,8 +1,7 @@
-//! The nodes of a job over a map: in pieces that were measured to reach each other at
-//! NVLink speed.
+//! The nodes of a job, grouped into pieces with measured NVLink reachability.
 //!
-//! A node that was measured against nobody is a piece of its own: that it reaches its
-//! claimed neighbours is not known.
+//! A node without a measurement against others is its own piece: whether it reaches the other nodes
+//! of its claimed domain is unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,14 +14,13 @@ use model::id::{GpuId, NodeName};
 use model::text::clean;
 use model::verdict::Outcome;
 
-/// The nodes of a job.
 #[derive(Debug)]
 pub(super) struct JobAllocation<'m> {
-    /// Its pieces, in order of their domains' names.
+    /// Its pieces, ordered by domain name.
     pub(super) pieces: Vec<AllocationPiece<'m>>,
     /// GPUs that it uses on every node.
     pub(super) gpus_per_node: u32,
-    /// What must be known of it.
+    /// Notes for the operator.
     pub(super) remarks: Vec<String>,
 }
 
@@ -31,14 +29,14 @@ pub(super) struct JobAllocation<'m> {
 pub(super) struct AllocationPiece<'m> {
     /// The name of the domain.
     pub(super) domain: String,
-    /// Whether that was measured.
+    /// Whether its reachability was measured.
     pub(super) is_measured: bool,
-    /// The nodes: by leaf, those in order first, then by name.
+    /// The nodes: by leaf, nodes with an order first, then by name.
     pub(super) nodes: Vec<(&'m NodeName, &'m MapMember)>,
 }
 
 impl<'m> JobAllocation<'m> {
-    /// What the options ask for: these nodes, or all verified ones of a domain.
+    /// The nodes that the options select, or all verified nodes of a domain.
     pub(super) fn from_options(
         map: &'m VerifiedMap,
         options: &ExportOptions,
@@ -77,7 +75,7 @@ impl<'m> JobAllocation<'m> {
     }
 }
 
-/// The nodes that a person named.
+/// The nodes that the operator named.
 fn named_nodes<'m>(
     map: &'m VerifiedMap,
     nodes: &BTreeSet<NodeName>,
@@ -85,7 +83,7 @@ fn named_nodes<'m>(
 ) -> Result<Vec<&'m NodeName>, ExportRefusal> {
     selection::check_known(map, nodes)?;
     let known = map.members.iter().filter(|(node, _)| nodes.contains(*node));
-    // Nodes of one reason are one remark.
+    // Nodes with the same reason share one note.
     let mut unverified: BTreeMap<(Outcome, String), Vec<&str>> = BTreeMap::new();
     for (node, member) in known.clone().filter(|(_, member)| !member.is_verified()) {
         let key = (member.outcome, clean(&member.reason));
@@ -119,7 +117,7 @@ fn domain_nodes<'m>(
         domain.nodes().into_iter().partition(|node| is_fit(node));
     if !unfit.is_empty() {
         let list = hostlist::fold(unfit.iter().map(|node| node.as_str()));
-        remarks.push(format!("left out, since not verified: {}", clean(&list)));
+        remarks.push(format!("left out because not verified: {}", clean(&list)));
     }
     let own = |node: &&NodeName| map.members.get_key_value(*node).map(|(node, _)| node);
     let fit: Vec<&NodeName> = fit.iter().filter_map(own).collect();
@@ -129,7 +127,7 @@ fn domain_nodes<'m>(
     Ok(fit)
 }
 
-/// How many GPUs of each node are used: what is asked for, or all that each has.
+/// The number of GPUs used per node: the requested number, or all.
 fn resolve_gpus_per_node(
     map: &VerifiedMap,
     pieces: &BTreeMap<(String, bool), Vec<(&NodeName, &MapMember)>>,
@@ -153,16 +151,16 @@ fn resolve_gpus_per_node(
     }
     match Vec::from_iter(counts).as_slice() {
         [Some(one)] => Ok(*one),
-        [] => refuse("no node is asked for"),
+        [] => refuse("no node is selected"),
         _ => {
-            refuse("how many GPUs each node has is not known or differs; expected --gpus-per-node")
+            refuse("the number of GPUs per node is unknown or differs; expected --gpus-per-node")
         }
     }
 }
 
-/// The GPUs of a node that a job takes: all, or the best-connected of those that no
-/// finding blames. Where these are too few, or were not all measured with each other,
-/// they come first, and what must be known of that stands beside.
+/// The GPUs of a node that a job uses: all, or the best-connected of those that no finding blames.
+/// If these are too few, or were not all measured with each other, the first ones are used, with a
+/// note.
 pub(super) fn choose_gpus(
     map: &VerifiedMap,
     node: &NodeName,
@@ -179,7 +177,7 @@ pub(super) fn choose_gpus(
     };
     let (sound, blamed): (Vec<u32>, Vec<u32>) = member.gpus.keys().copied().partition(is_sound);
     let ids: Vec<GpuId> = sound.iter().map(|index| GpuId::new(node.clone(), *index)).collect();
-    // Alike within noise is alike: then the first in order.
+    // GPUs that differ only by noise count as equal; the first in order wins.
     const NOISE: f64 = 0.02;
     let level = |a: usize, b: usize| {
         map.matrix.weaker_direction(&ids[a], &ids[b]).map(|it| (it / NOISE).round() * NOISE)
@@ -191,9 +189,9 @@ pub(super) fn choose_gpus(
     let mut taken: Vec<u32> = sound.iter().chain(&blamed).copied().take(count).collect();
     taken.sort_unstable();
     let why = if sound.len() < count {
-        format!("no finding blames {} of its GPUs, and {wanted} are asked for", sound.len())
+        format!("only {} of its GPUs are without a finding, and {wanted} are requested", sound.len())
     } else {
-        "its GPUs were not all measured with each other, the first are taken".to_owned()
+        "its GPUs were not all measured with each other, so the first ones are used".to_owned()
     };
     (taken, Some(format!("{}: {why}", clean(node.as_str()))))
 }

@@ -1,4 +1,4 @@
--- The largest block, and how many segments of a size all blocks hold, by either number.
+-- The largest block, and the number of segments of a size in all blocks, by either capacity.
 local function largest(key)
   local most = 0
   for _, block in ipairs(BLOCKS) do
@@ -15,8 +15,8 @@ local function segments(size, key)
   return count
 end
 
--- The first number of an option: of "4-8" the least that the job needs. Options that
--- are not set are nil or a word.
+-- The first number of an option: of "4-8" the minimum of the job. An unset option is
+-- nil or a text.
 local function number(value)
   if value == nil then return nil end
   local digits = string.match(tostring(value), "^%s*(%d+)")
@@ -25,7 +25,7 @@ local function number(value)
   return count
 end
 
--- The largest segment in which so many nodes fit into verified blocks.
+-- The largest segment size for which this many nodes fit into verified blocks.
 local function fitting(nodes)
   for size = math.min(nodes, largest("verified")), 1, -1 do
     if nodes % size == 0 and nodes / size <= segments(size, "verified") then
@@ -39,12 +39,12 @@ local function hint(nodes)
   local size = nodes and fitting(nodes)
   if size then return string.format("; --segment=%d fits", size) end
   if nodes then
-    return string.format("; verified nodes are %d in all, the most in one domain %d", segments(1, "verified"), largest("verified"))
+    return string.format("; there are %d verified nodes, at most %d in one domain", segments(1, "verified"), largest("verified"))
   end
   return string.format("; the largest that fits is --segment=%d", math.max(largest("verified"), 1))
 end
 
--- What is to be said about a request, and whether no placement can serve it.
+-- The message for a request, and whether no placement can satisfy it.
 local function judged(nodes, segment)
   if segment == nil then
     if nodes == nil or nodes <= largest("possible") then return nil, false end
@@ -53,15 +53,15 @@ local function judged(nodes, segment)
   end
   if nodes ~= nil and nodes <= segment then segment = nodes end
   if segment > largest("possible") then
-    return string.format("--segment=%d: no NVLink domain has so many nodes in order, the largest has %d", segment, largest("possible")) .. hint(nodes), true
+    return string.format("--segment=%d: no NVLink domain has that many usable nodes, the largest has %d", segment, largest("possible")) .. hint(nodes), true
   end
   local wanted = nodes and math.ceil(nodes / segment) or 1
   if wanted > segments(segment, "possible") then
     return string.format("%d nodes in segments of %d need %d segments, and NVLink domains have room for %d", nodes, segment, wanted, segments(segment, "possible")) .. hint(nodes), true
   end
-  -- Where the run verified nobody, that is no news about this job.
+  -- If the run verified no node, the job gets no message.
   if largest("verified") > 0 and wanted > segments(segment, "verified") then
-    return string.format("--segment=%d fits only where nodes were not verified: verified nodes hold %d of %d segments", segment, segments(segment, "verified"), wanted) .. hint(nodes), false
+    return string.format("--segment=%d fits only on unverified nodes: verified nodes hold %d of %d segments", segment, segments(segment, "verified"), wanted) .. hint(nodes), false
   end
   return nil, false
 end
@@ -69,7 +69,7 @@ end
 function slurm_cli_pre_submit(options, offset)
   -- A step runs where its job is.
   if options["type"] == "srun" and os.getenv("SLURM_JOB_ID") then return slurm.SUCCESS end
-  -- Whatever is wrong here must not stop a job.
+  -- An error in this filter must not stop a job.
   local ok, text, impossible = pcall(function()
     return judged(number(options["nodes"]), number(options["segment"]))
   end)

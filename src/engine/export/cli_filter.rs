@@ -1,9 +1,8 @@
-//! A `cli_filter.lua` for Slurm: advises users on `--segment`, or refuses what no
-//! block can hold, by the capacity that was measured.
+//! A `cli_filter.lua` for Slurm: advises users on `--segment`, or refuses segments that no block
+//! can hold, based on measured capacity.
 //!
-//! Two numbers per block: nodes that were verified, and nodes that are not known to
-//! be bad. Advice is by the first, a refusal only by the second: that a node was not
-//! measured must stop nobody's job.
+//! It has two numbers per block: verified nodes, and nodes that are not known to be bad. Advice
+//! uses the first, a refusal only the second: a missing measurement must not stop a job.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -12,7 +11,7 @@ use super::{ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget
 use crate::place::map::VerifiedMap;
 use model::verdict::Outcome;
 
-/// `--to slurm-cli-filter`.
+/// Target `--to slurm-cli-filter`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "slurm-cli-filter",
     about: "a cli_filter.lua for Slurm that advises on --segment, or enforces it",
@@ -20,8 +19,8 @@ pub(super) const TARGET: ExportTarget = ExportTarget {
     write,
 };
 
-/// The part that is the same for every run. Lua 5.1 to 5.4: Debian builds Slurm with
-/// 5.1, and nothing here is newer.
+/// The constant part of the script. Lua 5.1 to 5.4: Debian builds Slurm with 5.1, so the script
+/// uses nothing newer.
 const SCRIPT: &str = include_str!("cli_filter.lua");
 
 fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
@@ -41,7 +40,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     }
     let mut remarks = Vec::new();
     if blocks.values().all(|(verified, _)| *verified == 0) {
-        remarks.push("the run verified no node: the filter advises by what is possible".to_owned());
+        remarks.push("the run verified no node: the filter advises by the possible capacity".to_owned());
     }
     let mode = if options.enforce { "enforce" } else { "advise" };
     let mut text = map.comment_lines("--");
@@ -49,7 +48,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     let _ = writeln!(text, "local MODE = {}", quote_lua(mode));
     let _ = writeln!(text, "local RUN = {}", quote_lua(&map.run.id));
     text.push_str(
-        "-- verified: measured, and as it must be; possible: nothing is known against it.\n",
+        "-- verified: measured and as expected; possible: no known fault.\n",
     );
     text.push_str("local BLOCKS = {\n");
     for (name, (verified, possible)) in blocks {
@@ -64,7 +63,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     Ok(ExportOutput { files: vec![ExportFile::text("cli_filter.lua", text)], remarks })
 }
 
-/// A string as every Lua reads it: what is no plain character in decimal.
+/// Quotes a string for every Lua version: escapes all but plain characters as decimals.
 fn quote_lua(text: &str) -> String {
     let mut word = "\"".to_owned();
     for byte in text.bytes() {

@@ -1,10 +1,9 @@
-//! DeviceTaintRules for GPUs that are to blame (`resource.k8s.io/v1beta2`): by default
-//! with the effect `None`, which changes nothing and shows what would be. Which GPU of a
-//! node is to blame instead of it, `act::device` says, for the gate and for this.
+//! DeviceTaintRules for faulty GPUs (`resource.k8s.io/v1beta2`): by default with the effect `None`,
+//! which changes nothing and shows the result of a real effect. `act::device` decides when a GPU is
+//! at fault instead of its node, for the gate and for this export.
 //!
-//! A rule names a device as its driver offers it, which only the cluster knows: its
-//! ResourceSlices are asked for, and a GPU is found in them by its UUID. One that is in
-//! none of them, or in several, gets no rule.
+//! A rule names a device as its driver publishes it, which only the cluster's ResourceSlices show:
+//! a GPU is found in them by its UUID. A GPU in none of them, or in several, gets no rule.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,26 +18,26 @@ use model::finding_class::FindingClass;
 use model::kubernetes_node::DEGRADED;
 use model::text::clean;
 
-/// The label with the run of a rule. The gate's own rules carry another one, so that
-/// neither takes the other's for its own.
+/// The label with the run of an exported rule. The gate's rules carry another label, so neither
+/// treats the other's rules as its own.
 const EXPORTED_RUN_LABEL: &str = "fabricgate.io/exported-run";
 
-/// `--to device-taint-rules`.
+/// Target `--to device-taint-rules`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "device-taint-rules",
-    about: "DeviceTaintRules for GPUs to blame, found in the cluster's ResourceSlices",
+    about: "DeviceTaintRules for faulty GPUs, found in the cluster's ResourceSlices",
     takes: &["nodes", "domain", "slices", "effect"],
     write,
 };
 
-/// A device as its driver offers it.
+/// A device as its driver publishes it.
 type DriverDevice = [String; 3];
 
 fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
     let Some(slices) = &options.slices else {
         return refuse(
             "--slices is missing, expected the file that `kubectl get resourceslices -o json` \
-             writes: a rule names a device as its driver offers it",
+             writes: a rule names a device as its driver publishes it",
         );
     };
     let devices = index_devices(slices)?;
@@ -76,7 +75,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     Ok(ExportOutput { files: vec![file], remarks })
 }
 
-/// The device of this UUID, or why there is no rule for it.
+/// The device of this UUID, or why it has no rule.
 fn find_device<'a>(
     uuid: &str,
     devices: &'a BTreeMap<String, BTreeSet<DriverDevice>>,
@@ -116,8 +115,8 @@ fn build_rule(
     })
 }
 
-/// Whole devices by UUID, from a list of ResourceSlices or a single one; a GPU that is
-/// offered in parts (MIG) is none.
+/// Whole devices by UUID, from a list of ResourceSlices or a single one; a GPU that is offered in
+/// parts (MIG) is not included.
 fn index_devices(text: &str) -> Result<BTreeMap<String, BTreeSet<DriverDevice>>, ExportRefusal> {
     let wrong =
         |why: String| ExportRefusal(format!("--slices: {why}, expected a list of ResourceSlices"));
@@ -125,7 +124,7 @@ fn index_devices(text: &str) -> Result<BTreeMap<String, BTreeSet<DriverDevice>>,
     let slices = match read["items"].as_array() {
         Some(items) => items.as_slice(),
         None if read["kind"] == "ResourceSlice" => std::slice::from_ref(&read),
-        None => return Err(wrong("there are no items".to_owned())),
+        None => return Err(wrong("it has no items".to_owned())),
     };
     let mut devices: BTreeMap<String, BTreeSet<DriverDevice>> = BTreeMap::new();
     let mut parted = BTreeSet::new();
@@ -148,8 +147,8 @@ fn index_devices(text: &str) -> Result<BTreeMap<String, BTreeSet<DriverDevice>>,
     Ok(devices)
 }
 
-/// An attribute of a device, with or without its driver's domain; `v1beta1` has them
-/// one level lower.
+/// An attribute of a device, with or without its driver's domain; `v1beta1` nests attributes one
+/// level deeper.
 fn read_attribute<'a>(device: &'a Value, name: &str) -> Option<&'a str> {
     let all =
         device["attributes"].as_object().or_else(|| device["basic"]["attributes"].as_object())?;

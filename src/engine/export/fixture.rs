@@ -138,7 +138,7 @@ pub(super) fn cut(run: &mut Run, nodes: &[&str]) {
     }
 }
 
-/// Nobody measured this node.
+/// Removes all measurements of this node.
 pub(super) fn forget(run: &mut Run, node: &str) {
     let is_it = |it: &Option<NodeName>| it.as_ref().is_some_and(|it| it.as_str() == node);
     run.cells.retain(|cell| !is_it(&cell.src_node) && !is_it(&cell.dst_node));
@@ -159,7 +159,7 @@ pub(super) fn misplaced() -> Run {
     run
 }
 
-/// The map of a run that came to its end on hardware.
+/// The map of a run that completed on hardware.
 pub(super) fn map(run: &Run) -> VerifiedMap {
     let map = VerifiedMap::from_run(&MapInput {
         run,

@@ -1,10 +1,9 @@
-//! Scores of pairs of GPUs as HAMi writes them, from measurements instead of link
-//! counts, under our own key; and where HAMi's own annotation is given, which pairs it
-//! believes in that were measured lower.
+//! GPU pair scores in HAMi's format, from measurements instead of link counts, under fabricgate's
+//! own key; with HAMi's annotation as input, also the pairs that HAMi scores higher than measured.
 //!
-//! HAMi's score of a pair is 100 for each NVLink between them and a term of at most 60
-//! for their way over PCI Express. Here it is 100 times the links that the measured
-//! rate comes to; the second term is not measured and is absent.
+//! HAMi's score of a pair is 100 per NVLink between them plus at most 60 for their PCI Express
+//! path. Here it is 100 times the number of links that the measured rate corresponds to; the second
+//! term is not measured and is absent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,22 +19,22 @@ use model::id::{GpuId, NodeName};
 use model::shell_quote;
 use model::text::clean;
 
-/// Our key, in HAMi's schema.
+/// fabricgate's key, in HAMi's schema.
 const SCORES_KEY: &str = "fabricgate.io/node-nvidia-score";
-/// The run that they are from.
+/// The run behind the scores.
 const RUN_KEY: &str = "fabricgate.io/node-nvidia-score-run";
-/// HAMi's key.
+/// HAMi's own key.
 const HAMI_KEY: &str = "hami.io/node-nvidia-score";
 /// HAMi's points for one NVLink.
 const POINTS_PER_LINK: f64 = 100.0;
-/// A pair is lower than believed from half a link on: what is less may be noise of a
-/// reading, what is more is a link.
+/// A pair counts as lower than scored from half a link on: a smaller difference may be noise, a
+/// larger one is a link.
 const NOISE_LINKS: f64 = 0.5;
 
-/// `--to hami-scores`.
+/// Target `--to hami-scores`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "hami-scores",
-    about: "measured scores of GPU pairs in HAMi's schema, and where HAMi's are higher",
+    about: "measured scores of GPU pairs in HAMi's schema, and the pairs that HAMi scores higher",
     takes: &["nodes", "domain", "hami"],
     write,
 };
@@ -46,7 +45,7 @@ type HamiScores = BTreeMap<String, BTreeMap<String, u32>>;
 fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
     if map.matrix.scale != StrengthScale::Share {
         return refuse(
-            "it is not known what the links of this platform must deliver, so a rate is no number \
+            "the expected link rate of this platform is unknown, so a rate cannot be converted to a number \
              of links; expected a run of a platform with NVLinks in thresholds",
         );
     }
@@ -70,7 +69,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     }
     let mut script = format!("#!/bin/sh\n{}", map.comment_lines("#"));
     script.push_str(&format!(
-        "# 100 points for each NVLink that the measured rate comes to; pairs that were not measured are absent.\n\
+        "# 100 points per NVLink that the measured rate corresponds to; unmeasured pairs are absent.\n\
          # {HAMI_KEY} is HAMi's own and is not touched.\nset -eu\n"
     ));
     let mut whole = serde_json::Map::new();
@@ -88,7 +87,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
             script.push('\n');
         } else {
             remarks
-                .push(format!("no command for {}: no name of a node there", clean(node.as_str())));
+                .push(format!("no command for {}: not a valid node name", clean(node.as_str())));
         }
         whole.insert(node.to_string(), list);
     }
@@ -105,28 +104,28 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     Ok(ExportOutput { files, remarks })
 }
 
-/// The scores of one node, and what was left out of them.
+/// The scores of one node, and the pairs left out.
 fn score_node(
     map: &VerifiedMap,
     node: &NodeName,
     member: &MapMember,
 ) -> Result<(HamiScores, Option<String>), String> {
     let domain = map.domain_of(node).ok_or("it is in no domain")?;
-    let links = domain.nvlinks.ok_or("the NVLinks of its platform are not known")?;
+    let links = domain.nvlinks.ok_or("the NVLinks of its platform are unknown")?;
     let gpus: Vec<(GpuId, &String)> = member
         .gpus
         .iter()
         .filter_map(|(index, gpu)| Some((GpuId::new(node.clone(), *index), gpu.uuid.as_ref()?)))
         .collect();
     if gpus.len() < member.gpus.len() {
-        return Err("UUIDs of its GPUs are not known".to_owned());
+        return Err("the UUIDs of its GPUs are unknown".to_owned());
     }
     let mut scores = HamiScores::new();
     let (mut pairs, mut measured) = (0, 0);
     for (a, uuid) in &gpus {
         for (b, other) in gpus.iter().filter(|(b, _)| b != a) {
             pairs += 1;
-            // Both ways: HAMi gives a pair that differs by direction nothing at all.
+            // Both directions: HAMi gives no score to a pair that differs by direction.
             let Some(share) = map.matrix.weaker_direction(a, b) else { continue };
             measured += 1;
             let score = to_points(share, links);
@@ -144,7 +143,7 @@ fn score_node(
     }
 }
 
-/// A share of what all links deliver, in HAMi's points; no more than all links have.
+/// A share of the combined link rate in HAMi's points, capped at the number of links.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
@@ -154,8 +153,8 @@ fn to_points(share: f64, links: u32) -> u32 {
     (POINTS_PER_LINK * f64::from(links) * share.clamp(0.0, 1.0)).round() as u32
 }
 
-/// HAMi's annotation by node, from node objects (`kubectl get nodes -o json`), or from an
-/// object of annotations by node.
+/// HAMi's annotation by node, from node objects (`kubectl get nodes -o json`), or from an object of
+/// annotations by node.
 fn parse_hami_scores(text: &str) -> Result<BTreeMap<String, HamiScores>, ExportRefusal> {
     let wrong = |why: String| {
         ExportRefusal(format!(
@@ -171,7 +170,7 @@ fn parse_hami_scores(text: &str) -> Result<BTreeMap<String, HamiScores>, ExportR
                 .map_err(|error| wrong(format!("{}: {error}", clean(name))))?,
             other => other.clone(),
         };
-        let items = list.as_array().ok_or_else(|| wrong(format!("{}: no list", clean(name))))?;
+        let items = list.as_array().ok_or_else(|| wrong(format!("{}: not a list", clean(name))))?;
         let mut scores = HamiScores::new();
         for item in items {
             let uuid = item["uuid"].as_str().unwrap_or_default().to_owned();
@@ -204,7 +203,7 @@ fn parse_hami_scores(text: &str) -> Result<BTreeMap<String, HamiScores>, ExportR
                 take(name, annotation)?;
             }
         }
-        _ => return Err(wrong("no object".to_owned())),
+        _ => return Err(wrong("not an object".to_owned())),
     }
     if found.is_empty() {
         return Err(wrong("no node has the annotation".to_owned()));
@@ -212,7 +211,7 @@ fn parse_hami_scores(text: &str) -> Result<BTreeMap<String, HamiScores>, ExportR
     Ok(found)
 }
 
-/// HAMi's belief beside what was measured, as a table, and a sentence for people.
+/// HAMi's scores next to the measured ones, as a table, and a summary sentence.
 fn compare_scores(
     map: &VerifiedMap,
     measured: &BTreeMap<&NodeName, HamiScores>,
@@ -224,7 +223,7 @@ fn compare_scores(
     let (mut lower, mut unmeasured, mut equal) = (0, 0, 0);
     for (node, scores) in measured {
         let Some(beliefs) = believed.get(node.as_str()) else {
-            remarks.push(format!("HAMi says nothing of {}", clean(node.as_str())));
+            remarks.push(format!("HAMi has no scores for {}", clean(node.as_str())));
             continue;
         };
         for (uuid, peer) in scored_pairs(beliefs) {
@@ -232,10 +231,10 @@ fn compare_scores(
             let (there, back) = (way(uuid, peer), way(peer, uuid));
             let Some(score) = there.or(back) else { continue };
             let ours = scores.get(uuid).and_then(|it| it.get(peer));
-            // What PCI Express adds is less than one link.
+            // The PCI Express term is less than one link.
             let links = score / 100;
             let says = match ours {
-                // A direction that is left out is none of the same score.
+                // A pair with a missing direction has no equal scores.
                 _ if there != back => "hami-asymmetric",
                 None => "not-measured",
                 Some(ours)
@@ -265,13 +264,13 @@ fn compare_scores(
         }
     }
     remarks.push(format!(
-        "of HAMi's pairs {lower} were measured lower than it believes, {equal} as it believes, \
-         {unmeasured} not at all"
+        "of HAMi's pairs, {lower} were measured lower than scored, {equal} as scored, \
+         {unmeasured} not measured"
     ));
     (ExportFile::text("hami-comparison.csv", out), remarks)
 }
 
-/// The pairs that HAMi gives a score in one direction or both, each once.
+/// The pairs that HAMi scores in one direction or both, each once.
 fn scored_pairs(beliefs: &HamiScores) -> BTreeSet<(&str, &str)> {
     let each = beliefs.iter().flat_map(|(uuid, peers)| {
         peers
@@ -281,7 +280,7 @@ fn scored_pairs(beliefs: &HamiScores) -> BTreeSet<(&str, &str)> {
     each.filter(|(uuid, peer)| uuid != peer).collect()
 }
 
-/// A field of a table: names come from outside.
+/// Escapes a table field: names come from outside.
 fn escape_field(text: &str) -> String {
     let text = clean(text);
     let is_bare = text.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_'));

@@ -1,7 +1,7 @@
-//! KAI-Scheduler's Topology over verified nodes, and the labels of nodes that it points
-//! at (`kai.scheduler/v1alpha1`).
+//! KAI-Scheduler's Topology over verified nodes, and the node labels that it references
+//! (`kai.scheduler/v1alpha1`).
 //!
-//! As with Kueue the object is the same for every run, and labels change.
+//! As with Kueue, the object is the same for every run, and only labels change.
 
 use serde_json::json;
 
@@ -11,10 +11,10 @@ use super::{
 use crate::place::map::VerifiedMap;
 use model::kubernetes_node::VERIFIED_DOMAIN;
 
-/// `--to kai`.
+/// Target `--to kai`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "kai",
-    about: "KAI-Scheduler: Topology, and the node labels it points at",
+    about: "KAI-Scheduler: Topology, and the node labels it references",
     takes: &["nodes", "domain"],
     write,
 };
@@ -28,7 +28,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
         "spec": { "levels": kueue::topology_levels() },
     });
     let comment = format!(
-        "{}# Nodes enter by their labels (labels.sh); those without {VERIFIED_DOMAIN} are in no domain.\n\
+        "{}# Nodes join by their labels (labels.sh); nodes without {VERIFIED_DOMAIN} are in no domain.\n\
          # Pods of one domain: annotations kai.scheduler/topology: {}\n\
          # and kai.scheduler/topology-required-placement: {VERIFIED_DOMAIN}\n{}",
         map.comment_lines("#"),

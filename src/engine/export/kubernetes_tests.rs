@@ -1,4 +1,4 @@
-//! What the targets for Kubernetes and Ray write of one made-up map, and what of it must be so.
+//! The output of the Kubernetes and Ray targets for a simulated map, and its invariants.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -123,7 +123,7 @@ fn map() -> VerifiedMap {
     }
 }
 
-/// Everything a target writes and says, in one text.
+/// All files and notes of a target, in one text.
 fn written(name: &str, options: &ExportOptions) -> String {
     let target = find_target(name).expect("a target");
     let export = (target.write)(&map(), options).expect("it can be written");
@@ -212,7 +212,7 @@ fn a_rule_is_made_of_a_device_that_slices_know_and_no_other() {
     let hard = ExportOptions { effect: Some("NoSchedule".to_owned()), ..options };
     assert!(written("device-taint-rules", &hard).contains("effect: NoSchedule"));
 
-    // One in parts, one twice, one nowhere: no rule, and it says why.
+    // One in parts, one twice, one nowhere: no rule, and the reason is reported.
     let none = |items: serde_json::Value| {
         let text = serde_json::json!({ "items": items }).to_string();
         let options = ExportOptions { slices: Some(text), ..ExportOptions::default() };
@@ -253,7 +253,7 @@ fn scores_are_links_that_were_measured_and_beliefs_above_them_are_named() {
     let options = ExportOptions { hami: Some(nodes.to_string()), ..ExportOptions::default() };
     let text = written("hami-scores", &options);
     assert!(text.contains(",lower\n") && text.contains("1700"), "{text}");
-    // A score in one direction only, whichever that is, is seen.
+    // A score in a single direction is detected, whichever direction it is.
     for (from, to) in [(0, 1), (1, 0)] {
         let score = serde_json::json!({ uuid(1, to): 1820 });
         let beliefs = serde_json::json!({"n1": [{"uuid": uuid(1, from), "score": score}]});

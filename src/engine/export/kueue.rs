@@ -1,8 +1,8 @@
-//! Kueue's Topology and ResourceFlavor over verified nodes, and the labels of nodes that
-//! both point at (`kueue.x-k8s.io/v1beta2`).
+//! Kueue's Topology and ResourceFlavor over verified nodes, and the node labels that both reference
+//! (`kueue.x-k8s.io/v1beta2`).
 //!
-//! The objects are the same for every run: Kueue forbids changes of either. What a run
-//! changes are labels, so that a node which is no longer verified leaves the topology.
+//! The objects are the same for every run, since Kueue forbids changes to both. A run only changes
+//! labels, so a node that is no longer verified leaves the topology.
 
 use serde_json::{Value, json};
 
@@ -11,26 +11,26 @@ use super::{ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget
 use crate::place::map::VerifiedMap;
 use model::kubernetes_node::{VERDICT, VERIFIED_DOMAIN};
 
-/// The topology's name, for KAI too.
+/// The topology's name, also used for KAI.
 pub(super) const TOPOLOGY: &str = "fabricgate-nvlink";
 const FLAVOR: &str = "fabricgate-verified";
-/// The label that every node has, and the lowest level there may be.
+/// The label that every node has, and the lowest level that Kueue allows.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// `--to kueue`.
+/// Target `--to kueue`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "kueue",
-    about: "Kueue: Topology, ResourceFlavor, and the node labels they point at",
+    about: "Kueue: Topology, ResourceFlavor, and the node labels they reference",
     takes: &["nodes", "domain"],
     write,
 };
 
-/// The levels of a topology: NVLink domains as they were verified, and nodes.
+/// The levels of a topology: verified NVLink domains, and nodes.
 pub(super) fn topology_levels() -> Value {
     json!([{ "nodeLabel": VERIFIED_DOMAIN }, { "nodeLabel": HOSTNAME }])
 }
 
-/// How many verified nodes domains have, as comment lines.
+/// The number of verified nodes per domain, as comment lines.
 pub(super) fn count_comments(map: &VerifiedMap, said: &ExportLabelSet) -> String {
     let mut out = String::new();
     for domain in &map.domains {
@@ -60,7 +60,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
         "spec": { "nodeLabels": { VERDICT: "pass" }, "topologyName": TOPOLOGY },
     });
     let comment = format!(
-        "{}# Nodes enter by their labels (labels.sh); those without {VERIFIED_DOMAIN} are in no domain.\n\
+        "{}# Nodes join by their labels (labels.sh); nodes without {VERIFIED_DOMAIN} are in no domain.\n\
          # Pods of one domain: annotation kueue.x-k8s.io/podset-required-topology: {VERIFIED_DOMAIN}\n{}",
         map.comment_lines("#"),
         count_comments(map, &said)

@@ -1,9 +1,9 @@
-//! The map as labels of Kubernetes nodes, all under our own prefix: commands for a
-//! person, and patches for a program.
+//! The map as labels of Kubernetes nodes, all under fabricgate's prefix: commands for an operator,
+//! and patches for a program.
 //!
-//! A node is labelled with what a run showed of it. Of a node that the run says nothing
-//! about nothing is written: labels of earlier runs stay as they are. No command here
-//! makes a node: one that the cluster does not know is an error of `kubectl`.
+//! The labels of a node come from one run. A node that the run does not cover gets no change:
+//! labels of earlier runs stay. No command creates a node: `kubectl` reports an error for a node
+//! that the cluster does not know.
 
 use std::collections::BTreeMap;
 
@@ -20,17 +20,16 @@ use model::shell_quote;
 use model::text::clean;
 use model::verdict::Outcome;
 
-/// The NVLink domain a node was measured to be in, whatever its verdict.
+/// The NVLink domain in which a node was measured, whatever its verdict.
 pub const MEASURED_DOMAIN: &str = "fabricgate.io/measured-domain";
-/// The clique that all of its GPUs reported when it was measured.
+/// The clique that all of its GPUs reported during the measurement.
 pub const MEASURED_CLIQUE: &str = "fabricgate.io/measured-clique";
-/// The worst share of what its links must deliver, as a class.
+/// The worst share of the expected link rate, as a class.
 pub const RATIO_CLASS: &str = "fabricgate.io/ratio-class";
-/// The run that the other labels are from.
+/// The run behind the other labels.
 pub const MEASURED_RUN: &str = "fabricgate.io/measured-run";
 
-/// Classes of shares, best first: above which share, and what they are called. The
-/// bounds are those of the scale that reports use.
+/// Classes of shares, best first: lower bound and name. The bounds match the scale in reports.
 const RATIO_CLASSES: [(f64, &str); 5] = [
     (0.98, "at-least-98"),
     (0.95, "at-least-95"),
@@ -39,7 +38,7 @@ const RATIO_CLASSES: [(f64, &str); 5] = [
     (0.0, "below-50"),
 ];
 
-/// `--to kubernetes-labels`.
+/// Target `--to kubernetes-labels`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "kubernetes-labels",
     about: "labels of Kubernetes nodes: kubectl commands, and patches",
@@ -47,16 +46,15 @@ pub(super) const TARGET: ExportTarget = ExportTarget {
     write,
 };
 
-/// What a label is to be; `None` takes it away.
+/// The value of each label; `None` removes it.
 pub(super) type ExportNodeLabels = BTreeMap<&'static str, Option<String>>;
 
-/// The labels of every node that something is to be said of, and remarks on others.
+/// The labels of every node with a change, and notes on the others.
 pub(super) struct ExportLabelSet {
     pub(super) nodes: BTreeMap<NodeName, ExportNodeLabels>,
     pub(super) remarks: Vec<String>,
 }
 
-/// What is to be said of nodes.
 pub(super) fn collect_labels(
     map: &VerifiedMap,
     options: &ExportOptions,
@@ -77,18 +75,18 @@ pub(super) fn collect_labels(
             said.remarks.push(format!("{why}: {}", names.join(", ")));
         }
     };
-    told(&silent, "nothing is said of nodes that this run does not know, their labels stay");
-    told(&nameless, "left out, since these can be no names of nodes in Kubernetes");
+    told(&silent, "this run does not cover these nodes, their labels stay");
+    told(&nameless, "left out because these are not valid Kubernetes node names");
     if said.nodes.is_empty() {
         let why = said.remarks.join("; ");
-        return refuse(format!("there is no node to label. {why}"));
+        return refuse(format!("no node to label. {why}"));
     }
     Ok(said)
 }
 
-/// Whether a run says nothing of a node. One that was found at fault without a number
-/// of any link (a GPU is gone, every copy ends in an error) is known: the labels of an
-/// earlier pass would send jobs to it.
+/// Whether the run has no result for a node. A node with a finding but without a number for any
+/// link (a GPU is gone, every copy fails) has a result: the labels of an earlier pass would send
+/// jobs to it.
 fn is_unknown(member: &MapMember) -> bool {
     match member.outcome {
         Outcome::Unknown => true,
@@ -117,7 +115,7 @@ fn node_labels(map: &VerifiedMap, node: &NodeName, member: &MapMember) -> Export
     ])
 }
 
-/// Whether a node of Kubernetes can have this name (RFC 1123, as `apimachinery` asks).
+/// Whether a Kubernetes node can have this name (RFC 1123, as `apimachinery` requires).
 pub(super) fn is_object_name(name: &str) -> bool {
     const LONGEST: usize = 253;
     let is_part = |part: &str| {
@@ -132,7 +130,6 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     Ok(ExportOutput { files: label_files(map, &said), remarks: said.remarks })
 }
 
-/// The commands and the patches.
 pub(super) fn label_files(map: &VerifiedMap, said: &ExportLabelSet) -> Vec<ExportFile> {
     let mut alike: BTreeMap<&ExportNodeLabels, Vec<&NodeName>> = BTreeMap::new();
     for (node, labels) in &said.nodes {
@@ -141,7 +138,7 @@ pub(super) fn label_files(map: &VerifiedMap, said: &ExportLabelSet) -> Vec<Expor
     let mut groups: Vec<_> = alike.into_iter().collect();
     groups.sort_by(|a, b| a.1.cmp(&b.1));
     let mut script = format!("#!/bin/sh\n{}", map.comment_lines("#"));
-    script.push_str("# Labels under fabricgate.io/ only; KEY- takes one away.\nset -eu\n");
+    script.push_str("# Labels under fabricgate.io/ only; KEY- removes one.\nset -eu\n");
     for (labels, nodes) in groups {
         let mut words: Vec<String> =
             ["kubectl", "label", "--overwrite", "node"].map(str::to_owned).to_vec();

@@ -1,4 +1,4 @@
-//! The whole map as one JSON document, for programs that no target is written for.
+//! The whole map as one JSON document, for programs without a dedicated target.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -9,7 +9,7 @@ use crate::place::map::VerifiedMap;
 /// The format of the document.
 pub const MAP_FORMAT: &str = "fabricgate.map/1";
 
-/// `--to map`.
+/// Target `--to map`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "map",
     about: "the whole verified map as one JSON document",
@@ -22,7 +22,7 @@ pub(super) const TARGET: ExportTarget = ExportTarget {
 pub struct MapDocument<'a> {
     /// `fabricgate.map/1`.
     format: &'static str,
-    /// Who made it from which run, and what must be known before it is used.
+    /// The tool version and run behind it, and warnings before use.
     note: Vec<String>,
     #[serde(flatten)]
     map: &'a VerifiedMap,

@@ -1,9 +1,9 @@
-//! The verified map for other systems: what was measured, in the words that
-//! schedulers, operators and frameworks read.
+//! The verified map for other systems: measurement results in the formats that schedulers,
+//! operators and frameworks read.
 //!
-//! Pure: a run in, bytes out, one file per system. Every export names the run it
-//! came from, is the same for the same run, and says of what was not measured that
-//! it is not known. Nothing here changes a cluster or opens a file.
+//! Pure: takes a run, returns bytes, one file per system. Every export names its run, is
+//! deterministic for a run, and marks unmeasured parts as unknown. Nothing here changes a cluster
+//! or opens a file.
 
 mod allocation;
 mod cli_filter;
@@ -25,7 +25,7 @@ mod yaml;
 mod kubernetes_tests;
 
 pub mod documents {
-    //! What is written as JSON of our own, for whoever checks its schemas.
+    //! fabricgate's own JSON documents, for schema checks.
     pub use super::map_document::{MAP_FORMAT, MapDocument};
     pub use super::nccl::{ENVIRONMENT_FORMAT, EnvironmentDocument};
     pub use super::ranks::{RANKS_FORMAT, RanksDocument};
@@ -41,21 +41,20 @@ use std::collections::BTreeSet;
 use crate::place::map::VerifiedMap;
 use model::id::NodeName;
 
-/// A system that a map can be written for.
+/// A system that a map can be exported to.
 #[derive(Clone, Copy, Debug)]
 pub struct ExportTarget {
     /// Its name on the command line.
     pub name: &'static str,
-    /// What is written, in a few words.
+    /// A short description of the output.
     pub about: &'static str,
-    /// The options that it reads; others are refused. Names as on the command line,
-    /// without dashes.
+    /// The options that it reads; others are refused. Names as on the command line, without dashes.
     pub takes: &'static [&'static str],
-    /// Writes it.
+    /// Writes the export.
     pub write: fn(&VerifiedMap, &ExportOptions) -> Result<ExportOutput, ExportRefusal>,
 }
 
-/// Every target, in order of name. One file each.
+/// Every target, ordered by name. One file each.
 pub const TARGETS: &[ExportTarget] = &[
     device_taints::TARGET,
     hami::TARGET,
@@ -76,8 +75,8 @@ pub fn find_target(name: &str) -> Option<&'static ExportTarget> {
     TARGETS.iter().find(|target| target.name == name)
 }
 
-/// What a target may be asked beside the map. What was not asked is absent; which
-/// targets read what is theirs to say ([`Target::takes`]).
+/// The options of an export in addition to the map. Options that were not given are absent;
+/// [`Target::takes`] lists those that a target reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportOptions {
     /// Only these nodes.
@@ -88,19 +87,19 @@ pub struct ExportOptions {
     pub slices: Option<String>,
     /// The effect of taints: `None` or `NoSchedule`.
     pub effect: Option<String>,
-    /// HAMi's own scores, as node objects or by name of node.
+    /// HAMi's own scores, as node objects or by node name.
     pub hami: Option<String>,
-    /// Which of a target's forms, by the word it gives it.
+    /// The selected form of a target, by its name.
     pub form: Option<String>,
-    /// The text of a file of the other system, to be changed instead of written anew.
+    /// The text of a file of the other system, to be changed instead of created.
     pub from: Option<String>,
-    /// Where degraded nodes go.
+    /// The placement of degraded nodes.
     pub degraded: DegradedPlacement,
     /// The base block size.
     pub block_size: Option<u32>,
     /// The name of the topology.
     pub topology: Option<String>,
-    /// A filter refuses what cannot be, and does not only advise.
+    /// The filter refuses impossible requests instead of only advising.
     pub enforce: bool,
     /// Tensor-parallel ranks.
     pub tp: Option<u32>,
@@ -110,14 +109,14 @@ pub struct ExportOptions {
     pub gpus_per_node: Option<u32>,
 }
 
-/// Where nodes that are degraded or failed go in a topology.
+/// The placement of degraded or failed nodes in a topology.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DegradedPlacement {
-    /// They stay in their block, with a comment: gating is a drain's business, and a
-    /// block that gets smaller can hold users' jobs for good.
+    /// They stay in their block, with a comment: removing nodes is the task of a drain, and a block
+    /// that gets smaller can hold users' jobs forever.
     #[default]
     Keep,
-    /// They are a block of their own.
+    /// They form their own block.
     OwnBlock,
     /// They are in no block.
     LeaveOut,
@@ -126,9 +125,9 @@ pub enum DegradedPlacement {
 /// One file of an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExportFile {
-    /// Its name, for a folder of several.
+    /// Its name, for a folder with several files.
     pub name: String,
-    /// What it holds.
+    /// Its content.
     pub bytes: Vec<u8>,
 }
 
@@ -139,28 +138,28 @@ impl ExportFile {
     }
 }
 
-/// What a target made of a map.
+/// The result of an export.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExportOutput {
-    /// The files, the main one first: it is what goes to standard output.
+    /// The files, the main one first: it goes to standard output.
     pub files: Vec<ExportFile>,
-    /// What a person should know before using them, for standard error.
+    /// Notes for the operator before use, for standard error.
     pub remarks: Vec<String>,
 }
 
 impl ExportOutput {
-    /// One file and nothing to remark.
+    /// One file without notes.
     pub fn from_file(file: ExportFile) -> Self {
         Self { files: vec![file], remarks: Vec::new() }
     }
 }
 
-/// Why a map cannot be written for a target: what is asked, and what was expected.
+/// Why a map cannot be exported: the request, and the expected input.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ExportRefusal(pub String);
 
-/// Ends with a refusal.
+/// Returns a refusal.
 pub fn refuse<T>(why: impl Into<String>) -> Result<T, ExportRefusal> {
     Err(ExportRefusal(why.into()))
 }

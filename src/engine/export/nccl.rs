@@ -1,7 +1,7 @@
-//! The environment of NCCL and HybridEP for a measured allocation.
+//! The NCCL and HybridEP environment for a measured allocation.
 //!
-//! A variable is set only where what it says was measured; the others are named with
-//! the reason why they are not, so that their defaults are a known choice.
+//! A variable is set only if the measurement supports its value; the others are listed with the
+//! reason, so that their defaults are a known choice.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -15,7 +15,7 @@ use crate::place::map::{MapOrigin, VerifiedMap};
 use model::text::clean;
 use model::verdict::Outcome;
 
-/// `--to nccl-env`.
+/// Target `--to nccl-env`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "nccl-env",
     about: "variables of NCCL and HybridEP for an allocation, as shell or JSON",
@@ -26,33 +26,28 @@ pub(super) const TARGET: ExportTarget = ExportTarget {
 /// The format of the JSON form.
 pub const ENVIRONMENT_FORMAT: &str = "fabricgate.environment/1";
 
-/// Where NCCL's variables are described.
+/// The documentation of NCCL's variables.
 const NCCL_DOCS: &str = "https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html";
-/// Where HybridEP's are: section 9.2 of its description, branch hybrid-ep of DeepEP.
+/// The documentation of HybridEP: section 9.2 of its description, branch hybrid-ep of DeepEP.
 const HYBRID_EP_DOCS: &str =
     "https://github.com/deepseek-ai/DeepEP/blob/hybrid-ep/docs/Hybrid-EP_Implementation.md";
 
-/// A variable that is set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 struct NcclVariable {
-    /// Its name.
     name: &'static str,
-    /// Its value.
     value: String,
-    /// What it does, and what was measured.
+    /// Its effect, and the measurement behind it.
     why: String,
-    /// Where it is described.
+    /// Its documentation.
     source: &'static str,
 }
 
-/// A variable that is left to its default.
+/// A variable that keeps its default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 struct UnsetNcclVariable {
-    /// Its name.
     name: &'static str,
-    /// Why it is not set.
     why: String,
-    /// Where it is described.
+    /// Its documentation.
     source: &'static str,
 }
 
@@ -61,15 +56,15 @@ struct UnsetNcclVariable {
 pub struct EnvironmentDocument<'a> {
     /// `fabricgate.environment/1`.
     format: &'static str,
-    /// Who made it from which run, and what must be known before it is used.
+    /// The tool version and run behind it, and warnings before use.
     note: Vec<String>,
-    /// The run it came from.
+    /// The run behind it.
     run: &'a MapOrigin,
-    /// The nodes it is for, in order.
+    /// The nodes of the allocation, in order.
     nodes: Vec<&'a str>,
-    /// What is set.
+    /// Variables with a value.
     variables: &'a [NcclVariable],
-    /// What is left to its default.
+    /// Variables that keep their default.
     not_set: &'a [UnsetNcclVariable],
 }
 
@@ -125,15 +120,15 @@ fn multi_node_variable(
             name: NAME,
             value: "1".to_owned(),
             why: format!(
-                "1: multi-node NVLink or an error at start, instead of NICs in silence; all {nodes} nodes were \
+                "1: multi-node NVLink or an error at start, instead of a silent fallback to NICs; all {nodes} nodes were \
                  measured to reach each other at NVLink speed"
             ),
             source: NCCL_DOCS,
         }),
-        [_] => not("not every node was verified: NCCL's default (2) decides by what drivers say"),
+        [_] => not("not every node was verified: NCCL's default (2) decides by the driver's report"),
         _ => not(
-            "the nodes are in several NVLink domains: NCCL's default (2) uses NVLink inside each where drivers \
-             say so",
+            "the nodes are in several NVLink domains: NCCL's default (2) uses NVLink inside each if drivers \
+             report it",
         ),
     }
 }
@@ -158,18 +153,18 @@ fn hca_variable(
         };
         if let Some((_, node, _)) = ends(Outcome::Unknown) {
             return not(format!(
-                "rail {shown} of {node} was not measured or not compared: leaving it out would cost its bandwidth, \
-                 and naming it would call it verified"
+                "rail {shown} of {node} was not measured or not compared: omitting it would lose its bandwidth, \
+                 and naming it would mark it as verified"
             ));
         }
         let Some(device) = rail.rdma.as_deref() else {
-            return not(format!("nobody claims which RDMA device rail {shown} is"));
+            return not(format!("no claim names the RDMA device of rail {shown}"));
         };
-        // NCCL's list has commas, colons and a sign in front.
+        // NCCL's list contains commas, colons and a leading sign.
         if device.is_empty()
             || !device.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
         {
-            return not(format!("{} is no name of a device", clean(device)));
+            return not(format!("{} is not a device name", clean(device)));
         }
         match ends(Outcome::Degraded).or_else(|| ends(Outcome::Failed)) {
             Some((_, node, _)) => bad.push(format!("{device} ({shown} of {node})")),
@@ -199,7 +194,7 @@ fn hybrid_ep_variables(
         Err(UnsetNcclVariable { name, why: why.to_owned(), source: HYBRID_EP_DOCS })
     };
     if !allocation.pieces.iter().all(|piece| piece.is_measured) {
-        let why = "not every node was measured against others: HybridEP finds out by trying";
+        let why = "not every node was measured against others: HybridEP detects it at run time";
         return [not(RANKS, why), not(MNNVL, why)];
     }
     let sizes: BTreeSet<usize> = allocation.pieces.iter().map(|piece| piece.nodes.len()).collect();
@@ -207,10 +202,10 @@ fn hybrid_ep_variables(
     let per_node = usize::try_from(allocation.gpus_per_node).unwrap_or(usize::MAX);
     let ranks = nodes.saturating_mul(per_node);
     let how = if sizes.len() == 1 {
-        format!("measured: {nodes} nodes of it in every domain")
+        format!("measured: {nodes} of its nodes in every domain")
     } else {
         let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
-        format!("measured: {} nodes of it in its domains, which {nodes} divides", sizes.join(", "))
+        format!("measured: {} of its nodes in its domains, sizes divisible by {nodes}", sizes.join(", "))
     };
     let set = NcclVariable {
         name: RANKS,
@@ -238,7 +233,7 @@ fn hybrid_ep_variables(
     } else {
         not(
             MNNVL,
-            "some nodes share an NVLink domain and others do not: HybridEP finds out by trying",
+            "some nodes share an NVLink domain and others do not: HybridEP detects it at run time",
         )
     };
     [Ok(set), mnnvl]
@@ -248,7 +243,6 @@ fn gcd(a: usize, b: usize) -> usize {
     if b == 0 { a } else { gcd(b, a % b) }
 }
 
-/// Lines for a shell to read.
 fn render_shell(map: &VerifiedMap, set: &[NcclVariable], unset: &[UnsetNcclVariable]) -> String {
     let mut text = map.comment_lines("#");
     for NcclVariable { name, value, why, source } in set {
@@ -261,7 +255,7 @@ fn render_shell(map: &VerifiedMap, set: &[NcclVariable], unset: &[UnsetNcclVaria
     text
 }
 
-/// A word of a shell, in single quotes unless it is plain.
+/// Quotes a shell argument unless it is plain.
 fn quote_shell(word: &str) -> String {
     let is_plain = !word.is_empty()
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b"=,_.:-".contains(&b));

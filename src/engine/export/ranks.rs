@@ -1,6 +1,5 @@
-//! The order of a job's ranks over a measured allocation: domain after domain, so that
-//! neighbours in rank are neighbours in NVLink, with warnings where a parallel layout
-//! does not fit that.
+//! The rank order of a job over a measured allocation: domain after domain, so that adjacent ranks
+//! share NVLink, with warnings if a parallel layout does not fit the domains.
 
 use std::fmt::Write as _;
 
@@ -15,7 +14,7 @@ use crate::place::map::{MapOrigin, VerifiedMap};
 use model::id::NodeName;
 use model::text::clean;
 
-/// `--to ranks`.
+/// Target `--to ranks`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "ranks",
     about: "the order of a job's ranks: JSON, a Slurm or an Open MPI host file",
@@ -26,76 +25,76 @@ pub(super) const TARGET: ExportTarget = ExportTarget {
 /// The format of the JSON form.
 pub const RANKS_FORMAT: &str = "fabricgate.ranks/1";
 
-/// The order of a job's ranks (`fabricgate.ranks/1`).
+/// The rank order of a job (`fabricgate.ranks/1`).
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct RanksDocument<'a> {
     /// `fabricgate.ranks/1`.
     format: &'static str,
-    /// Who made it from which run, and what must be known before it is used.
+    /// The tool version and run behind it, and warnings before use.
     note: Vec<String>,
-    /// The run it came from.
+    /// The run behind it.
     run: &'a MapOrigin,
-    /// Ranks in all.
+    /// Total number of ranks.
     world_size: u32,
-    /// Ranks on each node.
+    /// Number of ranks on each node.
     gpus_per_node: u32,
-    /// Tensor-parallel size that was asked about.
+    /// Requested tensor-parallel size.
     #[serde(skip_serializing_if = "Option::is_none")]
     tp: Option<u32>,
-    /// Pipeline-parallel size that was asked about.
+    /// Requested pipeline-parallel size.
     #[serde(skip_serializing_if = "Option::is_none")]
     pp: Option<u32>,
-    /// Where the layout does not fit what was measured.
+    /// Mismatches between the layout and the measured domains.
     warnings: &'a [String],
-    /// What torchrun is started with on each node.
+    /// The torchrun arguments for each node.
     torchrun: TorchrunArgs<'a>,
-    /// The domains, in the order of their ranks.
+    /// The domains, in rank order.
     domains: Vec<RankDomain<'a>>,
     /// Every rank, in order.
     ranks: Vec<RankPlacement<'a>>,
 }
 
-/// What torchrun is started with.
+/// Arguments for torchrun.
 #[derive(Debug, Serialize, JsonSchema)]
 struct TorchrunArgs<'a> {
     /// `--nnodes`.
     nnodes: usize,
     /// `--nproc-per-node`.
     nproc_per_node: u32,
-    /// The node of rank 0, where the others meet.
+    /// The node of rank 0, used as rendezvous.
     master_addr: &'a NodeName,
-    /// By position: `--node-rank`.
+    /// By index: `--node-rank`.
     node_ranks: Vec<&'a NodeName>,
 }
 
 /// The ranks of one domain.
 #[derive(Debug, Serialize, JsonSchema)]
 struct RankDomain<'a> {
-    /// Its name.
+    /// Name of the domain.
     domain: &'a str,
     /// Whether its nodes were measured to reach each other at NVLink speed.
     measured: bool,
-    /// The first of its ranks.
+    /// Its first rank.
     first_rank: u32,
-    /// How many it has.
+    /// Number of its ranks.
     ranks: u32,
 }
 
-/// One rank.
+/// One rank and its GPU.
 #[derive(Debug, Serialize, JsonSchema)]
 struct RankPlacement<'a> {
-    /// Its number.
+    /// Global rank.
     rank: u32,
     /// Its node.
     node: &'a NodeName,
-    /// Its number on the node.
+    /// Rank on the node.
     local_rank: u32,
     /// The GPU by its index on the node.
     gpu: u32,
-    /// Its UUID, where somebody said it.
+    /// UUID of the GPU, if known.
     #[serde(skip_serializing_if = "Option::is_none")]
     uuid: Option<&'a str>,
-    /// Its domain.
+    /// Its NVLink domain.
     domain: &'a str,
 }
 
@@ -142,7 +141,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     remarks.extend(warnings.iter().cloned());
     let nodes: Vec<&NodeName> = allocation.nodes().map(|(_, node, _)| node).collect();
     if let Some(strange) = nodes.iter().find(|node| !node.is_one_node()) {
-        return refuse(format!("{} is no name of one node", clean(strange.as_str())));
+        return refuse(format!("{} is not the name of one node", clean(strange.as_str())));
     }
     let file = match form {
         "json" => {
@@ -172,7 +171,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
             bytes.push(b'\n');
             ExportFile { name: "ranks.json".to_owned(), bytes }
         }
-        // SLURM_HOSTFILE knows no comments: a line is a host, whatever it says.
+        // SLURM_HOSTFILE has no comment syntax: every line is a host.
         "slurm" => {
             let lines = ranks.iter().map(|rank| format!("{}\n", rank.node));
             ExportFile::text("slurm.hosts", lines.collect::<String>())
@@ -201,8 +200,8 @@ fn to_u32(length: usize) -> u32 {
     u32::try_from(length).unwrap_or(u32::MAX)
 }
 
-/// Where a layout and the measured pieces do not fit. Tensor-parallel ranks are
-/// consecutive, as in Megatron-LM's order (tp first).
+/// Mismatches between a layout and the measured pieces. Tensor-parallel ranks are consecutive, as
+/// in Megatron-LM's order (tp first).
 fn layout_warnings(
     pieces: &[RankDomain<'_>],
     world: u32,
@@ -213,7 +212,7 @@ fn layout_warnings(
     let mut warnings = Vec::new();
     for piece in pieces.iter().filter(|piece| !piece.measured) {
         warnings.push(format!(
-            "{} was not measured against other nodes: nothing is known of its NVLink to them",
+            "{} was not measured against other nodes: its NVLink to them is unknown",
             clean(piece.domain)
         ));
     }

@@ -1,11 +1,9 @@
-//! Resources of Ray nodes: in which NVLink domain a node was measured to be
-//! (`nvlink_domain_<name>`: 1), and its place in the order (`topo_rank`), with a script
-//! that starts Ray with them.
+//! Resources of Ray nodes: the measured NVLink domain of a node (`nvlink_domain_<name>`: 1), and
+//! its position in the order (`topo_rank`), with a script that starts Ray with them.
 //!
-//! A domain is named as it is in the map: a ClusterUUID alone would make one of several
-//! cliques. Ray drops a resource of value 0 without a word, and two nodes of one rank
-//! fall onto each other; so ranks begin at 1, and are counted over the whole map, also
-//! where only a part of it is asked for.
+//! A domain has its name from the map: a ClusterUUID alone would merge several cliques. Ray
+//! silently drops a resource of value 0, and two nodes with the same rank collide; so ranks start
+//! at 1, and are counted over the whole map, even if only a part of it is selected.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,11 +19,11 @@ use model::shell_quote;
 use model::text::clean;
 use model::verdict::Outcome;
 
-/// What frameworks look for.
+/// The prefix that frameworks look for.
 const DOMAIN_RESOURCE_PREFIX: &str = "nvlink_domain_";
 const RANK_RESOURCE: &str = "topo_rank";
 
-/// `--to ray`.
+/// Target `--to ray`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "ray",
     about: "Ray: resources by node (NVLink domain, rank), and a script that starts it",
@@ -45,7 +43,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
         let Some(rank) = ranks.get(node) else { continue };
         let mut words = serde_json::Map::new();
         match map.domain_of(node).filter(|domain| domain.measured.contains(node)) {
-            // A node that cannot be used as claimed is no place for a piece of a job.
+            // A node that is not usable as claimed must not receive a piece of a job.
             Some(_) if member.outcome == Outcome::Failed => faulty.push(node.to_string()),
             Some(domain) => {
                 words.insert(
@@ -62,7 +60,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
         resources.insert(node, Value::Object(words));
     }
     if resources.is_empty() {
-        return refuse("there is no node to start Ray on");
+        return refuse("no node to start Ray on");
     }
     let mut remarks = Vec::new();
     let mut told = |names: &[String], why: &str| {
@@ -72,7 +70,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     };
     told(&unmeasured, "in no measured domain, so without a domain resource");
     told(&faulty, "failed, so without a domain resource");
-    told(&strange, "left out, since these can be names of more than one node");
+    told(&strange, "left out because these can name more than one node");
 
     let document = json!({ "note": map.header_lines(), "run": map.run.id, "nodes": resources });
     let files = vec![
@@ -82,8 +80,8 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     Ok(ExportOutput { files, remarks })
 }
 
-/// A place for every node: domain by domain, nodes of one in the order of their numbers,
-/// those of no measured domain last.
+/// A position for every node: domain by domain, nodes of a domain in numeric order, nodes without a
+/// measured domain last.
 fn rank_nodes(map: &VerifiedMap) -> BTreeMap<NodeName, usize> {
     let mut domains: Vec<&MapDomain> = map.domains.iter().collect();
     domains.sort_by_key(|domain| natural_key(&domain.name));
@@ -101,8 +99,8 @@ fn rank_nodes(map: &VerifiedMap) -> BTreeMap<NodeName, usize> {
     order.into_iter().cloned().zip(1..).collect()
 }
 
-/// A name so that numbers in it are in the order of numbers; the name itself behind, so
-/// that `n1` and `n01` stay apart.
+/// A sort key that orders numbers in a name numerically; the name itself follows, to keep `n1` and
+/// `n01` distinct.
 fn natural_key(name: &str) -> (Vec<(String, u64)>, String) {
     let mut parts = Vec::new();
     let mut rest = name;
@@ -117,18 +115,18 @@ fn natural_key(name: &str) -> (Vec<(String, u64)>, String) {
     (parts, name.to_owned())
 }
 
-/// A script that starts Ray on the node it runs on, or the one it is told.
+/// A script that starts Ray on the node it runs on, or on the node given in NODE.
 fn render_script(map: &VerifiedMap, resources: &BTreeMap<&NodeName, Value>) -> String {
     let mut out = format!("#!/bin/sh\n{}", map.comment_lines("#"));
     out.push_str(
         "# Starts Ray with the resources of this node; all arguments go to `ray start`:\n\
          #   sh ray-start.sh --address=HEAD:6379\n\
-         # NODE=name says which node this is where the host name does not.\n\
+         # NODE=name selects the node if the host name differs.\n\
          set -eu\n\
          case \"${NODE:-$(hostname -s)}\" in\n",
     );
     for (node, words) in resources {
-        // The text is quoted whole, whatever a domain is called.
+        // The text is quoted as a whole, whatever the domain's name.
         let text = shell_quote::join_quoted(&[words.to_string()]);
         out.push_str(&format!("{node}) resources={text} ;;\n"));
     }

@@ -1,7 +1,7 @@
-//! The members of a map that options ask for, by node or by domain.
+//! The map members that the options select, by node or by domain.
 //!
-//! A name that the run does not have is refused: passed over in silence, a mistyped node
-//! would stay without its label, and nobody would know.
+//! An unknown name is refused: if it were ignored, a mistyped node would silently stay without its
+//! label.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use model::hostlist;
 use model::id::NodeName;
 use model::text::clean;
 
-/// The members that are asked for, in order; where nothing is asked for, all.
+/// The selected members, in order; all members without a selection.
 pub(super) fn select_members<'m>(
     map: &'m VerifiedMap,
     options: &ExportOptions,
@@ -28,7 +28,6 @@ pub(super) fn select_members<'m>(
     Ok(map.members.iter().filter(is_asked).collect())
 }
 
-/// Refuses nodes that the run does not have.
 pub(super) fn check_known(
     map: &VerifiedMap,
     nodes: &BTreeSet<NodeName>,
@@ -41,7 +40,6 @@ pub(super) fn check_known(
     refuse(format!("--nodes: the run has no {}", clean(&hostlist::fold(strange))))
 }
 
-/// The domain of this name.
 pub(super) fn find_domain<'m>(
     map: &'m VerifiedMap,
     name: &str,
@@ -52,7 +50,6 @@ pub(super) fn find_domain<'m>(
     }
 }
 
-/// The names of all domains.
 pub(super) fn list_domains(map: &VerifiedMap) -> String {
     let names: Vec<&str> = map.domains.iter().map(|domain| domain.name.as_str()).collect();
     clean(&names.join(", "))

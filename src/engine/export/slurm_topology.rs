@@ -1,10 +1,9 @@
-//! Slurm's `topology.yaml` or `topology.conf` with blocks as they were measured.
+//! Slurm's `topology.yaml` or `topology.conf` with measured blocks.
 //!
-//! Nodes that were measured apart are in blocks of their own, misplaced ones where
-//! they were measured to be. Degraded nodes stay (see [`Degraded`]), and what was not
-//! measured stays as claimed, each with a comment. What is written is read back and
-//! checked by `act::topology` before anybody sees it; changing an existing file is
-//! its work altogether.
+//! Nodes that do not reach each other are in separate blocks, misplaced nodes in the block where
+//! they were measured. Degraded nodes stay (see [`Degraded`]), and unmeasured nodes stay as
+//! claimed, each with a comment. `act::topology` parses and checks the result before it is
+//! returned, and handles changes to an existing file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -23,7 +22,7 @@ use model::id::NodeName;
 use model::text::clean;
 use model::verdict::Outcome;
 
-/// `--to slurm-topology`.
+/// Target `--to slurm-topology`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "slurm-topology",
     about: "Slurm's topology.yaml or topology.conf, blocks as measured",
@@ -31,18 +30,16 @@ pub(super) const TARGET: ExportTarget = ExportTarget {
     write,
 };
 
-/// The name of the topology, where none is given: what Slurm calls the one of a
-/// topology.conf.
+/// The default name of the topology: Slurm's name for the one in a topology.conf.
 const DEFAULT_TOPOLOGY_NAME: &str = "default";
 
-/// The first Slurm that reads topology.yaml and takes blocks below their size.
+/// The first Slurm release that reads topology.yaml and accepts blocks below their size.
 const FIRST_WITH_YAML: SlurmVersion = SlurmVersion { year: 25, month: 5 };
 
-/// One block to be written.
 #[derive(Debug, Default)]
 struct SlurmExportBlock {
     nodes: BTreeSet<NodeName>,
-    /// What must be known of it, one line each.
+    /// Notes on it, one line each.
     comments: Vec<String>,
 }
 
@@ -73,15 +70,15 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     let claimed = largest_claim(map);
     if largest < claimed {
         remarks.push(format!(
-            "no block has more than {largest} nodes here, {claimed} are claimed: where the claimed blocks are in \
-             force, pending jobs that need more in one block are held for good (BadConstraints, priority 0)"
+            "no block here has more than {largest} nodes, {claimed} are claimed: if the claimed blocks are in \
+             force, pending jobs that need more in one block are held permanently (BadConstraints, priority 0)"
         ));
     }
     Ok(ExportOutput { files: vec![ExportFile::text(form.file_name(), text)], remarks })
 }
 
-/// Refuses a file that lacks a topology which a partition names: slurmctld takes none of
-/// it, and does not start with it.
+/// Refuses a file without a topology that a partition names: slurmctld rejects such a file and does
+/// not start.
 fn check_partitions(
     map: &VerifiedMap,
     form: TopologyForm,
@@ -90,7 +87,7 @@ fn check_partitions(
 ) -> Result<(), ExportRefusal> {
     let Some(partitions) = &map.partitions else {
         remarks.push(
-            "which topologies partitions name is not known: where one names another than that of \
+            "the topologies that partitions name are unknown: if one names a topology other than that of \
              this file, slurmctld refuses it; --from FILE changes the site's own file and keeps \
              the others"
                 .to_owned(),
@@ -116,7 +113,7 @@ fn check_partitions(
     ))
 }
 
-/// The form that is asked for.
+/// The requested form.
 fn parse_form(options: &ExportOptions) -> Result<Option<TopologyForm>, ExportRefusal> {
     match options.form.as_deref() {
         None => Ok(None),
@@ -136,7 +133,7 @@ fn largest_claim(map: &VerifiedMap) -> usize {
     sizes.into_values().max().unwrap_or(0)
 }
 
-/// The blocks by name, with what must be known of each.
+/// The blocks by name, with notes on each.
 fn build_blocks(
     map: &VerifiedMap,
     degraded: DegradedPlacement,
@@ -151,11 +148,11 @@ fn build_blocks(
     for domain in &map.domains {
         let name = block_name(&domain.name);
         if blocks.contains_key(&name) {
-            return refuse(format!("two domains would be block {name}"));
+            return refuse(format!("two domains would both be named block {name}"));
         }
         let mut block = SlurmExportBlock::default();
         if domain.basis == DomainBasis::Claimed {
-            block.comments.push("as claimed: nobody measured it".to_owned());
+            block.comments.push("as claimed: not measured".to_owned());
         }
         if domain.name != domain.claimed.as_str() {
             let claimed = clean(domain.claimed.as_str());
@@ -166,17 +163,17 @@ fn build_blocks(
         let mut worse = SlurmExportBlock::default();
         for node in domain.nodes() {
             if !node.is_one_node() {
-                return refuse(format!("{} is no name of one node", clean(node.as_str())));
+                return refuse(format!("{} is not the name of one node", clean(node.as_str())));
             }
             let Some(member) = map.members.get(node) else { continue };
             let claimed = member.claimed.as_ref().map(|it| clean(it.as_str())).unwrap_or_default();
             if member.is_misplaced {
-                block.comments.push(format!("{node}: claimed for {claimed}, measured to be here"));
+                block.comments.push(format!("{node}: claimed for {claimed}, measured in this block"));
             }
             if domain.basis == DomainBasis::Measured && !domain.measured.contains(node) {
                 let how = match member.reach {
                     MeasuredReach::Nothing => "not measured",
-                    // Its own links say nothing about whom it reaches.
+                    // Its own links do not show which nodes it reaches.
                     MeasuredReach::Inside | MeasuredReach::Across => {
                         "not measured against the others"
                     }
@@ -195,7 +192,7 @@ fn build_blocks(
             );
             match degraded {
                 DegradedPlacement::Keep => {
-                    block.comments.push(format!("{what}, kept: gate it by a drain"));
+                    block.comments.push(format!("{what}, kept: remove it with a drain"));
                     block.nodes.insert(node.clone());
                 }
                 DegradedPlacement::OwnBlock => {
@@ -205,7 +202,7 @@ fn build_blocks(
                 DegradedPlacement::LeaveOut => {
                     block.comments.push(format!("{what}, left out"));
                     remarks.push(format!(
-                        "{node} is in no block: pending jobs that need its block whole are held for good; a \
+                        "{node} is in no block: pending jobs that need its whole block are held permanently; a \
                          drain lets them wait"
                     ));
                 }
@@ -221,18 +218,18 @@ fn build_blocks(
     Ok(blocks)
 }
 
-/// A name that Slurm, YAML and a host list take as one word.
+/// A name that Slurm, YAML and a host list accept as one token.
 fn block_name(name: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     let word: String = name.chars().map(|c| if plain(c) { c } else { '_' }).collect();
-    // YAML takes `7`, `no` and `1e3` for something else than words.
+    // YAML parses `7`, `no` and `1e3` as other types than strings.
     let is_word = word.starts_with(|c: char| c.is_ascii_alphabetic())
         && !["true", "false", "yes", "no", "on", "off", "null", "y", "n"]
             .contains(&word.to_ascii_lowercase().as_str());
     if is_word { word } else { format!("block-{word}") }
 }
 
-/// Sizes of several levels, as the site has them, where these blocks still allow them.
+/// The site's sizes of several levels, if these blocks still allow them.
 fn level_sizes(
     map: &VerifiedMap,
     form: TopologyForm,
@@ -264,7 +261,7 @@ fn level_sizes(
     Some(if form == TopologyForm::Yaml { told(", ") } else { told(",") })
 }
 
-/// The base block size: what is asked for, or what these blocks allow.
+/// The base block size: the requested one, or the largest that these blocks allow.
 fn base_size(
     form: TopologyForm,
     blocks: &BTreeMap<String, SlurmExportBlock>,
@@ -280,7 +277,7 @@ fn base_size(
             refuse(format!("--block-size {size}: the largest block has {largest} nodes"))
         }
         (TopologyForm::Conf, Some(size)) if smallest < size => refuse(format!(
-            "--block-size {size}: the smallest block has {smallest} nodes, and Slurm up to 24.11 takes none \
+            "--block-size {size}: the smallest block has {smallest} nodes, and Slurm up to 24.11 accepts none \
              below it; expected {smallest} or less, or --form yaml (25.05 and later)"
         )),
         (_, Some(size)) => Ok(size),
@@ -288,8 +285,8 @@ fn base_size(
         (TopologyForm::Conf, None) => {
             if smallest < largest {
                 remarks.push(format!(
-                    "BlockSizes={smallest}, as many as the smallest block has: Slurm up to 24.11 takes no block \
-                     below it"
+                    "BlockSizes={smallest}, the size of the smallest block: Slurm up to 24.11 accepts no block \
+                     below that size"
                 ));
             }
             Ok(smallest)
@@ -299,7 +296,7 @@ fn base_size(
 
 fn render_head(map: &VerifiedMap) -> String {
     format!(
-        "{}# Nodes of a block were measured to reach each other at NVLink speed, except where it says otherwise.\n",
+        "{}# Nodes of a block were measured to reach each other at NVLink speed, except where noted.\n",
         map.comment_lines("#")
     )
 }
@@ -321,7 +318,7 @@ fn render_yaml(
             let _ = writeln!(text, "      # {comment}");
         }
         let nodes = hostlist::fold(block.nodes.iter().map(NodeName::as_str));
-        // A list in brackets is a sequence where it begins a value.
+        // A bracketed list at the start of a value is a YAML sequence.
         let _ = writeln!(text, "      - block: {name}\n        nodes: \"{nodes}\"");
     }
     text
@@ -344,7 +341,7 @@ fn render_conf(
     text
 }
 
-/// Reads back what was written, as Slurm's own rules have it.
+/// Parses the result by Slurm's rules.
 fn check_written(
     form: TopologyForm,
     text: &str,
@@ -353,24 +350,24 @@ fn check_written(
 ) -> Result<(), ExportRefusal> {
     let nodes = blocks.values().flat_map(|block| block.nodes.iter().cloned()).collect();
     let version = (form == TopologyForm::Yaml).then_some(FIRST_WITH_YAML);
-    // A topology.conf does not name its own.
+    // A topology.conf does not name its topology.
     let topology = (form == TopologyForm::Yaml).then(|| block_name(name));
     let wanted = TopologyRequest { topology, moves: BTreeMap::new() };
     let ground = TopologyContext { version, nodes };
     let proposal =
         topology_proposal::propose_topology(text, &wanted, &ground).map_err(|error| {
-            ExportRefusal(format!("what would be written cannot be read back: {error}"))
+            ExportRefusal(format!("the generated file cannot be parsed: {error}"))
         })?;
     if let Some(fault) = proposal.blocking_faults().first() {
-        return refuse(format!("what would be written is not a topology: {}", fault.what));
+        return refuse(format!("the generated file is not a topology: {}", fault.what));
     }
     let read: Vec<(&String, &BTreeSet<NodeName>)> = proposal.blocks.iter().collect();
     let meant: Vec<(&String, &BTreeSet<NodeName>)> =
         blocks.iter().map(|(name, block)| (name, &block.nodes)).collect();
-    if read == meant { Ok(()) } else { refuse("what would be written reads otherwise than meant") }
+    if read == meant { Ok(()) } else { refuse("the generated file parses to a different topology") }
 }
 
-/// An existing file with misplaced nodes moved, and every other letter as it is.
+/// An existing file with misplaced nodes moved, and every other byte unchanged.
 fn change_existing(
     map: &VerifiedMap,
     options: &ExportOptions,
@@ -381,7 +378,7 @@ fn change_existing(
             "--from: an existing file keeps its nodes and sizes; only misplaced nodes move",
         );
     }
-    // Of an earlier export of ours only the file itself is kept.
+    // The header of an earlier fabricgate export is replaced.
     let ours = |line: &&str| {
         ["# made by fabricgate ", "# SIMULATED: ", "# PARTIAL: "]
             .iter()
@@ -397,7 +394,7 @@ fn change_existing(
             wanted.moves.insert(node.clone(), domain.clone());
         } else if map.domain(domain).is_some_and(|it| it.name != it.claimed.as_str()) {
             remarks.push(format!(
-                "{node} was measured apart from others that are claimed for {}, and no block of the file is \
+                "{node} does not reach the others claimed for {}, and no block of the file is \
                  known to be its own: not moved",
                 member.claimed.as_ref().map(|it| clean(it.as_str())).unwrap_or_default()
             ));

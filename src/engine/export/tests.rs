@@ -1,5 +1,5 @@
-//! Targets on made-up runs: what they say of what was measured, the same bytes for the
-//! same run, and no more than its own lines changed by one node.
+//! Targets on simulated runs: the exported measurements, identical bytes for the same run, and only
+//! a node's own lines changed by a change to that node.
 
 use super::{DegradedPlacement, ExportOptions, ExportOutput, TARGETS, find_target, fixture};
 use crate::place::map::{DomainBasis, MeasuredReach, VerifiedMap};
@@ -31,7 +31,7 @@ fn nodes(names: &[&str]) -> ExportOptions {
     }
 }
 
-/// What each target needs to be asked.
+/// The required options of each target.
 fn options_for(to: &str) -> ExportOptions {
     match to {
         "ranks" | "nccl-env" => nodes(&["n01", "n02", "n03", "n05"]),
@@ -39,7 +39,7 @@ fn options_for(to: &str) -> ExportOptions {
     }
 }
 
-/// A degraded GPU, a rail that is slow, a node that nobody measured.
+/// A degraded GPU, a slow rail, an unmeasured node.
 fn troubled() -> Run {
     let mut run = fixture::racks();
     fixture::find(&mut run, "n02", Some(1), None, "nvlink-low", Outcome::Degraded);
@@ -54,7 +54,7 @@ fn split() -> Run {
     run
 }
 
-/// The part of a filter that is the same for every run is no news in a golden.
+/// Cuts the constant part of a filter out of a golden file.
 fn shortened(text: &str) -> String {
     text.split("-- The largest block").next().unwrap_or(text).to_owned()
 }
@@ -90,7 +90,7 @@ fn slices(map: &VerifiedMap) -> String {
     serde_json::json!({"kind": "List", "items": items}).to_string()
 }
 
-/// The same map where drivers told which GPU is which.
+/// The same map with GPU UUIDs from drivers.
 fn named(mut map: VerifiedMap) -> VerifiedMap {
     for (node, member) in &mut map.members {
         for (index, gpu) in &mut member.gpus {
@@ -130,11 +130,11 @@ fn every_target_for_kubernetes_and_ray_says_what_was_measured() {
     assert!(all.iter().all(|name| told.contains(name)), "a target without a golden: {all:?}");
 }
 
-/// The targets of Kubernetes, and that of Ray.
+/// The targets for Kubernetes and Ray.
 const KUBERNETES: &[&str] =
     &["device-taint-rules", "hami-scores", "kai", "kubernetes-labels", "kueue", "ray"];
 
-/// The targets of Slurm and of what runs without either.
+/// The targets for Slurm and for jobs without a scheduler.
 const OWN: &[&str] = &["nccl-env", "ranks", "slurm-cli-filter", "slurm-topology", "topograph"];
 
 #[test]
@@ -324,7 +324,7 @@ fn a_job_of_fewer_gpus_takes_those_that_no_finding_blames() {
     assert_eq!(gpus, [0, 2, 3]);
 }
 
-/// The GPUs that a job takes on a node, and what it is warned of.
+/// The GPUs that a job uses on a node, and its warnings.
 fn allocated_gpus(run: &Run, node: &str, gpus: u32) -> (Vec<u64>, String) {
     let options = ExportOptions { gpus_per_node: Some(gpus), ..nodes(&[node]) };
     let document: serde_json::Value =
@@ -344,7 +344,7 @@ fn a_blamed_gpu_is_taken_last_and_not_in_silence() {
         "{warnings}"
     );
 
-    // Two sound ones were not measured with each other.
+    // Two healthy ones were not measured with each other.
     let mut run = troubled();
     run.cells
         .retain(|cell| cell.src_node != cell.dst_node || cell.src_gpu.max(cell.dst_gpu) != Some(3));
@@ -458,7 +458,7 @@ fn a_topology_that_lacks_what_partitions_name_is_never_written() {
     assert!(said.contains("--from FILE") && !said.contains("--topology"), "{said}");
     let conf = ExportOptions { form: Some("conf".to_owned()), ..ExportOptions::default() };
     assert!(refused(flat, &conf).contains("--from FILE"));
-    // The site's one topology has a name of its own: with that name it is whole.
+    // The site's only topology has a custom name: with that name the file is complete.
     let said = refused(&[("main", "racks")], &plain);
     assert!(said.contains("expected --topology racks, or --from FILE"), "{said}");
     let named = ExportOptions { topology: Some("racks".to_owned()), ..ExportOptions::default() };
@@ -470,7 +470,7 @@ fn a_topology_that_lacks_what_partitions_name_is_never_written() {
         let export = written(partitions, options).expect("written");
         assert!(!export.remarks.iter().any(|it| it.contains("partitions name")), "{export:?}");
     }
-    // The partitions were not read: that is told.
+    // The partitions were not read: the output notes that.
     let export = written(None, &plain).expect("written");
     assert!(export.remarks.iter().any(|it| it.contains("--from FILE")), "{:?}", export.remarks);
 }
@@ -491,7 +491,7 @@ fn block_sizes_of_several_levels_are_written_as_they_were_read() {
     };
     assert!(written(&[4, 8], "yaml", None).0.contains("block_sizes: [4, 8]\n"));
     assert!(written(&[2, 4, 8], "conf", None).0.contains("BlockSizes=2,4,8\n"));
-    // What a person asks for is one level.
+    // The requested size is a single level.
     assert!(written(&[4, 8], "yaml", Some(3)).0.contains("block_sizes: [3]\n"));
     assert!(written(&[], "yaml", None).0.contains("block_sizes: [4]\n"));
     // Blocks are smaller than the base size.

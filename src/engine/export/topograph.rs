@@ -1,9 +1,9 @@
 //! A model for NVIDIA's topograph: nodes with their accelerator domain, and leaves.
 //!
-//! The form is that of its model files (`docs/modeling.md` there): `switches`, a map,
-//! and `blocks`, a list of nodes with annotations. Nodes that nobody measured are
-//! declared without a domain: topograph takes what it is given for discovered. Leaves
-//! are claimed; a sweep does not find switches.
+//! The format is that of its model files (`docs/modeling.md` there): `switches`, a map, and
+//! `blocks`, a list of nodes with annotations. Unmeasured nodes are declared without a domain,
+//! because topograph treats its input as discovered. Leaves are claimed; a sweep does not find
+//! switches.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::place::map::VerifiedMap;
 use model::id::NodeName;
 use model::text::clean;
 
-/// `--to topograph`.
+/// Target `--to topograph`.
 pub(super) const TARGET: ExportTarget = ExportTarget {
     name: "topograph",
     about: "a model file of NVIDIA's topograph",
@@ -21,10 +21,10 @@ pub(super) const TARGET: ExportTarget = ExportTarget {
     write,
 };
 
-/// The annotation that its test and simulated providers read a domain from.
+/// The annotation from which its test and simulated providers read a domain.
 const DOMAIN: &str = "accelerator.topology.test/domain";
 
-/// The switch that claimed leaves hang below: a model is a tree.
+/// The root switch above the claimed leaves: a model is a tree.
 const ROOT: &str = "fabric";
 
 fn write(map: &VerifiedMap, _options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
@@ -32,7 +32,7 @@ fn write(map: &VerifiedMap, _options: &ExportOptions) -> Result<ExportOutput, Ex
     let mut blocks: BTreeMap<(Option<&str>, Option<&str>), BTreeSet<&NodeName>> = BTreeMap::new();
     for (node, member) in &map.members {
         if !node.is_one_node() {
-            return refuse(format!("{} is no name of one node", clean(node.as_str())));
+            return refuse(format!("{} is not the name of one node", clean(node.as_str())));
         }
         let measured = map.domain_of(node).filter(|domain| domain.measured.contains(node));
         let domain = measured.map(|domain| domain.name.as_str());
@@ -43,7 +43,7 @@ fn write(map: &VerifiedMap, _options: &ExportOptions) -> Result<ExportOutput, Ex
     }
     let leaves: BTreeSet<&str> = blocks.keys().filter_map(|(_, leaf)| *leaf).collect();
     if leaves.contains(ROOT) {
-        return refuse(format!("a leaf is called {ROOT}, which is the name of the root here"));
+        return refuse(format!("a leaf is named {ROOT}, which is reserved for the root"));
     }
     let mut text = map.comment_lines("#");
     text.push_str(
@@ -69,7 +69,7 @@ fn write(map: &VerifiedMap, _options: &ExportOptions) -> Result<ExportOutput, Ex
     Ok(ExportOutput::from_file(ExportFile::text("model.yaml", text)))
 }
 
-/// A string as YAML has it in double quotes, which is as JSON has it.
+/// Quotes a string for YAML; JSON quoting is valid.
 fn quote_yaml(text: &str) -> String {
     serde_json::to_string(&clean(text)).expect("a string is JSON")
 }

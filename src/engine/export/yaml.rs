@@ -1,20 +1,18 @@
-//! Values as YAML in block style, in the order of their keys: what people put into
-//! version control and compare.
+//! Values as YAML in block style, in key order: for version control and diffs.
 //!
-//! Texts stand in double quotes wherever a reader might take them for anything else.
+//! A text is double-quoted if a parser might read it as another type.
 
 use serde_json::Value;
 
 use model::text::is_control_or_invisible;
 
-/// One document.
 pub(super) fn render_document(value: &Value) -> String {
     let mut out = String::new();
     write_block(value, 0, &mut out);
     out
 }
 
-/// Several documents behind these comment lines.
+/// Several documents after these comment lines.
 pub(super) fn render_documents(comment: &str, values: &[Value]) -> String {
     let mut out = comment.to_owned();
     for value in values {
@@ -37,7 +35,7 @@ fn write_block(value: &Value, depth: usize, out: &mut String) {
             for item in items {
                 let mut inside = String::new();
                 write_block(item, depth + 1, &mut inside);
-                // The first line of an item stands behind its dash.
+                // The first line of an item follows its dash.
                 let item = inside.strip_prefix(&"  ".repeat(depth + 1)).unwrap_or(&inside);
                 out.push_str(&format!("{pad}- {item}"));
             }
@@ -46,7 +44,7 @@ fn write_block(value: &Value, depth: usize, out: &mut String) {
     }
 }
 
-/// A value behind its key.
+/// A value after its key.
 fn write_after_key(value: &Value, depth: usize, out: &mut String) {
     let is_nested = match value {
         Value::Object(fields) => !fields.is_empty(),
@@ -64,13 +62,13 @@ fn write_after_key(value: &Value, depth: usize, out: &mut String) {
 fn format_scalar(value: &Value) -> String {
     match value {
         Value::String(text) if is_plain(text) => text.clone(),
-        // Strings of JSON are strings of YAML in double quotes (YAML 1.2.2, section 1.3),
-        // but for characters that YAML does not count as printable (section 5.1).
+        // JSON strings are YAML double-quoted strings (YAML 1.2.2, section 1.3), except for
+        // characters that YAML does not consider printable (section 5.1).
         other => other.to_string().chars().map(escape_char).collect(),
     }
 }
 
-/// A character inside of double quotes, as YAML takes it and a terminal bears it.
+/// A character inside double quotes that is valid in YAML and safe on a terminal.
 fn escape_char(c: char) -> String {
     if !is_control_or_invisible(c) {
         return c.to_string();
@@ -81,8 +79,8 @@ fn escape_char(c: char) -> String {
     }
 }
 
-/// Whether a text is read as itself without quotes: a word that begins with a letter
-/// and is neither a truth value nor nothing.
+/// Whether a text needs no quotes: a token that begins with a letter and is neither a boolean nor
+/// null.
 fn is_plain(text: &str) -> bool {
     const TAKEN: [&str; 9] = ["true", "false", "yes", "no", "on", "off", "null", "y", "n"];
     let inside = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');

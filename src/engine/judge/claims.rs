@@ -1,9 +1,9 @@
-//! The claims of a run held against what was measured: labels, beliefs, ranks,
-//! and contradictions between sources.
+//! Compares the claims of a run (labels, framework beliefs, ranks) with the measurement, and
+//! reports contradictions between sources.
 //!
-//! A claim is what is tested. Where the measurement shows who is right, it says
-//! so; where it cannot, a contradiction leaves the run unknown. Nothing here
-//! says anything against a node: this runs when all nodes have their verdict.
+//! A claim is what this module tests. Where the measurement shows which source is right, the
+//! finding names it; otherwise a contradiction leaves the run unknown. Nothing here counts against
+//! a node: this step runs after every node has its verdict.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,14 +28,14 @@ use model::unit::Unit;
 use model::unknown_subject::UnknownSubject;
 use model::verdict::{Evidence, Finding, LocusKind, Outcome};
 
-/// What of a measurement tells who is right in a disagreement.
+/// The part of a measurement that can settle a disagreement between sources.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DisagreementEvidence {
-    /// Who was measured to reach whom in the domain.
+    /// Which nodes reach each other in the domain.
     Membership,
-    /// The same of two claimed domains: a finding tells it.
+    /// The same for two claimed domains, taken from a finding.
     DomainsMeasured,
-    /// A finding about what a framework takes for true.
+    /// A finding about a framework's belief.
     BeliefMeasured,
     Nothing,
 }
@@ -94,21 +94,21 @@ fn evidence_for(class: &DisagreementClass) -> DisagreementEvidence {
     }
 }
 
-/// The nodes of a domain by who was measured to reach whom, the largest part
-/// first, and a file that shows it.
+/// The nodes of a domain grouped by measured reachability, largest part first, and a file that
+/// proves it.
 struct MeasuredParts {
     parts: Vec<BTreeSet<NodeName>>,
     file: String,
 }
 
 impl MeasuredParts {
-    /// Where a node is, if it was measured against others.
+    /// The part that holds a node, if the node was measured against others.
     fn find_part(&self, node: &NodeName) -> Option<usize> {
         self.parts.iter().position(|part| part.contains(node))
     }
 }
 
-/// Holds the claims of a run against what was measured.
+/// Compares the claims of a run with the measurement.
 pub(super) fn judge(
     domains: &[DomainRecordings<'_>],
     judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>],
@@ -146,8 +146,8 @@ pub(super) fn judge(
     }
 }
 
-/// Who is in which domain, by its place: a large fleet has thousands of domains, and on
-/// a bad day as many contradictions.
+/// Domain members indexed by position: a large fleet can have thousands of domains and as many
+/// contradictions.
 struct DomainMembers<'d> {
     domains: BTreeMap<&'d DomainName, usize>,
     nodes: BTreeSet<(&'d NodeName, usize)>,
@@ -163,7 +163,7 @@ impl<'d> DomainMembers<'d> {
         members
     }
 
-    /// The first domain that a contradiction is about.
+    /// The first domain that a contradiction names.
     fn find_domain(&self, told: &Disagreement) -> Option<usize> {
         let first = |node| self.nodes.range((node, 0)..=(node, usize::MAX)).next();
         match &told.domain {
@@ -184,8 +184,8 @@ fn find_measured_parts(
     (!parts.is_empty()).then_some(MeasuredParts { parts, file })
 }
 
-/// The clique that labels and files give a node; what a driver reports is held
-/// against the measurement by `asserted`.
+/// The clique that labels and files give a node; `asserted` compares the driver's clique with the
+/// measurement.
 fn find_label<'c>(claims: &'c Claims, node: &NodeName) -> Option<(String, &'c FabricReport)> {
     let words = claims.nodes.get(node)?.fabric.iter();
     words
@@ -197,7 +197,7 @@ fn find_label<'c>(claims: &'c Claims, node: &NodeName) -> Option<(String, &'c Fa
         })
 }
 
-/// How a label came to be, as people say it.
+/// Describes the origin of a label for a report.
 fn describe_origin(fabric: &FabricReport) -> String {
     let how = match &fabric.basis {
         Some(ClaimBasis::Copied { from }) => format!(", copied from {from}"),
@@ -214,14 +214,14 @@ fn list_nodes(nodes: &[&NodeName]) -> String {
     if more == 0 { names } else { format!("{names} and {more} more") }
 }
 
-/// The labels of a domain against its measured parts.
+/// Compares the labels of a domain with its measured parts.
 fn judge_labels(
     domain: &DomainRecordings<'_>,
     measured: &MeasuredParts,
     claims: &Claims,
     ledger: &mut FindingSet,
 ) {
-    /// The rule behind both.
+    /// Shared by both findings below.
     const RULE: FindingRule = FindingRule::fixed(
         RuleKind::Clique,
         "the label of a node names the nodes that it reaches at NVLink speed, and no others",
@@ -254,7 +254,7 @@ fn judge_labels(
         .with_evidence(&at, None, detail)
         .with_evidence(&measured.file, None, parts)
     };
-    // Labelled apart, and together.
+    // Different labels, one measured part.
     for (clique, nodes) in labelled.iter().filter(|(clique, _)| **clique != main) {
         let here: Vec<&NodeName> =
             nodes.iter().copied().filter(|node| measured.find_part(node) == home).collect();
@@ -263,14 +263,14 @@ fn judge_labels(
         }
         let said = format!(
             "{} {} labelled clique {clique}, and measured, {} the nodes of {} that are labelled {main} at NVLink \
-             speed: what keys on the label keeps apart what is one",
+             speed: software that keys on the label splits one domain",
             list_nodes(&here),
             if here.len() == 1 { "is" } else { "are" },
             if here.len() == 1 { "it reaches" } else { "they reach" },
             domain.name
         );
         let detail = format!("{} labelled {clique} ({at})", list_nodes(&here));
-        // The first that was found says it for all.
+        // The first affected node reports for all of them.
         let mut is_known = false;
         ledger.update_of_domain(&domain.name, |f| {
             let is_here = here.iter().any(|n| f.locus.node.as_ref() == Some(*n));
@@ -283,7 +283,7 @@ fn judge_labels(
             ledger.add(found(said, detail));
         }
     }
-    // Labelled together, and apart.
+    // One label, several measured parts.
     for (clique, nodes) in &labelled {
         let home = most_common_part(nodes.iter().filter_map(|node| measured.find_part(node)));
         let away: Vec<&NodeName> =
@@ -304,8 +304,8 @@ fn judge_labels(
             continue;
         }
         let said = format!(
-            "{} {} labelled clique {clique} as {} others of {} are, and measured, {} them at NVLink speed: what \
-             keys on the label joins what is apart",
+            "{} {} labelled clique {clique} like {} others of {}, and measured, {} them at NVLink speed: software \
+             that keys on the label joins separate domains",
             list_nodes(&away),
             if away.len() == 1 { "is" } else { "are" },
             nodes.len() - away.len(),
@@ -332,12 +332,12 @@ fn add_evidence(known: &mut Finding, file: &str, detail: String) {
     }
 }
 
-/// A finding about who of a domain reaches whom.
+/// Whether a finding is about domain membership.
 fn is_membership(found: &Finding) -> bool {
     traits_of(&found.class).is_membership
 }
 
-/// Sizes of the parts, as people say them: `16 and 2 nodes`.
+/// Formats the sizes of the parts: `16 and 2 nodes`.
 fn describe_parts(measured: &MeasuredParts) -> String {
     let sizes: Vec<String> = measured.parts.iter().map(|part| part.len().to_string()).collect();
     match sizes.split_last() {
@@ -347,7 +347,7 @@ fn describe_parts(measured: &MeasuredParts) -> String {
     }
 }
 
-/// A framework's belief against the GPUs that were measured to reach each other.
+/// Compares a framework's belief with the GPUs that reach each other.
 fn judge_belief(
     (belief, of_job): (&JobAssumption, &BTreeSet<&NodeName>),
     domain: &DomainRecordings<'_>,
@@ -357,7 +357,7 @@ fn judge_belief(
 ) {
     const RULE: FindingRule = FindingRule::fixed(
         RuleKind::Belief,
-        "as many GPUs reach each other at NVLink speed as a framework takes to be in one domain",
+        "as many GPUs reach each other at NVLink speed as a framework assumes in one domain",
     );
     let Some(ranks) = belief.ranks_per_domain.filter(|ranks| 1 < *ranks) else { return };
     let is_of_job = |node: &&NodeName| of_job.is_empty() || of_job.contains(node);
@@ -366,7 +366,7 @@ fn judge_belief(
         return;
     }
     let reached = if domain.platform.is_some_and(Platform::spans_nodes) && 1 < domain.nodes.len() {
-        // With a node that nobody measured, the part may be larger.
+        // With an unmeasured node, the part may be larger.
         let Some((measured, gpus)) = measured.zip(domain.gpus_per_node) else { return };
         if nodes.iter().any(|node| measured.find_part(node).is_none()) {
             return;
@@ -376,7 +376,7 @@ fn judge_belief(
         let largest = measured.parts.iter().map(in_part).max().unwrap_or(0);
         Some((largest * gpus as usize, measured.file.clone()))
     } else {
-        // Servers: each node is a domain of its own.
+        // Servers: each node is its own domain.
         let own = islands.iter().map(|(island, _)| island).filter(|island| {
             island.node.as_ref().is_some_and(|n| nodes.contains(n)) && !island.directed.is_empty()
         });
@@ -387,12 +387,12 @@ fn judge_belief(
         })
     };
     let Some((gpus, file)) = reached.filter(|(gpus, _)| *gpus < ranks as usize) else { return };
-    // Where no nodes are named, the job may run elsewhere.
+    // If the job names no nodes, it may run elsewhere.
     let certain = !belief.nodes.is_empty();
     let outcome = if certain { Outcome::Failed } else { Outcome::Unknown };
     let of_job = if certain { " of its nodes" } else { "" };
     let said = format!(
-        "{} takes {ranks} ranks to be in one NVLink domain, and measured, {gpus} GPUs{of_job} in {} reach each \
+        "{} assumes {ranks} ranks in one NVLink domain, and measured, {gpus} GPUs{of_job} in {} reach each \
          other at NVLink speed",
         belief.who, domain.name
     );
@@ -406,7 +406,7 @@ fn judge_belief(
     ledger.add(found);
 }
 
-/// A contradiction between sources: settled by what was measured, or unknown.
+/// A contradiction between sources: settled by the measurement, or unknown.
 fn judge_disagreement(
     told: &Disagreement,
     domains: &[DomainRecordings<'_>],
@@ -437,7 +437,7 @@ fn judge_disagreement(
     }
 }
 
-/// What was measured, where that tells who is right.
+/// The measured fact that shows which source is right, if one exists.
 fn settle_disagreement(
     told: &Disagreement,
     domain: &DomainRecordings<'_>,
@@ -451,7 +451,7 @@ fn settle_disagreement(
             let peer = f.locus.peer.as_deref() == Some(domain.name.as_str());
             names.contains(&f.class) && (peer || f.locus.domain.as_ref() == Some(&domain.name))
         };
-        // Of two domains one is the finding's own, and the other its peer.
+        // With two domains, one is the finding's own domain and the other its peer.
         let peer = NodeName::from(domain.name.as_str());
         let mut named =
             ledger.findings_of_domain(&domain.name).chain(ledger.findings_of_node(&peer));
@@ -483,7 +483,7 @@ fn settle_disagreement(
 fn report_unsettled(told: &Disagreement, domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     const RULE: FindingRule = FindingRule::fixed(
         RuleKind::Claims,
-        "where sources contradict each other and nothing measured tells who is right, it is not known",
+        "sources contradict each other, and no measurement shows which one is right",
     );
     let class = FindingClass::Claim(told.class.clone());
     if told.domain.is_none() {
@@ -507,18 +507,18 @@ fn report_unsettled(told: &Disagreement, domain: &DomainRecordings<'_>, ledger: 
     }));
 }
 
-/// What follows for whoever relies on it, where the summary does not say so.
+/// The consequence for software that relies on the claim, where the summary omits it.
 fn describe_consequence(class: &DisagreementClass) -> Option<&'static str> {
     Some(match class {
         DisagreementClass::TopoRankDuplicate => {
-            "a framework that sorts by it puts ranks side by side that are not, or starts two on one GPU"
+            "a framework that sorts by it places distant ranks next to each other, or starts two on one GPU"
         }
         DisagreementClass::TopoRankUnusable => {
-            "a framework that sorts by it leaves these nodes out or puts them anywhere"
+            "a framework that sorts by it leaves these nodes out or places them arbitrarily"
         }
         DisagreementClass::ImexBeyondDomain => "imports between its parts fail",
         DisagreementClass::ReadyWithoutClique => {
-            "jobs there run without NVLink between nodes, and are not told"
+            "jobs there run without NVLink between nodes and get no warning"
         }
         _ => return None,
     })

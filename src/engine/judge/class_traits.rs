@@ -1,40 +1,39 @@
-//! What the judge makes of the class of a finding that it gave: one table.
+//! How the judge treats each finding class: one table.
 
 use model::finding_class::FindingClass;
 
-/// Over what another measurement can show a class again.
+/// Which second measurement can confirm a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConfirmScope {
     /// Paths between GPUs.
     Fabric,
-    /// Who reaches whom in a domain.
+    /// Reachability within a domain.
     Domain,
     /// The scale-out network.
     Network,
-    /// The data that arrives.
+    /// The integrity of received data.
     Data,
 }
 
-/// One row of the table.
 #[derive(Clone, Copy, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "independent properties, by name")]
 pub(super) struct ClassTraits {
-    /// A measurement with other partners can show it again. Others are states, counts, or
-    /// of something larger.
+    /// A measurement with other partners can confirm it. Other classes are states, counts, or
+    /// concern something larger.
     pub(super) confirmed_over: Option<ConfirmScope>,
-    /// It is seen by a rate.
+    /// It is measured as a rate.
     pub(super) has_rate: bool,
-    /// It rests on what GPUs read from each other.
+    /// It rests on GPU-to-GPU reads.
     pub(super) is_from_matrix: bool,
-    /// It tells who of a domain reaches whom: a run inside one node never takes such a path.
+    /// It concerns domain membership: a run inside one node never takes such a path.
     pub(super) is_membership: bool,
-    /// A low bandwidth that something around the GPU can explain.
+    /// Low bandwidth that the GPU's surroundings (driver, clocks, host) can explain.
     pub(super) has_driver_telemetry: bool,
-    /// A node passes in spite of it. A domain that reaches more than it is claimed to works
-    /// as claimed; how far readings scatter is in what a node could have hidden.
+    /// The node still passes. A domain that reaches more than claimed works as claimed; the scatter
+    /// of readings is part of the loss a node could hide.
     pub(super) lets_pass: bool,
-    /// A collective is as fast as its slowest member: where a part of the domain is found
-    /// guilty, it says nothing of the others.
+    /// A collective is as fast as its slowest member: once part of the domain is found faulty, the
+    /// collective carries no information about the rest.
     pub(super) is_collective: bool,
 }
 

@@ -1,9 +1,9 @@
-//! The assertion itself: what the driver says of cliques and what is claimed of
-//! domains, held against who was measured to reach whom.
+//! The fabric assertion: compares the driver's cliques and the claimed domains with measured
+//! reachability.
 //!
-//! Schedulers and NCCL key on `ClusterUUID.CliqueId`; a clique can be stale,
-//! hold nodes that do not reach each other, or hide that two claimed domains
-//! are one. What is slow is judged elsewhere; here only who belongs together.
+//! Schedulers and NCCL key on `ClusterUUID.CliqueId`; a clique can be stale, hold nodes that do not
+//! reach each other, or hide that two claimed domains are one. Other modules judge speed; this one
+//! judges membership only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,13 +27,13 @@ use model::unit::Unit;
 use model::unknown_subject::UnknownSubject;
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// The rule behind all that is said of one clique.
+/// The rule behind every finding about one clique.
 const RULE: FindingRule = FindingRule::fixed(
     RuleKind::Clique,
     "all nodes of a domain share one ClusterUUID and CliqueId",
 );
 
-/// The cliques that nodes of one domain show, with node and file.
+/// The cliques that the nodes of one domain report, with node and file.
 type CliqueMembers<'d> = BTreeMap<String, Vec<(&'d NodeName, &'d str)>>;
 
 /// Rates between two claimed domains: share of the expectation, rate, and the
@@ -41,7 +41,7 @@ type CliqueMembers<'d> = BTreeMap<String, Vec<(&'d NodeName, &'d str)>>;
 type CrossDomainRates<'d> =
     BTreeMap<(&'d DomainName, &'d DomainName), Vec<(f64, f64, f64, &'d str)>>;
 
-/// Holds what is asserted against what was measured.
+/// Compares the assertions with the measurement.
 pub(super) fn judge(
     domains: &[DomainRecordings<'_>],
     judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>],
@@ -57,7 +57,7 @@ pub(super) fn judge(
     judge_across_domains(domains, &shown, ledger);
 }
 
-/// The cliques of a rack-scale domain, by what they are.
+/// The cliques of a rack-scale domain, by clique ID.
 fn collect_cliques<'d>(
     domain: &'d DomainRecordings<'_>,
     ledger: &mut FindingSet,
@@ -105,14 +105,14 @@ fn clique_id(fabric: &GpuFabric) -> Option<String> {
     usable.then(|| format!("{uuid}.{id}"))
 }
 
-/// The clique that most nodes show.
+/// The clique that most nodes report.
 fn find_main_clique<'s>(shown: &'s CliqueMembers<'_>) -> Option<&'s str> {
     let all: usize = shown.values().map(Vec::len).sum();
     let (main, members) = shown.iter().max_by_key(|(_, members)| members.len())?;
     (all < members.len() * 2).then_some(main.as_str())
 }
 
-/// One claimed domain: its cliques against its measured `parts`.
+/// Compares the cliques of one claimed domain with its measured `parts`.
 fn judge_domain(
     domain: &DomainRecordings<'_>,
     shown: &CliqueMembers<'_>,
@@ -131,11 +131,11 @@ fn judge_domain(
     }
     let Some(main) = find_main_clique(shown) else {
         let (class, said) = if is_one {
-            let what = "cliques and none holds most of its nodes, while its nodes reach each other at NVLink speed: \
+            let what = "cliques, none of which holds most of its nodes, while its nodes reach each other at NVLink speed: \
                         the cliques are stale";
             (FindingClass::StaleClique, format!("{} spans {} {what}", domain.name, shown.len()))
         } else {
-            let what = "cliques and none holds most of its nodes";
+            let what = "cliques, none of which holds most of its nodes";
             (FindingClass::SplitDomain, format!("{} spans {} {what}", domain.name, shown.len()))
         };
         let locus = domain_locus(LocusKind::Domain, &domain.name);
@@ -145,12 +145,13 @@ fn judge_domain(
             found.with_evidence(
                 file,
                 None,
-                format!("{} outputs show {clique}, as {node}", members.len()),
+                format!("{} outputs report {clique}, for example {node}", members.len()),
             )
         }));
         return;
     };
-    // The part that holds most of those that show the main clique, whichever is larger.
+    // The part that holds most of the nodes that report the main clique, even if another part is
+    // larger.
     let own = &shown[main];
     let holds = |part: &&BTreeSet<NodeName>| {
         own.len() < own.iter().filter(|(node, _)| part.contains(*node)).count() * 2
@@ -164,7 +165,7 @@ fn judge_domain(
             Some(largest) => new_finding(Outcome::Failed, FindingClass::StaleClique, node_locus(&domain.name, node), RULE)
                 .with_summary(format!(
                     "{said}; measured, it reaches the other {} nodes of {} at NVLink speed: the clique is stale, \
-                     and what keys on it leaves the node out",
+                     and software that keys on it leaves the node out",
                     largest.len() - 1,
                     domain.name
                 )),
@@ -175,8 +176,8 @@ fn judge_domain(
     }
 }
 
-/// The driver names one clique for nodes that were measured apart: the finding
-/// about them says so.
+/// The driver reports one clique for nodes that the measurement separates: add that to the finding
+/// about those nodes.
 fn report_split_clique(
     domain: &DomainRecordings<'_>,
     clique: &str,
@@ -190,14 +191,14 @@ fn report_split_clique(
         if is_anothers || !traits_of(&found.class).is_membership {
             return;
         }
-        let detail = format!("{node} shows clique {clique}, as {} nodes of it do", members.len());
+        let detail = format!("{node} reports clique {clique}, like {} of its nodes", members.len());
         found.summary =
-            format!("{}; the driver says otherwise: all are in clique {clique}", found.summary);
+            format!("{}; the driver disagrees: it reports all of them in clique {clique}", found.summary);
         *found = found.clone().with_evidence(file, None, detail);
     });
 }
 
-/// Claimed domains against each other.
+/// Compares claimed domains with each other.
 fn judge_across_domains(
     domains: &[DomainRecordings<'_>],
     shown: &[CliqueMembers<'_>],
@@ -218,7 +219,7 @@ fn judge_across_domains(
             let Some((node, file)) = clique.and_then(|c| shown[index].get(c)?.first()) else {
                 continue;
             };
-            let detail = format!("{node} shows clique {}", clique.unwrap_or(""));
+            let detail = format!("{node} reports clique {}", clique.unwrap_or(""));
             found = found.with_evidence(file, None, detail);
         }
         if found.class == FindingClass::MergedCliques {
@@ -229,8 +230,8 @@ fn judge_across_domains(
     }
 }
 
-/// The pairs of domains, in their order, that show one clique or between which
-/// something was read: few of all there are.
+/// The pairs of domains, in order, that report one clique or have a reading between them: few of
+/// all possible pairs.
 fn select_domain_pairs(
     domains: &[DomainRecordings<'_>],
     cliques: &[Option<&str>],
@@ -255,8 +256,8 @@ fn select_domain_pairs(
     same.chain(read).collect()
 }
 
-/// Two claimed domains that show one clique, and nothing was read between them.
-/// A site may claim several blocks inside one fabric on purpose.
+/// Two claimed domains report one clique and have no reading between them. A site may claim several
+/// blocks inside one fabric on purpose.
 fn unmeasured_pair_finding(
     a: &DomainRecordings<'_>,
     b: &DomainRecordings<'_>,
@@ -266,17 +267,16 @@ fn unmeasured_pair_finding(
         Locus { peer: Some(b.name.to_string()), ..domain_locus(LocusKind::Domain, &a.name) };
     let (a, b) = (&a.name, &b.name);
     let said = format!(
-        "{a} and {b} are claimed apart and both show clique {clique}, and nothing was measured between them: one \
-         domain in two claims, or a clique that two fabrics share; a copy between one node of each would tell"
+        "{a} and {b} are claimed apart and both report clique {clique}, and nothing was measured between them: one \
+         domain in two claims, or a clique that two fabrics share; a copy between one node of each settles it"
     );
     let rule = RuleKind::Clique.with_terms(
-        "one ClusterUUID and CliqueId are one domain, which only a copy between its nodes shows",
+        "one ClusterUUID and CliqueId are one domain, which only a copy between its nodes proves",
     );
     new_finding(Outcome::Unknown, FindingClass::CliqueShared, locus, rule).with_summary(said)
 }
 
-/// What is to be said of two claimed domains: which clique they share, and
-/// what was read between them.
+/// The finding for two claimed domains: the clique they share and the rates read between them.
 fn domain_pair_finding(
     a: &DomainRecordings<'_>,
     b: &DomainRecordings<'_>,
@@ -295,27 +295,26 @@ fn domain_pair_finding(
     let (outcome, class, rule, said) = match (reached, clique) {
         (true, clique) => {
             let by_clique = match clique {
-                Some(clique) => format!("and the driver names one clique, {clique}"),
-                None => "whatever their cliques say".to_owned(),
+                Some(clique) => format!("and the driver reports one clique, {clique}"),
+                None => "regardless of their cliques".to_owned(),
             };
             let said = format!(
                 "{a} and {b} are claimed apart and are one domain: copies between them run at {numbers}, {by_clique}"
             );
-            // Nothing is broken: either works as claimed, and which of them a tray belongs
-            // to is not known.
+            // Nothing is broken: both work as claimed, but the domain of a tray is unknown.
             (
                 Outcome::Unknown,
                 FindingClass::ClaimedApart,
                 RuleKind::Membership.with_terms(
-                    "copies between domains that are claimed apart read below 30 % of NVLink speed",
+                    "copies between separately claimed domains read below 30 % of NVLink speed",
                 ),
                 said,
             )
         }
         (false, Some(clique)) => {
             let said = format!(
-                "{a} and {b} both show clique {clique} and do not reach each other at NVLink speed ({numbers}): \
-                 what keys on the clique merges them"
+                "{a} and {b} both report clique {clique} and do not reach each other at NVLink speed ({numbers}): \
+                 software that keys on the clique merges them"
             );
             (
                 Outcome::Failed,
@@ -340,8 +339,8 @@ fn domain_pair_finding(
     Some(found)
 }
 
-/// Rates between nodes of different claimed domains. A run that measured only
-/// those is accounted for here.
+/// Rates between nodes of different claimed domains. Runs that measured only those are recorded
+/// here.
 fn collect_cross_domain_rates<'d>(
     domains: &'d [DomainRecordings<'_>],
     ledger: &mut FindingSet,
@@ -373,7 +372,7 @@ fn collect_cross_domain_rates<'d>(
                     let expected = expected.and_then(|e| e.value).filter(|v| 0.0 < *v);
                     let (Some(value), Some(expected)) = (value, expected) else { return };
                     if src.name == dst.name {
-                        // Pairs of one domain in such a run are judged nowhere.
+                        // No other module judges the same-domain pairs of such a run.
                         told = false;
                         return;
                     }

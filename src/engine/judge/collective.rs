@@ -1,10 +1,9 @@
 //! Collectives: a second instrument for a whole node or domain.
 //!
-//! One number cannot say whose fault it is, so a low collective is a finding
-//! about the domain (or the one node it ran on), never about its members. An
-//! expectation holds for a message size, a number of ranks, an algorithm and a
-//! transport; where none fits, nothing is said about the level, and where two
-//! do that tell a different story, the level is not known to be right.
+//! One number cannot localise a fault, so a low collective is a finding about the domain (or the
+//! one node it ran on), never about its members. An expectation holds for a message size, a number
+//! of ranks, an algorithm and a transport. Without a matching expectation, the level is not judged;
+//! with two that disagree, the level counts as unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,56 +28,55 @@ use model::unit::Unit;
 use model::unknown_subject::UnknownSubject;
 use model::verdict::{Direction, Finding, Locus, LocusKind, Outcome};
 
-/// A collective repeats within some percent; closer than this is no fault.
+/// Collectives repeat within a few percent; a smaller loss is not a fault.
 const MIN_EFFECT: f64 = 0.05;
 
-/// Below this share another transport carried it: NICs instead of NVLink read
-/// about a tenth, a ring instead of the switch's reduction about 0.8.
+/// Below this share another transport carried the run: NICs instead of NVLink read about a tenth, a
+/// ring instead of NVLS reduction in the switch about 0.8.
 const FALLBACK_SHARE: f64 = 0.5;
 
-/// Runs that may be compared: the same test at the same size by the same
-/// number of ranks on the same nodes.
+/// Comparable runs: the same test, size, number of ranks and nodes.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CollectiveRunKey<'a> {
-    /// The node it was started on alone.
+    /// The node, for a single-node run.
     pub(super) node: Option<&'a NodeName>,
     members: Vec<NodeName>,
     pub(super) testcase: &'a str,
     pub(super) ranks: Option<u32>,
     pub(super) bytes: u64,
-    /// The path that our own probe was told to take.
+    /// The path that fabricgate's probe was configured to take.
     pub(super) path: Option<&'a str>,
 }
 
-/// What runs reached, and in which output.
+/// Bus bandwidths, each with its output.
 pub(super) type CollectiveReadings<'a> =
     BTreeMap<CollectiveRunKey<'a>, Vec<(f64, &'a ToolRecording)>>;
 
-/// What one collective of an output reached.
+/// The result of one collective of an output.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct CollectiveResult<'r> {
-    /// The test.
+    /// The test, as in `all_reduce`.
     pub testcase: &'r str,
-    /// How many ranks took part, where the output says so.
+    /// How many ranks took part, if the output reports it.
     pub ranks: Option<u32>,
-    /// The largest message.
+    /// The largest message size.
     pub bytes: u64,
-    /// The path that our own probe was told to take.
+    /// The path that fabricgate's probe was configured to take.
     pub path: Option<&'r str>,
-    /// The bus bandwidth at that size, the better of both placements.
+    /// The bus bandwidth at that size, the better of in-place and out-of-place.
     pub busbw: f64,
-    /// Its unit.
+    /// The unit of `busbw`.
     pub unit: Unit,
 }
 
 impl CollectiveResult<'_> {
-    /// Whether it was told to leave the links between GPUs alone.
+    /// Whether the run was configured not to use the links between GPUs.
     pub fn is_over_network(&self) -> bool {
         self.path.is_some_and(is_network_path)
     }
 }
 
-/// What the collectives of an output reached at their largest messages.
+/// The results of an output's collectives at their largest messages.
 pub fn collect_results(recording: &ToolRecording) -> Vec<CollectiveResult<'_>> {
     let tools = [Some(Tool::NcclTests), Some(Tool::FabricgateCollective)];
     if !tools.contains(&recording.parsed.tool) {
@@ -89,7 +87,7 @@ pub fn collect_results(recording: &ToolRecording) -> Vec<CollectiveResult<'_>> {
     for measurement in &recording.parsed.measurements {
         let Measurement::Series(series) = measurement else { continue };
         let Some((bytes, busbw)) = largest_size_bandwidth(series) else { continue };
-        // With one rank the factor is 0: no measurement of any fabric.
+        // With one rank the factor is 0: the run measures no fabric.
         if ranks == Some(1) || busbw == 0.0 {
             continue;
         }
@@ -100,7 +98,6 @@ pub fn collect_results(recording: &ToolRecording) -> Vec<CollectiveResult<'_>> {
     all
 }
 
-/// Judges the collectives of a domain.
 pub(super) fn judge<'a>(
     (domain, islands): (&DomainRecordings<'a>, &[(FabricGroup<'a>, FabricJudgement)]),
     runs: &CollectiveReadings<'a>,
@@ -112,7 +109,7 @@ pub(super) fn judge<'a>(
     }
 }
 
-/// The collectives of a domain, readings of the same run together.
+/// Groups the readings of a domain by comparable run.
 pub(super) fn group_readings<'d>(domain: &'d DomainRecordings<'_>) -> CollectiveReadings<'d> {
     let own =
         domain.per_node.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
@@ -130,13 +127,12 @@ pub(super) fn group_readings<'d>(domain: &'d DomainRecordings<'_>) -> Collective
     runs
 }
 
-/// The path that a run of our own probe was told to take, where that is not the
-/// one it takes by itself.
+/// The path that fabricgate's probe was configured to take, if it differs from the default.
 fn steered_path(recording: &ToolRecording) -> Option<&str> {
     let parameters = &recording.parsed.facts.parameters;
     let said = |name: &str| parameters.get(name).map(String::as_str);
     let own = recording.parsed.tool == Some(Tool::FabricgateCollective);
-    // A rail is measured by forbidding everything but the network.
+    // A rail is measured by disabling every transport except the network.
     let told = said("asserted").or_else(|| said("NCCL_NET").map(|_| "ib"));
     told.filter(|path| own && (is_network_path(path) || *path == "p2p"))
 }
@@ -160,12 +156,11 @@ pub fn build_conditions<'m>(
     CollectiveConditions { testcase, ranks, bytes, forced_path: steered, algorithms, nics }
 }
 
-/// How many ranks took part, when the output says so.
+/// The number of ranks, if the output reports it.
 pub(super) fn rank_count(recording: &ToolRecording) -> Option<u32> {
     recording.parsed.facts.ranks.iter().map(|r| r.rank.saturating_add(1)).max()
 }
 
-/// The nodes that took part.
 fn find_participants(
     domain: &DomainRecordings<'_>,
     node: Option<&NodeName>,
@@ -178,14 +173,14 @@ fn find_participants(
     gpus.map(|gpu| gpu.node).collect::<BTreeSet<_>>().into_iter().collect()
 }
 
-/// Bus bandwidth at the largest size: the better of both placements.
+/// Bus bandwidth at the largest size: the better of in-place and out-of-place.
 fn largest_size_bandwidth(series: &MeasurementSeries) -> Option<(u64, f64)> {
     let points = || series.points.iter().filter_map(|p| Some((p.bytes, p.busbw?)));
     let bytes = points().map(|(bytes, _)| bytes).max()?;
     points().filter(|(b, _)| *b == bytes).max_by(|a, b| a.1.total_cmp(&b.1))
 }
 
-/// Judges readings of the same run: the best counts, since a good one acquits.
+/// Judges readings of the same run: the best one counts, since a good reading clears.
 fn judge_runs<'a>(
     (domain, islands): (&DomainRecordings<'a>, &[(FabricGroup<'a>, FabricJudgement)]),
     key: &CollectiveRunKey<'a>,
@@ -202,16 +197,16 @@ fn judge_runs<'a>(
     let what = format!(
         "{testcase}, {} ranks, {} MiB",
         ranks.map_or("?".to_owned(), |r| r.to_string()),
-        // A size that was cut for its ranks is named as the one that was asked for.
+        // A size that was cut to fit its ranks keeps the requested size as its name.
         bytes.saturating_add(1 << 19) >> 20
     );
     let over_nics = domain.spans_nodes()
         && 1 < members.len()
         && named.iter().any(|t| t.starts_with("NET/"))
         && !named.contains(&"MNNVL")
-        // Where somebody asked for the network, it is no fault to take it.
+        // If the run asked for the network, using it is not a fault.
         && !path.is_some_and(is_network_path);
-    // Multicast that is there is not yet used; the algorithm tells, where named.
+    // Multicast support does not mean that it is used; the algorithm decides, where reported.
     let algorithms = nccl_values(readings, "algorithms");
     let reduced = match algorithms.is_empty() {
         true => named.contains(&"NVLS"),
@@ -220,7 +215,7 @@ fn judge_runs<'a>(
     let run = BestCollectiveRun { domain, islands, key, what: &what, busbw, recording, readings };
     let reached =
         CollectiveResult { testcase, ranks, bytes, path, busbw, unit: Unit::GigabytesPerSecond };
-    // A run over one rail is one over other NICs than those of the node.
+    // A run over one rail uses NICs other than the node's full set.
     let nics = domain.nics.filter(|_| readings.iter().all(|(_, r)| r.rail.is_none()));
     let conditions = build_conditions(&reached, algorithms.clone(), nics);
     let expected = match domain.platform {
@@ -244,7 +239,7 @@ fn judge_runs<'a>(
             members.iter().for_each(|node| ledger.add_doubt(node, why.clone()));
         }
         ledger.notes.push(format!(
-            "{what} in {}: {busbw:.1} GB/s; nothing is known to compare it with: {why}",
+            "{what} in {}: {busbw:.1} GB/s; no expectation to compare it with: {why}",
             recording.file
         ));
         return;
@@ -266,7 +261,7 @@ fn judge_runs<'a>(
         return;
     }
     if is_nvls_off && FALLBACK_SHARE <= ratio {
-        // A ring reads about 0.8 of what the switches do: that is the cause.
+        // A ring reads about 0.8 of NVLS reduction in the switch: that explains the loss.
         let found = run.fallback_finding(FindingClass::NvlsOff, &explain_nvls_off(readings));
         let low = format!(
             "{}, {} below the {:.1} GB/s of {}",
@@ -298,7 +293,7 @@ fn judge_runs<'a>(
     ledger.add(run.low_finding(expected, over_nics, matrix_is_low));
 }
 
-/// One run of a collective: the best of its readings, and all of them.
+/// One run of a collective: its best reading, and all readings.
 struct BestCollectiveRun<'a> {
     domain: &'a DomainRecordings<'a>,
     islands: &'a [(FabricGroup<'a>, FabricJudgement)],
@@ -310,18 +305,18 @@ struct BestCollectiveRun<'a> {
 }
 
 impl BestCollectiveRun<'_> {
-    /// The node that it ran inside of, or the domain.
+    /// The node, for a single-node run, or the domain.
     fn locus(&self) -> Locus {
         let name = &self.domain.name;
         let node = self.key.node;
         node.map_or_else(|| domain_locus(LocusKind::Domain, name), |node| node_locus(name, node))
     }
 
-    /// A finding: NCCL says that it did not run as it must.
+    /// A finding: NCCL's log shows that the run did not use the required path.
     fn fallback_finding(&self, class: FindingClass, how: &str) -> Finding {
         let algorithms = nccl_values(self.readings, "algorithms");
         let transports = self.recording.parsed.facts.transports.iter().map(String::as_str);
-        // What can be used and is not is no path.
+        // A supported transport that the run does not use is not a path.
         let used = transports.filter(|t| *t != "NVLS" || algorithms.is_empty());
         let mut names = used.collect::<Vec<_>>().join(", ");
         if !algorithms.is_empty() {
@@ -329,7 +324,7 @@ impl BestCollectiveRun<'_> {
             names = format!("{names}; algorithm {list}");
         }
         let said = format!(
-            "{}: busbw {:.1} GB/s, but NCCL names only {names}: {how}",
+            "{}: busbw {:.1} GB/s, but NCCL reports only {names}: {how}",
             self.what, self.busbw
         );
         let rule = RuleKind::Path.with_terms(
@@ -339,12 +334,12 @@ impl BestCollectiveRun<'_> {
         let mut found =
             new_finding(Outcome::Degraded, class, self.locus(), rule).with_summary(said);
         (found.measured, found.unit) = (Some(self.busbw), Some(Unit::GigabytesPerSecond));
-        let detail = format!("NCCL names {names}");
+        let detail = format!("NCCL reports {names}");
         found.with_evidence(&self.recording.file, Some(self.key.testcase), detail)
     }
 
-    /// Why a run without an expectation is no pass: large messages that are this far below
-    /// what the links of a GPU carry did not run over them.
+    /// Why a run without an expectation does not pass: large messages this far below the rate of a
+    /// GPU's links did not use them.
     fn explain_far_below_links(&self) -> Option<String> {
         const FAR_BELOW: f64 = 0.25;
         const LARGE: u64 = 1 << 30;
@@ -356,7 +351,7 @@ impl BestCollectiveRun<'_> {
         (inside && links.switched && is_far && !asked).then(|| {
             format!(
                 "{}: busbw {:.1} GB/s is {} of the {nominal:.0} GB/s that the links of a GPU carry, and no expectation \
-                 is stated for it: NICs or PCIe may have carried it; NCCL_DEBUG=INFO would tell",
+                 is stated for it: NICs or PCIe may have carried it; NCCL_DEBUG=INFO shows which",
                 self.what,
                 self.busbw,
                 format_percent(self.busbw / nominal)
@@ -364,8 +359,8 @@ impl BestCollectiveRun<'_> {
         })
     }
 
-    /// Takes a run that is as fast as the slowest way must be. What only that way explains
-    /// is open, and acquits nobody.
+    /// Accepts a run that reaches the rate of the slowest permitted way. If only that way explains
+    /// the rate, the result stays open and clears nothing.
     fn accept_as_fast(
         &self,
         expected: &CollectiveExpectation,
@@ -381,11 +376,11 @@ impl BestCollectiveRun<'_> {
         }
         let faster = expectations.iter().filter(|e| busbw < e.busbw * (1.0 - min_effect(e)));
         let Some(usual) = faster.max_by(|a, b| a.busbw.total_cmp(&b.busbw)) else { return };
-        // Which algorithm ran is a setting, or the sign of a switch that no
-        // longer reduces; the number is the same.
+        // The algorithm may be a setting or the sign of a switch that no longer reduces; the rate
+        // is the same.
         let why = format!(
-            "{what}: busbw {busbw:.1} GB/s is what {} gives; with {} it is {:.1}, and the output does not say which was used: \
-             NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING would tell",
+            "{what}: busbw {busbw:.1} GB/s matches {}; with {} it is {:.1}, and the output does not report which ran: \
+             NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING shows it",
             expected.algorithm, usual.algorithm, usual.busbw
         );
         match key.node {
@@ -394,9 +389,9 @@ impl BestCollectiveRun<'_> {
         }
     }
 
-    /// A collective is as fast as its slowest member: where it is as fast as it must be,
-    /// copies that show one of its members lower, over a path that it used, are
-    /// contradicted. Paths that it did not use may be as they read.
+    /// A collective is as fast as its slowest member. If it reaches its expectation, it contradicts
+    /// copies that read low for one of its members over a path it used. Paths that it did not use
+    /// may be as low as they read.
     fn report_contradiction(&self, (ratio, allowed): (f64, f64), ledger: &mut FindingSet) {
         let Self { domain, key, what, recording, .. } = *self;
         let line = ratio * (1.0 - allowed - MIN_EFFECT);
@@ -408,7 +403,7 @@ impl BestCollectiveRun<'_> {
         let Some(worst) = worst else { return };
         let said = format!(
             "{what} is as fast as it must be ({} of the expectation), and copies show {} ({}, {}): one of the two \
-             instruments is wrong, or it was not the same time; measure both again in one run",
+             instruments is wrong, or the two ran at different times; measure both again in one run",
             format_percent(ratio),
             worst.locus,
             worst.class,
@@ -420,7 +415,7 @@ impl BestCollectiveRun<'_> {
             "a collective cannot be faster than its slowest member by more than {}",
             format_percent(allowed + MIN_EFFECT)
         ));
-        // A locus names one node or all: other members than that node are in doubt.
+        // A locus names one node or all: other members than that node stay in doubt.
         let node = worst.locus.node.clone().filter(|_| key.members.len() < domain.nodes.len());
         let locus =
             Locus { node: node.clone(), ..domain_locus(LocusKind::Instrument, &domain.name) };
@@ -438,8 +433,8 @@ impl BestCollectiveRun<'_> {
         ledger.add(found);
     }
 
-    /// What copies show of the part of a finding over the paths that this run took, as a
-    /// share of their level; nothing where it took none of them.
+    /// The share of the level that copies read for the finding's part over the paths that this run
+    /// took; `None` if it took none of them.
     fn share_on_used_paths(&self, finding: &Finding) -> Option<f64> {
         let (members, all) = (&self.key.members, self.domain.nodes.len());
         if members.len() == 1 && 1 < all && traits_of(&finding.class).is_membership {
@@ -449,14 +444,14 @@ impl BestCollectiveRun<'_> {
         let Some(node) = &finding.locus.node else {
             return (members.len() == all).then_some(told);
         };
-        // Only the two use the path between two.
+        // Only these two nodes use the path between them.
         if finding.locus.kind == LocusKind::Pair || !members.contains(node) {
             return None;
         }
         let holds = |(island, _): &&(FabricGroup<'_>, FabricJudgement)| {
             island.gpus.iter().any(|g| g.node == *node)
         };
-        // Inside a node that is an island, a run takes all paths there are.
+        // Inside a node that is one island, a run takes every path.
         let Some((island, fabric)) =
             self.islands.iter().find(holds).filter(|(island, _)| island.node.is_none())
         else {
@@ -495,7 +490,7 @@ impl BestCollectiveRun<'_> {
         }
     }
 
-    /// The finding about a run that is slower than its slowest way must be.
+    /// The finding about a run that is slower than its slowest permitted way.
     fn low_finding(
         &self,
         expected: &CollectiveExpectation,
@@ -524,13 +519,13 @@ impl BestCollectiveRun<'_> {
             hint.push_str(&explain_mnnvl_off(self.readings));
         }
         if ratio < FALLBACK_SHARE && !matrix_is_low {
-            hint.push_str(", while nothing is low between the GPUs themselves");
+            hint.push_str(", while copies between the GPUs read normally");
         } else if FALLBACK_SHARE <= ratio && !matrix_is_low {
-            // One number for all names nobody.
-            hint.push_str("; a slow member or a slower algorithm: copies between all its GPUs");
+            // One number for all members does not identify one of them.
+            hint.push_str("; a slow member or a slower algorithm; run copies between all its GPUs");
             hint.push_str(match nccl_values(self.readings, "algorithms").is_empty() {
-                true => ", and NCCL_DEBUG_SUBSYS=TUNING, would tell",
-                false => " in the same run would tell",
+                true => "and set NCCL_DEBUG_SUBSYS=TUNING",
+                false => " in the same run",
             });
         }
         let said = format!(
@@ -559,23 +554,23 @@ impl BestCollectiveRun<'_> {
     }
 }
 
-/// What NCCL said of itself in these runs under this name, each once.
+/// The distinct values that NCCL logged under this name in these runs.
 fn nccl_values<'r>(readings: &[(f64, &'r ToolRecording)], name: &str) -> BTreeSet<&'r str> {
     let told = readings.iter().filter_map(|(_, r)| r.parsed.facts.parameters.get(name));
     told.flat_map(|list| list.split(',')).filter(|one| !one.is_empty()).collect()
 }
 
-/// Why multi-node NVLink was off, as far as it is known, and what would tell.
+/// The known cause of disabled multi-node NVLink, and how to find it.
 fn explain_mnnvl_off(readings: &[(f64, &ToolRecording)]) -> String {
     match nccl_values(readings, "NCCL_MNNVL_ENABLE").contains("0") {
         true => " (NCCL_MNNVL_ENABLE is 0 in its environment)".to_owned(),
-        false => " (one rank whose fabric is not ready does that to all: ClusterUUID, CliqueId and state of \
-                  every GPU would tell which)"
+        false => " (one rank whose fabric is not ready disables it for all: the ClusterUUID, CliqueId and \
+                  state of every GPU show which)"
             .to_owned(),
     }
 }
 
-/// Why the switches did not reduce, as far as it is known, and what would tell.
+/// The known cause of missing NVLS reduction, and how to find it.
 fn explain_nvls_off(readings: &[(f64, &ToolRecording)]) -> String {
     let off = nccl_values(readings, "NCCL_NVLS_ENABLE").contains("0");
     let algorithm = nccl_values(readings, "NCCL_ALGO").into_iter().next();
@@ -583,20 +578,20 @@ fn explain_nvls_off(readings: &[(f64, &ToolRecording)]) -> String {
         (true, _) => "NCCL_NVLS_ENABLE is 0 in its environment".to_owned(),
         (false, Some(algorithm)) => format!("NCCL_ALGO is {algorithm} in its environment"),
         (false, None) => {
-            "nothing in its environment says why: the same run with NCCL_ALGO=NVLS would tell, \
-                          which ends in an error where the switches cannot"
+            "its environment does not explain it: repeat the run with NCCL_ALGO=NVLS, \
+                          which fails if the switches cannot reduce"
                 .to_owned()
         }
     };
     format!("the switches did not reduce (no NVLS); {why}")
 }
 
-/// Whether a finding rests on what GPUs read from each other.
+/// Whether a finding rests on GPU-to-GPU reads.
 fn is_from_matrix(finding: &Finding) -> bool {
     traits_of(&finding.class).is_from_matrix && Outcome::Unknown < finding.outcome
 }
 
-/// How far below an expectation is no fault.
+/// The largest loss below an expectation that is not a fault.
 fn min_effect(expected: &CollectiveExpectation) -> f64 {
     MIN_EFFECT.max(expected.tolerance)
 }

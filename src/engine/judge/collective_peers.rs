@@ -1,8 +1,8 @@
-//! What one collective reached on each node of a fleet: what all of them show alike
-//! is no fault of any.
+//! Compares one collective across the nodes of a fleet: a loss that all nodes share is not a fault
+//! of any of them.
 //!
-//! Whether a run is low against its expectation is `collective`'s word; here it is
-//! held against the same run on the other nodes. Blames nobody.
+//! `collective` compares a run with its expectation; this module compares it with the same run on
+//! the other nodes. It blames no node.
 
 use std::collections::BTreeMap;
 
@@ -18,21 +18,19 @@ use model::text::format_percent;
 use model::unit::Unit;
 use model::verdict::{Evidence, Locus, LocusKind, Outcome};
 
-/// Fewer nodes than this show no level of their own.
+/// A smaller fleet has no level to compare with.
 const SMALLEST_FLEET: usize = 4;
 
-/// The same run: platform, test, ranks, size and path.
+/// Identifies the same run: platform, test, ranks, size and path.
 type PeerRunKey<'a> = (&'a str, &'a str, Option<u32>, u64, Option<&'a str>);
 
-/// What all nodes reached.
 #[derive(Debug, Default)]
 pub(super) struct CollectivePeers<'a> {
     medians: BTreeMap<PeerRunKey<'a>, f64>,
-    /// Runs that all nodes show to be low.
+    /// Runs that are low on all nodes.
     low: BTreeMap<PeerRunKey<'a>, LowCollective>,
 }
 
-/// A run that is low on most nodes.
 #[derive(Clone, Debug)]
 struct LowCollective {
     what: String,
@@ -42,19 +40,19 @@ struct LowCollective {
     evidence: Vec<Evidence>,
 }
 
-/// One node's run that is low against what is expected.
+/// One node's run that is below its expectation.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SlowCollectiveRun<'r> {
     pub(super) what: &'r str,
     pub(super) busbw: f64,
     pub(super) expected: f64,
-    /// How far below is no fault.
+    /// The largest loss that is not a fault.
     pub(super) allowed: f64,
     pub(super) file: &'r str,
 }
 
 impl<'a> CollectivePeers<'a> {
-    /// The middle of what the nodes of these domains reached in these runs of theirs.
+    /// The median result per run over the nodes of these domains.
     pub(super) fn from_runs(
         domains: &[DomainRecordings<'a>],
         runs: &[CollectiveReadings<'a>],
@@ -73,8 +71,8 @@ impl<'a> CollectivePeers<'a> {
         Self { medians: medians.collect(), low: BTreeMap::new() }
     }
 
-    /// Takes a run that is low and as fast as those of the other nodes: the node is in
-    /// doubt, and is not blamed. Says whether it is one.
+    /// Excuses a low run that is as fast as on the other nodes: the node stays in doubt and is not
+    /// blamed. Returns whether it did.
     pub(super) fn excuse(
         &mut self,
         domain: &DomainRecordings<'a>,
@@ -91,8 +89,8 @@ impl<'a> CollectivePeers<'a> {
         ledger.add_doubt(
             node,
             format!(
-                "{what}: busbw {busbw:.1} of {expected:.1} GB/s, {} low, and {median:.1} in the middle of all nodes \
-                 that ran it: not this node's fault, as far as this test can tell",
+                "{what}: busbw {busbw:.1} of {expected:.1} GB/s, {} low, and a median of {median:.1} over all nodes \
+                 that ran it: this test finds no fault in this node",
                 format_percent(1.0 - busbw / expected)
             ),
         );
@@ -128,17 +126,17 @@ impl<'a> CollectivePeers<'a> {
         }
     }
 
-    /// Tells of runs that most nodes show to be low.
+    /// Reports runs that are low on most nodes.
     pub(super) fn report_low(self, ledger: &mut FindingSet) {
         for ((platform, ..), low) in self.low {
             let LowCollective { what, median, expected, nodes, evidence } = low;
             let said = format!(
-                "{what} on {nodes} nodes of {platform} is low alike, {median:.1} of {expected:.1} GB/s in the middle of all: \
-                 one cause above them, not as many faults. A version of NCCL or of the driver, a setting, clocks, or a \
-                 wrong expectation: the same test with another version would tell"
+                "{what} on {nodes} nodes of {platform} is equally low, median {median:.1} of {expected:.1} GB/s: \
+                 one shared cause, not {nodes} faults. A version of NCCL or of the driver, a setting, clocks, or a \
+                 wrong expectation: repeat the test with another version"
             );
             let rule = RuleKind::CommonCause.with_terms(
-                "the middle of all nodes is below the expectation, and these are no slower than it",
+                "the median of all nodes is below the expectation, and these nodes are no slower",
             );
             let locus = Locus {
                 peer: Some(format!("{platform}, {what}")),
@@ -153,7 +151,7 @@ impl<'a> CollectivePeers<'a> {
     }
 }
 
-/// Which run this is on any node; `None` of one across nodes.
+/// Identifies a run independently of its node; `None` for a run across nodes.
 fn peer_run_key<'a>(
     domain: &DomainRecordings<'a>,
     key: &CollectiveRunKey<'a>,

@@ -1,7 +1,7 @@
-//! One cause for many: islands that are all low by the same share are no set of
-//! faults but one thing above them, or the measurement itself.
+//! One cause for many: islands that are all low by the same share have one shared cause, or the
+//! measurement itself is wrong.
 //!
-//! Works on findings about levels; it measures nothing and blames nobody.
+//! Works on findings about levels; it measures nothing and blames no node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,13 +18,13 @@ use model::stats;
 use model::text::format_percent;
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// This share of all islands of a platform, low alike, is no coincidence.
+/// If this share of all islands of a platform is equally low, the cause is shared.
 const NEARLY_ALL: f64 = 0.75;
 
-/// Shares closer than this are the same: half the loss of one link of 18.
+/// Closer shares count as equal: half the loss of one link of 18.
 const SAME_SHARE: f64 = peel::MIN_EFFECT;
 
-/// Lifts findings about the levels of islands that are low alike.
+/// Replaces findings about equally low islands with one finding.
 pub(super) fn judge(
     domains: &[DomainRecordings<'_>],
     judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>],
@@ -61,12 +61,12 @@ pub(super) fn judge(
         let what = if low[0].0.node.is_some() { "nodes" } else { "domains" };
         let links = fabric::missing_links_of_group(low[0].0, middle)
             .map_or(String::new(), |links| {
-                format!(" ({links} missing in every one of them would do the same)")
+                format!(" ({links} missing on each would have the same effect)")
             });
         let said = format!(
-            "{} of {} {what} of {platform} are low alike, by {}{links}: one cause above them, not as many faults. \
-             Clocks, a power limit, a driver, a wrong expectation, or the measurement: the same test with another \
-             tool or version, or one of them after a reset, would tell",
+            "{} of {} {what} of {platform} are equally low, by {}{links}: one shared cause, not separate faults. \
+             Clocks, a power limit, a driver, a wrong expectation, or the measurement: repeat the test with another \
+             tool or version, or on one of them after a reset",
             low.len(),
             islands.len(),
             format_percent(1.0 - middle)

@@ -1,8 +1,8 @@
 //! States that tools report: links, fabric registration, IMEX, diagnostics.
 //!
-//! Link state alone is no proof of a working fabric (links train before the
-//! fabric is configured), so a good state passes nothing; a bad one is a
-//! finding. What a tool does not support is not known, never bad.
+//! Link state alone does not prove a working fabric (links train before the fabric is configured),
+//! so a good state passes nothing; a bad one is a finding. A state that a tool does not support is
+//! unknown, never bad.
 
 use std::collections::BTreeSet;
 
@@ -19,7 +19,7 @@ use model::tool_recording::ToolRecording;
 use model::unit::Unit;
 use model::verdict::{Finding, LocusKind, Outcome};
 
-/// A printed line rate within this share of the nominal one is the same rate.
+/// A printed line rate within this share of the nominal one counts as equal.
 const SAME_RATE: f64 = 0.98;
 
 /// Judges all reported states of a domain.
@@ -58,7 +58,7 @@ fn judge_nvlinks(
         return;
     }
     let active = links.links.iter().filter(|l| l.active == Some(true)).count();
-    // Of what is not said, all may be active; so may be what a cut file lost.
+    // Unreported links may be active; so may links lost from a cut file.
     let inactive = counted - active;
     let must_have = usize::try_from(expected.links).unwrap_or(usize::MAX);
     let most = if is_complete(recording) {
@@ -123,12 +123,12 @@ fn judge_nvlinks(
     }
 }
 
-/// Missing links in a cut file are missing lines.
+/// A missing link in a cut file may only be a missing line.
 fn is_complete(recording: &ToolRecording) -> bool {
     !recording.parsed.has_problem(model::parse_output::OutputProblemKind::Truncated)
 }
 
-/// Whether a value says nothing: absent, N/A, or not supported.
+/// Whether a value is absent, N/A, or not supported.
 pub(super) fn is_unknown_value(value: Option<&str>) -> bool {
     value.is_none_or(|v| {
         let v = v.trim();
@@ -155,7 +155,7 @@ fn judge_registration(
         .with_terms("a GPU takes part once its registration is Completed with Success");
     if state.eq_ignore_ascii_case("in progress") {
         ledger
-            .add_doubt(node, format!("GPU {gpu}: fabric registration is in progress; look again"));
+            .add_doubt(node, format!("GPU {gpu}: fabric registration is in progress; measure again"));
     } else if !state.eq_ignore_ascii_case("completed") || status_bad {
         let status = status.unwrap_or("no status");
         let said = format!("fabric state {state}, status {status}");
@@ -181,7 +181,7 @@ fn judge_registration(
                     (FindingClass::FabricConfiguration, Outcome::Failed)
                 }
                 ("route recovery in progress" | "access timeout recovery", "true" | "yes") => {
-                    ledger.add_doubt(node, format!("GPU {gpu}: {key}: {value}; look again"));
+                    ledger.add_doubt(node, format!("GPU {gpu}: {key}: {value}; measure again"));
                     continue;
                 }
                 _ => continue,
@@ -198,23 +198,22 @@ fn judge_registration(
     }
 }
 
-/// What one table of IMEX says. Peers are named by address, which need not be a
-/// node we know.
+/// The state in one IMEX table. It names peers by address, which may match no known node.
 struct ImexTable<'a> {
-    /// The node that was asked; of a run across nodes it is not known.
+    /// The queried node; unknown for a run across nodes.
     queried_node: Option<&'a NodeName>,
     recording: &'a ToolRecording,
     state: &'a ImexStatus,
-    /// The nodes that it calls ready.
+    /// The nodes that it reports as ready.
     ready: BTreeSet<NodeName>,
-    /// The nodes that it calls anything else.
+    /// The nodes that it reports in any other state.
     gone: BTreeSet<NodeName>,
 }
 
 impl ImexTable<'_> {
-    /// Most of the others are gone, and nobody else calls the one that was asked
-    /// ready: it may be the one that is cut off, and prints peers that it never
-    /// reached from its configuration.
+    /// Most of the other nodes are gone, and no other table reports the queried node as ready. The
+    /// queried node itself may be cut off and print peers from its configuration that it never
+    /// reached.
     fn is_isolated(&self, tables: &[ImexTable<'_>]) -> bool {
         let said = self.state.nodes.iter().filter(|member| member.status.is_some()).count();
         let gone = self.state.nodes.iter().filter(|member| is_gone(member)).count();
@@ -228,21 +227,21 @@ impl ImexTable<'_> {
     }
 }
 
-/// What says nothing is neither ready nor gone.
+/// A member without a state is neither ready nor gone.
 fn is_gone(member: &ImexNode) -> bool {
     member.status.as_deref().is_some_and(|status| !status.eq_ignore_ascii_case("ready"))
 }
 
-/// The node of this domain that a member is.
+/// The node of this domain that a member names.
 fn member_node(domain: &DomainRecordings<'_>, member: &ImexNode) -> Option<NodeName> {
     let names = [member.host_name.as_deref(), member.host.as_deref()];
     let mut known = names.into_iter().flatten().map(|name| domain.node_of_address(name));
     known.find(|node| domain.nodes.contains(node))
 }
 
-/// The nodes that are missing from IMEX. A table is the word of the node that was
-/// asked: others who call a peer ready acquit it, two who call each other gone
-/// accuse neither, and whoever reaches hardly anybody accuses nobody.
+/// The nodes that are missing from IMEX. A table is the view of its queried node: a peer that
+/// another table reports as ready is cleared, two nodes that report each other as gone blame
+/// neither, and an isolated node's table blames none.
 fn find_missing_peers(tables: &[ImexTable<'_>]) -> BTreeSet<NodeName> {
     let trusted: Vec<&ImexTable<'_>> = tables.iter().filter(|it| !it.is_isolated(tables)).collect();
     let is_missing = |node: &&NodeName| {
@@ -265,7 +264,7 @@ fn find_missing_peers(tables: &[ImexTable<'_>]) -> BTreeSet<NodeName> {
     trusted.iter().flat_map(|it| &it.gone).filter(is_missing).cloned().collect()
 }
 
-/// The IMEX domain, from all tables of it.
+/// Judges the IMEX domain from all its tables.
 fn judge_imex(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     let own =
         domain.per_node.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
@@ -287,7 +286,7 @@ fn judge_imex(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     for table in &tables {
         said.extend(judge_imex_table(domain, table, &missing, ledger).map(|found| (table, found)));
     }
-    // What one node alone says of the domain concerns that node.
+    // A domain state that only one node reports concerns that node.
     let asked: BTreeSet<Option<&NodeName>> =
         said.iter().map(|(table, _)| table.queried_node).collect();
     let only = asked.into_iter().reduce(|_, _| None).flatten();
@@ -299,8 +298,7 @@ fn judge_imex(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     }
 }
 
-/// What one table says: findings about those who are missing, and the one about the
-/// domain.
+/// Findings from one table: the missing nodes, and the state of the domain.
 fn judge_imex_table(
     domain: &DomainRecordings<'_>,
     table: &ImexTable<'_>,
@@ -342,7 +340,7 @@ fn judge_imex_table(
     None
 }
 
-/// Tests of dcgmi that look at the software around the GPU, not at the GPU.
+/// dcgmi tests that check the software around the GPU instead of the GPU.
 fn is_deployment(diagnostic: &DcgmDiagnostic) -> bool {
     diagnostic.category.as_deref().is_some_and(|c| c.eq_ignore_ascii_case("deployment"))
 }

@@ -1,10 +1,9 @@
-//! The second look: which findings another measurement, later and with cleared
-//! partners, agrees with.
+//! The second measurement: decides which findings a later measurement with cleared partners
+//! confirms.
 //!
-//! Pure: two verdicts and what was measured again in, one verdict out. A finding
-//! whose own paths were read again is confirmed where they are as low as before, and
-//! becomes unknown where they are fine; one whose paths were not read again stays as it
-//! was, and says so.
+//! Pure: takes two verdicts and the second readings, returns one verdict. A finding whose paths
+//! were read again is confirmed if they are as low as before, and becomes unknown if they are
+//! normal. A finding whose paths were not read again stays, with a note in its summary.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,24 +25,24 @@ use model::verdict::{
 
 #[cfg(test)]
 thread_local! {
-    /// How often two findings, or a finding and a recording, were held against each other.
+    /// Counts comparisons of two findings, or of a finding with a recording.
     pub(super) static COMPARISONS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
-/// A part that deserves a second look.
+/// A part to measure again.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConfirmSuspect {
     /// The node, or one end of a pair.
     pub node: NodeName,
-    /// The other end, where a pair of nodes is suspected and neither end.
+    /// The other end, if a pair of nodes is suspect and neither end alone.
     pub peer: Option<NodeName>,
-    /// It was seen over the scale-out network, not inside a domain.
+    /// The suspicion comes from the scale-out network, not from inside a domain.
     pub network: bool,
-    /// The rail, where one was named.
+    /// The rail, if the finding names one.
     pub rail: Option<String>,
-    /// The GPUs at both ends, where the path between two is suspected.
+    /// The GPUs at both ends, if the path between two GPUs is suspect.
     pub gpus: Option<(u32, u32)>,
-    /// The files the suspicion rests on.
+    /// The files that support the suspicion.
     pub files: BTreeSet<String>,
 }
 
@@ -54,7 +53,7 @@ impl ConfirmSuspect {
     }
 }
 
-/// The parts that deserve a second look, each once, in order.
+/// The parts to measure again, without duplicates, in order.
 pub fn find_suspects(judgement: &Judgement) -> Vec<ConfirmSuspect> {
     type SuspectKey = (NodeName, Option<NodeName>, bool, Option<String>, Option<(u32, u32)>);
     let mut found: BTreeMap<SuspectKey, BTreeSet<String>> = BTreeMap::new();
@@ -78,7 +77,7 @@ pub fn find_suspects(judgement: &Judgement) -> Vec<ConfirmSuspect> {
     found.into_iter().map(suspect).collect()
 }
 
-/// The nodes that were measured and that no finding names: good partners.
+/// Measured nodes that no finding names: suitable partners.
 pub fn find_cleared_nodes(
     judgement: &Judgement,
     recordings: &[ToolRecording],
@@ -97,8 +96,8 @@ pub fn find_cleared_nodes(
     good.filter(|node| measured.has_candidate(node.as_str())).cloned().collect()
 }
 
-/// What the second look is judged from: everything of the confirm stage, and of
-/// before what no suspect took part in.
+/// The recordings that the second verdict uses: the whole confirm stage, plus earlier ones in which
+/// no suspect took part.
 pub fn select_confirm_recordings(
     recordings: &[ToolRecording],
     suspects: &[ConfirmSuspect],
@@ -120,7 +119,7 @@ pub fn select_confirm_recordings(
     kept.cloned().collect()
 }
 
-/// The first verdict after the second look. `second` is the judge's word on
+/// The first verdict, revised by the second measurement. `second` is the verdict on
 /// [`second_case`]; `again` is the case with the recordings of the confirm stage alone.
 pub fn apply_confirmation(
     judged: &Judgement,
@@ -128,8 +127,8 @@ pub fn apply_confirmation(
     again: &JudgeInput<'_>,
 ) -> Verdicts {
     let first = &judged.verdicts;
-    // On a bad day there are as many findings as nodes: each is held against those that
-    // name the same nodes, and never against all.
+    // In a large failure there are as many findings as nodes: each is compared with those that name
+    // the same nodes, never with all.
     let later = FindingsByLocus::new(&second.findings);
     let nodes_later: BTreeMap<&NodeName, &NodeVerdict> =
         second.nodes.iter().map(|it| (&it.node, it)).collect();
@@ -139,13 +138,13 @@ pub fn apply_confirmation(
     let claimed = JudgeInput { claims: &judged.claims, ..*again };
     let again = ConfirmReadings::new(&claimed, &judged.levels, suspected);
     let mut kept_ones = UniqueFindings::default();
-    // What became of each finding that did not stay as it was.
+    // The result for each finding that changed.
     let mut dropped: Vec<(&Finding, usize)> = Vec::new();
     let mut resolved: Vec<&Finding> = Vec::new();
     for finding in &first.findings {
         let mut kept = finding.clone();
         if !is_suspicion(finding) {
-            // Nothing to be seen again.
+            // There is no finding to confirm.
             kept_ones.add(kept);
             continue;
         }
@@ -157,7 +156,7 @@ pub fn apply_confirmation(
         if let Some(same) = seen.iter().find(|f| f.locus.kind == finding.locus.kind) {
             add_confirmation(&mut kept, same);
         } else if finding.locus.kind == LocusKind::Pair && !seen.is_empty() {
-            // The pair was the sight of one of its ends.
+            // The pair was low because of one of its ends.
             resolved.push(finding);
             for end in seen {
                 let mut end = end.clone();
@@ -188,9 +187,9 @@ pub fn apply_confirmation(
                 }
                 ConfirmResult::Healthy => {
                     if let Some(least) = hidden_loss(finding, &nodes_later) {
-                        // Fewer partners see less: not seen again clears nobody here.
+                        // Fewer partners detect less: a missing finding clears no node here.
                         kept.summary = format!(
-                            "{}; the second look, with {partners} partners, would have seen {} or more only",
+                            "{}; the second measurement, with {partners} partners, could only detect {} or more",
                             kept.summary,
                             format_percent(least)
                         );
@@ -214,7 +213,7 @@ pub fn apply_confirmation(
                     if 0 < partners && are_healthy_with_others(finding, &again) =>
                 {
                     kept.summary = format!(
-                        "{}; both were fine later, with {partners} other partners, and their own path was not read again",
+                        "{}; both read normally later with {partners} other partners, and their own path was not read again",
                         kept.summary
                     );
                 }
@@ -229,7 +228,7 @@ pub fn apply_confirmation(
     let mut out = Verdicts { findings, ..first.clone() };
     let known = FindingsByLocus::new(&out.findings);
     for found in second.findings.iter().filter(|found| Outcome::Unknown < found.outcome) {
-        // That nobody of a domain reaches another is known by what was said of any node there.
+        // Reports about any node of a domain settle whether its nodes reach each other.
         let all =
             found.locus.domain.as_ref().filter(|_| found.class == FindingClass::MultiNodeNvlinkOff);
         let there = all.into_iter().flat_map(|domain| known.findings_of_domain(domain));
@@ -239,7 +238,7 @@ pub fn apply_confirmation(
                 .chain(there)
                 .any(|f| is_same_part(f, found));
         if !is_known {
-            out.notes.push(format!("seen in the second look only: {}", found.summary));
+            out.notes.push(format!("found only in the second measurement: {}", found.summary));
         }
     }
     let (fell, rested) = (group_by_node(dropped, |it| it.0), group_by_node(resolved, |it| *it));
@@ -266,16 +265,16 @@ pub fn apply_confirmation(
     out
 }
 
-/// Findings, each id once.
+/// Findings with unique IDs.
 #[derive(Debug, Default)]
 struct UniqueFindings {
     findings: Vec<Finding>,
-    /// Where each is.
+    /// The index of each ID.
     positions: BTreeMap<String, usize>,
 }
 
 impl UniqueFindings {
-    /// Adds one, or its evidence to the one of its id.
+    /// Adds a finding, or merges its evidence into the one with the same ID.
     fn add(&mut self, finding: Finding) {
         if let Some(at) = self.positions.get(&finding.id) {
             add_confirmation(&mut self.findings[*at], &finding);
@@ -286,15 +285,14 @@ impl UniqueFindings {
     }
 }
 
-/// The findings that could be the same as this one: of its nodes, or of a domain as a
-/// whole.
+/// The findings that could match this one: about its nodes, or about a whole domain.
 fn find_candidates<'f>(about: &FindingsByLocus<'f>, finding: &Finding) -> Vec<&'f Finding> {
     let peer = peer_node(finding);
     let ends: Vec<&NodeName> = finding.locus.node.iter().chain(&peer).collect();
     about.findings_about(&ends, finding.locus.domain.as_ref())
 }
 
-/// What is told of findings, by the nodes that these name.
+/// Groups items by the nodes that their findings name.
 fn group_by_node<T: Clone>(
     told: Vec<T>,
     finding: impl Fn(&T) -> &Finding,
@@ -311,18 +309,17 @@ fn group_by_node<T: Clone>(
     by_end
 }
 
-/// What becomes of a finding that was looked at again and not seen.
+/// The rule for a finding that the second measurement did not confirm.
 fn not_confirmed_rule(partners: usize) -> FindingRule {
     match partners {
-        // Inside a node the second look has no other node in it.
+        // Inside a node the second measurement involves no other node.
         0 => RuleKind::NotConfirmed.with_terms("a second measurement"),
         partners => RuleKind::NotConfirmed.with_terms(format!("{partners} partners")),
     }
 }
 
-/// The smallest loss that the second look could have seen on this node, where
-/// the finding's own is smaller. A pair was seen once only; where it is fine
-/// the second time, nothing more is held against it.
+/// The smallest loss that the second measurement could detect on this node, if the finding's own
+/// loss is smaller. A pair that reads normally the second time counts as clear.
 fn hidden_loss(finding: &Finding, second: &BTreeMap<&NodeName, &NodeVerdict>) -> Option<f64> {
     if finding.locus.kind == LocusKind::Pair {
         return None;
@@ -333,9 +330,9 @@ fn hidden_loss(finding: &Finding, second: &BTreeMap<&NodeName, &NodeVerdict>) ->
     inside.or(node.detectable).filter(|least| loss < *least)
 }
 
-/// A node's verdict, where findings about it changed. `about` are those that name it or
-/// its domain; `fell` is the first about it that was not seen again, `resolved` are the
-/// pairs of it that were the sight of one end.
+/// A node's verdict after findings about it changed. `about` holds those that name the node or its
+/// domain; `fell` is the first of them that was not confirmed; `resolved` holds its pairs that one
+/// end explains.
 fn revise_verdict(
     before: &NodeVerdict,
     about: &[&Finding],
@@ -346,7 +343,7 @@ fn revise_verdict(
     let against = about.iter().filter(|f| node_verdicts::accuses(f, &before.node));
     let worst = against.filter(|f| Outcome::Unknown < f.outcome);
     let worst = worst.reduce(|worst, next| if worst.outcome < next.outcome { next } else { worst });
-    // A doubt of another kind stands, whatever became of the pair.
+    // A doubt of another kind stands, independent of the pair.
     let rested = |f: &&Finding| before.kept_by.as_ref() == Some(&f.id);
     if let Some(worst) = worst {
         verdict.outcome = worst.outcome;
@@ -373,8 +370,8 @@ fn revise_verdict(
     verdict
 }
 
-/// The verdict of an end of a pair that had no connection because of the other end: it
-/// shows nothing but what it showed later, and passes only if it was read again.
+/// The verdict of an end of a pair that had no connection because of the other end: only its later
+/// readings count, and it passes only if it was read again.
 fn revise_unreached_verdict(
     (before, later): (&NodeVerdict, Option<&NodeVerdict>),
     about: &[&Finding],
@@ -390,7 +387,7 @@ fn revise_unreached_verdict(
     Some(read.filter(|later| later.outcome == Outcome::Pass).unwrap_or(before).clone())
 }
 
-/// A pair had no connection again, and both its ends had others.
+/// A pair had no connection again, and both its ends reached other nodes.
 fn confirm_unreached(kept: &mut Finding, partners: usize) {
     kept.outcome = Outcome::Failed;
     kept.confirmed = true;
@@ -411,18 +408,18 @@ fn add_confirmation(kept: &mut Finding, seen: &Finding) {
     }
 }
 
-/// Whether a finding is one that a second look is for.
+/// Whether a second measurement can test this finding.
 fn is_suspicion(finding: &Finding) -> bool {
     is_confirmable(finding) && (Outcome::Unknown < finding.outcome || is_unreached(finding))
 }
 
-/// Whether it is a pair without a connection, of which either end may be the cause.
+/// Whether it is a pair without a connection, where either end may be the cause.
 fn is_unreached(finding: &Finding) -> bool {
     finding.class == FindingClass::NicUnreachable && finding.locus.kind == LocusKind::Pair
 }
 
-/// What became of the paths of a finding: the same GPUs, rail and direction. Of what has
-/// no rate, and of whole levels, a measurement of the same nodes is all there is.
+/// The result for the paths of a finding: the same GPUs, rail and direction. Findings without a
+/// rate, and findings about whole levels, need only a measurement of the same nodes.
 fn assess_finding(
     finding: &Finding,
     again: &ConfirmReadings<'_>,
@@ -439,7 +436,7 @@ fn assess_finding(
     }
 }
 
-/// Whether both ends of a pair were as they should be with all others they met again.
+/// Whether both ends of a pair read normally with every other node they measured again.
 fn are_healthy_with_others(finding: &Finding, again: &ConfirmReadings<'_>) -> bool {
     let near = finding.locus.node.clone().map(|node| (node, finding.locus.gpu));
     let Some((near, far)) = near.zip(peer_end(finding)) else { return false };
@@ -449,7 +446,7 @@ fn are_healthy_with_others(finding: &Finding, again: &ConfirmReadings<'_>) -> bo
         .all(|((node, gpu), (other, _))| again.is_healthy_with_others((node, *gpu), other, over))
 }
 
-/// The same paths were as low again, against the level of the first measurement.
+/// The same paths were as low again, compared with the level of the first measurement.
 fn confirm_low(kept: &mut Finding, read: &LowestReading) {
     let numbers = format!("{} of {} GB/s", format_rate(read.value), format_rate(read.level));
     kept.confirmed = true;
@@ -462,8 +459,8 @@ fn confirm_low(kept: &mut Finding, read: &LowestReading) {
     });
 }
 
-/// The ends of a low path over the network that are as low with partners that are not
-/// suspected: each is found by itself, and the path was the sight of them.
+/// The ends of a low network path that are as low with unsuspected partners: each becomes its own
+/// finding, and explains the path.
 fn find_low_ends(
     pair: &Finding,
     again: &ConfirmReadings<'_>,
@@ -478,14 +475,14 @@ fn find_low_ends(
         let rail = pair.locus.rail.clone();
         let locus =
             Locus { domain, node: Some(node.clone()), rail, ..Locus::new(LocusKind::Rail) };
-        let rule = RuleKind::Endpoint.with_terms("the median over partners that are not suspected lies as far below the level of the \
+        let rule = RuleKind::Endpoint.with_terms("the median over unsuspected partners lies as far below the level of the \
                     first measurement as the path did that raised the suspicion");
         let end = new_finding(pair.outcome, FindingClass::NicLow, locus, rule);
         let end = Finding { ratio_to_peers: pair.deciding_share(), ..end };
         let ConfirmResult::Low(read) = again.assess(&end, true) else { return None };
         let over = end.locus.rail.as_ref().map_or(String::new(), |rail| format!(" over {rail}"));
         let said = format!(
-            "{node}{over}: its rate is {} of {} GB/s ({}), {} low with other partners, as it was with the one before",
+            "{node}{over}: its rate is {} of {} GB/s ({}), {} low with other partners, as with the first partner",
             format_rate(read.value),
             format_rate(read.level),
             read.testcase,
@@ -502,7 +499,7 @@ fn find_low_ends(
 }
 
 pub(super) fn is_of_network(finding: &Finding) -> bool {
-    // Wrong data was seen where its evidence was.
+    // Wrong data counts for the place of its evidence.
     let tcp = || finding.evidence.iter().any(|e| e.testcase.as_deref() == Some("tcp_throughput"));
     match traits_of(&finding.class).confirmed_over {
         Some(ConfirmScope::Network) => true,
@@ -511,7 +508,7 @@ pub(super) fn is_of_network(finding: &Finding) -> bool {
     }
 }
 
-/// Whether another measurement with partners can show this again.
+/// Whether another measurement with partners can confirm this.
 fn is_confirmable(finding: &Finding) -> bool {
     let kind = finding.locus.kind;
     let part = matches!(
@@ -526,7 +523,6 @@ fn is_confirmable(finding: &Finding) -> bool {
     part && traits_of(&finding.class).confirmed_over.is_some()
 }
 
-/// The node at the far end of a pair.
 pub(super) fn peer_node(finding: &Finding) -> Option<NodeName> {
     peer_end(finding).map(|(node, _)| node)
 }
@@ -538,7 +534,7 @@ fn peer_end(finding: &Finding) -> Option<(NodeName, Option<u32>)> {
     Some(gpu.map_or((NodeName::from(peer), None), |(node, gpu)| (node.into(), Some(gpu))))
 }
 
-/// Whether two findings tell of the same part, or the second of a part of it.
+/// Whether two findings concern the same part, or the second a piece of the first.
 fn is_same_part(first: &Finding, second: &Finding) -> bool {
     #[cfg(test)]
     COMPARISONS.set(COMPARISONS.get() + 1);
@@ -550,7 +546,7 @@ fn is_same_part(first: &Finding, second: &Finding) -> bool {
     if a.rail != b.rail {
         return false;
     }
-    // Where nobody else was measured together, the node's pairs are all there are.
+    // If the run measured no other nodes together, the node's pairs are all the data.
     let all_out = second.class == FindingClass::MultiNodeNvlinkOff && a.domain == b.domain;
     if all_out && a.kind == LocusKind::Node {
         return true;
@@ -569,7 +565,7 @@ fn is_same_part(first: &Finding, second: &Finding) -> bool {
             let gpu = b.gpu.is_none() || a.gpu.is_none() || ends(second).is_subset(&ends(first));
             b.node.as_ref().is_some_and(of) && gpu
         }
-        // One pair of it is not the part.
+        // One of its pairs is not the whole part.
         (_, LocusKind::Pair) => false,
         _ => {
             a.node.is_some()

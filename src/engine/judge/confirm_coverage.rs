@@ -1,4 +1,4 @@
-//! Which nodes the recordings of a second look measured again, and with whom.
+//! Which nodes the confirm recordings measured again, and with which partners.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use model::measurement::Measurement;
 use model::tool_recording::{RecordingScope, ToolRecording};
 use model::verdict::Finding;
 
-/// One recording of the second look that holds numbers.
+/// One confirm recording that holds numbers.
 #[derive(Debug)]
 struct ConfirmRecording {
     network: bool,
@@ -21,7 +21,7 @@ struct ConfirmRecording {
 }
 
 impl ConfirmRecording {
-    /// Whether it could have shown a finding.
+    /// Whether it could show a finding.
     fn can_show(&self, finding: &Finding) -> bool {
         #[cfg(test)]
         COMPARISONS.set(COMPARISONS.get() + 1);
@@ -30,7 +30,7 @@ impl ConfirmRecording {
     }
 }
 
-/// The recordings of the second look, by the nodes that took part.
+/// The confirm recordings, by participating node.
 #[derive(Debug)]
 pub(super) struct ConfirmCoverage {
     recordings: Vec<ConfirmRecording>,
@@ -57,7 +57,7 @@ impl ConfirmCoverage {
         Self { recordings, by_node }
     }
 
-    /// Those in which a node took part and that could have shown a finding.
+    /// The recordings that include a node and could show a finding.
     fn recordings_with<'l>(
         &'l self,
         node: &NodeName,
@@ -68,8 +68,7 @@ impl ConfirmCoverage {
         places.into_iter().map(|at| &self.recordings[at]).filter(|look| look.can_show(finding))
     }
 
-    /// Whether the same part was measured again: a node with somebody, a pair of
-    /// nodes together.
+    /// Whether the same part was measured again: a node with any partner, a pair of nodes together.
     pub(super) fn has_part(&self, finding: &Finding) -> bool {
         let Some(node) = &finding.locus.node else { return false };
         let peer = peer_node(finding);
@@ -80,13 +79,13 @@ impl ConfirmCoverage {
             .any(|look| peer.as_ref().is_none_or(|peer| took_part(look, peer)))
     }
 
-    /// Whether a node was measured again where a finding was seen.
+    /// Whether a node was measured again over the finding's kind of path.
     pub(super) fn has_node(&self, node: &NodeName, finding: &Finding) -> bool {
         self.recordings_with(node, finding).next().is_some()
     }
 
-    /// With how many other nodes the part was measured again: of a pair, the fewest of
-    /// its ends.
+    /// How many other nodes the part was measured with again; for a pair, the smaller count of its
+    /// ends.
     pub(super) fn partner_count(&self, finding: &Finding) -> usize {
         let ends: Vec<NodeName> =
             finding.locus.node.iter().cloned().chain(peer_node(finding)).collect();

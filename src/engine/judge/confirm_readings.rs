@@ -1,8 +1,7 @@
-//! The levels of a judgement, and what a second measurement reads of the same paths
-//! relative to them.
+//! The levels of a judgement, and the readings of a second measurement relative to them.
 //!
-//! A suspect is never part of what it is held against here: the levels are those of the
-//! first measurement, which were taken without what was blamed.
+//! The levels here never include a suspect: they come from the first measurement, computed without
+//! blamed parts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,18 +12,18 @@ use super::{JudgeInput, domain_recordings, fabric_group, peel, rail_readings};
 use model::id::{DomainName, NodeName};
 use model::verdict::{Direction, Finding, Locus, LocusKind};
 
-/// Fewer partners than this do not tell a slow end from a slow path.
+/// With fewer partners, a slow end and a slow path look the same.
 const FEWEST_PARTNERS: usize = 2;
 
-/// The levels that readings of a case were compared with.
+/// The levels that a case's readings were compared with.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ReferenceLevels {
     fabric: BTreeMap<(DomainName, Option<NodeName>, PairReadingGroup), f64>,
     network: BTreeMap<RailLevelKey, f64>,
 }
 
-/// Readings of a rail that may be compared: the rail, the test, its settings, whether the
-/// ends sit under different leaves, and the class of NIC.
+/// Identifies comparable readings of a rail: the rail, the test, its settings, whether the ends sit
+/// under different leaves, and the NIC class.
 type RailLevelKey = (Option<String>, String, String, bool, Option<String>);
 
 fn rail_level_key(rail: &RailReadings<'_>, group: &RailGroup<'_>) -> RailLevelKey {
@@ -33,7 +32,7 @@ fn rail_level_key(rail: &RailReadings<'_>, group: &RailGroup<'_>) -> RailLevelKe
 }
 
 impl ReferenceLevels {
-    /// Adds those of an island.
+    /// Adds the levels of an island.
     pub(super) fn add_fabric_group(&mut self, island: &FabricGroup<'_>, fabric: &FabricJudgement) {
         for levels in [&fabric.peeled.levels, &fabric.both_ways.levels] {
             let known =
@@ -45,14 +44,14 @@ impl ReferenceLevels {
         }
     }
 
-    /// Adds those of a rail, by group.
+    /// Adds the levels of a rail, by group.
     pub(super) fn add_rail(&mut self, rail: &RailReadings<'_>, levels: &[f64]) {
         for (group, level) in rail.groups.iter().zip(levels).filter(|(_, l)| l.is_finite()) {
             self.network.insert(rail_level_key(rail, group), *level);
         }
     }
 
-    /// Whether a test reads pairs of nodes (true), or pairs inside one (false).
+    /// Whether a test reads pairs of nodes (true), or pairs inside one node (false).
     fn find_path_kinds(
         &self,
         domain: Option<&DomainName>,
@@ -64,7 +63,6 @@ impl ReferenceLevels {
     }
 }
 
-/// One end of a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct PathEnd {
     node: NodeName,
@@ -78,14 +76,13 @@ impl PathEnd {
     }
 }
 
-/// One number of the second measurement.
 #[derive(Clone, Debug)]
 struct RelativeReading {
     ends: [PathEnd; 2],
     testcase: String,
     network: bool,
     rail: Option<String>,
-    /// It holds both directions.
+    /// The value sums both directions.
     both_ways: bool,
     value: f64,
     level: f64,
@@ -98,20 +95,20 @@ impl RelativeReading {
     }
 }
 
-/// What became of the paths of a finding.
+/// The result for the paths of a finding.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum ConfirmResult {
-    /// None of them was read again.
+    /// No path was read again.
     NotRead,
-    /// They are as low as before.
+    /// As low as before.
     Low(LowestReading),
-    /// They are as the others were.
+    /// At the level of the others.
     Healthy,
     /// Less low than before, or read with too few partners.
     Inconclusive(LowestReading),
 }
 
-/// The reading that tells.
+/// The deciding reading.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LowestReading {
     pub(super) value: f64,
@@ -120,19 +117,17 @@ pub(super) struct LowestReading {
     pub(super) file: String,
 }
 
-/// The readings of a second measurement.
 #[derive(Debug)]
 pub(super) struct ConfirmReadings<'l> {
     levels: &'l ReferenceLevels,
     readings: Vec<RelativeReading>,
     by_node: BTreeMap<NodeName, Vec<usize>>,
-    /// Nodes and GPUs that are suspected themselves, over the network or not, by rail.
+    /// Suspect nodes and GPUs, over the network or not, by rail.
     suspects: BTreeSet<(bool, Option<String>, NodeName, Option<u32>)>,
 }
 
 impl<'l> ConfirmReadings<'l> {
-    /// What the recordings of a case show of pairs of which `levels` says what they should
-    /// be, beside these suspects.
+    /// The readings of a case for pairs that `levels` covers, given these suspects.
     pub(super) fn new<'f>(
         case: &JudgeInput<'_>,
         levels: &'l ReferenceLevels,
@@ -159,7 +154,7 @@ impl<'l> ConfirmReadings<'l> {
         Self { levels, readings, by_node, suspects: bad.collect() }
     }
 
-    /// What became of the paths of a finding that was seen over the network or not.
+    /// The result for the paths of a finding from the network, or from inside a domain.
     pub(super) fn assess(&self, finding: &Finding, network: bool) -> ConfirmResult {
         let (Some(node), Some(ratio)) = (&finding.locus.node, finding.deciding_share()) else {
             return ConfirmResult::NotRead;
@@ -179,7 +174,7 @@ impl<'l> ConfirmReadings<'l> {
         }
     }
 
-    /// The same of one end, over its partners that are not suspected.
+    /// The same for one end, over its unsuspected partners.
     fn assess_end(
         &self,
         finding: &Finding,
@@ -195,7 +190,7 @@ impl<'l> ConfirmReadings<'l> {
             (other.node != *node && self.suspects.contains(&of(None)))
                 || gpu.is_some_and(|gpu| self.suspects.contains(&of(Some(gpu))))
         };
-        // By direction and test, what each partner shows.
+        // Each partner's readings by direction and test.
         let mut met: BTreeMap<(bool, &str, bool), BTreeMap<&PathEnd, Vec<&RelativeReading>>> =
             BTreeMap::new();
         for &read in reads {
@@ -213,7 +208,7 @@ impl<'l> ConfirmReadings<'l> {
                 }
             }
         }
-        // A part that was read between nodes is read again by what is between nodes.
+        // A part that was read between nodes needs a second reading between nodes.
         let tests = finding.evidence.iter().filter_map(|e| e.testcase.as_deref()).collect();
         let sides = self.levels.find_path_kinds(locus.domain.as_ref(), &tests);
         let is_same_side = |between: bool| network || sides.is_empty() || sides.contains(&between);
@@ -221,7 +216,7 @@ impl<'l> ConfirmReadings<'l> {
         let is_whole =
             network || !sides.contains(&true) || met.keys().any(|(.., between)| *between);
         let shown = met.into_iter().filter_map(|((.., between), partners)| {
-            // All GPUs of one other node are one partner.
+            // All GPUs of one other node count as one partner.
             let nodes: BTreeSet<&NodeName> = partners.keys().map(|end| &end.node).collect();
             let count = if between { nodes.len() } else { partners.len() };
             let mut own: BTreeMap<(&NodeName, Option<u32>), Vec<&RelativeReading>> =
@@ -233,7 +228,7 @@ impl<'l> ConfirmReadings<'l> {
             let mut middles: Vec<&RelativeReading> =
                 own.into_values().filter_map(median_reading).collect();
             middles.sort_by(|a, b| a.share().total_cmp(&b.share()));
-            // Of two partners one good reading clears, as in peeling.
+            // With two partners, one good reading clears, as in peeling.
             let at = if middles.len() == 2 { 1 } else { middles.len().saturating_sub(1) / 2 };
             Some((count, *middles.get(at)?))
         });
@@ -247,7 +242,7 @@ impl<'l> ConfirmReadings<'l> {
         }
     }
 
-    /// Whether a node was fine with others than these: all it read with them.
+    /// Whether a node read normally with every partner outside these.
     pub(super) fn is_healthy_with_others(
         &self,
         (node, gpu): (&NodeName, Option<u32>),
@@ -273,14 +268,14 @@ impl From<&RelativeReading> for LowestReading {
     }
 }
 
-/// How a share of the level stands to the one of the first measurement.
+/// How a share of the level compares with the first measurement.
 enum LossComparison {
     Low,
     Healthy,
     Inconclusive,
 }
 
-/// Low is what has lost at least half as much again; fine what a healthy part shows.
+/// Low: at least half of the first loss again. Healthy: within the range of healthy parts.
 fn compare_shares(share: f64, first: f64) -> LossComparison {
     let half = f64::midpoint(1.0, first);
     match 1.0 - peel::MIN_EFFECT <= share {
@@ -290,8 +285,7 @@ fn compare_shares(share: f64, first: f64) -> LossComparison {
     }
 }
 
-/// What became of a path between two ends: low where all its readings are, fine where
-/// the middle of them is.
+/// The result for a path between two ends: low if all its readings are, healthy if their median is.
 fn assess_pair(finding: &Finding, ratio: f64, reads: &[&RelativeReading]) -> ConfirmResult {
     let locus = &finding.locus;
     let (Some(node), Some(far)) = (&locus.node, far_end(locus)) else {
@@ -315,7 +309,6 @@ fn assess_pair(finding: &Finding, ratio: f64, reads: &[&RelativeReading]) -> Con
     }
 }
 
-/// The far end of a pair.
 fn far_end(locus: &Locus) -> Option<PathEnd> {
     let peer = locus.peer.as_deref().filter(|_| locus.kind == LocusKind::Pair)?;
     Some(match locus.gpu.and_then(|_| peer.rsplit_once(':')) {
@@ -324,19 +317,19 @@ fn far_end(locus: &Locus) -> Option<PathEnd> {
     })
 }
 
-/// The reading in the middle; the lower one of two.
+/// The median reading; the lower of two.
 fn median_reading(mut reads: Vec<&RelativeReading>) -> Option<&RelativeReading> {
     reads.sort_by(|a, b| a.share().total_cmp(&b.share()));
     reads.get(reads.len().saturating_sub(1) / 2).copied()
 }
 
-/// Adds what GPUs of an island read from each other.
+/// Adds the GPU-to-GPU readings of an island.
 fn add_fabric_readings(
     island: &FabricGroup<'_>,
     levels: &ReferenceLevels,
     all: &mut Vec<RelativeReading>,
 ) {
-    // A test that was not run before has no level but what the platform must show.
+    // A test that the first measurement lacked has only the platform's expectation as a level.
     let of = |(at, group): (usize, &PairReadingGroup)| {
         let key = (island.domain.clone(), island.node.clone(), group.clone());
         let expected = || island.expected_level(at).map(|(value, _)| value);
@@ -369,7 +362,7 @@ fn add_fabric_readings(
     }
 }
 
-/// Adds what nodes of a rail read from each other.
+/// Adds the node-to-node readings of a rail.
 fn add_network_readings(
     rail: &RailReadings<'_>,
     levels: &ReferenceLevels,

@@ -1,9 +1,9 @@
-//! One cause for some: nodes that are low and share what the others do not have.
+//! One cause for some: nodes that are low and share a property that the others lack.
 //!
-//! Before parts are blamed, the judge asks what else they share: driver, VBIOS, firmware,
-//! tool version, product, leaf, rack, position. A covariate explains a set of low nodes where it
-//! splits the fleet into groups that are low as a whole or not at all, and explains
-//! most of the variance between nodes. What it explains is no fault of a node.
+//! Before it blames parts, the judge checks for shared properties: driver, VBIOS, firmware, tool
+//! version, product, leaf, rack, position. A covariate explains a set of low nodes if it splits the
+//! fleet into groups that are low as a whole or not at all, and explains most of the variance
+//! between nodes. A loss that it explains is not a fault of a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,10 +25,10 @@ use model::verdict::{Direction, Finding, Locus, LocusKind, Outcome};
 /// A covariate must explain this share of the variance between nodes.
 const MIN_EXPLAINED_VARIANCE: f64 = 0.8;
 
-/// This share of a group must be low for the group to be.
+/// A group counts as low if this share of it is low.
 const NEARLY_ALL: f64 = 0.8;
 
-/// What nodes can share.
+/// A property that nodes can share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Covariate {
     Driver,
@@ -66,8 +66,8 @@ impl Covariate {
         }
     }
 
-    /// The fewest nodes that are no coincidence: software moves a rate, a place alone
-    /// seldom does.
+    /// The smallest group that rules out coincidence: software often changes a rate, a position
+    /// alone seldom does.
     fn min_nodes(self) -> usize {
         match self {
             Self::Driver | Self::Vbios | Self::Firmware | Self::ToolVersion | Self::Product => 2,
@@ -76,18 +76,18 @@ impl Covariate {
     }
 }
 
-/// One node as it compares with the others of its platform.
+/// One node compared with the others of its platform.
 struct CovariateSample<'a> {
     domain: &'a DomainName,
     node: &'a NodeName,
-    /// Its level over that of its fleet, or of its domain.
+    /// Its level divided by the level of its fleet, or of its domain.
     ratio: f64,
-    /// It reaches what its platform must.
+    /// It reaches its platform's expectation.
     meets: bool,
     covariates: BTreeMap<Covariate, String>,
 }
 
-/// Takes findings about nodes back that one covariate explains.
+/// Withdraws findings about nodes that one covariate explains.
 pub(super) fn judge(
     domains: &[DomainRecordings<'_>],
     judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>],
@@ -122,7 +122,7 @@ pub(super) fn judge(
     }
 }
 
-/// Whether a finding says that a node as a whole is low.
+/// Whether a finding reports a whole node as low.
 fn is_low(found: &Finding, unit: &CovariateSample<'_>) -> bool {
     found.class == FindingClass::NvlinkLow
         && found.outcome == Outcome::Degraded
@@ -131,7 +131,7 @@ fn is_low(found: &Finding, unit: &CovariateSample<'_>) -> bool {
         && found.locus.domain.as_ref() == Some(unit.domain)
 }
 
-/// The nodes of an island: one of a node is one, one of a rack has many.
+/// The nodes of an island: a node's own island has one, a rack has many.
 fn collect_samples<'a>(
     domain: &'a DomainRecordings<'_>,
     island: &FabricGroup<'_>,
@@ -177,7 +177,7 @@ fn node_covariates(
         (!all.is_empty()).then(|| all.join(", "))
     };
     let drivers = own().filter_map(|r| r.parsed.facts.driver.as_deref()).collect();
-    // `gpu3.vbios`, as `nvidia-smi -q` is kept.
+    // `gpu3.vbios`, as stored for `nvidia-smi -q`.
     let of_gpus = |what: &str| {
         let named = own().flat_map(|r| &r.parsed.facts.parameters);
         let is_it = |name: &str| {
@@ -205,7 +205,7 @@ fn node_covariates(
     all.into_iter().filter_map(|(covariate, value)| Some((covariate, value?))).collect()
 }
 
-/// The share of the variance that a covariate explains, where it explains the low nodes.
+/// The share of the variance that a covariate explains, if it explains the low nodes.
 fn explained_variance(
     covariate: Covariate,
     units: &[CovariateSample<'_>],
@@ -227,7 +227,7 @@ fn explained_variance(
         }
         let mut ratios: Vec<f64> = members.iter().map(|at| units[*at].ratio).collect();
         let middle = stats::median(&mut ratios)?;
-        // Members that differ by as much as a fault does are not explained together.
+        // If members differ by as much as a fault, one cause does not explain them.
         let own = members.iter().filter(|at| low[**at]);
         if own.into_iter().any(|at| (units[*at].ratio - middle).abs() >= peel::MIN_EFFECT / 2.0) {
             return None;
@@ -252,7 +252,7 @@ fn sum_of_squares(values: &[f64]) -> f64 {
     values.iter().map(|value| (value - mean).powi(2)).sum()
 }
 
-/// Makes one remark, or one finding of outcome unknown, of the findings about low nodes.
+/// Turns the findings about low nodes into one note, or one finding of outcome unknown.
 fn withdraw_findings(
     platform: &str,
     units: &[CovariateSample<'_>],
@@ -273,15 +273,15 @@ fn withdraw_findings(
     let values = values.into_iter().collect::<Vec<_>>().join(" and ");
     let what = covariate.as_str();
     let said = format!(
-        "{} of {} nodes of {platform} are {} lower than the others, and they are those with {what} {values}: that \
-         explains {} of the variance between nodes; one cause, not as many faults",
+        "{} of {} nodes of {platform} are {} lower than the others, and exactly those have {what} {values}: that \
+         explains {} of the variance between nodes; one cause, not separate faults",
         lows.len(),
         units.len(),
         format_percent(1.0 - middle),
         format_percent(share)
     );
     if lows.iter().all(|unit| unit.meets) {
-        ledger.notes.push(format!("{said}; they reach what {platform} must deliver"));
+        ledger.notes.push(format!("{said}; they reach the expectation of {platform}"));
         return;
     }
     let rule = RuleKind::CommonCause.with_terms(format!(
@@ -293,7 +293,7 @@ fn withdraw_findings(
     let locus = Locus { peer, ..Locus::new(LocusKind::Instrument) };
     let mut found = new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)
         .with_summary(format!(
-            "{said}; the same test on one of them with another {what} would tell"
+            "{said}; repeat the test on one of them with another {what}"
         ));
     if let Some(typical) = taken.first() {
         found = found.with_numbers_of(typical);

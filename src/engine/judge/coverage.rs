@@ -1,9 +1,8 @@
-//! What had to be measured and was not: nodes, GPUs, pairs.
+//! Required measurements that are missing: nodes, GPUs, pairs.
 //!
-//! A missing piece is attributed to as few parts as possible (a GPU nobody
-//! measured does not make all its partners unknown), and it is never evidence
-//! against anybody, with one exception: a complete output that lists fewer
-//! GPUs than the node must have says that GPUs are missing.
+//! A gap is attributed to as few parts as possible (one unmeasured GPU does not make all its
+//! partners unknown). A gap never counts against a part, with one exception: a complete output that
+//! lists fewer GPUs than the node must have shows that GPUs are missing.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -25,7 +24,7 @@ use model::unit::Unit;
 use model::unknown_subject::UnknownSubject;
 use model::verdict::Outcome;
 
-/// Nodes and GPUs of a domain that were not, or not wholly, measured.
+/// Reports nodes and GPUs of a domain that were measured partly or not at all.
 pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     let by_network = domain.nodes.iter().any(|node| ledger.compared.contains_key(node));
     if domain.per_node.is_empty() && domain.across_nodes.is_empty() && !by_network {
@@ -33,7 +32,7 @@ pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     }
     record_measured_partners(domain, ledger);
     for node in &domain.nodes {
-        // No GPU is claimed: the network is all there is to it.
+        // No GPU is claimed: only the network can be measured.
         if domain.gpus_per_node == Some(0) {
             continue;
         }
@@ -70,7 +69,7 @@ pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
             );
         }
     }
-    // Where no node is left to it, each is claimed by another domain.
+    // A domain with no nodes left: another domain claims each of its hosts.
     for node in find_unclaimed_hosts(domain).into_iter().filter(|_| !domain.nodes.is_empty()) {
         ledger.add_unknown(
             UnknownSubject::Node(node),
@@ -79,7 +78,7 @@ pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     }
 }
 
-/// Enters which nodes were measured with which across the domain.
+/// Records which nodes were measured together across the domain.
 fn record_measured_partners(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     let members: BTreeSet<&NodeName> = domain.nodes.iter().collect();
     for recording in domain.across_nodes.iter().filter(|recording| has_numbers(recording)) {
@@ -98,21 +97,20 @@ fn record_measured_partners(domain: &DomainRecordings<'_>, ledger: &mut FindingS
     }
 }
 
-/// Why a node cannot pass that was measured with no other node of its domain.
+/// Why a node that was measured with no other node of its domain cannot pass.
 fn explain_no_partner(domain: &DomainRecordings<'_>) -> String {
     let name = &domain.name;
     match (domain.nodes.len(), domain.left_out) {
         (1, others) => format!(
-            "not measured across {name}: none of the {others} other nodes that it claims took part"
+            "not measured across {name}: none of its {others} other claimed nodes took part"
         ),
         _ => {
-            format!("not measured across {name}: no measurement between it and another node of it")
+            format!("not measured across {name}: no measurement with another of its nodes")
         }
     }
 }
 
-/// Copies between host memory and a GPU for which a test printed no number, in
-/// none of its readings.
+/// Copies between host memory and a GPU for which a test printed no number in any reading.
 fn report_blank_host_copies(
     domain: &DomainRecordings<'_>,
     node: &NodeName,
@@ -137,7 +135,7 @@ fn report_blank_host_copies(
     }
 }
 
-/// Hosts in a run across the domain that nobody claims for it.
+/// Hosts in a run across the domain that its claim does not list.
 fn find_unclaimed_hosts(domain: &DomainRecordings<'_>) -> BTreeSet<NodeName> {
     let hosts =
         domain.across_nodes.iter().flat_map(|r| domain.gpus_of_ranks(&r.parsed).into_values());
@@ -152,15 +150,15 @@ fn has_numbers(recording: &ToolRecording) -> bool {
     })
 }
 
-/// Whether a recording holds a bandwidth of the node's own links.
+/// Whether a recording holds a bandwidth of the node's internal links.
 fn has_bandwidth(recording: &ToolRecording) -> bool {
-    // A NIC is not what GPUs reach each other over inside a node.
+    // GPUs inside a node do not reach each other over a NIC.
     !matches!(recording.parsed.tool, Some(Tool::Perftest | Tool::FabricgateTcp | Tool::Iperf3))
         && recording.parsed.measurements.iter().any(|m| match m {
             Measurement::Matrix(matrix) => {
                 matrix.unit.is_none_or(Unit::is_bandwidth) && matrix.numbers().next().is_some()
             }
-            // One rank has busbw 0: no measurement of a link.
+            // With one rank, busbw is 0: no link was measured.
             Measurement::Series(series) => {
                 series.points.iter().any(|p| p.busbw.or(p.algbw).is_some_and(|bw| 0.0 < bw))
             }
@@ -168,9 +166,9 @@ fn has_bandwidth(recording: &ToolRecording) -> bool {
         })
 }
 
-/// Whether a pass of this node needs a measurement between its GPUs: it has several, and
-/// its platform joins them by NVLink or states what they must show. Cards without peer
-/// access have nothing between them to be measured.
+/// Whether this node needs a GPU-to-GPU measurement to pass: it has several GPUs, and its platform
+/// connects them by NVLink or states an expectation for them. Cards without peer access have no
+/// link to measure.
 fn needs_gpu_to_gpu(domain: &DomainRecordings<'_>, platform: &Platform, node: &NodeName) -> bool {
     let shown =
         || domain.per_node.get(node).into_iter().flatten().filter_map(|r| count_gpus_in(r)).max();
@@ -178,15 +176,15 @@ fn needs_gpu_to_gpu(domain: &DomainRecordings<'_>, platform: &Platform, node: &N
     several && platform.joins_gpus()
 }
 
-/// Whether a recording of one node holds a rate between its GPUs: of pairs, or of a
-/// collective that was not sent over the network.
+/// Whether a recording of one node holds a GPU-to-GPU rate: of pairs, or of a collective that did
+/// not use the network.
 fn has_gpu_to_gpu(recording: &ToolRecording) -> bool {
     let pairs = pair_matrices(recording);
     pairs.into_iter().any(|(matrix, ..)| matrix.numbers().next().is_some())
         || collective::collect_results(recording).iter().any(|ran| !ran.is_over_network())
 }
 
-/// How many GPUs the complete outputs of a node show.
+/// Compares the GPU count in a node's complete outputs with the expected count.
 fn judge_gpu_count(
     domain: &DomainRecordings<'_>,
     node: &NodeName,
@@ -196,7 +194,7 @@ fn judge_gpu_count(
     for recording in domain.per_node.get(node).into_iter().flatten() {
         let Some(has) = count_gpus_in(recording) else { continue };
         if has < must {
-            let said = format!("{node} shows {has} GPUs of {must}");
+            let said = format!("{node} lists {has} of {must} GPUs");
             let rule = RuleKind::Inventory
                 .with_terms("a complete output lists fewer GPUs than the node must have");
             let found = new_finding(
@@ -209,12 +207,12 @@ fn judge_gpu_count(
             .with_summary(said.clone());
             ledger.add(found.with_evidence(&recording.file, None, said));
         } else if must < has {
-            ledger.add_doubt(node, format!("it shows {has} GPUs, the claim says {must}"));
+            ledger.add_doubt(node, format!("it lists {has} GPUs, the claim states {must}"));
         }
     }
 }
 
-/// The number of GPUs an output shows, where it shows all a node has.
+/// The number of GPUs in an output that lists all GPUs of its node.
 fn count_gpus_in(recording: &ToolRecording) -> Option<u32> {
     let parsed = &recording.parsed;
     let cut = parsed.has_problem(OutputProblemKind::Truncated)
@@ -233,7 +231,7 @@ fn count_gpus_in(recording: &ToolRecording) -> Option<u32> {
             let rows = facts.topology.iter().flat_map(|t| &t.rows);
             rows.filter(|row| row.device.starts_with("GPU")).count()
         }
-        // One GPU alone was asked for; of one that does not answer there is an error.
+        // The caller selected one GPU; a GPU that does not answer has an error instead.
         Tool::NvidiaSmiNvlink if whole && 1 < facts.nvlinks.len() => facts.nvlinks.len(),
         Tool::NvidiaSmiQ if whole => facts.devices.len().max(facts.fabric.len()),
         _ => 0,
@@ -241,9 +239,9 @@ fn count_gpus_in(recording: &ToolRecording) -> Option<u32> {
     u32::try_from(count).ok().filter(|n| 0 < *n)
 }
 
-/// Pairs of an island that were not read: charged to as few GPUs as possible.
-/// Where pairs were `sampled`, only those that a test asked for had to be read,
-/// and every GPU had to be read with somebody.
+/// Pairs of an island that were not read, attributed to as few GPUs as possible. If pairs were
+/// `sampled`, only pairs that a test selected had to be read, and every GPU needed at least one
+/// reading.
 pub(super) fn judge_pairs(
     island: &FabricGroup<'_>,
     fabric: &FabricJudgement,
@@ -273,7 +271,7 @@ pub(super) fn judge_pairs(
         }
     }
     let met = read.clone();
-    // Who was asked about whom: everybody, or those whom a test named.
+    // The GPUs whose pairs were required: all, or those that a test selected.
     let mut asked = vec![!sampled; n * n];
     if sampled {
         let holes = island.holes.iter().map(|(src, dst)| src * n + dst);
@@ -297,7 +295,7 @@ pub(super) fn judge_pairs(
         let others = (0..n).filter(|o| *o != gpu && left[*o]);
         others.filter(|o| !read[gpu * n + o] || !read[o * n + gpu]).count()
     };
-    // GPUs that are cut off are found guilty already.
+    // Isolated GPUs already have a finding.
     let mut left: Vec<bool> = fabric.active.clone();
     if island.node.is_none() {
         let active = left.iter().filter(|it| **it).count();
@@ -311,7 +309,7 @@ pub(super) fn judge_pairs(
         }
     }
     let members = left.iter().filter(|l| **l).count();
-    // A pair that no test asked for parts nobody.
+    // A pair that no test selected does not split a group.
     let joined = |a: usize, b: usize| {
         let ways = [a * n + b, b * n + a];
         ways.iter().any(|at| met[*at]) || ways.iter().all(|at| !asked[*at])
@@ -322,7 +320,7 @@ pub(super) fn judge_pairs(
         let holes_of: Vec<usize> =
             (0..n).map(|gpu| if left[gpu] { missing(gpu, &left) } else { 0 }).collect();
         let Some(holes) = holes_of.iter().copied().max().filter(|holes| 0 < *holes) else { break };
-        // Where several miss as many, nothing says which of them it is.
+        // If several GPUs miss equally many pairs, the cause is ambiguous.
         let worst: Vec<usize> = (0..n).filter(|gpu| holes_of[*gpu] == holes).collect();
         for gpu in &worst {
             let gpu = *gpu;
@@ -338,7 +336,7 @@ pub(super) fn judge_pairs(
                 format!("GPU {id} was not measured with {holes} of its {all} partners")
             };
             ledger.add_doubt(&id.node, why);
-            // With few holes either end may be the cause: both stay unknown.
+            // With few gaps either end may be the cause: both stay unknown.
             let most = if sampled { asked_of(&left) } else { remaining };
             if most <= holes * 2 {
                 continue;
@@ -357,9 +355,9 @@ pub(super) fn judge_pairs(
     }
 }
 
-/// Takes out sets of GPUs that were measured among themselves and never with the
-/// others: a split, whichever GPU holes would be charged to. Those that hold most of the
-/// nodes stay; where none does, all are in doubt.
+/// Removes sets of GPUs that were measured among themselves and never with the rest: a split,
+/// independent of how gaps are attributed. The set with most of the nodes stays; if none has most,
+/// all are in doubt.
 fn exclude_unmeasured_sets(
     island: &FabricGroup<'_>,
     joined: impl Fn(usize, usize) -> bool,
@@ -378,7 +376,7 @@ fn exclude_unmeasured_sets(
         }
         sets.push(set);
     }
-    // In a domain a part has several nodes: one alone is a node that was not measured.
+    // In a domain a part has several nodes: a single node counts as unmeasured.
     let within = island.node.is_some();
     let nodes_of = |set: &Vec<usize>| -> BTreeSet<&NodeName> {
         set.iter().map(|gpu| &island.gpus[*gpu].node).collect()
@@ -401,8 +399,8 @@ fn exclude_unmeasured_sets(
     let groups = sets.iter().map(names).collect::<Vec<_>>().join(" | ");
     let place = island.node.as_ref().map_or(island.domain.to_string(), ToString::to_string);
     let why = format!(
-        "{place} was measured only inside the groups {groups} and never between them: whether they are one fabric is \
-         not known; their cliques (nvidia-smi -q) and IMEX peers (nvidia-imex-ctl -N) would tell"
+        "{place} was measured only inside the groups {groups} and never between them: whether they form one fabric is \
+         unknown; check their cliques (nvidia-smi -q) and IMEX peers (nvidia-imex-ctl -N)"
     );
     for set in sets.iter().filter(|set| size(set) * 2 <= all) {
         nodes_of(set).into_iter().for_each(|node| ledger.add_doubt(node, why.clone()));

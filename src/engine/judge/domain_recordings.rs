@@ -1,7 +1,7 @@
-//! Recordings laid out by domain and node, and the platform of each domain.
+//! Recordings grouped by domain and node, and the platform of each domain.
 //!
-//! A claim says where a node belongs; where nothing is claimed, the recordings
-//! themselves say it. Ambiguity is kept as a doubt, never settled by a guess.
+//! A claim assigns a node to a domain; without a claim, the recordings do. Ambiguity stays a doubt;
+//! the code never guesses.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,62 +17,58 @@ use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unknown_subject::UnknownSubject;
 use model::verdict::UnknownEntry;
 
-/// One domain with everything recorded of it.
+/// One domain with all its recordings.
 #[derive(Debug)]
 pub(super) struct DomainRecordings<'a> {
     pub(super) name: DomainName,
-    /// Its nodes, as claimed or as recorded.
+    /// Its claimed or recorded nodes.
     pub(super) nodes: Vec<NodeName>,
     pub(super) platform: Option<&'a Platform>,
-    /// How many of the nodes that it claims take no part in what is judged.
+    /// How many of its claimed nodes are excluded from this judgement.
     pub(super) left_out: usize,
-    /// The class of its scale-out NICs, where one is claimed and known.
+    /// The class of its scale-out NICs, if it is claimed and known.
     pub(super) nic: Option<&'a Platform>,
-    /// The NICs of each node, where their class and their number are claimed.
+    /// The NICs of each node, if their class and count are claimed.
     pub(super) nics: Option<NicPorts>,
     pub(super) gpus_per_node: Option<u32>,
-    /// What ran on one node.
     pub(super) per_node: BTreeMap<NodeName, Vec<&'a ToolRecording>>,
-    /// What ran across the domain.
     pub(super) across_nodes: Vec<&'a ToolRecording>,
-    /// What could not be settled.
+    /// Ambiguities that stay unknown.
     pub(super) doubts: Vec<UnknownEntry>,
-    /// Nodes whose recorded GPUs are not of the platform, and what they are: nothing of
-    /// theirs is judged.
+    /// Nodes whose recorded GPUs do not belong to the platform, with the recorded product: their
+    /// recordings are not judged.
     pub(super) foreign: BTreeMap<NodeName, String>,
-    /// Its nodes by name.
     host_index: HostIndex<()>,
-    /// Its nodes by what sources call them besides, such as addresses, where one
-    /// alone is called so.
+    /// Its nodes by alias (for example an address), for aliases that name exactly one node.
     aliases: BTreeMap<String, NodeName>,
 }
 
 impl DomainRecordings<'_> {
-    /// Whether GPUs of different nodes share NVLink here.
+    /// Whether NVLink connects GPUs of different nodes here.
     pub(super) fn spans_nodes(&self) -> bool {
         self.platform.is_some_and(Platform::spans_nodes) && 1 < self.nodes.len()
     }
 
-    /// Whether its claim asserts that its nodes share an NVLink domain with others,
-    /// whether those take part or not. Where NVLink ends at the node, it does not.
+    /// Whether its claim asserts an NVLink domain shared by several nodes, including nodes that did
+    /// not take part. False if NVLink ends at the node.
     pub(super) fn claims_partners(&self) -> bool {
         1 < self.nodes.len() + self.left_out && self.platform.is_none_or(Platform::spans_nodes)
     }
 
-    /// The node a host name means: one of ours where it fits, else itself.
+    /// The node that a host name means: a node of this domain if one matches, else the name itself.
     pub(super) fn node_of_host(&self, host: &str) -> NodeName {
         self.host_index.find_name(host).cloned().unwrap_or_else(|| NodeName::from(host))
     }
 
-    /// The same where a tool prints addresses (`nvidia-imex-ctl` in its text form).
+    /// The same for tools that print addresses (`nvidia-imex-ctl` in its text form).
     pub(super) fn node_of_address(&self, host: &str) -> NodeName {
         let alias = || self.aliases.get(host).cloned();
         let known = self.host_index.find_name(host).cloned().or_else(alias);
         known.unwrap_or_else(|| NodeName::from(host))
     }
 
-    /// Rank to GPU, from what the output says. Where several ranks of a host
-    /// show the same device (each saw only its own), they count by rank.
+    /// Maps ranks to GPUs from the output. If several ranks of a host report the same device (each
+    /// saw only its own), they are numbered by rank.
     pub(super) fn gpus_of_ranks(&self, parsed: &ParseOutput) -> BTreeMap<u32, GpuId> {
         let mut by_host: BTreeMap<&str, Vec<(u32, u32)>> = BTreeMap::new();
         for rank in &parsed.facts.ranks {
@@ -95,12 +91,12 @@ impl DomainRecordings<'_> {
     }
 }
 
-/// Lays out the recordings of a case.
+/// Groups the recordings of a case by domain.
 pub(super) fn group_by_domain<'a>(case: &JudgeInput<'a>) -> (Vec<DomainRecordings<'a>>, Claims) {
     let mut claims = case.claims.clone();
     let mut placed: Vec<(DomainName, Option<NodeName>, &'a ToolRecording)> = Vec::new();
 
-    // What ran across nodes comes first: it says which nodes belong together.
+    // Runs across nodes come first: they show which nodes form a domain.
     let folders: HostIndex<()> = case
         .recordings
         .iter()
@@ -112,18 +108,18 @@ pub(super) fn group_by_domain<'a>(case: &JudgeInput<'a>) -> (Vec<DomainRecording
     let given: BTreeSet<&DomainName> = case.claims.domains.iter().map(|d| &d.name).collect();
     for recording in case.recordings {
         let RecordingScope::Domain(folder) = &recording.scope else { continue };
-        // What runs over the network says nothing of who shares a domain.
+        // A run over the network does not show which nodes share a domain.
         if rail_readings::is_of_network(recording) {
             continue;
         }
         let name = match given.contains(folder) {
-            // A claim is what is tested: hosts beyond it are a finding, not members.
+            // The claim is under test: hosts beyond it are a finding, not members.
             true => folder.clone(),
             false => place_domain(&mut claims, folder, recording, &folders),
         };
         placed.push((name, None, recording));
     }
-    // The domain of every node; of one that two claim, the first.
+    // The domain of every node; the first one for a node that two domains claim.
     let mut homes: HostIndex<DomainName> = HostIndex::default();
     for domain in &claims.domains {
         domain.nodes.iter().for_each(|node| homes.add(node, domain.name.clone()));
@@ -164,7 +160,7 @@ pub(super) fn group_by_domain<'a>(case: &JudgeInput<'a>) -> (Vec<DomainRecording
     (domains, claims)
 }
 
-/// A domain of its own for a node that nobody claims, and its name.
+/// Adds a domain for a node that no domain claims, and returns its name.
 fn add_single_node_domain(
     claims: &mut Claims,
     homes: &mut HostIndex<DomainName>,
@@ -180,15 +176,15 @@ fn new_unclaimed_domain(name: DomainName, nodes: Vec<NodeName>) -> ClaimedDomain
     ClaimedDomain { name, nodes, platform: None, gpus_per_node: None, nic: None }
 }
 
-/// The domain that a recording across nodes belongs to, where none of its name is
-/// claimed: the one that an earlier recording made, else the one most of its hosts are in, else a new one.
+/// The domain of a recording across nodes, if no claim has its name: the domain of an earlier
+/// recording, else the domain of most of its hosts, else a new one.
 fn place_domain(
     claims: &mut Claims,
     folder: &DomainName,
     recording: &ToolRecording,
     folders: &HostIndex<()>,
 ) -> DomainName {
-    // A node is called as its folder is, whatever DNS suffix the tool prints.
+    // A node is named after its folder, whatever DNS suffix the tool prints.
     let named =
         |host: &str| folders.find_name(host).cloned().unwrap_or_else(|| NodeName::from(host));
     let hosts: BTreeSet<&str> =
@@ -208,7 +204,7 @@ fn place_domain(
     if let Some(most) = most.filter(|d| hosts.len() < 2 * members(d)) {
         return most.name.clone();
     }
-    // A node has one domain: those that have one stay where they are.
+    // A node has one domain: nodes that already have one keep it.
     let claimed: HostIndex<()> = claims.domains.iter().flat_map(|d| &d.nodes).collect();
     let free = hosts.iter().filter(|h| claimed.find_name(h).is_none());
     let nodes = free.map(|h| named(h)).collect::<BTreeSet<_>>().into_iter().collect();
@@ -257,7 +253,7 @@ fn build_domain<'a>(
     }
 }
 
-/// The nodes of a domain by their other names, without those of several.
+/// The nodes of a domain by alias, without aliases that several nodes share.
 fn collect_aliases(claims: &Claims, claimed: &ClaimedDomain) -> BTreeMap<String, NodeName> {
     let mut by_alias: BTreeMap<&str, BTreeSet<&NodeName>> = BTreeMap::new();
     for node in &claimed.nodes {
@@ -273,13 +269,13 @@ fn collect_aliases(claims: &Claims, claimed: &ClaimedDomain) -> BTreeMap<String,
     by_alias.into_iter().filter_map(one).collect()
 }
 
-/// The NICs of a node, where their class is claimed and every rail is.
+/// The NICs of a node, if their class and every rail are claimed.
 fn claimed_nics(class: Option<&Platform>, rails: usize) -> Option<NicPorts> {
     let count = u32::try_from(rails).ok().filter(|count| 0 < *count)?;
     Some(NicPorts { count, gigabits: class?.port_rate? * 8.0 })
 }
 
-/// What was recorded of one domain.
+/// The recordings of one domain.
 struct ClaimedRecordings<'s, 'a> {
     claimed: &'s ClaimedDomain,
     per_node: &'s mut BTreeMap<NodeName, Vec<&'a ToolRecording>>,
@@ -291,8 +287,8 @@ impl<'a> ClaimedRecordings<'_, 'a> {
         self.per_node.values().flatten().chain(self.across_nodes.iter()).copied()
     }
 
-    /// Takes out what names GPUs that are not of this platform. A run in which such a GPU
-    /// took part says nothing of the others either.
+    /// Removes recordings that name GPUs of another platform. A run that included such a GPU does
+    /// not count for the others either.
     fn take_foreign(
         &mut self,
         case: &JudgeInput<'a>,
@@ -322,8 +318,8 @@ impl<'a> ClaimedRecordings<'_, 'a> {
     }
 }
 
-/// The platform a person named, else the claimed one, else the one whose GPUs
-/// were recorded. A named or claimed one is held against the recorded GPUs.
+/// The platform that the operator named, else the claimed one, else the one of the recorded GPUs. A
+/// named or claimed platform is compared with the recorded GPUs.
 fn resolve_platform<'a>(
     case: &JudgeInput<'a>,
     mut set: ClaimedRecordings<'_, 'a>,
@@ -341,7 +337,7 @@ fn resolve_platform<'a>(
     };
     let measured = set.all().next().is_some();
     let foreign = set.take_foreign(case, platform);
-    // Where nothing else is left, it is the name of the platform that is wrong.
+    // If no recording is left, the platform name is wrong.
     if measured && set.all().next().is_none() && !foreign.is_empty() {
         let whys: BTreeSet<&String> = foreign.values().collect();
         doubts.extend(
@@ -352,7 +348,7 @@ fn resolve_platform<'a>(
     (Some(platform), foreign)
 }
 
-/// The platform whose GPUs were recorded.
+/// The platform of the recorded GPUs.
 fn detect_platform<'a>(
     case: &JudgeInput<'a>,
     claimed: &ClaimedDomain,
@@ -361,7 +357,7 @@ fn detect_platform<'a>(
 ) -> Option<&'a Platform> {
     let products = collect_product_names(recordings);
     let what = UnknownSubject::domain(&claimed.name);
-    // No GPU is claimed: there is nothing a platform could be of.
+    // No GPU is claimed, so no platform applies.
     if claimed.gpus_per_node == Some(0) && products.is_empty() {
         return None;
     }
@@ -378,7 +374,7 @@ fn detect_platform<'a>(
     let why = match (found.len(), nameless.is_empty()) {
         (1, true) => return found.into_values().next(),
         (0, true) => {
-            "no output names its GPUs; say which platform it is with --platform or in claims.toml"
+            "no output names its GPUs; set the platform with --platform or in claims.toml"
                 .to_owned()
         }
         (0, false) => format!("no expectations are known for {}", nameless.join(", ")),
@@ -405,7 +401,7 @@ fn collect_product_names<'a>(
         let names = names.chain(facts.fabric.iter().map(|f| &f.name));
         products.extend(names.flatten().cloned());
     }
-    // NCCL and old drivers print this for boards they do not know yet.
+    // NCCL and old drivers print this for boards they do not recognise.
     products.retain(|p| p != "NVIDIA Graphics Device");
     products
 }

@@ -1,17 +1,14 @@
-//! What is usual for a part over runs, and where it left that: charts of sums
-//! over standardised readings (Page 1954), which a step rings at once and a
-//! drift after a while.
+//! The usual value of a part over runs, and where the part left it: cumulative sums over
+//! standardised readings (Page 1954), which detect a step immediately and a drift after some runs.
 //!
-//! An alarm is a remark. It convicts nobody, changes no outcome and is no ground
-//! for an action: what acts is a run's own verdict, confirmed in that run.
+//! An alarm is a note. It blames no part, changes no outcome and justifies no action: actions
+//! follow from a run's own verdict, confirmed in that run.
 //!
-//! A baseline is never known, only learnt, and a chart that takes an estimate
-//! for the truth rings many times more often than its tables say. So readings
-//! are standardised as in self-starting charts (Hawkins 1987, Self-starting
-//! cusum charts for location and scale, The Statistician 36): each one against
-//! those before it, through Student's t. What comes out is standard normal and
-//! independent however few there are, so the false alarms are those of a chart
-//! whose baseline is known.
+//! A baseline is never known, only estimated, and a chart that treats an estimate as exact raises
+//! many more alarms than its tables state. So readings are standardised as in self-starting charts
+//! (Hawkins 1987, Self-starting cusum charts for location and scale, The Statistician 36): each one
+//! against those before it, through Student's t. The results are standard normal and independent
+//! even for few readings, so the false alarm rate is that of a chart with a known baseline.
 
 use std::collections::BTreeSet;
 
@@ -24,32 +21,31 @@ use model::trend::{
 };
 use model::verdict::Outcome;
 
-/// Fewer points are no baseline.
+/// Fewer points do not form a baseline.
 pub const FEWEST: usize = 8;
 
-/// Readings of healthy parts scatter by no less from run to run, as a share: what
-/// one tool shows within one run is quieter (0.064 % in nvbandwidth's own
-/// example), and its tail means nothing.
+/// The smallest scatter between runs of a healthy part, as a share. Within one run a tool scatters
+/// less (0.064 % in nvbandwidth's own example), and its tail carries no information.
 pub const FLOOR: f64 = 0.005;
 
-/// Of all that look for less of one series: one false alarm in so many runs.
+/// One false alarm per this many runs, over all charts that watch one series for a decrease.
 pub const FALSE_ALARM_INTERVAL: f64 = 43_400.0;
 
-/// A reading further out than this feeds the baseline as if it lay here: one
-/// disturbed run must not make the chart deaf.
+/// A larger deviation enters the baseline as if it were this large: one disturbed run must not
+/// desensitise the chart.
 const CLIP_DEVIATION: f64 = 3.0;
 
-/// So many readings in a row nearer to what was usual than to where it went end
-/// an alarm.
+/// An alarm ends after this many consecutive readings that lie closer to the usual value than to
+/// the changed one.
 const READINGS_TO_RECOVER: u32 = 3;
 
-/// The normal quantile of what rounding leaves of a probability.
+/// The normal quantile of the smallest probability that rounding leaves.
 const MAX_QUANTILE: f64 = 8.0;
 
 /// Share of points left out at each end of the reported mean.
 const TRIM_SHARE: f64 = 0.1;
 
-/// What is learnt of a part: those of its points that nothing was found against.
+/// The learnt baseline of a part, from its points without a finding.
 #[derive(Clone, Debug, Default)]
 struct DriftReference {
     since: String,
@@ -68,8 +64,8 @@ impl DriftReference {
         FEWEST <= self.values.len()
     }
 
-    /// The standard deviation of one more reading from the mean of these, with
-    /// its degrees of freedom.
+    /// The standard deviation of the next reading from the mean of these, with its degrees of
+    /// freedom.
     fn scale(&self) -> Option<(f64, f64)> {
         let freedom = self.count - 1.0;
         if freedom < 1.0 {
@@ -80,17 +76,17 @@ impl DriftReference {
         (0.0 < scale).then_some((scale, freedom))
     }
 
-    /// A reading in standard deviations from what is usual.
+    /// A reading in standard deviations from the usual value.
     fn standardize(&self, value: f64) -> Option<f64> {
         let (scale, freedom) = self.scale()?;
         let t = (value - self.mean) / scale;
         let student = StudentsT::new(0.0, 1.0, freedom).ok()?;
-        // The lower tail has the digits.
+        // The lower tail keeps more digits.
         let out = standard_normal().inverse_cdf(student.cdf(-t.abs())).abs().min(MAX_QUANTILE);
         Some(out.copysign(t))
     }
 
-    /// Learns a reading, clipped where it lies far out.
+    /// Learns a reading; clips outliers.
     fn learn(&mut self, value: f64) {
         self.values.push(value);
         let far = |(scale, freedom): (f64, f64)| {
@@ -137,16 +133,15 @@ fn trimmed_mean(values: &[f64]) -> Option<f64> {
     (!kept.is_empty()).then(|| kept.iter().sum::<f64>() / count)
 }
 
-/// The sign of a chart that looks for less.
+/// The sign of a chart that detects a decrease.
 const LESS: f64 = 1.0;
-/// And for more.
+/// The sign of a chart that detects an increase.
 const MORE: f64 = -1.0;
 
-/// One chart.
 #[derive(Clone, Debug)]
 struct CusumChart {
     name: &'static str,
-    /// What it looks for.
+    /// The direction it detects.
     sign: f64,
     fresh: Cusum,
     cusum: Cusum,
@@ -168,15 +163,15 @@ impl CusumChart {
     }
 }
 
-/// The place from which on readings lie out together, towards `sign`: where a
-/// step most likely was (the maximum of the likelihood over all places).
+/// The index from which readings deviate together in direction `sign`: the most likely place of a
+/// step (maximum likelihood over all places).
 fn locate_step(deviations: &[(usize, f64)], sign: f64) -> usize {
     let (mut best, mut most) = (0, f64::NEG_INFINITY);
     let (mut sum, mut count) = (0.0, 0.0);
     for (at, deviation) in deviations.iter().rev() {
         sum -= sign * deviation;
         count += 1.0;
-        // The log-likelihood of a step of the size that fits best.
+        // The log-likelihood of the best-fitting step size.
         let likely = sum.max(0.0) * sum / count;
         if most < likely {
             (best, most) = (*at, likely);
@@ -185,36 +180,36 @@ fn locate_step(deviations: &[(usize, f64)], sign: f64) -> usize {
     best
 }
 
-/// How far a series has been followed.
+/// The state of monitoring one series.
 struct SeriesMonitor<'p> {
     points: &'p [TrendPoint],
-    /// What readings are held against.
+    /// The baseline that readings are compared with.
     reference: Option<DriftReference>,
-    /// What is being learnt to take its place: after a change, or an alarm.
+    /// The baseline being learnt to replace it, after a change or an alarm.
     next: Option<DriftReference>,
-    /// It is learnt because something changed: what was usual before is no
-    /// longer, whether readings look like it or not.
+    /// A change started the new baseline: the old usual value no longer applies, even if readings
+    /// still match it.
     is_renewing: bool,
     charts: [CusumChart; 4],
-    /// How far each point since the charts began anew lies out, with its place.
+    /// The deviation of each point since the charts restarted, with its index.
     deviations: Vec<(usize, f64)>,
-    /// It left what is usual and has not come back; how often in a row it looked
-    /// as if since.
+    /// Set while the series is out of its usual range: how many consecutive readings since then
+    /// matched it again.
     readings_back: Option<u32>,
     alarms: Vec<TrendAlarm>,
 }
 
-/// Says of a series what is usual and where it left that, from its points and
-/// what changed meanwhile.
+/// Fills in the usual value of a series and where it left that value, from its points and the
+/// changes between runs.
 pub fn assess(trend: &mut Trend) {
     assess_since(trend, i64::MIN);
 }
 
-/// The same, where alarms before a moment (in seconds since 1970) are on record
-/// already: points were thinned since, and say less than they said then.
+/// The same, given that alarms before `from_unix` (seconds since 1970) are already on record:
+/// points were thinned since, and carry less information than at the time.
 pub fn assess_since(trend: &mut Trend, from_unix: i64) {
     let mut known = std::mem::take(&mut trend.alarms);
-    // By time: the run that shows a change first may not have measured this part.
+    // By time: the run that first shows a change may not have measured this part.
     let renewed: BTreeSet<&str> = trend
         .changes
         .iter()
@@ -251,24 +246,23 @@ pub fn assess_since(trend: &mut Trend, from_unix: i64) {
     };
     alarms.retain(is_new);
     known.append(&mut alarms);
-    // One on record may have stood when it was written: what came later ended it.
+    // A recorded alarm may have been active when it was written; later readings ended it.
     known.iter_mut().for_each(|alarm| alarm.stands = false);
     if let Some(last) = known.last_mut() {
         last.stands = left.is_some();
     }
-    // What was usual before a change is shown as usual no longer.
+    // The usual value from before a change is no longer reported.
     trend.baseline = reference.filter(|_| !renewing).and_then(|reference| reference.baseline());
     trend.alarms = known;
 }
 
-/// Whether what a part showed before such a change says nothing of what it must
-/// show after it.
+/// Whether a change invalidates a part's earlier readings as a baseline.
 pub fn renews_baseline(changed: &RunChange, kind: FabricPartKind) -> bool {
     match changed.kind {
         RunChangeKind::Driver | RunChangeKind::Firmware => true,
-        // A domain's level is its middle: one GPU of another serial moves nothing.
+        // A domain's level is its median: one GPU with another serial does not move it.
         RunChangeKind::Hardware => kind != FabricPartKind::Domain,
-        // We only start what measures.
+        // fabricgate only starts the tools that measure.
         RunChangeKind::Tool => changed.what != OWN_TOOL,
         RunChangeKind::Slot
         | RunChangeKind::Neighbour
@@ -278,10 +272,10 @@ pub fn renews_baseline(changed: &RunChange, kind: FabricPartKind) -> bool {
     }
 }
 
-/// What our own version is listed as among tools.
+/// fabricgate's own name in the list of tool versions.
 pub const OWN_TOOL: &str = "fabricgate";
 
-/// Whether something was found against a part in a run.
+/// Whether a run had a finding against a part.
 fn is_guilty(point: &TrendPoint) -> bool {
     point.outcome.is_some_and(|outcome| Outcome::Unknown < outcome)
 }
@@ -315,8 +309,7 @@ impl SeriesMonitor<'_> {
         }
     }
 
-    /// Holds a reading against what is usual. Whether what is learnt next knows
-    /// it already.
+    /// Compares a reading with the baseline. Returns whether the next baseline already includes it.
     fn update_charts(&mut self, at: usize, deviation: f64) -> bool {
         if let Some(usual) = &mut self.readings_back {
             let reference = self.reference.as_ref().map_or(f64::NAN, |reference| reference.mean);
@@ -324,7 +317,7 @@ impl SeriesMonitor<'_> {
             let way = (self.points[at].value / reference - 1.0) / shift;
             *usual = if way < 0.5 { *usual + 1 } else { 0 };
             if READINGS_TO_RECOVER <= *usual {
-                // It came back: what was learnt meanwhile is not what is usual.
+                // The series recovered: readings learnt meanwhile are not the usual value.
                 self.next = self.next.take().filter(|_| self.is_renewing);
                 self.restart_charts();
             }
@@ -333,11 +326,11 @@ impl SeriesMonitor<'_> {
         self.deviations.push((at, deviation));
         let rung: Vec<usize> =
             (0..self.charts.len()).filter(|chart| self.charts[*chart].add(deviation)).collect();
-        // The fast charts come first: what both see is a step.
+        // The fast charts come first: a change that both detect is a step.
         let Some(chart) = rung.first().map(|chart| &self.charts[*chart]) else { return false };
         let usual = self.reference.as_ref().map(|reference| reference.mean);
         let Some(usual) = usual else { return false };
-        // Points that are no number lie between them, and are nobody's level.
+        // Points without a number lie in between, and belong to no level.
         let since: Vec<&TrendPoint> = self.points[locate_step(&self.deviations, chart.sign)..=at]
             .iter()
             .filter(|point| point.value.is_finite())

@@ -1,5 +1,5 @@
-//! One island judged: who is cut off, whose row or column is low, which pairs,
-//! and whether the whole level is what the platform must deliver.
+//! Judges one island: isolated GPUs, low rows and columns, low pairs, and whether the overall level
+//! meets the platform's expectation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,30 +22,29 @@ use model::text::format_percent;
 use model::unknown_subject::UnknownSubject;
 use model::verdict::{Direction, Finding, Locus, LocusKind, Outcome};
 
-/// More unexplained low cells than this share, and two, are no dips of healthy
-/// noise, which touch about one reading in 200.
+/// More unexplained low cells than this share, and more than two, are not dips of healthy noise,
+/// which affect about one reading in 200.
 const MOST_DIPS: f64 = 0.01;
 
-/// What was found out about one island.
+/// The judgement of one island.
 #[derive(Debug)]
 pub(super) struct FabricJudgement {
     pub(super) findings: Vec<Finding>,
     pub(super) unknown: Vec<(UnknownSubject, String)>,
     pub(super) notes: Vec<String>,
-    /// Directed readings, the level of each run taken out.
+    /// Directed readings, normalised by the level of each run.
     pub(super) directed: Vec<PairReading>,
-    /// Those, peeled.
+    /// The peeled directed readings.
     pub(super) peeled: PeelResult,
-    /// Readings of both directions at once, peeled.
+    /// Peeled readings of both directions concurrently.
     pub(super) both_ways: PeelResult,
     /// GPUs that took part in the comparison.
     pub(super) active: Vec<bool>,
-    /// Nodes that do not reach each other, with nobody to blame.
+    /// Pairs of nodes that do not reach each other, where neither is blamed.
     pub(super) unreached_nodes: Vec<(NodeName, NodeName)>,
-    /// GPUs that reach each other and not those that take part: each set is an island
-    /// of its own.
+    /// GPUs that reach each other but not the compared ones: each set becomes its own island.
     pub(super) parts: Vec<Vec<usize>>,
-    /// What this island's level is against what it was compared with.
+    /// This island's level relative to its reference.
     pub(super) level: Option<FabricLevel>,
 }
 
@@ -70,7 +69,7 @@ pub(super) fn judge(island: &FabricGroup<'_>, fleet: &level::FleetLevels) -> Fab
     }
     isolation::judge(island, &mut out);
     if out.findings.iter().any(|f| f.class == FindingClass::MultiNodeNvlinkOff) {
-        // Cells between nodes are not the fabric's, and nothing else is new.
+        // Cells between nodes are not part of the fabric, and the rest is already covered.
         out.peeled.detectable = vec![None; island.gpus.len()];
         out.both_ways.detectable = vec![None; island.gpus.len()];
         return out;
@@ -113,16 +112,16 @@ pub(super) fn judge(island: &FabricGroup<'_>, fleet: &level::FleetLevels) -> Fab
     out
 }
 
-/// A cell that holds both directions says the same of either.
+/// Mirrors cells that sum both directions: they count for either direction.
 fn add_mirrored(readings: &[PairReading]) -> Vec<PairReading> {
     let turned = readings.iter().map(|r| PairReading { src: r.dst, dst: r.src, ..*r });
     readings.iter().copied().chain(turned).collect()
 }
 
-/// Adds the files that the island's tests came from.
+/// Adds the files that hold the island's readings.
 pub(super) fn add_evidence(island: &FabricGroup<'_>, mut found: Finding) -> Finding {
     const MOST_FILES: usize = 6;
-    // A node's own files say more of it than those of others.
+    // A node's own files describe it better than those of other nodes.
     let peer = found.locus.peer.as_deref().filter(|_| found.locus.kind == LocusKind::Pair);
     let peer = peer.map(|peer| NodeName::from(peer.rsplit_once(':').map_or(peer, |(n, _)| n)));
     let nodes: Vec<NodeName> = found.locus.node.clone().into_iter().chain(peer).collect();
@@ -171,8 +170,8 @@ fn report_blames(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
                 for gpu in &here {
                     let found = gpu_finding(island, peeled, *gpu, both_ways);
                     if is_warm_up(island, peeled, *gpu, both_ways) {
-                        let why = "; this tool does not warm up: rows measured first can be that much lower, a \
-                                   second run or another tool would tell";
+                        let why = "; this tool does not warm up: rows measured first can be that much lower; repeat the \
+                                   run or use another tool";
                         let why = format!("{}{why}", found.summary);
                         out.unknown.push((UnknownSubject::node(&island.gpus[*gpu].node), why));
                     } else {
@@ -187,7 +186,7 @@ fn report_blames(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
     }
 }
 
-/// The other nodes that took part in everything in which these GPUs of a node are low.
+/// The other nodes that took part in every run in which these GPUs of a node are low.
 fn common_partners(
     island: &FabricGroup<'_>,
     (peeled, directed): (&PeelResult, &[PairReading]),
@@ -202,7 +201,7 @@ fn common_partners(
         false => (directed, island.directed_runs.as_slice()),
     };
     let node = &island.gpus[gpus[0]].node;
-    // Half of what was lost, as a second look asks for.
+    // Half of the loss, the same threshold as in the second measurement.
     let half: BTreeMap<usize, f64> = gpus
         .iter()
         .map(|gpu| (*gpu, f64::midpoint(1.0, worst_blame(peeled, *gpu).ratio)))
@@ -225,7 +224,7 @@ fn common_partners(
     others
 }
 
-/// Enters a finding of a node, held to what other nodes took part in.
+/// Enters a finding of a node, checked against the other nodes that took part.
 fn add_finding(
     node: &NodeName,
     found: Finding,
@@ -243,8 +242,8 @@ fn add_finding(
     findings.push(found);
 }
 
-/// Whether rising clocks explain the blame: a low row of p2pBandwidthLatencyTest
-/// whose column is fine, with no other tool to ask.
+/// Whether rising clocks explain the blame: a low row of p2pBandwidthLatencyTest with a normal
+/// column, and no second tool to compare with.
 fn is_warm_up(island: &FabricGroup<'_>, peeled: &PeelResult, gpu: usize, both_ways: bool) -> bool {
     let one_way = peeled.is_blamed(gpu, Direction::Tx) != peeled.is_blamed(gpu, Direction::Rx);
     let only_p2p =
@@ -255,11 +254,11 @@ fn is_warm_up(island: &FabricGroup<'_>, peeled: &PeelResult, gpu: usize, both_wa
         && 1.0 - tool_disputes::WARM_UP < worst_blame(peeled, gpu).ratio
 }
 
-/// A run that reads lower than the others of its island was disturbed as a whole.
+/// Reports a run that is lower than the island's other runs: the whole run was disturbed.
 fn report_disturbed_runs(island: &FabricGroup<'_>, runs: &[RunLevel], out: &mut FabricJudgement) {
     for run in runs.iter().filter(|run| run.share < 1.0 - peel::MIN_EFFECT) {
         out.notes.push(format!(
-            "{} reads {} lower than the other runs of the same test, whichever the GPU: the whole run was \
+            "{} reads {} lower than the other runs of the same test, for every GPU: the whole run was \
              disturbed, and its cells are compared with each other only",
             island.run_files[run.run],
             format_percent(1.0 - run.share)
@@ -267,7 +266,7 @@ fn report_disturbed_runs(island: &FabricGroup<'_>, runs: &[RunLevel], out: &mut 
     }
 }
 
-/// GPUs that one tool reads low and another one does not.
+/// Reports GPUs that are low in one tool and normal in another.
 fn report_disputes(
     island: &FabricGroup<'_>,
     disputes: &BTreeMap<usize, ToolDispute>,
@@ -281,8 +280,8 @@ fn report_disputes(
     }
 }
 
-/// GPUs that are low with every partner, where too few partners are good to tell which
-/// of the two is slow.
+/// Reports GPUs that are low with every partner, if too few partners are good to show which side is
+/// slow.
 fn report_unclear(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
     let ends = out.peeled.unclear.iter().chain(&out.both_ways.unclear);
     let gpus: BTreeSet<usize> = ends.map(|(gpu, _)| *gpu).collect();
@@ -290,13 +289,13 @@ fn report_unclear(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
         let id = &island.gpus[gpu];
         let why = format!(
             "GPU {id} is low with each of its partners, and fewer than two of them are as expected: either side \
-             may be slow; the same test with other partners would tell"
+             may be slow; repeat the test with other partners"
         );
         out.unknown.push((UnknownSubject::node(&id.node), why));
     }
 }
 
-/// Whether these GPUs are low by the same ratio: one cause rather than several.
+/// Whether these GPUs are low by the same ratio: one shared cause.
 fn are_alike(peeled: &PeelResult, gpus: &[usize]) -> bool {
     let ratios: Vec<f64> = gpus.iter().map(|g| worst_blame(peeled, *g).ratio).collect();
     let (low, high) = ratios.iter().fold((f64::MAX, f64::MIN), |(l, h), r| (l.min(*r), h.max(*r)));
@@ -358,8 +357,8 @@ fn gpu_finding(
     let (group, measured) = blamed_level(readings, peeled, &blame);
     let level = peeled.levels[group];
     let which = match one_way {
-        Some(Direction::Tx) => "what it sends",
-        Some(_) => "what it receives",
+        Some(Direction::Tx) => "its transmit rate",
+        Some(_) => "its receive rate",
         None => "its row and column",
     };
     let rule = RuleKind::Endpoint.with_terms(format!(
@@ -372,7 +371,7 @@ fn gpu_finding(
     let quantised = missing_links_of_group(island, blame.ratio)
         .map_or(String::new(), |links| format!(", as with {links} lost"));
     let said = format!(
-        "GPU {id}: {which} at {measured:.1} of {level:.1} GB/s, {} low{quantised}; its partners are fine with each other",
+        "GPU {id}: {which} at {measured:.1} of {level:.1} GB/s, {} low{quantised}; its partners read normally with each other",
         format_percent(1.0 - measured / level)
     );
     let mut found = new_finding(Outcome::Degraded, low_class(island), locus, &rule)
@@ -393,13 +392,13 @@ fn gpu_finding(
     found
 }
 
-/// What the platform must show in this group, where it says.
+/// The platform's expectation for this group, if it has one.
 fn expected_level(island: &FabricGroup<'_>, group: usize) -> Option<f64> {
     let stated = island.reading_groups.get(group).and_then(|_| island.expected_level(group));
     stated.map(|(value, _)| value)
 }
 
-/// Readings of one end in one group, partners that are blamed left out.
+/// Readings of one end in one group, without blamed partners.
 fn end_readings(
     readings: &[PairReading],
     gpu: usize,
@@ -415,8 +414,8 @@ fn end_readings(
     mine.map(|r| r.value).collect()
 }
 
-/// The group that shows what the blame says of a GPU, and its median there: of those
-/// that are as low as the blame (within half a line), the one with the most readings.
+/// The group that represents the blame of a GPU, and its median there: among groups as low as the
+/// blame (within half a line), the one with the most readings.
 fn blamed_level(readings: &[PairReading], peeled: &PeelResult, blame: &EndBlame) -> (usize, f64) {
     let median_of = |group: usize| {
         let mut values = end_readings(readings, blame.gpu, blame.direction, group, peeled);
@@ -432,12 +431,12 @@ fn blamed_level(readings: &[PairReading], peeled: &PeelResult, blame: &EndBlame)
     (*group, *median)
 }
 
-/// "1 of 18 links" where the ratio fits within 1 %.
+/// "1 of 18 links" if the ratio fits within 1 %.
 pub(super) fn missing_links_of_group(island: &FabricGroup<'_>, ratio: f64) -> Option<String> {
     missing_links(island.platform?, ratio)
 }
 
-/// The same of a platform.
+/// The same for a platform.
 pub(super) fn missing_links(platform: &Platform, ratio: f64) -> Option<String> {
     const FITS: f64 = 0.01;
     let links = platform.nvlink.as_ref()?.links;
@@ -446,7 +445,7 @@ pub(super) fn missing_links(platform: &Platform, ratio: f64) -> Option<String> {
     Some(format!("{lost} of {links} links"))
 }
 
-/// Pairs that are low with nobody to blame, and what cannot be told.
+/// Reports low pairs where neither end is blamed, and ambiguous cases.
 fn report_low_pairs(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
     let cells = out.active.iter().filter(|a| **a).count();
     #[expect(clippy::cast_precision_loss, reason = "a count of GPUs")]
@@ -455,12 +454,12 @@ fn report_low_pairs(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
     for pair in &src_dst {
         out.findings.push(pair_finding(island, &out.peeled, pair));
     }
-    // The same pair shows in the bidirectional tests; report it once.
+    // The same pair also appears in the bidirectional tests; report it once.
     for pair in &out.both_ways.pairs.clone() {
         let known = src_dst.iter().any(|p| {
             (p.src, p.dst) == (pair.src, pair.dst) || (p.dst, p.src) == (pair.src, pair.dst)
         });
-        // There a reading counts once for either direction.
+        // Here a reading counts once for either direction.
         let word =
             peel::classify_pair(pair.readings / 2, pair.span, pair.ratio, out.both_ways.sigma);
         if !known && 2 < pair.readings && word == PairClassification::Fault {
@@ -494,25 +493,25 @@ fn report_low_pairs(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
         format!("{dips} pairs of {} read low once and were not read again: {list}", island.domain);
     if too_many {
         let why = format!(
-            "{said}; that is more than healthy noise shows and no single part explains it: three readings \
-                     of every pair would tell"
+            "{said}; that is more than healthy noise, and no single part explains it: take three \
+                     readings of every pair"
         );
         out.unknown.push((UnknownSubject::domain(&island.domain), why));
     } else {
         out.notes.push(format!(
-            "{said}; readings dip by chance about once in 200, a second sweep would tell"
+            "{said}; readings dip by chance about once in 200; repeat the sweep"
         ));
     }
 }
 
-/// A pair that is slow, or had dips: too few readings tell.
+/// A pair that is either slow or had dips: too few readings to decide.
 fn doubtful_pair_finding(island: &FabricGroup<'_>, peeled: &PeelResult, pair: &LowPair) -> Finding {
     let found = pair_finding(island, peeled, pair);
     let (src, dst) = (&island.gpus[pair.src], &island.gpus[pair.dst]);
     let count = pair.readings;
     let said = format!(
-        "GPUs {src} and {dst} read {} low with each other in all {count} readings and are fine with everybody else: \
-         a slow pair or dips, {count} readings do not tell; reading this pair again would",
+        "GPUs {src} and {dst} read {} low with each other in all {count} readings and normally with all other GPUs: \
+         a slow pair or dips, {count} readings cannot decide; read this pair again",
         format_percent(1.0 - pair.ratio)
     );
     Finding { outcome: Outcome::Unknown, rule: peel::DOUBTFUL_PAIR_RULE, summary: said, ..found }
@@ -526,7 +525,7 @@ fn pair_finding(island: &FabricGroup<'_>, peeled: &PeelResult, pair: &LowPair) -
     locus.direction = (!pair.both_ways).then_some(Direction::Tx);
     let rule = RuleKind::Pair.with_terms(format!(
         "all {} readings lie below the level by more than the noise of all cells allows, and agree or are too \
-         many or too deep for dips, while both ends are fine with everybody else",
+         many or too deep for dips, while both ends read normally with all other GPUs",
         pair.readings
     ));
     let between = |r: &&PairReading| (r.src, r.dst) == (pair.src, pair.dst);
@@ -535,7 +534,7 @@ fn pair_finding(island: &FabricGroup<'_>, peeled: &PeelResult, pair: &LowPair) -
     let level = peeled.levels.get(group).copied().filter(|l| l.is_finite()).unwrap_or(0.0);
     let ways = if pair.both_ways { "with each other" } else { "in this direction" };
     let said = format!(
-        "GPUs {src} and {dst} are {} low {ways} and fine with everybody else",
+        "GPUs {src} and {dst} are {} low {ways} and normal with all other GPUs",
         format_percent(1.0 - pair.ratio)
     );
     let found = new_finding(Outcome::Degraded, low_class(island), locus, &rule)

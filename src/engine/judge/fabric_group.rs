@@ -1,10 +1,9 @@
-//! Islands: sets of GPUs that must all reach each other over one fabric, and
-//! the pair readings taken inside them.
+//! Islands: sets of GPUs that must all reach each other over one fabric, and the pair readings
+//! taken inside them.
 //!
-//! In a rack-scale domain the island is the domain; elsewhere it is the node.
-//! Readings are put into the direction the data moved, and grouped with those
-//! they may be compared with: same test, same launch (on the node or across
-//! nodes), same side of the node's edge.
+//! In a rack-scale domain the island is the domain; elsewhere it is the node. Readings are stored
+//! in the direction in which the data moved, and grouped with comparable ones: same test, same
+//! launch (on the node or across nodes), both inside or both between nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -22,23 +21,23 @@ use model::parse_output::Tool;
 use model::tool_recording::ToolRecording;
 use model::unit::Unit;
 
-/// Readings that may be compared with each other.
+/// Comparable readings.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PairReadingGroup {
     pub(super) testcase: Arc<str>,
-    /// The tool: two tools are two instruments, whatever they call a test.
+    /// The tool: two tools are two instruments, even if their tests share a name.
     pub(super) tool: Option<Tool>,
-    /// Launched across nodes (other overheads than on one node).
+    /// Launched across nodes (the overhead differs from a launch on one node).
     pub(super) across_nodes: bool,
     /// Source and destination sit in different nodes.
     pub(super) between_nodes: bool,
-    /// Taken with nvbandwidth's small buffer, which shows less.
+    /// Taken with nvbandwidth's small buffer, which reads lower.
     pub(super) small_buffer: bool,
-    /// The size of the buffers, where the output says it.
+    /// The buffer size, if the output reports it.
     pub(super) bytes: Option<u64>,
 }
 
-/// One number between two GPUs.
+/// One reading between two GPUs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PairReading {
     pub(super) src: usize,
@@ -47,7 +46,7 @@ pub(super) struct PairReading {
     pub(super) value: f64,
 }
 
-/// A file that pair readings came from.
+/// A file that holds pair readings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReadingSource {
     /// The node it ran on; `None` when it ran across nodes.
@@ -58,7 +57,6 @@ pub(super) struct ReadingSource {
 }
 
 impl ReadingSource {
-    /// Whether this node took part.
     pub(super) fn involves(&self, node: &NodeName) -> bool {
         self.node.as_ref() == Some(node) || self.members.contains(node)
     }
@@ -68,43 +66,42 @@ impl ReadingSource {
 #[derive(Debug)]
 pub(super) struct FabricGroup<'a> {
     pub(super) domain: DomainName,
-    /// The one node it lies in; `None` when it spans nodes.
+    /// Its node; `None` if it spans nodes.
     pub(super) node: Option<NodeName>,
     pub(super) platform: Option<&'a Platform>,
     pub(super) gpus: Vec<GpuId>,
-    /// GPUs of each node beyond what one table of pairs holds: they are not judged.
+    /// GPUs of each node that exceed the size of one pair table: they are not judged.
     pub(super) left_out: BTreeMap<NodeName, usize>,
-    /// How many nodes its domain claims, those that take no part included.
+    /// How many nodes its domain claims, including nodes that took no part.
     pub(super) nodes_claimed: usize,
     pub(super) reading_groups: Vec<PairReadingGroup>,
-    /// One direction at a time.
+    /// Readings of one direction at a time.
     pub(super) directed: Vec<PairReading>,
-    /// The run of each of them: a place in `run_files`.
+    /// The run of each directed reading: an index into `run_files`.
     pub(super) directed_runs: Vec<usize>,
-    /// The file of each run.
     pub(super) run_files: Vec<String>,
     /// Which nodes took part in each run.
     pub(super) run_participants: Vec<OutputParticipants>,
-    /// Both directions at once; source and destination are interchangeable.
+    /// Readings of both directions concurrently; source and destination are interchangeable.
     pub(super) both_ways: Vec<PairReading>,
-    /// The run of each of them.
+    /// The run of each of them: an index into `run_files`.
     pub(super) both_ways_runs: Vec<usize>,
-    /// Pairs for which a test printed no number, in none of its readings.
+    /// Pairs for which a test printed no number in any of its readings.
     pub(super) holes: Vec<(usize, usize)>,
     /// Nodes that could not import each other's memory.
     pub(super) cut_nodes: Vec<(NodeName, NodeName)>,
-    /// Files that pair readings came from, for evidence.
+    /// Files that hold pair readings, for evidence.
     pub(super) files: BTreeMap<Arc<str>, Vec<ReadingSource>>,
 }
 
 impl<'a> FabricGroup<'a> {
-    /// What the test of this group must show here.
+    /// The expectation for this group's test here.
     pub(super) fn expectation(&self, group: usize) -> Option<&'a Expectation> {
         let group = &self.reading_groups[group];
         self.platform?.expectation(&MeasurementConditions::new(&group.testcase, group.bytes)).ok()
     }
 
-    /// The expectation of a group that states a value for a path between GPUs.
+    /// The expectation of a group that states a value for a GPU-to-GPU path.
     pub(super) fn expected_level(&self, group: usize) -> Option<(f64, &'a Expectation)> {
         let e = self.expectation(group)?;
         let between_gpus = matches!(e.path, TestPath::Nvlink | TestPath::Pcie);
@@ -118,7 +115,7 @@ impl<'a> FabricGroup<'a> {
         small.map_or(expectation.tolerance, |t| t.max(expectation.tolerance))
     }
 
-    /// How often each pair of this group was read, on average.
+    /// The mean number of readings per pair of this group.
     pub(super) fn readings_per_cell(&self, group: usize) -> f64 {
         let own = || self.directed.iter().filter(move |r| r.group == group);
         let cells: BTreeSet<(usize, usize)> = own().map(|r| (r.src, r.dst)).collect();
@@ -142,7 +139,7 @@ impl<'a> FabricGroup<'a> {
         self.platform.is_some_and(Platform::is_switched)
     }
 
-    /// Some GPUs of it as an island of their own.
+    /// Some of its GPUs as a separate island.
     pub(super) fn subset(&self, gpus: &[usize]) -> Self {
         let mut places = vec![None; self.gpus.len()];
         gpus.iter().enumerate().for_each(|(at, gpu)| places[*gpu] = Some(at));
@@ -177,7 +174,6 @@ impl<'a> FabricGroup<'a> {
         }
     }
 
-    /// GPUs by node.
     pub(super) fn gpus_by_node(&self) -> BTreeMap<&NodeName, Vec<usize>> {
         let mut nodes: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
         for (at, gpu) in self.gpus.iter().enumerate() {
@@ -187,8 +183,8 @@ impl<'a> FabricGroup<'a> {
     }
 }
 
-/// What the rows and columns of a pair matrix stand for. Where the row label
-/// names both ends, the second end stands in `cols`, row by row.
+/// The parts that the rows and columns of a pair matrix stand for. If the row label names both
+/// ends, `cols` holds the second end, row by row.
 pub(super) fn matrix_ends<T>(
     matrix: &MeasurementMatrix,
     shape: CellShape,
@@ -206,8 +202,8 @@ pub(super) fn matrix_ends<T>(
     (rows, cols)
 }
 
-/// A pair matrix in the direction of the data: calls `take` with source,
-/// destination and the cell for every pair of different ends.
+/// Iterates over a pair matrix in the direction of the data: calls `take` with source, destination
+/// and cell for every pair of different ends.
 pub(super) fn for_each_pair<T: PartialEq>(
     matrix: &MeasurementMatrix,
     shape: CellShape,
@@ -237,10 +233,10 @@ pub(super) fn for_each_pair<T: PartialEq>(
     }
 }
 
-/// From a matrix label to the GPU it means.
+/// Maps a matrix label to its GPU.
 pub(super) type GpuLabelResolver<'d> = Box<dyn Fn(&str) -> Option<GpuId> + 'd>;
 
-/// The GPU that a label of this recording's matrices means.
+/// Resolves the labels of this recording's matrices to GPUs.
 pub(super) fn gpu_label_resolver<'d>(
     domain: &'d DomainRecordings<'_>,
     recording: &ToolRecording,
@@ -258,9 +254,8 @@ pub(super) fn gpu_label_resolver<'d>(
     }
 }
 
-/// The islands of a domain, with their readings.
 pub(super) fn fabric_groups<'a>(domain: &DomainRecordings<'a>) -> Vec<FabricGroup<'a>> {
-    // Without a platform, pair tests that ran across nodes say what it is.
+    // Without a platform, pair tests across nodes determine it.
     let pairs_across = domain.across_nodes.iter().any(|r| !pair_matrices(r).is_empty());
     if domain.spans_nodes() || (pairs_across && domain.platform.is_none()) {
         vec![build_fabric_group(domain, None, false)]
@@ -269,12 +264,12 @@ pub(super) fn fabric_groups<'a>(domain: &DomainRecordings<'a>) -> Vec<FabricGrou
     }
 }
 
-/// The islands of a domain once more, with what pairs show while all disjoint
-/// ones of a round copy at once. Apart, because a part that shares what it should
-/// not is fine in every test of a pair alone.
+/// The islands of a domain for readings taken while all disjoint pairs of a round copy
+/// concurrently. Kept apart, because a part that shares bandwidth unexpectedly reads normally when
+/// a pair runs alone.
 pub(super) fn concurrent_fabric_groups<'a>(domain: &DomainRecordings<'a>) -> Vec<FabricGroup<'a>> {
-    // What pairs leave each other where they share a root port or a bridge says
-    // who shares what, and not that anybody is slow.
+    // The remaining rate of pairs that share a root port or a bridge shows the sharing, not a slow
+    // part.
     if !domain.platform.is_some_and(Platform::is_switched) {
         return Vec::new();
     }
@@ -290,7 +285,7 @@ fn uses_small_buffers(recording: &ToolRecording) -> bool {
             let version = recording.parsed.tool_version.as_deref();
             version.and_then(minor).is_some_and(|minor| minor < 7)
         }
-        // Our own says it.
+        // fabricgate's probe reports it.
         Some(Tool::FabricgateCopy) => {
             buffer_bytes(recording).is_some_and(|bytes| bytes < LARGE_BUFFER)
         }
@@ -298,9 +293,8 @@ fn uses_small_buffers(recording: &ToolRecording) -> bool {
     }
 }
 
-/// What recordings of the same numbers have in common: two runs never show the same rates
-/// of all pairs to the last digit. `None` of so few numbers that they can be the same by
-/// chance.
+/// A fingerprint of a recording's numbers: two runs never read the same rates for all pairs to the
+/// last digit. `None` for so few numbers that they can match by chance.
 fn fingerprint(recording: &ToolRecording) -> Option<u64> {
     const FEWEST: usize = 6;
     let mut hasher = DefaultHasher::new();
@@ -317,15 +311,14 @@ fn fingerprint(recording: &ToolRecording) -> Option<u64> {
     (FEWEST <= count).then(|| hasher.finish())
 }
 
-/// The size of the buffers that an output says were copied.
+/// The buffer size that an output reports.
 pub(super) fn buffer_bytes(recording: &ToolRecording) -> Option<u64> {
     recording.parsed.facts.parameters.get("buffer_bytes")?.parse().ok()
 }
 
-/// What expectations are made for: nvbandwidth's 512 MiB.
+/// The buffer size behind the expectations: nvbandwidth's 512 MiB.
 const LARGE_BUFFER: u64 = 512 << 20;
 
-/// The pair matrices of a recording.
 pub(super) fn pair_matrices(
     recording: &ToolRecording,
 ) -> Vec<(&MeasurementMatrix, &str, CellShape)> {
@@ -355,7 +348,7 @@ fn build_fabric_group<'a>(
     let mut recordings: Vec<(Option<&NodeName>, &ToolRecording)> = Vec::new();
     let mut known: BTreeMap<(Option<&NodeName>, u64), Vec<&ToolRecording>> = BTreeMap::new();
     for (node, recording) in own.chain(across) {
-        // A file that was copied is one reading.
+        // A copied file counts as one reading.
         if let Some(fingerprint) = fingerprint(recording) {
             let alike = known.entry((node, fingerprint)).or_default();
             if alike.iter().any(|other| pair_matrices(other) == pair_matrices(recording)) {
@@ -366,8 +359,7 @@ fn build_fabric_group<'a>(
         recordings.push((node, recording));
     }
 
-    // GPUs that ought to be there are members even when nothing was read of
-    // them, and so is everybody whom a matrix names.
+    // Expected GPUs are members even without readings, and so is every GPU that a matrix names.
     let mut places: BTreeMap<GpuId, usize> = BTreeMap::new();
     for (node, recording) in &recordings {
         let label = gpu_label_resolver(domain, recording, *node);
@@ -423,7 +415,7 @@ fn build_fabric_group<'a>(
                     groups.len() - 1
                 })
             };
-            // A group without readings has no level; that is no group's harm.
+            // A group without readings has no level, which affects no other group.
             let group = [group(false), group(true)];
             let run = *runs.entry((at, matrix.run)).or_insert_with(|| {
                 run_files.push(recording.file.clone());
@@ -473,8 +465,8 @@ fn build_fabric_group<'a>(
     }
 }
 
-/// Adds the GPUs that ought to be there, as far as one table of all pairs holds them, and
-/// takes out what does not fit: the highest numbers first, of every node alike.
+/// Adds the expected GPUs up to the capacity of one pair table, and removes the excess: the highest
+/// indices first, evenly over the nodes.
 fn fit_gpus(
     domain: &DomainRecordings<'_>,
     is_ours: impl Fn(&NodeName) -> bool,
@@ -503,8 +495,8 @@ fn fit_gpus(
     left_out
 }
 
-/// The pairs that a test left blank in all its readings. A number of another
-/// test does not fill them: that test had to be measured too.
+/// The pairs that a test left blank in all its readings. A number of another test does not fill the
+/// gap: that test had to be measured too.
 fn find_holes<'r>(
     blanks: &[(usize, usize, usize)],
     groups: &[PairReadingGroup],

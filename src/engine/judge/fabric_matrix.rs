@@ -1,5 +1,5 @@
-//! Every measured cell in the direction of the data, for `matrix.csv` and the
-//! pictures, with what it was compared with and how it came out.
+//! Every measured cell in the direction of the data, for `matrix.csv` and the pictures, with its
+//! reference and result.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,24 +23,22 @@ use model::verdict::{Direction, Outcome};
 /// A cell closer to its reference than this is as expected.
 const MIN_EFFECT: f64 = super::peel::MIN_EFFECT;
 
-/// What a cell is compared with, and who is guilty.
+/// The references for cells, and the blamed parts.
 struct CellReference<'j> {
     domain: &'j DomainRecordings<'j>,
     islands: &'j [(FabricGroup<'j>, FabricJudgement)],
-    /// What was found.
     ledger: &'j FindingSet,
-    /// Per island: GPU to its place.
+    /// Per island: the index of each GPU.
     positions: Vec<BTreeMap<&'j GpuId, usize>>,
 }
 
-/// One end of a pair: the GPU, and where it stands among those compared.
+/// One end of a pair: the GPU, and its index among the compared GPUs.
 #[derive(PartialEq)]
 struct FabricCellEnd {
     gpu: GpuId,
     position: Option<(usize, usize)>,
 }
 
-/// Adds all cells of a domain.
 pub(super) fn add_cells(
     domain: &DomainRecordings<'_>,
     islands: &[(FabricGroup<'_>, FabricJudgement)],
@@ -49,7 +47,7 @@ pub(super) fn add_cells(
 ) {
     let places = islands.iter().map(|(i, _)| i.gpus.iter().zip(0..).collect()).collect();
     let scale = CellReference { domain, islands, ledger, positions: places };
-    // Runs of other nodes are no further readings of these.
+    // Runs of other nodes are not repeated readings of these.
     let mut readings: BTreeMap<(Vec<NodeName>, String), u32> = BTreeMap::new();
     let own =
         domain.per_node.iter().flat_map(|(node, rs)| rs.iter().map(move |r| (Some(node), *r)));
@@ -123,7 +121,7 @@ impl CellReference<'_> {
         let conditions = MeasurementConditions::new(name, fabric_group::buffer_bytes(recording));
         let expected = self.domain.platform.and_then(|p| p.expectation(&conditions).ok());
         let expected = expected.and_then(|e| e.value.map(|value| (value, e.tolerance)));
-        // A square of numbers that are no bandwidth of the fabric keeps its rows.
+        // A matrix that does not hold fabric bandwidth keeps its rows.
         let is_square = shape == CellShape::Other && 1 < matrix.rows.len();
         for (label, row) in matrix.rows.iter().zip(&matrix.cells) {
             for (col, value) in matrix.cols.iter().zip(row) {
@@ -139,7 +137,7 @@ impl CellReference<'_> {
                     }
                     _ => true,
                 };
-                // Host memory has a node and no GPU; a fan's other end is everybody.
+                // Host memory has a node and no GPU; a fan's other end is all GPUs.
                 let host = shape.is_host().then(|| node.clone());
                 if to_gpu {
                     (cell.dst_node, cell.dst_gpu) = (Some(node.clone()), Some(gpu));
@@ -149,16 +147,15 @@ impl CellReference<'_> {
                         (Some(node.clone()), Some(gpu), host);
                 }
                 let guilty = self.is_host_guilty(node, gpu, shape);
-                // Only tests that are judged can be low.
+                // Only judged tests can be low.
                 let expected = expected.filter(|_| unit.is_bandwidth());
                 cells.push(compare_cell(cell, expected, guilty));
             }
         }
     }
 
-    /// What the platform expects of pairs in a test: value and tolerance. An
-    /// island's own level is no expectation: who agrees with himself is not
-    /// thereby right.
+    /// The platform's expectation for pairs in a test: value and tolerance. An island's own level
+    /// is not an expectation: agreeing with itself does not make it correct.
     fn expected_of_pairs(&self, testcase: &str, recording: &ToolRecording) -> Option<(f64, f64)> {
         let platform = self.domain.platform?;
         let conditions =
@@ -168,7 +165,7 @@ impl CellReference<'_> {
         e.value.filter(|_| bandwidth).map(|value| (value, e.tolerance))
     }
 
-    /// The island a GPU is in, and its place there.
+    /// The island of a GPU, and its index there.
     fn find_position(&self, gpu: &GpuId) -> Option<(usize, usize)> {
         self.positions.iter().enumerate().find_map(|(i, places)| Some((i, *places.get(gpu)?)))
     }
@@ -203,7 +200,6 @@ impl CellReference<'_> {
     }
 }
 
-/// Fills in ratio and outcome.
 pub(super) fn compare_cell(
     mut cell: MeasuredCell,
     reference: Option<(f64, f64)>,
@@ -222,7 +218,7 @@ pub(super) fn compare_cell(
         (None, _) | (_, None) => Outcome::Unknown,
         (Some(_), Some(ratio)) if guilty && ratio < 1.0 - MIN_EFFECT => Outcome::Degraded,
         (Some(_), Some(ratio)) if 1.0 - line <= ratio => Outcome::Pass,
-        // Low, and nothing says whose fault it is.
+        // Low, and no finding explains it.
         (Some(_), Some(_)) => Outcome::Unknown,
     };
     cell

@@ -1,4 +1,4 @@
-//! Making findings: ids, loci, and the words around numbers.
+//! Builds findings: IDs, loci, and number formats.
 
 use std::fmt::Write;
 
@@ -10,8 +10,7 @@ use model::finding_rule::FindingRule;
 use model::id::{DomainName, GpuId, NodeName};
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// A finding with nothing measured yet. Offline there is no second look, so
-/// it is not confirmed.
+/// A new finding without numbers. Offline there is no second measurement, so it is not confirmed.
 pub(super) fn new_finding(
     outcome: Outcome,
     class: FindingClass,
@@ -21,7 +20,7 @@ pub(super) fn new_finding(
     Finding { rule: rule.into(), ..Finding::new(finding_id(&class, &locus), outcome, class, locus) }
 }
 
-/// The same for the same class and locus, so that runs can be compared.
+/// An ID that depends only on class and locus, so that runs can be compared.
 fn finding_id(class: &FindingClass, locus: &Locus) -> String {
     let domain = locus.domain.as_ref().map_or("", DomainName::as_str);
     let digest = Sha256::digest(format!("{class}\n{domain}\n{locus}"));
@@ -32,7 +31,7 @@ fn finding_id(class: &FindingClass, locus: &Locus) -> String {
     id
 }
 
-/// A rate in GB/s as it stands in sentences.
+/// Formats a rate in GB/s for sentences.
 pub(super) fn format_rate(value: f64) -> String {
     match value.abs() {
         size if 10.0 <= size => format!("{value:.1}"),
@@ -41,17 +40,14 @@ pub(super) fn format_rate(value: f64) -> String {
     }
 }
 
-/// A part of a domain.
 pub(super) fn domain_locus(kind: LocusKind, domain: &DomainName) -> Locus {
     Locus { domain: Some(domain.clone()), ..Locus::new(kind) }
 }
 
-/// A node.
 pub(super) fn node_locus(domain: &DomainName, node: &NodeName) -> Locus {
     Locus { node: Some(node.clone()), ..domain_locus(LocusKind::Node, domain) }
 }
 
-/// A GPU.
 pub(super) fn gpu_locus(domain: &DomainName, gpu: &GpuId) -> Locus {
     Locus { kind: LocusKind::Gpu, gpu: Some(gpu.gpu), ..node_locus(domain, &gpu.node) }
 }

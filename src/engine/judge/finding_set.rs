@@ -1,8 +1,7 @@
-//! What has been said so far: findings, what is not known, and remarks.
+//! The intermediate results of the judge: findings, unknowns, and notes.
 //!
-//! Every stage of the judge writes here; `nodes` reads it at the end. On a bad day
-//! there are as many findings as nodes: whoever asks for those of a node or a domain
-//! gets them without looking at all others.
+//! Every stage of the judge writes here; `nodes` reads it at the end. A large failure produces as
+//! many findings as nodes, so the findings of a node or a domain are indexed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,44 +13,44 @@ use model::unit::Unit;
 use model::unknown_subject::UnknownSubject;
 use model::verdict::{Finding, Locus, MeasuredScope, Outcome, UnknownEntry};
 
-/// What has been said so far about one case.
+/// The intermediate results for one case.
 #[derive(Debug, Default)]
 pub(super) struct FindingSet {
-    /// In the order they were found; nothing where one was taken out again.
+    /// In the order they were found; `None` for a removed finding.
     slots: Vec<Option<Finding>>,
-    /// Where each is, by id.
+    /// The slot of each finding, by ID.
     positions: BTreeMap<String, usize>,
-    /// What the GPU of a finding shows, without the name of the GPU, by id.
+    /// A GPU finding's summary without the GPU's name, by finding ID.
     gpu_summaries: BTreeMap<String, String>,
     locus_index: LocusIndex,
-    /// In the order they were told.
+    /// In the order they were added.
     pub(super) unknown: Vec<UnknownEntry>,
     unknown_set: BTreeSet<UnknownEntry>,
     pub(super) notes: Vec<String>,
-    /// Why a node cannot pass, first reason first.
+    /// Reasons why a node cannot pass, most important first.
     pub(super) doubts: BTreeMap<NodeName, Vec<String>>,
-    /// Smallest degradation that would have been seen on a node.
+    /// The smallest detectable degradation of a node.
     pub(super) detectable: BTreeMap<NodeName, f64>,
-    /// Smallest loss of all its fabric together that would have been seen on a node.
+    /// The smallest detectable loss of a node's whole fabric.
     pub(super) detectable_overall: BTreeMap<NodeName, f64>,
-    /// The same over the scale-out network: the rail that could have hidden most.
+    /// The same over the scale-out network: the rail that could hide the largest loss.
     pub(super) detectable_over_rails: BTreeMap<NodeName, (Option<String>, f64)>,
-    /// Whether anything of a node was compared with an expectation.
+    /// Whether any reading of a node was compared with an expectation.
     pub(super) compared: BTreeMap<NodeName, bool>,
-    /// Across which boundaries of its claim each node was measured.
+    /// Which boundaries of its claim each node's measurements crossed.
     pub(super) measured_boundaries: BTreeMap<NodeName, MeasuredBoundaries>,
-    /// Files of pairs over the network that gave nothing usable.
+    /// Files of network pairs without a usable result.
     pub(super) unusable: BTreeSet<String>,
-    /// What readings were compared with.
+    /// The reference levels of readings.
     pub(super) levels: ReferenceLevels,
 }
 
-/// What the measurements of a node crossed.
+/// The boundaries that a node's measurements crossed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct MeasuredBoundaries {
     /// Links inside the node were measured.
     pub(super) inside: bool,
-    /// The other nodes of its NVLink domain that it was measured with.
+    /// The other nodes of its NVLink domain that took part in its measurements.
     pub(super) domain: BTreeSet<NodeName>,
     /// The nodes that it was measured with over the network.
     pub(super) network: BTreeSet<NodeName>,
@@ -60,7 +59,6 @@ pub(super) struct MeasuredBoundaries {
 }
 
 impl MeasuredBoundaries {
-    /// The same as documents have it.
     pub(super) fn to_scope(&self) -> MeasuredScope {
         let list = |nodes: &BTreeSet<NodeName>| {
             (!nodes.is_empty()).then(|| hostlist::fold(nodes.iter().map(NodeName::as_str)))
@@ -75,22 +73,22 @@ impl MeasuredBoundaries {
 }
 
 impl FindingSet {
-    /// Adds a finding, unless the same part is already found guilty of the
-    /// same; then its evidence joins the first.
+    /// Adds a finding. If the same part already has a finding of the same class, the evidence is
+    /// merged into that one.
     ///
-    /// A finding that blames a part with a number that is as expected is never emitted:
-    /// it becomes unknown here, whichever rule made it.
+    /// A finding never blames a part with a number that is as expected: such a finding becomes
+    /// unknown here, whichever rule created it.
     pub(super) fn add(&mut self, finding: Finding) {
         self.insert(finding, None);
     }
 
-    /// Adds a finding about one GPU; `shown` is its summary without the name of the GPU.
+    /// Adds a finding about one GPU; `shown` is its summary without the GPU's name.
     pub(super) fn add_of_gpu(&mut self, gpu: &GpuId, finding: Finding, shown: &str) {
         let finding = finding.with_summary(format!("GPU {gpu}: {shown}"));
         self.insert(finding, Some(shown.to_owned()));
     }
 
-    /// What the GPU of a finding shows, without the name of the GPU.
+    /// A GPU finding's summary without the GPU's name.
     pub(super) fn gpu_summary<'l>(&'l self, finding: &'l Finding) -> &'l str {
         self.gpu_summaries.get(&finding.id).unwrap_or(&finding.summary)
     }
@@ -108,7 +106,7 @@ impl FindingSet {
         let place = self.positions.get(&finding.id);
         if let Some(known) = place.and_then(|at| self.slots[*at].as_mut()) {
             let outcome = known.outcome.max(finding.outcome);
-            // What was measured says more than what was reported.
+            // A measurement carries more information than a reported state.
             let mut second = finding;
             if known.measured.is_none() && second.measured.is_some() {
                 std::mem::swap(known, &mut second);
@@ -133,34 +131,34 @@ impl FindingSet {
         self.slots.iter().flatten()
     }
 
-    /// Those that name this node as their own or as a peer.
+    /// Findings whose locus or peer is this node.
     pub(super) fn findings_of_node(&self, node: &NodeName) -> impl Iterator<Item = &Finding> {
         self.locus_index.of_node(node.as_str()).iter().filter_map(|at| self.slots[*at].as_ref())
     }
 
-    /// Those that name this domain as their own.
+    /// Findings whose locus is in this domain.
     pub(super) fn findings_of_domain(&self, domain: &DomainName) -> impl Iterator<Item = &Finding> {
         self.locus_index.of_domain(domain).iter().filter_map(|at| self.slots[*at].as_ref())
     }
 
-    /// Changes all, and never what they are about.
+    /// Updates every finding; the locus must not change.
     pub(super) fn update(&mut self, change: impl FnMut(&mut Finding)) {
         self.slots.iter_mut().flatten().for_each(change);
     }
 
-    /// Changes those that name this node, and never what they are about.
+    /// Updates the findings that name this node; the locus must not change.
     pub(super) fn update_of_node(&mut self, node: &NodeName, change: impl FnMut(&mut Finding)) {
         let places = self.locus_index.of_node(node.as_str());
         update_at(&mut self.slots, places, change);
     }
 
-    /// Changes those that name this domain, and never what they are about.
+    /// Updates the findings that name this domain; the locus must not change.
     pub(super) fn update_of_domain(&mut self, name: &DomainName, change: impl FnMut(&mut Finding)) {
         let places = self.locus_index.of_domain(name);
         update_at(&mut self.slots, places, change);
     }
 
-    /// Takes out those that name this node and are wanted.
+    /// Removes the findings that name this node and match the filter.
     pub(super) fn take_of_node(
         &mut self,
         node: &NodeName,
@@ -169,7 +167,7 @@ impl FindingSet {
         take_at(&mut self.slots, self.locus_index.of_node(node.as_str()), is_wanted)
     }
 
-    /// Takes out those that name this domain and are wanted.
+    /// Removes the findings that name this domain and match the filter.
     pub(super) fn take_of_domain(
         &mut self,
         name: &DomainName,
@@ -178,13 +176,12 @@ impl FindingSet {
         take_at(&mut self.slots, self.locus_index.of_domain(name), is_wanted)
     }
 
-    /// Takes out all that are wanted.
+    /// Removes all findings that match the filter.
     pub(super) fn take(&mut self, is_wanted: impl Fn(&Finding) -> bool) -> Vec<Finding> {
         let all: Vec<usize> = (0..self.slots.len()).collect();
         take_at(&mut self.slots, &all, is_wanted)
     }
 
-    /// Something is not known.
     pub(super) fn add_unknown(&mut self, what: UnknownSubject, why: impl Into<String>) {
         let unknown = UnknownEntry { what, why: why.into() };
         if self.unknown_set.insert(unknown.clone()) {
@@ -192,13 +189,12 @@ impl FindingSet {
         }
     }
 
-    /// It is known after all.
     pub(super) fn remove_unknown(&mut self, what: &UnknownSubject) {
         self.unknown.retain(|unknown| unknown.what != *what);
         self.unknown_set.retain(|unknown| unknown.what != *what);
     }
 
-    /// A node cannot pass, for this reason.
+    /// Records a reason why a node cannot pass.
     pub(super) fn add_doubt(&mut self, node: &NodeName, why: impl Into<String>) {
         let why = why.into();
         let reasons = self.doubts.entry(node.clone()).or_default();
@@ -207,12 +203,12 @@ impl FindingSet {
         }
     }
 
-    /// Something of this node was compared with an expectation.
+    /// A reading of this node was compared with an expectation.
     pub(super) fn mark_compared(&mut self, node: &NodeName) {
         self.compared.insert(node.clone(), true);
     }
 
-    /// Something of this node was measured, whatever it was compared with.
+    /// A reading of this node exists, with or without a reference.
     pub(super) fn mark_measured(&mut self, node: &NodeName) {
         self.compared.entry(node.clone()).or_insert(false);
     }
@@ -230,20 +226,20 @@ impl FindingSet {
         }
     }
 
-    /// The worst degradation that this node could have hidden.
+    /// Records the largest degradation that this node could hide.
     pub(super) fn record_detectable(&mut self, node: &NodeName, detectable: f64) {
         let worst = self.detectable.entry(node.clone()).or_insert(detectable);
         *worst = worst.max(detectable);
     }
 
-    /// The worst loss of all parts together that this node could have hidden.
+    /// Records the largest total loss that this node could hide.
     pub(super) fn record_detectable_overall(&mut self, node: &NodeName, detectable: f64) {
         let worst = self.detectable_overall.entry(node.clone()).or_insert(detectable);
         *worst = worst.max(detectable);
     }
 }
 
-/// Notes what the GPU of a finding shows, or that it is not told without its name.
+/// Stores a GPU finding's summary without the GPU's name, or that none exists.
 fn record_gpu_summary(all: &mut BTreeMap<String, String>, id: &str, shown: Option<String>) {
     match shown {
         Some(shown) => _ = all.insert(id.to_owned(), shown),
@@ -251,8 +247,8 @@ fn record_gpu_summary(all: &mut BTreeMap<String, String>, id: &str, shown: Optio
     }
 }
 
-/// Whether the ratio that a finding prints contradicts its outcome: an effect that small
-/// is inside the spread of healthy fabrics.
+/// Whether a finding's printed ratio contradicts its outcome: an effect that small lies within the
+/// spread of healthy fabrics.
 fn contradicts_itself(finding: &Finding) -> bool {
     /// Ratios are printed with four decimals.
     const ROUNDING: f64 = 5e-4;
@@ -282,7 +278,7 @@ fn take_at(
     places.iter().filter_map(|at| found[*at].take_if(|finding| is_wanted(finding))).collect()
 }
 
-/// Where findings are, by what their loci name.
+/// Indexes findings by the names in their loci.
 #[derive(Debug, Default)]
 pub(super) struct LocusIndex {
     nodes: BTreeMap<String, Vec<usize>>,
@@ -290,7 +286,7 @@ pub(super) struct LocusIndex {
 }
 
 impl LocusIndex {
-    /// The finding at this place is about this part.
+    /// Adds the finding at index `at`.
     pub(super) fn add(&mut self, at: usize, locus: &Locus) {
         let own = locus.node.as_ref().map(NodeName::as_str);
         let peer = locus.peer.as_deref();
@@ -308,12 +304,12 @@ impl LocusIndex {
         }
     }
 
-    /// Those that name this node as their own or as a peer, in order.
+    /// Indices of findings whose locus or peer is this node, in order.
     pub(super) fn of_node(&self, node: &str) -> &[usize] {
         self.nodes.get(node).map_or(&[], Vec::as_slice)
     }
 
-    /// Those that name this domain as their own, in order.
+    /// Indices of findings whose locus is in this domain, in order.
     pub(super) fn of_domain(&self, domain: &DomainName) -> &[usize] {
         self.domains.get(domain).map_or(&[], Vec::as_slice)
     }
@@ -357,7 +353,7 @@ mod tests {
         let taken = ledger.take_of_node(&"c".into(), |f| f.locus.node == Some("a".into()));
         assert_eq!(ids(taken.iter()), ["pair a - c:3"]);
         assert_eq!([of(&ledger, "a"), of(&ledger, "b"), of(&ledger, "c")], [1, 2, 1]);
-        // What is found again after that is a finding again, behind the others.
+        // A part that is found again later gets a new finding at the end.
         ledger.add(pair("a", "c:3"));
         assert_eq!(ids(ledger.findings_of_node(&"a".into())).len(), 2);
         assert_eq!(ids(ledger.findings()).last().map(String::as_str), Some("pair a - c:3"));
@@ -378,7 +374,7 @@ mod tests {
             assert_eq!(ledger.findings().next().map(|f| f.outcome), Some(outcome), "{ratio}");
             assert_eq!(ledger.doubts.len(), usize::from(outcome == Outcome::Unknown));
         }
-        // A count has no such line.
+        // A count has no such threshold.
         let mut ledger = FindingSet::default();
         ledger.add(pair("a", "b").with_numbers(8.0, 8.0, Unit::Count));
         assert_eq!(ledger.findings().next().map(|f| f.outcome), Some(Outcome::Degraded));

@@ -1,8 +1,8 @@
-//! Hard floors of tests that are judged by nothing else: copies under load,
-//! copies by SM, totals of one GPU, copies inside it.
+//! Hard floors for tests that no other rule judges: copies under load, copies by SM, totals of one
+//! GPU, copies inside it.
 //!
-//! What these show on a healthy machine depends on its CPU and memory, so they
-//! have no fine line. Below the floor they are broken all the same.
+//! On a healthy machine these depend on CPU and memory, so they have no finer threshold. Below the
+//! floor they are faulty in any case.
 
 use std::collections::BTreeMap;
 
@@ -19,18 +19,18 @@ use model::measurement::Measurement;
 use model::unit::Unit;
 use model::verdict::{Locus, Outcome};
 
-/// A single reading above this share of its level may be a dip (healthy ones
-/// reach 0.6); one below is none.
+/// A single reading above this share of its level may be a dip (healthy ones reach 0.6); a lower
+/// one is not a dip.
 const DEEPEST_DIP: f64 = 0.58;
 
-/// The best reading of one GPU in one test, and how many there were.
+/// The best reading of one GPU in one test, and the number of readings.
 struct BestReading<'a> {
     value: f64,
     readings: usize,
     file: &'a str,
 }
 
-/// Holds every such test against its floor.
+/// Compares every such test with its floor.
 pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     let Some(platform) = domain.platform else { return };
     let mut best: BTreeMap<(&str, GpuId), BestReading<'_>> = BTreeMap::new();
@@ -65,7 +65,6 @@ pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     }
 }
 
-/// Whether no other rule judges this test.
 fn has_only_floor(testcase: &str) -> bool {
     match testcase::shape_of(testcase) {
         CellShape::LoadedHost(_) | CellShape::Fan(_) | CellShape::Local => true,
@@ -92,7 +91,7 @@ fn report_below_floor(
         best.value
     );
     if best.readings < 2 && DEEPEST_DIP <= best.value / level {
-        ledger.add_doubt(&gpu.node, format!("{said}; read once, read it again"));
+        ledger.add_doubt(&gpu.node, format!("{said}; read only once, read it again"));
         return;
     }
     let direction = match testcase::shape_of(testcase) {

@@ -1,15 +1,14 @@
-//! Whether a recorded GPU can be one of a platform, by its product name.
+//! Whether a recorded GPU can belong to a platform, by its product name.
 //!
-//! Names differ between tools, drivers and vendors of boards, so that a name that
-//! no platform lists may still be a GPU of this one. It is not where another
-//! platform lists it, or where it is another model or another form of it.
+//! Names differ between tools, drivers and board vendors, so a GPU with an unlisted name may still
+//! belong to this platform. It does not if another platform lists the name, or if the name shows
+//! another model or form factor.
 
 use std::collections::BTreeSet;
 
 use crate::thresholds::{Platform, PlatformCatalogue};
 
-/// Why this product is no GPU of the platform, with both names; `None` where it is, or
-/// may be.
+/// Why this product does not belong to the platform, with both names; `None` if it does, or may.
 pub(super) fn explain_foreign_gpu(
     product: &str,
     platform: &Platform,
@@ -25,13 +24,13 @@ pub(super) fn explain_foreign_gpu(
         None => return None,
     };
     Some(format!(
-        "it is said to be {}, whose GPUs are {}, and the tools saw {said}: nothing of it was compared",
+        "its claimed platform is {}, with GPUs {}, but the tools report {said}: none of it was compared",
         platform.name,
         platform.devices.join(" or ")
     ))
 }
 
-/// Whether a name is of another model than all of these, or of another form.
+/// Whether a name is another model than all of these, or another form factor.
 fn is_other_model(product: &str, devices: &[String]) -> bool {
     let own = GpuProductName::parse(product);
     if own.models.is_empty() {
@@ -43,10 +42,10 @@ fn is_other_model(product: &str, devices: &[String]) -> bool {
     })
 }
 
-/// How a GPU is connected, as far as its name tells.
+/// How a GPU is connected, as far as its name shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum GpuFormFactor {
-    /// A module, or a name that does not tell.
+    /// A module, or a name that does not show it.
     Module,
     /// A card without a bridge in its name.
     Pcie,
@@ -56,10 +55,10 @@ enum GpuFormFactor {
     Mig,
 }
 
-/// What of a product name tells GPUs apart.
+/// The parts of a product name that distinguish GPUs.
 #[derive(Debug)]
 struct GpuProductName {
-    /// Words that hold a number which is no size and no form: `H100`, `MI300X`, `4090`.
+    /// Tokens with a number that is neither a size nor a form factor: `H100`, `MI300X`, `4090`.
     models: BTreeSet<String>,
     form: GpuFormFactor,
 }

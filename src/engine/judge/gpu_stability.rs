@@ -1,6 +1,6 @@
-//! Spread and trend inside fabrics, apart from level: a GPU whose readings scatter far more than
-//! those of the others is unstable, one that falls from reading to reading
-//! drifts. Neither is slow for that, and neither is ever acted on.
+//! Spread and trend inside fabrics, separate from level: a GPU whose readings scatter far more than
+//! those of the others is unstable; one whose readings fall steadily drifts. Neither makes it slow,
+//! and neither triggers an action.
 //!
 //! Needs several readings of the same pairs, in the order they were taken.
 
@@ -19,48 +19,47 @@ use model::stats;
 use model::text::format_percent;
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// Pieces of evidence that a finding of this kind keeps.
+/// The maximum number of evidence entries in a finding of this kind.
 pub(super) const MAX_EVIDENCE: usize = 6;
 
-/// Two readings have no trend, and no spread of their own.
+/// With two readings, neither trend nor spread is meaningful.
 const FEWEST_READINGS: usize = 3;
 
-/// Of fewer partners the scatter of one of them could be its own.
+/// With fewer partners, the scatter may belong to one of the partners.
 const FEWEST_PARTNERS: usize = 3;
 
-/// So many times the usual spread is the GPU's own.
+/// A spread this many times the usual one belongs to the GPU.
 const SPREAD_FACTOR: f64 = 4.0;
 
-/// Spreads below this are those of quiet instruments: nothing to look at.
+/// Spreads below this are those of quiet instruments and are ignored.
 pub(super) const NOTEWORTHY: f64 = 0.02;
 
-/// Readings of one pair that are this far apart everywhere are those of no quiet
-/// instrument: copy engines repeat within 0.1 to 1 %.
+/// If all pairs scatter this much, the instrument is not quiet: copy engines repeat within 0.1 to 1
+/// %.
 const NOISY_SPREAD: f64 = 0.08;
 
-/// How a level is said that was there before anything got warm.
+/// The text for a level that was present before anything warmed up.
 const FROM_THE_FIRST: &str = "so from the first reading on";
 
-/// All readings of one pair in one test, in order, relative to their middle.
+/// All readings of one pair in one test, in order, relative to their median.
 struct StabilityCell {
     ends: [usize; 2],
     shares: Vec<f64>,
-    /// Its best reading, over the level of its group.
+    /// Its best reading divided by the level of its group.
     best: f64,
 }
 
-/// What the cells of one GPU show.
 struct GpuStability {
     gpu: usize,
     spread: f64,
-    /// The best readings of its pairs, over the level.
+    /// The best readings of its pairs, relative to the level.
     peak: f64,
-    /// Middle of each reading over all partners, relative to that of the cells.
+    /// Median of each reading over all partners, relative to that of all cells.
     trend: Vec<f64>,
     partners: usize,
 }
 
-/// Judges how steady islands are, and the GPUs of each.
+/// Judges the stability of islands, and of the GPUs in each.
 pub(super) fn judge(judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>], ledger: &mut FindingSet) {
     let mut usual: Vec<(&FabricGroup<'_>, f64)> = Vec::new();
     for (island, fabric) in judged.iter().flatten() {
@@ -69,7 +68,7 @@ pub(super) fn judge(judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>], ledger: 
     report_noisy(&usual, ledger);
 }
 
-/// Judges the GPUs of one island; returns how far their readings usually lie apart.
+/// Judges the GPUs of one island; returns the usual spread of its readings.
 fn judge_gpus(
     island: &FabricGroup<'_>,
     fabric: &FabricJudgement,
@@ -81,7 +80,7 @@ fn judge_gpus(
     let mut spreads: Vec<f64> = shown.iter().map(|s| s.spread).collect();
     let usual = stats::median(&mut spreads).map(|s| s.max(peel::LEAST_SIGMA))?;
     let falls: Vec<f64> = shown.iter().map(|s| relative_fall(&s.trend)).collect();
-    // What all of them do is the instrument's, or the room's.
+    // A change in all GPUs comes from the instrument or the room.
     let common = stats::median(&mut falls.clone()).unwrap_or(0.0);
     for (shown, fall) in shown.iter().zip(falls) {
         let own = fall - common;
@@ -99,8 +98,8 @@ fn judge_gpus(
     Some(usual)
 }
 
-/// Islands whose readings scatter as a whole: no part of them, but the
-/// instrument, other work, or clocks.
+/// Reports islands whose readings scatter as a whole: caused by the instrument, other work, or
+/// clocks, not by one part.
 fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
     let mut platforms: BTreeMap<&str, Vec<(&FabricGroup<'_>, f64)>> = BTreeMap::new();
     for (island, spread) in usual {
@@ -120,11 +119,11 @@ fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
             "the median range of all pairs is more than {SPREAD_FACTOR} times that of other islands of the platform, or {}",
             format_percent(NOISY_SPREAD)
         ));
-        let tells = "nobody's fault by itself: other work on the GPUs, clocks that change, or the tool; the same \
-                     test on idle nodes, or by another tool, would tell";
+        let tells = "by itself not a fault: other work on the GPUs, changing clocks, or the tool; repeat the \
+                     test on idle nodes, or with another tool";
         if SMALLEST_FLEET <= noisy.len() && noisy.len() * 4 >= islands.len() * 3 {
             let said = format!(
-                "readings of one pair lie {} apart in {} of {} islands of {platform}, whichever the GPU: {tells}",
+                "readings of one pair lie {} apart in {} of {} islands of {platform}, for every GPU: {tells}",
                 format_percent(*spread),
                 noisy.len(),
                 islands.len()
@@ -139,7 +138,7 @@ fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
         for (island, spread) in &noisy {
             let what = island.node.as_ref().map_or(island.domain.to_string(), ToString::to_string);
             let said = format!(
-                "readings of one pair lie {} apart for all of {what}, whichever the GPU: {tells}",
+                "readings of one pair lie {} apart throughout {what}, for every GPU: {tells}",
                 format_percent(*spread)
             );
             let locus = Locus {
@@ -153,7 +152,7 @@ fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
     }
 }
 
-/// What is low and steady was so from the first reading on.
+/// Notes that a low and steady level was present from the first reading on.
 fn note_first_reading(island: &FabricGroup<'_>, shown: &GpuStability, ledger: &mut FindingSet) {
     let id = &island.gpus[shown.gpu];
     let is_level = |f: &Finding| {
@@ -168,7 +167,7 @@ fn note_first_reading(island: &FabricGroup<'_>, shown: &GpuStability, ledger: &m
     });
 }
 
-/// The finding holds from the first reading on.
+/// Notes that the finding holds from the first reading on.
 pub(super) fn add_from_first_reading(found: &mut Finding) {
     if !found.from_first_reading {
         found.from_first_reading = true;
@@ -177,7 +176,7 @@ pub(super) fn add_from_first_reading(found: &mut Finding) {
     }
 }
 
-/// How much lower the last reading is than the first.
+/// The relative drop from the first to the last reading.
 pub(super) fn relative_fall(trend: &[f64]) -> f64 {
     match trend {
         [first, .., last] if 0.0 < *first => 1.0 - last / first,
@@ -185,12 +184,12 @@ pub(super) fn relative_fall(trend: &[f64]) -> f64 {
     }
 }
 
-/// No reading is above the one before it by more than noise.
+/// Whether no reading exceeds the previous one by more than noise.
 pub(super) fn falls_steadily(trend: &[f64], error: f64) -> bool {
     trend.windows(2).all(|two| two[1] <= two[0] + 2.0 * error)
 }
 
-/// Pairs that were read often enough, between ends that take part.
+/// Pairs with enough readings, between ends that take part.
 fn collect_cells(fabric: &FabricJudgement) -> Vec<StabilityCell> {
     let mut values: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
     for r in fabric.directed.iter().filter(|r| fabric.active[r.src] && fabric.active[r.dst]) {
@@ -207,7 +206,7 @@ fn collect_cells(fabric: &FabricJudgement) -> Vec<StabilityCell> {
     often.filter_map(cell).collect()
 }
 
-/// What the cells of a GPU show; nothing where it met too few partners.
+/// Summarises the cells of a GPU; `None` if it has too few partners.
 fn summarize_gpu(gpu: usize, cells: &[StabilityCell]) -> Option<GpuStability> {
     let own: Vec<&StabilityCell> = cells.iter().filter(|c| c.ends.contains(&gpu)).collect();
     let mut partners: Vec<usize> =
@@ -219,8 +218,8 @@ fn summarize_gpu(gpu: usize, cells: &[StabilityCell]) -> Option<GpuStability> {
         return None;
     }
     let at = |k: usize| stats::median(&mut own.iter().map(|c| c.shares[k]).collect::<Vec<_>>());
-    // A cell scatters as far as its outer readings are apart; the middle of
-    // all cells is not moved by one bad partner.
+    // The spread of a cell is the distance between its extreme readings; one bad partner does not
+    // move the median over cells.
     let range = |c: &&StabilityCell| {
         let high = c.shares.iter().copied().fold(f64::NEG_INFINITY, f64::max);
         high - c.shares.iter().copied().fold(f64::INFINITY, f64::min)
@@ -247,7 +246,7 @@ fn report_drift(
     let steps: Vec<String> = shown.trend.iter().take(8).map(|t| format!("{t:.3}")).collect();
     let said = format!(
         "GPU {id} fell by {} from its first to its last of {} readings, with {} partners that did not: \
-         it drifts, as with heat or a power limit; its level says nothing yet",
+         it drifts, as with heat or a power limit; its level is not yet conclusive",
         format_percent(own),
         shown.trend.len(),
         shown.partners
@@ -279,7 +278,7 @@ fn report_unstable(
     let id = &island.gpus[shown.gpu];
     let said = format!(
         "GPU {id} is unstable: its readings of one pair lie {} apart with {} partners, {} is usual here; \
-         that is spread, not level",
+         this concerns spread, not level",
         format_percent(shown.spread),
         shown.partners,
         format_percent(usual)
@@ -295,8 +294,8 @@ fn report_unstable(
     add_finding(island, shown, found, detail, ledger);
 }
 
-/// Takes in what was found low of a node and is `explained` by readings that do not
-/// keep their level: it stays among the evidence.
+/// Absorbs findings of low rates on a node that unsteady readings explain (`explained`): they
+/// remain as evidence.
 pub(super) fn absorb_explained(
     found: &mut Finding,
     node: &NodeName,
@@ -305,13 +304,13 @@ pub(super) fn absorb_explained(
 ) {
     let levels = ledger.take_of_node(node, explained);
     if !levels.is_empty() {
-        found.summary.push_str("; over all readings it is low, its best are not");
+        found.summary.push_str("; low over all readings, normal in its best ones");
     }
     found.evidence.extend(levels.into_iter().flat_map(|level| level.evidence));
 }
 
-/// Enters a finding that makes its node no better than unknown. Where the best
-/// readings of the GPU are as they must be, a level found low is explained.
+/// Enters a finding that limits its node to unknown. If the GPU's best readings are normal, the
+/// finding also explains a low level.
 fn add_finding(
     island: &FabricGroup<'_>,
     shown: &GpuStability,

@@ -1,9 +1,8 @@
-//! A part against its own history: what still is within what the fleet shows, and
-//! is clearly less than it was.
+//! A part against its own history: still within the range of the fleet, but clearly lower than it
+//! was.
 //!
-//! Its own history only adds a reference. It lowers no expectation: what was always
-//! slow is found by the others, and where another reference decided, it agrees
-//! or says nothing.
+//! History only adds a reference. It lowers no expectation: other rules find a part that was always
+//! slow. Where another reference decided, history either agrees or stays out of the finding.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,25 +25,25 @@ use model::text::format_percent;
 use model::tool_recording::{RecordingScope, ToolRecording};
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// Fewer parts of an island have nothing in common yet.
+/// With fewer parts, an island has no common loss.
 const FEWEST_PARTS: usize = 4;
 
-/// This share of parts or islands, lower alike, is no coincidence.
+/// If this share of parts or islands is equally lower, the cause is shared.
 const NEARLY_ALL: f64 = 0.75;
 
-/// A part that shows less than it usually did.
+/// A part that reads lower than usual.
 #[derive(Clone, Debug)]
 struct BaselineDrop<'h> {
     part: PartTestKey,
     usual: &'h UsualLevel,
     now: f64,
-    /// What it shows now over what it usually did.
+    /// The current reading divided by the usual one.
     ratio: f64,
-    /// How far below is no chance.
+    /// The loss that exceeds chance.
     line: f64,
 }
 
-/// Holds what parts show against their own history.
+/// Compares the parts with their own history.
 pub(super) fn judge(
     domains: &[DomainRecordings<'_>],
     judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>],
@@ -60,7 +59,7 @@ pub(super) fn judge(
     let taken = RecordingsByNode::new(recordings);
     let home: BTreeMap<&NodeName, &DomainName> =
         domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (n, &d.name))).collect();
-    // Parts that share a fabric or a rail go up and down together.
+    // Parts that share a fabric or a rail rise and fall together.
     let mut groups: BTreeMap<BaselineGroup<'_>, Vec<BaselineDrop<'_>>> = BTreeMap::new();
     let inside = judged.iter().flatten().map(|(island, _)| island);
     let alone: BTreeSet<&NodeName> = inside.filter_map(|island| island.node.as_ref()).collect();
@@ -91,7 +90,7 @@ pub(super) fn judge(
             let typical = all.iter().min_by(|a, b| distance(a).total_cmp(&distance(b)));
             common.push((group.clone(), typical.expect("a group has parts").clone()));
         }
-        // Beside what all have lost, some have lost more.
+        // In addition to the common loss, some parts lost more.
         let shift = together.unwrap_or(1.0);
         let mut worst: BTreeMap<(NodeName, Option<u32>, Option<String>), BaselineDrop<'_>> =
             BTreeMap::new();
@@ -109,11 +108,10 @@ pub(super) fn judge(
     report_whole_fabrics(&common, judged, &taken, ledger);
 }
 
-/// Parts that share a fabric or a rail.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct BaselineGroup<'d> {
     domain: Option<&'d DomainName>,
-    /// The node, where the fabric is its own.
+    /// The node, if the fabric lies inside it.
     node: Option<NodeName>,
     rail: Option<String>,
     network: bool,
@@ -127,7 +125,7 @@ fn compare_with_usual<'h>(
 ) -> BaselineDrop<'h> {
     #[expect(clippy::cast_precision_loss, reason = "a count of runs")]
     let runs = usual.count as f64;
-    // How far a further run may lie from the middle of those there are.
+    // The expected deviation of a further run from the median of the earlier ones.
     let between = usual.spread.unwrap_or(0.0).powi(2).max(usual.error.powi(2));
     let error = (shown.error.powi(2) + between * (1.0 + 1.0 / runs)).sqrt();
     BaselineDrop {
@@ -139,7 +137,7 @@ fn compare_with_usual<'h>(
     }
 }
 
-/// Earlier runs under another driver or platform are no reference: said once.
+/// Notes once that earlier runs under another driver or platform are not a reference.
 fn note_incomparable_runs(
     run: &RunSummary,
     history: &PartHistory,
@@ -165,7 +163,7 @@ fn note_incomparable_runs(
     ));
 }
 
-/// How far back a reference goes, in words.
+/// Describes the period that a reference covers.
 fn describe_period(usual: &UsualLevel) -> String {
     let day = |when: &str| when.get(..10).unwrap_or(when).to_owned();
     match usual.count {
@@ -191,14 +189,14 @@ fn drop_rule(lower: &BaselineDrop<'_>) -> FindingRule {
     ))
 }
 
-/// Too few runs show whether the part or the run was odd.
+/// The outcome: few earlier runs do not show whether the part or those runs were unusual.
 fn drop_outcome(usual: &UsualLevel) -> Outcome {
     if usual.count < FEWEST_RUNS { Outcome::Unknown } else { Outcome::Degraded }
 }
 
 fn explain_open(usual: &UsualLevel) -> &'static str {
     match usual.count < FEWEST_RUNS {
-        true => "; so few runs may have been the odd ones: a third would tell",
+        true => "; so few earlier runs may have been unusual themselves: run it a third time",
         false => "",
     }
 }
@@ -213,7 +211,7 @@ fn describe_drop(lower: &BaselineDrop<'_>) -> String {
     )
 }
 
-/// Another reference decided; its own history agrees.
+/// Another reference decided; the part's history agrees.
 fn add_agreement(found: &mut Finding, lower: &BaselineDrop<'_>) {
     if found.class == FindingClass::BelowOwnHistory || found.rule.history_agrees {
         return;
@@ -223,7 +221,7 @@ fn add_agreement(found: &mut Finding, lower: &BaselineDrop<'_>) {
     *found = found.clone().with_evidence(&file, Some(&lower.part.testcase), describe_drop(lower));
 }
 
-/// One part that is below its own history and was not found otherwise.
+/// Reports a part that is below its own history and has no other finding.
 fn report_part(
     domain: Option<&DomainName>,
     lower: &BaselineDrop<'_>,
@@ -265,7 +263,7 @@ fn report_part(
         ..Locus::new(kind)
     };
     let said = format!(
-        "{what} shows {} GB/s ({}), {} below the {} of {}, while it is within what the others show{}",
+        "{what} reads {} GB/s ({}), {} below the {} of {}, while it is within the range of the others{}",
         format_rate(lower.now),
         lower.part.testcase,
         format_percent(1.0 - lower.ratio),
@@ -288,8 +286,8 @@ fn report_part(
     ledger.add(with_files(found, &lower.part, taken, &detail));
 }
 
-/// The recordings of a run, by the nodes that took part: on a day on which all is lower
-/// each part asks for its own.
+/// The recordings of a run, by participating node: in a fleet-wide loss, each part looks up its
+/// own.
 struct RecordingsByNode<'r> {
     recordings: &'r [ToolRecording],
     by_node: HostIndex<Vec<usize>>,
@@ -314,7 +312,7 @@ impl<'r> RecordingsByNode<'r> {
         Self { recordings, by_node }
     }
 
-    /// Those that a node took part in, in order.
+    /// The recordings that a node took part in, in order.
     fn recordings_of(&self, node: &NodeName) -> impl Iterator<Item = &'r ToolRecording> {
         let places: BTreeSet<usize> =
             self.by_node.find_candidates(node.as_str()).flatten().copied().collect();
@@ -337,8 +335,8 @@ fn with_files(
     found
 }
 
-/// Fabrics that are lower as a whole: nobody's part, and of several alike the
-/// instrument's or the fleet's.
+/// Reports fabrics that are lower as a whole: no single part is at fault; if several are equally
+/// lower, the cause is the instrument or the fleet.
 fn report_whole_fabrics(
     common: &[(BaselineGroup<'_>, BaselineDrop<'_>)],
     judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>],
@@ -349,12 +347,12 @@ fn report_whole_fabrics(
     let fabrics: Vec<&(BaselineGroup<'_>, BaselineDrop<'_>)> =
         common.iter().filter(|(g, _)| !g.network).collect();
     let everywhere = SMALLEST_FLEET <= fabrics.len() && fabrics.len() * 4 >= all * 3;
-    let tells = "what changed since (clocks, power limits, firmware, the tool) or the measurement: the same test \
-                 with the tool and settings of then would tell";
+    let tells = "a change since then (clocks, power limits, firmware, the tool) or the measurement: repeat the \
+                 test with the tool and settings used then";
     if everywhere {
         let (group, lower) = fabrics[0];
         let said = format!(
-            "{} of {all} fabrics of {} show {} less than in {}: one cause above them, {tells}",
+            "{} of {all} fabrics of {} read {} less than in {}: one shared cause, {tells}",
             fabrics.len(),
             group.platform.as_deref().unwrap_or("no platform"),
             format_percent(1.0 - lower.ratio),
@@ -373,7 +371,7 @@ fn report_whole_fabrics(
             (Some(domain), None) => domain_locus(LocusKind::Domain, domain),
             (None, _) => Locus { rail: group.rail.clone(), ..Locus::new(LocusKind::Instrument) },
         };
-        // A whole level that another reference found low already is said.
+        // Another reference already reports this level as low.
         let is_level = |f: &Finding| {
             let whole = f.locus.gpu.is_none() && f.locus.kind != LocusKind::Pair;
             whole
@@ -381,7 +379,7 @@ fn report_whole_fabrics(
                 && (f.locus.domain.as_ref(), &f.locus.node, &f.locus.rail)
                     == (group.domain, &group.node, &group.rail)
         };
-        // A rail as a whole is in no domain, and there are few of those.
+        // A whole rail lies in no domain; there are few of those.
         let mut is_known = false;
         let mut joins = |found: &mut Finding| {
             if !is_known && is_level(found) {
@@ -402,7 +400,7 @@ fn report_whole_fabrics(
             (None, None) => "all ends of the network".to_owned(),
         };
         let said = format!(
-            "{what} shows {} less than in {} ({} of {} GB/s): {tells}",
+            "{what} reads {} less than in {} ({} of {} GB/s): {tells}",
             format_percent(1.0 - lower.ratio),
             describe_period(lower.usual),
             format_rate(lower.now),

@@ -1,9 +1,8 @@
 //! Copies between host memory and each GPU.
 //!
-//! A lost PCIe generation or half the lanes halves the rate, so the line is
-//! coarse: NUMA placement alone moves healthy host copies by some percent.
-//! Only copies of one GPU at a time by a copy engine are judged; what GPUs get
-//! under load depends on the CPU and is shown, not judged.
+//! A lost PCIe generation or half the lanes halves the rate, so the threshold is coarse: NUMA
+//! placement alone moves healthy host copies by a few percent. Only copies of one GPU at a time by
+//! a copy engine are judged; rates under load depend on the CPU and are reported, not judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,34 +20,33 @@ use model::stats;
 use model::text::format_percent;
 use model::verdict::{Direction, Finding, Locus, LocusKind, Outcome};
 
-/// Closer than this to the reference is placement, not a fault.
+/// A smaller deviation from the reference is placement, not a fault.
 const MIN_EFFECT: f64 = 0.15;
 
-/// Healthy readings dip by up to 40 % about once in 200. A single reading that
-/// is lower than that is no dip.
+/// Healthy readings dip by up to 40 % about once in 200. A single reading below this share is not a
+/// dip.
 const DEEPEST_DIP: f64 = 0.58;
 
-/// Fewer readings than this show no level of their own.
+/// A smaller group of readings has no level to compare with.
 const SMALLEST_FLEET: usize = 4;
 
-/// One GPU's copies in one direction. The best reading counts: a good one
-/// acquits, so where it is low every reading says so.
+/// One GPU's copies in one direction. The best reading counts, since a good reading clears: if it
+/// is low, all readings are.
 struct HostCopies<'a> {
     domain: &'a DomainRecordings<'a>,
     gpu: GpuId,
     value: f64,
-    /// Every reading and its output, in the order of outputs.
+    /// Every reading and its output, in output order.
     readings: Vec<(f64, &'a str)>,
 }
 
-/// Where more of all copies than this, and one, were low once, they were no dips:
-/// four times what healthy noise shows.
+/// If more than this share of all copies (and more than one) is low once, the low readings are not
+/// dips: four times the rate of healthy noise.
 const MOST_DIPS: f64 = 0.02;
 
-/// Parts that some copy shows to be sound.
+/// Parts for which another copy reads normally.
 type SoundParts = BTreeSet<(GpuId, Direction)>;
 
-/// Judges all host copies of a case.
 pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     let mut tests: BTreeMap<(&str, &str), Vec<HostCopies<'_>>> = BTreeMap::new();
     for domain in domains {
@@ -81,8 +79,8 @@ pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     report_low_copies(low, &sound, judged, ledger);
 }
 
-/// Who showed as much as its peers in a host test that is not judged. A link at
-/// half rate is slow in all of them.
+/// Parts that match their peers in a host test that is not judged. A link at half rate is slow in
+/// every test.
 fn find_sound_parts(domains: &[DomainRecordings<'_>]) -> SoundParts {
     let mut tests: BTreeMap<(&str, &str), Vec<(GpuId, f64)>> = BTreeMap::new();
     for domain in domains {
@@ -112,8 +110,7 @@ fn find_sound_parts(domains: &[DomainRecordings<'_>]) -> SoundParts {
     sound
 }
 
-/// Every number between host memory and a GPU of this domain: test case, GPU,
-/// value, file.
+/// Every rate between host memory and a GPU of this domain: test case, GPU, value, file.
 fn collect_host_readings<'a>(
     domain: &'a DomainRecordings<'a>,
 ) -> Vec<(&'a str, GpuId, f64, &'a str)> {
@@ -124,7 +121,7 @@ fn collect_host_readings<'a>(
             for measurement in &recording.parsed.measurements {
                 let Measurement::Matrix(matrix) = measurement else { continue };
                 let Some(name) = matrix.testcase.as_deref() else { continue };
-                // A small copy shows how fast copies start, and no rate of the link.
+                // A small copy measures startup time, not the rate of the link.
                 let is_rate =
                     bytes.is_none_or(|bytes| Platform::min_bytes(domain.platform, name) <= bytes);
                 if !testcase::shape_of(name).is_host() || !is_rate {
@@ -147,15 +144,15 @@ fn collect_host_readings<'a>(
     cells
 }
 
-/// A low part: the finding, and how many readings stand behind it.
+/// A low part: the finding, and the number of readings behind it.
 struct LowHostCopy {
     finding: Finding,
     readings: usize,
 }
 
-/// Enters what is low: as findings where more than one reading says so or one
-/// is deeper than dips go, as a remark where another copy over the same link and the same
-/// way is fine, else as something to read again: a dip and a slow link look alike once.
+/// Enters low copies: as findings if more than one reading is low or one is deeper than a dip; as a
+/// note if another copy over the same link in the same direction reads normally; otherwise as a
+/// doubt, because one reading cannot separate a dip from a slow link.
 fn report_low_copies(
     low: Vec<LowHostCopy>,
     sound: &SoundParts,
@@ -173,23 +170,22 @@ fn report_low_copies(
         let Some(node) = finding.locus.node.clone().filter(|_| too_many) else {
             ledger
                 .notes
-                .push(format!("{}; once, other copies the same way are fine", finding.summary));
+                .push(format!("{}; read only once, other copies in this direction read normally", finding.summary));
             continue;
         };
-        ledger.add_doubt(&node, format!("{}; read once, as are too many others", finding.summary));
+        ledger.add_doubt(&node, format!("{}; read only once, and too many other copies are low as well", finding.summary));
     }
     for LowHostCopy { finding, .. } in open {
         let Some(node) = finding.locus.node.clone() else { continue };
-        ledger.add_doubt(&node, format!("{}; read once, read it again", finding.summary));
+        ledger.add_doubt(&node, format!("{}; read only once, read it again", finding.summary));
     }
 }
 
-/// Whether these readings cannot be a dip.
+/// Whether these readings exclude a dip.
 fn is_certain(low: &LowHostCopy) -> bool {
     1 < low.readings || finding_ratio(&low.finding) < DEEPEST_DIP
 }
 
-/// Host copies of a domain, by test case.
 fn group_copies<'a>(domain: &'a DomainRecordings<'a>) -> BTreeMap<&'a str, Vec<HostCopies<'a>>> {
     let mut taken: BTreeMap<(&str, GpuId), Vec<(f64, &str)>> = BTreeMap::new();
     for (testcase, gpu, value, file) in collect_host_readings(domain) {
@@ -207,8 +203,8 @@ fn group_copies<'a>(domain: &'a DomainRecordings<'a>) -> BTreeMap<&'a str, Vec<H
     tests
 }
 
-/// Another copy the same way was fine. The other way says nothing of this one: lanes and
-/// generation are the same both ways, request sizes, ordering and the host's memory are not.
+/// Another copy in the same direction read normally. The opposite direction does not clear this
+/// one: lanes and generation are shared, but request sizes, ordering and host memory differ.
 fn is_acquitted(locus: &Locus, sound: &SoundParts) -> bool {
     let (Some(node), Some(gpu)) = (&locus.node, locus.gpu) else { return false };
     let ways = locus.direction.map_or(vec![Direction::H2d, Direction::D2h], |way| vec![way]);
@@ -251,7 +247,7 @@ fn judge_test(
         let here = node.as_ref().and_then(|node| own.get(node)).map_or(&[][..], Vec::as_slice);
         let all = here.len();
         let ratios = || found.iter().map(|l| finding_ratio(&l.finding));
-        // One of them may have dipped as well, but one dip makes no slow host.
+        // One of them may also have dipped, but a single dip does not make the host slow.
         let alike = found.iter().all(is_certain)
             || ratios().fold(0.0, f64::max) - ratios().fold(1.0, f64::min) <= MIN_EFFECT;
         let whole_node = 1 < all && found.len() == all && alike;
@@ -270,7 +266,7 @@ fn judge_test(
             new_finding(worst.outcome, worst.class.clone(), locus.clone(), FindingRule::default())
                 .id;
         worst.summary = format!(
-            "all {all} GPUs of {}: {testcase} is low, at worst {:.1} of {:.1} GB/s: look at the host, not at a GPU",
+            "all {all} GPUs of {}: {testcase} is low, at worst {:.1} of {:.1} GB/s: check the host, not a GPU",
             one.gpu.node,
             worst.measured.unwrap_or(0.0),
             worst.peers.or(worst.expected).unwrap_or(0.0)
@@ -284,7 +280,7 @@ fn finding_ratio(finding: &Finding) -> f64 {
     finding.deciding_share().unwrap_or(1.0)
 }
 
-/// The finding against one GPU's copies, if they are low.
+/// The finding about one GPU's copies, if they are low.
 fn low_finding(
     copy: &HostCopies<'_>,
     testcase: &str,
@@ -319,10 +315,10 @@ fn low_finding(
     let gpu = &copy.gpu;
     let locus = Locus { direction: Some(direction), ..gpu_locus(&copy.domain.name, gpu) };
     let share = copy.value / reference;
-    // 50 % and 25 % are lanes or generations; anything else is something else.
+    // 50 % and 25 % match lanes or generations; other shares have another cause.
     let hint = [
-        (0.5, "half the lanes or one PCIe generation down: the link's width and generation would tell"),
-        (0.25, "a quarter of the lanes, or two generations down: the link's width and generation would tell"),
+        (0.5, "half the lanes or one PCIe generation down: check the link's width and generation"),
+        (0.25, "a quarter of the lanes, or two generations down: check the link's width and generation"),
     ]
     .iter()
     .find(|(quantum, _)| (share / quantum - 1.0).abs() < 0.08)
@@ -331,18 +327,17 @@ fn low_finding(
     let found = new_finding(Outcome::Degraded, FindingClass::HostLinkLow, locus, &rule)
         .with_reference(copy.value, held)
         .with_summary(said);
-    // No second look measures host copies: what makes it sure is that several
-    // outputs say it, so each is named.
+    // The second measurement does not cover host copies: the evidence is that several outputs
+    // agree, so each is listed.
     let found = copy.readings.iter().fold(found, |found, (value, file)| {
         found.with_evidence(file, Some(testcase), format!("{value:.2} GB/s"))
     });
     Some(Finding { detectable: Some(super::finding::round(line)), ..found })
 }
 
-/// The same part low both ways is one finding without a direction.
+/// Merges findings about a part that is low in both directions into one without a direction.
 fn merge_directions(low: Vec<LowHostCopy>) -> Vec<LowHostCopy> {
     let mut merged: Vec<LowHostCopy> = Vec::new();
-    // Where those of a part are.
     let mut places: BTreeMap<(Option<NodeName>, Option<u32>, LocusKind), Vec<usize>> =
         BTreeMap::new();
     for low in low {

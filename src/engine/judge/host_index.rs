@@ -1,12 +1,12 @@
-//! Nodes found by the names that tools print, however many there are.
+//! Finds nodes by the names that tools print, efficiently for large fleets.
 //!
-//! Names only: what a node is, or where it belongs, is said elsewhere.
+//! Names only: other modules decide what a node is and where it belongs.
 
 use std::collections::BTreeMap;
 
 use model::id::NodeName;
 
-/// Known nodes, each with what belongs to it.
+/// Known nodes, each with its associated value.
 #[derive(Clone, Debug)]
 pub(super) struct HostIndex<T> {
     nodes: BTreeMap<String, (NodeName, T)>,
@@ -19,13 +19,13 @@ impl<T> Default for HostIndex<T> {
 }
 
 impl<T> HostIndex<T> {
-    /// Adds a node, unless it is known.
+    /// Adds a node if it is not yet known.
     pub(super) fn add(&mut self, node: &NodeName, what: T) {
         self.nodes.entry(node.as_str().to_owned()).or_insert_with(|| (node.clone(), what));
     }
 
-    /// The node that a host name means, and what belongs to it: the one of that
-    /// name, else the only one that differs in nothing but a DNS suffix.
+    /// The node that a host name means, and its value: the node of that name, else the only node
+    /// that differs solely in a DNS suffix.
     pub(super) fn find(&self, host: &str) -> Option<(&NodeName, &T)> {
         if let Some((node, what)) = self.nodes.get(host) {
             return Some((node, what));
@@ -36,13 +36,13 @@ impl<T> HostIndex<T> {
         }
     }
 
-    /// What belongs to every node that a host name could mean.
+    /// The values of all nodes that a host name could mean.
     pub(super) fn find_candidates(&self, host: &str) -> impl Iterator<Item = &T> {
         self.nodes.get(host).into_iter().chain(self.find_suffixed(host)).map(|(_, what)| what)
     }
 
-    /// Nodes that a host name could mean but for its own (`NodeName::matches_host`): the
-    /// host has a suffix, or the node has one.
+    /// Nodes other than the exact match that a host name could mean (`NodeName::matches_host`):
+    /// either the host or the node has a suffix.
     fn find_suffixed(&self, host: &str) -> Vec<&(NodeName, T)> {
         let shorter = host.match_indices('.').filter_map(|(dot, _)| self.nodes.get(&host[..dot]));
         let from = format!("{host}.");
@@ -51,7 +51,7 @@ impl<T> HostIndex<T> {
         shorter.chain(longer.map(|(_, node)| node)).collect()
     }
 
-    /// Whether any node could be meant by a host name, with or without a suffix.
+    /// Whether a host name could mean any node, with or without a suffix.
     pub(super) fn has_candidate(&self, host: &str) -> bool {
         let from = format!("{host}.");
         let after = self.nodes.range(from.clone()..).next();
@@ -60,7 +60,7 @@ impl<T> HostIndex<T> {
             || after.is_some_and(|(name, _)| name.starts_with(&from))
     }
 
-    /// The node that a host name means, if it is known.
+    /// The node that a host name means, if known.
     pub(super) fn find_name(&self, host: &str) -> Option<&NodeName> {
         self.find(host).map(|(node, _)| node)
     }

@@ -1,8 +1,8 @@
-//! Who is cut off: GPUs that reach nobody, nodes that are not in the domain
-//! they are claimed to be in, fabrics that fall into parts.
+//! Isolation: GPUs that reach no other GPU, nodes outside their claimed domain, fabrics that fall
+//! into parts.
 //!
-//! What `membership` sees as groups gets its meaning here. Whoever is cut off
-//! leaves the comparison of bandwidths; that is `peel`'s work.
+//! This module interprets the groups that `membership` finds. Isolated parts leave the comparison
+//! of bandwidths, which `peel` does.
 
 use std::collections::BTreeSet;
 
@@ -18,9 +18,9 @@ use model::stats;
 use model::unknown_subject::UnknownSubject;
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// Nodes and GPUs that do not reach the others at fabric speed.
+/// Reports nodes and GPUs that do not reach the others at fabric speed.
 pub(super) fn judge(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
-    // Where pairs do not share one path class, a slow pair is no cut.
+    // If pairs do not share one path class, a slow pair is not a split.
     if !island.is_uniform() || (island.directed.is_empty() && island.cut_nodes.is_empty()) {
         return;
     }
@@ -41,7 +41,7 @@ pub(super) fn judge(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
     }
 }
 
-/// GPUs that reach nobody although their neighbours do.
+/// GPUs that reach no other GPU while the rest of the node does.
 fn find_isolated_gpus(
     island: &FabricGroup<'_>,
     reach: &ReachabilityMatrix,
@@ -58,13 +58,13 @@ fn find_isolated_gpus(
     for gpus in nodes {
         let here: Vec<usize> = gpus.iter().copied().filter(|g| alone.contains(g)).collect();
         let measured = gpus.iter().filter(|g| 0 < reach.count_between(&[**g], &all).1).count();
-        // Without readings inside the node nothing is known of its own fabric.
+        // Without readings inside the node, its internal fabric is unknown.
         let inside = reach.count_between(gpus, gpus).1;
         if here.is_empty() || (here.len() == measured && 1 < measured && inside == 0) {
             continue;
         }
         if here.len() == measured && 1 < measured {
-            // All of them: the fabric of the node is not there at all.
+            // All of them: the node has no working fabric.
             let node = &island.gpus[gpus[0]].node;
             let (value, held) = typical_reading(island, &here);
             let level = held.value();
@@ -72,7 +72,7 @@ fn find_isolated_gpus(
                 .with_terms("every pair of the node reads below 30 % of the fabric's level");
             let said = format!(
                 "no two GPUs of {node} reach each other at NVLink speed ({value:.1} of {level:.1} GB/s): \
-                 the fabric is not configured, or traffic runs over PCIe: its State (nvidia-smi -q, Fabric) would tell"
+                 the fabric is not configured, or traffic runs over PCIe: check its State (nvidia-smi -q, Fabric)"
             );
             let found = new_finding(
                 Outcome::Failed,
@@ -111,7 +111,6 @@ fn find_isolated_gpus(
     isolated
 }
 
-/// A node whose GPUs form several groups.
 fn judge_split_node(
     island: &FabricGroup<'_>,
     reach: &ReachabilityMatrix,
@@ -143,13 +142,13 @@ fn judge_split_node(
     }
 }
 
-/// These GPUs are compared with each other and no more with the rest of the island.
+/// These GPUs are compared with each other and no longer with the rest of the island.
 fn detach_part(part: Vec<usize>, out: &mut FabricJudgement) {
     part.iter().for_each(|gpu| out.active[*gpu] = false);
     out.parts.push(part);
 }
 
-/// Nodes that are not in the domain they are claimed to be in.
+/// Nodes outside their claimed domain.
 fn judge_split_domain(
     island: &FabricGroup<'_>,
     reach: &ReachabilityMatrix,
@@ -158,7 +157,7 @@ fn judge_split_domain(
 ) {
     let connected = reach.find_connected(members);
     let (sets, cut) = (&connected.sets, &connected.cut);
-    // Where pairs were sampled, sets that never met are no cut.
+    // If pairs were sampled, sets that were never measured together are not a split.
     let Some(main) = sets.first().filter(|_| !cut.is_empty() && 1 < sets.len()) else { return };
     let node = |at: usize| &island.gpus[members[at][0]].node;
     let measured: usize = sets.iter().map(Vec::len).sum();
@@ -166,7 +165,7 @@ fn judge_split_domain(
         let said = format!(
             "no two nodes of {} reach each other at NVLink speed, while the GPUs inside a node may: \
              NVLink between nodes is off, or none of the {measured} nodes is a member: their cliques (nvidia-smi -q) \
-             and IMEX peers (nvidia-imex-ctl -N) would tell",
+             and IMEX peers (nvidia-imex-ctl -N) show which",
             island.domain
         );
         let locus = domain_locus(LocusKind::Domain, &island.domain);
@@ -195,7 +194,7 @@ fn judge_split_domain(
         report_split_domain(island, sets, node, out);
     }
     let inside: Vec<usize> = main.iter().flat_map(|at| members[*at].iter().copied()).collect();
-    // A set is accused by two partners; one may be the cause itself.
+    // Two partners are enough to blame a set; one may be the cause itself.
     let accused = |set: &Vec<usize>| majority && 1 < connected.unreached_parts(set, main).len();
     for set in sets.iter().skip(1).filter(|set| accused(set)) {
         for at in set {
@@ -214,25 +213,25 @@ fn judge_split_domain(
     }
 }
 
-/// Times as many nodes as all others have shows which part is the claimed domain, where
-/// most of its claimed nodes were not measured.
+/// If most claimed nodes were not measured, a part with this many times the nodes of all other
+/// parts is the claimed domain.
 const FAR_MORE: usize = 3;
 
-/// Whether the largest part of what was measured is the claimed domain: it has most of the
-/// claimed nodes, or far more than all others. A small majority of a sample may be the
-/// smaller part of the claim.
+/// Whether the largest measured part is the claimed domain: it has most of the claimed nodes, or
+/// far more than all other parts. A small majority of a sample may be the smaller part of the
+/// claim.
 fn is_claimed_domain(nodes: usize, measured: usize, claimed: usize) -> bool {
     claimed < nodes * 2 || (measured - nodes) * FAR_MORE <= nodes
 }
 
-/// The rule behind all of membership.
+/// The rule behind all membership findings.
 const RULE: FindingRule = FindingRule::fixed(
     RuleKind::Membership,
     "pairs across nodes read below 30 % of the fabric's level, or cannot \
                     import each other's memory",
 );
 
-/// No part of the domain is shown to hold most of its nodes.
+/// Neither part of the domain provably holds most of its nodes.
 fn report_split_domain<'i>(
     island: &'i FabricGroup<'_>,
     sets: &[Vec<usize>],
@@ -245,7 +244,7 @@ fn report_split_domain<'i>(
     let groups = groups.collect::<Vec<_>>().join(" | ");
     let said = format!(
         "{} is split: its nodes reach each other only inside the groups {groups}; \
-         which of them is the claimed domain cannot be told from copies: their cliques (nvidia-smi -q) would tell",
+         copies cannot show which of them is the claimed domain: check their cliques (nvidia-smi -q)",
         island.domain
     );
     let locus = domain_locus(LocusKind::Domain, &island.domain);
@@ -254,14 +253,14 @@ fn report_split_domain<'i>(
     out.findings.push(add_evidence(island, found));
     for at in sets.iter().flatten() {
         let why = format!(
-            "{} is split and it is not known which part is the domain: their cliques would tell",
+            "{} is split, and the part that is the domain is unknown: check their cliques",
             island.domain
         );
         out.unknown.push((UnknownSubject::node(node(*at)), why));
     }
 }
 
-/// A node that does not reach those that reach each other.
+/// A node that does not reach the connected nodes.
 fn report_non_member(
     island: &FabricGroup<'_>,
     node: &NodeName,
@@ -286,22 +285,22 @@ fn report_non_member(
         None => format!(
             "{node} and the other nodes of {domain} cannot import each other's memory{with}: \
              another clique or another IMEX domain, not a member of the claimed one; its clique (nvidia-smi -q) and \
-             its peers (nvidia-imex-ctl -N) would tell which"
+             its peers (nvidia-imex-ctl -N) show which"
         ),
     };
     let found =
         new_finding(Outcome::Failed, FindingClass::WrongDomain, node_locus(domain, node), RULE);
     let found = found.with_reference(value.unwrap_or(0.0), held).with_summary(said);
     let found = add_evidence(island, found);
-    // Runs of two that could not import each other's memory have two nodes each.
+    // Two-node runs that failed to import each other's memory have two nodes each.
     match island.cut_nodes.iter().any(|(a, b)| a == node || b == node) {
         true => out.findings.push(found),
         false => add_finding(island, node, found, (gpus, level), out),
     }
 }
 
-/// Enters a finding of a node whose GPUs are far below a level, held to the nodes that
-/// took part in what shows it.
+/// Enters a finding of a node whose GPUs are far below a level, checked against the nodes that took
+/// part in its evidence.
 fn add_finding(
     island: &FabricGroup<'_>,
     node: &NodeName,
@@ -329,8 +328,7 @@ fn add_finding(
     out.findings.push(found);
 }
 
-/// Two nodes that do not reach each other, and too few partners to tell whose
-/// fault it is.
+/// Two nodes that do not reach each other, with too few partners to show which one is at fault.
 fn report_unreached_nodes(
     island: &FabricGroup<'_>,
     [a, b]: [&NodeName; 2],
@@ -344,7 +342,7 @@ fn report_unreached_nodes(
         |v| format!("do not reach each other at NVLink speed ({v:.1} of {level:.1} GB/s)"),
     );
     let said = format!(
-        "{a} and {b} {how}; which of them is not in {} is not known: each with a third node of it would tell",
+        "{a} and {b} {how}; which of them is not in {} is unknown: run each with a third node of it",
         island.domain
     );
     let locus =
@@ -352,18 +350,18 @@ fn report_unreached_nodes(
     let found = new_finding(Outcome::Failed, FindingClass::WrongDomain, locus, RULE);
     let found = found.with_reference(value.unwrap_or(0.0), held).with_summary(said);
     out.findings.push(add_evidence(island, found));
-    // Their cells are another path's; inside each node nothing is wrong.
+    // These cells belong to another path; inside each node the fabric is healthy.
     out.unreached_nodes.push((a.clone(), b.clone()));
 }
 
-/// Median of what these GPUs read with anybody, and the level of the island.
+/// Median of these GPUs' readings with any partner, and the level of the island.
 fn typical_reading(island: &FabricGroup<'_>, gpus: &[usize]) -> (f64, RateReference) {
     let all: Vec<usize> = (0..island.gpus.len()).collect();
     let (value, level) = typical_reading_between(island, gpus, &all);
     (value.unwrap_or(0.0), level)
 }
 
-/// The same between two sets; no value where nothing was read.
+/// The same between two sets; `None` without readings.
 fn typical_reading_between(
     island: &FabricGroup<'_>,
     some: &[usize],

@@ -1,5 +1,5 @@
-//! Round trips over the network that take another way than the others. A remark:
-//! latency convicts nobody.
+//! Network round trips that take a different path than the others. Produces a note only: latency
+//! never blames a part.
 
 use std::collections::BTreeMap;
 
@@ -7,14 +7,14 @@ use super::finding_set::FindingSet;
 use super::rail_readings::{RailReadings, order_pair};
 use model::stats;
 
-/// Fewer round trips have no usual one.
+/// Fewer round trips do not define a usual value.
 const MIN_ROUND_TRIPS: usize = 6;
 
-/// A round trip this many times the usual one, and this many microseconds more,
-/// takes another way; less is scheduling.
+/// A round trip this many times the usual one, and this many microseconds longer, takes a different
+/// path; smaller differences come from scheduling.
 const OUTLIER_FACTOR_AND_MICROSECONDS: (f64, f64) = (2.0, 20.0);
 
-/// Round trips that are far longer than the others of their rail.
+/// Reports round trips that are far longer than the others of their rail.
 pub(super) fn judge(rail: &RailReadings<'_>, ledger: &mut FindingSet) {
     let mut values: Vec<f64> = rail.latencies.iter().map(|(.., us)| *us).collect();
     let Some(usual) = stats::median(&mut values).filter(|_| MIN_ROUND_TRIPS <= values.len()) else {

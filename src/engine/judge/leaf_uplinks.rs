@@ -1,8 +1,8 @@
-//! Leaves of the scale-out network: one whose pairs with all other leaves are
-//! low, while inside it everybody is fine, has slow uplinks.
+//! Leaves of the scale-out network: a leaf whose pairs with all other leaves are low, while its
+//! internal pairs are normal, has slow uplinks.
 //!
-//! Looked at before any node: in a sweep most partners of a node sit under
-//! other leaves, and all nodes of such a leaf would look guilty.
+//! Judged before the nodes: in a sweep most partners of a node sit under other leaves, so every
+//! node of such a leaf would look faulty.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,28 +17,28 @@ use model::stats;
 use model::text::format_percent;
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// Flows that share an uplink by chance read lower: with two hosts per leaf
-/// 5 % of healthy pairs are below 0.95 and hardly one below this.
+/// Flows that share an uplink by chance read lower: with two hosts per leaf, 5 % of healthy pairs
+/// are below 0.95 and almost none below this.
 const MIN_EFFECT: f64 = 0.12;
 
-/// Fewer cells than this are no word about a leaf.
+/// Fewer cells are not enough to judge a leaf.
 const FEWEST_CELLS: usize = 4;
 
-/// What was found out about the leaves of a rail.
+/// The result for the leaves of a rail.
 #[derive(Debug, Default)]
 pub(super) struct LeafJudgement {
     pub(super) findings: Vec<Finding>,
     pub(super) doubts: Vec<(NodeName, String)>,
-    /// Pairs whose low readings are explained.
+    /// Pairs whose low readings the leaves explain.
     pub(super) explained: BTreeSet<(usize, usize)>,
 }
 
-/// Whether nearly all nodes of a leaf are low with other leaves: uplinks are shared, so a
-/// leaf of which some nodes are fine across has slow NICs and no slow uplink. `across` is
-/// what each node of it shows with other leaves.
+/// Whether nearly all nodes of a leaf are low with other leaves. Uplinks are shared, so if some
+/// nodes of a leaf read normally across leaves, the low ones have slow NICs and the uplinks are
+/// healthy. `across` holds each node's readings with other leaves.
 fn are_nearly_all_low<'v>(across: impl Iterator<Item = &'v Vec<f64>>) -> bool {
     const NEARLY_ALL: f64 = 0.75;
-    // Half of the partners of a node can be slow themselves.
+    // Half of a node's partners may be slow themselves.
     const MOST: f64 = 0.75;
     let upper = across.filter_map(|values| stats::quantile(&mut values.clone(), MOST));
     let (mut all, mut low) = (0.0, 0.0);
@@ -49,13 +49,13 @@ fn are_nearly_all_low<'v>(across: impl Iterator<Item = &'v Vec<f64>>) -> bool {
     NEARLY_ALL * all <= low
 }
 
-/// Judges the leaves of a rail. `levels` are those of the groups.
+/// Judges the leaves of a rail. `levels` holds the levels of the groups.
 pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) -> LeafJudgement {
     let mut out = LeafJudgement::default();
     let claimed = rail_readings::leaf_by_node(claims);
     let leaf_of: Vec<Option<usize>> =
         rail.nodes.iter().map(|node| claimed.get(node).copied()).collect();
-    // What pairs inside leaves show in the same test is the reference.
+    // The reference is the same test between pairs inside leaves.
     let reference = |group: usize| {
         let wanted = &rail.groups[group].testcase;
         let inside = rail
@@ -98,7 +98,7 @@ pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) ->
             inside.get(leaf).is_some_and(fine)
         })
         .filter(|leaf| {
-            // One node on either side could be the cause itself.
+            // A single node on either side could be the cause itself.
             let met: BTreeSet<usize> =
                 of(*leaf).filter_map(|(pair, _)| ends.get(pair)).flatten().copied().collect();
             let here = met.iter().filter(|end| leaf_of[**end] == Some(*leaf)).count();
@@ -115,29 +115,29 @@ pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) ->
         let claimed = &claims.leaves[*leaf];
         let mut values: Vec<f64> = of(*leaf).map(|(_, share)| *share).collect();
         let share = format_percent(1.0 - stats::median(&mut values).unwrap_or(1.0));
-        // Between two leaves it can be the uplinks of either.
+        // Between two leaves, the uplinks of either may be the cause.
         let other = low.iter().find(|l| *l != leaf).filter(|_| low.len() == 2 && everywhere);
         let others: Vec<&str> = low.iter().map(|l| claims.leaves[*l].name.as_str()).collect();
         let (peer, said) = if everywhere && 2 < low.len() {
             (
                 None,
                 format!(
-                    "all pairs between leaves{} are {share} low, and those inside are fine: the spine, or all uplinks; \
-                     error counters of the leaves' uplink ports would tell",
+                    "all pairs between leaves{} are {share} low, and those inside are normal: the spine, or all uplinks; \
+                     check the error counters of the leaves' uplink ports",
                     rail.sentence_suffix()
                 ),
             )
         } else if let Some(other) = other {
             let other = claims.leaves[*other].name.clone();
             let said = format!(
-                "pairs between leaves {} and {other}{} are {share} low, and those inside are fine: the uplinks of either; pairs of each with a third leaf would tell",
+                "pairs between leaves {} and {other}{} are {share} low, and those inside are normal: the uplinks of either; measure pairs of each with a third leaf",
                 claimed.name,
                 rail.sentence_suffix()
             );
             (Some(other), said)
         } else {
             let said = format!(
-                "all pairs between leaf {} and others{} are {share} low, and those inside it are fine: its uplinks",
+                "all pairs between leaf {} and others{} are {share} low, and those inside it are normal: its uplinks",
                 claimed.name,
                 rail.sentence_suffix()
             );

@@ -1,8 +1,8 @@
-//! Whether a whole island is as fast as it must be: against comparable islands
-//! where there are some, and against the platform's expectation.
+//! Whether a whole island is fast enough: compared with similar islands, if any, and with the
+//! platform's expectation.
 //!
-//! Inside an island everything is relative, so a fault that hits all cells
-//! alike (a switch plane, clocks, a power cap) shows only here.
+//! Inside an island every comparison is relative, so a fault that affects all cells equally (a
+//! switch plane, clocks, a power cap) appears only here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,18 +19,18 @@ use model::text::format_percent;
 use model::unit::Unit;
 use model::verdict::{Finding, LocusKind, Outcome};
 
-/// Fewer islands than this are no fleet.
+/// Fewer islands do not form a fleet.
 pub(super) const SMALLEST_FLEET: usize = 3;
 
-/// The level of comparable islands: platform and group to the median over them, where
-/// there are enough.
+/// The level of comparable islands: platform and group to the median over them, if there are
+/// enough.
 #[derive(Debug, Default)]
 pub(super) struct FleetLevels {
     levels: BTreeMap<(Arc<str>, PairReadingGroup), f64>,
 }
 
 impl FleetLevels {
-    /// The median over all islands, of which each has the median of its readings per group.
+    /// The median over all islands, where each contributes its median reading per group.
     pub(super) fn from_groups<'i>(islands: impl Iterator<Item = &'i FabricGroup<'i>>) -> Self {
         let mut all: BTreeMap<(Arc<str>, PairReadingGroup), Vec<f64>> = BTreeMap::new();
         for island in islands {
@@ -57,22 +57,22 @@ impl FleetLevels {
     }
 }
 
-/// An island's level and what it was compared with.
+/// An island's level and its reference.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct FabricLevel {
-    /// Level over reference, the median over all groups that have one.
+    /// Level divided by reference, the median over all groups with a reference.
     pub(super) ratio: f64,
-    /// Compared with an expectation (and not only with other islands).
+    /// Compared with an expectation, not only with other islands.
     pub(super) absolute: bool,
-    /// Low enough to be a finding.
+    /// Low enough for a finding.
     pub(super) low: bool,
-    /// As the expectation says, within its tolerance.
+    /// Within the tolerance of the expectation.
     pub(super) meets: bool,
-    /// The smallest loss of everything together that the expectation would have shown.
+    /// The smallest loss of the whole island that the expectation would detect.
     pub(super) detectable_overall: Option<f64>,
 }
 
-/// Compares an island's level; adds findings and notes.
+/// Judges an island's level; adds findings and notes.
 pub(super) fn judge(
     island: &FabricGroup<'_>,
     peeled: &PeelResult,
@@ -105,8 +105,8 @@ pub(super) fn judge(
         expected.iter().map(|(g, level, value, e)| level / value / line(*g, e)).collect();
     let below_fleet = relative.is_some_and(|r| r < 1.0 - peel::MIN_EFFECT);
     let below_expected = stats::median(&mut shares).is_some_and(|share| share < 1.0);
-    // Tests of both directions at once have a floor too, and no finer line:
-    // what they reach together depends on the version of the tool.
+    // Bidirectional tests have a floor only: their combined rate depends on the version of the
+    // tool.
     let at_once: Vec<(usize, f64, f64, &Expectation)> = both_ways
         .levels
         .iter()
@@ -152,7 +152,7 @@ pub(super) fn judge(
     if !below_fleet && !below_expected && under_floor.is_none() {
         doubts.extend(explain_fallen_test(island, &expected, &line_of));
     }
-    // Of what all have lost, one test is enough to tell.
+    // A loss common to all parts can be detected by one test.
     let seen = expected.iter().map(|(g, level, _, e)| 1.0 - line_of(*g, e) / level);
     let together = seen.map(|least| least.max(peel::MIN_EFFECT)).reduce(f64::min);
     report_too_fast(island, &expected, findings, notes);
@@ -168,19 +168,19 @@ pub(super) fn judge(
     })
 }
 
-/// What the test must show at least, in GB/s.
+/// The minimum rate of the test, in GB/s.
 fn least_value(line: f64, expectation: &Expectation) -> f64 {
     expectation.value.unwrap_or(0.0) * line
 }
 
-/// A test whose level is below its own line while the others are as expected: what all
-/// have lost may show in that test alone.
+/// A test whose level is below its own threshold while the other tests are as expected: a common
+/// loss may appear in that test alone.
 fn explain_fallen_test(
     island: &FabricGroup<'_>,
     expected: &[(usize, f64, f64, &Expectation)],
     line_of: &impl Fn(usize, &Expectation) -> f64,
 ) -> Option<String> {
-    // Only a test that can show one link of a GPU, and was read more than once, can
+    // Only a test that can detect one lost link of a GPU, and was read more than once, can
     // contradict the others.
     let links = island.platform?.nvlink.as_ref()?.links;
     let one_link = 1.0 / f64::from(links.max(1));
@@ -194,16 +194,16 @@ fn explain_fallen_test(
     let place = island.node.as_ref().map_or(island.domain.to_string(), ToString::to_string);
     Some(format!(
         "{} reads {level:.1} of {value:.1} GB/s for all pairs of {place}, {} low where {} are allowed, while the other \
-         tests are as expected: either this expectation is wrong here, or everything lost as much; the links of every \
-         GPU (nvidia-smi nvlink -s), clocks under load, or another tool would tell",
+         tests are as expected: either this expectation is wrong here, or all parts lost as much; check the links of every \
+         GPU (nvidia-smi nvlink -s) and clocks under load, or use another tool",
         island.reading_groups[group].testcase,
         format_percent(1.0 - level / value),
         format_percent(island.tolerance(group, e)),
     ))
 }
 
-/// Where path classes differ, what each GPU reaches with its best partner is
-/// the level: the median over GPUs.
+/// If path classes differ, the level is each GPU's rate with its best partner, the median over
+/// GPUs.
 fn best_level(island: &FabricGroup<'_>, group: usize) -> f64 {
     let mut best = vec![0.0_f64; island.gpus.len()];
     for reading in island.directed.iter().filter(|r| r.group == group) {
@@ -213,14 +213,12 @@ fn best_level(island: &FabricGroup<'_>, group: usize) -> f64 {
     stats::median(&mut best).unwrap_or(0.0)
 }
 
-/// The group whose ratio is closest to the median one.
 fn nearest_group(compared: &[(usize, f64, f64)], ratio: Option<f64>) -> Option<(usize, f64, f64)> {
     let ratio = ratio?;
     let distance = |c: &(usize, f64, f64)| (c.1 / c.2 - ratio).abs();
     compared.iter().copied().min_by(|a, b| distance(a).total_cmp(&distance(b)))
 }
 
-/// The finding that a whole island is low.
 fn low_level_finding(
     island: &FabricGroup<'_>,
     group: usize,
@@ -249,11 +247,11 @@ fn low_level_finding(
     };
     let hint = match links {
         Some(links) => format!(
-            "; that fits {links} missing everywhere, as with a switch plane out, or a clock that is as low: the links \
-             of every GPU (nvidia-smi nvlink -s) would tell"
+            "; that fits {links} missing everywhere, as with a switch plane out, or a clock that is as low: check the links \
+             of every GPU (nvidia-smi nvlink -s)"
         ),
-        None => "; no whole number of links fits: clocks, a power limit, or a wrong expectation: clocks and power \
-                 under load (nvidia-smi -q), and another tool, would tell"
+        None => "; no whole number of links fits: clocks, a power limit, or a wrong expectation: check clocks and power \
+                 under load (nvidia-smi -q), and use another tool"
             .to_owned(),
     };
     let said = format!(
@@ -282,8 +280,8 @@ fn with_group_files(
     found
 }
 
-/// A level above what the links can carry is no health: the platform is
-/// another one, or the numbers are.
+/// A level above the capacity of the links is not a sign of health: either the platform or the
+/// numbers are wrong.
 fn report_too_fast(
     island: &FabricGroup<'_>,
     expected: &[(usize, f64, f64, &Expectation)],
@@ -307,7 +305,7 @@ fn report_too_fast(
         let locus = domain_locus(LocusKind::Instrument, &island.domain);
         let said = format!(
             "{testcase} reads {level:.1} GB/s in {}, more than the {nominal:.0} GB/s that the links of {platform} carry: \
-             another platform, or wrong numbers: the products that nvidia-smi -q names would tell",
+             another platform, or wrong numbers: check the products that nvidia-smi -q lists",
             island.domain
         );
         let rule = RuleKind::Ceiling.with_terms("no copy is faster than links x rate");
@@ -317,7 +315,7 @@ fn report_too_fast(
         findings.push(with_group_files(island, *group, *level, found));
     } else if value * NOTEWORTHY < *level {
         notes.push(format!(
-            "{testcase} in {} reads {level:.1} GB/s, {} above what is expected of {platform} ({value:.1})",
+            "{testcase} in {} reads {level:.1} GB/s, {} above the expectation of {platform} ({value:.1})",
             island.domain,
             format_percent(level / value - 1.0)
         ));

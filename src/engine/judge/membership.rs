@@ -1,9 +1,8 @@
-//! Who really reaches whom: groups of GPUs that are connected at fabric speed.
+//! Measured reachability: groups of GPUs that are connected at fabric speed.
 //!
-//! Bandwidth does not fall off gently at the edge of an NVLink domain (about
-//! 770 GB/s inside, 50 across), so a cell far below the level of the island is
-//! no slow link but another path. Groups, not blame: what they mean is decided
-//! in `fabric`.
+//! Bandwidth drops sharply at the edge of an NVLink domain (about 770 GB/s inside, 50 across), so a
+//! cell far below the level of the island is a different path, not a slow link. This module forms
+//! groups and blames no part; `fabric` interprets them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,22 +10,20 @@ use super::fabric_group::{FabricGroup, PairReadingGroup};
 use model::id::NodeName;
 use model::stats;
 
-/// Below this share of the island's level a cell runs over another path. The
-/// slowest link fault that still is NVLink (9 of 18 links) reads 0.5, the
-/// fastest other path (PCIe beside A100's 12 links) 0.1.
+/// Below this share of the island's level a cell runs over another path. The slowest link fault
+/// that still uses NVLink (9 of 18 links) reads 0.5, the fastest other path (PCIe compared with
+/// A100's 12 links) 0.1.
 pub(super) const OTHER_PATH: f64 = 0.3;
 
-/// Reachability inside an island.
 #[derive(Debug)]
 pub(super) struct ReachabilityMatrix {
-    /// Share of the level per ordered pair of GPUs, best reading; NaN where
-    /// nothing was read.
+    /// Share of the level per ordered pair of GPUs, best reading; NaN without a reading.
     best: Vec<f64>,
     n: usize,
 }
 
 impl ReachabilityMatrix {
-    /// What the directed readings of this island say.
+    /// Builds the matrix from the directed readings of this island.
     pub(super) fn from_group(island: &FabricGroup<'_>) -> Self {
         let n = island.gpus.len();
         let levels = full_speed_levels(island);
@@ -36,7 +33,7 @@ impl ReachabilityMatrix {
             let cell = &mut best[reading.src * n + reading.dst];
             *cell = cell.max(share);
         }
-        // Whose memory cannot be imported is not reached, whatever the rate.
+        // If its memory cannot be imported, a GPU counts as unreached, whatever the rate.
         for (a, b) in &island.cut_nodes {
             let of = |node: &NodeName| -> Vec<usize> {
                 (0..n).filter(|g| island.gpus[*g].node == *node).collect()
@@ -52,15 +49,14 @@ impl ReachabilityMatrix {
         Self { best, n }
     }
 
-    /// Whether data moved from `src` to `dst` at fabric speed; `None` where
-    /// nothing was read.
+    /// Whether data moved from `src` to `dst` at fabric speed; `None` without a reading.
     pub(super) fn reaches(&self, src: usize, dst: usize) -> Option<bool> {
         let share = self.best[src * self.n + dst];
         (!share.is_nan()).then_some(OTHER_PATH <= share)
     }
 
-    /// Of the readings between two sets of GPUs, both ways: how many are at
-    /// fabric speed, and how many there are.
+    /// Readings between two sets of GPUs, both directions: the number at fabric speed, and the
+    /// total.
     pub(super) fn count_between(&self, some: &[usize], others: &[usize]) -> (usize, usize) {
         let ordered = some.iter().flat_map(|a| others.iter().flat_map(|b| [(*a, *b), (*b, *a)]));
         ordered
@@ -69,7 +65,7 @@ impl ReachabilityMatrix {
             .fold((0, 0), |(good, all), reached| (good + usize::from(reached), all + 1))
     }
 
-    /// Sets of `parts` that reach each other, and who does not reach whom.
+    /// Sets of `parts` that reach each other, and the pairs that do not.
     pub(super) fn find_connected(&self, parts: &[Vec<usize>]) -> ConnectedParts {
         let mut cut = Vec::new();
         let mut group: Vec<usize> = (0..parts.len()).collect();
@@ -104,18 +100,18 @@ impl ReachabilityMatrix {
     }
 }
 
-/// Parts of an island by who reaches whom.
+/// Parts of an island by reachability.
 #[derive(Debug)]
 pub(super) struct ConnectedParts {
-    /// Parts that reach each other, directly or over others; the largest set
-    /// first. A part that was not measured against any other is in none.
+    /// Parts that reach each other, directly or through others; the largest set first. A part that
+    /// was not measured against any other is in none.
     pub(super) sets: Vec<Vec<usize>>,
     /// Pairs of parts that were measured and do not reach each other.
     pub(super) cut: Vec<(usize, usize)>,
 }
 
 impl ConnectedParts {
-    /// The parts of `main` that do not reach somebody of `set`.
+    /// The parts of `main` that fail to reach at least one part of `set`.
     pub(super) fn unreached_parts(&self, set: &[usize], main: &[usize]) -> BTreeSet<usize> {
         let met = |(a, b): &(usize, usize)| {
             let ends = [(*a, *b), (*b, *a)];
@@ -125,8 +121,8 @@ impl ConnectedParts {
     }
 }
 
-/// The nodes of a domain by who was measured to reach whom at fabric speed, the
-/// largest part first; nothing where no two nodes were measured.
+/// The nodes of a domain grouped by measured reachability at fabric speed, the largest part first;
+/// empty if no two nodes were measured together.
 pub(super) fn connected_nodes(island: &FabricGroup<'_>) -> Vec<BTreeSet<NodeName>> {
     let between =
         |r: &super::fabric_group::PairReading| island.reading_groups[r.group].between_nodes;
@@ -141,9 +137,9 @@ pub(super) fn connected_nodes(island: &FabricGroup<'_>) -> Vec<BTreeSet<NodeName
     sets.into_iter().map(|set| set.into_iter().map(|at| names[at].clone()).collect()).collect()
 }
 
-/// What full speed is for each group: the expectation, the upper end of what
-/// was read, and the level inside nodes, whichever is highest. A domain that
-/// is cut everywhere has no other witness of its own speed.
+/// The full speed of each group: the maximum of the expectation, the upper end of the readings, and
+/// the level inside nodes. A domain that is split everywhere has no other evidence of its own
+/// speed.
 fn full_speed_levels(island: &FabricGroup<'_>) -> Vec<f64> {
     const UPPER: f64 = 0.9;
     let mut values: Vec<Vec<f64>> = vec![Vec::new(); island.reading_groups.len()];
@@ -162,7 +158,7 @@ fn full_speed_levels(island: &FabricGroup<'_>) -> Vec<f64> {
                 .iter()
                 .position(|g| *g == PairReadingGroup { between_nodes: false, ..key.clone() })
                 .map_or(0.0, |i| own[i]);
-            // A host is no witness for GPUs whose fabric is a bridge or PCIe.
+            // A host does not indicate the fabric speed of GPUs connected by a bridge or PCIe.
             let expected = island.expected_level(at).filter(|_| island.is_uniform());
             own[at].max(inside).max(expected.map_or(0.0, |(value, _)| value)).max(f64::MIN_POSITIVE)
         })

@@ -1,7 +1,7 @@
-//! Fewer causes: findings that say the same thing of the same part are one, and
-//! what nearly all GPUs of a domain show alike has one cause above them.
+//! Reduces findings to causes: duplicate findings about a part become one, and a state that nearly
+//! all GPUs of a domain share has one common cause.
 //!
-//! Works on findings alone; it measures nothing and blames nobody new.
+//! Works on findings alone; it measures nothing and blames no additional part.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use model::finding_rule::FindingRule;
 use model::id::{DomainName, NodeName};
 use model::verdict::{Evidence, Finding, Locus, LocusKind, Outcome};
 
-/// States of single GPUs that a switch, a partition or a host can cause in all of
-/// them at once, in the order in which they are merged.
+/// States of single GPUs that a switch, a partition or a host can cause in all GPUs together, in
+/// merge order.
 const SHARED_CAUSE_CLASSES: &[FindingClass] = &[
     FindingClass::NvlinkInactive,
     FindingClass::NvlinkRate,
@@ -23,8 +23,7 @@ const SHARED_CAUSE_CLASSES: &[FindingClass] = &[
     FindingClass::FabricHealth,
 ];
 
-/// Reported states that explain a bandwidth measured low on the same GPU, and
-/// the class that says it in bandwidth.
+/// Reported states that explain a low bandwidth on the same GPU, and the bandwidth class.
 const STATE_EXPLAINS: &[(FindingClass, FindingClass)] = &[
     (FindingClass::NvlinkInactive, FindingClass::NvlinkLow),
     (FindingClass::NvlinkInactive, FindingClass::PlaneLow),
@@ -35,15 +34,15 @@ const STATE_EXPLAINS: &[(FindingClass, FindingClass)] = &[
     (FindingClass::NvlinkAbsent, FindingClass::FabricNotConfigured),
 ];
 
-/// This share of all GPUs alike is no coincidence of single faults.
+/// If this share of all GPUs is alike, the cause is shared.
 const NEARLY_ALL: f64 = 0.75;
 
-/// Fewer GPUs than this cannot be told from single faults.
+/// In a smaller domain, a shared cause and single faults look the same.
 const SMALLEST_DOMAIN: usize = 4;
 
-/// Merges what has one cause.
+/// Merges findings with one cause.
 pub(super) fn merge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
-    // Most nodes show nothing of the kind, and those of a large fleet are many.
+    // Most nodes have no such finding, and a large fleet has many nodes.
     let shown: BTreeSet<(DomainName, NodeName, &FindingClass)> = ledger
         .findings()
         .filter(|f| f.locus.kind == LocusKind::Gpu)
@@ -72,8 +71,8 @@ pub(super) fn merge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     join_states(ledger);
 }
 
-/// Memory of a node whose IMEX is gone can be imported nowhere: that is no sign of
-/// another domain. What was copied at a rate is one, and stays.
+/// Memory of a node without IMEX cannot be imported anywhere, which is not evidence of another
+/// domain. A copy with a measured rate is, and stays.
 pub(super) fn drop_explained_imports(ledger: &mut FindingSet) {
     let gone: BTreeSet<NodeName> = ledger
         .findings()
@@ -104,8 +103,8 @@ fn is_gpu_finding(finding: &Finding, domain: &DomainRecordings<'_>, class: &Find
         && finding.locus.domain.as_ref() == Some(&domain.name)
 }
 
-/// The findings of this class against nearly all GPUs of a domain become one
-/// about the domain (a plane, where it is links that are missing).
+/// Replaces findings of this class about nearly all GPUs of a domain with one about the domain (a
+/// plane, if links are missing).
 fn lift_to_domain(domain: &DomainRecordings<'_>, class: &FindingClass, ledger: &mut FindingSet) {
     let all = domain.nodes.len() * domain.gpus_per_node.unwrap_or(0) as usize;
     let here = |f: &Finding| is_gpu_finding(f, domain, class);
@@ -119,13 +118,13 @@ fn lift_to_domain(domain: &DomainRecordings<'_>, class: &FindingClass, ledger: &
     let kind =
         if *class == FindingClass::NvlinkInactive { LocusKind::Plane } else { LocusKind::Domain };
     let said = format!(
-        "{} of {all} GPUs of {} show the same: {}; one cause above them, such as a switch",
+        "{} of {all} GPUs of {} report the same: {}; one shared cause, such as a switch",
         alike.len(),
         domain.name,
         ledger.gpu_summary(typical)
     );
     let lifted = new_lifted_finding(typical, domain_locus(kind, &domain.name), said);
-    // Whoever shows more than the common cause keeps a finding of its own.
+    // A GPU that exceeds the common loss keeps its own finding.
     let (measured, outcome) = (typical.measured, typical.outcome);
     ledger.take_of_domain(&domain.name, |f| {
         let is_worse = outcome < f.outcome
@@ -161,7 +160,7 @@ fn is_nearly_all(some: usize, all: usize) -> bool {
     NEARLY_ALL <= some as f64 / all.max(1) as f64
 }
 
-/// The finding whose numbers most of them share.
+/// The finding whose numbers are most frequent.
 fn most_common<'f>(findings: &[&'f Finding]) -> Option<&'f Finding> {
     let mut counts: BTreeMap<(Outcome, Option<u64>), (usize, &Finding)> = BTreeMap::new();
     for finding in findings {
@@ -178,8 +177,8 @@ fn new_lifted_finding(typical: &Finding, locus: Locus, summary: String) -> Findi
     Finding { id, locus, summary, ..typical.clone() }
 }
 
-/// A reported state and the bandwidth it explains are one finding: the one in
-/// bandwidth, with the state among its evidence.
+/// Joins a reported state with the bandwidth finding it explains: the bandwidth finding stays, with
+/// the state in its evidence.
 fn join_states(ledger: &mut FindingSet) {
     let states = ledger.take(|f| STATE_EXPLAINS.iter().any(|(state, _)| *state == f.class));
     let left: Vec<Finding> = states.into_iter().filter_map(|it| join_state(it, ledger)).collect();
@@ -191,14 +190,14 @@ fn join_states(ledger: &mut FindingSet) {
     }
 }
 
-/// Adds a state to the first finding that it explains; it comes back where there is none.
+/// Adds a state to the first finding that it explains; returns it if none exists.
 fn join_state(state: Finding, ledger: &mut FindingSet) -> Option<Finding> {
     let Locus { node, domain, .. } = state.locus.clone();
     let mut left = Some(state);
     let mut add = |effect: &mut Finding| {
         if let Some(state) = left.take_if(|state| explains(state, effect)) {
             let Finding { class, evidence, .. } = state;
-            // What a state had joined before keeps its own.
+            // A state that absorbed others keeps its own finding.
             let of_state =
                 |it: Evidence| Evidence { class: it.class.or(Some(class.clone())), ..it };
             effect.evidence.extend(evidence.into_iter().map(of_state));

@@ -1,8 +1,7 @@
-//! How far from expectation, whose fault, how sure.
+//! Judges measurements: deviation from the expectation, the faulty part, and the confidence.
 //!
-//! Values in, values out: no I/O, no clock. Missing, waived, truncated and
-//! unverified data end as unknown by a named rule; they never count for or
-//! against a node.
+//! Pure functions: no I/O, no clock. Missing, waived, truncated and unverified data end as unknown
+//! by a named rule; they never count for or against a node.
 
 mod claims;
 mod class_traits;
@@ -79,53 +78,53 @@ use model::tool_recording::ToolRecording;
 use model::unknown_subject::UnknownSubject;
 use model::verdict::{VERDICTS_FORMAT, Verdicts};
 
-/// What is judged, and against what.
+/// The input of a judgement.
 #[derive(Clone, Copy, Debug)]
 pub struct JudgeInput<'a> {
-    /// What was claimed. Domains that only the recordings know are added.
+    /// The claims. Domains that appear only in the recordings are added.
     pub claims: &'a Claims,
     /// Every output that was read.
     pub recordings: &'a [ToolRecording],
-    /// The expectations in force.
+    /// The expectations to compare with.
     pub catalogue: &'a PlatformCatalogue,
     /// Digest of those expectations.
     pub thresholds_digest: &'a str,
-    /// The platform a person named; it wins over claims and devices.
+    /// The platform that the operator named; overrides claims and devices.
     pub platform: Option<&'a str>,
-    /// Whether every cell is wanted, for a report; verdicts do without.
+    /// Whether to return every cell, for a report; verdicts do not need them.
     pub cells: bool,
-    /// Pairs were sampled on purpose: one that no test asked for is no gap.
+    /// Pairs were sampled on purpose: a pair that no test selected is not a gap.
     pub sampled: bool,
 }
 
-/// What came out.
+/// The result of a judgement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Judgement {
-    /// The claims as judged: those given, and what recordings added.
+    /// The claims as judged: the given ones, plus those derived from recordings.
     pub claims: Claims,
     /// Every measured cell, in the direction of the data.
     pub cells: Vec<MeasuredCell>,
-    /// The verdicts.
+    /// The verdicts of all nodes and of the run.
     pub verdicts: Verdicts,
-    /// What readings were compared with.
+    /// The levels that readings were compared with.
     pub levels: ReferenceLevels,
-    /// Files of pairs over the network that gave nothing usable.
+    /// Files of network pairs without a usable result.
     pub unusable: BTreeSet<String>,
 }
 
-/// The smallest loss of a part that a sweep would see, as a share, where the part is read
-/// with so many partners, so often with each, and readings scatter by `sigma`.
+/// The smallest loss of a part that a sweep can detect, as a share, for this many partners, this
+/// many readings with each, and readings that scatter by `sigma`.
 pub fn detectable_loss(partners: usize, readings: u32, sigma: f64) -> f64 {
     let count = partners.saturating_mul(usize::try_from(readings).unwrap_or(usize::MAX));
     peel::smallest_detectable(stats::median_error(sigma, count))
 }
 
-/// Judges a case.
+/// Judges a case without earlier runs.
 pub fn judge_without_history(case: &JudgeInput<'_>) -> Judgement {
     judge_run(case, &PartHistory::default())
 }
 
-/// Judges a case, what its parts showed in earlier runs among the references.
+/// Judges a case, with its parts' readings from earlier runs as an additional reference.
 pub fn judge_run(case: &JudgeInput<'_>, history: &PartHistory) -> Judgement {
     let (domains, claims) = domain_recordings::group_by_domain(case);
     let mut ledger = FindingSet::default();
@@ -191,7 +190,6 @@ pub fn judge_run(case: &JudgeInput<'_>, history: &PartHistory) -> Judgement {
     Judgement { claims, cells, verdicts, levels: ledger.levels, unusable: ledger.unusable }
 }
 
-/// The platform that all domains share.
 fn shared_platform(domains: &[DomainRecordings<'_>]) -> Option<String> {
     let mut names = domains.iter().map(|d| d.platform.map(|p| p.name.clone()));
     let first = names.next()??;
@@ -227,8 +225,8 @@ fn judge_fabrics<'a>(
     judged
 }
 
-/// Judges what reaches each other and not the rest of its island. What is said of its
-/// level concerns its nodes and not all of the domain.
+/// Judges a set of GPUs that reach each other and not the rest of its island. Level findings
+/// concern its nodes, not the whole domain.
 fn judge_part(
     island: &FabricGroup<'_>,
     fleet: &level::FleetLevels,
@@ -249,9 +247,9 @@ fn judge_part(
     fabric
 }
 
-/// Judges what pairs show while others copy too: whose share is less than that of
-/// the others of its node. Whether all of them have what a pair has alone was
-/// never measured on such a machine, so that the level itself is a remark.
+/// Judges pairs that copy while others copy too: finds GPUs that get a smaller share than the
+/// others of their node. Full concurrent rate was never measured on such a machine, so the level
+/// itself produces a note only.
 fn judge_concurrent(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     let islands: Vec<FabricGroup<'_>> =
         domains.iter().flat_map(fabric_group::concurrent_fabric_groups).collect();
@@ -259,7 +257,7 @@ fn judge_concurrent(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     for island in &islands {
         let mut fabric = fabric::judge(island, &fleet);
         for mut found in std::mem::take(&mut fabric.findings) {
-            found.summary = format!("{}; while all pairs of a round copied at once", found.summary);
+            found.summary = format!("{}; while all pairs of a round copied concurrently", found.summary);
             if found.rule.kind == RuleKind::Level {
                 ledger.notes.push(found.summary);
             } else {
@@ -268,12 +266,12 @@ fn judge_concurrent(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
         }
         ledger.notes.append(&mut fabric.notes);
         for (_, why) in fabric.unknown {
-            ledger.notes.push(format!("{why}; while all pairs of a round copied at once"));
+            ledger.notes.push(format!("{why}; while all pairs of a round copied concurrently"));
         }
     }
 }
 
-/// Enters what was found out about an island.
+/// Records the result for an island.
 fn record_fabric(island: &FabricGroup<'_>, fabric: &mut FabricJudgement, ledger: &mut FindingSet) {
     std::mem::take(&mut fabric.findings).into_iter().for_each(|f| ledger.add(f));
     ledger.notes.append(&mut fabric.notes);
@@ -297,8 +295,8 @@ fn record_fabric(island: &FabricGroup<'_>, fabric: &mut FabricJudgement, ledger:
         }
         let Some(detectable) = fabric.peeled.detectable[gpu] else { continue };
         ledger.record_detectable(&id.node, detectable);
-        // More readings help against noise, and not where healthy parts differ: that is in
-        // what the node declares.
+        // More readings reduce noise, but not differences between healthy parts: those are in the
+        // node's declared detection limit.
         let errors = fabric.peeled.end_levels[gpu].iter().flatten().map(|shown| shown.error);
         report_too_noisy(
             island,
@@ -309,7 +307,7 @@ fn record_fabric(island: &FabricGroup<'_>, fabric: &mut FabricJudgement, ledger:
     }
 }
 
-/// A sweep that could not have seen the loss of one link says so.
+/// Reports a sweep that could not detect the loss of one link.
 fn report_too_noisy(
     island: &FabricGroup<'_>,
     gpu: usize,
@@ -324,8 +322,8 @@ fn report_too_noisy(
         ledger.add_doubt(
             node,
             format!(
-                "too noisy: a loss of less than {} could not have been seen, one link is {}: more readings of every \
-                 pair would tell",
+                "too noisy: a loss of less than {} could not be detected, one link is {}: take more readings of every \
+                 pair",
                 format_percent(detectable),
                 format_percent(one_link)
             ),

@@ -1,10 +1,10 @@
-//! The scale-out network: ends of a rail that are slow with everybody, pairs
-//! that are slow with each other only, and rails that are slow everywhere.
+//! The scale-out network: ends of a rail that are slow with every partner, pairs that are slow only
+//! with each other, and rails that are slow everywhere.
 //!
-//! A reading is `min(tx, rx, path)` here as inside a fabric, so the same peeling
-//! blames ends. Where a node met one partner only, a low pair accuses neither:
-//! it is a finding about the pair until other partners were asked. What hits
-//! a whole leaf or network never counts against its nodes.
+//! A reading is `min(tx, rx, path)` here as inside a fabric, so the same peeling identifies slow
+//! ends. If a node has only one partner, a low pair blames neither end: it is a finding about the
+//! pair until other partners are measured. A loss of a whole leaf or network never counts against
+//! its nodes.
 
 mod implausible_rates;
 mod intermittent_paths;
@@ -38,33 +38,30 @@ use model::id::NodeName;
 use model::tool_recording::ToolRecording;
 use model::verdict::{Direction, Finding, Locus, LocusKind, Outcome};
 
-/// Healthy pairs differ by routes and buffers, not only by noise: the chance
-/// that any of them looks low for that.
+/// Routes and buffers make healthy pairs differ, in addition to noise: the accepted probability
+/// that any healthy pair looks low.
 const FAMILY_ERROR: f64 = 1e-3;
 
-/// With fewer directed pairs than this, bad ones may be most of them.
+/// With fewer directed pairs than this, most of them may be bad.
 const FEW_CELLS: usize = 24;
 
-/// A port has four lanes (or eight): noise that hides the loss of one lane of
-/// four lets nobody pass.
+/// A port has four lanes (or eight): if noise hides the loss of one lane of four, no node passes.
 const ONE_LANE: f64 = 0.25;
 
-/// Fewer good cells than this show no spread of their own.
+/// Fewer good cells do not define a spread.
 const FEWEST_CELLS: usize = 6;
 
-/// Names and domains of all nodes.
 struct NodeDomains<'d> {
     domains: BTreeMap<&'d NodeName, &'d DomainRecordings<'d>>,
 }
 
 impl NodeDomains<'_> {
-    /// A locus at this node.
     fn locus_at(&self, kind: LocusKind, node: &NodeName, rail: &RailReadings<'_>) -> Locus {
         let domain = self.domains.get(node).map(|d| d.name.clone());
         Locus { domain, node: Some(node.clone()), rail: rail.name.clone(), ..Locus::new(kind) }
     }
 
-    /// A locus of the network between these nodes: in their domain, where it is one.
+    /// A network locus between these nodes: in their domain if they share one.
     fn locus_between(
         &self,
         kind: LocusKind,
@@ -77,13 +74,13 @@ impl NodeDomains<'_> {
         Locus { domain: only, rail: rail.name.clone(), ..Locus::new(kind) }
     }
 
-    /// Whether this node has no GPU by claim: its network is all there is.
+    /// Whether the claim gives this node no GPU: then only its network is measured.
     fn has_no_gpu(&self, node: &NodeName) -> bool {
         self.domains.get(node).is_some_and(|d| d.gpus_per_node == Some(0))
     }
 }
 
-/// Judges what was measured over the network.
+/// Judges the measurements over the network.
 pub(super) fn judge(
     domains: &[DomainRecordings<'_>],
     claims: &Claims,
@@ -123,11 +120,11 @@ pub(super) fn judge(
     report_unmeasured_rails(&homes, claims, ledger);
 }
 
-/// Why an end is not judged by rates that its partners do not show with each other.
+/// Why an end is not judged by rates that its partners do not reach with each other.
 fn explain_too_high(rail: &RailReadings<'_>, above: &implausible_rates::ImplausibleEnd) -> String {
     let partners = above.partners.iter().map(|end| rail.nodes[*end].as_str());
     format!(
-        "shows {} GB/s{} with {}, which show no such rate with each other ({} GB/s is usual): it was not counted",
+        "reads {} GB/s{} with {}, which do not reach that rate with each other (usual: {} GB/s): not counted",
         format_rate(above.rate),
         rail.sentence_suffix(),
         hostlist::fold(partners),
@@ -135,7 +132,7 @@ fn explain_too_high(rail: &RailReadings<'_>, above: &implausible_rates::Implausi
     )
 }
 
-/// Enters which nodes were measured with which over which rails.
+/// Records which nodes were measured together, and over which rails.
 fn record_measured_partners(rails: &[RailReadings<'_>], ledger: &mut FindingSet) {
     for rail in rails {
         for reading in &rail.readings {
@@ -153,8 +150,8 @@ fn record_measured_partners(rails: &[RailReadings<'_>], ledger: &mut FindingSet)
     }
 }
 
-/// Nodes that were not measured over all claimed rails: a rail asserts that every node
-/// reaches the others over it.
+/// Nodes that were not measured over all claimed rails: a rail asserts that every node reaches the
+/// others over it.
 fn report_unmeasured_rails(homes: &NodeDomains<'_>, claims: &Claims, ledger: &mut FindingSet) {
     if claims.count_all_claimed_nodes() < 2 {
         return;
@@ -162,7 +159,7 @@ fn report_unmeasured_rails(homes: &NodeDomains<'_>, claims: &Claims, ledger: &mu
     for node in homes.domains.keys() {
         let crossed = ledger.measured_boundaries.get(*node);
         let read = |rail: &str| crossed.is_some_and(|crossed| crossed.rails.contains(rail));
-        // Of an end without a connection that is said already.
+        // An end without a connection already has this reason.
         let is_said = |rail: &str| {
             let open = |f: &Finding| {
                 f.class == FindingClass::NicUnreachable && f.locus.rail.as_deref() == Some(rail)
@@ -178,14 +175,14 @@ fn report_unmeasured_rails(homes: &NodeDomains<'_>, claims: &Claims, ledger: &mu
     }
 }
 
-/// What all rails of a sweep have in common.
+/// Totals over all rails of a sweep.
 struct NetworkTotals {
-    /// How many cells there are: the family error is one for all of them.
+    /// The number of cells: all rails share one family error.
     cells: usize,
     dips: intermittent_paths::DipRate,
 }
 
-/// Judges what was measured over one rail.
+/// Judges the measurements over one rail.
 fn judge_rail(
     homes: &NodeDomains<'_>,
     claims: &Claims,
@@ -229,7 +226,7 @@ fn judge_rail(
         let fewest = [own, other].into_iter().filter(|n| 0 < *n).min().unwrap_or(1);
         let alone = || peel::smallest_detectable(stats::median_error(sigma, fewest));
         let partners: BTreeSet<usize> = by_end[end].iter().flat_map(|r| [r.src, r.dst]).collect();
-        // None where a leaf explains all that it showed.
+        // None if a leaf explains all its readings.
         let partners = partners.len().saturating_sub(1);
         let deepest = match partners {
             0 | 1 => noise.deepest_cell(fewest),
@@ -241,8 +238,8 @@ fn judge_rail(
         if ONE_LANE < detectable {
             let seen = format_percent(detectable);
             let why = format!(
-                "too noisy{}: a loss of less than {seen} of its NIC's rate could not have been seen; more readings \
-                 would tell",
+                "too noisy{}: a loss of less than {seen} of its NIC's rate could not be detected; take more readings \
+                 of every pair",
                 rail.sentence_suffix()
             );
             ledger.add_doubt(node, why);
@@ -255,7 +252,7 @@ fn judge_rail(
     }
 }
 
-/// Whose fault low readings are: the ends, and the pairs of those that are not blamed.
+/// Attributes low readings: to ends, and to pairs of ends that are not blamed.
 fn peel_rail(
     rail: &RailReadings<'_>,
     start: &[f64],
@@ -275,11 +272,11 @@ fn peel_rail(
         start_levels: Some(start),
     };
     let mut peeled = peel::peel_readings(&field, PartnerStatistic::Median);
-    // An end is blamed for what it shows with those that are not, or not at all.
+    // Only readings with unblamed partners count against an end.
     let sigma = repeated.unwrap_or(peeled.sigma);
     let cells = rail.cells();
     let noise = NoiseTail::new(&cells, sigma, many);
-    // Of each end and way its cells, and their readings.
+    // The cells of each end and direction, with their readings.
     let mut read: BTreeMap<(usize, Direction), (usize, usize)> = BTreeMap::new();
     for ((src, dst, _), values) in &cells {
         for own in [(*src, Direction::Tx), (*dst, Direction::Rx)] {
@@ -296,8 +293,8 @@ fn peel_rail(
     (peeled, pairs, noise)
 }
 
-/// Where nobody says what a NIC must show, pairs say it of each other, and rails of one
-/// kind do. One pair alone is its own level, whatever it shows: that is not known.
+/// Without an expectation for the NIC, pairs serve as references for each other, and so do rails of
+/// one kind. A single pair has no reference but itself: its level stays unknown.
 fn report_no_reference(
     rail: &RailReadings<'_>,
     siblings: &[SiblingLevels],
@@ -323,13 +320,13 @@ fn report_no_reference(
         let on = rail.name.as_ref().map_or(String::new(), |name| format!(", {name}"));
         let but = match siblings[at].levels.as_slice() {
             [] => "no other pair was read".to_owned(),
-            [other] => format!("another rail shows {}", format_rate(*other)),
-            // A slow pair, which is a finding.
+            [other] => format!("another rail reads {}", format_rate(*other)),
+            // A slow pair, which already has a finding.
             _ => continue,
         };
         let why = format!(
-            "{} and {}{on}: {} at {} GB/s, compared with nothing: {but}, and of its NICs nothing says what they must \
-             show",
+            "{} and {}{on}: {} at {} GB/s, without a reference: {but}, and no expectation \
+             is stated for its NICs",
             rail.nodes[a],
             rail.nodes[b],
             group.testcase,
@@ -345,23 +342,23 @@ fn report_no_reference(
     }
 }
 
-/// What the class of NIC must show here, in GB/s, and its tolerance.
+/// The expected rate of the NIC class here, in GB/s, and its tolerance.
 fn expected_rate(group: &RailGroup<'_>) -> Option<(f64, f64)> {
     nic::expected_rate(group.nic?, &group.conditions())
 }
 
-/// How far below the expectation of the class nothing is wrong.
+/// The largest loss below the class expectation that is not a fault.
 fn min_effect(tolerance: f64) -> f64 {
     tolerance.max(peel::MIN_EFFECT)
 }
 
-/// Relative standard deviation of one reading, where enough were repeated.
+/// Relative standard deviation of one reading, if enough readings were repeated.
 pub(super) fn repeat_sigma(rail: &RailReadings<'_>) -> Option<f64> {
     let sigma = stats::repeat_sigma(rail.cells().values().map(Vec::as_slice));
     sigma.map(|sigma| sigma.max(peel::LEAST_SIGMA))
 }
 
-/// Ends of the rail that are low with everybody.
+/// Ends of the rail that are low with every partner.
 fn report_blames(
     homes: &NodeDomains<'_>,
     (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
@@ -387,17 +384,17 @@ fn report_blames(
         }
         let shown = by_group.iter().max_by_key(|(g, count)| (**count, std::cmp::Reverse(**g)));
         let Some((group, _)) = shown else { continue };
-        // The number that decided, and none that is close to it.
+        // The reading that decided, not merely one close to it.
         let level = peeled.levels[*group];
         let measured = level * blame.ratio;
         let what = match one_way {
-            Some(Direction::Tx) => "what it sends",
-            Some(_) => "what it receives",
+            Some(Direction::Tx) => "its transmit rate",
+            Some(_) => "its receive rate",
             None => "its rate",
         };
         let testcase = &rail.groups[*group].testcase;
         let said = format!(
-            "{node}{}: {what} is {} of {} GB/s ({testcase}), {} low with {} partners that are fine with each other",
+            "{node}{}: {what} is {} of {} GB/s ({testcase}), {} low with {} partners that are normal with each other",
             rail.sentence_suffix(),
             format_rate(measured),
             format_rate(level),
@@ -428,7 +425,7 @@ fn report_blames(
     }
 }
 
-/// Adds the files in which two ends met.
+/// Adds the files in which two ends were measured together.
 fn with_files(
     mut found: Finding,
     (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
@@ -456,7 +453,7 @@ fn with_files(
     found
 }
 
-/// Readings of an end in one direction, with partners that are not blamed.
+/// Readings of an end in one direction, with unblamed partners.
 fn end_readings<'r>(
     by_end: &'r ReadingsByEnd<'_>,
     peeled: &'r PeelResult,
@@ -498,7 +495,7 @@ fn report_low_pairs(
         let word = peel::classify_pair(readings.len(), span, lowest.median, pairs.sigma);
         if acquitted && word == PairClassification::Dip {
             ledger.notes.push(format!(
-                "{from} to {to}{over} read {share} low once and was not read again; both are fine with others"
+                "{from} to {to}{over} read {share} low once and was not read again; both are normal with others"
             ));
             continue;
         }
@@ -507,7 +504,7 @@ fn report_low_pairs(
         let measured_back =
             of_end.get(&a).is_some_and(|all| all.iter().any(|c| (c.src, c.dst) == back));
         let one_way = (ways.len() == 1 && measured_back).then_some(Direction::Tx);
-        // A pair that is low both ways has one name, whichever way is lower.
+        // A pair that is low both ways has one name, independent of which direction is lower.
         let (from, to) = if one_way.is_none() && to < from { (to, from) } else { (from, to) };
         let mut outcome = Outcome::Degraded;
         let (said, rule) = if acquitted && word == PairClassification::Doubt {
@@ -515,8 +512,8 @@ fn report_low_pairs(
             let count = readings.len();
             (
                 format!(
-                    "{from} and {to} read {share} low with each other{over} in all {count} readings and are fine with \
-                     others: a slow path or dips, {count} readings do not tell; reading this pair again would"
+                    "{from} and {to} read {share} low with each other{over} in all {count} readings and normal with \
+                     others: a slow path or dips, {count} readings cannot decide; read this pair again"
                 ),
                 peel::DOUBTFUL_PAIR_RULE,
             )
@@ -524,15 +521,15 @@ fn report_low_pairs(
             (
                 match one_way {
                     Some(_) => format!(
-                        "what {from} sends to {to}{over} is {share} low; back, and with others, both are fine"
+                        "the rate from {from} to {to}{over} is {share} low; in reverse, and with others, both are normal"
                     ),
                     None => format!(
-                        "{from} and {to} are {share} low with each other{over} and fine with others"
+                        "{from} and {to} are {share} low with each other{over} and normal with others"
                     ),
                 },
                 RuleKind::Path.with_terms(format!(
-                    "all {} readings lie below the level by more than max({}, what noise makes of any path in one \
-                     of 1,000 sweeps), while both ends are fine with others",
+                    "all {} readings lie below the level by more than max({}, the noise of any path in one \
+                     of 1,000 sweeps), while both ends are normal with others",
                     readings.len(),
                     format_percent(peel::MIN_EFFECT)
                 )),
@@ -540,10 +537,10 @@ fn report_low_pairs(
         } else {
             (
                 format!(
-                    "{from} and {to} are {share} low with each other{over}; which of them, or the path, is not known: each with another partner would tell"
+                    "{from} and {to} are {share} low with each other{over}; one of them or the path: run each with another partner"
                 ),
                 RuleKind::Suspicion
-                    .with_terms("a low pair accuses neither end, and not both ends were fine with other partners"),
+                    .with_terms("a low pair alone blames neither end, and at least one end was not normal with other partners"),
             )
         };
         let locus = Locus {

@@ -1,5 +1,5 @@
-//! The cells of the scale-out network: one per rate between two nodes, for
-//! `matrix.csv` and the pictures. Nothing is judged here.
+//! The cells of the scale-out network: one per rate between two nodes, for `matrix.csv` and the
+//! pictures. This module only reports.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,6 @@ use model::measured_cell::MeasuredCell;
 use model::tool_recording::ToolRecording;
 use model::verdict::{Direction, Finding, LocusKind, Outcome};
 
-/// Adds all cells of the network.
 pub(super) fn add_cells(
     domains: &[DomainRecordings<'_>],
     claims: &Claims,
@@ -68,7 +67,6 @@ pub(super) fn add_cells(
     }
 }
 
-/// Findings about the network, by rail and node.
 #[derive(Default)]
 struct NetworkFindings<'f> {
     /// About an end, or a pair of ends.

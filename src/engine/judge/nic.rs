@@ -1,8 +1,7 @@
-//! NICs: what each port of a node carries, as perftest prints it.
+//! NICs: the rate of each port of a node, as perftest prints it.
 //!
-//! Ports are compared with each other, and with the class of NIC where one is
-//! claimed. A port at another rate than its siblings is named as a rail; what
-//! collectives make of it is judged in `collective`.
+//! Ports are compared with each other, and with the NIC class if it is claimed. A port at another
+//! rate than its siblings is reported as a rail; `collective` judges the effect on collectives.
 
 use std::collections::BTreeMap;
 
@@ -20,31 +19,30 @@ use model::text::format_percent;
 use model::tool_recording::ToolRecording;
 use model::verdict::{Locus, LocusKind, Outcome};
 
-/// A rate class down is half; queue pairs, memory and distance move healthy
-/// ports by up to 8 % (368 of 395 Gb/s with one queue pair: nccl issue 2171).
+/// The next lower rate class is half; queue pairs, memory and distance move healthy ports by up to
+/// 8 % (368 of 395 Gb/s with one queue pair: nccl issue 2171).
 const MIN_EFFECT: f64 = 0.12;
 
-/// A single reading below this share is no dip (healthy ones reach 0.6).
+/// A single reading below this share is not a dip (healthy ones reach 0.6).
 const DEEPEST_DIP: f64 = 0.58;
 
-/// Fewer ports than this show no level of their own.
+/// A smaller group of ports has no level to compare with.
 const SMALLEST_FLEET: usize = 4;
 
-/// Ports that may be compared: class of NIC, test, queue pairs.
+/// Identifies comparable ports: NIC class, test, queue pairs.
 type PortGroupKey<'a> = (&'a str, &'a str, &'a str);
 
-/// One port of one node: the best reading counts, since a good one acquits.
+/// One port of one node: the best reading counts, since a good reading clears.
 struct NicPort<'a> {
     domain: &'a DomainRecordings<'a>,
     node: &'a NodeName,
-    /// The device, where the output names one.
+    /// The device, if the output names one.
     device: Option<&'a str>,
     value: f64,
     readings: usize,
     file: &'a str,
 }
 
-/// Judges the ports of all domains.
 pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     report_small_messages(domains, ledger);
     for ((_, testcase, _), ports) in collect_ports(domains) {
@@ -52,7 +50,7 @@ pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     }
 }
 
-/// Every port that was measured, by what it may be compared with.
+/// Every measured port, grouped with comparable ones.
 fn collect_ports<'a>(
     domains: &'a [DomainRecordings<'a>],
 ) -> BTreeMap<PortGroupKey<'a>, Vec<NicPort<'a>>> {
@@ -69,7 +67,7 @@ fn collect_ports<'a>(
                     let device = said("device").map(String::as_str).filter(|d| !d.contains(','));
                     let pairs = said("number_of_qps").map_or("", String::as_str);
                     let ports = kinds.entry((class, testcase, pairs)).or_default();
-                    // Those of one node stand together, the last ones last.
+                    // Entries of one node are adjacent, in order.
                     let mut own = ports.iter_mut().rev().take_while(|p| p.node == node);
                     let known = own.find(|p| device.is_some() && p.device == device);
                     match known {
@@ -93,8 +91,8 @@ fn collect_ports<'a>(
     kinds
 }
 
-/// Tests of a node's ports that were run with small messages only: how fast a port
-/// sends messages is no rate of its link.
+/// Tests of a node's ports that ran with small messages only: message rate does not show the link's
+/// rate.
 fn report_small_messages(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     for domain in domains {
         for (node, recordings) in &domain.per_node {
@@ -121,16 +119,16 @@ fn report_small_messages(domains: &[DomainRecordings<'_>], ledger: &mut FindingS
     }
 }
 
-/// Why messages of this size show no rate, and what to run.
+/// Why messages of this size do not show a rate, and which run does.
 pub(super) fn explain_too_small(testcase: &str, bytes: u64, least: u64) -> String {
     format!(
-        "the largest message of {testcase} is {}, and rates are compared from {} on: run it with -s {least}",
+        "the largest message of {testcase} is {}, and rates are compared from {} up: run it with -s {least}",
         format_size(bytes),
         format_size(least)
     )
 }
 
-/// What a recording shows of a port: test, largest message, GB/s.
+/// The readings of a port in a recording: test, largest message, GB/s.
 fn port_rates(recording: &ToolRecording) -> impl Iterator<Item = (&str, u64, f64)> {
     let measurements = recording.parsed.measurements.iter();
     measurements.filter(|_| recording.parsed.tool == Some(Tool::Perftest)).filter_map(|m| match m {
@@ -158,7 +156,7 @@ fn judge_ports(testcase: &str, ports: &[NicPort<'_>], ledger: &mut FindingSet) {
         .and_then(|nic| expected_rate(nic, &MeasurementConditions::with_default_size(testcase)));
     if expected.is_none() {
         ledger.notes.push(format!(
-            "{testcase} of {} ports: no class of NIC is claimed, they were compared {}",
+            "{testcase} of {} ports: no NIC class is claimed, so they were compared {}",
             ports.len(),
             if enough { "with each other only" } else { "with nothing" }
         ));
@@ -185,7 +183,7 @@ fn judge_ports(testcase: &str, ports: &[NicPort<'_>], ledger: &mut FindingSet) {
             format_percent(1.0 - port.value / reference)
         );
         if port.readings < 2 && reference * DEEPEST_DIP <= port.value {
-            ledger.add_doubt(port.node, format!("{said}; read once, read it again"));
+            ledger.add_doubt(port.node, format!("{said}; read only once, read it again"));
             continue;
         }
         let locus = Locus {
@@ -204,7 +202,7 @@ fn judge_ports(testcase: &str, ports: &[NicPort<'_>], ledger: &mut FindingSet) {
     }
 }
 
-/// What a class of NIC must show, in GB/s, and its tolerance.
+/// The expected rate of a NIC class, in GB/s, and its tolerance.
 pub(super) fn expected_rate(
     nic: &Platform,
     measured: &MeasurementConditions<'_>,

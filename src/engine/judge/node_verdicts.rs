@@ -1,8 +1,8 @@
 //! The verdict of every node, and of the whole case.
 //!
-//! A node is degraded or failed by findings about itself or its parts. What is
-//! wrong with a domain, a plane or the instrument keeps a node from passing
-//! and says nothing against it. A slow pair has two ends and either may be it.
+//! Findings about a node or its parts make it degraded or failed. A fault of a domain, a plane or
+//! the instrument keeps a node from passing and does not count against it. A slow pair has two
+//! ends, and either may be the cause.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use model::text::format_percent;
 use model::unknown_subject::UnknownSubject;
 use model::verdict::{Finding, Locus, LocusKind, NodeVerdict, Outcome, UnknownEntry};
 
-/// The verdicts of all nodes of these domains, in order of name.
+/// The verdicts of all nodes of these domains, ordered by name.
 pub(super) fn judge_nodes(
     domains: &[DomainRecordings<'_>],
     ledger: &FindingSet,
@@ -33,7 +33,7 @@ pub(super) fn judge_nodes(
     nodes
 }
 
-/// The nodes of which nothing is known, as things that are not known.
+/// Lists nodes without a known state as unknown subjects.
 pub(super) fn list_unknown_nodes(nodes: &[NodeVerdict]) -> Vec<UnknownEntry> {
     let unknown = nodes.iter().filter(|n| n.outcome == Outcome::Unknown);
     unknown
@@ -41,7 +41,7 @@ pub(super) fn list_unknown_nodes(nodes: &[NodeVerdict]) -> Vec<UnknownEntry> {
         .collect()
 }
 
-/// Whether a finding is about this node or a part of it alone.
+/// Whether a finding blames this node, or a part of it, alone.
 pub(super) fn accuses(finding: &Finding, node: &NodeName) -> bool {
     let kind = matches!(
         finding.locus.kind,
@@ -62,21 +62,21 @@ pub(super) fn severity_key(
     (std::cmp::Reverse(finding.outcome), &finding.locus, &finding.class)
 }
 
-/// Why a node passes.
+/// The reason of a passing node.
 pub(super) const AS_EXPECTED: &str = "everything measured is as expected";
 
-/// The same, and which part could have hidden most, where that is a rail.
+/// The same, plus the rail that could hide the largest loss.
 fn pass_reason(inside: Option<f64>, over: Option<&(Option<String>, f64)>) -> String {
     match over {
         Some((Some(rail), most)) if inside.is_some_and(|inside| inside < *most) => {
             format!(
-                "{AS_EXPECTED}; {} and more would have been seen over {rail}",
+                "{AS_EXPECTED}; a loss of {} or more over {rail} would be detected",
                 format_percent(*most)
             )
         }
         Some((None, most)) if inside.is_some_and(|inside| inside < *most) => {
             format!(
-                "{AS_EXPECTED}; {} and more would have been seen over the network",
+                "{AS_EXPECTED}; a loss of {} or more over the network would be detected",
                 format_percent(*most)
             )
         }
@@ -84,23 +84,23 @@ fn pass_reason(inside: Option<f64>, over: Option<&(Option<String>, f64)>) -> Str
     }
 }
 
-/// Why a node does not pass because of something larger, or of a pair.
+/// Why a node does not pass because of a larger part, or of a pair.
 pub(super) fn no_pass_reason(summary: &str) -> String {
     format!("nothing against it, but {summary}")
 }
 
-/// The far end of a pair sits in this node: `node:gpu`, or the node itself.
+/// Whether the far end of a pair (`node:gpu`, or the node itself) is in this node.
 fn is_far_end_in(finding: &Finding, node: &NodeName) -> bool {
     let peer = finding.locus.peer.as_deref().unwrap_or("");
     peer == node.as_str() || peer.rsplit_once(':').is_some_and(|(n, _)| n == node.as_str())
 }
 
-/// Findings by what they name: few of all concern a node or its domain as a whole.
+/// Findings indexed by their locus: only few concern one node, or its domain as a whole.
 #[derive(Debug, Default)]
 pub(super) struct FindingsByLocus<'f> {
     findings: Vec<&'f Finding>,
     locus_index: LocusIndex,
-    /// Those of a domain that are about nobody in it alone.
+    /// Findings of a domain that blame none of its nodes alone.
     domain_wide: BTreeMap<&'f DomainName, Vec<usize>>,
 }
 
@@ -119,8 +119,8 @@ impl<'f> FindingsByLocus<'f> {
         about
     }
 
-    /// Those that name any of these nodes, and those about a domain as a whole, in the
-    /// order they were found.
+    /// Findings that name any of these nodes, and those about a whole domain, in the order they
+    /// were found.
     pub(super) fn findings_about(
         &self,
         nodes: &[&NodeName],
@@ -132,7 +132,7 @@ impl<'f> FindingsByLocus<'f> {
         all.into_iter().map(|at| self.findings[at]).collect()
     }
 
-    /// Those that name a domain as theirs.
+    /// Findings in this domain.
     pub(super) fn findings_of_domain(
         &self,
         domain: &DomainName,
@@ -141,15 +141,15 @@ impl<'f> FindingsByLocus<'f> {
     }
 }
 
-/// Whether a finding is about a domain, or its measurement, and no node of it alone.
+/// Whether a finding concerns a domain, or its measurement, and no single node.
 fn is_domain_wide(finding: &Finding) -> bool {
     let kind = finding.locus.kind;
     matches!(kind, LocusKind::Domain | LocusKind::Plane | LocusKind::Instrument)
         || finding.locus.node.is_none()
 }
 
-/// The verdict of a node, from the findings that name it or are about its domain as a
-/// whole; `explained` says whether a part of the domain is found guilty.
+/// The verdict of a node, from the findings that name it or concern its whole domain; `explained`
+/// means that part of the domain has its own finding.
 fn judge_node(
     domain: &DomainRecordings<'_>,
     node: &NodeName,
@@ -206,20 +206,20 @@ fn judge_node(
     match (ledger.compared.get(node), findings.iter().find(touched)) {
         (Some(true), Some(finding)) => kept(finding),
         (Some(true), None) => say(Outcome::Pass, pass_reason(inside, over)),
-        // A pair without a connection is why.
+        // A pair without a connection is the reason.
         (None, Some(finding)) if finding.locus.kind == LocusKind::Pair => kept(finding),
-        (Some(false), _) => say(Outcome::Unknown, "its level was compared with nothing".to_owned()),
+        (Some(false), _) => say(Outcome::Unknown, "its level had no reference".to_owned()),
         (None, _) => say(Outcome::Unknown, "nothing was measured".to_owned()),
     }
 }
 
-/// A collective is as fast as its slowest member: where a part of the domain is
-/// found guilty, a low collective says nothing of the others.
+/// A collective is as fast as its slowest member: once a part of the domain has a finding, a low
+/// collective carries no information about the others.
 fn is_collective(finding: &Finding) -> bool {
     traits_of(&finding.class).is_collective
 }
 
-/// A finding about a part of a node, or a node, that is guilty of something.
+/// A finding that blames a node, or a part of one.
 fn is_part(finding: &Finding) -> bool {
     let part = matches!(
         finding.locus.kind,
@@ -228,10 +228,10 @@ fn is_part(finding: &Finding) -> bool {
     part && Outcome::Unknown < finding.outcome
 }
 
-/// Whether a finding about something larger, or a pair, keeps this node from passing.
+/// Whether a finding about a larger part, or a pair, keeps this node from passing.
 pub(super) fn blocks_pass(finding: &Finding, domain: Option<&DomainName>, node: &NodeName) -> bool {
-    // Who has, or may have, more neighbours than claimed works as claimed; how
-    // far readings scatter is in what a node could have hidden.
+    // A node with more reachable peers than claimed works as claimed; the scatter of readings is
+    // part of the node's detection limit.
     if traits_of(&finding.class).lets_pass {
         return false;
     }
@@ -248,7 +248,7 @@ pub(super) fn blocks_pass(finding: &Finding, domain: Option<&DomainName>, node: 
     }
 }
 
-/// The worst of all parts; nothing at all is unknown.
+/// The worst outcome of all parts; unknown for no parts.
 pub(super) fn worst_outcome<'f>(
     nodes: &[NodeVerdict],
     findings: impl IntoIterator<Item = &'f Finding>,

@@ -1,8 +1,8 @@
-//! What `nvidia-smi topo -m` says of NVLinks: a GPU that has none, or fewer than the
-//! others, is the same finding as from a list of its links.
+//! NVLink counts from `nvidia-smi topo -m`: a GPU with none, or fewer than the others, gets the
+//! same finding as from a list of its links.
 //!
-//! A path of a matrix has two ends. A GPU is named only where the others show among
-//! each other that they are whole; otherwise it is unknown whose links are missing.
+//! A path of a matrix has two ends. A GPU is blamed only if the others have all links among each
+//! other; otherwise the location of the missing links is unknown.
 
 use super::domain_recordings::DomainRecordings;
 use super::finding::{gpu_locus, new_finding};
@@ -16,11 +16,11 @@ use model::tool_recording::ToolRecording;
 use model::unit::Unit;
 use model::verdict::Outcome;
 
-/// Fewer GPUs that are linked with each other show nothing of a third one.
+/// Fewer connected GPUs do not show that a third one is at fault.
 const FEWEST: usize = 2;
 
-/// The GPUs of one matrix and how many links join each two; those of a row that is cut
-/// are not in it.
+/// The GPUs of one matrix and the number of links between each two; GPUs of a truncated row are
+/// left out.
 struct NvlinkMatrix {
     gpus: Vec<u32>,
     links: Vec<Vec<u32>>,
@@ -52,12 +52,12 @@ impl NvlinkMatrix {
         Self { gpus, links }
     }
 
-    /// The most links of this GPU with any other, by their places in the list.
+    /// The most links between this GPU and any other, by index in the list.
     fn most_links(&self, gpu: usize) -> u32 {
         self.links[gpu].iter().copied().max().unwrap_or(0)
     }
 
-    /// Whether all of these are linked with each other by so many links or more.
+    /// Whether each two of these have at least `by` links.
     fn are_linked(&self, gpus: &[usize], by: u32) -> bool {
         let pairs = gpus.iter().flat_map(|a| gpus.iter().map(move |b| (*a, *b)));
         pairs.filter(|(a, b)| a != b).all(|(a, b)| by <= self.links[a][b])
@@ -73,7 +73,7 @@ pub(super) fn judge(
     ledger: &mut FindingSet,
 ) {
     let facts = &recording.parsed.facts;
-    // `-p2p` says what may be accessed, and no number of links.
+    // `-p2p` prints permitted access, not a number of links.
     if facts.parameters.contains_key("topology.matrix") {
         return;
     }
@@ -91,10 +91,10 @@ pub(super) fn judge(
     };
     let are_shown = |gpus: &[usize], by| FEWEST <= gpus.len() && linked.are_linked(gpus, by);
     if !without.is_empty() && linked.gpus.len() < FEWEST {
-        // One GPU has no other to be linked with.
+        // A single GPU has no other GPU to link to.
     } else if !without.is_empty() && expected.switched && are_shown(&with, 1) {
         for at in without {
-            let said = "it has no NVLink to any other GPU, and the others have";
+            let said = "it has no NVLink to any other GPU, and the others do";
             let class = (FindingClass::NvlinkAbsent, Outcome::Failed);
             report_gpu(
                 domain,
@@ -108,7 +108,7 @@ pub(super) fn judge(
             );
         }
     } else if !without.is_empty() {
-        let why = format!("{}: no NVLink of {} is shown", recording.file, of(&without));
+        let why = format!("{}: no NVLink of {} is listed", recording.file, of(&without));
         ledger.add_doubt(node, why);
     }
     if less.is_empty() || !expected.switched {
@@ -117,8 +117,8 @@ pub(super) fn judge(
     if are_shown(&whole, expected.links) {
         for at in less {
             let has = linked.most_links(at);
-            let said = "at most so many NVLinks to any other GPU are active, and the others \
-                        have all among each other";
+            let said = "at most that many NVLinks to any other GPU are active, and the others \
+                        have all links among each other";
             let class = (FindingClass::NvlinkInactive, Outcome::Degraded);
             report_gpu(
                 domain,
@@ -133,7 +133,7 @@ pub(super) fn judge(
         }
     } else {
         let why = format!(
-            "{}: {} show fewer than {} NVLinks to the others",
+            "{}: {} have fewer than {} NVLinks to the others",
             recording.file,
             of(&less),
             expected.links

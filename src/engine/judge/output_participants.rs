@@ -1,9 +1,9 @@
-//! Which nodes took part in the outputs that a finding rests on.
+//! Which nodes took part in the outputs behind a finding.
 //!
-//! Every node of a step can make its output say anything of the others there, and be slow
-//! to them. So a finding against a node stands where no other node took part in all that
-//! shows it: its own output and that of another, or outputs with two others. Where one
-//! did, either of the two may be it. Outputs without a plan are taken at their text.
+//! Every node of a step can distort its output about the other participants, and slow them down. So
+//! a finding against a node stands only if no single other node took part in all its evidence: the
+//! node's own output plus another one, or outputs with two different nodes. Otherwise either of the
+//! two may be the cause. Outputs without a plan are taken at face value.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,16 +16,15 @@ use model::parse_output::Tool;
 use model::tool_recording::{RecordingScope, ToolRecording};
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// Which nodes took part in an output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum OutputParticipants {
-    /// No plan tells.
+    /// No plan lists them.
     Unknown,
     /// One node, alone.
     Single(NodeName),
-    /// These: what one of them prints stands among what the others print.
+    /// These nodes, whose lines are mixed in one output.
     Mixed(Vec<NodeName>),
-    /// Many, each of which told what it measured itself.
+    /// Many, each of which reports its own measurement.
     Independent,
 }
 
@@ -45,8 +44,8 @@ impl OutputParticipants {
         }
     }
 
-    /// The nodes beside `own` that each alone could have made it say something of `own`
-    /// with `far`; `None` where that is not known.
+    /// The nodes other than `own` that could each alone have distorted what the output reports
+    /// about `own` with `far`; `None` if unknown.
     fn others(&self, own: &NodeName, far: Option<&NodeName>) -> Option<BTreeSet<NodeName>> {
         let others =
             |nodes: &[NodeName]| nodes.iter().filter(|node| *node != own).cloned().collect();
@@ -59,8 +58,8 @@ impl OutputParticipants {
     }
 }
 
-/// The nodes that took part in everything that shows a thing; empty where none did, or
-/// nothing is known of it.
+/// The nodes that took part in every piece of evidence; empty if there is none, or if the
+/// participants are unknown.
 fn common_participants(
     all: impl Iterator<Item = Option<BTreeSet<NodeName>>>,
 ) -> BTreeSet<NodeName> {
@@ -79,7 +78,7 @@ fn common_participants(
     common.unwrap_or_default()
 }
 
-/// The nodes that took part in all readings of a node that show something.
+/// The nodes that took part in all readings of a node behind a finding.
 pub(super) fn participants_of_readings(
     island: &FabricGroup<'_>,
     node: &NodeName,
@@ -94,8 +93,8 @@ pub(super) fn participants_of_readings(
     }))
 }
 
-/// The nodes that took part in all readings that have the level which others are held
-/// against: what they alone show is no level.
+/// The nodes that took part in all readings at the reference level: readings from one node's runs
+/// alone do not form a level.
 pub(super) fn participants_of_level(
     island: &FabricGroup<'_>,
     (readings, runs): (&[PairReading], &[usize]),
@@ -112,20 +111,20 @@ pub(super) fn participants_of_level(
     }))
 }
 
-/// The finding where others than its node took part in all that shows it: about the two,
-/// where it is one other. Of several it is not known which; that is said as a doubt.
+/// Widens the finding if other nodes took part in all its evidence: with one other node, it
+/// concerns the two. With several, the cause is ambiguous, and a doubt records that.
 pub(super) fn widen_to_participants(found: Finding, others: &BTreeSet<NodeName>) -> Finding {
     let mut names = others.iter().map(NodeName::as_str);
     let (Some(first), None) = (names.next(), names.next()) else {
         let summary = format!(
-            "{}; the same {} other nodes took part in all that shows it: pairs of it with others would tell",
+            "{}; the same {} other nodes took part in all its evidence: measure pairs of it with others",
             found.summary,
             others.len()
         );
         return Finding { outcome: Outcome::Unknown, summary, ..found };
     };
     let summary = format!(
-        "{}; {first} took part in all that shows it, so either may be it: each with another node would tell",
+        "{}; {first} took part in all its evidence, so either may be the cause: run each with another node",
         found.summary
     );
     let Locus { domain, node, rail, .. } = found.locus.clone();
@@ -136,8 +135,8 @@ pub(super) fn widen_to_participants(found: Finding, others: &BTreeSet<NodeName>)
     Finding { id, locus, summary, ..found }
 }
 
-/// Holds every finding of a part to the outputs that show it: those that are its evidence,
-/// and of a number those that its node took part in with the same tests.
+/// Checks every finding about a part against the outputs behind it: its evidence, and for a number
+/// those outputs of the same tests in which its node took part.
 pub(super) fn judge(recordings: &[ToolRecording], ledger: &mut FindingSet) {
     if ledger.findings().all(|found| !needs_corroboration(found)) {
         return;
@@ -176,7 +175,7 @@ pub(super) fn judge(recordings: &[ToolRecording], ledger: &mut FindingSet) {
     }
 }
 
-/// A finding of a node, or of a part of it.
+/// A finding about a node, or a part of it.
 fn is_of_part(found: &Finding) -> bool {
     matches!(
         found.locus.kind,
@@ -184,7 +183,7 @@ fn is_of_part(found: &Finding) -> bool {
     )
 }
 
-/// Whether a finding has to be shown by more than one other node.
+/// Whether a finding needs evidence from more than one other node.
 fn needs_corroboration(found: &Finding) -> bool {
     let of_part = is_of_part(found) && Outcome::Unknown < found.outcome;
     of_part && found.locus.node.is_some() && !found.evidence.is_empty()

@@ -1,9 +1,8 @@
-//! What the parsers found wrong with an output, turned into outcomes.
+//! Turns parser problems into outcomes.
 //!
-//! Wrong data is failed. An error of the hardware's own libraries that names
-//! a part is failed for that part. Everything else (a missing tool, a cut log,
-//! a waived test, data nobody checked) is unknown: it says something of the
-//! run, nothing of the fabric.
+//! Wrong data is failed. An error from the hardware's own libraries that names a part is failed for
+//! that part. Everything else (a missing tool, a truncated log, a waived test, unverified data) is
+//! unknown: it concerns the run, not the fabric.
 
 use std::collections::BTreeSet;
 
@@ -21,8 +20,8 @@ use model::tool_recording::ToolRecording;
 use model::unknown_subject::UnknownSubject;
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// Errors of CUDA that a part of the fabric causes, whatever program ran. Others (out of
-/// memory, a driver that does not fit, bad arguments) say something of the run.
+/// CUDA errors that a part of the fabric causes, in any program. Other errors (out of memory, a
+/// mismatched driver, bad arguments) concern the run.
 const CUDA_HARDWARE_ERRORS: &[CudaError] = &[
     CudaError::NoDevice,
     CudaError::DeviceUnavailable,
@@ -34,8 +33,8 @@ const CUDA_HARDWARE_ERRORS: &[CudaError] = &[
     CudaError::ExternalDevice,
 ];
 
-/// Those that a part causes where the program only copies. A collective library can cause
-/// them itself: its kernels wait for each other and its handles are many.
+/// Errors that a part causes if the program only copies. A collective library can cause them
+/// itself: its kernels wait for each other, and it opens many handles.
 const CUDA_COPY_ERRORS: &[CudaError] = &[
     CudaError::IllegalAddress,
     CudaError::LaunchFailed,
@@ -47,14 +46,13 @@ const CUDA_COPY_ERRORS: &[CudaError] = &[
     CudaError::Unknown,
 ];
 
-/// The same of NVML.
+/// The same for NVML.
 const NVML_HARDWARE_ERRORS: &[&str] = &["NVML_ERROR_GPU_IS_LOST", "NVML_ERROR_RESET_REQUIRED"];
 
-/// What our own copy probe calls memory that cannot be imported although both
-/// sides are permitted to share: the two are on different fabrics.
+/// The error class in fabricgate's copy probe for memory that cannot be imported although both
+/// sides permit sharing: the two are on different fabrics.
 const OTHER_FABRIC_CLASS: &str = "other-fabric";
 
-/// Turns the problems of every recording of a domain into outcomes.
 pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     for (node, recordings) in &domain.per_node {
         let alone: BTreeSet<u32> = recordings.iter().flat_map(|r| gpus_corrupt_alone(r)).collect();
@@ -72,7 +70,7 @@ pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
     }
 }
 
-/// The nodes whose own outputs show that they cannot run anything.
+/// The nodes whose own outputs show that they cannot run any program.
 fn find_broken_nodes(domain: &DomainRecordings<'_>) -> BTreeSet<NodeName> {
     let is_broken = |recording: &&ToolRecording| {
         let mut problems = recording.parsed.problems.iter();
@@ -84,8 +82,8 @@ fn find_broken_nodes(domain: &DomainRecordings<'_>) -> BTreeSet<NodeName> {
     own.map(|(node, _)| node.clone()).collect()
 }
 
-/// Whether a run of many nodes failed with one that fails by itself, or with nearly all
-/// its partners: then it says nothing of the others. Wrong data is judged by itself.
+/// Whether a run of many nodes failed because of a node that fails by itself, or with nearly all
+/// its partners: then it carries no information about the others. Wrong data is judged separately.
 fn is_explained(
     domain: &DomainRecordings<'_>,
     recording: &ToolRecording,
@@ -112,14 +110,14 @@ fn is_explained(
     true
 }
 
-/// Our own probes keep what they could measure and say exactly what kept them
-/// from the rest.
+/// fabricgate's own probes keep their completed measurements and report exactly why the rest
+/// failed.
 fn is_native_probe(recording: &ToolRecording) -> bool {
     matches!(recording.parsed.tool, Some(Tool::FabricgateCopy | Tool::FabricgateCollective))
 }
 
-/// GPUs that our own copy probe saw wrong data of with no other GPU in between:
-/// in copies with the host, or inside one GPU.
+/// GPUs for which fabricgate's copy probe found wrong data without another GPU involved: in copies
+/// with the host, or inside one GPU.
 fn gpus_corrupt_alone(recording: &ToolRecording) -> impl Iterator<Item = u32> + '_ {
     let is_alone = |p: &&OutputProblem| {
         let shape = p.testcase.as_deref().map(testcase::shape_of);
@@ -130,9 +128,9 @@ fn gpus_corrupt_alone(recording: &ToolRecording) -> impl Iterator<Item = u32> + 
     recording.parsed.problems.iter().filter(move |_| own).filter(is_alone).filter_map(|p| p.gpu)
 }
 
-/// The GPU that wrong data on one node is to be blamed on. Our own probe names
-/// the GPU that copied; between two GPUs it may be the other one. A collective
-/// is wrong everywhere when one member is.
+/// The GPU to blame for wrong data on one node. fabricgate's probe names the GPU that copied;
+/// between two GPUs the other one may be the cause. A collective is wrong everywhere if one member
+/// is.
 fn corrupt_gpu(
     problem: &OutputProblem,
     recording: &ToolRecording,
@@ -142,20 +140,19 @@ fn corrupt_gpu(
         return problem.gpu;
     }
     match alone.len() {
-        // Whoever is wrong by itself explains what others got from it.
+        // A GPU that corrupts data by itself explains the wrong data that others got from it.
         1 => alone.first().copied(),
         _ => problem.gpu.filter(|gpu| alone.contains(gpu)),
     }
 }
 
-/// A run of two nodes of a domain.
 struct TwoNodeRun<'a> {
     recording: &'a ToolRecording,
     ends: (NodeName, NodeName),
     failed: bool,
 }
 
-/// The runs of two nodes, and the nodes that explain those that failed.
+/// The runs of two nodes, and the nodes that explain the failed runs.
 fn two_node_runs<'a>(domain: &DomainRecordings<'a>) -> (Vec<TwoNodeRun<'a>>, BTreeSet<NodeName>) {
     let broken = find_broken_nodes(domain);
     if domain.nodes.len() < 3 {
@@ -182,8 +179,8 @@ fn two_node_runs<'a>(domain: &DomainRecordings<'a>) -> (Vec<TwoNodeRun<'a>>, BTr
     (runs, culprits)
 }
 
-/// A failed run of two nodes: it accuses neither, unless one of them fails with
-/// nearly all its partners.
+/// A failed run of two nodes: it blames neither, unless one of them fails with nearly all its
+/// partners.
 fn judge_two_node_run(
     domain: &DomainRecordings<'_>,
     run: &TwoNodeRun<'_>,
@@ -200,7 +197,7 @@ fn judge_two_node_run(
         let said = |node: &NodeName| format!("{node}: {}", problem.detail);
         if problem.kind == OutputProblemKind::Corrupt {
             let named = match is_native_probe(recording) {
-                // Who copied need not be who is wrong.
+                // The GPU that copied is not necessarily the one at fault.
                 true => guilty.first().filter(|_| guilty.len() == 1).map(|node| (*node).clone()),
                 false => problem_node(domain, recording, problem),
             };
@@ -214,7 +211,7 @@ fn judge_two_node_run(
             };
             ledger.add(failed_finding(problem, locus, recording, &said(a)));
         } else if is_import_error(problem) && domain.spans_nodes() {
-            // Who reaches whom is told from all such runs together.
+            // Membership is decided from all such runs together.
         } else if guilty.is_empty() {
             let test = problem.testcase.as_deref().unwrap_or("a test");
             let what = format!("{test} of {a} and {b} in {}", recording.file);
@@ -226,7 +223,7 @@ fn judge_two_node_run(
         } else {
             for node in &guilty {
                 if bad {
-                    let said = format!("{}; so it does with nearly all partners", said(node));
+                    let said = format!("{}; the same happens with nearly all its partners", said(node));
                     let locus = node_locus(&domain.name, node);
                     ledger.add(failed_finding(problem, locus, recording, &said));
                 } else {
@@ -237,8 +234,8 @@ fn judge_two_node_run(
     }
 }
 
-/// An error of importing memory of another node: the two are not in one
-/// clique or IMEX domain. CUDA says 400 or 800.
+/// An error in importing memory of another node: the two are not in one clique or IMEX domain. CUDA
+/// reports 400 or 800.
 fn is_import_error(problem: &OutputProblem) -> bool {
     if let Some(class) = &problem.class {
         return problem.kind == OutputProblemKind::Error && class == OTHER_FABRIC_CLASS;
@@ -249,7 +246,7 @@ fn is_import_error(problem: &OutputProblem) -> bool {
         && matches!(error, Some(CudaError::InvalidHandle | CudaError::NotPermitted))
 }
 
-/// Pairs of nodes between which memory could not be imported.
+/// Pairs of nodes that could not import each other's memory.
 pub(super) fn find_unimportable_pairs(domain: &DomainRecordings<'_>) -> Vec<(NodeName, NodeName)> {
     let (runs, _) = two_node_runs(domain);
     let failed =
@@ -272,7 +269,7 @@ fn judge_node_output(
         return;
     }
     for problem in &parsed.problems {
-        // nvidia-smi and dcgmi report states, which `state` judges with their GPU.
+        // nvidia-smi and dcgmi report states, which `state` judges together with their GPU.
         let is_state = matches!(
             parsed.tool,
             Some(Tool::NvidiaSmiNvlink | Tool::DcgmDiag | Tool::NvidiaImexCtl)
@@ -332,14 +329,14 @@ fn judge_domain_output(
         .collect();
     let corrupt: BTreeSet<NodeName> =
         bad.iter().filter_map(|p| problem_node(domain, recording, p)).collect();
-    // Of our own probe every rank says what it saw, whoever is the cause.
+    // In fabricgate's probe every rank reports its own observation, whatever the cause.
     let shared = is_native_probe(recording)
         && (1 < corrupt.len() || parsed.tool == Some(Tool::FabricgateCollective));
     for problem in &parsed.problems {
         let node = problem_node(domain, recording, problem);
         match (problem_outcome(problem, recording), node.filter(|_| !shared)) {
-            // Errors spread from the first to all ranks: only where a single
-            // host reports one is it that host's.
+            // Errors spread from the first rank to all: only an error that a single host reports
+            // belongs to that host.
             (Outcome::Failed, Some(node))
                 if problem.kind == OutputProblemKind::Corrupt || blamed.len() == 1 =>
             {
@@ -385,8 +382,8 @@ fn judge_domain_output(
     }
 }
 
-/// The nodes that took part in a run: those of its step, else those that it names; all
-/// of the domain where neither says.
+/// The nodes that took part in a run: those of its step, else those that it names, else the whole
+/// domain.
 fn find_participants(domain: &DomainRecordings<'_>, recording: &ToolRecording) -> Vec<NodeName> {
     let named = || domain.gpus_of_ranks(&recording.parsed).into_values().map(|g| g.node).collect();
     let nodes: BTreeSet<NodeName> = match recording.nodes.as_slice() {
@@ -397,7 +394,7 @@ fn find_participants(domain: &DomainRecordings<'_>, recording: &ToolRecording) -
     if known.is_empty() { domain.nodes.clone() } else { known }
 }
 
-/// The node a problem names, by host or by rank.
+/// The node that a problem names, by host or by rank.
 fn problem_node(
     domain: &DomainRecordings<'_>,
     recording: &ToolRecording,
@@ -410,9 +407,8 @@ fn problem_node(
     by_host.or_else(by_rank).filter(|n| domain.nodes.contains(n) && took_part(n))
 }
 
-/// Failed where the fabric did it, unknown otherwise. Our own probes go on after
-/// an error and measure what can be measured: that is evidence, the error is
-/// none.
+/// Failed if the fabric caused it, unknown otherwise. fabricgate's probes continue after an error
+/// and measure the rest: those measurements are evidence, the error is not.
 fn problem_outcome(problem: &OutputProblem, recording: &ToolRecording) -> Outcome {
     match problem.kind {
         OutputProblemKind::Corrupt => Outcome::Failed,
@@ -431,8 +427,8 @@ fn problem_outcome(problem: &OutputProblem, recording: &ToolRecording) -> Outcom
     }
 }
 
-/// Waived because there is nothing to test: pairs on a node with one GPU, and
-/// tests across nodes that were started on one node.
+/// Waived because nothing can be tested: pairs on a node with one GPU, and cross-node tests that
+/// were started on one node.
 fn is_normal(
     problem: &OutputProblem,
     domain: &DomainRecordings<'_>,

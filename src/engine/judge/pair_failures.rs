@@ -1,24 +1,23 @@
-//! Runs of two that failed: which of the two it is.
+//! Failed two-node runs: identifies the failing end.
 //!
-//! A run that fails accuses neither end. Whoever fails with nearly all its
-//! partners, while they get through to others, explains the failures; what is
-//! left over stays unknown for both.
+//! A failed run blames neither end. A node that fails with nearly all its partners, while they
+//! succeed with others, explains the failures; the remaining failures stay unknown for both ends.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Fewer partners than this cannot tell whose fault it is.
+/// With fewer partners, the failing end is ambiguous.
 const FEWEST: usize = 2;
 
-/// This share of its partners is nearly all: one run in four may have got
-/// through before the fault, or after it.
+/// If this share of its partners fails, the end is the cause: one run in four may succeed before
+/// the fault, or after it.
 const NEARLY_ALL: f64 = 0.75;
 
 /// Pairs by their two ends, the lower one first.
 pub(super) type FailurePairs<N> = BTreeSet<(N, N)>;
 
-/// The ends that explain the failing pairs. `good` holds pairs that got through,
-/// `working` further ends that did, elsewhere.
+/// The ends that explain the failing pairs. `good` holds pairs that succeeded, `working` further
+/// ends that succeeded elsewhere.
 pub(super) fn attribute<N: Ord + Clone>(
     good: &FailurePairs<N>,
     failed: &FailurePairs<N>,
@@ -30,13 +29,13 @@ pub(super) fn attribute<N: Ord + Clone>(
         .difference(failed)
         .map(|pair| (pair, false))
         .chain(failed.iter().map(|pair| (pair, true)));
-    // Of each end its partners, and whether it fails with them.
+    // The partners of each end, and whether it fails with them.
     let mut met: BTreeMap<&N, Vec<(&N, bool)>> = BTreeMap::new();
     for ((a, b), has_failed) in pairs {
         met.entry(a).or_default().push((b, has_failed));
         met.entry(b).or_default().push((a, has_failed));
     }
-    // A failure with a partner that got through to none tells nothing of an end.
+    // A failure with a partner that succeeds with none carries no information about an end.
     let tells = |partner: &N, has_failed: bool| !has_failed || through.contains(partner);
     let count = |with: &[(&N, bool)]| {
         let told = with.iter().filter(|(partner, has_failed)| tells(partner, *has_failed));
@@ -50,7 +49,7 @@ pub(super) fn attribute<N: Ord + Clone>(
     let is_suspect = |(failing, partners): (usize, usize)| {
         FEWEST <= failing && NEARLY_ALL <= failing as f64 / partners as f64
     };
-    // Suspects, the one that fails with most others last.
+    // Suspects, ordered by failures, most last.
     let mut suspects: BTreeSet<(usize, Reverse<&N>)> = counts
         .iter()
         .filter(|(_, count)| is_suspect(**count))
@@ -70,7 +69,7 @@ pub(super) fn attribute<N: Ord + Clone>(
         }
     }
     let all = met;
-    // Where most are guilty, something above them is.
+    // If most ends are blamed, the cause lies above them.
     if found.len() * 2 < all.len() { found } else { BTreeSet::new() }
 }
 
@@ -101,15 +100,15 @@ mod tests {
 
     #[test]
     fn partners_that_get_through_to_nobody_accuse_nobody() {
-        // Three that met only each other: each fails with both others.
+        // Three that were measured only with each other: each fails with both others.
         let ring: FailurePairs<u32> = [(0, 1), (0, 2), (1, 2)].into();
         let good: FailurePairs<u32> = (3..9).map(|end| (end, end + 1)).collect();
         assert_eq!(attribute(&good, &ring, &[].into()), [].into());
-        // One that fails with two, which got through elsewhere.
+        // One that fails with two, which succeed elsewhere.
         let star: FailurePairs<u32> = [(0, 1), (0, 2)].into();
         assert_eq!(attribute(&good, &star, &[].into()), [].into());
         assert_eq!(attribute(&good, &star, &[1, 2].into()), [0].into());
-        // An end of good runs whose other partners are all broken is none of them.
+        // An end with good runs whose other partners are all broken is healthy.
         let (mut good, failed) = pairs(9, |a, b| a < 3 || b < 3);
         good.retain(|(a, b)| *a != 8 && *b != 8 || (*a, *b) == (7, 8));
         assert_eq!(attribute(&good, &failed, &[].into()), [0, 1, 2].into());

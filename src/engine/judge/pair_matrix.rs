@@ -1,8 +1,8 @@
-//! What ends showed that met: the cells of a field of readings, and no others.
+//! The cells between ends that were measured together, stored sparsely.
 //!
-//! A domain of 72 GPUs has nearly all of its pairs, a network of ten thousand
-//! nodes a few partners each, and the square of ten thousand fits nowhere. So
-//! only pairs that were read take room and time. Nothing is judged here.
+//! A domain of 72 GPUs has nearly all of its pairs, a network of ten thousand nodes a few partners
+//! each, and a dense matrix of ten thousand ends does not fit in memory. So only measured pairs
+//! take memory and time. This module only stores.
 
 use super::fabric_group::PairReading;
 use model::stats;
@@ -12,32 +12,30 @@ use model::stats;
 pub(super) struct PairCell {
     pub(super) src: usize,
     pub(super) dst: usize,
-    /// Their median.
     pub(super) ratio: f64,
-    /// How many they are.
     pub(super) readings: usize,
-    /// The group of the first.
+    /// The group of the first reading.
     pub(super) group: usize,
-    /// Where they begin.
+    /// Index of the first reading.
     first: usize,
 }
 
-/// Cells of one island or rail.
+/// The cells of one island or rail.
 #[derive(Clone, Debug)]
 pub(super) struct PairMatrix {
-    /// In order of source and destination.
+    /// Ordered by source and destination.
     cells: Vec<PairCell>,
-    /// Where the cells of each source begin, and of the end behind the last.
+    /// Index of the first cell of each source, plus the end of the last.
     rows: Vec<usize>,
-    /// Cells in order of destination and source.
+    /// Cell indices ordered by destination and source.
     transposed: Vec<usize>,
-    /// Where those of each destination begin.
+    /// Index of the first entry of each destination in `transposed`.
     columns: Vec<usize>,
     ratios: Vec<f64>,
 }
 
 impl PairMatrix {
-    /// The cells of `n` ends. Readings are in order of source and destination.
+    /// The cells of `n` ends. The readings are ordered by source and destination.
     pub(super) fn new(n: usize, readings: &[PairReading], levels: &[f64]) -> Self {
         debug_assert!(readings.is_sorted_by_key(|r| (r.src, r.dst)), "readings are in order");
         let ratios: Vec<f64> = readings.iter().map(|r| r.value / levels[r.group]).collect();
@@ -65,45 +63,42 @@ impl PairMatrix {
         Self { cells, rows, transposed, columns, ratios }
     }
 
-    /// How many ends there are.
     pub(super) fn end_count(&self) -> usize {
         self.rows.len() - 1
     }
 
-    /// All cells, in order of source and destination.
+    /// All cells, ordered by source and destination.
     pub(super) fn cells(&self) -> &[PairCell] {
         &self.cells
     }
 
-    /// How many readings there are.
     pub(super) fn reading_count(&self) -> usize {
         self.ratios.len()
     }
 
-    /// What an end sent.
+    /// The cells that an end sent.
     pub(super) fn row(&self, src: usize) -> &[PairCell] {
         &self.cells[self.rows[src]..self.rows[src + 1]]
     }
 
-    /// What an end received.
+    /// The cells that an end received.
     pub(super) fn column(&self, dst: usize) -> impl Iterator<Item = &PairCell> {
         let own = &self.transposed[self.columns[dst]..self.columns[dst + 1]];
         own.iter().map(|at| &self.cells[*at])
     }
 
-    /// The cell of an ordered pair, where it was read.
+    /// The cell of an ordered pair, if it was read.
     pub(super) fn cell(&self, src: usize, dst: usize) -> Option<&PairCell> {
         let sent = self.row(src);
         sent.binary_search_by_key(&dst, |cell| cell.dst).ok().map(|at| &sent[at])
     }
 
-    /// The readings of a cell.
     pub(super) fn readings_of(&self, cell: &PairCell) -> &[f64] {
         &self.ratios[cell.first..cell.first + cell.readings]
     }
 }
 
-/// Where each of `n` keys begins when what has them stands in their order.
+/// The start offset of each of `n` keys in a sequence sorted by key.
 fn row_offsets(n: usize, keys: impl Iterator<Item = usize>) -> Vec<usize> {
     let mut starts = vec![0; n + 1];
     keys.for_each(|key| starts[key + 1] += 1);
@@ -132,7 +127,7 @@ mod tests {
         assert!((cell.ratio - 0.9).abs() < 1e-12 && cell.readings == 3);
         assert_eq!(cells.readings_of(cell), [0.8, 1.0, 0.9]);
         assert_eq!(cells.cell(2, 1), None);
-        // A field of many ends takes the room of what was read.
+        // A large matrix only takes the memory of its readings.
         let cells = PairMatrix::new(100_000, &readings, &[10.0]);
         assert_eq!((cells.cells().len(), cells.reading_count()), (4, 6));
     }

@@ -1,9 +1,8 @@
-//! Spread and trend over the scale-out network, apart from level: a path, or all
-//! paths of an end, whose readings scatter is unstable, one that falls from
-//! reading to reading drifts. Neither is slow for that, nor ever acted on.
+//! Spread and trend over the scale-out network, separate from level: a path, or all paths of an
+//! end, whose readings scatter is unstable; one whose readings fall steadily drifts. Neither makes
+//! it slow, and neither triggers an action.
 //!
-//! A path has a few readings, and healthy ones dip: what one reading shows is
-//! nothing here.
+//! A path has few readings, and healthy paths dip: a single reading proves nothing here.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,46 +17,46 @@ use model::stats;
 use model::text::format_percent;
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// With fewer, one dip is a quarter of the readings and more.
+/// With fewer, one dip is at least a quarter of the readings.
 const FEWEST_READINGS: usize = 5;
 
-/// One direction in one test is not enough: two dips of five would do.
+/// One direction in one test is not enough: two dips of five readings would suffice.
 const FEWEST_CELLS: usize = 2;
 
-/// Paths that an end must have for all of them to be its own.
+/// Paths needed to attribute an instability to their common end.
 const FEWEST_PATHS: usize = 3;
 
-/// So many times what its noise makes is the path's own.
+/// A spread this many times the noise belongs to the path.
 const SPREAD_FACTOR: f64 = 4.0;
 
-/// The middle half of normal noise is this many standard deviations wide.
+/// The interquartile range of normal noise, in standard deviations.
 const QUARTILE_RANGE_Z: f64 = 1.35;
 
-/// NICs and TCP repeat within 1 to 3 %: from here on nothing is quiet.
+/// NICs and TCP repeat within 1 to 3 %: from this spread on, the network is noisy.
 const NOISY_SPREAD: f64 = 0.045;
 
-/// What the readings of one path show, over all its directions and tests.
+/// The stability of one path over all its directions and tests.
 struct PathStability {
     ends: (usize, usize),
-    /// How far its middle half is apart, in its quietest direction but one.
+    /// The interquartile range in its second quietest direction.
     spread: f64,
-    /// The best of its cells, reading by reading, over their middle.
+    /// The best of its cells per reading, relative to their median.
     trend: Vec<f64>,
-    /// Its best readings over the level.
+    /// Its best readings, relative to the level.
     peak: f64,
-    /// Its middle ones.
+    /// Its median readings, relative to the level.
     middle: f64,
 }
 
-/// What is wrong with a path besides its level.
+/// A problem of a path other than its level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Instability {
     Scatters,
     Falls,
 }
 
-/// Judges how steady the paths of a rail are. `sigma` is the noise of one reading
-/// here, and whether repeated readings told it; `at` makes a locus at one of its nodes.
+/// Judges the stability of the paths of a rail. `sigma` is the noise of one reading here, and
+/// whether repeated readings measured it; `at` makes a locus at one of its nodes.
 pub(super) fn judge(
     rail: &RailReadings<'_>,
     levels: &[f64],
@@ -66,7 +65,7 @@ pub(super) fn judge(
     ledger: &mut FindingSet,
 ) {
     let paths = collect_paths(rail, levels);
-    // The noise of one reading is that of all paths together, so few of each tell it.
+    // The noise of one reading is estimated over all paths, so a few readings of each suffice.
     let read: BTreeSet<_> = rail.readings.iter().map(|r| order_pair(r.src, r.dst)).collect();
     if NOISY_SPREAD < sigma && repeated && FEWEST_PATHS <= read.len() {
         report_noisy(rail, sigma, ledger);
@@ -74,7 +73,7 @@ pub(super) fn judge(
     }
     let mut falls: Vec<f64> =
         paths.iter().map(|p| gpu_stability::relative_fall(&p.trend)).collect();
-    // What all of them do is the network's, or the room's.
+    // A change in all paths comes from the network or the room.
     let common = stats::median(&mut falls).filter(|_| 2 * FEWEST_PATHS <= paths.len());
     let common = common.unwrap_or(0.0);
     let says: Vec<Option<Instability>> =
@@ -89,7 +88,7 @@ pub(super) fn judge(
         let own = || own.iter().copied();
         for kind in [Instability::Falls, Instability::Scatters] {
             let bad: Vec<usize> = own().filter(|p| says[*p] == Some(kind)).collect();
-            // Three of four of its paths, as with runs that fail (`partners`).
+            // Three of four of its paths, as for failed runs (`partners`).
             if FEWEST_PATHS <= bad.len() && own().count() * 3 <= bad.len() * 4 {
                 let locus = at(LocusKind::Rail, &rail.nodes[end]);
                 let worst = bad.iter().map(|p| &paths[*p]).collect::<Vec<_>>();
@@ -112,7 +111,7 @@ pub(super) fn judge(
     }
 }
 
-/// What every path shows that was read often enough.
+/// The stability of every path with enough readings.
 fn collect_paths(rail: &RailReadings<'_>, levels: &[f64]) -> Vec<PathStability> {
     let mut cells: BTreeMap<(usize, usize, usize), Vec<f64>> = BTreeMap::new();
     for r in &rail.readings {
@@ -149,7 +148,7 @@ fn summarize_path(ends: (usize, usize), cells: &[Vec<f64>]) -> Option<PathStabil
     spreads.sort_by(f64::total_cmp);
     let spread = *spreads.get(spreads.len().checked_sub(1)? / 2)?;
     let readings = cells.iter().map(Vec::len).min()?;
-    // Dips go down only: the best of several at the same moment has none.
+    // Dips only reduce a reading: the best of several at the same moment has none.
     let at = |k: usize| {
         let shares = cells.iter().zip(&middles).map(|(values, middle)| values[k] / middle);
         shares.fold(f64::NEG_INFINITY, f64::max)
@@ -164,7 +163,7 @@ fn classify_path(path: &PathStability, common: f64, sigma: f64) -> Option<Instab
     let own = gpu_stability::relative_fall(&path.trend) - common;
     // The difference of two readings.
     let line = peel::MIN_EFFECT.max(peel::SIGNIFICANCE_Z * std::f64::consts::SQRT_2 * sigma);
-    // A fall in the last reading alone is no trend.
+    // A drop in the last reading alone is not a trend.
     let before = gpu_stability::relative_fall(&path.trend[..path.trend.len() - 1]) - common;
     if line < own && line / 2.0 < before && gpu_stability::falls_steadily(&path.trend, sigma) {
         return Some(Instability::Falls);
@@ -173,8 +172,8 @@ fn classify_path(path: &PathStability, common: f64, sigma: f64) -> Option<Instab
     (most < path.spread).then_some(Instability::Scatters)
 }
 
-/// Enters a finding that makes nobody worse than unknown. Where the best readings
-/// are as they must be, a level found low is explained.
+/// Enters a finding that limits a node to unknown. If the best readings are normal, the finding
+/// also explains a low level.
 fn add_finding(
     rail: &RailReadings<'_>,
     paths: &[&PathStability],
@@ -197,7 +196,7 @@ fn add_finding(
                 FindingClass::Drifting,
                 format!(
                     "{what} fell by {} from the first to the last of {readings} readings: drift, as with heat or \
-                     congestion that builds up; its level says nothing yet, more readings after a rest would tell",
+                     congestion that builds up; its level is not yet conclusive, take more readings after a rest",
                     format_percent(fall)
                 ),
                 RuleKind::Trend.with_terms(
@@ -214,7 +213,7 @@ fn add_finding(
                 FindingClass::Unstable,
                 format!(
                     "{what}: the middle half of the readings lies {} apart: unstable, as with errors on a link or \
-                     other traffic; that is spread, not level, and the ports' error counters would tell",
+                     other traffic; this concerns spread, not level; check the ports' error counters",
                     format_percent(spread)
                 ),
                 RuleKind::Spread.with_terms(
@@ -256,7 +255,7 @@ fn add_finding(
     ledger.add(found);
 }
 
-/// What is low and steady was so from the first reading on.
+/// Notes that a low and steady level was present from the first reading on.
 fn note_first_reading(rail: &RailReadings<'_>, path: &PathStability, ledger: &mut FindingSet) {
     let ends = [&rail.nodes[path.ends.0], &rail.nodes[path.ends.1]];
     let is_level = |f: &Finding| {
@@ -280,11 +279,11 @@ fn note_first_reading(rail: &RailReadings<'_>, path: &PathStability, ledger: &mu
     }
 }
 
-/// A network on which nothing repeats.
+/// Reports a network on which no path repeats.
 fn report_noisy(rail: &RailReadings<'_>, sigma: f64, ledger: &mut FindingSet) {
     let said = format!(
-        "the network{} scatters everywhere: the same path repeats within {} only, NICs do within 1 to 3 %; nobody's \
-         fault by itself: other traffic, or the instrument; one pair alone on idle nodes would tell",
+        "the network{} scatters everywhere: the same path repeats within {} only, NICs do within 1 to 3 %; by itself not a \
+         fault: other traffic, or the instrument; measure one pair alone on idle nodes",
         rail.sentence_suffix(),
         format_percent(sigma)
     );

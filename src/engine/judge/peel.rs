@@ -1,12 +1,10 @@
-//! Which end makes a cell low: clear ends, blame the rest, release, repeat.
+//! Finds the end that makes a cell low: clear ends, blame the rest, release, repeat.
 //!
-//! A reading is `min(tx of the source, rx of the destination, path)`, so a
-//! good one clears both ends and a low one blames neither. Each end that no
-//! cell clears is judged by the median over its partners that are not blamed;
-//! the lowest is blamed, its row or column leaves, and everything is compared
-//! again. After that, every blamed end that is not low with the partners that
-//! are left is released, until nothing changes. What is low afterwards belongs
-//! to a pair.
+//! A reading is `min(tx of the source, rx of the destination, path)`, so a good one clears both
+//! ends and a low one blames neither. Each end that no cell clears is judged by the median over its
+//! unblamed partners; the lowest is blamed, its row or column leaves, and the rest is compared
+//! again. Then every blamed end that is not low with the remaining partners is released, until the
+//! result is stable. A cell that is still low belongs to a pair.
 
 mod blame;
 mod low_pairs;
@@ -22,61 +20,60 @@ use model::finding_rule::{FindingRule, RuleKind};
 use model::stats;
 use model::verdict::Direction;
 
-/// Effects below this are inside the natural spread of healthy fabrics: half
-/// the loss of one link of 18. They are reported, never blamed.
+/// Smaller effects lie within the natural spread of healthy fabrics: half the loss of one link of
+/// 18. They are reported, never blamed.
 pub(super) const MIN_EFFECT: f64 = 0.028;
 
-/// A median this many standard errors low is no chance.
+/// A median this many standard errors low is not chance.
 pub(super) const SIGNIFICANCE_Z: f64 = 5.0;
 
-/// Further standard errors for a fault of the printed size to be seen 999
-/// times in 1,000: Phi^-1(0.999).
+/// Additional standard errors so that a fault of the printed size is detected 999 times in 1,000:
+/// Phi^-1(0.999).
 pub(super) const POWER_Z: f64 = 3.09;
 
-/// Relative spread assumed where an island is too small to show its own:
-/// generous for copy engines (0.1 to 0.3 % seen), usual for NCCL and NICs.
+/// Relative spread assumed for an island too small to estimate its own: generous for copy engines
+/// (measured: 0.1 to 0.3 %), typical for NCCL and NICs.
 pub(super) const ASSUMED_SIGMA: f64 = 0.01;
 
-/// No instrument here repeats better than this.
+/// The best repeatability assumed for any instrument.
 pub(super) const LEAST_SIGMA: f64 = 0.000_5;
 
-/// Islands of up to this many GPUs, or of this many nodes, are small: most of their
-/// parts can be bad one by one.
+/// Islands of up to this many GPUs, or of this many nodes, are small: most of their parts can be
+/// bad individually.
 const SMALL_FIELD: usize = 8;
 
-/// Where levels begin: one bad GPU of four touches half of all cells, three of eight two
-/// thirds. With half of all bad, a fifth to a quarter of all cells is good.
+/// The quantile that levels start from: one bad GPU of four affects half of all cells, three of
+/// eight two thirds. With half of all GPUs bad, a fifth to a quarter of all cells is good.
 pub(super) const UPPER_QUANTILE: f64 = 0.85;
 
-/// How many standard deviations above the middle that is: Phi^-1(0.85).
+/// That quantile in standard deviations above the median: Phi^-1(0.85).
 pub(super) const UPPER_QUANTILE_Z: f64 = 1.04;
 
-/// Ends that get slower step by step are blamed a few in each turn.
+/// Ends that get slower step by step are blamed a few per turn.
 const MAX_TURNS: usize = 16;
 
 /// The rule behind a pair that may be slow.
 pub(super) const DOUBTFUL_PAIR_RULE: FindingRule = FindingRule::fixed(
     RuleKind::Pair,
-    "fewer than three readings that agree tell no slow pair from dips, unless they \
-                                are deeper than dips go",
+    "fewer than three readings that agree do not separate a slow pair from dips, unless they \
+                                are deeper than any dip",
 );
 
-/// How an end's partners are summed up.
+/// How an end's partners are summarised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PartnerStatistic {
     /// Their median: all pairs share one path class.
     Median,
-    /// The best of them: path classes differ and are not known, so one good
-    /// reading acquits.
+    /// Their maximum: path classes differ and are unknown, so one good reading clears.
     Max,
 }
 
-/// One end in one direction, blamed.
+/// One blamed end in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct EndBlame {
     pub(super) gpu: usize,
     pub(super) direction: Direction,
-    /// Over partners that are not blamed themselves, relative to the level.
+    /// Over unblamed partners, relative to the level.
     pub(super) ratio: f64,
     pub(super) partners: usize,
     pub(super) detectable: f64,
@@ -91,11 +88,11 @@ pub(super) struct LowPair {
     pub(super) both_ways: bool,
     pub(super) ratio: f64,
     pub(super) readings: usize,
-    /// How far apart the three readings are that agree best; all, of fewer.
+    /// The spread of the three readings that agree best; of all, if fewer.
     pub(super) span: f64,
 }
 
-/// What an end shows in one direction, relative to the level.
+/// The level of an end in one direction, relative to the group's level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct EndLevel {
     pub(super) ratio: f64,
@@ -103,40 +100,36 @@ pub(super) struct EndLevel {
     pub(super) error: f64,
 }
 
-/// What peeling gave.
+/// The result of peeling.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeelResult {
     pub(super) blames: Vec<EndBlame>,
     pub(super) pairs: Vec<LowPair>,
-    /// Pairs of which readings agree too well for dips, and are too few to
-    /// exclude them.
+    /// Pairs whose readings agree too well for dips, and are too few to exclude them.
     pub(super) doubtful: Vec<LowPair>,
-    /// Cells that are low with too few readings to tell a dip from a fault.
+    /// Low cells with too few readings to separate a dip from a fault.
     pub(super) dips: Vec<LowPair>,
-    /// Level of each group without the blamed.
+    /// Level of each group without blamed ends.
     pub(super) levels: Vec<f64>,
-    /// Ends that are low with every partner, where too few partners are good to tell
-    /// which of the two is slow.
+    /// Ends that are low with every partner, where too few partners are good to show which side is
+    /// slow.
     pub(super) unclear: Vec<(usize, Direction)>,
-    /// Relative standard deviation of one reading.
     pub(super) sigma: f64,
-    /// What every end shows over partners that are not blamed, per direction.
+    /// The level of every end over unblamed partners, per direction.
     pub(super) end_levels: Vec<[Option<EndLevel>; 2]>,
-    /// Smallest degradation that would have been seen, per GPU; `None` where
-    /// the GPU was not measured.
+    /// The smallest detectable degradation per GPU; `None` if the GPU was not measured.
     pub(super) detectable: Vec<Option<f64>>,
 }
 
 impl PeelResult {
-    /// Whether this end is blamed.
     pub(super) fn is_blamed(&self, gpu: usize, direction: Direction) -> bool {
-        // They are in the order of their ends.
+        // Ordered by end.
         let from = self.blames.partition_point(|b| b.gpu < gpu);
         let own = self.blames[from..].iter().take_while(|b| b.gpu == gpu);
         own.into_iter().any(|b| b.direction == direction)
     }
 
-    /// What an end shows in a direction over partners that are not blamed.
+    /// The level of an end in a direction over unblamed partners.
     pub(super) fn end_level(&self, gpu: usize, direction: Direction) -> Option<EndLevel> {
         self.end_levels.get(gpu)?[usize::from(direction == Direction::Rx)]
     }
@@ -145,24 +138,23 @@ impl PeelResult {
 /// Readings between numbered ends: GPUs of an island, or nodes on a rail.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PairReadings<'r> {
-    /// How many ends there are.
     pub(super) ends: usize,
-    /// On how many nodes: those of one are often bad together.
+    /// The number of nodes: ends of one node are often bad together.
     pub(super) nodes: usize,
-    /// The class of path of each group the readings come in: a good reading of one class
-    /// says nothing about another one.
+    /// The path class of each group of readings: a good reading of one class carries no information
+    /// about another class.
     pub(super) classes: &'r [u8],
     pub(super) readings: &'r [PairReading],
-    /// Ends that take part: those that are cut off are judged elsewhere.
+    /// Ends that take part: isolated ends are judged elsewhere.
     pub(super) active: &'r [bool],
-    /// The levels to begin with, where something else than the readings tells.
+    /// Initial levels, if another source than the readings provides them.
     pub(super) start_levels: Option<&'r [f64]>,
 }
 
-/// Peels a field of readings. A third of all ends that is slow touches more than half
-/// of all cells, so levels are first taken from the upper end. Of a large field, more
-/// than half of all ends are not slow one by one: then the others are fast, or all have
-/// one cause, and levels are those in the middle.
+/// Peels a set of readings. If a third of all ends is slow, more than half of all cells are
+/// affected, so levels first come from the upper end. In a large set, more than half of all ends
+/// are not slow individually: either the others are fast, or all share one cause, and levels are
+/// medians.
 pub(super) fn peel_readings(field: &PairReadings<'_>, statistic: PartnerStatistic) -> PeelResult {
     let few = field.ends <= SMALL_FIELD || (1 < field.nodes && field.nodes <= SMALL_FIELD);
     let first = peel_from(field, statistic, Some(UPPER_QUANTILE));
@@ -174,7 +166,7 @@ pub(super) fn peel_readings(field: &PairReadings<'_>, statistic: PartnerStatisti
     }
 }
 
-/// Peels with levels that begin at this quantile, or in the middle.
+/// Peels with levels that start from this quantile, or from the median.
 fn peel_from(
     field: &PairReadings<'_>,
     statistic: PartnerStatistic,
@@ -187,7 +179,7 @@ fn peel_from(
     let groups = field.classes.len();
     let mut out = PeelResult { detectable: vec![None; n], ..PeelResult::default() };
     let mut blamed = BlamedEnds::none(n);
-    // Levels depend on who is blamed and the other way round: mostly a few turns do.
+    // Levels depend on blame and vice versa: a few turns usually suffice.
     for turn in 1..=MAX_TURNS {
         let told = field.start_levels.filter(|_| turn == 1);
         let first = turn == 1 && told.is_none() && upper.is_some();
@@ -198,7 +190,7 @@ fn peel_from(
         let spread = blame::estimate_spread(&cells, &blamed);
         out.sigma = spread.sigma;
         if first {
-            // Noise alone lifts the upper end by so much.
+            // Noise alone raises the upper end by this much.
             let noise = UPPER_QUANTILE_Z * out.sigma;
             out.levels.iter_mut().for_each(|level| *level *= 1.0 - noise);
             cells = PairMatrix::new(n, &readings, &out.levels);
@@ -211,7 +203,7 @@ fn peel_from(
         (out.blames, out.unclear) = rule.list_blames(&blamed, parts);
         out.end_levels = rule.end_levels(&blamed);
         out.detectable = rule.detectable_losses(&blamed, parts);
-        // Where it never settles, pairs are looked at all the same.
+        // Pairs are judged even if the iteration does not settle.
         if settled || turn == MAX_TURNS {
             low_pairs::find_low_pairs(&cells, &blamed, statistic, &mut out);
             break;
@@ -220,8 +212,8 @@ fn peel_from(
     out
 }
 
-/// The level of each group among ends that are not blamed: the median, or the
-/// quantile `upper`. One pair has one value, however often it was read.
+/// The level of each group among unblamed ends: the median, or the quantile `upper`. One pair
+/// contributes one value, independent of its number of readings.
 fn estimate_levels(
     groups: usize,
     readings: &[PairReading],
@@ -256,7 +248,7 @@ fn split_by_group(pair: &[PairReading]) -> Vec<(usize, Vec<f64>)> {
     groups
 }
 
-/// The smallest degradation that is seen with 99.9 % power where parts do not differ.
+/// The smallest degradation detected with 99.9 % power if healthy parts are identical.
 pub(super) fn smallest_detectable(se: f64) -> f64 {
     MIN_EFFECT.max(SIGNIFICANCE_Z * se) + POWER_Z * se
 }

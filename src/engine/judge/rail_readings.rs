@@ -1,8 +1,6 @@
-//! The scale-out network as it was measured: rail by rail, which node sent how
-//! much to which, and which pairs did not get through.
+//! The scale-out network as measured: per rail, the rates between nodes and the failed pairs.
 //!
-//! Readings are put into the direction the data moved, in GB/s. Nothing is
-//! compared here; that is `network`'s work.
+//! Readings are stored in the direction in which the data moved, in GB/s. `network` compares them.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,25 +19,25 @@ use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unit::Unit;
 use readers::outputs::unreached;
 
-/// Our own probe's test of latency.
+/// The latency test of fabricgate's own probe.
 const LATENCY: &str = "tcp_latency";
 
-/// Readings that may be compared with each other.
+/// Comparable readings.
 #[derive(Clone, Debug)]
 pub(super) struct RailGroup<'a> {
     pub(super) testcase: Arc<str>,
     /// Streams or queue pairs.
     pub(super) settings: String,
-    /// The class of NIC at both ends, where it is one and known.
+    /// The NIC class at both ends, if it is the same and known.
     pub(super) nic: Option<&'a Platform>,
     /// The ends sit under different leaves.
     pub(super) crosses_leaves: bool,
-    /// The smallest message behind a reading, where messages have a size.
+    /// The smallest message behind a reading, if messages have a size.
     pub(super) bytes: Option<u64>,
 }
 
 impl RailGroup<'_> {
-    /// Under which conditions its readings were taken.
+    /// The conditions of its readings.
     pub(super) fn conditions(&self) -> MeasurementConditions<'_> {
         MeasurementConditions::new(&self.testcase, self.bytes)
     }
@@ -48,7 +46,7 @@ impl RailGroup<'_> {
         self.crosses_leaves == other.crosses_leaves && self.is_same_kind(other)
     }
 
-    /// The same test over the same class of NIC, wherever the ends sit.
+    /// The same test over the same NIC class, independent of the ends' location.
     pub(super) fn is_same_kind(&self, other: &Self) -> bool {
         let class = |g: &Self| g.nic.map(|nic| nic.name.clone());
         (&self.testcase, &self.settings) == (&other.testcase, &other.settings)
@@ -56,7 +54,7 @@ impl RailGroup<'_> {
     }
 }
 
-/// A pair that gave no number, or wrong data.
+/// A pair without a number, or with wrong data.
 #[derive(Debug)]
 pub(super) struct PairFailure<'a> {
     pub(super) ends: (usize, usize),
@@ -64,7 +62,7 @@ pub(super) struct PairFailure<'a> {
     pub(super) kind: OutputProblemKind,
     pub(super) testcase: Option<&'a str>,
     pub(super) what: String,
-    /// The tool says that it did not reach its peer.
+    /// The tool reports that it did not reach its peer.
     pub(super) unreached: bool,
 }
 
@@ -72,9 +70,8 @@ pub(super) struct PairFailure<'a> {
 #[derive(Debug, Default)]
 pub(super) struct RailReadings<'a> {
     pub(super) name: Option<String>,
-    /// Its ends.
     pub(super) nodes: Vec<NodeName>,
-    /// The place of each among them.
+    /// The index of each node in `nodes`.
     positions: BTreeMap<NodeName, usize>,
     pub(super) groups: Vec<RailGroup<'a>>,
     pub(super) readings: Vec<PairReading>,
@@ -101,7 +98,7 @@ impl<'a> RailReadings<'a> {
         self.nodes.len() - 1
     }
 
-    /// The readings of every end, in their order: what an end sent or received.
+    /// The readings of every end, in order: sent and received.
     pub(super) fn by_end(&self) -> ReadingsByEnd<'_> {
         let mut by_end = vec![Vec::new(); self.nodes.len()];
         for reading in &self.readings {
@@ -113,12 +110,11 @@ impl<'a> RailReadings<'a> {
         by_end
     }
 
-    /// The readings of every cell.
     pub(super) fn cells(&self) -> RailCells {
         self.cells_of(|_| true)
     }
 
-    /// Those of these groups.
+    /// The cells of the selected groups.
     pub(super) fn cells_of(&self, is_wanted: impl Fn(usize) -> bool) -> RailCells {
         let mut cells = RailCells::new();
         for r in self.readings.iter().filter(|r| is_wanted(r.group)) {
@@ -137,17 +133,17 @@ impl<'a> RailReadings<'a> {
         self.groups.len() - 1
     }
 
-    /// Its nodes that got through to another.
+    /// Its nodes that reached at least one other.
     pub(super) fn reached_nodes(&self) -> impl Iterator<Item = &NodeName> {
         self.readings.iter().flat_map(|r| [&self.nodes[r.src], &self.nodes[r.dst]])
     }
 
-    /// The files in which two ends met.
+    /// The files in which two ends were measured together.
     pub(super) fn files_of(&self, a: usize, b: usize) -> &[&'a str] {
         self.files.get(&order_pair(a, b)).map_or(&[], Vec::as_slice)
     }
 
-    /// The rail as it is called in sentences: empty, or ` over rail0`.
+    /// The rail's name in sentences: empty, or ` over rail0`.
     pub(super) fn sentence_suffix(&self) -> String {
         self.name.as_ref().map_or(String::new(), |name| format!(" over {name}"))
     }
@@ -158,13 +154,13 @@ pub(super) fn order_pair(a: usize, b: usize) -> (usize, usize) {
     (a.min(b), a.max(b))
 }
 
-/// Whether a recording is of the scale-out network and of two nodes or more.
+/// Whether a recording covers the scale-out network and at least two nodes.
 pub(super) fn is_of_network(recording: &ToolRecording) -> bool {
     matches!(recording.scope, RecordingScope::Pair(..))
         || recording.parsed.tool == Some(Tool::FabricgateTcp)
 }
 
-/// The rail a recording ran over, as the sweep or its output names it.
+/// The rail of a recording, as the sweep or its output names it.
 pub(super) fn rail_of(recording: &ToolRecording) -> Option<String> {
     let said = || recording.parsed.facts.parameters.get("rail").cloned();
     recording.rail.clone().or_else(said)
@@ -175,8 +171,8 @@ fn device_of(recording: &ToolRecording) -> Option<&str> {
     recording.parsed.facts.parameters.get("device").map(String::as_str)
 }
 
-/// The GID of the end that ran the command, where it is an address of some network: what
-/// a port makes up for itself is the same on every rail.
+/// The GID of the end that ran the command, if it is a routable address: a GID that a port
+/// generates itself is the same on every rail.
 fn gid_of(recording: &ToolRecording) -> Option<IpAddr> {
     let said = recording.parsed.facts.parameters.get("gid")?;
     let address: IpAddr = said.split(", ").next()?.parse().ok()?;
@@ -187,8 +183,8 @@ fn gid_of(recording: &ToolRecording) -> Option<IpAddr> {
     (!is_own).then_some(address)
 }
 
-/// The network that an address is in, as far as it tells itself: InfiniBand's subnet
-/// prefix and that of IPv6 have 64 bits; of IPv4 24 are usual.
+/// The network of an address, as far as the address shows it: InfiniBand's subnet prefix and IPv6
+/// prefixes have 64 bits; for IPv4, 24 are usual.
 fn subnet(address: IpAddr) -> String {
     match address {
         IpAddr::V4(ip) => format!("{}/24", Ipv4Addr::from_bits(ip.to_bits() & !0xff)),
@@ -196,21 +192,21 @@ fn subnet(address: IpAddr) -> String {
     }
 }
 
-/// What the end that ran the command calls the port: its device, else the network of its GID.
+/// The port on the end that ran the command: its device, else the network of its GID.
 fn port_of(recording: &ToolRecording) -> Option<String> {
     let device = device_of(recording).map(str::to_owned);
     device.or_else(|| gid_of(recording).map(subnet))
 }
 
-/// What the rails of recordings are called. Where neither the sweep nor the output
-/// names one, the claim for its device does, else the claim for the network of its GID;
-/// without claims the device itself, and where no device is printed the GID's network.
+/// The rail names of recordings. If neither the sweep nor the output names the rail, the name comes
+/// from the claim for its device, else from the claim for the network of its GID; without claims,
+/// it is the device, or the GID's network if no device is printed.
 pub(super) struct RailNames<'c> {
     claims: &'c Claims,
-    /// Some node ran over several ports, so that a port is a rail. Where every
-    /// node has one, they are of one rail, whatever each node calls its own.
+    /// Some node ran over several ports, so a port is a rail. If every node has one port, all
+    /// belong to one rail, whatever each node calls its port.
     has_several_ports: bool,
-    /// The name, where only one is known.
+    /// The only known name.
     only_name: Option<String>,
 }
 
@@ -233,11 +229,10 @@ impl<'c> RailNames<'c> {
         names
     }
 
-    /// The rail of a recording.
     pub(super) fn rail_of(&self, recording: &ToolRecording) -> Option<String> {
         let own = port_of(recording);
         let port = || own.clone().filter(|_| self.has_several_ports);
-        // An output that broke off early names nothing; one of another tool is of its own.
+        // An output that broke off early names no rail; output of another tool has its own.
         let may_be = own.is_some() || recording.parsed.measurements.is_empty();
         let only = || self.only_name.clone().filter(|_| may_be);
         self.reported_rail(recording).or_else(port).or_else(only)
@@ -261,7 +256,7 @@ impl<'c> RailNames<'c> {
     }
 }
 
-/// The nodes a recording of the network names.
+/// The nodes that a network recording names.
 pub(super) fn named_nodes(recording: &ToolRecording) -> Vec<NodeName> {
     match &recording.scope {
         RecordingScope::Pair(a, b) => vec![a.clone(), b.clone()],
@@ -274,14 +269,14 @@ pub(super) struct NetworkRate<'a> {
     pub(super) from: NodeName,
     pub(super) to: NodeName,
     pub(super) testcase: &'a str,
-    /// GB/s, or microseconds of a latency.
+    /// GB/s, or microseconds for a latency.
     pub(super) value: f64,
     pub(super) unit: Unit,
-    /// The message, where messages have a size.
+    /// The message size, if messages have one.
     pub(super) bytes: Option<u64>,
 }
 
-/// All rates of a recording of the network, in the direction of the data.
+/// All rates of a network recording, in the direction of the data.
 pub(super) fn collect_rates<'r, T>(
     recording: &'r ToolRecording,
     known: &HostIndex<T>,
@@ -309,7 +304,7 @@ pub(super) fn collect_rates<'r, T>(
         match (measurement, &pair) {
             (Measurement::Matrix(matrix), _) => {
                 let Some(unit) = matrix.unit else { continue };
-                // The document's own names of the two may be others than ours.
+                // The document may name the two nodes differently from the claims.
                 let end = |at: usize, label: &str| match &pair {
                     Some((a, b)) if a.matches_host(label) || b.matches_host(label) => {
                         if a.matches_host(label) { a.clone() } else { b.clone() }
@@ -330,7 +325,7 @@ pub(super) fn collect_rates<'r, T>(
             }
             (Measurement::Series(series), Some((a, b))) => {
                 let Some((_, value, unit)) = largest_message_rate(series) else { continue };
-                // A read pulls from the server; a sum of both ways is either's.
+                // A read pulls from the server; a bidirectional sum counts for both.
                 let both = testcase.contains("_bidirectional");
                 if both || !testcase.contains("_read_") {
                     add(a, b, value, unit);
@@ -345,14 +340,14 @@ pub(super) fn collect_rates<'r, T>(
     rates
 }
 
-/// The largest message and its average rate, where the unit is known.
+/// The largest message and its average rate, if the unit is known.
 fn largest_message_rate(series: &MeasurementSeries) -> Option<(u64, f64, Unit)> {
     let unit = series.unit.filter(|unit| unit.is_bandwidth())?;
     let point = series.points.iter().filter(|p| p.algbw.is_some()).max_by_key(|p| p.bytes)?;
     Some((point.bytes, point.algbw?, unit))
 }
 
-/// The network as it was measured, one entry per rail.
+/// The measured network, one entry per rail.
 pub(super) fn collect_rails<'a>(
     domains: &[DomainRecordings<'a>],
     claims: &Claims,
@@ -386,7 +381,7 @@ pub(super) fn collect_rails<'a>(
                 rail.latencies.push((src, dst, rate.value));
                 continue;
             }
-            // Latencies of other tools are no bandwidth.
+            // Latencies of other tools are not bandwidth.
             if !rate.unit.is_bandwidth() {
                 continue;
             }
@@ -414,7 +409,7 @@ pub(super) fn collect_rails<'a>(
     rails.into_values().collect()
 }
 
-/// The leaf of every node that one claims; of one that two claim, the first.
+/// The leaf of every node with a claimed leaf; the first, if two claim it.
 pub(super) fn leaf_by_node(claims: &Claims) -> BTreeMap<&NodeName, usize> {
     let mut of = BTreeMap::new();
     for (at, leaf) in claims.leaves.iter().enumerate() {
@@ -425,14 +420,14 @@ pub(super) fn leaf_by_node(claims: &Claims) -> BTreeMap<&NodeName, usize> {
     of
 }
 
-/// What went wrong in a recording of two nodes.
+/// Adds the failures in a recording of two nodes.
 fn add_failures<'a>(
     rail: &mut RailReadings<'a>,
     recording: &'a ToolRecording,
     known: &HostIndex<()>,
     no_rate: Option<String>,
 ) {
-    // What lies with one node is judged with its other outputs.
+    // A problem of one node is judged with its other outputs.
     if matches!(recording.scope, RecordingScope::Node(_)) {
         return;
     }
@@ -453,7 +448,7 @@ fn add_failures<'a>(
     for problem in corrupt {
         fail(problem.kind, problem.testcase.as_deref(), said(problem), false);
     }
-    // However many lines it says it in, a run fails once.
+    // A run counts as one failure, however many lines report it.
     let rank = |p: &&&OutputProblem| {
         (!unreached::is_peer_unreachable(p), p.kind != OutputProblemKind::Error)
     };

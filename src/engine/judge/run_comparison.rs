@@ -1,8 +1,8 @@
-//! Two measurements of the same parts held against each other, reading by
-//! reading: before and after a repair, first and last round of a burn-in.
+//! Compares two measurements of the same parts, reading by reading: before and after a repair,
+//! first and last round of a burn-in.
 //!
-//! Pure. It says what moved by more than the noise of both explains, however
-//! little that is; whether a part is as it must be, the verdicts say.
+//! Pure. It reports every change that exceeds the noise of both runs, however small; the verdicts
+//! judge whether a part is good enough.
 
 use std::collections::BTreeMap;
 
@@ -17,35 +17,34 @@ use model::trend::{FabricPart, FabricPartKind};
 use model::unit::Unit;
 use model::verdict::Direction;
 
-/// Changes below this are noise however often a part was read: what two runs of
-/// one tool on one sound machine differ by in the middle of many readings, which
-/// the scatter inside a run does not show. Copy engines scatter by 0.1 to 0.3 %.
+/// Smaller changes are noise, however many readings a part has: the typical difference between
+/// medians of two runs of one tool on one healthy machine, which the scatter inside a run does not
+/// show. Copy engines scatter by 0.1 to 0.3 %.
 const FLOOR: f64 = 0.005;
 
-/// The same of collectives and of the scale-out network, which scatter by 1 to
-/// 3 %, and of which a run has few readings.
+/// The same for collectives and the scale-out network, which scatter by 1 to 3 % and have few
+/// readings per run.
 const COARSE_FLOOR: f64 = 0.02;
 
-/// Fewer parts of one kind do not show how much such parts move between runs.
+/// Fewer parts of one kind do not show how much such parts change between runs.
 const MIN_SAME_CLASS: usize = 8;
 
-/// One run, as far as it is compared.
+/// One run in a comparison.
 #[derive(Clone, Copy, Debug)]
 pub struct ComparisonSide<'a> {
-    /// Its id.
+    /// Its run ID.
     pub run: &'a str,
-    /// When it was made, RFC 3339.
+    /// Its creation time, RFC 3339.
     pub created: &'a str,
-    /// What was measured.
+    /// The measured cells.
     pub cells: &'a [MeasuredCell],
-    /// The outputs, of which collectives are taken.
+    /// The outputs, used for collectives.
     pub recordings: &'a [ToolRecording],
 }
 
-/// What is compared: one part in one test.
+/// The unit of comparison: one part in one test.
 type ComparisonKey = (FabricPart, String);
 
-/// What a part showed.
 #[derive(Clone, Debug)]
 struct PartLevel {
     value: f64,
@@ -54,7 +53,7 @@ struct PartLevel {
     expected: Option<f64>,
 }
 
-/// Compares two runs, as far as `keep` wants a part.
+/// Compares two runs, limited to the parts that `keep` accepts.
 pub fn compare_runs(
     before: &ComparisonSide<'_>,
     after: &ComparisonSide<'_>,
@@ -90,7 +89,7 @@ pub fn compare_runs(
     }
 }
 
-/// Whether a part is of this node: its own, or an end of it.
+/// Whether a part belongs to this node, or has an end there.
 pub fn concerns_node(part: &FabricPart, node: &NodeName) -> bool {
     let peer = part.peer.as_deref().map(|peer| peer.rsplit_once(':').map_or(peer, |(n, _)| n));
     part.node.as_ref() == Some(node) || peer == Some(node.as_str())
@@ -123,10 +122,10 @@ fn compare_part(
         let change = is.value / was.value - 1.0;
         let floor = if is_coarse(part) { COARSE_FLOOR } else { FLOOR };
         let scatter = peel::SIGNIFICANCE_Z * (was.error.powi(2) + is.error.powi(2)).sqrt();
-        // How parts like it moved tells more than what readings scatter by, which
-        // is assumed where a cell was read once.
+        // The changes of similar parts are better evidence than the scatter of readings, which is
+        // only assumed for cells with one reading.
         let noise = floor.max(usual.unwrap_or(scatter));
-        // Less time is better than more.
+        // A lower time is better.
         let gained = if unit.is_bandwidth() { change } else { -change };
         held.change = Some(change);
         held.noise = Some(noise);
@@ -144,17 +143,16 @@ fn is_coarse(part: &FabricPart) -> bool {
         || matches!(part.kind, FabricPartKind::Node | FabricPartKind::Domain | FabricPartKind::Rail)
 }
 
-/// Parts that are measured alike.
+/// Parts that are measured in the same way.
 type PartClass = (FabricPartKind, Option<Direction>, String);
 
 fn part_class((part, testcase): &ComparisonKey) -> PartClass {
     (part.kind, part.direction, testcase.clone())
 }
 
-/// How far parts that nothing happened to move between the two runs: five robust
-/// standard deviations of the changes around their middle. What moved as a whole
-/// is no noise, so the middle is taken out; a few that moved by themselves do not
-/// widen it.
+/// The typical change of unaffected parts between the two runs: five robust standard deviations of
+/// the changes around their median. A common shift is not noise, so the median is subtracted; a few
+/// parts that changed individually do not widen it.
 fn typical_changes(
     then: &BTreeMap<ComparisonKey, PartLevel>,
     now: &BTreeMap<ComparisonKey, PartLevel>,
@@ -167,8 +165,8 @@ fn typical_changes(
     let usual = changes.into_iter().filter_map(|(key, mut ratios)| {
         let all = ratios.clone();
         let middle = stats::median(&mut ratios).filter(|m| 0.0 < *m)?;
-        // Not `stats::spread`: its lower half is that of the parts that may have
-        // moved, and a node of four would hide behind the spread it causes.
+        // Not `stats::spread`: its lower half covers the parts that may have changed, and a node of
+        // four GPUs would hide behind the spread that it causes.
         let mut away: Vec<f64> = all.iter().map(|ratio| (ratio / middle - 1.0).abs()).collect();
         let spread = stats::median(&mut away)? * stats::MAD_TO_SIGMA;
         (MIN_SAME_CLASS <= all.len()).then_some((key, peel::SIGNIFICANCE_Z * spread))
@@ -176,10 +174,9 @@ fn typical_changes(
     usual.collect()
 }
 
-/// Numbers of one part, by where they went or came from.
+/// Readings of one part, by its partner.
 type PartReadings = BTreeMap<(Option<NodeName>, Option<u32>), Vec<f64>>;
 
-/// What every part of a run shows.
 fn part_levels(
     side: &ComparisonSide<'_>,
     keep: &dyn Fn(&FabricPart) -> bool,
@@ -219,9 +216,8 @@ fn part_levels(
     shown
 }
 
-/// The relative standard deviation of one reading of parts that are measured
-/// alike: from readings that were repeated, or from how the partners of each
-/// part differ where none was.
+/// The relative standard deviation of one reading of similarly measured parts: from repeated
+/// readings, or from the differences between a part's partners if no reading was repeated.
 fn estimate_sigmas(
     all: &BTreeMap<ComparisonKey, (PartReadings, Unit, Vec<f64>)>,
 ) -> BTreeMap<PartClass, f64> {
@@ -249,10 +245,10 @@ fn estimate_sigmas(
     groups.into_iter().filter_map(|(key, parts)| Some((key, of(&parts)?))).collect()
 }
 
-/// Who is at an end of a cell: its node and its GPU, as far as the cell says.
+/// The end of a cell: its node and GPU, as far as the cell names them.
 type CellPartner = (Option<NodeName>, Option<u32>);
 
-/// The parts that a cell is a number of, each with who was at the other end.
+/// The parts that a cell measures, each with its partner.
 fn cell_parts(cell: &MeasuredCell) -> Vec<(FabricPart, CellPartner)> {
     let part = |kind, node: &Option<NodeName>, gpu, direction| FabricPart {
         kind,
@@ -266,7 +262,7 @@ fn cell_parts(cell: &MeasuredCell) -> Vec<(FabricPart, CellPartner)> {
     let from = (cell.src_node.clone(), cell.src_gpu);
     let to = (cell.dst_node.clone(), cell.dst_gpu);
     match (cell.src_gpu, cell.dst_gpu) {
-        // Inside one GPU: it is no path, and has no direction.
+        // A copy inside one GPU is not a path and has no direction.
         (Some(_), Some(_)) if from == to => {
             let own = part(FabricPartKind::Gpu, &cell.src_node, cell.src_gpu, Direction::Tx);
             vec![(FabricPart { direction: None, ..own }, to)]
@@ -289,8 +285,7 @@ fn cell_parts(cell: &MeasuredCell) -> Vec<(FabricPart, CellPartner)> {
     }
 }
 
-/// What collectives reach: the best of the largest messages, as the judge takes
-/// it.
+/// Adds collective results: the best of the largest messages, as in the judge.
 fn add_collectives(
     recordings: &[ToolRecording],
     keep: &dyn Fn(&FabricPart) -> bool,
@@ -326,7 +321,7 @@ fn add_collectives(
         }
     }
     for (key, (value, unit)) in best {
-        // One number of a run: what such numbers scatter by is in the floor.
+        // A run contributes one number: the floor covers the scatter of such numbers.
         let error = peel::ASSUMED_SIGMA;
         shown.entry(key).or_insert(PartLevel { value, error, unit, expected: None });
     }

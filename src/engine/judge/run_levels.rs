@@ -1,36 +1,34 @@
-//! Levels of runs: what all cells of one run share is no difference between parts.
+//! Levels of runs: a factor that all cells of one run share is not a difference between parts.
 //!
-//! A run that was disturbed, or clocks that stood lower while it lasted, move all its
-//! cells by one factor. Inside an island only differences between cells count, so that
-//! factor is taken out before spread, trend and blame.
+//! A disturbed run, or lower clocks during a run, scale all its cells by one factor. Inside an
+//! island only differences between cells count, so that factor is removed before spread, trend and
+//! blame.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::fabric_group::{FabricGroup, PairReading};
 use model::stats;
 
-/// A run shows a level of its own where it covers this share of the cells of its test.
+/// A run defines its own level if it covers this share of the cells of its test.
 const MIN_COVERED_SHARE: f64 = 0.5;
 
-/// Of fewer cells the level of a run would be the level of its parts.
+/// With fewer cells, the level of a run would be the level of its parts.
 const FEWEST_CELLS: usize = 6;
 
-/// One run whose level is known.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct RunLevel {
-    /// Place in [`Island::run_files`].
+    /// Index into [`Island::run_files`].
     pub(super) run: usize,
-    /// The share of the middle of all runs of the test.
+    /// Relative to the median of all runs of the test.
     pub(super) share: f64,
 }
 
-/// A pair of ends.
 type RunCell = (usize, usize);
 
 /// The values of one test, run by run.
 type ValuesByRun = BTreeMap<usize, Vec<(RunCell, f64)>>;
 
-/// The directed readings with the level of each run taken out, and the levels.
+/// The directed readings normalised by the level of each run, and the levels.
 pub(super) fn remove_run_levels(island: &FabricGroup<'_>) -> (Vec<PairReading>, Vec<RunLevel>) {
     let mut by_group: Vec<ValuesByRun> = vec![ValuesByRun::new(); island.reading_groups.len()];
     for (reading, run) in island.directed.iter().zip(&island.directed_runs) {
@@ -47,7 +45,7 @@ pub(super) fn remove_run_levels(island: &FabricGroup<'_>) -> (Vec<PairReading>, 
     (readings, levels.map(|(run, share)| RunLevel { run, share }).collect())
 }
 
-/// The levels of the runs of one test, where at least two cover most of its cells.
+/// The levels of the runs of one test, if at least two runs cover most of its cells.
 fn estimate_run_levels(mut by_run: ValuesByRun) -> BTreeMap<usize, f64> {
     if by_run.len() < 2 {
         return BTreeMap::new();
@@ -64,7 +62,7 @@ fn estimate_run_levels(mut by_run: ValuesByRun) -> BTreeMap<usize, f64> {
     for (cell, value) in by_run.values().flatten() {
         values.entry(*cell).or_default().push(*value);
     }
-    // A cell that one run alone has says nothing of its level.
+    // A cell that only one run has carries no information about that run's level.
     let middles: BTreeMap<RunCell, f64> = values
         .into_iter()
         .filter(|(_, values)| 1 < values.len())

@@ -1,8 +1,7 @@
-//! What parts show in a run, and what they usually showed in earlier ones.
+//! The readings of parts in a run, and the usual readings in earlier runs.
 //!
-//! Runs are compared where platform and driver are the same, and what was found
-//! guilty in a run is no history of health. Nothing is judged here; that is
-//! `own`'s work.
+//! Runs are comparable if platform and driver match; parts with a finding do not enter the history.
+//! `own` judges against it.
 
 use std::collections::BTreeMap;
 
@@ -20,13 +19,13 @@ use model::stats;
 use model::tool_recording::ToolRecording;
 use model::verdict::{Direction, Finding, LocusKind, Outcome};
 
-/// Fewer runs show no spread of their own: one of two may have been the odd one.
+/// Fewer runs define no spread: one of two may be the outlier.
 pub(super) const FEWEST_RUNS: usize = 3;
 
-/// What every part showed in a run.
+/// The reading of every part in a run.
 pub type RunSummary = BTreeMap<PartTestKey, PartReading>;
 
-/// What the parts of a case show that nothing was found against.
+/// The readings of a case's parts without findings.
 pub fn summarize_sound_parts(case: &JudgeInput<'_>) -> RunSummary {
     let (domains, _) = super::domain_recordings::group_by_domain(case);
     let mut ledger = FindingSet::default();
@@ -40,7 +39,7 @@ pub fn summarize_sound_parts(case: &JudgeInput<'_>) -> RunSummary {
     for (domain, node) in domains.iter().flat_map(|d| d.nodes.iter().map(move |n| (d, n))) {
         homes.entry(node).or_insert(&domain.name);
     }
-    // What is said of no node and no domain, such as of a rail, counts for all that are in none.
+    // A finding without node or domain, for example about a rail, counts for all parts without one.
     let is_of_none = |f: &&Finding| f.locus.domain.is_none() && Outcome::Unknown < f.outcome;
     let of_none: Vec<&Finding> = verdicts.findings.iter().filter(is_of_none).collect();
     all.retain(|part, _| {
@@ -52,21 +51,21 @@ pub fn summarize_sound_parts(case: &JudgeInput<'_>) -> RunSummary {
     all
 }
 
-/// Whether a finding says that what a part showed was not as it must be.
+/// Whether a finding marks a part's reading as faulty.
 fn accuses(found: &Finding, part: &PartTestKey, home: Option<&DomainName>) -> bool {
     let locus = &found.locus;
     if locus.rail.is_some() && locus.rail != part.rail {
         return false;
     }
     match (&locus.node, locus.kind) {
-        // One path is not the part.
+        // A single path is not the part.
         (_, LocusKind::Pair) => false,
         (Some(node), _) => *node == part.node && (locus.gpu.is_none() || locus.gpu == part.gpu),
         (None, _) => found.class != FindingClass::ClaimedApart && locus.domain.as_ref() == home,
     }
 }
 
-/// What parts usually showed: runs with the time of each.
+/// Builds the usual readings of parts from runs, each with its time.
 pub fn build_history(runs: &[(String, RunSummary)]) -> PartHistory {
     let mut all: BTreeMap<&PartTestKey, Vec<(&str, PartReading)>> = BTreeMap::new();
     for (when, run) in runs {
@@ -95,7 +94,7 @@ pub fn build_history(runs: &[(String, RunSummary)]) -> PartHistory {
     PartHistory { usual: usual.collect() }
 }
 
-/// What every part shows in this case, whatever was found.
+/// The readings of all parts in this case, with or without findings.
 pub(super) fn summarize_case(
     domains: &[DomainRecordings<'_>],
     judged: &[Vec<(FabricGroup<'_>, FabricJudgement)>],
@@ -116,15 +115,15 @@ pub(super) fn summarize_case(
     run
 }
 
-/// The driver that outputs of a node name; of its domain, where none does.
+/// The driver that a node's outputs name, else that of its domain.
 fn driver_version(domain: &DomainRecordings<'_>, node: &NodeName) -> Option<String> {
     let own =
         domain.per_node.get(node).into_iter().flatten().find_map(|r| r.parsed.facts.driver.clone());
     own.or_else(|| domain.across_nodes.iter().find_map(|r| r.parsed.facts.driver.clone()))
 }
 
-/// Every GPU of an island, in each direction and group: the median over its
-/// partners of what they read with it.
+/// Adds every GPU of an island, in each direction and group: the median over its partners of their
+/// readings with it.
 fn add_fabric_group(
     domain: &DomainRecordings<'_>,
     island: &FabricGroup<'_>,
@@ -159,7 +158,7 @@ fn add_fabric_group(
     }
 }
 
-/// Every end of a rail that met several partners.
+/// Adds every end of a rail with several partners.
 fn add_rail(
     homes: &BTreeMap<&NodeName, &DomainRecordings<'_>>,
     rail: &rail_readings::RailReadings<'_>,
@@ -189,7 +188,7 @@ fn add_rail(
     }
 }
 
-/// The median over partners; one partner is no word about an end.
+/// The median over partners; a single partner does not define an end's level.
 fn median_over_partners(partners: BTreeMap<usize, Vec<f64>>, sigma: f64) -> Option<PartReading> {
     if partners.len() < 2 {
         return None;
@@ -197,7 +196,7 @@ fn median_over_partners(partners: BTreeMap<usize, Vec<f64>>, sigma: f64) -> Opti
     let readings: usize = partners.values().map(Vec::len).sum();
     let mut cells: Vec<f64> =
         partners.into_values().filter_map(|mut values| stats::median(&mut values)).collect();
-    // Of two partners one good reading acquits, as in peeling.
+    // With two partners, one good reading clears, as in peeling.
     let value = match cells.len() {
         2 => cells.into_iter().reduce(f64::max),
         _ => stats::median(&mut cells),

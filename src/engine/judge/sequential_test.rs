@@ -1,8 +1,7 @@
-//! Whether a path needs another reading: Wald's sequential probability ratio
-//! test between full rate and 5 % less.
+//! Whether a path needs another reading: Wald's sequential probability ratio test between full rate
+//! and 5 % less.
 //!
-//! It only says when to stop reading. Who is low is judged from all readings,
-//! by the rules of this module's siblings.
+//! It only decides when to stop reading. The sibling modules judge low parts, from all readings.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,36 +10,36 @@ use model::parse_output::ParseOutput;
 use model::stats;
 use model::unit::Unit;
 
-/// The loss that must be told from none: a little less than one link of 18.
+/// The loss that the test must distinguish from none: slightly less than one link of 18.
 const LOSS: f64 = 0.05;
 
-/// Chance that a healthy path is called low.
+/// Probability that a healthy path is reported as low.
 const ALPHA: f64 = 1e-4;
 
-/// Chance that a low path is called healthy.
+/// Probability that a low path is reported as healthy.
 const BETA: f64 = 1e-3;
 
-/// No low reading weighs more than this: less than half of ln((1 - beta) / alpha)
-/// = 9.2, so that two dips of one depth never decide and a third reading is taken.
+/// Upper bound on the weight of one low reading: less than half of ln((1 - beta) / alpha) = 9.2, so
+/// that two dips of one depth never decide and a third reading is taken.
 const HEAVIEST_AGAINST: f64 = 4.5;
 
-/// No good reading weighs more than this; one is enough (-ln(beta) = 6.9),
-/// since nothing reads too high by chance.
+/// Upper bound on the weight of one good reading; one is enough (-ln(beta) = 6.9), since chance
+/// never makes a reading too high.
 const HEAVIEST_FOR: f64 = 8.0;
 
 /// No path is slower than this; a reading of 0 has no logarithm.
 const LEAST_READING: f64 = 1e-6;
 
-/// No instrument repeats better than this in what it decides here.
+/// The best repeatability that this decision assumes for an instrument.
 const LEAST_SIGMA: f64 = 0.002;
 
-/// Fewer values than this show no spread of their own.
+/// Fewer values do not define a spread.
 const FEWEST: usize = 6;
 
 /// Assumed where there are fewer: usual for collectives and NICs.
 const ASSUMED_SIGMA: f64 = 0.01;
 
-/// What a path's readings say so far.
+/// The result of a path's readings so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequentialDecision {
     /// At full rate.
@@ -51,14 +50,14 @@ pub enum SequentialDecision {
     Undecided,
 }
 
-/// What readings say of a path. They are relative to the reference, in the
-/// order they were taken; `sigma` is the relative standard deviation of one.
+/// Decides from a path's readings. They are relative to the reference, in the order they were
+/// taken; `sigma` is the relative standard deviation of one.
 pub fn decide_path(readings: &[f64], sigma: f64) -> SequentialDecision {
     let sigma = sigma.max(LEAST_SIGMA);
     let (low, healthy) = (((1.0 - BETA) / ALPHA).ln(), (BETA / (1.0 - ALPHA)).ln());
     let mut sum = 0.0_f64;
     for reading in readings {
-        // `max` would make the least reading of what is none.
+        // `max` would turn NaN into the smallest reading.
         if !reading.is_finite() {
             continue;
         }
@@ -82,13 +81,13 @@ pub fn decide_path(readings: &[f64], sigma: f64) -> SequentialDecision {
 pub struct PathReadings {
     /// The step of the plan that took them.
     pub step: usize,
-    /// What they may be compared with: the test.
+    /// The test: readings of one test are comparable.
     pub group: String,
     /// One value per reading, in the order they were taken.
     pub values: Vec<f64>,
 }
 
-/// The paths that the outputs of one step show, in the order of its readings.
+/// The paths in the outputs of one step, in the order of its readings.
 pub fn collect_paths(step: usize, readings: &[&ParseOutput]) -> Vec<PathReadings> {
     let mut paths: BTreeMap<(String, String, String), Vec<f64>> = BTreeMap::new();
     for parsed in readings {
@@ -119,8 +118,8 @@ pub fn collect_paths(step: usize, readings: &[&ParseOutput]) -> Vec<PathReadings
     made.map(|((group, ..), values)| PathReadings { step, group, values }).collect()
 }
 
-/// The steps of a round that need another reading, in order. The reference is
-/// the median of all paths of the round that ran the same test.
+/// The steps of a round that need another reading, in order. The reference is the median of all
+/// paths of the round that ran the same test.
 pub fn undecided_steps(paths: &[PathReadings]) -> Vec<usize> {
     let mut groups: BTreeMap<&str, Vec<&PathReadings>> = BTreeMap::new();
     for path in paths {
@@ -131,7 +130,7 @@ pub fn undecided_steps(paths: &[PathReadings]) -> Vec<usize> {
         let mut middles: Vec<f64> =
             paths.iter().filter_map(|p| stats::median(&mut p.values.clone())).collect();
         let reference = stats::median(&mut middles).filter(|m| 0.0 < *m);
-        // Two paths cannot say which of them is as it must be.
+        // With two paths, the correct one is ambiguous.
         let Some(reference) = reference.filter(|_| 2 < middles.len()) else {
             steps.extend(paths.iter().map(|p| p.step));
             continue;
@@ -147,8 +146,8 @@ pub fn undecided_steps(paths: &[PathReadings]) -> Vec<usize> {
     steps.into_iter().collect()
 }
 
-/// Relative standard deviation of one reading: from repeated ones where there
-/// are any, else from the spread of the paths.
+/// Relative standard deviation of one reading: from repeated readings if any, else from the spread
+/// of the paths.
 fn estimate_sigma(paths: &[&PathReadings], middles: &[f64], reference: f64) -> f64 {
     let repeated = stats::repeat_sigma(paths.iter().map(|p| p.values.as_slice()));
     let spread = repeated.or_else(|| {
@@ -187,8 +186,8 @@ mod tests {
 
     #[test]
     fn mean_numbers_of_readings_are_those_of_the_design_and_three_where_it_is_low() {
-        // Healthy, 17 of 18 links, 3 of 4: the table of the design, but that
-        // it calls a path low after two readings already.
+        // Healthy, 17 of 18 links, 3 of 4: the design table, except that the table calls a path low
+        // after two readings.
         for (sigma, healthy, one_link, quarter) in [
             (0.005, 1.0, 3.0, 3.0),
             (0.01, 1.1, 3.0, 3.0),
@@ -198,7 +197,7 @@ mod tests {
         ] {
             for (share, expected) in [(1.0, healthy), (17.0 / 18.0, one_link), (0.75, quarter)] {
                 let (mean, wrong) = simulated(sigma, share);
-                // The table is rounded, and its noise has a tail that ours has not.
+                // The table is rounded, and its noise has a tail that this test lacks.
                 assert!(
                     (mean / expected - 1.0).abs() < 0.12,
                     "sigma {sigma}, share {share}: {mean}, expected {expected}"

@@ -1,9 +1,8 @@
-//! What each test showed over a whole run: the numbers that a site may state as its
-//! own expectation, once a person has seen that they are no fault.
+//! The level of each test over a whole run: numbers that a site may state as its own expectations
+//! after an operator has checked that they are not faults.
 //!
-//! Judges nothing and blames nobody. Medians over everything that was read, so that
-//! a few bad parts do not move them; a fault that all parts share does, which is why
-//! a person decides.
+//! Judges no part and blames none. The values are medians over all readings, so a few bad parts do
+//! not move them; a fault that all parts share does, which is why an operator decides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,63 +16,61 @@ use model::measured_cell::MeasuredCell;
 use model::stats;
 use model::tool_recording::{RecordingScope, ToolRecording};
 
-/// Fewer nodes than this show no level of a platform.
+/// Fewer nodes do not define a platform's level.
 pub const FEWEST_NODES: usize = 3;
-/// Fewer numbers than this have no median worth stating.
+/// Fewer readings do not define a useful median.
 pub const FEWEST_NUMBERS: usize = 8;
-/// The same of runs of a collective, of which a node gives one.
+/// The same for collective runs, where a node contributes one number.
 pub const FEWEST_RUNS: usize = 4;
 
-/// A stated tolerance is not smaller than this: what sound machines differ by from
-/// day to day has to fit in.
+/// The smallest tolerance to state: it must cover day-to-day differences between healthy machines.
 const SMALLEST_TOLERANCE: f64 = 0.02;
-/// So many standard deviations of single numbers are left to a sound machine.
+/// The tolerance in standard deviations of single readings.
 const DEVIATIONS: f64 = 3.0;
 
-/// What one test showed.
+/// The level of one test.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SiteTestLevel<'p> {
-    /// What is expected of it so far; its unit is that of all numbers here.
+    /// Its current expectation, whose unit applies to all numbers here.
     pub expected: &'p Expectation,
     /// The median of all numbers.
     pub value: f64,
     /// Their robust standard deviation, as a share of the median.
     pub scatter: f64,
-    /// How many there were.
+    /// The number of readings.
     pub numbers: usize,
-    /// On how many nodes.
+    /// The number of nodes.
     pub nodes: usize,
-    /// The tolerance to state with it: what the scatter asks for, not below 2 %, and
-    /// not above what is in force.
+    /// The tolerance to state: derived from the scatter, at least 2 %, at most the one in force.
     pub tolerance: f64,
-    /// The floor to state with it: the same share of the level as it was before.
+    /// The floor to state: the same share of the level as before.
     pub floor: Option<f64>,
-    /// Links that are missing on every GPU would show the same level ("1 of 18 links"),
-    /// where a whole number fits.
+    /// The number of links that, if missing on every GPU, would give the same level ("1 of 18
+    /// links"), if a whole number fits.
     pub links: Option<String>,
 }
 
-/// What one collective showed.
+/// The level of one collective.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SiteCollectiveLevel<'p> {
-    /// What is expected of it so far.
+    /// Its current expectation.
     pub expected: &'p CollectiveExpectation,
     /// The median bus bandwidth of all runs, in GB/s.
     pub busbw: f64,
     /// Their robust standard deviation, as a share of the median.
     pub scatter: f64,
-    /// How many there were.
+    /// The number of runs.
     pub numbers: usize,
-    /// On how many nodes.
+    /// The number of nodes.
     pub nodes: usize,
-    /// The tolerance to state with it.
+    /// The tolerance to state.
     pub tolerance: f64,
-    /// The floor to state with it.
+    /// The floor to state.
     pub floor: Option<f64>,
 }
 
 impl SiteTestLevel<'_> {
-    /// The same as a site states it.
+    /// Converts it to a site's stated expectation.
     pub fn to_stated(
         &self,
         testcase: &str,
@@ -94,7 +91,7 @@ impl SiteTestLevel<'_> {
 }
 
 impl<'p> SiteCollectiveLevel<'p> {
-    /// The same as a site states it.
+    /// Converts it to a site's stated expectation.
     pub fn to_stated(&self, source: String) -> SiteCollective<'p> {
         SiteCollective {
             conditions: self.expected,
@@ -106,21 +103,21 @@ impl<'p> SiteCollectiveLevel<'p> {
     }
 }
 
-/// Why a test has no level that could be stated.
+/// Why a test has no level to state.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SiteLevelRefusal {
     /// Too few nodes or numbers.
     TooFew {
-        /// Nodes that it was read on.
+        /// Number of nodes with readings.
         nodes: usize,
-        /// Numbers that were read.
+        /// Number of readings.
         numbers: usize,
     },
-    /// The level lies below the floor: that is broken, and no level.
+    /// The level lies below the floor: that indicates a fault.
     BelowFloor {
-        /// The level.
+        /// The measured level.
         value: f64,
-        /// The floor.
+        /// The floor in force.
         floor: f64,
     },
 }
@@ -133,14 +130,14 @@ impl std::fmt::Display for SiteLevelRefusal {
                 "{numbers} numbers of {nodes} nodes; expected at least {FEWEST_NUMBERS} ({FEWEST_RUNS} of a collective) of {FEWEST_NODES}"
             ),
             Self::BelowFloor { value, floor } => {
-                write!(f, "{value:.2} lies below the floor {floor}, which is broken and no level")
+                write!(f, "{value:.2} lies below the floor {floor}, which indicates a fault")
             }
         }
     }
 }
 
-/// What every test of a platform that has an expectation showed in these cells, by
-/// test. `is_of` says which domains are of that platform.
+/// The level of every test of a platform with an expectation, by test. `is_of` selects the domains
+/// of that platform.
 pub fn test_levels<'p>(
     platform: &'p Platform,
     cells: &[MeasuredCell],
@@ -153,7 +150,7 @@ pub fn test_levels<'p>(
         let Some(expected) = expected_of(&cell.testcase) else { continue };
         let number = cell.value.filter(|value| value.is_finite() && 0.0 < *value);
         let (Some(number), true) = (number, expected.value.is_some()) else { continue };
-        // What was compared with nothing, such as small messages, shows no level.
+        // Readings without a reference, such as small messages, do not define a level.
         let is_compared = cell.expected.is_some() || !cell.unit.is_bandwidth();
         if expected.unit != cell.unit || !is_compared {
             continue;
@@ -202,16 +199,16 @@ fn test_level<'p>(
     })
 }
 
-/// How far numbers scatter around their median, and the tolerance that this asks for.
+/// The scatter of numbers around their median, and the tolerance that follows from it.
 fn scatter_and_tolerance(numbers: &[f64], value: f64, before: f64) -> (f64, f64) {
     let scatter = stats::spread(numbers, value).unwrap_or(0.0) / value;
-    // Rounded up to half a per cent: a number for people.
+    // Rounded up to half a per cent for readability.
     let asked = (scatter * DEVIATIONS * 200.0).ceil() / 200.0;
     (scatter, asked.clamp(SMALLEST_TOLERANCE, before.max(SMALLEST_TOLERANCE)))
 }
 
-/// What the collectives of a platform showed in these outputs, for each expectation that
-/// they are judged by: those whose algorithm the output names, or the only one that fits.
+/// The level of a platform's collectives in these outputs, for each expectation that applies: the
+/// one of the algorithm that the output names, or the only match.
 pub fn collective_levels<'p>(
     platform: &'p Platform,
     recordings: &[&ToolRecording],
@@ -271,7 +268,7 @@ mod tests {
         builtin::builtin_catalogue().platform("gb200-nvl72").expect("it ships")
     }
 
-    /// What so many nodes show, each to the next, of which a share is what is given.
+    /// Cells of a number of nodes, each with the next, some with the given value.
     fn cells(nodes: usize, value: impl Fn(usize) -> f64) -> Vec<MeasuredCell> {
         let node = |at: usize| Some(NodeName::from(format!("n{:02}", at % nodes)));
         let cell = |at: usize| MeasuredCell {

@@ -1,20 +1,19 @@
-//! What a test case measures: which way the data moves, and over which path.
+//! What a test case measures: the direction of the data, and the path.
 //!
-//! The arrow in nvbandwidth's headlines is not the direction of the data: the
-//! row is the GPU that issues the copy. A write moves row to column, a read
-//! pulls column to row (nvbandwidth sources, v0.1 to v0.8). Names only; no
-//! numbers here.
+//! The arrow in nvbandwidth's headlines is not the direction of the data: the row is the GPU that
+//! issues the copy. A write moves row to column, a read pulls column to row (nvbandwidth sources,
+//! v0.1 to v0.8). Names only; no numbers here.
 
 use model::verdict::Direction;
 
-/// What the cells of a test are.
+/// The meaning of a test's cells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CellShape {
     /// GPU to GPU, data moves from row to column.
     RowToColumn,
     /// GPU to GPU, data moves from column to row.
     ColumnToRow,
-    /// GPU to GPU, both ways at once.
+    /// GPU to GPU, both directions concurrently.
     BothWays,
     /// GPU to GPU, one cell per rank, the row label names both: `r->p`.
     LabelledPair,
@@ -26,7 +25,7 @@ pub(super) enum CellShape {
     Fan(Direction),
     /// One number per GPU: inside it.
     Local,
-    /// Anything that is no bandwidth, or is not known.
+    /// Not a bandwidth, or unknown.
     Other,
 }
 
@@ -42,7 +41,7 @@ impl CellShape {
     }
 }
 
-/// What the cells of this test case are.
+/// The meaning of this test case's cells.
 pub(super) fn shape_of(testcase: &str) -> CellShape {
     let name = testcase.strip_prefix("multinode_").unwrap_or(testcase);
     if name.contains("latency") {
@@ -64,7 +63,7 @@ pub(super) fn shape_of(testcase: &str) -> CellShape {
         ("host_to_all_", CellShape::LoadedHost(Direction::H2d)),
         ("device_to_host_", CellShape::LoadedHost(Direction::D2h)),
         ("all_to_host_", CellShape::LoadedHost(Direction::D2h)),
-        // A read turns the fan around: who is read from sends (nvbandwidth's sources, v0.8).
+        // A read reverses the fan: the GPU that is read from sends (nvbandwidth's sources, v0.8).
         ("all_to_one_read_", CellShape::Fan(Direction::Tx)),
         ("one_to_all_read_", CellShape::Fan(Direction::Rx)),
         ("all_to_one_", CellShape::Fan(Direction::Rx)),
@@ -94,19 +93,19 @@ fn device_to_device_shape(rest: &str) -> CellShape {
     }
 }
 
-/// Whether what a pair shows in this test depends on who else copies: all pairs
-/// of a round copy at once.
+/// Whether a pair's reading in this test depends on the other pairs: all pairs of a round copy
+/// concurrently.
 pub(super) fn is_concurrent(testcase: &str) -> bool {
     testcase.starts_with("device_to_device_concurrent_")
 }
 
-/// p2pBandwidthLatencyTest. With peer access disabled the same copy takes the
-/// path through host memory, which says nothing of the fabric.
+/// p2pBandwidthLatencyTest. With peer access disabled the same copy takes the path through host
+/// memory, which does not measure the fabric.
 fn p2p_shape(rest: &str) -> CellShape {
     if !rest.ends_with("enabled") {
         CellShape::Other
     } else if rest.starts_with("unidirectional_read") || rest == "unidirectional_enabled" {
-        // The release of CUDA 8 names no method and pulls.
+        // The CUDA 8 release names no method and pulls.
         CellShape::ColumnToRow
     } else if rest.starts_with("unidirectional") {
         CellShape::RowToColumn

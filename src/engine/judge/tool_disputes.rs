@@ -1,6 +1,6 @@
 //! Tools that disagree about one GPU: one reads it low, another reads it as expected.
 //!
-//! Neither number of readings nor order decides between two tools. The GPU is unknown
+//! Neither the number of readings nor their order decides between two tools. The GPU is unknown
 //! until both are run again.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,14 +15,14 @@ use model::parse_output::Tool;
 use model::text::format_percent;
 use model::verdict::{Direction, Finding, Outcome};
 
-/// p2pBandwidthLatencyTest does not warm up: what a GPU of a healthy machine sends can
-/// read 5 % low in it (363 to 394 GB/s on H100), and noise comes on top.
+/// p2pBandwidthLatencyTest does not warm up: a healthy GPU's transmit rate can read 5 % low in it
+/// (363 to 394 GB/s on H100), in addition to noise.
 pub(super) const WARM_UP: f64 = 0.06;
 
-/// So many standard errors above the line an end is as expected.
+/// An end is as expected if it lies this many standard errors above the threshold.
 const CERTAIN: f64 = 3.0;
 
-/// One end as one tool reads it low, and as another does not.
+/// One end that one tool reads as low and another as normal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ToolDispute {
     direction: Direction,
@@ -30,8 +30,8 @@ pub(super) struct ToolDispute {
     fine: (Tool, f64),
 }
 
-/// The GPUs about which tools disagree; nothing where one tool alone was run.
-/// `field` is the field of no readings.
+/// The GPUs about which tools disagree; empty if only one tool ran. `field` is the set of readings
+/// without its readings.
 pub(super) fn find(
     island: &FabricGroup<'_>,
     kinds: [&[PairReading]; 2],
@@ -86,11 +86,11 @@ pub(super) fn new_dispute_finding(
 ) -> Finding {
     let id = &island.gpus[gpu];
     let way = match dispute.direction {
-        Direction::Rx => "receives",
-        _ => "sends",
+        Direction::Rx => "receive",
+        _ => "transmit",
     };
     let said = format!(
-        "GPU {id}: {} reads what it {way} at {} of the level of the others, {} at {}: two tools disagree, and one \
+        "GPU {id}: {} reads its {way} rate at {} of the level of the others, {} at {}: two tools disagree, and one \
          of them is wrong or the GPU changed between them; run both again",
         dispute.low.0.as_str(),
         format_percent(dispute.low.1),

@@ -1,8 +1,8 @@
-//! Pairs of the scale-out network that gave no number: who was not reached.
+//! Network pairs without a number: finds the unreachable node.
 //!
-//! One failing pair says nothing of its ends: it is a finding about the pair, of outcome
-//! unknown, and a suspicion. A node that several partners do not reach, while they reach
-//! each other, has failed on that rail. Wrong data is a finding at once, about the pair.
+//! One failed pair does not blame its ends: it is a finding about the pair, of outcome unknown, and
+//! a suspicion. A node that several partners do not reach, while they reach each other, has failed
+//! on that rail. Wrong data is an immediate finding about the pair.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,8 +17,8 @@ use model::id::NodeName;
 use model::parse_output::OutputProblemKind;
 use model::verdict::{Finding, Locus, LocusKind, Outcome};
 
-/// Judges the failures of a rail. `through` are the nodes that got through to another
-/// over any rail; `at` makes a locus at a node of it.
+/// Judges the failures of a rail. `through` holds the nodes that reached another over any rail;
+/// `at` makes a locus at a node of it.
 pub(super) fn judge(
     rail: &RailReadings<'_>,
     through: &BTreeSet<NodeName>,
@@ -32,13 +32,13 @@ pub(super) fn judge(
     };
     let failed: FailurePairs<usize> =
         rail.failures.iter().filter(lost).map(|f| order_pair(f.ends.0, f.ends.1)).collect();
-    // An output that broke off early names no rail: its nodes are known from the others.
+    // An output that broke off early names no rail: its nodes appear on the others.
     let elsewhere: BTreeSet<usize> = match rail.name {
         Some(_) => BTreeSet::new(),
         None => (0..rail.nodes.len()).filter(|end| through.contains(&rail.nodes[*end])).collect(),
     };
     let guilty = pair_failures::attribute(&good, &failed, &elsewhere);
-    // Outputs of one node may have numbers and a problem too, with each of its partners.
+    // One node's outputs may have numbers and a problem, with each of its partners.
     let with_problem = rail.failures.iter().filter(|f| f.kind != OutputProblemKind::Corrupt);
     let with_problem: FailurePairs<usize> =
         with_problem.map(|f| order_pair(f.ends.0, f.ends.1)).collect();
@@ -52,7 +52,7 @@ pub(super) fn judge(
         let node = &rail.nodes[*end];
         let mine: Vec<&PairFailure<'_>> =
             of_end[end].iter().copied().filter(|f| f.unreached).collect();
-        // What else went wrong says something of the run, and of nobody else's.
+        // Any other problem concerns this run only.
         if mine.len() * 2 <= of_end[end].len() {
             continue;
         }
@@ -79,7 +79,7 @@ pub(super) fn judge(
         }
         ledger.add(found);
     }
-    // Where most pairs fail, it is the rail or the tool, and no pair of it.
+    // If most pairs fail, the rail or the tool is the cause, not one of its pairs.
     let works = failed.len() * 2 < failed.union(&good).count();
     for failure in &rail.failures {
         let (a, b) = failure.ends;
@@ -101,11 +101,11 @@ pub(super) fn judge(
             continue;
         }
         for (end, other) in [(a, b), (b, a)] {
-            // The partners of a node that fails with nearly all of them have done nothing.
+            // A node that fails with nearly all its partners explains their failures.
             if explains(&end) || !explained {
                 let with = &rail.nodes[other];
                 let tells = match failure.unreached {
-                    true => "; either may be it, each with another partner would tell",
+                    true => "; either may be the cause: run each with another partner",
                     false => "",
                 };
                 let why = format!(
@@ -120,7 +120,7 @@ pub(super) fn judge(
     }
 }
 
-/// A pair without a connection on a rail that works: either end may be it, or the path.
+/// A pair without a connection on a working rail: either end, or the path, may be the cause.
 fn unreached_finding(
     failure: &PairFailure<'_>,
     (a, b): (&NodeName, &NodeName),
@@ -130,11 +130,11 @@ fn unreached_finding(
     let (a, b) = if b < a { (b, a) } else { (a, b) };
     let locus = Locus { peer: Some(b.to_string()), ..at(LocusKind::Pair, a, rail) };
     let rule = RuleKind::Suspicion.with_terms(
-        "a pair without a connection accuses neither end; each with another partner would tell",
+        "a pair without a connection blames neither end; run each with another partner",
     );
     let said = format!(
-        "{a} and {b} have no connection{}: {}; which of them, or the path, is not known: each with another partner \
-         would tell",
+        "{a} and {b} have no connection{}: {}; the cause, one of them or the path, is unknown: run each with another \
+         partner",
         rail.sentence_suffix(),
         failure.what
     );

@@ -1,18 +1,17 @@
-//! The best-connected set of k parts: the one whose weakest pair is strongest, and
-//! among those the one with the largest sum. Exact as long as the search ends within
-//! its steps; otherwise the best set that was found, with a bound on any other.
+//! The best-connected set of k parts: the one whose weakest pair is strongest, and among those the
+//! one with the largest sum. Exact if the search finishes within its steps; otherwise the best set
+//! found so far, with a bound on any other.
 //!
-//! Strengths are whole numbers (millionths), so that the same matrix gives the same
-//! set on every machine. What was not measured connects nobody: two parts without a
-//! reading are never in one set.
+//! Strengths are integers (millionths), so the same matrix gives the same set on every machine. A
+//! missing reading connects nothing: two parts without a reading are never in one set.
 
 use std::collections::BTreeSet;
 
-/// Steps of one search. A choice among 18 parts (a rack of nodes) takes at most
-/// C(19, 9) = 92,378: so many beginnings its sets have.
+/// Steps of one search. A choice among 18 parts (a rack of nodes) needs at most C(19, 9) = 92,378
+/// steps: its sets have that many prefixes.
 const MAX_STEPS: u64 = 200_000;
 
-/// Strengths of pairs among n parts, in millionths; nothing where not measured.
+/// Strengths of pairs among n parts, in millionths; `None` if not measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PairStrengths {
     n: usize,
@@ -20,7 +19,7 @@ pub struct PairStrengths {
 }
 
 impl PairStrengths {
-    /// The strengths that `of` gives for every pair `a < b`.
+    /// The strengths that `of` returns for every pair `a < b`.
     pub fn new(n: usize, of: impl Fn(usize, usize) -> Option<f64>) -> Self {
         let mut pairs = vec![None; n * n];
         for a in 0..n {
@@ -33,7 +32,7 @@ impl PairStrengths {
         Self { n, pairs }
     }
 
-    /// How many parts there are.
+    /// The number of parts.
     pub fn count(&self) -> usize {
         self.n
     }
@@ -43,7 +42,7 @@ impl PairStrengths {
         self.pairs[a * self.n + b]
     }
 
-    /// The weakest pair of a set; nothing where it has no pair or one was not measured.
+    /// The weakest pair of a set; `None` if it has no pair or one was not measured.
     pub fn weakest(&self, set: &[usize]) -> Option<(usize, usize, u64)> {
         let mut weakest: Option<(usize, usize, u64)> = None;
         for (at, a) in set.iter().enumerate() {
@@ -67,37 +66,37 @@ impl PairStrengths {
 }
 
 fn to_millionths(value: f64) -> Option<u64> {
-    /// Beyond this a reading is no reading: a million GB/s.
+    /// The largest accepted reading: a million GB/s.
     const MOST: f64 = 1e12;
     let scaled = (value * 1e6).round();
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1e12")]
     (0.0..=MOST).contains(&scaled).then_some(scaled as u64)
 }
 
-/// A set that was chosen.
+/// The selected set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BestSubset {
     /// The parts, in order.
     pub set: Vec<usize>,
-    /// Its weakest pair; nothing for a set of one.
+    /// Its weakest pair; `None` for a set of one.
     pub weakest: Option<(usize, usize, u64)>,
     /// The sum over its pairs.
     pub sum: u64,
-    /// No other set has a stronger weakest pair, nor as strong a one and a larger sum.
+    /// No other set has a stronger weakest pair, or an equal one and a larger sum.
     pub is_exact: bool,
-    /// The weakest pair of no set is stronger than this.
+    /// Upper bound on the weakest pair of any set.
     pub weakest_bound: u64,
-    /// No set whose weakest pair is as strong has a larger sum than this.
+    /// Upper bound on the sum of any set whose weakest pair is as strong.
     pub sum_bound: u64,
 }
 
-/// The best-connected set of `k`; nothing where no `k` parts were all measured with
-/// each other, as far as the search came.
+/// The best-connected set of `k`; `None` if the search found no `k` parts that were all measured
+/// with each other.
 pub fn find_best(strengths: &PairStrengths, k: usize) -> Option<BestSubset> {
     find_best_within(strengths, k, MAX_STEPS)
 }
 
-/// The same with so many steps for each search.
+/// The same with this step limit for each search.
 pub(super) fn find_best_within(
     strengths: &PairStrengths,
     k: usize,
@@ -111,12 +110,12 @@ pub(super) fn find_best_within(
     }
     let all: BTreeSet<u64> = strengths.pairs.iter().flatten().copied().collect();
     let levels: Vec<u64> = all.into_iter().collect();
-    // The highest level at which sets are not ruled out by counting neighbours.
+    // The highest level at which neighbour counts do not rule out a set.
     let allowed = levels.partition_point(|level| !prune_to_core(strengths, *level, k).is_empty());
     let bound = *levels.get(allowed.checked_sub(1)?)?;
     let mut is_exact = true;
     let mut found: Option<Vec<usize>> = None;
-    // Sets at one level are sets at every lower one.
+    // Sets at one level are also sets at every lower one.
     let (mut low, mut high) = (0, allowed);
     let mut weakest_bound = bound;
     while low < high {
@@ -124,7 +123,7 @@ pub(super) fn find_best_within(
         let mut search = SubsetSearch::new(strengths, levels[middle], k, steps);
         match search.find_any() {
             Some(set) => {
-                // It may be better than was asked for.
+                // It may be better than required.
                 let (_, _, has) = strengths.weakest(&set)?;
                 low = levels.partition_point(|level| *level <= has);
                 found = Some(set);
@@ -158,8 +157,8 @@ pub(super) fn find_best_within(
     })
 }
 
-/// Of single parts the one with the strongest weakest connection to all others, then
-/// with the largest sum; parts that miss a reading come last.
+/// Among single parts: the one with the strongest weakest connection to all others, then with the
+/// largest sum; parts with a missing reading come last.
 fn find_best_single(strengths: &PairStrengths) -> Option<BestSubset> {
     let rank = |a: usize| {
         let mut weakest = Some(u64::MAX);
@@ -182,8 +181,8 @@ fn find_best_single(strengths: &PairStrengths) -> Option<BestSubset> {
     })
 }
 
-/// The parts that can be in a set of `k` at this level: those with `k - 1` neighbours
-/// among themselves. Everybody in a set has its others for neighbours.
+/// The parts that can be in a set of `k` at this level: those with `k - 1` neighbours among
+/// themselves. Every part of a set is a neighbour of the others.
 fn prune_to_core(strengths: &PairStrengths, level: u64, k: usize) -> Vec<usize> {
     let mut left: Vec<usize> = (0..strengths.n).collect();
     loop {
@@ -199,7 +198,7 @@ fn prune_to_core(strengths: &PairStrengths, level: u64, k: usize) -> Vec<usize> 
     }
 }
 
-/// A search among sets whose pairs all have a level.
+/// A search among sets whose pairs all reach a level.
 struct SubsetSearch<'s> {
     strengths: &'s PairStrengths,
     level: u64,
@@ -207,7 +206,7 @@ struct SubsetSearch<'s> {
     steps_left: u64,
     /// The best set so far with its sum.
     richest: Option<(Vec<usize>, u64)>,
-    /// The best is from the search itself and comes first among equals.
+    /// The best set comes from this search and is first among equals.
     is_first: bool,
     core: Vec<usize>,
 }
@@ -226,7 +225,6 @@ impl<'s> SubsetSearch<'s> {
         self.strengths.pair(a, b).is_some_and(|strength| self.level <= strength)
     }
 
-    /// Any set of `k`.
     fn find_any(&mut self) -> Option<Vec<usize>> {
         let core = std::mem::take(&mut self.core);
         let mut set = Vec::new();
@@ -259,8 +257,7 @@ impl<'s> SubsetSearch<'s> {
         false
     }
 
-    /// So many colours, so that neighbours differ, are enough for these parts: no set
-    /// of neighbours is larger.
+    /// A number of colours that suffices to give neighbours different colours: no clique is larger.
     fn count_colours(&self, parts: &[usize]) -> usize {
         let mut classes: Vec<Vec<usize>> = Vec::new();
         for part in parts {
@@ -272,7 +269,7 @@ impl<'s> SubsetSearch<'s> {
         classes.len()
     }
 
-    /// The set with the largest sum, first in order among equals; `known` is one.
+    /// The set with the largest sum, first in order among equals; `known` is one candidate.
     fn find_richest(&mut self, known: Vec<usize>) -> Vec<usize> {
         let sum = self.strengths.sum(&known);
         self.richest = Some((known, sum));
@@ -285,7 +282,7 @@ impl<'s> SubsetSearch<'s> {
     fn improve(&mut self, set: &mut Vec<usize>, sum: u64, candidates: &[usize]) {
         let best = self.richest.as_ref().map_or(0, |(_, sum)| *sum);
         if set.len() == self.k {
-            // The set that the search began with has no place in the order.
+            // The initial set has no position in the search order.
             if best < sum || (best == sum && !self.is_first) {
                 self.richest = Some((set.clone(), sum));
                 self.is_first = true;
@@ -316,9 +313,9 @@ impl<'s> SubsetSearch<'s> {
         }
     }
 
-    /// No `more` of these candidates add more than this: each its strengths to the
-    /// set, and half of its strongest to other candidates (a pair is counted at both
-    /// of its ends).
+    /// An upper bound on the sum that `more` of these candidates can add: each contributes its
+    /// strengths to the set, and half of its strongest to other candidates (a pair is counted at
+    /// both of its ends).
     fn max_gain(&self, set: &[usize], candidates: &[usize], more: usize) -> u64 {
         let mut gains: Vec<u64> = candidates
             .iter()
@@ -340,8 +337,8 @@ impl<'s> SubsetSearch<'s> {
     }
 }
 
-/// The best set other than this one: without one of its parts at a time. Nothing
-/// where there is no other, or where a search did not end.
+/// The best other set: found by leaving out one part at a time. `None` if no other set exists, or
+/// if a search did not finish.
 pub fn find_next(strengths: &PairStrengths, chosen: &BestSubset) -> Option<BestSubset> {
     let k = chosen.set.len();
     let mut next: Option<BestSubset> = None;
@@ -365,7 +362,7 @@ pub fn find_next(strengths: &PairStrengths, chosen: &BestSubset) -> Option<BestS
 }
 
 impl PairStrengths {
-    /// The same among some of the parts.
+    /// The strengths among some of the parts.
     fn restrict(&self, parts: &[usize]) -> Self {
         let pairs = parts.iter().flat_map(|a| parts.iter().map(|b| self.pair(*a, *b))).collect();
         Self { n: parts.len(), pairs }
@@ -400,7 +397,7 @@ mod tests {
         best.map(|(_, _, set)| set)
     }
 
-    /// Matrices of few different strengths, so that ties are common, with holes.
+    /// Matrices of few different strengths, so that ties are common, with gaps.
     fn matrices() -> impl Strategy<Value = PairStrengths> {
         (2_usize..9).prop_flat_map(|n| {
             let cell = prop_oneof![1 => Just(None), 6 => (1_u64..5).prop_map(Some)];
@@ -462,7 +459,7 @@ mod tests {
 
     #[test]
     fn a_rack_of_gpus_with_readings_that_all_differ_is_chosen_from_with_a_bound() {
-        // Noise as of readings: no two alike, none far from the others.
+        // Noise as in readings: all different, none far from the others.
         let strengths = PairStrengths::new(72, |a, b| {
             let mixed = (a * 7919 + b * 104_729) % 9973;
             Some(0.98 + f64::from(u32::try_from(mixed).expect("small")) * 2e-6)

@@ -1,10 +1,8 @@
-//! The verified map of one run: domains as they were measured, members with their
-//! outcome, cliques, rails and leaves. Every export is written from this and from
-//! nothing else.
+//! The verified map of one run: measured domains, members with their outcome, cliques, rails and
+//! leaves. Every export uses only this map.
 //!
-//! What nobody measured is in it as claimed and marked so ([`Basis::Claimed`],
-//! [`Member::reach`]); it is for each export to say so or to leave it out. Nothing
-//! here judges: outcomes and findings are the judge's.
+//! Unmeasured parts appear as claimed and are marked ([`Basis::Claimed`], [`Member::reach`]); each
+//! export reports or omits them. Nothing here judges: outcomes and findings come from the judge.
 
 mod builder;
 mod run_index;
@@ -23,175 +21,173 @@ use model::tool_recording::ToolRecording;
 use model::verdict::Outcome;
 use model::worker_protocol::MachineRecord;
 
-/// What a map is made of.
+/// The input of a map.
 #[derive(Clone, Copy, Debug)]
 pub struct MapInput<'a> {
-    /// The run as it was judged.
+    /// The judged run.
     pub run: &'a Run,
     /// Every step of its plan was tried.
     pub is_complete: bool,
-    /// A simulated fabric answered.
+    /// A simulated fabric produced the outputs.
     pub is_simulated: bool,
-    /// What workers said of their machines.
+    /// Machine reports from workers.
     pub machines: &'a [MachineRecord],
-    /// The outputs that were read, for what drivers say of themselves.
+    /// The outputs that were read, for driver facts.
     pub recordings: &'a [ToolRecording],
-    /// The expectations in force: which platforms span nodes.
+    /// The expectations in force: they define which platforms span nodes.
     pub catalogue: &'a PlatformCatalogue,
 }
 
 /// The verified map of a run.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct VerifiedMap {
-    /// The run it came from.
+    /// The run behind it.
     pub run: MapOrigin,
-    /// The worst of its parts.
+    /// The worst outcome of its parts.
     pub outcome: Outcome,
-    /// NVLink domains, in order of name.
+    /// NVLink domains, ordered by name.
     pub domains: Vec<MapDomain>,
-    /// Every node that the run's claims name, in order.
+    /// Every node in the run's claims, in order.
     pub members: BTreeMap<NodeName, MapMember>,
-    /// The rails that were claimed or measured, by name.
+    /// The claimed or measured rails, by name.
     pub rails: BTreeMap<String, MapRail>,
-    /// Claimed leaves of the scale-out network, with their nodes. A leaf is
-    /// claimed: a sweep blames uplinks and does not find switches.
+    /// Claimed leaves of the scale-out network, with their nodes. Leaves are claims: a sweep blames
+    /// uplinks and does not find switches.
     pub leaves: BTreeMap<String, Vec<NodeName>>,
-    /// How strongly any two GPUs are connected.
+    /// The connection strength between any two GPUs.
     #[serde(skip)]
     pub matrix: StrengthMatrix,
-    /// Topologies that Slurm's partitions name, by partition; absent where they were not read.
+    /// Topologies that Slurm's partitions name, by partition; absent if they were not read.
     #[serde(skip)]
     pub partitions: Option<BTreeMap<String, String>>,
-    /// Sizes of all levels of Slurm's blocks, the base size first; none where it has one level.
+    /// Sizes of all levels of Slurm's blocks, the base size first; empty for a single level.
     #[serde(skip)]
     pub block_sizes: Vec<usize>,
 }
 
-/// The run that a map came from.
+/// The run behind a map.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct MapOrigin {
-    /// Its id.
+    /// The run ID.
     pub id: String,
-    /// When it was made, RFC 3339.
+    /// Creation time, RFC 3339.
     pub created: String,
-    /// Its profile.
+    /// The profile of the run.
     pub profile: String,
     /// Version of fabricgate that measured.
     pub version: String,
-    /// Digest of the expectations it was judged by.
+    /// Digest of the expectations used for the verdicts.
     pub thresholds_digest: String,
-    /// It came to its end.
+    /// The run completed.
     pub is_complete: bool,
-    /// A simulated fabric answered.
+    /// A simulated fabric produced the outputs.
     pub is_simulated: bool,
 }
 
-/// How it is known that nodes belong together.
+/// The evidence for a domain's membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DomainBasis {
-    /// They were measured to reach each other at NVLink speed.
+    /// Its nodes were measured to reach each other at NVLink speed.
     Measured,
-    /// Somebody claims it and no two of them were measured against each other.
+    /// A claim; no two of its nodes were measured against each other.
     Claimed,
 }
 
 /// An NVLink domain: nodes that reach each other at NVLink speed.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct MapDomain {
-    /// Its name: the claimed one; where the claim fell into parts, the part that
-    /// holds most of its nodes keeps the name and others are `NAME.part2`. Where
-    /// none holds most, all are parts.
+    /// Its name: the claimed one. If the claim fell into parts, the part with most of its nodes
+    /// keeps the name and the others are `NAME.part2` and so on. If no part has most, all are
+    /// parts.
     pub name: String,
-    /// The claimed domain it is in.
+    /// The claimed domain that contains it.
     pub claimed: DomainName,
-    /// How it is known.
+    /// The evidence for its membership.
     pub basis: DomainBasis,
-    /// The nodes that were measured to be in it, in order. With
-    /// [`Basis::Claimed`], nobody.
+    /// The nodes measured to be in it, in order. Empty with [`Basis::Claimed`].
     pub measured: BTreeSet<NodeName>,
-    /// The nodes that are claimed for it and were measured against nobody, in order.
+    /// The nodes claimed for it that were not measured against others, in order.
     pub unmeasured: BTreeSet<NodeName>,
-    /// The platform, where one is known.
+    /// The platform, if known.
     pub platform: Option<String>,
-    /// GPUs that each node must show, where that is claimed.
+    /// Required GPUs per node, if claimed.
     pub gpus_per_node: Option<u32>,
-    /// NVLinks of each GPU of its platform, where one is known.
+    /// NVLinks of each GPU of its platform, if known.
     pub nvlinks: Option<u32>,
 }
 
 impl MapDomain {
-    /// Everybody in it, measured or claimed, in order.
+    /// All its nodes, measured or claimed, in order.
     pub fn nodes(&self) -> BTreeSet<&NodeName> {
         self.measured.iter().chain(&self.unmeasured).collect()
     }
 }
 
-/// How far a node was measured.
+/// The extent of a node's measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum MeasuredReach {
-    /// Not at all.
+    /// No measurement.
     Nothing,
-    /// Its own links.
+    /// Its internal links only.
     Inside,
-    /// Against other nodes of its domain as well. A node that is a domain of its own
-    /// has nobody else: its own links are all.
+    /// Against other nodes of its domain as well. For a node that is its own domain, the internal
+    /// links suffice.
     Across,
 }
 
-/// One node.
+/// One node of the map.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct MapMember {
     /// The domain it is claimed for.
     pub claimed: Option<DomainName>,
-    /// The name of the [`Domain`] it is in.
+    /// The name of its [`Domain`] in the map.
     pub domain: Option<String>,
-    /// How far it was measured.
+    /// The extent of its measurement.
     pub reach: MeasuredReach,
-    /// It was measured to be in another domain than it is claimed for: the claimed
-    /// one is in `claimed`, the other in `domain`.
+    /// It was measured in another domain than claimed: `claimed` holds the claimed one, `domain`
+    /// the measured one.
     pub is_misplaced: bool,
-    /// It is claimed for a domain that it was measured not to reach; where it
-    /// belongs is not known.
+    /// It does not reach its claimed domain, and its real domain is unknown.
     pub is_apart: bool,
     /// Its verdict.
     pub outcome: Outcome,
-    /// Why, in one sentence.
+    /// The reason, in one sentence.
     pub reason: String,
-    /// Ids of the findings about it or a part of it.
+    /// IDs of the findings about it or a part of it.
     pub findings: Vec<String>,
-    /// Classes of these findings, each once, in order.
+    /// Classes of these findings, without duplicates, in order.
     pub classes: BTreeSet<FindingClass>,
-    /// The worst share of what its links must deliver, of the best reading of each
-    /// cell within its domain.
+    /// The worst share of the expected link rate, over the best reading of each cell within its
+    /// domain.
     pub worst: Option<f64>,
-    /// The smallest relative degradation that the run could have seen in it.
+    /// The smallest relative degradation that the run could detect on it.
     pub detectable: Option<f64>,
-    /// `<ClusterUUID>.<CliqueId>` as its drivers report it, one per different answer
-    /// of its GPUs; empty where nobody asked or no fabric is attached.
+    /// `<ClusterUUID>.<CliqueId>` as its drivers report it, one per different value among its GPUs;
+    /// empty if not read or if no fabric is attached.
     pub cliques: BTreeSet<String>,
-    /// Its GPUs, by index, as far as the run saw them.
+    /// Its GPUs by index, as seen by the run.
     pub gpus: BTreeMap<u32, MapGpu>,
     /// Its ends of rails, by the rail's name.
     pub rails: BTreeMap<String, MapRailEnd>,
-    /// The leaf it is claimed for.
+    /// Its claimed leaf.
     pub leaf: Option<String>,
-    /// Boot id, where a worker said it.
+    /// Boot ID, if a worker reported it.
     pub boot_id: Option<String>,
-    /// The one GPU that is to blame instead of the node, by index and UUID, or why it is
-    /// the node (`act::device`).
+    /// The single GPU that is at fault instead of the node, by index and UUID, or why it is the
+    /// node (`act::device`).
     #[serde(skip)]
     pub device: Result<Option<(u32, String)>, String>,
 }
 
 impl MapMember {
-    /// Whether everything that had to be measured of it was, and is as expected.
+    /// Whether all required measurements of it exist and are as expected.
     pub fn is_verified(&self) -> bool {
         self.outcome == Outcome::Pass && self.reach != MeasuredReach::Nothing
     }
 
-    /// The one clique of all its GPUs; nothing where they differ or nobody said.
+    /// The clique that all its GPUs share; `None` if they differ or report none.
     pub fn clique(&self) -> Option<&str> {
         match Vec::from_iter(&self.cliques).as_slice() {
             [one] => Some(one),
@@ -203,37 +199,36 @@ impl MapMember {
 /// One GPU of a node.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct MapGpu {
-    /// Its UUID, where somebody said it.
+    /// Its UUID, if known.
     pub uuid: Option<String>,
-    /// The worst outcome of findings that blame it; absent where there are none. A slow
-    /// pair blames neither of its ends and is among `classes` only.
+    /// The worst outcome of findings that blame it; absent without findings. A slow pair blames
+    /// neither of its ends and appears in `classes` only.
     pub outcome: Option<Outcome>,
     /// The classes of those findings.
     pub classes: BTreeSet<FindingClass>,
-    /// The worst share of what its links must deliver, of the best reading of each
-    /// cell within its domain.
+    /// The worst share of the expected link rate, over the best reading of each cell within its
+    /// domain.
     pub worst: Option<f64>,
-    /// A finding that blames it and nothing else was confirmed by a second measurement,
-    /// and is degraded or failed.
+    /// A second measurement confirmed a finding that blames this GPU alone, with outcome degraded
+    /// or failed.
     pub is_confirmed: bool,
 }
 
 /// One rail over all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 pub struct MapRail {
-    /// The RDMA device of every node on it, where one is claimed.
+    /// The RDMA device of every node on it, if claimed.
     pub rdma: Option<String>,
-    /// The network device of every node on it, where one is claimed.
+    /// The network device of every node on it, if claimed.
     pub device: Option<String>,
-    /// Classes of findings about it as a whole or about single ends.
+    /// Classes of findings about the whole rail or about single ends.
     pub classes: BTreeSet<FindingClass>,
 }
 
 /// A node's end of a rail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct MapRailEnd {
-    /// Pass: something was measured over it and nothing is said against it. Unknown:
-    /// nothing was measured, or it could not be compared.
+    /// Pass: it was measured and has no finding. Unknown: not measured, or without a reference.
     pub outcome: Outcome,
 }
 
@@ -245,19 +240,19 @@ impl VerifiedMap {
 
     /// The domain of this name.
     pub fn domain(&self, name: &str) -> Option<&MapDomain> {
-        // They are in order of name, unless somebody else wrote the map.
+        // Ordered by name, unless another program wrote the map.
         let at = self.domains.binary_search_by(|domain| domain.name.as_str().cmp(name));
         let there = at.ok().and_then(|at| self.domains.get(at));
         there.or_else(|| self.domains.iter().find(|domain| domain.name == name))
     }
 
-    /// The domain that a node is in, measured or claimed.
+    /// The domain of a node, measured or claimed.
     pub fn domain_of(&self, node: &NodeName) -> Option<&MapDomain> {
         self.domain(self.members.get(node)?.domain.as_deref()?)
     }
 
-    /// What an export says first of all: who made it from which run, and what of
-    /// that must be known before it is used. One line each, without comment signs.
+    /// The header of an export: the tool version, the run, and warnings before use. One line each,
+    /// without comment signs.
     pub fn header_lines(&self) -> Vec<String> {
         let run = &self.run;
         let mut lines = vec![format!(
@@ -269,12 +264,12 @@ impl VerifiedMap {
         )];
         lines.extend(simulation_notice(run.is_simulated).map(str::to_owned));
         if !run.is_complete {
-            lines.push("PARTIAL: the run did not come to its end".to_owned());
+            lines.push("PARTIAL: the run did not complete".to_owned());
         }
         lines
     }
 
-    /// The same as comment lines, each behind `sign` and a space.
+    /// The same as comment lines, each with `sign` and a space in front.
     pub fn comment_lines(&self, sign: &str) -> String {
         self.header_lines().into_iter().map(|line| format!("{sign} {line}\n")).collect()
     }

@@ -1,7 +1,7 @@
-//! Where to place work: the best-connected GPUs or nodes, by what was measured.
+//! Selects where to place work: the best-connected GPUs or nodes, by measurement.
 //!
-//! Pure: a map in, a choice with its bound out. What was not measured connects
-//! nobody; nothing here reserves or starts anything.
+//! Pure: takes a map, returns a choice with its bound. Parts without a reading are not connected;
+//! nothing here reserves or starts anything.
 
 pub mod best_subset;
 pub mod map;

@@ -1,5 +1,5 @@
-//! What is asked about a place, and the answer: who may be chosen, who is left out
-//! and why, the sets that were chosen, and what the next best would have.
+//! A placement request and its answer: candidates, excluded parts with reasons, the selected sets,
+//! and the next best ones.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -18,18 +18,18 @@ use model::verdict::Outcome;
 /// The format of the answer as JSON.
 pub const PLACEMENT_FORMAT: &str = "fabricgate.placement/1";
 
-/// What is chosen.
+/// The kind of part to select.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlacementLevel {
-    /// GPUs.
+    /// Single GPUs.
     Gpu,
-    /// Nodes.
+    /// Whole nodes.
     Node,
 }
 
 impl PlacementLevel {
-    /// So many of them, in words.
+    /// A count with its noun.
     fn format_count(self, count: usize) -> String {
         let one = match self {
             Self::Gpu => "GPU",
@@ -39,77 +39,76 @@ impl PlacementLevel {
     }
 }
 
-/// By which rule a set is chosen.
+/// The rule that selects a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PlacementRule {
     /// The best-connected set.
     Best,
-    /// The set whose loss hurts the rest least: what remains is best connected.
+    /// The set whose removal hurts the rest least: the remaining parts are best connected.
     Spare,
 }
 
-/// What is asked.
+/// A placement request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementRequest {
-    /// How many.
+    /// The number of parts.
     pub count: usize,
-    /// Of what.
+    /// The kind of part.
     pub level: PlacementLevel,
     /// Only on this node (GPUs).
     pub node: Option<NodeName>,
     /// Only in this domain of the map.
     pub domain: Option<String>,
-    /// By which rules.
+    /// The rules to apply.
     pub rules: Vec<PlacementRule>,
-    /// Parts that are degraded may be chosen, too. What is failed or was not measured
-    /// never is.
+    /// Degraded parts may be selected as well. Failed or unmeasured parts never are.
     pub allow_degraded: bool,
 }
 
-/// The answer.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct Placement {
     /// `fabricgate.placement/1`.
     pub format: &'static str,
-    /// The run it rests on.
+    /// The run behind it.
     pub run: MapOrigin,
-    /// What was chosen.
+    /// The kind of part.
     pub level: PlacementLevel,
-    /// Among whom: `node NAME` or `domain NAME`.
+    /// The scope: `node NAME` or `domain NAME`.
     pub scope: String,
-    /// How many could be chosen.
+    /// The number of eligible parts.
     pub candidates: usize,
-    /// Who could not, and why.
+    /// Excluded parts, and why.
     pub excluded: Vec<ExcludedPart>,
-    /// What the numbers are: shares of what links must deliver, or GB/s.
+    /// The scale of the numbers: shares of the expected link rate, or GB/s.
     pub scale: StrengthScale,
-    /// The smallest relative degradation that the run could have seen in every one
-    /// that could be chosen: differences below it may be chance.
+    /// The smallest relative degradation that the run could detect on every candidate: smaller
+    /// differences may be chance.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub detectable: Option<f64>,
-    /// One per rule that was asked for.
+    /// One choice per requested rule.
     pub choices: Vec<PlacementChoice>,
 }
 
-/// Somebody who could not be chosen.
+/// A part that is not eligible.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct ExcludedPart {
     /// The node, or the GPU as `node:index`.
     pub part: String,
-    /// Why not.
+    /// The reason for the exclusion.
     pub why: String,
 }
 
-/// One part that was chosen.
+/// One selected part.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct PlacementPart {
-    /// The node.
+    /// Name of the node.
     pub node: NodeName,
-    /// The GPU by its index there, where GPUs are chosen.
+    /// The GPU by its index on the node, for a choice of GPUs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
-    /// Its UUID, where the run saw it.
+    /// Its UUID, if the run recorded it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uuid: Option<String>,
 }
@@ -123,70 +122,69 @@ impl fmt::Display for PlacementPart {
     }
 }
 
-/// A pair and how strongly it is connected: the worse of both directions.
+/// A pair and its strength: the worse of both directions.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct PlacementPair {
     /// One end.
     pub a: String,
-    /// The other.
+    /// The other end.
     pub b: String,
-    /// The number, by the answer's scale.
+    /// The strength, in the answer's scale.
     pub strength: f64,
 }
 
-/// A set that was chosen. For [`Way::Spare`] the numbers are of what remains.
+/// A selected set. For [`Way::Spare`] the numbers describe the remaining parts.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct PlacementChoice {
-    /// By which rule.
+    /// The rule that selected it.
     pub way: PlacementRule,
     /// The set, in order.
     pub parts: Vec<PlacementPart>,
-    /// The weakest pair; nothing in a set of one.
+    /// The weakest pair; absent for a set of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weakest: Option<PlacementPair>,
-    /// The mean of all pairs; nothing in a set of one.
+    /// The mean over all pairs; absent for a set of one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
     /// No other set is better.
     pub exact: bool,
-    /// The weakest pair of no other set is stronger than this; said where `exact` is
-    /// false.
+    /// Upper bound on the weakest pair of any other set; present if `exact` is false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weakest_bound: Option<f64>,
-    /// No set with so strong a weakest pair has a larger mean; said where `exact` is
-    /// false.
+    /// Upper bound on the mean of any set with an equally strong weakest pair; present if `exact`
+    /// is false.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean_bound: Option<f64>,
-    /// The best of all other sets; absent where there is none, or it is not known.
+    /// The best of all other sets; absent if none exists, or if it is unknown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next: Option<NextBestSet>,
 }
 
-/// What the next best set would have.
+/// The next best set.
 #[derive(Clone, Debug, PartialEq, Serialize, JsonSchema)]
 pub struct NextBestSet {
-    /// The set.
+    /// Its parts, in order.
     pub parts: Vec<PlacementPart>,
     /// Its weakest pair.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub weakest: Option<PlacementPair>,
-    /// The mean of its pairs.
+    /// The mean over its pairs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mean: Option<f64>,
 }
 
-/// Why nothing is chosen: what was asked, and what there is.
+/// Why no set is selected: the request, and the available parts.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlacementError {
-    /// The question does not fit the run.
+    /// The request does not fit the run.
     #[error("{0}")]
     InvalidRequest(String),
-    /// The run does not hold so many.
+    /// The run does not have enough parts.
     #[error("{0}")]
     TooFew(String),
 }
 
-/// Chooses.
+/// Selects a placement.
 pub fn choose_placement(
     map: &VerifiedMap,
     asked: &PlacementRequest,
@@ -216,7 +214,7 @@ pub fn choose_placement(
     let (wanted, has) =
         (asked.level.format_count(asked.count), asked.level.format_count(parts.len()));
     if asked.count == 0 || parts.len() < asked.count {
-        return Err(few(format!("{wanted} asked for, {has} can be chosen")));
+        return Err(few(format!("{wanted} requested, {has} can be chosen")));
     }
     let mut choices = Vec::new();
     for way in &asked.rules {
@@ -227,11 +225,11 @@ pub fn choose_placement(
         let choice = choice.ok_or_else(|| {
             let what = match way {
                 PlacementRule::Best => {
-                    format!("no {wanted} were found that were all measured with each other")
+                    format!("found no {wanted} that were all measured with each other")
                 }
                 PlacementRule::Spare => {
                     format!(
-                        "without {wanted}, no rest was found that was all measured with each other"
+                        "without {wanted}, found no remaining set that was all measured with each other"
                     )
                 }
             };
@@ -240,7 +238,7 @@ pub fn choose_placement(
         choices.push(choice);
     }
     let nodes: BTreeSet<&NodeName> = parts.iter().map(|part| &part.node).collect();
-    // Of one of them it may not be known, and then it is not known of all.
+    // If it is unknown for one of them, it is unknown for all.
     let each: Option<Vec<f64>> =
         nodes.iter().map(|node| map.members.get(*node)?.detectable).collect();
     let detectable = each.into_iter().flatten().max_by(f64::total_cmp);
@@ -257,7 +255,7 @@ pub fn choose_placement(
     })
 }
 
-/// Among whom is chosen, in words and by name.
+/// The scope in words, and its candidates by name.
 fn resolve_scope(
     map: &VerifiedMap,
     asked: &PlacementRequest,
@@ -266,7 +264,7 @@ fn resolve_scope(
     if let Some(node) = &asked.node {
         return match (asked.level, map.members.contains_key(node)) {
             (PlacementLevel::Node, _) => {
-                question("--node: one node is no choice of nodes, expected --level gpu".to_owned())
+                question("--node: a single node leaves no choice of nodes, expected --level gpu".to_owned())
             }
             (PlacementLevel::Gpu, false) => {
                 question(format!("--node {node}: the run has no such node"))
@@ -298,7 +296,7 @@ fn resolve_scope(
     Ok((format!("domain {}", domain.name), nodes))
 }
 
-/// Why nothing of this node may be chosen.
+/// Why no part of this node is eligible.
 fn exclusion_reason(member: &MapMember, asked: &PlacementRequest) -> Option<String> {
     let has_gpu_to_blame = member.gpus.values().any(|gpu| gpu.outcome.is_some());
     match member.outcome {
@@ -307,14 +305,14 @@ fn exclusion_reason(member: &MapMember, asked: &PlacementRequest) -> Option<Stri
             Some("not measured against other nodes".to_owned())
         }
         Outcome::Pass => None,
-        // One GPU of it is to blame, and the others may be chosen.
+        // Only one GPU of it is at fault; the others are eligible.
         Outcome::Degraded if asked.allow_degraded => None,
         Outcome::Degraded if asked.level == PlacementLevel::Gpu && has_gpu_to_blame => None,
         outcome => Some(format!("{outcome}: {}", member.reason)),
     }
 }
 
-/// The GPUs of a node that may be chosen.
+/// The eligible GPUs of a node.
 fn collect_gpus(
     node: &NodeName,
     member: &MapMember,
@@ -383,7 +381,7 @@ fn choose_spare(
         |set: &[usize]| -> Vec<usize> { (0..parts.len()).filter(|at| !set.contains(at)).collect() };
     let rest = parts.len() - count;
     if rest == 0 {
-        // All are taken, and nobody is left to be hurt.
+        // All parts are taken, so none remains.
         let none = BestSubset {
             set: Vec::new(),
             weakest: None,
@@ -434,7 +432,7 @@ fn build_next(parts: &[PlacementPart], measured: &BestSubset, set: Vec<usize>) -
     }
 }
 
-/// Millionths as they are shown: to four digits behind the point.
+/// Converts millionths for display: four decimals.
 fn from_millionths(millionths: u64) -> f64 {
     let hundreds = (millionths + 50) / 100;
     #[expect(clippy::cast_precision_loss, reason = "below 2^52")]

@@ -1,9 +1,8 @@
-//! How strongly any two GPUs are connected, by what a run measured.
+//! The measured connection strength between any two GPUs.
 //!
-//! Of one copy measured several times the best reading counts: readings dip by
-//! chance and do not rise by it. Of several tests of one path the worst counts, and
-//! of both directions the worse. What was not measured has no entry, which is not
-//! zero: it connects nobody, and nobody is blamed for it.
+//! For several readings of one copy, the best counts: chance lowers readings and does not raise
+//! them. For several tests of one path the worst counts, and for both directions the worse. An
+//! unmeasured pair has no entry, which differs from zero: it connects nothing and blames no part.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,24 +13,23 @@ use model::id::{GpuId, NodeName};
 use model::measured_cell::MeasuredCell;
 use model::unit::Unit;
 
-/// What numbers of a matrix are.
+/// The scale of a matrix.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum StrengthScale {
-    /// Shares of what the platform's links must deliver.
+    /// Shares of the platform's expected link rate.
     #[default]
     Share,
-    /// GB/s of the test that measured most pairs: nothing is known of what the
-    /// links must deliver.
+    /// GB/s of the test with the most pairs: the expected link rate is unknown.
     GigabytesPerSecond,
 }
 
 /// Measured strengths of ordered pairs of GPUs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StrengthMatrix {
-    /// What the numbers are.
+    /// The scale of the numbers.
     pub scale: StrengthScale,
-    /// The tests they were measured by.
+    /// The tests behind the numbers.
     pub testcases: BTreeSet<String>,
     directed: BTreeMap<(GpuId, GpuId), f64>,
 }
@@ -40,7 +38,7 @@ pub struct StrengthMatrix {
 type BestReadings<'c> = BTreeMap<&'c str, BTreeMap<(GpuId, GpuId), f64>>;
 
 impl StrengthMatrix {
-    /// The matrix of these cells; what is no copy between two GPUs is left out.
+    /// The matrix of these cells; cells other than GPU-to-GPU copies are ignored.
     pub fn from_cells(cells: &[MeasuredCell]) -> Self {
         let share = best_readings(cells, |cell| cell.ratio);
         if !share.is_empty() {
@@ -49,7 +47,8 @@ impl StrengthMatrix {
         let rates = best_readings(cells, |cell| {
             cell.value.filter(|_| cell.unit == Unit::GigabytesPerSecond)
         });
-        // Rates of different tests (a read, both ways at once) do not compare.
+        // Rates of different tests (for example unidirectional and bidirectional) are not
+        // comparable.
         let most =
             rates.iter().max_by_key(|(name, pairs)| (pairs.len(), std::cmp::Reverse(**name)));
         let most = most.map(|(name, pairs)| (*name, pairs.clone()));
@@ -66,12 +65,12 @@ impl StrengthMatrix {
         Self { scale, testcases, directed }
     }
 
-    /// One direction.
+    /// The strength in one direction.
     pub fn directed(&self, from: &GpuId, to: &GpuId) -> Option<f64> {
         self.directed.get(&(from.clone(), to.clone())).copied()
     }
 
-    /// The worse of the two directions; nothing unless both were measured.
+    /// The worse of the two directions; `None` unless both were measured.
     pub fn weaker_direction(&self, a: &GpuId, b: &GpuId) -> Option<f64> {
         Some(self.directed(a, b)?.min(self.directed(b, a)?))
     }
@@ -86,8 +85,8 @@ impl StrengthMatrix {
         self.directed.keys().flat_map(|(from, to)| [from, to]).collect()
     }
 
-    /// How strongly nodes are connected: of all pairs of GPUs between two that were
-    /// measured, the worst.
+    /// The connection strength of nodes: the worst over all measured pairs of GPUs between two
+    /// nodes.
     pub fn node_strengths(&self) -> BTreeMap<(NodeName, NodeName), f64> {
         let mut worst: BTreeMap<(NodeName, NodeName), f64> = BTreeMap::new();
         for (from, to, value) in self.directed_pairs() {
@@ -109,7 +108,7 @@ fn best_readings(
         let end = |node: &Option<NodeName>, gpu: Option<u32>| Some(GpuId::new(node.clone()?, gpu?));
         let ends = end(&cell.src_node, cell.src_gpu).zip(end(&cell.dst_node, cell.dst_gpu));
         let (Some((from, to)), Some(value)) = (ends, of(cell)) else { continue };
-        // A copy of a GPU to itself is memory and no link.
+        // A copy from a GPU to itself measures memory, not a link.
         if from != to && value.is_finite() {
             let known = best.entry(&cell.testcase).or_default().entry((from, to)).or_insert(value);
             *known = known.max(value);

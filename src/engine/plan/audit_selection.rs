@@ -1,9 +1,9 @@
-//! Which nodes an audit measures: those that were not measured for longest, as
-//! many as time and footprint allow, so that all of a fleet are in turn.
+//! Selects the nodes of an audit: those with the oldest measurement, as many as time and footprint
+//! allow, so that the whole fleet takes turns.
 //!
-//! Pure: claims, what is known of each node, a budget, a cost and a seed in; who
-//! is measured, and in words why the others are not, out. Only nodes whose
-//! measurement makes sense are chosen: across a domain that takes partners.
+//! Pure: takes claims, the known state of each node, a budget, a cost and a seed; returns the
+//! selected nodes, and the reason for each deferred node. Selects only useful measurements: across
+//! a domain a node needs partners.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,51 +14,50 @@ use model::id::{DomainName, NodeName};
 use model::seeded_rng::SeededRng;
 use model::time_format::format_rfc3339;
 
-/// Nodes of a domain that are measured together, where so many may be: a suspect
-/// and three partners, of which two must agree (`Limits::partners`).
+/// Nodes of a domain that are measured together, if the limits allow: a suspect and three partners,
+/// of which two must agree (`Limits::partners`).
 pub const DOMAIN_GROUP_SIZE: usize = 4;
 
-/// Fewest: across a domain it takes two.
+/// The minimum: a measurement across a domain needs two.
 const MIN_GROUP_SIZE: usize = 2;
 
-/// A node that could not be measured so often in a row waits for its next turn
-/// like one that was: a node that is always busy would keep the others from
-/// theirs. It is tried once in each turn from then on; twice would let nodes that
-/// are tried as partners of others come first for ever.
+/// After this many consecutive failed attempts, a node waits for its next turn like a measured one:
+/// a node that is always busy would block the others. From then on it is tried once per turn; with
+/// two tries, nodes that serve as partners would always come first.
 const MAX_MISSES: u32 = 2;
 
-/// What an audit may take.
+/// The budget of an audit.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct AuditBudget {
-    /// Estimated time from start to end, in seconds; no limit where absent.
+    /// Estimated time from start to end, in seconds; unlimited if absent.
     pub seconds: Option<f64>,
-    /// Nodes; likewise.
+    /// Number of nodes; unlimited if absent.
     pub nodes: Option<usize>,
-    /// Share of all claimed nodes, at least two; likewise.
+    /// Share of all claimed nodes, at least two nodes; unlimited if absent.
     pub share: Option<f64>,
-    /// Share of the nodes of each domain, at least two; likewise.
+    /// Share of the nodes of each domain, at least two nodes; unlimited if absent.
     pub share_of_domain: Option<f64>,
 }
 
 impl AuditBudget {
-    /// Whether nothing is limited.
+    /// Whether no limit is set.
     pub fn is_unlimited(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Most nodes of a fleet.
+    /// The maximum number of nodes of a fleet.
     fn max_nodes(&self, fleet: usize) -> usize {
         let share = self.share.map(|share| count_share(share, fleet));
         [self.nodes, share].into_iter().flatten().min().unwrap_or(usize::MAX)
     }
 
-    /// Most nodes of a domain.
+    /// The maximum number of nodes of a domain.
     fn max_domain_nodes(&self, domain: &ClaimedDomain) -> usize {
         self.share_of_domain.map_or(usize::MAX, |share| count_share(share, domain.nodes.len()))
     }
 }
 
-/// A share of so many, rounded down, and at least as many as it takes.
+/// A share of a count, rounded down, but at least the minimum group.
 fn count_share(share: f64, of: usize) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
@@ -70,42 +69,42 @@ fn count_share(share: f64, of: usize) -> usize {
     part.max(MIN_GROUP_SIZE)
 }
 
-/// What is known of a node. Moments are seconds since 1970.
+/// The known state of a node. Times are seconds since 1970.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuditNodeState {
-    /// When it was last measured with a result; `None` for never.
+    /// Time of the last measurement with a result; `None` for never.
     pub measured: Option<i64>,
-    /// When that was last tried, with a result or without.
+    /// Time of the last attempt, with or without a result.
     pub tried: Option<i64>,
-    /// How often in a row there was none, until now.
+    /// Number of consecutive attempts without a result.
     pub misses: u32,
     /// When its certificate was issued.
     pub certified: Option<i64>,
-    /// A run found it slow, and another has to say so before it is drained: it comes
-    /// before all others.
+    /// A run found it slow, and a second run must confirm that before a drain: it comes before all
+    /// others.
     pub suspected: bool,
     /// Why it cannot be measured now.
     pub unfit: Option<String>,
 }
 
 impl AuditNodeState {
-    /// Since when it waits: what was measured earliest comes first.
+    /// Start of its wait: the oldest measurement comes first.
     fn waiting_since(&self) -> Option<i64> {
         if MAX_MISSES <= self.misses { self.measured.max(self.tried) } else { self.measured }
     }
 }
 
-/// What is asked.
+/// The input of a selection.
 pub struct AuditSelectionRequest<'a> {
-    /// What is claimed: every node of it may be chosen.
+    /// The claims: every claimed node may be selected.
     pub claims: &'a Claims,
-    /// What is known of nodes; nothing of those that are not in it.
+    /// The known states; a missing node has no known state.
     pub known: &'a BTreeMap<NodeName, AuditNodeState>,
-    /// What may be taken.
+    /// The limits of the audit.
     pub budget: AuditBudget,
-    /// The order of nodes that wait equally long.
+    /// Seed for the order of nodes with equal waiting time.
     pub seed: u64,
-    /// How long the measurement of these nodes should take, in seconds.
+    /// The estimated time to measure these nodes, in seconds.
     pub cost: &'a dyn Fn(&Claims) -> f64,
 }
 
@@ -115,23 +114,23 @@ impl fmt::Debug for AuditSelectionRequest<'_> {
     }
 }
 
-/// Who is measured, and why nobody else is.
+/// The selected nodes, and why the others are deferred.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct AuditSelection {
     /// The nodes, most urgent first.
     pub nodes: Vec<NodeName>,
-    /// The others, and why.
+    /// The deferred nodes, and why.
     pub left_out: BTreeMap<NodeName, DeferredNode>,
     /// Estimated time from start to end, in seconds.
     pub estimate_s: f64,
 }
 
-/// A node that is not measured.
+/// A node that is not measured in this audit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeferredNode {
-    /// When it was measured last, Unix seconds.
+    /// Time of its last measurement, Unix seconds.
     pub measured: Option<i64>,
-    /// Why it is not measured now.
+    /// Why it is deferred.
     pub why: String,
 }
 
@@ -145,13 +144,13 @@ impl fmt::Display for DeferredNode {
 }
 
 impl AuditSelection {
-    /// The claims of those that were chosen.
+    /// The claims restricted to the selected nodes.
     pub fn restrict_claims(&self, of: &Claims) -> Claims {
         of.with_nodes(|node| self.nodes.contains(node))
     }
 }
 
-/// Chooses.
+/// Selects the nodes of an audit.
 pub fn select_nodes(question: &AuditSelectionRequest<'_>) -> AuditSelection {
     let mut choosing = AuditSelector::new(question);
     choosing.apply_footprint();
@@ -159,12 +158,11 @@ pub fn select_nodes(question: &AuditSelectionRequest<'_>) -> AuditSelection {
     choosing.into_selection()
 }
 
-/// Nodes that are taken together.
 type AuditGroup<'a> = Vec<&'a NodeName>;
 
 struct AuditSelector<'a> {
     request: &'a AuditSelectionRequest<'a>,
-    /// Who may be chosen, the most urgent first, with their domain.
+    /// Eligible nodes, the most urgent first, with their domain.
     order: Vec<(&'a NodeName, &'a ClaimedDomain)>,
     groups: Vec<AuditGroup<'a>>,
     left_out: BTreeMap<&'a NodeName, String>,
@@ -188,19 +186,19 @@ impl<'a> AuditSelector<'a> {
         let waits = |node: &NodeName| {
             let known = request.known.get(node);
             let never = known.is_none_or(|it| it.measured.is_none());
-            // Of two that wait equally long the one without a certificate, then
-            // the one with the older.
+            // With equal waiting time, a node without a certificate comes first, then the one with
+            // the older certificate.
             let suspected = known.is_some_and(|it| it.suspected);
             let since = known.and_then(AuditNodeState::waiting_since);
             (Reverse(suspected), since, Reverse(never), known.and_then(|it| it.certified))
         };
-        // Stable: those that are equal stay in their order of chance.
+        // A stable sort: equal nodes keep their random order.
         order.sort_by_key(|(node, _)| waits(node));
         Self { request, order, groups: Vec::new(), left_out, estimate_s: 0.0 }
     }
 
-    /// Takes the most urgent ones and partners in their domains, as many as the
-    /// footprint allows.
+    /// Selects the most urgent nodes and partners in their domains, as many as the footprint
+    /// allows.
     fn apply_footprint(&mut self) {
         let fleet = self.request.claims.domains.iter().map(|domain| domain.nodes.len()).sum();
         let most = self.request.budget.max_nodes(fleet);
@@ -216,13 +214,13 @@ impl<'a> AuditSelector<'a> {
             let is_begun = 0 < *of_domain;
             let least = if is_begun || domain.nodes.len() == 1 { 1 } else { MIN_GROUP_SIZE };
             if room < least {
-                let why = format!("{of_domain} others of {} wait longer", domain.name);
+                let why = format!("{of_domain} others of {} have waited longer", domain.name);
                 self.left_out
-                    .insert(node, format!("{why}, and no more of it are measured at a time"));
+                    .insert(node, format!("{why}, and the limit per domain is reached"));
                 continue;
             }
             if free < least {
-                let why = format!("others wait longer, and no more than {most} nodes are measured");
+                let why = format!("others have waited longer, and at most {most} nodes are measured");
                 self.left_out.insert(node, why);
                 continue;
             }
@@ -233,7 +231,7 @@ impl<'a> AuditSelector<'a> {
             let group: AuditGroup<'a> =
                 std::iter::once(node).chain(rest.map(|(other, _)| *other)).take(want).collect();
             if group.len() < least {
-                let why = format!("nobody else of {} can be measured with it", domain.name);
+                let why = format!("no other node of {} can be measured with it", domain.name);
                 self.left_out.insert(node, why);
                 continue;
             }
@@ -241,18 +239,18 @@ impl<'a> AuditSelector<'a> {
             chosen.extend(&group);
             self.groups.push(group);
         }
-        // Told before it became somebody's partner.
+        // It was deferred before it became another node's partner.
         self.left_out.retain(|node, _| !chosen.contains(node));
     }
 
-    /// Leaves out the least urgent until the rest fits the time.
+    /// Drops the least urgent nodes until the rest fits the time limit.
     fn apply_time_limit(&mut self) {
         let Some(seconds) = self.request.budget.seconds else {
             self.estimate_s = self.estimate_cost(&self.groups);
             return;
         };
-        // More nodes take longer, or as long: the longest beginning that fits is
-        // searched by halving. Where that is not so, what is found still fits.
+        // More nodes never take less time, so a binary search finds the longest prefix that fits.
+        // Even if that assumption fails, the result fits.
         let (mut fits, mut beyond) = (0, self.groups.len() + 1);
         while fits + 1 < beyond {
             let middle = usize::midpoint(fits, beyond);
@@ -262,7 +260,7 @@ impl<'a> AuditSelector<'a> {
         let left = self.groups.split_off(fits);
         let mut smaller = None;
         if let Some(first) = left.first().filter(|_| fits == 0) {
-            // Rather two of the most urgent than nobody, day after day.
+            // Prefer two of the most urgent nodes over an audit that selects none every day.
             let least = MIN_GROUP_SIZE.min(first.len());
             smaller = (least..first.len())
                 .rev()
@@ -273,14 +271,13 @@ impl<'a> AuditSelector<'a> {
         self.estimate_s = self.estimate_cost(&self.groups);
         let chosen: BTreeSet<&NodeName> = self.groups.iter().flatten().copied().collect();
         let others =
-            if chosen.is_empty() { "it takes longer than" } else { "others wait longer, and" };
+            if chosen.is_empty() { "it takes longer than" } else { "others have waited longer, and" };
         let why = format!("{others} {:.0} min are spent", seconds / 60.0);
         for node in left.into_iter().flatten().filter(|node| !chosen.contains(node)) {
             self.left_out.insert(node, why.clone());
         }
     }
 
-    /// How long these would take.
     fn estimate_cost(&self, groups: &[AuditGroup<'_>]) -> f64 {
         let nodes: BTreeSet<&NodeName> = groups.iter().flatten().copied().collect();
         if nodes.is_empty() {

@@ -1,7 +1,7 @@
-//! The command of one step, as far as claims tell it.
+//! The command of one step, as far as claims define it.
 //!
-//! What only the nodes can say stays a placeholder. A probe that cannot run in
-//! a place is left out with the reason, and whether anything is missing then.
+//! Values that only the nodes know remain placeholders. A probe that cannot run somewhere is
+//! skipped with the reason, and with whether coverage is then missing.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet};
@@ -15,7 +15,7 @@ use model::claims::{ClaimedDomain, ClaimedRail};
 use model::id::NodeName;
 use model::probe::{Probe, ProbeFallback, ProbeScope, ProbeServer, SharedArgv, placeholder};
 
-/// Why a probe is not run somewhere.
+/// Why a probe does not run somewhere.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProbeOmission {
     pub(super) why: String,
@@ -32,22 +32,20 @@ impl ProbeOmission {
     }
 }
 
-/// How much of its time limit a command is told to use, so that it can still say
-/// what it has until then.
+/// The share of its time limit that a command may use, so that it can still report partial results.
 const LIMIT_SHARE: f64 = 0.9;
 
-/// How a command is run.
+/// How a command runs.
 #[derive(Clone, Copy, Debug)]
 struct CommandSettings {
-    /// Readings it takes.
+    /// The number of readings it takes.
     readings: u32,
-    /// By every node.
+    /// Every node runs it.
     on_all_nodes: bool,
-    /// When it is given up, in seconds.
+    /// Its timeout, in seconds.
     limit: f64,
 }
 
-/// Where a step runs.
 #[derive(Clone, Debug)]
 pub(super) struct StepLocation<'a> {
     pub(super) nodes: Vec<NodeName>,
@@ -62,7 +60,7 @@ impl StepLocation<'_> {
     }
 }
 
-/// What is claimed, in the order in which it is asked for.
+/// The claims, indexed for lookups.
 #[derive(Debug)]
 pub(super) struct PlanContext<'a> {
     pub(super) request: &'a PlanRequest<'a>,
@@ -70,12 +68,12 @@ pub(super) struct PlanContext<'a> {
     argv_pool: RefCell<ArgvPool>,
 }
 
-/// Commands that steps have, each once.
+/// Distinct commands, each stored once.
 #[derive(Debug, Default)]
 struct ArgvPool(HashSet<SharedArgv>);
 
 impl ArgvPool {
-    /// This command as those before have it.
+    /// Returns the stored copy of this command.
     fn intern(&mut self, argv: &[String]) -> SharedArgv {
         if let Some(words) = self.0.get(argv) {
             return words.clone();
@@ -86,7 +84,7 @@ impl ArgvPool {
     }
 }
 
-/// Reads the steps of a round; commands that are the same share their words.
+/// Reads the steps of a round; equal commands share memory.
 pub(super) fn deserialize_steps<'de, D: Deserializer<'de>>(
     from: D,
 ) -> Result<Vec<PlanStep>, D::Error> {
@@ -123,7 +121,6 @@ impl<'a> PlanContext<'a> {
         Self { request, domains, argv_pool: RefCell::default() }
     }
 
-    /// The domain that claims a node.
     pub(super) fn domain_of(&self, node: &NodeName) -> Option<&'a ClaimedDomain> {
         self.domains.get(node).copied()
     }
@@ -147,7 +144,7 @@ impl<'a> PlanContext<'a> {
         }
         if needs.nvlink_across && !self.request.nvlink_across.contains(&domain.name) {
             let why = format!(
-                "needs NVLink between nodes, and no platform that has it is claimed for domain {}",
+                "needs NVLink between nodes, and domain {} claims no platform that has it",
                 domain.name
             );
             return Err(ProbeOmission::not_applicable(why));
@@ -164,7 +161,7 @@ impl<'a> PlanContext<'a> {
         Ok(())
     }
 
-    /// Whether a probe can run on a rail, or where no rail is claimed.
+    /// Whether a probe can run on a rail, or without a claimed rail.
     pub(super) fn check_rail(
         probe: &Probe,
         rail: Option<&ClaimedRail>,
@@ -184,12 +181,12 @@ impl<'a> PlanContext<'a> {
         }
     }
 
-    /// The step of an admitted probe in a place. It has no number yet.
+    /// The step of an admitted probe in a place. Its number is set later.
     pub(super) fn build_step(&self, probe: &Probe, place: &StepLocation<'_>) -> PlanStep {
         let request = self.request;
         let wanted = if place.stage == 0 { 1 } else { request.readings.max(1) };
         let most = if place.stage == 0 { 1 } else { request.most_readings.max(wanted) };
-        // A tool that repeats by itself is called once.
+        // A tool that repeats by itself runs once.
         let (readings, most_readings, times) =
             if probe.reads_itself { (1, 1, f64::from(wanted)) } else { (wanted, most, 1.0) };
         let limit = probe.timeout_s * times;
@@ -228,8 +225,8 @@ impl<'a> PlanContext<'a> {
         }
     }
 
-    /// The words of a command. `nodes` begins with the node that starts it;
-    /// where all of them do, which node it is stays to be filled in.
+    /// Fills in the arguments of a command. `nodes` begins with the node that starts it; if all of
+    /// them do, the node stays a placeholder.
     fn fill_argv(
         &self,
         argv: &[String],
@@ -249,7 +246,7 @@ impl<'a> PlanContext<'a> {
             _ => placeholder::NODE.to_owned(),
         };
         let fill = |word: &String| {
-            // Most words say nothing, and a large fleet has millions.
+            // Most arguments have no placeholder, and a large fleet has millions.
             if !word.contains('{') {
                 return word.clone();
             }

@@ -1,7 +1,7 @@
-//! Stage 3: every suspect again, later, and against partners that are cleared.
+//! Stage 3: measures every suspect again, later, and with cleared partners.
 //!
-//! A dip does not come back, and a bad partner is another one now. Two suspects
-//! never meet: they would confirm each other.
+//! A dip does not repeat, and a bad partner is replaced. Two suspects are never paired: they would
+//! confirm each other.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,27 +18,26 @@ use model::probe::{Probe, ProbeGranularity, ProbeScope};
 use model::seeded_rng::SeededRng;
 use model::tool_recording::CONFIRM_STAGE;
 
-/// What its plan has for a profile.
+/// The profile name of its plan.
 pub const CONFIRM_PROFILE: &str = "confirm";
 
-/// Somebody to look at again.
+/// A part to measure again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfirmationSuspect {
-    /// The node.
+    /// The suspected node, or one end of a pair.
     pub node: NodeName,
-    /// The other end, where a pair is suspected and neither end alone.
+    /// The other end, if a pair is suspect and neither end alone.
     pub peer: Option<NodeName>,
-    /// The rail, where one is suspected.
+    /// The rail, if one is suspect.
     pub rail: Option<String>,
-    /// The GPUs at both ends, where the path between two is suspected.
+    /// The GPUs at both ends, if the path between two GPUs is suspect.
     pub gpus: Option<(u32, u32)>,
-    /// The probes whose outputs raised it.
+    /// The probes whose outputs raised the suspicion.
     pub probes: BTreeSet<String>,
 }
 
-/// Plans the confirmation of some suspects. `request` is what the main plan
-/// was made from; `cleared` are the nodes that are above suspicion. Rounds and
-/// steps are numbered on from the main plan's.
+/// Plans the confirmation of some suspects. `request` is the input of the main plan; `cleared`
+/// holds the nodes above suspicion. Rounds and steps continue the main plan's numbers.
 pub fn plan_confirmation(
     main: &Plan,
     request: &PlanRequest<'_>,
@@ -58,11 +57,11 @@ pub fn plan_confirmation(
     let next_round = main.rounds.last().map_or(0, |round| round.round + 1);
     let next_step = main.steps().map(|step| step.step + 1).max().unwrap_or(0);
     number_rounds(&mut rounds, next_round, next_step);
-    // Nobody asks here for pairs that are not suspected.
+    // Pairs that are not suspect need no readings here.
     Plan { seed, ..Plan::from_rounds(request, CONFIRM_PROFILE, rounds, skipped) }
 }
 
-/// One test: what makes it different from another.
+/// The identity of a test.
 type ConfirmationTest = (String, Option<String>, Option<u32>, Vec<NodeName>);
 
 struct ConfirmationPlanner<'a> {
@@ -77,15 +76,15 @@ struct ConfirmationPlanner<'a> {
     partnered: BTreeSet<(String, Option<String>, NodeName)>,
     steps: Vec<PlanStep>,
     skipped: Vec<SkippedProbe>,
-    /// What was skipped, to say it once.
+    /// Skipped tests, to report each once.
     reported: BTreeSet<(String, Vec<NodeName>, String)>,
 }
 
-/// What the main plan did.
+/// The tests of the main plan.
 struct MainPlanTests<'a> {
-    /// The lanes in which it ran a probe.
+    /// The lanes in which it ran each probe.
     lanes: BTreeMap<&'a str, BTreeSet<Option<u32>>>,
-    /// Whom suspects met, by probe and rail.
+    /// The partners of each suspect, by probe and rail.
     partners: BTreeMap<(&'a str, Option<&'a str>, &'a NodeName), BTreeSet<&'a NodeName>>,
 }
 
@@ -148,7 +147,7 @@ impl<'a> ConfirmationPlanner<'a> {
         let ends: Vec<NodeName> =
             std::iter::once(&suspect.node).chain(&suspect.peer).cloned().collect();
         let Some(probe) = request.probes.iter().find(|p| p.name == name).copied() else {
-            let why = "it raised a suspicion and is not among the probes to run".to_owned();
+            let why = "it raised a suspicion and is not among the selected probes".to_owned();
             return self.skip(name, ends, ProbeOmission::missing(why));
         };
         let Some(domain) = self.context.domain_of(&suspect.node) else {
@@ -164,7 +163,7 @@ impl<'a> ConfirmationPlanner<'a> {
                     self.add_test(probe, vec![node], None, None);
                 }
             }
-            // It has no partners to choose: it is asked once more.
+            // It has no partners to choose: it runs once more.
             ProbeScope::Domain => self.add_test(probe, domain.nodes.clone(), None, None),
             // The path between two GPUs has its own tests.
             ProbeScope::Pair => self.plan_pair(probe, &ends, None, suspect.gpus.is_none()),
@@ -179,8 +178,8 @@ impl<'a> ConfirmationPlanner<'a> {
         }
     }
 
-    /// The suspected path between two GPUs again. Probes that raised the suspicion may read
-    /// other GPUs of the two nodes only: then one that reads these is added.
+    /// Plans the suspected path between two GPUs again. If the probes that raised the suspicion
+    /// only read other GPUs of the two nodes, a probe that reads these is added.
     fn plan_path(&mut self, suspect: &ConfirmationSuspect) {
         let Some((near, far)) = suspect.gpus else { return };
         let ends: Vec<NodeName> =
@@ -195,7 +194,7 @@ impl<'a> ConfirmationPlanner<'a> {
         }
         let raised = |it: &&(&Probe, Option<u32>)| suspect.probes.contains(&it.0.name);
         let own: Vec<(&Probe, Option<u32>)> = reading.iter().filter(raised).copied().collect();
-        // What ran before has a level to be compared with.
+        // A lane that ran before has a level to compare with.
         let cost = |it: &&(&Probe, Option<u32>)| {
             let is_new = !self.main_plan.lanes.contains_key(it.0.name.as_str());
             (is_new, it.0.cost_s.to_bits())
@@ -205,7 +204,7 @@ impl<'a> ConfirmationPlanner<'a> {
             false => own,
         };
         if wanted.is_empty() {
-            let why = format!("no probe to run reads GPU {near} with GPU {far} of these nodes");
+            let why = format!("none of the selected probes reads GPU {near} with GPU {far} of these nodes");
             return self.skip("the suspected path", ends, ProbeOmission::missing(why));
         }
         for (probe, lane) in wanted {
@@ -237,7 +236,7 @@ impl<'a> ConfirmationPlanner<'a> {
         lanes
     }
 
-    /// The rail of this name, or all.
+    /// The rail of this name, or all rails.
     fn select_rails(&self, name: Option<&str>) -> Vec<Option<&'a ClaimedRail>> {
         let claimed = &self.context.request.claims.rails;
         if claimed.is_empty() {
@@ -246,7 +245,7 @@ impl<'a> ConfirmationPlanner<'a> {
         claimed.iter().filter(|rail| name.is_none_or(|name| rail.name == name)).map(Some).collect()
     }
 
-    /// A suspected pair `together` again, and each end against cleared partners.
+    /// Plans a suspected pair `together` again, and each end with cleared partners.
     fn plan_pair(
         &mut self,
         probe: &Probe,
@@ -261,7 +260,7 @@ impl<'a> ConfirmationPlanner<'a> {
             }
         }
         for node in ends {
-            // A node that several findings suspect needs its partners once.
+            // A node in several findings needs its partners once.
             let rail_name = rail.map(|rail| rail.name.clone());
             if !self.partnered.insert((probe.name.clone(), rail_name, node.clone())) {
                 continue;
@@ -279,14 +278,13 @@ impl<'a> ConfirmationPlanner<'a> {
         }
     }
 
-    /// The lanes in which the main plan ran this probe.
     fn main_plan_lanes(&self, probe: &Probe) -> Vec<Option<u32>> {
         let lanes = self.main_plan.lanes.get(probe.name.as_str());
         lanes.map_or_else(|| vec![None], |lanes| lanes.iter().copied().collect())
     }
 
-    /// Whom a suspect is measured against: nodes of its domain, over rails of
-    /// its leaf first; such that it has not met and that are not asked often.
+    /// Partners for a suspect: nodes of its domain, over rails of its leaf first; preferably new
+    /// ones that are rarely used.
     fn choose_partners(
         &mut self,
         probe: &Probe,
@@ -339,8 +337,7 @@ impl<'a> ConfirmationPlanner<'a> {
         }
     }
 
-    /// The rounds: probe after probe in the order of their stages, suspects in
-    /// an order of chance.
+    /// The rounds: probe after probe in stage order, suspects in random order.
     fn into_rounds(mut self) -> (Vec<PlanRound>, Vec<SkippedProbe>) {
         let request = self.context.request;
         let mut steps = std::mem::take(&mut self.steps);
@@ -362,7 +359,7 @@ impl<'a> ConfirmationPlanner<'a> {
         (rounds, self.skipped)
     }
 
-    /// The leaves of the two ends of a step that leaves its leaf.
+    /// The leaves of the two ends of a step that crosses leaves.
     fn step_leaves(&self, step: &PlanStep) -> Option<(usize, usize)> {
         let (a, b) = node_pair(step).filter(|_| step.scope == ProbeScope::Rail)?;
         let (a, b) = (*self.places.get(a)?, *self.places.get(b)?);

@@ -98,7 +98,7 @@ fn the_path_between_two_gpus_is_read_by_a_probe_that_reads_them() {
         let mut pair = suspect("a1", Some("a2"), raised);
         pair.gpus = Some(gpus);
         let (_, plan) = confirmed(&fleet, &[pair], &[]);
-        // Each end with others is what it was.
+        // Each end reads as before with others.
         assert!(others(&plan, "a1").len() > 3 || !raised.contains(&"nvbandwidth-lane"));
         plan
     };
@@ -111,7 +111,7 @@ fn the_path_between_two_gpus_is_read_by_a_probe_that_reads_them() {
         let lane = (gpus.1 + 4 - gpus.0) % 4;
         assert_eq!(together(&run(&["lanes"], &["lanes"], gpus)), [("lanes", Some(lane))]);
     }
-    // Where none does, that is said.
+    // The plan reports if no probe does.
     let fleet = PlanFixture::new(Profile::BurnIn, &rack, &probes[..1]);
     let mut pair = suspect("a1", Some("a2"), &probes[..1]);
     pair.gpus = Some((0, 3));
@@ -200,7 +200,7 @@ proptest! {
         let mut fleet = PlanFixture::new(Profile::Audit, &claims, &probes);
         fleet.limits.partners = partners;
         fleet.seed = seed;
-        // Half of the numbers stand for no peer.
+        // Half of the numbers belong to no peer.
         let suspects: Vec<ConfirmationSuspect> = suspected
             .iter()
             .map(|(node, peer)| {

@@ -1,4 +1,4 @@
-//! What a plan costs in time, as far as the probes' own estimates tell.
+//! The time that a plan takes, estimated from the probes' own figures.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, HashMap};
@@ -6,19 +6,19 @@ use std::collections::{BinaryHeap, HashMap};
 use super::{PlanRound, PlanStep};
 use model::id::NodeName;
 
-/// All readings of a step that are always taken, in seconds.
+/// The fixed readings of a step, in seconds.
 pub(super) fn estimate_step(step: &PlanStep) -> f64 {
     step.estimate_s * f64::from(step.readings)
 }
 
-/// From the start of a round to the end of its last step, in seconds, with
-/// this many steps at the same time.
+/// Time from the start of a round to the end of its last step, in seconds, with this many
+/// concurrent steps.
 pub fn estimate_round(round: &PlanRound, parallel: usize) -> f64 {
     let places = parallel.clamp(1, round.steps.len().max(1));
     let mut free: BinaryHeap<Reverse<OrderedSeconds>> =
         vec![Reverse(OrderedSeconds(0.0)); places].into();
     for step in &round.steps {
-        // Whoever is free first takes it.
+        // The first free slot takes the next step.
         if let Some(mut first) = free.peek_mut() {
             first.0.0 += estimate_step(step);
         }
@@ -50,19 +50,17 @@ impl Ord for OrderedSeconds {
     }
 }
 
-/// The whole of some rounds: from start to end, and taken from all nodes
-/// together, both in seconds.
+/// The total of several rounds: elapsed time, and node time summed over all nodes, both in seconds.
 pub(super) fn estimate_all(rounds: &[PlanRound], parallel: usize) -> (f64, f64) {
     let elapsed = rounds.iter().map(|round| estimate_round(round, parallel)).sum();
     let taken = rounds.iter().map(estimate_node_seconds).sum();
     (elapsed, taken)
 }
 
-/// What a round takes from its nodes together. A node on several rails is
-/// taken as long as the slowest of them.
+/// The node time of a round. A node on several rails is busy as long as its slowest rail.
 fn estimate_node_seconds(round: &PlanRound) -> f64 {
     let mut places: HashMap<&NodeName, usize> = HashMap::new();
-    // In the order in which they are named: sums of fractions depend on it.
+    // In listed order: the sum of fractions depends on it.
     let mut taken: Vec<f64> = Vec::new();
     for (step, node) in round.steps.iter().flat_map(|s| s.nodes.iter().map(move |n| (s, n))) {
         let at = *places.entry(node).or_insert(taken.len());

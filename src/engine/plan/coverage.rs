@@ -1,8 +1,8 @@
 //! Which pairs of GPUs the tests of a plan read.
 //!
-//! A domain of which some pairs are read is sampled on purpose, and the others
-//! are no gap. A domain across which nothing is read is not sampled: that its
-//! nodes were not measured against each other stays a gap.
+//! A domain with some of its pairs read is sampled on purpose, and the other pairs are not a gap. A
+//! domain with no reading across it is not sampled: that its nodes were not measured against each
+//! other stays a gap.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use model::claims::ClaimedDomain;
 use model::id::{DomainName, NodeName};
 use model::probe::{PairCoverage, Probe, ProbeGranularity, ProbeScope};
 
-/// Two nodes in order of name.
+/// Two nodes, ordered by name.
 pub(super) type NodePair<'a> = (&'a NodeName, &'a NodeName);
 
-/// The two nodes of a step in order of name, where it has two.
+/// The two nodes of a step, ordered by name, if it has two.
 pub(super) fn node_pair(step: &PlanStep) -> Option<NodePair<'_>> {
     match step.nodes.as_slice() {
         [a, b] if b < a => Some((b, a)),
@@ -23,7 +23,7 @@ pub(super) fn node_pair(step: &PlanStep) -> Option<NodePair<'_>> {
     }
 }
 
-/// Whether some domain that NVLink joins across nodes is read in part.
+/// Whether the plan reads part of a domain that spans nodes by NVLink.
 pub(super) fn is_sampled(request: &PlanRequest<'_>, rounds: &[PlanRound]) -> bool {
     let spans = |domain: &&ClaimedDomain| {
         1 < domain.nodes.len() && request.nvlink_across.contains(&domain.name)
@@ -55,8 +55,8 @@ pub(super) fn is_sampled(request: &PlanRequest<'_>, rounds: &[PlanRound]) -> boo
     })
 }
 
-/// Whether one execution of a probe reads the path between two GPUs, by their numbers on
-/// its first and its second node, or on the one node it runs on.
+/// Whether one execution of a probe reads the path between two GPUs, by their indices on its first
+/// and second node, or on the single node it runs on.
 pub(super) fn reads_pair(
     probe: &Probe,
     lane: Option<u32>,
@@ -75,8 +75,8 @@ pub(super) fn reads_pair(
     }
 }
 
-/// Whether the steps of this probe read every pair of GPUs of a domain, given
-/// whether others read the pairs `inside` its nodes.
+/// Whether the steps of this probe read every pair of GPUs of a domain, given whether other probes
+/// read the pairs `inside` its nodes.
 fn reads_all(probe: &Probe, domain: &ClaimedDomain, steps: &[&PlanStep], inside: bool) -> bool {
     let is_single = domain.gpus_per_node == Some(1);
     match (probe.scope, probe.grain, probe.covers) {
@@ -84,7 +84,7 @@ fn reads_all(probe: &Probe, domain: &ClaimedDomain, steps: &[&PlanStep], inside:
         (ProbeScope::Pair, ProbeGranularity::Node, PairCoverage::All) => {
             has_all_pairs(domain, steps, None)
         }
-        // With one GPU in each node there is one lane.
+        // With one GPU per node there is one lane.
         (ProbeScope::Pair, ProbeGranularity::Node, PairCoverage::Lane) if is_single => {
             has_all_pairs(domain, steps, None)
         }
@@ -96,7 +96,7 @@ fn reads_all(probe: &Probe, domain: &ClaimedDomain, steps: &[&PlanStep], inside:
     }
 }
 
-/// Whether every two nodes of a domain have a step, in this lane.
+/// Whether every two nodes of a domain have a step in this lane.
 fn has_all_pairs(domain: &ClaimedDomain, steps: &[&PlanStep], lane: Option<u32>) -> bool {
     let met: BTreeSet<NodePair<'_>> =
         steps.iter().filter(|step| step.lane == lane).filter_map(|step| node_pair(step)).collect();

@@ -1,4 +1,4 @@
-//! Which probes run where nobody names any.
+//! The default probes.
 
 use std::collections::BTreeSet;
 
@@ -6,8 +6,8 @@ use model::claims::{ClaimedDomain, Claims};
 use model::id::DomainName;
 use model::profile::Profile;
 
-/// What is asked of every node, by stage: state first, then the copy-engine
-/// matrices and one collective.
+/// The probes for every node, by stage: state first, then the copy-engine matrices and one
+/// collective.
 const NODE_PROBES: [(u8, &str); 5] = [
     (0, "nvidia-smi-q"),
     (0, "nvidia-smi-nvlink"),
@@ -16,11 +16,11 @@ const NODE_PROBES: [(u8, &str); 5] = [
     (1, "nccl-all-reduce"),
 ];
 
-/// The names of those.
+/// The names of those probes.
 pub const AUDIT_PROBES: &[&str] =
     &[NODE_PROBES[0].1, NODE_PROBES[1].1, NODE_PROBES[2].1, NODE_PROBES[3].1, NODE_PROBES[4].1];
 
-/// What a domain of several nodes adds, by stage.
+/// Additional probes for a domain of several nodes, by stage.
 const DOMAIN_PROBES: &[(u8, &str)] = &[
     (0, "nvidia-imex"),
     (2, "nvbandwidth-lane"),
@@ -33,14 +33,12 @@ const DOMAIN_PROBES: &[(u8, &str)] = &[
 
 /// The probes of a profile, for these claims, in the order they run.
 ///
-/// What runs across nodes is among them where a domain of several nodes is
-/// joined by NVLink, or where nobody says what it is: then the plan tells what
-/// is left out and why.
+/// Cross-node probes are included if NVLink joins a domain of several nodes, or if its platform is
+/// not claimed: then the plan lists what is left out and why.
 ///
-/// The scale-out network is measured by RDMA where rails name RDMA devices, by
-/// our own TCP probe where rails are claimed otherwise or where the nodes have
-/// no GPUs. Where nobody claims a rail a GPU node's default address is its
-/// management network: nothing there speaks of the fabric.
+/// RDMA probes measure the scale-out network if rails name RDMA devices; fabricgate's TCP probe
+/// does if rails have other devices or the nodes have no GPUs. Without a claimed rail, a GPU node's
+/// default address is on its management network, which says nothing about the fabric.
 pub fn default_probes(
     profile: Profile,
     claims: &Claims,

@@ -11,7 +11,7 @@ use readers::claims::claims_file;
 use readers::probe_catalog;
 use readers::probe_catalog::ProbeCatalog;
 
-/// What a plan is made from, owned.
+/// The owned input of a plan.
 #[derive(Debug)]
 pub(super) struct PlanFixture {
     pub(super) claims: Claims,
@@ -31,8 +31,8 @@ pub(super) const LANES: &str = "name = \"lanes\"\ntitle = \"T\"\nparser = \"nvba
     cost_s = 2\ntimeout_s = 5\ndisturbs = \"gpus\"\n[requires]\nnvlink_across = true\n";
 
 impl PlanFixture {
-    /// Of these claims, with these probes; domains whose names begin with
-    /// "rack" are joined by NVLink.
+    /// A fixture with these claims and probes; domains whose names begin with "rack" are joined by
+    /// NVLink.
     pub(super) fn new(profile: Profile, claims: &str, probes: &[&str]) -> Self {
         let claims = claims_file::parse("claims", claims).unwrap_or_else(|e| panic!("{e}"));
         let mut catalog = ProbeCatalog::built_in();
@@ -83,7 +83,7 @@ pub(super) fn leaf(name: &str, nodes: &str) -> String {
     format!("[[leaf]]\nname = {name:?}\nnodes = {nodes:?}\n")
 }
 
-/// A rail with all there is to say of it.
+/// A rail with all its keys.
 pub(super) fn rail(number: u32) -> String {
     format!(
         "[[rail]]\nname = \"rail{number}\"\ndevice = \"eth{number}\"\nrdma = \"mlx5_{number}\"\n"

@@ -1,10 +1,9 @@
-//! Who meets whom over the scale-out network.
+//! Pairs nodes over the scale-out network.
 //!
-//! There disjoint hosts are no disjoint paths: on a healthy fabric without
-//! oversubscription 63 % of pairs read below 95 % when all hosts send across
-//! leaves at once over one flow each, 5 % when two hosts of each leaf do. So
-//! nodes meet inside their leaf first, and few hosts of a leaf leave it at the
-//! same time. There is never a full tournament over the fabric.
+//! Disjoint hosts do not imply disjoint paths: on a healthy fabric without oversubscription, 63 %
+//! of pairs read below 95 % if all hosts send across leaves concurrently over one flow each, 5 % if
+//! two hosts of each leaf do. So nodes are paired inside their leaf first, and few hosts of a leaf
+//! send across leaves at the same time. The sweep never runs a full tournament over the fabric.
 
 use std::collections::BTreeMap;
 
@@ -17,25 +16,24 @@ use model::tournament::IndexPair;
 /// The leaves of the nodes 0..n.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeafMap {
-    /// The name and the nodes of each.
+    /// The name and the nodes of each leaf.
     groups: Vec<(String, Vec<usize>)>,
     /// The leaf of each node.
     leaf_by_node: Vec<usize>,
 }
 
-/// Rounds, and what was left out of them.
+/// The rounds, and where they are incomplete.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LeafRounds {
-    /// The rounds.
+    /// Pairs of nodes per round.
     pub rounds: Vec<Vec<IndexPair>>,
-    /// The nodes that are sampled where a complete sweep was asked for, and why.
+    /// The nodes that are sampled although a complete sweep was requested, and why.
     pub notes: Vec<(Vec<usize>, String)>,
 }
 
 impl LeafMap {
-    /// The leaves that are claimed for these nodes. Where none is claimed all
-    /// nodes count as one. A node that no leaf claims beside others that are
-    /// claimed may hang anywhere: it counts as a leaf of its own.
+    /// The claimed leaves of these nodes. Without any claim, all nodes form one leaf. If only some
+    /// nodes have a claimed leaf, each of the others counts as its own leaf.
     pub fn from_claims(claims: &Claims, nodes: &[NodeName]) -> Self {
         if claims.leaves.is_empty() {
             let all = (0..nodes.len()).collect();
@@ -44,7 +42,7 @@ impl LeafMap {
                 leaf_by_node: vec![0; nodes.len()],
             };
         }
-        // Of one that two claim, the first, as the judge has it.
+        // If two leaves claim a node, the first one counts, as in the judge.
         let mut claimed: BTreeMap<&NodeName, &str> = BTreeMap::new();
         for leaf in &claims.leaves {
             leaf.nodes.iter().for_each(|node| _ = claimed.entry(node).or_insert(&leaf.name));
@@ -69,19 +67,18 @@ impl LeafMap {
         Self { groups, leaf_by_node: of }
     }
 
-    /// Whether two nodes hang on different leaves.
+    /// Whether two nodes are on different leaves.
     pub fn is_cross_leaf(&self, (a, b): IndexPair) -> bool {
         self.leaf_by_node[a] != self.leaf_by_node[b]
     }
 
-    /// The leaf of a node, as a number.
+    /// The leaf index of a node.
     pub(super) fn leaf_of(&self, node: usize) -> usize {
         self.leaf_by_node[node]
     }
 
-    /// One partner for every node, inside its leaf where there is one. What is
-    /// left over in a leaf meets what is left over in others; a last node
-    /// without a partner has a round of its own.
+    /// One partner for every node, inside its leaf if possible. Remaining nodes of different leaves
+    /// are paired with each other; a last node without a partner gets its own round.
     pub fn make_matching(&self, seed: u64) -> LeafRounds {
         let mut chance = SeededRng::new(seed, "leaf matching");
         let mut first = Vec::new();
@@ -93,7 +90,7 @@ impl LeafMap {
             first.extend(pairs.iter().map(|[a, b]| (*a, *b)));
             left.extend(rest);
         }
-        // At most one of each leaf is left, so this is within any limit.
+        // At most one node per leaf remains, which respects any limit.
         chance.shuffle(&mut left);
         let (pairs, rest) = left.as_chunks::<2>();
         first.extend(pairs.iter().map(|[a, b]| (*a, *b)));
@@ -111,11 +108,10 @@ impl LeafMap {
         LeafRounds { rounds, notes: Vec::new() }
     }
 
-    /// Every pair inside every leaf, all leaves at the same time; then every
-    /// pair of leaves, by `across` hosts of each at a time. A leaf of more than
-    /// `complete` nodes is sampled by `matchings` rounds: a tournament of a
-    /// thousand nodes takes half an hour and finds dips by the thousand. So are
-    /// pairs of leaves where there are more than `complete` of those.
+    /// Every pair inside every leaf, all leaves concurrently; then every pair of leaves, by
+    /// `across` hosts of each at a time. A leaf of more than `complete` nodes is sampled with
+    /// `matchings` rounds: a tournament of a thousand nodes takes half an hour and finds thousands
+    /// of dips. The same applies to more than `complete` leaves.
     pub fn make_complete(
         &self,
         seed: u64,
@@ -130,7 +126,7 @@ impl LeafMap {
                 tournament::make_rounds(nodes.len(), seed)
             } else {
                 let why = format!(
-                    "{name} has {} nodes, more than {complete}: each meets {matchings} others and not all",
+                    "{name} has {} nodes, more than {complete}: each is paired with {matchings} others, not all",
                     nodes.len()
                 );
                 swept.notes.push((nodes.clone(), why));
@@ -147,7 +143,7 @@ impl LeafMap {
         let most = if leaves <= complete { usize::MAX } else { matchings };
         if leaves > complete {
             let why = format!(
-                "there are {leaves} leaves, more than {complete}: each meets {matchings} others and not all"
+                "there are {leaves} leaves, more than {complete}: each is paired with {matchings} others, not all"
             );
             swept.notes.push(((0..self.leaf_by_node.len()).collect(), why));
         }
@@ -157,7 +153,7 @@ impl LeafMap {
             let mut pairs = Vec::new();
             for (a, b) in round {
                 let (a, b) = (&self.groups[a].1, &self.groups[b].1);
-                // Other hosts in every round, so that no host speaks for its leaf alone.
+                // Other hosts in every round, so that no single host represents its leaf.
                 let hosts = across.max(1).min(a.len()).min(b.len());
                 let turn = |leaf: &[usize], host| leaf[(at * hosts + host) % leaf.len()];
                 pairs.extend((0..hosts).map(|host| (turn(a, host), turn(b, host))));
@@ -177,7 +173,7 @@ mod tests {
     use super::*;
     use model::claims::ClaimedLeaf;
 
-    /// Leaves of these sizes; the first `free` nodes are of no leaf.
+    /// Leaves of these sizes; the first `free` nodes belong to no leaf.
     fn leaves(sizes: &[usize], free: usize) -> LeafMap {
         let name = |at: usize| NodeName::from(format!("n{at:04}"));
         let nodes: Vec<NodeName> = (0..sizes.iter().sum::<usize>() + free).map(name).collect();
@@ -244,7 +240,7 @@ mod tests {
             }
             prop_assert_eq!(inside.len(), sizes.iter().map(|n| n * (n - 1) / 2).sum::<usize>());
             prop_assert_eq!(across.len(), sizes.len() * (sizes.len() - 1) / 2);
-            // Leaves are swept side by side.
+            // All leaves are swept concurrently.
             let longest = sizes.iter().map(|n| n - 1 + n % 2).max().unwrap_or(0);
             prop_assert!(swept.rounds.len() <= longest + sizes.len());
         }
@@ -269,7 +265,7 @@ mod tests {
         assert_eq!(swept.notes.len(), 1);
         let (nodes, why) = &swept.notes[0];
         assert!(nodes.len() == 800 && why.contains("there are 200 leaves"), "{why}");
-        // Nodes that no leaf claims are leaves of their own, however many.
+        // Each node without a claimed leaf is its own leaf, however many there are.
         let swept = leaves(&[4], 1_000).make_complete(1, 2, 128, 8);
         assert_eq!(swept.rounds.iter().map(Vec::len).sum::<usize>(), 6 + 8 * 500);
     }

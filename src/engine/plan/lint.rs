@@ -1,7 +1,7 @@
-//! Whether a plan keeps its own rules.
+//! Checks a plan against its rules.
 //!
-//! Plans are read from disk too, and a run is resumed from one: what is wrong
-//! in it must show before a node is touched.
+//! Plans are also read from disk, and a resumed run uses one: an error in it must appear before any
+//! node is touched.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -12,7 +12,7 @@ use model::claims::Claims;
 use model::id::{DomainName, NodeName};
 use model::probe::{ProbeScope, placeholder};
 
-/// What the plan fills itself.
+/// Placeholders that the plan fills in itself.
 const PLAN_PLACEHOLDERS: &[&str] = &[
     placeholder::GPUS,
     placeholder::RANKS,
@@ -27,128 +27,128 @@ const PLAN_PLACEHOLDERS: &[&str] = &[
     placeholder::LIMIT,
 ];
 
-/// A rule that a plan breaks.
+/// A broken rule of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanLintError {
-    /// Numbers are not in the order in which things run.
-    #[error("{what} {number} follows {before}: numbers must grow")]
+    /// Numbers are not in execution order.
+    #[error("{what} {number} follows {before}: numbers must increase")]
     Number {
         /// A step or a round.
         what: &'static str,
-        /// Its number.
+        /// The number out of order.
         number: usize,
-        /// The one before.
+        /// The previous number.
         before: usize,
     },
-    /// A step names a node that nobody claims.
+    /// A step names an unclaimed node.
     #[error("step {step}: no domain claims node {node}")]
     UnknownNode {
-        /// The step.
+        /// Number of the step.
         step: usize,
-        /// The node.
+        /// The unclaimed node.
         node: NodeName,
     },
-    /// A step has not the nodes that its probe needs.
+    /// A step has the wrong number of nodes for its probe.
     #[error("step {step}: {probe} of scope {scope} on {nodes} nodes")]
     Nodes {
-        /// The step.
+        /// Number of the step.
         step: usize,
-        /// Its probe.
+        /// Name of its probe.
         probe: String,
-        /// What the probe measures.
+        /// The scope of the probe.
         scope: &'static str,
-        /// How many nodes it has.
+        /// Number of nodes of the step.
         nodes: usize,
     },
-    /// A step says that its nodes are of a domain, and they are not.
+    /// A step names a domain that does not hold all its nodes.
     #[error("step {step}: its nodes are not all of domain {domain}")]
     Domain {
-        /// The step.
+        /// Number of the step.
         step: usize,
-        /// The domain.
+        /// The named domain.
         domain: String,
     },
-    /// A step runs over a rail that nobody claims.
+    /// A step uses an unclaimed rail.
     #[error("step {step}: rail {rail} is not claimed")]
     UnknownRail {
-        /// The step.
+        /// Number of the step.
         step: usize,
-        /// The rail.
+        /// The unclaimed rail.
         rail: String,
     },
     /// Two tests of a round share a node.
     #[error("round {round}: node {node} is in two steps at the same time")]
     Busy {
-        /// The round.
+        /// Number of the round.
         round: usize,
-        /// The node.
+        /// The shared node.
         node: NodeName,
     },
-    /// Too many hosts of a leaf talk across leaves at the same time.
-    #[error("round {round}: {hosts} hosts of {leaf} talk across leaves, {limit} may")]
+    /// Too many hosts of a leaf send across leaves concurrently.
+    #[error("round {round}: {hosts} hosts of {leaf} send across leaves, the limit is {limit}")]
     CrossLeaf {
-        /// The round.
+        /// Number of the round.
         round: usize,
-        /// The leaf, by one of its nodes.
+        /// The leaf, identified by one of its nodes.
         leaf: String,
-        /// How many do.
+        /// Number of hosts that do.
         hosts: usize,
-        /// How many may.
+        /// The limit.
         limit: usize,
     },
-    /// A step reads more often than it may, or never.
+    /// A step has more readings than allowed, or none.
     #[error("step {step}: {readings} readings, expected 1 to {most}")]
     Readings {
-        /// The step.
+        /// Number of the step.
         step: usize,
-        /// Its readings.
+        /// Number of its readings.
         readings: u32,
-        /// The most.
+        /// Maximum number of readings.
         most: u32,
     },
-    /// A step is run by every node, and has one node only or a serving side.
+    /// A step that every node runs has only one node, or a serving side.
     #[error("step {step}: {probe} cannot be run by every node that takes part")]
     OnAllNodes {
-        /// The step.
+        /// Number of the step.
         step: usize,
-        /// Its probe.
+        /// Name of its probe.
         probe: String,
     },
-    /// A word of a command still waits for what claims tell.
+    /// An argument of a command still holds a placeholder that claims define.
     #[error("step {step}: {word:?} was not filled in")]
     Unfilled {
-        /// The step.
+        /// Number of the step.
         step: usize,
-        /// The word.
+        /// The argument.
         word: String,
     },
-    /// A complete sweep leaves a pair out.
+    /// A complete sweep lacks a pair.
     #[error("{probe}: the complete sweep leaves out {a} and {b}{lane}")]
     PairMissing {
-        /// The probe.
+        /// Name of the probe.
         probe: String,
-        /// One node.
+        /// One node of the pair.
         a: NodeName,
-        /// The other.
+        /// The other node.
         b: NodeName,
-        /// The lane, for people.
+        /// The lane, formatted for the message.
         lane: String,
     },
-    /// A stage has a pair twice.
+    /// A stage measures a pair twice.
     #[error("{probe}: stage {stage} has {a} and {b} twice")]
     PairTwice {
-        /// The probe.
+        /// Name of the probe.
         probe: String,
-        /// The stage.
+        /// Number of the stage.
         stage: u8,
-        /// One node.
+        /// One node of the pair.
         a: NodeName,
-        /// The other.
+        /// The other node.
         b: NodeName,
     },
 }
 
-/// Everything that is wrong with a plan for these claims.
+/// All broken rules of a plan for these claims.
 pub fn lint_plan(plan: &Plan, claims: &Claims) -> Vec<PlanLintError> {
     let nodes: Vec<NodeName> = claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
     let domains = claims.domains.iter();
@@ -165,7 +165,7 @@ pub fn lint_plan(plan: &Plan, claims: &Claims) -> Vec<PlanLintError> {
     check_numbers("step", plan.steps().map(|step| step.step), &mut wrong);
     let mut met = PairingIndex::default();
     for round in &plan.rounds {
-        // Names are looked up once: a large plan has millions of steps.
+        // Names are resolved once: a large plan has millions of steps.
         let steps: Vec<NumberedStep<'_>> =
             round.steps.iter().map(|it| numbered.number_step(it)).collect();
         for step in &steps {
@@ -180,14 +180,14 @@ pub fn lint_plan(plan: &Plan, claims: &Claims) -> Vec<PlanLintError> {
     wrong
 }
 
-/// Nodes by numbers: those that are claimed by their place, others behind them.
+/// Node indices: claimed nodes in claim order, then the others.
 struct NodeNumbering<'p> {
     places: HashMap<&'p NodeName, usize>,
     names: Vec<&'p NodeName>,
     claimed: usize,
 }
 
-/// A step with the numbers of its nodes.
+/// A step with the indices of its nodes.
 struct NumberedStep<'p> {
     step: &'p PlanStep,
     nodes: Vec<usize>,
@@ -214,7 +214,7 @@ impl<'p> NodeNumbering<'p> {
 }
 
 impl NumberedStep<'_> {
-    /// Its two nodes in order of name, where it has two.
+    /// Its two nodes, ordered by name, if it has two.
     fn node_pair(&self, names: &NodeNumbering<'_>) -> Option<(usize, usize)> {
         let &[a, b] = self.nodes.as_slice() else { return None };
         Some(if names.names[b] < names.names[a] { (b, a) } else { (a, b) })
@@ -235,8 +235,7 @@ fn check_numbers(
     }
 }
 
-/// A node is in one step of a round; in several only on rails, or lanes, of
-/// which each is another.
+/// A node is in one step of a round; in several only if they use different rails or lanes.
 fn check_busy(
     round: &PlanRound,
     steps: &[NumberedStep<'_>],
@@ -261,7 +260,7 @@ fn check_busy(
     }
 }
 
-/// The nodes on which a probe is left out altogether.
+/// The nodes on which a probe is skipped entirely.
 fn skipped_nodes<'p>(plan: &'p Plan, probe: &str) -> BTreeSet<&'p NodeName> {
     let mut skipped =
         plan.skipped.iter().filter(|s| s.probe == probe).flat_map(|s| &s.nodes).peekable();
@@ -274,7 +273,6 @@ fn skipped_nodes<'p>(plan: &'p Plan, probe: &str) -> BTreeSet<&'p NodeName> {
 }
 
 struct LintContext<'a> {
-    /// The domain of each claimed node.
     domains: Vec<&'a DomainName>,
     leaves: LeafMap,
     claims: &'a Claims,
@@ -313,7 +311,7 @@ impl LintContext<'_> {
             .is_some_and(|domain| nodes.iter().all(|n| self.domains.get(*n) == Some(&domain)));
         let needs_domain = matches!(step.scope, ProbeScope::Pair | ProbeScope::Domain);
         if (domain.is_some() || needs_domain) && !is_inside {
-            let domain = domain.map_or("that is named", |name| name.as_str()).to_owned();
+            let domain = domain.map_or("that the step names", |name| name.as_str()).to_owned();
             wrong.push(PlanLintError::Domain { step: at, domain });
         }
         if let Some(rail) = &step.rail
@@ -330,7 +328,7 @@ impl LintContext<'_> {
         for (argv, together) in
             std::iter::once((&step.argv, step.together)).chain(serve).chain(otherwise)
         {
-            // Whose name it is differs where every node runs the command.
+            // The node name differs if every node runs the command.
             let waits = |word: &String| {
                 PLAN_PLACEHOLDERS
                     .iter()
@@ -375,8 +373,8 @@ impl LintContext<'_> {
         }
     }
 
-    /// The groups of nodes that must all meet: domains with a step of the
-    /// complete sweep, or leaves with one inside; none that is sampled.
+    /// The groups of nodes that must all be paired: domains with a step of the complete sweep, or
+    /// leaves with one inside; sampled ones excluded.
     fn pairing_groups(&self, scope: ProbeScope, steps: &[StepPairing]) -> Vec<Vec<usize>> {
         let few = |group: &Vec<usize>| group.len() <= self.limits.complete_nodes;
         let claimed = 0..self.domains.len();
@@ -405,7 +403,7 @@ impl LintContext<'_> {
     }
 }
 
-/// Two nodes that a step measures, in order of name, and where it stands.
+/// Two nodes that a step measures, ordered by name, and the step's position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct StepPairing {
     stage: u8,
@@ -414,10 +412,10 @@ struct StepPairing {
     at: usize,
 }
 
-/// A probe, the rail and the lane.
+/// The probe, the rail and the lane.
 type PairingKey<'p> = (&'p str, Option<&'p str>, Option<u32>);
 
-/// Who met whom.
+/// The pairs that were measured.
 #[derive(Default)]
 struct PairingIndex<'p> {
     pairings: BTreeMap<(PairingKey<'p>, ProbeScope), Vec<StepPairing>>,
@@ -435,8 +433,8 @@ impl<'p> PairingIndex<'p> {
         self.pairings.entry(way).or_default().push(pairing);
     }
 
-    /// A stage has no pair twice, and a complete sweep has every pair: those of a domain,
-    /// over rails those of a leaf. What it had in the fast sweep already counts.
+    /// A stage has no pair twice, and a complete sweep has every pair: those of a domain, over
+    /// rails those of a leaf. Pairs of the fast sweep count.
     fn check_pairs(
         self,
         plan: &Plan,

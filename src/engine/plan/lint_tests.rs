@@ -1,4 +1,4 @@
-//! Every plan that is made keeps the rules, and every rule finds its breach.
+//! Every generated plan keeps the rules, and every rule detects its violation.
 
 use proptest::prelude::*;
 
@@ -16,7 +16,7 @@ fn fleet() -> PlanFixture {
     PlanFixture::new(Profile::BurnIn, &claims, &["nvidia-smi-q", "nvbandwidth-pair", "ib-write-bw"])
 }
 
-/// What the lint says of the fleet's plan after some damage.
+/// The lint result for the fleet's plan after some damage.
 fn after(damage: impl FnOnce(&mut Plan)) -> Vec<PlanLintError> {
     let fleet = fleet();
     let mut plan = fleet.plan();
@@ -47,7 +47,7 @@ proptest! {
         let mut claims = String::new();
         let mut hang: Vec<Vec<String>> = vec![Vec::new(); leaves];
         for (at, (nodes, gpus)) in racks.iter().enumerate() {
-            // Every third domain is joined by nothing.
+            // No NVLink joins the nodes of every third domain.
             let kind = if at % 3 == 2 { "plain" } else { "rack" };
             claims += &domain(&format!("{kind}{at}"), &format!("r{at}n[01-{nodes:02}]"), *gpus);
             for node in 1..=*nodes {

@@ -1,7 +1,7 @@
-//! What will be run where, and what it costs, before anything is run.
+//! Plans which probes run where, and at what cost, before any of them runs.
 //!
-//! Pure: claims, probes and a profile in, one [`Plan`] out. A plan is never
-//! changed after it was made; whatever of it was not done shows as unknown.
+//! Pure: takes claims, probes and a profile, returns one [`Plan`]. A plan never changes after it
+//! was made; parts of it that did not run appear as unknown.
 
 pub mod audit_selection;
 mod command;
@@ -47,92 +47,92 @@ pub use sweep::plan_sweep;
 /// The format of `plan.json`.
 pub const PLAN_FORMAT: &str = "fabricgate.plan/1";
 
-/// One probe in one place: one or several readings, one after the other.
+/// One probe in one place: one or more consecutive readings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanStep {
     /// Its number in the plan, from 0.
     pub step: usize,
     /// The stage of the sweep.
     pub stage: u8,
-    /// The probe.
+    /// Name of the probe.
     pub probe: String,
-    /// What it measures: it tells a pair of a domain from the ends of a rail.
+    /// The scope of the probe: distinguishes a pair in a domain from the ends of a rail.
     pub scope: ProbeScope,
-    /// The domain, where all nodes are of one.
+    /// The domain, if all nodes belong to one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
     /// The nodes that take part. The first runs the command; the second of a
     /// pair serves.
     pub nodes: Vec<NodeName>,
-    /// The rail, where one is claimed.
+    /// The rail, if one is claimed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rail: Option<String>,
     /// The lane of a GPU-level round.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lane: Option<u32>,
-    /// Readings that are always taken.
+    /// The minimum number of readings.
     #[serde(deserialize_with = "limits::deserialize_readings")]
     pub readings: u32,
-    /// Readings that are taken while the ones before do not decide.
+    /// The maximum number of readings, taken while the previous ones do not decide.
     #[serde(deserialize_with = "limits::deserialize_readings")]
     pub most_readings: u32,
-    /// Whose output it must print.
+    /// The parser for its output.
     pub parser: Tool,
-    /// The tool's command. What only the nodes can say is still a placeholder.
+    /// The tool's command. Values that only the nodes know remain placeholders.
     pub argv: SharedArgv,
-    /// The serving side's, likewise.
+    /// The command of the serving side, with the same placeholders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serve: Option<ProbeServer>,
-    /// Every node that takes part runs the command (`model::exchange`).
+    /// Every participating node runs the command (`model::exchange`).
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub together: bool,
-    /// What is run where the tool is missing, filled in likewise.
+    /// The command to run if the tool is missing, with the same placeholders.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub otherwise: Option<ProbeFallback>,
-    /// It must not start while somebody else uses the GPUs.
+    /// It must not start while another process uses the GPUs.
     #[serde(default)]
     pub idle_gpus: bool,
-    /// How long one reading should take, in seconds.
+    /// Estimated time of one reading, in seconds.
     pub estimate_s: f64,
-    /// When one reading is given up, in seconds.
+    /// Timeout of one reading, in seconds.
     pub timeout_s: f64,
 }
 
 impl PlanStep {
-    /// Where it runs, for people.
+    /// Where it runs, formatted for messages.
     pub fn location(&self) -> String {
         raw_result::format_location(&self.nodes)
     }
 }
 
-/// Steps that run at the same time. The next round begins when all have ended.
+/// Steps that run concurrently. The next round starts when all have ended.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PlanRound {
     /// Its number in the plan, from 0.
     pub round: usize,
     /// The stage of the sweep.
     pub stage: u8,
-    /// What it is, for people: `node rounds of block01, lane 0`.
+    /// Description for messages: `node rounds of block01, lane 0`.
     pub what: String,
-    /// Its steps.
+    /// The steps of this round.
     #[serde(deserialize_with = "command::deserialize_steps")]
     pub steps: Vec<PlanStep>,
 }
 
-/// A probe that is not run on a node, and why.
+/// A probe that does not run on some nodes, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SkippedProbe {
-    /// The probe.
+    /// Name of the probe.
     pub probe: String,
-    /// Where: all nodes of a domain, or all that would take part.
+    /// The affected nodes: all nodes of a domain, or all that would take part.
     pub nodes: Vec<NodeName>,
-    /// Why.
+    /// The reason.
     pub why: String,
-    /// It does not apply there, so nothing is missing.
+    /// The probe does not apply there, so no coverage is missing.
     pub not_applicable: bool,
 }
 
-/// Everything that will be run (`fabricgate.plan/1`).
+/// The complete plan of a run (`fabricgate.plan/1`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Plan {
     /// `fabricgate.plan/1`.
@@ -141,27 +141,27 @@ pub struct Plan {
     pub profile: String,
     /// The seed it was made with.
     pub seed: u64,
-    /// How many steps run at the same time.
+    /// How many steps run concurrently.
     pub parallel: usize,
-    /// The limits it keeps.
+    /// The limits it respects.
     #[serde(default)]
     pub limits: PlanLimits,
     /// The rounds, in the order they run.
     pub rounds: Vec<PlanRound>,
-    /// Pairs are sampled on purpose: those that no round names are no gap.
+    /// Pairs are sampled on purpose: pairs that no round names are not a gap.
     #[serde(default)]
     pub sampled: bool,
-    /// What is left out.
+    /// Skipped probes.
     pub skipped: Vec<SkippedProbe>,
     /// Estimated time from start to end, in seconds.
     pub estimate_s: f64,
-    /// Estimated time taken from all nodes together, in seconds.
+    /// Estimated node time summed over all nodes, in seconds.
     pub node_seconds: f64,
 }
 
 impl Plan {
-    /// The plan of these rounds, which have their numbers already. Pairs that none of
-    /// them names are no gap, unless who plans says so.
+    /// The plan of these rounds, which are already numbered. Pairs that none of them names are not
+    /// a gap unless the caller changes `sampled`.
     fn from_rounds(
         request: &PlanRequest<'_>,
         profile: &str,
@@ -188,39 +188,38 @@ impl Plan {
         self.rounds.iter().flat_map(|round| &round.steps)
     }
 
-    /// The nodes that have something to do, in order of name.
+    /// The nodes that take part in any step, ordered by name.
     pub fn nodes(&self) -> BTreeSet<&NodeName> {
         self.steps().flat_map(|step| &step.nodes).collect()
     }
 }
 
-/// How far a plan goes.
+/// The limits of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct PlanLimits {
-    /// Rounds of node pairs of a domain in the fast sweep; where absent all of
-    /// them up to `fast_nodes` nodes, else `sampled_matchings`.
+    /// Rounds of node pairs of a domain in the fast sweep; if absent, all pairs up to `fast_nodes`
+    /// nodes, else `sampled_matchings`.
     pub matchings: Option<usize>,
-    /// Nodes of a domain up to which the fast sweep has all node pairs.
+    /// Number of nodes of a domain up to which the fast sweep has all node pairs.
     pub fast_nodes: usize,
-    /// Matchings where not everybody meets.
+    /// Number of matchings for sampled domains.
     pub sampled_matchings: usize,
-    /// Nodes of a domain, or of a leaf, and leaves up to which a complete sweep is
-    /// complete: a plan grows with the nodes, not with their pairs.
+    /// Number of nodes of a domain or leaf, and number of leaves, up to which a complete sweep has
+    /// all pairs: a plan grows with the nodes, not with their pairs.
     pub complete_nodes: usize,
-    /// Hosts of a leaf that talk across leaves at the same time, on each rail.
+    /// Hosts of a leaf that send across leaves concurrently, on each rail.
     pub cross_leaf: usize,
     /// Cleared partners that a suspect is measured against.
     pub partners: usize,
 }
 
 impl Default for PlanLimits {
-    /// A rack of 18 trays is swept whole in a few seconds of traffic; eight
-    /// matchings of five readings find what a tournament finds but single
-    /// pairs. Two hosts of a leaf at once disturb 5 % of pairs on a sound
-    /// fabric with one flow each, eight hosts 20 %. Two of three partners
-    /// convict, and one of them may be bad itself (simulations of a fleet
-    /// with known faults).
+    /// A full sweep of a rack of 18 trays takes a few seconds of traffic; eight matchings of five
+    /// readings find everything that a tournament finds except single pairs. Two hosts of a leaf
+    /// concurrently disturb 5 % of pairs on a healthy fabric with one flow each, eight hosts 20 %.
+    /// Two of three partners decide, and one of them may be bad itself (simulations of a fleet with
+    /// known faults).
     fn default() -> Self {
         Self {
             matchings: None,
@@ -233,25 +232,25 @@ impl Default for PlanLimits {
     }
 }
 
-/// What a plan is made from.
+/// The input of a plan.
 #[derive(Clone, Copy, Debug)]
 pub struct PlanRequest<'a> {
-    /// The claims; every node of them is planned for.
+    /// The claims; the plan covers every claimed node.
     pub claims: &'a Claims,
     /// The profile.
     pub profile: Profile,
-    /// The probes, in the order they run within a stage.
+    /// The probes, in their order within a stage.
     pub probes: &'a [&'a Probe],
-    /// How often each measuring probe runs; state is read once.
+    /// The number of readings of each measuring probe; state is read once.
     pub readings: u32,
-    /// How often it runs at most, while the readings before do not decide.
+    /// The maximum number of readings, while the previous ones do not decide.
     pub most_readings: u32,
-    /// How many steps run at the same time.
+    /// How many steps run concurrently.
     pub parallel: usize,
-    /// The seed.
+    /// Seed for all random choices.
     pub seed: u64,
     /// The domains whose platform joins nodes by NVLink.
     pub nvlink_across: &'a BTreeSet<DomainName>,
-    /// How far it goes.
+    /// The limits of the plan.
     pub limits: PlanLimits,
 }

@@ -1,50 +1,48 @@
-//! Cleared nodes as partners of suspects: who is near, and who was asked least.
+//! Cleared nodes as partners of suspects: nearest first, then least used.
 //!
-//! Names and counts only. On a bad day there are thousands of suspects, and each is
-//! answered by looking at a few of those that come first.
+//! Names and counts only. A large failure has thousands of suspects, and each lookup examines only
+//! the first few candidates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::id::{DomainName, NodeName};
 
-/// What makes nodes near to each other.
+/// A group of nearby nodes.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum PartnerGroup {
-    /// One leaf, by its number.
+    /// A leaf, by its index.
     Leaf(usize),
-    /// One domain.
     Domain(DomainName),
 }
 
-/// Nodes in the order in which they are asked: how often each was, and its place.
+/// Candidate nodes in order of use: number of uses, and index.
 type PartnerQueue = BTreeSet<(usize, usize)>;
 
-/// The partners for one probe.
 #[derive(Debug, Default)]
 struct ProbePartners {
     near: BTreeMap<PartnerGroup, PartnerQueue>,
     all: PartnerQueue,
 }
 
-/// Nodes that are above suspicion.
+/// Cleared nodes.
 #[derive(Debug)]
 pub(super) struct PartnerPool {
-    /// In an order of chance.
+    /// In random order.
     nodes: Vec<NodeName>,
-    /// How often each is a partner already.
+    /// How often each node is a partner already.
     used: Vec<usize>,
-    /// Those that each probe can run on, with where each of them is.
+    /// The nodes on which each probe can run, with the location of each.
     pools: BTreeMap<String, (ProbePartners, Vec<Option<PartnerGroup>>)>,
 }
 
 impl PartnerPool {
-    /// These, in this order where they are equal.
+    /// A pool of these nodes; the order breaks ties.
     pub(super) fn new(nodes: Vec<NodeName>) -> Self {
         Self { used: vec![0; nodes.len()], nodes, pools: BTreeMap::new() }
     }
 
-    /// Makes the pool of a probe, where there is none yet. `near` says where a node is,
-    /// and nothing of one that is no partner for it.
+    /// Creates the pool of a probe if it does not exist. `near` returns a node's location, or
+    /// `None` for a node that cannot be a partner.
     pub(super) fn add_probe(
         &mut self,
         probe: &str,
@@ -64,8 +62,8 @@ impl PartnerPool {
         self.pools.insert(probe.to_owned(), (pool, places));
     }
 
-    /// Partners for somebody: near ones first, and others where they are wanted `too`;
-    /// of those the ones that were not `met`, and of these those that were asked least.
+    /// Chooses partners: near ones first, and others if `too` is set; among them those that were
+    /// not `met`, and among these the least used.
     pub(super) fn choose(
         &mut self,
         probe: &str,
@@ -88,7 +86,7 @@ impl PartnerPool {
                     chosen.push(*at);
                 }
             }
-            // Whoever is near and was met before others that are far.
+            // A near node that was used before comes before far ones.
             let left = wanted.saturating_sub(chosen.len());
             again.retain(|at| !chosen.contains(at));
             chosen.extend(again.into_iter().take(left));
@@ -120,7 +118,7 @@ mod tests {
     use super::*;
 
     proptest! {
-        /// What sorting all of them for each suspect gives.
+        /// The reference: sorts all candidates for each suspect.
         #[test]
         fn the_first_of_all_are_chosen(
             leaves in proptest::collection::vec(0usize..4, 1..12),

@@ -1,41 +1,40 @@
-//! Partners of nodes that are named: which nodes take part so that these are measured
-//! across their domain and over their rails.
+//! Partners of named nodes: which nodes take part so that the named ones are measured across their
+//! domain and over their rails.
 //!
-//! Names and counts only. Cleared nodes come first, then idle ones that no run speaks
-//! against. They come from all over the pool, since nodes next to each other often share a
-//! fault, and in an order of chance, since a fault may follow any other order.
+//! Names and counts only. Cleared nodes come first, then idle ones without a bad run. They come
+//! from all over the pool, since adjacent nodes often share a fault, and in random order, since a
+//! fault may follow any other order.
 
 use std::collections::BTreeMap;
 
 use model::id::NodeName;
 use model::seeded_rng::SeededRng;
 
-/// Partners more than usual where one of them is not cleared: two that are bad must not be
-/// most of them.
+/// Additional partners if one of them is not cleared: two bad ones must not form the majority.
 const EXTRA_IF_UNCLEARED: usize = 2;
 
-/// Nodes that may be partners, in the order of their claim.
+/// Candidate partners, in claim order.
 #[derive(Clone, Debug, Default)]
 pub struct PartnerCandidates<'n> {
-    /// Known to be good, by their last run or a certificate that counts.
+    /// Known to be good, by their last run or a valid certificate.
     pub cleared: Vec<&'n NodeName>,
-    /// Not known to be good or bad, and idle as far as sources say.
+    /// Neither known good nor known bad, and idle according to the sources.
     pub idle: Vec<&'n NodeName>,
 }
 
-/// How many partners are wanted.
+/// The requested number of partners.
 #[derive(Clone, Copy, Debug)]
 pub struct PartnerDemand {
-    /// As many as a person asks for.
+    /// The number that the operator requested.
     pub exactly: Option<usize>,
-    /// Where they do not: as many as a second measurement of a suspect takes.
+    /// The default: as many as a second measurement of a suspect uses.
     pub usual: usize,
-    /// Cleared nodes among those that are named: they serve as well.
+    /// Cleared nodes among the named ones: they serve as partners as well.
     pub cleared_named: usize,
 }
 
-/// The partners, each with whether it is cleared. `named` decides the order of chance:
-/// the same nodes get the same partners.
+/// The partners, each with whether it is cleared. `named` seeds the random order: the same nodes
+/// get the same partners.
 pub fn choose_partners(
     pool: &PartnerCandidates<'_>,
     wanted: PartnerDemand,
@@ -55,7 +54,7 @@ pub fn choose_partners(
     cleared.chain(idle.into_iter().map(|node| (node.clone(), false))).collect()
 }
 
-/// So many of these: one of each of as many equal parts.
+/// This many of the items: one from each of as many equal parts.
 fn spread_evenly<'n>(
     nodes: &[&'n NodeName],
     wanted: usize,

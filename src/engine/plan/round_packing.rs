@@ -1,30 +1,29 @@
-//! Putting single tests into as few rounds as they need.
+//! Packs single tests into as few rounds as possible.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::PlanStep;
 
-/// What a round has taken of its nodes.
+/// The occupied nodes of a round.
 #[derive(Debug, Default)]
 struct RoundOccupancy {
     steps: Vec<PlanStep>,
-    /// The nodes, for each rail.
+    /// The busy nodes, for each rail.
     busy: BTreeSet<(Option<String>, String)>,
-    /// Hosts that talk across leaves, for each rail and leaf.
+    /// Hosts that send across leaves, for each rail and leaf.
     cross_leaf_hosts: BTreeMap<(Option<String>, usize), usize>,
 }
 
-/// Rounds of these steps, in their order as far as possible. A node is in one
-/// step of a round, over rails in one of each rail. `leaves` gives the leaves
-/// of the two ends where a step goes from one leaf to another; `limit` hosts
-/// of a leaf do so at the same time.
+/// Packs these steps into rounds, in order as far as possible. A node is in one step of a round;
+/// over rails, in one per rail. `leaves` returns the leaves of the two ends of a step across
+/// leaves; at most `limit` hosts of a leaf send across leaves concurrently.
 pub(super) fn pack_rounds(
     steps: Vec<PlanStep>,
     limit: usize,
     leaves: impl Fn(&PlanStep) -> Option<(usize, usize)>,
 ) -> Vec<Vec<PlanStep>> {
     let mut rounds: Vec<RoundOccupancy> = Vec::new();
-    // Before these rounds there is no room for a node, or for who leaves a leaf.
+    // Earlier rounds have no free slot for a node, or for a host that leaves its leaf.
     let mut of_nodes: BTreeMap<(Option<String>, String), usize> = BTreeMap::new();
     let mut of_leaves: BTreeMap<(Option<String>, usize), usize> = BTreeMap::new();
     let limit = limit.max(1);

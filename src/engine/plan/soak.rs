@@ -1,8 +1,7 @@
-//! The load between two rounds of a burn-in: every probe in every place it can
-//! run, all places at the same time.
+//! The load between two rounds of a burn-in: every probe in every place it can run, all places
+//! concurrently.
 //!
-//! Pure. How often it is repeated depends on the clock, which is the
-//! coordinator's.
+//! Pure. The number of repetitions depends on the clock, which the coordinator reads.
 
 use super::command::{PlanContext, StepLocation};
 use super::sweep::number_rounds;
@@ -11,14 +10,13 @@ use model::claims::ClaimedDomain;
 use model::id::NodeName;
 use model::probe::ProbeScope;
 
-/// The profile that plans of load name.
+/// The profile name of load plans.
 pub const SOAK_PROFILE: &str = "soak";
 
-/// The probes that load nodes where nobody names others.
+/// The default load probes.
 pub const SOAK_PROBES: &[&str] = &["soak-copy", "soak-collective", "soak-collective-domain"];
 
-/// Plans one pass of load. Probes of pairs and rails load nothing as a whole and
-/// are left out.
+/// Plans one pass of load. Pair and rail probes load only part of the nodes and are left out.
 pub fn plan_soak(request: &PlanRequest<'_>) -> Plan {
     let once = PlanRequest { readings: 1, most_readings: 1, ..*request };
     let ground = PlanContext::new(&once);
@@ -38,7 +36,7 @@ pub fn plan_soak(request: &PlanRequest<'_>) -> Plan {
                 ProbeScope::Node => domain.nodes.iter().map(|node| vec![node.clone()]).collect(),
                 ProbeScope::Domain => vec![domain.nodes.clone()],
                 ProbeScope::Pair | ProbeScope::Rail => {
-                    skip(domain, format!("a probe of scope {} is no load", probe.scope.as_str()));
+                    skip(domain, format!("a probe of scope {} does not generate load", probe.scope.as_str()));
                     continue;
                 }
             };
@@ -58,7 +56,7 @@ pub fn plan_soak(request: &PlanRequest<'_>) -> Plan {
     Plan::from_rounds(request, SOAK_PROFILE, rounds, skipped)
 }
 
-/// The same pass once more, numbered behind the rounds and steps of `plan`.
+/// The same pass again, numbered after the rounds and steps of `plan`.
 pub fn repeat_soak(pass: &Plan, plan: &Plan) -> Plan {
     let mut next = pass.clone();
     let steps = plan.steps().map(|step| step.step + 1).max().unwrap_or(0);

@@ -90,7 +90,7 @@ fn who_was_found_slow_once_comes_before_all_others_and_brings_partners() {
     let choice = chosen(&claims, &known, budget);
     assert_eq!(choice.nodes[0].as_str(), "d1n5");
     assert!(choice.nodes.iter().all(|it| it.as_str().starts_with("d1")), "{:?}", choice.nodes);
-    // One that is busy is asked for nothing.
+    // A busy node gets no request.
     known.entry("d1n5".into()).or_default().unfit = Some("it is busy".to_owned());
     assert!(chosen(&claims, &known, budget).nodes.iter().all(|it| it.as_str().starts_with("d0")));
 }
@@ -187,8 +187,8 @@ fn the_same_seed_chooses_the_same_and_another_another() {
     assert_ne!(names(&of(1)), names(&of(2)));
 }
 
-/// Weeks of one audit a day. `busy` says who cannot be measured on a day; `seen`
-/// whether that is known beforehand. The longest that any node went without a
+/// Weeks of one audit a day. `busy` selects the nodes that cannot be measured on a day; `seen`
+/// means that this is known beforehand. Returns the longest time that any node went without a
 /// measurement, in days.
 fn weeks(
     claims: &Claims,

@@ -1,4 +1,4 @@
-//! The stages of a sweep that are planned before anything runs.
+//! The stages of a sweep that are planned before the run starts.
 
 use super::command::{PlanContext, ProbeOmission, StepLocation};
 use super::leaf::LeafMap;
@@ -14,7 +14,7 @@ pub(super) const FAST_STAGE: u8 = 2;
 /// The stage of the complete sweep.
 pub(super) const COMPLETE_STAGE: u8 = 5;
 
-/// Plans a sweep over everything that is claimed.
+/// Plans a sweep over all claimed nodes.
 pub fn plan_sweep(request: &PlanRequest<'_>) -> Plan {
     let ground = PlanContext::new(request);
     let mut making = SweepPlanner { context: &ground, rounds: Vec::new(), skipped: Vec::new() };
@@ -24,7 +24,7 @@ pub fn plan_sweep(request: &PlanRequest<'_>) -> Plan {
         }
     }
     for probe in request.probes.iter().filter(|p| !request.profile.has_stage(p.stage)) {
-        let why = format!("stage {} is no part of profile {}", probe.stage, request.profile);
+        let why = format!("stage {} is not part of profile {}", probe.stage, request.profile);
         let nodes = request.claims.domains.iter().flat_map(|d| d.nodes.clone()).collect();
         making.skip(probe, nodes, ProbeOmission::not_applicable(why));
     }
@@ -34,7 +34,7 @@ pub fn plan_sweep(request: &PlanRequest<'_>) -> Plan {
     Plan { sampled, ..Plan::from_rounds(request, request.profile.as_str(), rounds, skipped) }
 }
 
-/// Numbers rounds and steps in the order they run.
+/// Numbers rounds and steps in execution order.
 pub(super) fn number_rounds(rounds: &mut [PlanRound], first_round: usize, first_step: usize) {
     let mut next = first_step;
     for (at, round) in rounds.iter_mut().enumerate() {
@@ -46,7 +46,6 @@ pub(super) fn number_rounds(rounds: &mut [PlanRound], first_round: usize, first_
     }
 }
 
-/// A plan in the making.
 struct SweepPlanner<'a> {
     context: &'a PlanContext<'a>,
     rounds: Vec<PlanRound>,
@@ -54,8 +53,8 @@ struct SweepPlanner<'a> {
 }
 
 impl<'a> SweepPlanner<'a> {
-    /// What a probe does in a stage. The probes of the fast sweep are used
-    /// again in the complete one, for the pairs that they did not have there.
+    /// Plans a probe in a stage. The probes of the fast sweep run again in the complete one, for
+    /// the pairs they lack.
     fn plan_stage(&mut self, stage: u8, probe: &'a Probe) {
         let is_own = probe.stage == stage;
         let again = stage == COMPLETE_STAGE && probe.stage == FAST_STAGE;
@@ -71,8 +70,7 @@ impl<'a> SweepPlanner<'a> {
     fn plan_nodes(&mut self, stage: u8, probe: &Probe) {
         let domains = self.admitted_domains(stage, probe);
         let mut nodes: Vec<NodeName> = domains.into_iter().flat_map(|d| d.nodes.clone()).collect();
-        // Two sweeps do not put the same neighbours next to each other, so an
-        // effect of order cannot look like a fault.
+        // Two sweeps order the nodes differently, so an effect of order cannot look like a fault.
         SeededRng::new(self.context.request.seed, "nodes").shuffle(&mut nodes);
         let places = nodes.into_iter().map(|node| StepLocation::new(stage, vec![node]));
         let steps = places.map(|place| self.context.build_step(probe, &place)).collect();
@@ -89,8 +87,7 @@ impl<'a> SweepPlanner<'a> {
         self.push_round(stage, format!("{}: whole domains", probe.name), steps);
     }
 
-    /// Pairs of nodes inside their domain; all domains have their round k at
-    /// the same time.
+    /// Plans pairs of nodes inside their domain; all domains run their round k concurrently.
     fn plan_pairs(&mut self, stage: u8, probe: &Probe) {
         let request = self.context.request;
         let mut schedules = Vec::new();
@@ -120,7 +117,7 @@ impl<'a> SweepPlanner<'a> {
                     steps.push(self.context.build_step(probe, &place));
                 }
             }
-            // Parallel work is limited: no domain shall always be the last.
+            // Concurrency is limited: a random order keeps any domain from always being last.
             SeededRng::new(request.seed, &format!("{} {at}", probe.name)).shuffle(&mut steps);
             self.push_round(
                 stage,
@@ -130,7 +127,6 @@ impl<'a> SweepPlanner<'a> {
         }
     }
 
-    /// The rounds of node pairs of one domain in this stage.
     fn pair_rounds(
         &mut self,
         stage: u8,
@@ -154,7 +150,7 @@ impl<'a> SweepPlanner<'a> {
             tournament::make_matchings(n, if is_whole { usize::MAX } else { sampled }, seed);
         if !is_whole {
             let why = format!(
-                "domain {} has {n} nodes, more than {}: each meets {} others and not all",
+                "domain {} has {n} nodes, more than {}: each is paired with {} others, not all",
                 domain.name, limits.complete_nodes, limits.sampled_matchings
             );
             self.skip(probe, domain.nodes.clone(), ProbeOmission::not_applicable(why));
@@ -165,7 +161,7 @@ impl<'a> SweepPlanner<'a> {
         rounds
     }
 
-    /// Pairs of nodes over the scale-out network, all rails at the same time.
+    /// Plans pairs of nodes over the scale-out network, all rails concurrently.
     fn plan_rails(&mut self, stage: u8, probe: &'a Probe) {
         let claims = self.context.request.claims;
         let limits = self.context.request.limits;
@@ -177,7 +173,7 @@ impl<'a> SweepPlanner<'a> {
         }
         if nodes.len() < 2 {
             if stage == probe.stage {
-                let why = "needs two nodes, there is one".to_owned();
+                let why = "needs two nodes, only one is available".to_owned();
                 self.skip(probe, nodes, ProbeOmission::not_applicable(why));
             }
             return;
@@ -216,8 +212,7 @@ impl<'a> SweepPlanner<'a> {
         }
     }
 
-    /// The claimed rails that a probe can use; one without a name where none
-    /// is claimed.
+    /// The claimed rails that a probe can use; one unnamed rail if none is claimed.
     fn admitted_rails(
         &mut self,
         stage: u8,
@@ -243,8 +238,7 @@ impl<'a> SweepPlanner<'a> {
         admitted
     }
 
-    /// The domains on which a probe can run. The others are left out, which is
-    /// said once.
+    /// The domains on which a probe can run. The others are skipped, each reported once.
     fn admitted_domains(&mut self, stage: u8, probe: &Probe) -> Vec<&'a ClaimedDomain> {
         let mut admitted = Vec::new();
         for domain in &self.context.request.claims.domains {

@@ -1,4 +1,4 @@
-//! What a sweep plans for which fleet.
+//! The planned sweep for different fleets.
 
 use std::collections::BTreeSet;
 
@@ -83,7 +83,7 @@ fn what_cannot_run_is_left_out_with_a_reason() {
         (LANE, "b1", true),
         (LANE, "c1", true),
         (LANE, "n1", true),
-        // Stage 5 is no part of an audit.
+        // Stage 5 is not part of an audit.
         (PAIR, "a1", true),
     ];
     assert_eq!(why, expected);
@@ -112,12 +112,12 @@ fn two_racks_meet_in_17_rounds_at_the_same_time() {
     assert!(lanes.clone().all(|round| round.steps.len() == 18));
     let met: BTreeSet<_> = plan.steps().filter(|s| s.stage == 2).filter_map(node_pair).collect();
     assert_eq!(met.len(), 2 * 153);
-    // One lane is no proof of the other pairs.
+    // One lane does not prove the other pairs.
     assert!(plan.sampled);
     let collectives: Vec<&PlanStep> = plan.steps().filter(|s| s.stage == 4).collect();
     assert_eq!(collectives.len(), 2);
     assert!(collectives.iter().all(|s| s.scope == ProbeScope::Domain && s.nodes.len() == 18));
-    // 18 x 10 s by 64 places, then two collectives at once.
+    // 18 x 10 s in 64 slots, then two concurrent collectives.
     assert!((plan.estimate_s - (17.0 * 10.0 + 60.0)).abs() < 1e-9);
 }
 
@@ -143,7 +143,7 @@ fn a_probe_of_every_pair_makes_a_sweep_complete() {
     assert!(!plan.sampled);
     let whole = PlanFixture::new(Profile::BurnIn, &claims, &[LANE, "nvbandwidth-domain"]).plan();
     assert!(!whole.sampled);
-    // Eight matchings of 36 nodes leave pairs out, a collective has none.
+    // Eight matchings of 36 nodes leave out pairs; a collective has none.
     let claims = domain("rack1", "a[01-36]", 4);
     let mut large = PlanFixture::new(Profile::BurnIn, &claims, &[PAIR, "nccl-all-reduce-domain"]);
     large.limits.complete_nodes = 18;
@@ -263,7 +263,7 @@ fn a_seed_repeats_a_plan_and_another_does_not() {
 
 #[test]
 fn a_plan_for_four_times_the_nodes_has_four_times_the_steps_and_as_many_rounds() {
-    // Many leaves, and nodes of none beside them: each of those is a leaf of its own.
+    // Many leaves, plus nodes without one: each of those is its own leaf.
     let plan = |leaves: usize, free: usize| {
         let mut claims = domain("net", &format!("n[00001-{:05}]", leaves * 4 + free), 0);
         for at in 0..leaves {
@@ -277,7 +277,7 @@ fn a_plan_for_four_times_the_nodes_has_four_times_the_steps_and_as_many_rounds()
     for (leaves, free) in [(32, 0), (8, 32)] {
         let (small, large) = (plan(leaves, free), plan(4 * leaves, 4 * free));
         let (few, many) = (small.steps().count(), large.steps().count());
-        // Two hosts of two leaves meet, and one where a node is a leaf of its own.
+        // Two hosts of two leaves are paired, or one if a node is its own leaf.
         assert!(many * 10 <= few * 44 && (0 < free || many == 4 * few), "{few} and {many}");
         assert_eq!(large.rounds.len(), small.rounds.len());
         assert!(large.skipped.iter().any(|s| s.why.contains("leaves, more than 16")));

@@ -1,9 +1,9 @@
-//! Tenants of NVLink domains: who uses memory across nodes of one while others would
-//! be probed.
+//! Tenants of NVLink domains: jobs that use memory across nodes of a domain while probes would run
+//! there.
 //!
 //! Pure. IMEX domains on different nodes of one clique disturb each other
-//! (kubernetes-sigs/dra-driver-nvidia-gpu#892), so a tenant on any node of a domain
-//! forbids probes across the domain, also between its idle nodes.
+//! (kubernetes-sigs/dra-driver-nvidia-gpu#892), so a tenant on any node of a domain forbids probes
+//! across the domain, also between its idle nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,17 +15,17 @@ use model::source_report::{NodeGroupKind, SourceKind, SourceReport};
 /// The plugin of Slurm that gives every job an IMEX channel (`SwitchType`).
 const IMEX_CHANNEL_PLUGIN: &str = "nvidia_imex";
 
-/// What users do across nodes, and where.
+/// A tenant's use of memory across nodes, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ImexTenant {
-    /// Who, for people.
+    /// The tenant, formatted for messages.
     pub who: String,
-    /// Their nodes.
+    /// The tenant's nodes.
     pub nodes: BTreeSet<NodeName>,
 }
 
-/// Everybody who uses an IMEX domain or channel, by what schedulers say now.
-/// `is_own` knows the ComputeDomains that we made.
+/// All users of an IMEX domain or channel, from the schedulers' current reports. `is_own`
+/// recognises the ComputeDomains that fabricgate created.
 pub fn find_tenants(said: &[SourceReport], is_own: impl Fn(&str) -> bool) -> Vec<ImexTenant> {
     let domains = said.iter().filter(|it| it.source.kind == SourceKind::ComputeDomains);
     let groups = domains.flat_map(|it| &it.groups).filter(|it| it.kind == NodeGroupKind::Imex);
@@ -50,9 +50,9 @@ pub fn find_tenants(said: &[SourceReport], is_own: impl Fn(&str) -> bool) -> Vec
     tenants
 }
 
-/// The domains of `chosen` that nothing may be probed across, and why. A domain of which
-/// one node alone takes part is not probed across; `spans` says of which domains the NVLink
-/// reaches over nodes. Where a tenant is counts by all nodes that `fleet` claims.
+/// The domains of `chosen` across which no probe may run, and why. If only one node of a domain
+/// takes part, no probe runs across it; `spans` selects the domains whose NVLink spans nodes. A
+/// tenant's location is looked up among all nodes that `fleet` claims.
 pub fn find_blocked_domains(
     tenants: &[ImexTenant],
     fleet: &Claims,
@@ -78,7 +78,7 @@ pub fn find_blocked_domains(
             .collect();
         if !told.is_empty() {
             let why = format!(
-                "{} is in use by {}, which a probe across it could disturb; --even-if-tenants takes \
+                "{} is in use by {}, which a probe across it could disturb; --even-if-tenants accepts \
                  that risk",
                 domain.name,
                 told.join(", ")
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn a_tenant_on_any_node_of_a_domain_forbids_probes_across_it() {
         let fleet = claims(&[("rack1", "n[1-4]"), ("rack2", "n[5-8]")]);
-        // The tenant's nodes are not among those that were chosen.
+        // The tenant's nodes are not among the chosen ones.
         let chosen = claims(&[("rack1", "n[1-2]"), ("rack2", "n[5-6]")]);
         let tenants = find_tenants(&[compute_domain("team/train", &["n3", "n4"])], own);
         let told = find_blocked_domains(&tenants, &fleet, &chosen, |_| true);
@@ -147,7 +147,7 @@ mod tests {
         let why = &told[&DomainName::from("rack1")];
         assert!(why.contains("ComputeDomain team/train on n[3-4]"), "{why}");
         assert!(why.contains("--even-if-tenants"), "{why}");
-        // A node that is left out is of the domain all the same.
+        // A node that is left out still belongs to the domain.
         let mut without = claims(&[("rack1", "n[1-2]")]);
         without.left_out.insert("rack1".into(), vec!["n3".into()]);
         assert_eq!(find_blocked_domains(&tenants, &without, &chosen, |_| true).len(), 1);

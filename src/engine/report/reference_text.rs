@@ -134,7 +134,7 @@ mod tests {
             [
                 "expected 800.0 GB/s, ratio 0.900 of it",
                 "peers' median 750.0 GB/s, ratio 0.960 of it",
-                "own level before, ratio 0.980 of it",
+                "own earlier level, ratio 0.980 of it",
             ]
         );
     }

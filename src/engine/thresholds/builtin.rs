@@ -1,8 +1,6 @@
-//! The files of `thresholds/` that are compiled in, and the digest of any set
-//! of expectations.
+//! The compiled-in files of `thresholds/`, and the digest of any set of expectations.
 //!
-//! The shipped files are checked by the tests below, so reading them cannot
-//! fail at run time.
+//! The tests below check the shipped files, so reading them cannot fail at run time.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -36,7 +34,7 @@ pub const BUILTIN_FILES: &[(&str, &str)] = &[
     ("thresholds/rtx-pro-6000.toml", include_str!("../../../thresholds/rtx-pro-6000.toml")),
 ];
 
-/// Everything that ships.
+/// The expectations of all shipped files.
 pub fn builtin_catalogue() -> &'static PlatformCatalogue {
     static CATALOGUE: OnceLock<PlatformCatalogue> = OnceLock::new();
     CATALOGUE.get_or_init(|| {
@@ -49,9 +47,9 @@ pub fn builtin_catalogue() -> &'static PlatformCatalogue {
     })
 }
 
-/// The first 16 hexadecimal digits of the SHA-256 of the expectations, written
-/// as JSON with sorted keys and without the names of the files they came from:
-/// the same numbers have the same digest, wherever they were read.
+/// The first 16 hexadecimal digits of the SHA-256 of the expectations, written as JSON with sorted
+/// keys and without the names of their files: the same numbers have the same digest, wherever they
+/// come from.
 pub fn digest(catalogue: &PlatformCatalogue) -> String {
     let value = serde_json::to_value(catalogue).expect("expectations are plain data");
     let mut canonical = String::new();

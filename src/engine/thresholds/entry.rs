@@ -1,7 +1,7 @@
 //! The `[test.*]` tables and `[[collective]]` items of a threshold file.
 //!
-//! An entry is read key by key, `like` is filled in, and the level is made from
-//! the links. What stands around the entries is `file`'s business.
+//! Reads an entry key by key, resolves `like`, and computes the level from the links. `file`
+//! handles the rest of the file.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -12,11 +12,11 @@ use super::toml_reader::{ThresholdReader, ThresholdTable};
 use super::{CollectiveExpectation, Expectation, TestPath, ThresholdConfidence, testcase};
 use model::unit::Unit;
 
-/// No test delivers more than its links carry; the rest is rounding.
+/// No test exceeds the rate of its links; the margin covers rounding.
 const MAX_EFFICIENCY: f64 = 1.05;
-/// A number that may be half as large says nothing.
+/// A tolerance above one half makes the number meaningless.
 const MAX_TOLERANCE: f64 = 0.5;
-/// No bandwidth and no latency is larger than this in any unit.
+/// The maximum bandwidth or latency in any unit.
 pub(super) const MAX_VALUE: f64 = 1e7;
 
 const TEST_KEYS: &[&str] = &[
@@ -56,19 +56,18 @@ const UNITS: &[(&str, Unit)] = &[
     ("ns", Unit::Nanoseconds),
 ];
 
-/// What the entries of one file share.
+/// Shared data of the entries of one file.
 pub(super) struct EntryContext<'e> {
-    /// What an efficiency is a share of.
+    /// The links that an efficiency refers to.
     pub(super) links: &'e BTreeMap<TestPath, LinkBundle>,
-    /// The file changes a platform that exists, or starts from one.
+    /// The file changes an existing platform, or starts from one.
     pub(super) is_site_file: bool,
-    /// The path between two GPUs.
     pub(super) pair_path: TestPath,
-    /// The file, as shown to people.
+    /// The file name for messages.
     pub(super) origin: &'e str,
 }
 
-/// The keys of one `[test.*]` table, those of `like` filled in.
+/// The keys of one `[test.*]` table, with those of `like` filled in.
 #[derive(Clone, Debug, Default)]
 struct TestEntry {
     path: Option<TestPath>,
@@ -86,7 +85,7 @@ struct TestEntry {
 }
 
 impl EntryContext<'_> {
-    /// The tests, and where each of them stands.
+    /// The tests, each with its place in the file.
     pub(super) fn read_tests<'t>(
         &self,
         reader: &mut ThresholdReader<'t>,
@@ -117,8 +116,8 @@ impl EntryContext<'_> {
         (expectations, places)
     }
 
-    /// The entry that another one is like. One step only: a chain of
-    /// references is harder to read than the numbers it saves.
+    /// The entry that `like` refers to. One step only: a chain of references is harder to read than
+    /// the numbers it saves.
     fn resolve_like<'t>(
         &self,
         reader: &mut ThresholdReader<'t>,
@@ -129,16 +128,16 @@ impl EntryContext<'_> {
         let Some(value) = tests.get(other) else {
             let names = tests.table.iter().map(|(key, _)| key.get_ref().as_ref());
             let help = suggest_name(other, names).map(|name| format!("did you mean `{name}`?"));
-            reader.push_fault(span, format!("there is no [test.{other}] in this file")).help = help;
+            reader.push_fault(span, format!("this file has no [test.{other}]")).help = help;
             return None;
         };
         let section = ThresholdTable { table: value.get_ref().as_table()?, span: value.span() };
         if section.get("like").is_some() {
-            reader.push_fault(span, format!("[test.{other}] is itself like another test"));
+            reader.push_fault(span, format!("[test.{other}] itself uses `like`"));
             return None;
         }
         let mut entry = TestEntry::default();
-        // Its own faults are reported where it stands.
+        // Its own faults are reported at its place.
         let before = reader.faults.len();
         entry.fill(reader, &section);
         reader.faults.truncate(before);
@@ -157,7 +156,7 @@ impl EntryContext<'_> {
             reader.push_missing(
                 section,
                 "path",
-                "what the test runs over cannot be told from its name",
+                "the name does not show which path the test uses",
             );
             return None;
         };
@@ -185,7 +184,7 @@ impl EntryContext<'_> {
         }
         let (value, derivation) = match level {
             Some((value, derivation)) => (Some(value), derivation),
-            None => (None, "a floor only, no level is known".to_owned()),
+            None => (None, "a floor only, no level".to_owned()),
         };
         let derivation = entry.derivation.clone().unwrap_or(derivation);
         Some(Expectation {
@@ -204,7 +203,7 @@ impl EntryContext<'_> {
         })
     }
 
-    /// The expected level and how it was made.
+    /// The expected level and its derivation.
     fn compute_level<'t>(
         &self,
         reader: &mut ThresholdReader<'t>,
@@ -252,8 +251,7 @@ impl EntryContext<'_> {
         }
     }
 
-    /// Where a number comes from. In a file that changes a platform, the site
-    /// itself is the default.
+    /// The source of a number. In a file that changes a platform, the default is the site itself.
     fn read_provenance<'t>(
         &self,
         reader: &mut ThresholdReader<'t>,
@@ -261,16 +259,15 @@ impl EntryContext<'_> {
         entry: &TestEntry,
     ) -> (Option<ThresholdConfidence>, Option<String>) {
         if entry.source.is_none() && section.get("source").is_none() {
-            reader.push_missing(section, "source", "every number says where it comes from");
+            reader.push_missing(section, "source", "every number needs a source");
         }
         let default = self.is_site_file.then_some(ThresholdConfidence::Site);
         if entry.confidence.is_none() && default.is_none() && section.get("confidence").is_none() {
-            reader.push_missing(section, "confidence", "how well the number is known");
+            reader.push_missing(section, "confidence", "states how reliable the number is");
         }
         (entry.confidence.or(default), entry.source.clone())
     }
 
-    /// The collectives.
     pub(super) fn read_collectives<'t>(
         &self,
         reader: &mut ThresholdReader<'t>,
@@ -288,7 +285,7 @@ impl EntryContext<'_> {
             if collectives.iter().any(|other| has_same_conditions(other, &made)) {
                 reader.push_fault(
                     key_span(&section, "test"),
-                    format!("{} stands here twice under the same conditions", made.testcase),
+                    format!("{} appears twice under the same conditions", made.testcase),
                 );
             }
             collectives.push(made);
@@ -352,7 +349,7 @@ impl EntryContext<'_> {
 }
 
 impl TestEntry {
-    /// Takes over every key that this table has.
+    /// Reads every key of this table.
     fn fill<'t>(&mut self, reader: &mut ThresholdReader<'t>, section: &ThresholdTable<'_, 't>) {
         let paths: Vec<(&str, TestPath)> = TestPath::ALL.iter().map(|p| (p.as_str(), *p)).collect();
         self.path = reader.choice(section, "path", &paths).or(self.path);
@@ -412,7 +409,7 @@ fn read_ranks<'t>(
     }
 }
 
-/// Whether two expectations hold for the very same runs.
+/// Whether two expectations apply to exactly the same runs.
 pub(super) fn has_same_conditions(a: &CollectiveExpectation, b: &CollectiveExpectation) -> bool {
     (&a.testcase, a.min_bytes, a.min_ranks, a.max_ranks, &a.algorithm, &a.transport)
         == (&b.testcase, b.min_bytes, b.min_ranks, b.max_ranks, &b.algorithm, &b.transport)
@@ -422,9 +419,9 @@ fn key_span(section: &ThresholdTable<'_, '_>, key: &str) -> Range<usize> {
     section.get(key).map_or_else(|| section.span.clone(), toml::Spanned::span)
 }
 
-/// Two decimals, as the tools print: products carry no more than that.
+/// Two decimals, as the tools print: products have no more precision than that.
 fn round_hundredths(value: f64) -> f64 {
-    // A lab's links carry a hundredth of a GB/s: four digits of any size.
+    // A lab's links carry a hundredth of a GB/s: keep four significant digits.
     let finest = if value.abs() < 1.0 { 1e6 } else { 100.0 };
     (value * finest).round() / finest
 }

@@ -1,7 +1,7 @@
-//! What is wrong in a threshold file, with the place in it.
+//! A fault in a threshold file, with its position.
 //!
-//! A fault is shown as `file:line:column: message`, the offending line and a
-//! caret under the offending part. Nothing here knows what a key means.
+//! A fault is printed as `file:line:column: message`, the offending line and a caret under the
+//! offending part. This module does not know the meaning of keys.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,32 +10,32 @@ use serde::Serialize;
 
 use model::text::edit_distance;
 
-/// The longest excerpt that is shown; a longer line is cut behind it.
+/// The maximum length of a printed excerpt; a longer line is cut.
 const LONGEST_EXCERPT: usize = 160;
 
-/// One thing that is wrong (or, from `lint`, looks wrong) in a file.
+/// One fault in a file (or, from `lint`, one warning).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ThresholdFault {
-    /// The file, as shown to people.
+    /// The file name for messages.
     pub file: String,
     /// Line, from 1.
     pub line: u32,
     /// Column in characters, from 1.
     pub column: u32,
-    /// What is wrong, in lower case and without a full stop.
+    /// The message, in lower case and without a full stop.
     pub message: String,
-    /// What to do about it, where that can be said.
+    /// The suggested fix, if one is known.
     pub help: Option<String>,
     /// The offending line.
     #[serde(skip)]
     pub excerpt: String,
-    /// How many characters of it are meant.
+    /// The number of characters that the fault covers.
     #[serde(skip)]
     pub width: usize,
 }
 
 impl ThresholdFault {
-    /// A fault at these bytes of `text`.
+    /// A fault at this byte range of `text`.
     pub fn new(file: &str, text: &str, span: Range<usize>, message: String) -> Self {
         let start = floor_boundary(text, span.start);
         let end = floor_boundary(text, span.end.max(start));
@@ -93,13 +93,13 @@ fn floor_boundary(text: &str, at: usize) -> usize {
     at
 }
 
-/// The candidate that `word` was probably meant to be: within a third of its
-/// length in edits, so that a wholly different word suggests nothing.
+/// The candidate closest to `word`: within a third of its length in edits, so an unrelated word has
+/// no suggestion.
 pub fn suggest_name<'c>(
     word: &str,
     candidates: impl IntoIterator<Item = &'c str>,
 ) -> Option<&'c str> {
-    /// No key or name is longer; a longer word is garbage.
+    /// No key or name is longer.
     const LONGEST: usize = 100;
     let length = word.chars().count();
     if LONGEST < length {

@@ -1,9 +1,8 @@
-//! The text of one threshold file as a [`Sheet`]: what it says, resolved.
+//! Parses the text of one threshold file into a [`Sheet`].
 //!
-//! Every number needs a source. Unknown keys, wrong types, numbers out of range
-//! and references to nothing are faults with line and column, all of them at
-//! once. No file is opened and nothing is merged here (that is `overlay`). The
-//! keys are described in `thresholds/README.md`.
+//! Every number needs a source. Unknown keys, wrong types, numbers out of range and dangling
+//! references are faults with line and column, and all are reported together. This module opens no
+//! file and merges nothing (`overlay` does). `thresholds/README.md` describes the keys.
 
 use std::collections::BTreeMap;
 
@@ -17,56 +16,55 @@ use super::{
 /// The format that a file names in its first line.
 pub const THRESHOLDS_FORMAT: &str = "fabricgate.thresholds/1";
 
-/// What one file says.
+/// The parsed content of one file.
 #[derive(Clone, Debug)]
 pub struct ThresholdFile {
     /// The platform it describes or changes.
     pub platform: String,
-    /// The platform it starts from, where it adds one.
+    /// The platform it starts from, if it adds one.
     pub base: Option<String>,
-    /// What the platform is, for people.
+    /// A readable title of the platform.
     pub title: Option<String>,
     /// Product names of its GPUs.
     pub devices: Option<Vec<String>>,
-    /// GPUs a node must show.
+    /// Required number of GPUs per node.
     pub gpus_per_node: Option<u32>,
     /// Nodes in one NVLink domain.
     pub nodes_per_domain: Option<u32>,
-    /// Its NVLinks.
+    /// The NVLinks of one GPU.
     pub nvlink: Option<NvlinkSpec>,
-    /// What one NIC port carries, in GB/s.
+    /// The rate of one NIC port, in GB/s.
     pub port_rate: Option<f64>,
-    /// What each test must show.
+    /// The expectation of each test.
     pub expectations: BTreeMap<String, Expectation>,
-    /// What collectives must show.
+    /// The expectations of collectives.
     pub collectives: Vec<CollectiveExpectation>,
-    /// The file, as shown to people.
+    /// The file name for messages.
     pub origin: String,
-    /// Where each expectation stands, for warnings.
+    /// The position of each expectation, for warnings.
     pub(super) places: BTreeMap<String, ThresholdFault>,
 }
 
-/// The links that an efficiency is a share of.
+/// The links that an efficiency refers to.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LinkBundle {
-    /// How many.
     pub(super) count: u32,
-    /// GB/s of each, per direction.
+    /// GB/s per link and direction.
     pub(super) rate: f64,
 }
 
-/// Bytes as text; a byte that is no UTF-8 is a fault at its line.
+/// Decodes bytes as UTF-8; an invalid byte is a fault at its line.
 pub fn decode_text<'b>(bytes: &'b [u8], origin: &str) -> Result<&'b str, Box<ThresholdFault>> {
     std::str::from_utf8(bytes).map_err(|error| {
         let (good, bad) = bytes.split_at(error.valid_up_to());
         let shown = format!("{}\u{fffd}", String::from_utf8_lossy(good));
         let byte = bad.first().copied().unwrap_or(0);
-        let message = format!("byte 0x{byte:02x} is no UTF-8");
+        let message = format!("byte 0x{byte:02x} is not UTF-8");
         Box::new(ThresholdFault::new(origin, &shown, good.len()..shown.len(), message))
     })
 }
 
-/// Reads the text of one file. `known` are the platforms it may build on.
+/// Parses the text of one file. `known` holds the platforms it may build on.
 pub fn parse_file(
     text: &str,
     origin: &str,
@@ -159,9 +157,9 @@ fn check_format<'t>(reader: &mut ThresholdReader<'t>, top: &ThresholdTable<'_, '
         let newer = format.strip_prefix("fabricgate.thresholds/").and_then(|v| v.parse().ok());
         let message = match newer {
             Some(version) if 1u32 < version => {
-                format!("`{format}` is newer than this program")
+                format!("`{format}` is newer than this version of fabricgate")
             }
-            _ => format!("`{format}` is no format of threshold files"),
+            _ => format!("`{format}` is not a threshold file format"),
         };
         reader.push_fault(value.span(), message).help = Some(help);
     }
@@ -180,7 +178,7 @@ fn read_platform_name<'t>(
     if name.chars().all(plain) {
         return Some(name);
     }
-    reader.push_fault(value.span(), format!("`{name}` is no platform name")).help =
+    reader.push_fault(value.span(), format!("`{name}` is not a platform name")).help =
         Some("lower-case letters, digits and hyphens".to_owned());
     None
 }
@@ -201,7 +199,7 @@ fn read_base<'t>(
     if known.platform(&base).is_none() {
         let help = suggest_name(&base, known.platforms.keys().map(String::as_str))
             .map_or_else(|| "no such platform".to_owned(), |n| format!("did you mean `{n}`?"));
-        reader.push_fault(value.span(), format!("there is no platform `{base}`")).help = Some(help);
+        reader.push_fault(value.span(), format!("platform `{base}` does not exist")).help = Some(help);
         return None;
     }
     Some(base)
@@ -215,7 +213,7 @@ fn read_devices<'t>(
     let mut names: Vec<String> = Vec::new();
     for (name, span) in devices {
         if names.contains(&name) {
-            reader.push_fault(span, format!("`{name}` stands here twice"));
+            reader.push_fault(span, format!("`{name}` appears twice"));
         } else {
             names.push(name);
         }
@@ -223,8 +221,7 @@ fn read_devices<'t>(
     Some(names)
 }
 
-/// `[link.*]`: what an efficiency is a share of. NVLinks are kept, since the
-/// judge counts them.
+/// `[link.*]`: the base of efficiencies. NVLinks are stored, since the judge counts them.
 fn read_links<'t>(
     reader: &mut ThresholdReader<'t>,
     top: &ThresholdTable<'_, 't>,

@@ -1,6 +1,6 @@
-//! What is legal in a threshold file but looks wrong.
+//! Legal but suspicious content of a threshold file.
 //!
-//! Warnings only: a file with warnings is in force. Values in, warnings out.
+//! Warnings only: a file with warnings still applies. Pure functions.
 
 use super::fault::ThresholdFault;
 use super::file::ThresholdFile;
@@ -52,20 +52,20 @@ fn lint_expectation(
             .fold(0.0, f64::max);
         if nominal < highest {
             let help = format!("its links carry {nominal} GB/s");
-            warnings.push((format!("{highest} GB/s is more than nominal"), Some(help)));
+            warnings.push((format!("{highest} GB/s exceeds the nominal rate"), Some(help)));
         }
     }
     warnings
 }
 
-/// Product names that two platforms of the same size claim: such a GPU could
-/// not be told apart. Gives (platform, platform, name).
+/// Product names that two platforms of the same size claim: such a GPU is ambiguous. Returns
+/// (platform, platform, name).
 pub fn find_shared_devices(catalogue: &PlatformCatalogue) -> Vec<(String, String, String)> {
     let mut shared = Vec::new();
     for a in catalogue.platforms.values() {
         for b in catalogue.platforms.values().filter(|b| b.name != a.name) {
             for pattern in &a.devices {
-                // A pattern is tried as a name with something short for its star.
+                // Tests a pattern as a name, with a short text for its star.
                 let name = pattern.replace('*', "x");
                 let same_size = a.gpus_per_node.is_none()
                     || b.gpus_per_node.is_none()

@@ -1,16 +1,15 @@
-//! Which expectation holds for what was measured.
+//! Finds the expectation that applies to a measurement.
 //!
-//! A number holds for the sizes, ranks, algorithm and transport that it was
-//! stated for. These functions are the only way from a measurement to a number:
-//! they take the conditions of the measurement, and outside of an expectation's
-//! domain they answer with the reason instead of a number.
+//! A number applies to the sizes, ranks, algorithm and transport that it was stated for. These
+//! functions are the only way from a measurement to a number: they take the conditions of the
+//! measurement, and outside of an expectation's domain they return the reason instead of a number.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use super::{CollectiveExpectation, Expectation, Platform, testcase};
 
-/// Under which conditions a copy or a message was measured.
+/// The conditions of a copy or message measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MeasurementConditions<'m> {
     testcase: &'m str,
@@ -18,12 +17,12 @@ pub struct MeasurementConditions<'m> {
 }
 
 impl<'m> MeasurementConditions<'m> {
-    /// A test at a size, where the output says one; else at the default of its tool.
+    /// A test at a size, if the output reports one, else at its tool's default.
     pub fn new(testcase: &'m str, bytes: Option<u64>) -> Self {
         Self { testcase, bytes }
     }
 
-    /// A test at the default size of its tool.
+    /// A test at its tool's default size.
     pub fn with_default_size(testcase: &'m str) -> Self {
         Self::new(testcase, None)
     }
@@ -34,51 +33,51 @@ impl<'m> MeasurementConditions<'m> {
 pub struct NicPorts {
     /// How many ports each node has.
     pub count: u32,
-    /// What one carries, in Gb/s.
+    /// The rate of one port, in Gb/s.
     pub gigabits: f64,
 }
 
-/// The path that a run was made to take.
+/// The path that a run was forced to take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForcedPath {
-    /// The one that the library takes by itself.
+    /// The library's default path.
     No,
     /// Copies between GPUs, without reduction in the switches.
     Peer,
-    /// The network.
+    /// The scale-out network.
     Network,
 }
 
-/// Under which conditions a collective was measured.
+/// The conditions of a collective measurement.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CollectiveConditions<'m> {
-    /// The program.
+    /// The test program.
     pub testcase: &'m str,
-    /// How many ranks took part, where the output says so.
+    /// The number of ranks, if the output reports it.
     pub ranks: Option<u32>,
-    /// The message.
+    /// The message size, in bytes.
     pub bytes: u64,
-    /// The path it was made to take.
+    /// The path it was forced to take.
     pub forced_path: ForcedPath,
-    /// The algorithms that the library named.
+    /// The algorithms that the library reported.
     pub algorithms: BTreeSet<&'m str>,
-    /// The NICs that it may have used, where they are known.
+    /// The NICs that it may have used, if known.
     pub nics: Option<NicPorts>,
 }
 
-/// What an expectation of a collective was seen to run over.
+/// The transport behind an expectation of a collective.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum CollectiveTransport {
-    /// NVLink.
+    /// NVLink between GPUs.
     Nvlink,
     /// PCIe inside a node.
     Pcie,
-    /// The NICs of every node; `None` where it does not say which.
+    /// The NICs of every node; `None` if the expectation does not name them.
     Network(Option<NicPorts>),
 }
 
 impl CollectiveExpectation {
-    /// What it was seen to run over: `NVLink`, `PCIe`, or NICs such as `IB 8 x 400 Gb/s`.
+    /// Parses the transport: `NVLink`, `PCIe`, or NICs such as `IB 8 x 400 Gb/s`.
     pub fn parsed_transport(&self) -> CollectiveTransport {
         match self.transport.to_ascii_lowercase().as_str() {
             "nvlink" => CollectiveTransport::Nvlink,
@@ -96,7 +95,7 @@ impl CollectiveExpectation {
     }
 }
 
-/// `ib 8 x 400 gb/s`.
+/// Parses `ib 8 x 400 gb/s`.
 fn parse_nics(transport: &str) -> Option<NicPorts> {
     let words: Vec<&str> = transport.split_whitespace().collect();
     let at = words.iter().position(|word| *word == "x")?;
@@ -105,50 +104,50 @@ fn parse_nics(transport: &str) -> Option<NicPorts> {
     (words.get(at + 2) == Some(&"gb/s")).then_some(NicPorts { count, gigabits })
 }
 
-/// Why nothing is compared with a measurement.
+/// Why a measurement has no reference.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LookupMiss {
-    /// The platform expects nothing of the test.
+    /// The platform has no expectation for the test.
     NotExpected {
-        /// The platform.
+        /// Name of the platform.
         platform: String,
-        /// The test.
+        /// Name of the test.
         testcase: String,
     },
-    /// It is expected of larger messages or buffers only.
+    /// The expectation applies only to larger messages or buffers.
     TooSmall {
-        /// The platform.
+        /// Name of the platform.
         platform: String,
-        /// The test.
+        /// Name of the test.
         testcase: String,
-        /// What was measured.
+        /// The measured size.
         bytes: u64,
-        /// The smallest size that something is expected of.
+        /// The smallest size with an expectation.
         least: u64,
     },
-    /// The output does not say how many ranks took part.
+    /// The output does not report the number of ranks.
     RanksUnknown,
-    /// It is expected of other numbers of ranks only.
+    /// The expectation applies only to other numbers of ranks.
     OtherRanks {
-        /// The platform.
+        /// Name of the platform.
         platform: String,
-        /// The test.
+        /// Name of the test.
         testcase: String,
-        /// What was measured.
+        /// The measured number of ranks.
         ranks: u32,
     },
-    /// It is expected over other NICs, or those of the nodes are not known.
+    /// The expectation applies to other NICs, or the nodes' NICs are unknown.
     OtherNics {
-        /// The transport that something is expected of.
+        /// The transport of the expectation.
         stated: String,
         /// The NICs of the nodes.
         nics: Option<NicPorts>,
     },
-    /// It is expected of another path or algorithm than the run took.
+    /// The expectation applies to another path or algorithm than the run used.
     OtherPath {
-        /// The platform.
+        /// Name of the platform.
         platform: String,
-        /// The test.
+        /// Name of the test.
         testcase: String,
     },
 }
@@ -157,31 +156,31 @@ impl fmt::Display for LookupMiss {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NotExpected { platform, testcase } => {
-                write!(f, "nothing is expected of {testcase} on {platform}")
+                write!(f, "{platform} has no expectation for {testcase}")
             }
             Self::TooSmall { platform, testcase, bytes, least } => write!(
                 f,
-                "{testcase} at {} was compared with nothing: what {platform} states holds from {} on",
+                "{testcase} at {} has no reference: the expectation of {platform} applies from {} up",
                 format_size(*bytes),
                 format_size(*least)
             ),
-            Self::RanksUnknown => f.write_str("the output does not say how many ranks took part"),
+            Self::RanksUnknown => f.write_str("the output does not report the number of ranks"),
             Self::OtherRanks { platform, testcase, ranks } => {
-                write!(f, "nothing is expected of {testcase} with {ranks} ranks on {platform}")
+                write!(f, "{platform} has no expectation for {testcase} with {ranks} ranks")
             }
             Self::OtherNics { stated, nics: None } => write!(
                 f,
-                "what is expected holds over {stated}, and the NICs of these nodes are not known: `nic` and every \
-                 [[rail]] in claims.toml say them"
+                "the expectation applies to {stated}, and the NICs of these nodes are unknown: set `nic` and every \
+                 [[rail]] in claims.toml"
             ),
             Self::OtherNics { stated, nics: Some(nics) } => write!(
                 f,
-                "what is expected holds over {stated}, and these nodes have {} x {} Gb/s",
+                "the expectation applies to {stated}, and these nodes have {} x {} Gb/s",
                 nics.count, nics.gigabits
             ),
             Self::OtherPath { platform, testcase } => write!(
                 f,
-                "nothing is expected of {testcase} on {platform} over the path, or with the algorithm, of this run"
+                "{platform} has no expectation for {testcase} over the path, or with the algorithm, of this run"
             ),
         }
     }
@@ -197,15 +196,15 @@ pub fn format_size(bytes: u64) -> String {
     format!("{bytes} B")
 }
 
-/// What nccl-tests cuts each rank's part to a multiple of, in bytes.
+/// nccl-tests cuts each rank's part to a multiple of this size, in bytes.
 const CHUNK_ALIGNMENT: u64 = 16;
 
 impl Platform {
-    /// What this measurement must show, or why nothing is compared with it.
+    /// The expectation for this measurement, or why it has no reference.
     ///
-    /// Disjoint pairs do not notice each other behind a switch that does not block,
-    /// so that all at once must show what a pair alone shows. What is left of it
-    /// over bridges and PCIe is known of no platform.
+    /// Behind a non-blocking switch, disjoint pairs do not affect each other, so concurrent pairs
+    /// must reach the rate of a single pair. For bridges and PCIe the concurrent rate is not known
+    /// for any platform.
     pub fn expectation(
         &self,
         measured: &MeasurementConditions<'_>,
@@ -225,7 +224,7 @@ impl Platform {
         }
     }
 
-    /// What is stated of a test, whatever its size.
+    /// The expectation of a test, independent of size.
     fn find_expectation(&self, testcase: &str) -> Option<&Expectation> {
         self.expectations.get(testcase).or_else(|| {
             let alone = testcase::single_pair_test(testcase).filter(|_| self.is_switched())?;
@@ -233,16 +232,15 @@ impl Platform {
         })
     }
 
-    /// The smallest message or buffer whose rate is one of this test: as stated, else
-    /// what is usual for its tool.
+    /// The smallest message or buffer that measures a rate in this test: as stated, else the
+    /// default for its tool.
     pub fn min_bytes(platform: Option<&Self>, testcase: &str) -> u64 {
         let stated = platform.and_then(|platform| platform.find_expectation(testcase));
         stated.map_or_else(|| testcase::min_bytes(testcase), |stated| stated.min_bytes)
     }
 
-    /// What this collective must show, one expectation per algorithm and transport: of
-    /// those for smaller messages, the one for the largest. Or why nothing is compared
-    /// with it.
+    /// The expectations for this collective, one per algorithm and transport: among those for
+    /// smaller messages, the one for the largest. Or why it has no reference.
     pub fn collective_expectations(
         &self,
         run: &CollectiveConditions<'_>,
@@ -286,7 +284,7 @@ impl Platform {
     }
 }
 
-/// Whether a run may have taken the way that an expectation was seen with.
+/// Whether a run may have used the path of an expectation.
 fn matches_path(expected: &CollectiveExpectation, run: &CollectiveConditions<'_>) -> bool {
     let reduced = expected.algorithm.to_ascii_uppercase().starts_with("NVLS");
     let is_network = matches!(expected.parsed_transport(), CollectiveTransport::Network(_));
@@ -295,7 +293,7 @@ fn matches_path(expected: &CollectiveExpectation, run: &CollectiveConditions<'_>
         ForcedPath::Peer => expected.parsed_transport() == CollectiveTransport::Nvlink && !reduced,
         ForcedPath::Network => is_network,
     };
-    // Over a network another algorithm moves other amounts: its rate says nothing of this one.
+    // Over a network, another algorithm moves other amounts of data, so its rate is not comparable.
     let named = run.algorithms.iter().any(|name| name.eq_ignore_ascii_case(&expected.algorithm));
     steered && (!is_network || run.algorithms.is_empty() || named)
 }

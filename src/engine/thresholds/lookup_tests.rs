@@ -1,4 +1,4 @@
-//! Every expectation answers inside its domain, and with a reason outside.
+//! Every expectation is returned inside its domain, and a reason outside.
 
 use super::*;
 use crate::thresholds::{TestPath, builtin};
@@ -26,7 +26,7 @@ fn every_expectation_holds_from_its_own_size_on_and_below_it_says_why_not() {
                     "{why}"
                 );
             }
-            // Nothing that perftest prints below 64 KiB is a rate of a port.
+            // No perftest result below 64 KiB is the rate of a port.
             assert!(e.path != TestPath::Nic || 64 << 10 <= e.min_bytes, "{} {name}", platform.name);
         }
     }

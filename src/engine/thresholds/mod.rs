@@ -1,10 +1,9 @@
-//! What each platform must deliver, and where every number comes from.
+//! The expectations of each platform, and the source of every number.
 //!
-//! The types here are what the judge compares with. `file` turns the text of
-//! one TOML file into them, `builtin` holds the files of `thresholds/` that
-//! are compiled in, `overlay` lays a site's file over those, and `lint` says
-//! what is legal but looks wrong. No file is opened here: the caller hands in
-//! text.
+//! The judge compares with the types defined here. `file` parses the text of one TOML file into
+//! them, `builtin` holds the compiled-in files of `thresholds/`, `overlay` applies a site's file on
+//! top, and `lint` warns about legal but suspicious content. This module opens no file: the caller
+//! passes text.
 
 pub mod builtin;
 mod entry;
@@ -31,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 use model::unit::Unit;
 
-/// How well a number is known, best first. The order is used to choose.
+/// How reliable a number is, best first. Selection uses this order.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -47,13 +46,13 @@ pub enum ThresholdConfidence {
     ThirdParty,
     /// One user's report, or a test fixture.
     SingleReport,
-    /// Arithmetic from other numbers, shown in `source`.
+    /// Computed from other numbers, shown in `source`.
     Derived,
     /// The site's own measurement.
     Site,
 }
 
-/// The kind of path a test runs over.
+/// The kind of path that a test uses.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema,
 )]
@@ -71,65 +70,65 @@ pub enum TestPath {
     Nic,
 }
 
-/// What one test must show on one platform.
+/// The expectation of one test on one platform.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Expectation {
     /// The test case, as the tool names it.
     pub testcase: String,
-    /// What the test runs over.
+    /// The path that the test uses.
     pub path: TestPath,
     /// The unit of `value` and `floor`.
     pub unit: Unit,
-    /// Smallest message or buffer it holds for, in bytes.
+    /// Smallest message or buffer it applies to, in bytes.
     #[serde(default)]
     pub min_bytes: u64,
-    /// What a healthy part shows; `None` where only a floor is known.
+    /// The value of a healthy part; `None` if only a floor is known.
     pub value: Option<f64>,
-    /// How far below `value` a healthy machine may still be, as a fraction:
-    /// the uncertainty of the expectation, not of the measurement.
+    /// The allowed deviation of a healthy machine below `value`, as a fraction: the uncertainty of
+    /// the expectation, not of the measurement.
     pub tolerance: f64,
-    /// The same for nvbandwidth up to v0.6, which copies 64 MiB where later
-    /// versions copy 512: there the start of a copy weighs more.
+    /// The same for nvbandwidth up to v0.6, which copies 64 MiB where later versions copy 512:
+    /// there the startup time of a copy has more weight.
     pub tolerance_small_buffer: Option<f64>,
-    /// Below this it is broken, whatever the neighbours show.
+    /// A lower value is a fault, whatever the peers read.
     pub floor: Option<f64>,
-    /// How the value was made, such as `18 links x 25 GB/s x 0.88`.
+    /// The derivation of the value, such as `18 links x 25 GB/s x 0.88`.
     pub derivation: String,
-    /// How well it is known.
+    /// The reliability of the value.
     pub confidence: ThresholdConfidence,
-    /// Where it comes from.
+    /// The source of the value.
     pub source: String,
-    /// The threshold file it was read from, as shown to people.
+    /// The threshold file it comes from, for messages.
     #[serde(default)]
     pub origin: String,
 }
 
-/// What a collective must show, and under which conditions that holds.
+/// The expectation of a collective, and the conditions it applies under.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CollectiveExpectation {
     /// The test case, such as `all_reduce_perf`.
     pub testcase: String,
-    /// Smallest message it holds for, in bytes.
+    /// Smallest message it applies to, in bytes.
     pub min_bytes: u64,
-    /// Fewest ranks it holds for.
+    /// Minimum number of ranks it applies to.
     pub min_ranks: u32,
-    /// Most ranks it holds for.
+    /// Maximum number of ranks it applies to.
     pub max_ranks: u32,
-    /// The algorithm it was seen with (`NVLS`, `Ring`, ...).
+    /// The algorithm it was measured with (`NVLS`, `Ring`, ...).
     pub algorithm: String,
-    /// The transport it was seen with (`NVLink`, `IB`, ...).
+    /// The transport it was measured with (`NVLink`, `IB`, ...).
     pub transport: String,
     /// Bus bandwidth of a healthy machine, in GB/s.
     pub busbw: f64,
-    /// How far below that a healthy machine may still be, as a fraction.
+    /// The allowed deviation of a healthy machine below that, as a fraction.
     pub tolerance: f64,
-    /// Below this it is broken, in GB/s.
+    /// A lower value is a fault, in GB/s.
     pub floor: Option<f64>,
-    /// How well it is known.
+    /// The reliability of the value.
     pub confidence: ThresholdConfidence,
-    /// Where it comes from.
+    /// The source of the value.
     pub source: String,
-    /// The threshold file it was read from, as shown to people.
+    /// The threshold file it comes from, for messages.
     #[serde(default)]
     pub origin: String,
 }
@@ -143,36 +142,35 @@ pub struct NvlinkSpec {
     pub rate: f64,
     /// Line rate as `nvidia-smi nvlink -s` prints it, in GB/s.
     pub line_rate: Option<f64>,
-    /// Every pair of GPUs has the full rate (through switches); bridges and
-    /// meshes do not.
+    /// Every pair of GPUs has the full rate (through switches); bridges and meshes do not.
     pub switched: bool,
-    /// Where both come from.
+    /// The source of these numbers.
     pub source: String,
 }
 
-/// Everything expected of one platform.
+/// All expectations of one platform.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Platform {
     /// Its name, such as `hgx-h100`.
     pub name: String,
-    /// What it is, for people.
+    /// A readable title of the platform.
     pub title: String,
     /// Product names of its GPUs as the tools print them; `*` matches any text.
     pub devices: Vec<String>,
-    /// GPUs a node must show.
+    /// Required number of GPUs per node.
     pub gpus_per_node: Option<u32>,
-    /// Nodes in one NVLink domain; 1 where NVLink stays inside the node.
+    /// Nodes in one NVLink domain; 1 if NVLink stays inside the node.
     pub nodes_per_domain: Option<u32>,
-    /// Its NVLinks, where it has any.
+    /// Its NVLinks, if it has any.
     pub nvlink: Option<NvlinkSpec>,
-    /// What one port carries in one direction, in GB/s, where this is a class of NICs.
+    /// The rate of one port in one direction, in GB/s, if this is a NIC class.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub port_rate: Option<f64>,
-    /// What each test must show, by test case.
+    /// The expectations, by test case.
     pub expectations: BTreeMap<String, Expectation>,
-    /// What collectives must show.
+    /// The expectations of collectives.
     pub collectives: Vec<CollectiveExpectation>,
-    /// The file it was read from, as shown to people.
+    /// The file it comes from, for messages.
     pub origin: String,
 }
 
@@ -190,7 +188,7 @@ impl ThresholdConfidence {
         }
     }
 
-    /// All of them, best first.
+    /// All levels, best first.
     pub const ALL: [Self; 7] = [
         Self::VendorDocument,
         Self::VendorCode,
@@ -214,7 +212,7 @@ impl TestPath {
         }
     }
 
-    /// All of them.
+    /// All kinds of path.
     pub const ALL: [Self; 5] = [Self::Nvlink, Self::Pcie, Self::Host, Self::Local, Self::Nic];
 }
 
@@ -224,13 +222,12 @@ impl Platform {
         self.nvlink.as_ref().is_some_and(|links| links.switched)
     }
 
-    /// Whether a product name, as a tool prints it, is a GPU of this platform.
+    /// Whether a product name, as a tool prints it, belongs to this platform.
     pub fn has_device(&self, product: &str) -> bool {
         self.devices.iter().any(|pattern| matches_pattern(pattern, product))
     }
 
-    /// Whether its GPUs reach each other by NVLink, or something is stated of what they
-    /// show each other.
+    /// Whether NVLink connects its GPUs, or an expectation between GPUs is stated.
     pub fn joins_gpus(&self) -> bool {
         let between = |e: &Expectation| matches!(e.path, TestPath::Nvlink | TestPath::Pcie);
         self.nvlink.is_some()
@@ -238,7 +235,7 @@ impl Platform {
             || !self.collectives.is_empty()
     }
 
-    /// Whether this is a class of NICs: it expects something of ports only.
+    /// Whether this is a NIC class: it has expectations for ports only.
     pub fn is_nic(&self) -> bool {
         !self.expectations.is_empty() && self.expectations.values().all(|e| e.path == TestPath::Nic)
     }
@@ -262,8 +259,8 @@ impl PlatformCatalogue {
         self.platforms.get(name)
     }
 
-    /// The one platform whose GPUs have this product name and that fits the
-    /// number of GPUs; `None` where none fits or several do.
+    /// The only platform that lists this product name and matches the number of GPUs; `None` if
+    /// none or several match.
     pub fn find_by_device(&self, product: &str, gpus: Option<u32>) -> Option<&Platform> {
         let mut fitting = self.platforms.values().filter(|p| {
             p.has_device(product)
@@ -273,9 +270,9 @@ impl PlatformCatalogue {
         fitting.next().is_none().then_some(first)
     }
 
-    /// The same for a product as schedulers spell it: labels and generic
-    /// resources have no blanks (`NVIDIA-H100-80GB-HBM3`,
-    /// `nvidia_h100_80gb_hbm3`, `gb200`), and case and vendor are lost there.
+    /// The same for a product name as schedulers spell it: labels and generic resources have no
+    /// blanks (`NVIDIA-H100-80GB-HBM3`, `nvidia_h100_80gb_hbm3`, `gb200`), and lose case and
+    /// vendor.
     pub fn find_by_product(&self, product: &str, gpus: Option<u32>) -> Option<&Platform> {
         let said = normalize_product(product);
         let mut fitting = self.platforms.values().filter(|p| {
@@ -287,14 +284,14 @@ impl PlatformCatalogue {
     }
 }
 
-/// A product name without what its spellings differ in.
+/// Normalises a product name across its spellings.
 fn normalize_product(product: &str) -> String {
     let blanks = product.to_lowercase().replace(['-', '_'], " ");
     let words = blanks.split_whitespace().collect::<Vec<_>>().join(" ");
     if words.starts_with("nvidia ") { words } else { format!("nvidia {words}") }
 }
 
-/// Whether `text` fits `pattern`, in which `*` stands for any text.
+/// Whether `text` matches `pattern`, in which `*` stands for any text.
 pub(crate) fn matches_pattern(pattern: &str, text: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(mut rest) = parts.next().and_then(|head| text.strip_prefix(head)) else {

@@ -1,7 +1,7 @@
-//! Laying one file over the platforms in force: a site's own numbers win.
+//! Applies one file on top of the platforms in force: a site's own numbers win.
 //!
-//! An expectation is replaced as a whole and keeps the name of the file it
-//! comes from; what the file does not mention stays as it was.
+//! An expectation is replaced as a whole and keeps the name of its file; expectations that the file
+//! does not mention stay unchanged.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +9,8 @@ use super::fault::ThresholdFault;
 use super::file::ThresholdFile;
 use super::{CollectiveExpectation, Platform, PlatformCatalogue, entry, file, lint};
 
-/// Reads a file and lays it over the catalogue. Gives the warnings; with faults
-/// the catalogue stays as it was.
+/// Reads a file and applies it to the catalogue. Returns the warnings; with faults the catalogue
+/// stays unchanged.
 pub fn apply(
     catalogue: &mut PlatformCatalogue,
     text: &str,
@@ -23,7 +23,7 @@ pub fn apply(
     Ok(warnings)
 }
 
-/// The platform as it is with this sheet on top.
+/// The platform with this sheet applied.
 pub fn merge_platform(catalogue: &PlatformCatalogue, sheet: &ThresholdFile) -> Platform {
     let under = catalogue
         .platform(&sheet.platform)
@@ -44,8 +44,8 @@ pub fn merge_platform(catalogue: &PlatformCatalogue, sheet: &ThresholdFile) -> P
         },
     };
     if sheet.base.is_some() {
-        // A platform derived from another one has its own machines: its
-        // product names must not be claimed twice.
+        // A platform derived from another one has its own machines: its product names must not be
+        // claimed twice.
         platform.devices.clear();
     }
     platform.name.clone_from(&sheet.platform);

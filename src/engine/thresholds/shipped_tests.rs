@@ -1,5 +1,5 @@
-//! What ships: every file reads, is clean, and predicts the published numbers;
-//! and what a mistake in a file looks like.
+//! The shipped files: each parses without warnings and predicts the published numbers; also tests
+//! the messages for faulty files.
 
 use super::*;
 use crate::thresholds::fault::ThresholdFault;
@@ -56,7 +56,7 @@ fn every_number_has_a_source_a_derivation_and_a_floor_of_at_most_nine_tenths() {
                 let lowest = value * (1.0 - e.tolerance);
                 assert!(floor <= lowest, "{} {name}: {floor} {lowest}", platform.name);
             }
-            // A number that was carried over is never held to be exact.
+            // An inherited number is never marked as exact.
             let derived = e.confidence == ThresholdConfidence::Derived && e.value.is_some();
             assert!(!derived || 0.05 <= e.tolerance, "{} {name}", platform.name);
         }

@@ -1,7 +1,6 @@
-//! A site's own numbers as the text of a threshold file, for a person to read before
-//! it is put in force.
+//! Renders a site's own numbers as a threshold file, which an operator reviews before use.
 //!
-//! Renders text; what the numbers are is decided elsewhere (`judge::typical`).
+//! Renders text only; `judge::typical` computes the numbers.
 
 use std::fmt::Write as _;
 
@@ -13,38 +12,38 @@ use model::unit::Unit;
 pub struct SiteExpectation {
     /// The test, as the tool names it.
     pub testcase: String,
-    /// Its level.
+    /// The stated level.
     pub value: f64,
     /// The unit of level and floor.
     pub unit: Unit,
-    /// The smallest message or buffer that it holds for, in bytes.
+    /// The smallest message or buffer it applies to, in bytes.
     pub min_bytes: u64,
-    /// How far below a sound machine may be, as a fraction.
+    /// The allowed deviation of a healthy machine below the level, as a fraction.
     pub tolerance: f64,
-    /// Below this it is broken.
+    /// A lower value is a fault.
     pub floor: Option<f64>,
-    /// Where the level comes from.
+    /// The source of the level.
     pub source: String,
-    /// What a person should see beside it, one line each.
+    /// Notes for the operator, one line each.
     pub remarks: Vec<String>,
 }
 
-/// One collective with the level that a site states; its conditions stay as they were.
+/// One collective with the level that a site states; its conditions stay unchanged.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SiteCollective<'p> {
-    /// The conditions.
+    /// The conditions it applies under.
     pub conditions: &'p CollectiveExpectation,
     /// Bus bandwidth, in GB/s.
     pub busbw: f64,
-    /// How far below a sound machine may be, as a fraction.
+    /// The allowed deviation of a healthy machine below the level, as a fraction.
     pub tolerance: f64,
-    /// Below this it is broken, in GB/s.
+    /// A lower value is a fault, in GB/s.
     pub floor: Option<f64>,
-    /// Where the level comes from.
+    /// The source of the level.
     pub source: String,
 }
 
-/// The file. What is not stated in it stays as it is.
+/// Renders the file. Expectations that it omits stay unchanged.
 pub fn render_site_file(
     platform: &str,
     head: &[String],
@@ -79,7 +78,7 @@ pub fn render_site_file(
     for SiteCollective { conditions, busbw, tolerance, floor, source } in collectives {
         line(format_args!(""));
         line(format_args!(
-            "# {:.1} % of the {:.1} GB/s expected so far ({})",
+            "# {:.1} % of the {:.1} GB/s expected before ({})",
             busbw / conditions.busbw * 100.0,
             conditions.busbw,
             to_one_line(&conditions.origin)
@@ -96,7 +95,7 @@ pub fn render_site_file(
     text
 }
 
-/// What stands beside every level.
+/// Renders the keys that follow every level.
 fn render_tolerance(tolerance: f64, floor: Option<f64>, source: &str) -> String {
     let floor = floor.map_or(String::new(), |floor| format!("floor = {}\n", format_level(floor)));
     format!(
@@ -105,18 +104,18 @@ fn render_tolerance(tolerance: f64, floor: Option<f64>, source: &str) -> String 
     )
 }
 
-/// A level as tools print it: two decimals, and of a lab's hundredths of a GB/s as
-/// many as a level made of links has (`entry::hundredths`).
+/// Formats a level as tools print it: two decimals; for a lab's hundredths of a GB/s as many as a
+/// level computed from links has (`entry::hundredths`).
 fn format_level(value: f64) -> String {
     if value.abs() < 1.0 { format!("{value:.6}") } else { format!("{value:.2}") }
 }
 
-/// A comment ends with its line, whatever stands in it.
+/// Puts text on one line, since a comment ends with its line.
 fn to_one_line(words: &str) -> String {
     words.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
-/// A string of TOML.
+/// Quotes a TOML string.
 fn quote_toml(words: &str) -> String {
     toml::Value::from(to_one_line(words)).to_string()
 }

@@ -1,7 +1,7 @@
-//! The names of the tests that tools print, and what each of them runs over.
+//! The names of the tests that tools print, and the path of each.
 //!
-//! Only names: no number is expected here. A name that is missing in this list
-//! is a warning in a threshold file, never an error, since tools grow tests.
+//! Names only: no numbers here. An unlisted name is a warning in a threshold file, never an error,
+//! since tools add tests.
 
 use super::{TestPath, fault};
 
@@ -65,7 +65,7 @@ const NVBANDWIDTH: &[&str] = &[
 /// The parts that v0.6 and later print for device-to-device bidirectional tests.
 const PART_SUFFIXES: &[&str] = &["_read1", "_read2", "_write1", "_write2", "_total"];
 
-/// What only our own copy probe has, in the manner of nvbandwidth's names.
+/// Tests that only fabricgate's copy probe has, named like nvbandwidth's tests.
 const NATIVE: &[&str] = &[
     "device_to_device_concurrent_memcpy_read_ce",
     "device_to_device_concurrent_memcpy_write_ce",
@@ -74,7 +74,7 @@ const NATIVE: &[&str] = &[
     "host_to_device_latency_ce",
 ];
 
-/// Our names for the matrices of p2pBandwidthLatencyTest.
+/// fabricgate's names for the matrices of p2pBandwidthLatencyTest.
 const P2P: &[&str] = &[
     "p2p_unidirectional_write_enabled",
     "p2p_unidirectional_read_enabled",
@@ -86,7 +86,7 @@ const P2P: &[&str] = &[
 /// perftest, each also with `_bidirectional` behind it.
 const PERFTEST: &[&str] = &["ib_write_bw", "ib_read_bw", "ib_send_bw"];
 
-/// Our own TCP probe and iperf3, which end at the NIC too.
+/// fabricgate's TCP probe and iperf3, which also end at the NIC.
 const TCP: &[&str] = &[
     "iperf3",
     "iperf3_bidir",
@@ -123,20 +123,20 @@ pub fn is_known(name: &str) -> bool {
         || PERFTEST.contains(&name.strip_suffix("_bidirectional").unwrap_or(name))
 }
 
-/// The known name that was probably meant.
+/// The closest known name.
 pub fn suggest_testcase(name: &str) -> Option<&'static str> {
     let known = NVBANDWIDTH.iter().chain(NATIVE).chain(P2P).chain(PERFTEST).chain(TCP);
     fault::suggest_name(name, known.copied())
 }
 
-/// The test of one pair alone, for one in which all disjoint pairs of a round
-/// copy at once.
+/// The test of a single pair that corresponds to one in which all disjoint pairs of a round copy
+/// concurrently.
 pub fn single_pair_test(name: &str) -> Option<String> {
     let rest = name.strip_prefix("device_to_device_concurrent_")?;
     Some(format!("device_to_device_{rest}"))
 }
 
-/// What the test runs over; `pairs` is the path between two GPUs here.
+/// The path of the test; `pairs` is the path between two GPUs here.
 pub fn test_path(name: &str, pairs: TestPath) -> Option<TestPath> {
     let starts = |heads: &[&str]| heads.iter().any(|head| name.starts_with(head));
     if starts(&["host_", "device_to_host", "all_to_host"]) {
@@ -152,9 +152,9 @@ pub fn test_path(name: &str, pairs: TestPath) -> Option<TestPath> {
     }
 }
 
-/// The smallest message or buffer that shows a rate in this test, where nothing else is
-/// stated: below it, what was measured is how fast messages or copies are started.
-/// perftest's default is 64 KiB; nvbandwidth's smallest default buffer is 64 MiB.
+/// The default for the smallest message or buffer that measures a rate in this test: smaller ones
+/// measure how fast messages or copies start. perftest's default is 64 KiB; nvbandwidth's smallest
+/// default buffer is 64 MiB.
 pub fn min_bytes(name: &str) -> u64 {
     if is_latency(name) {
         return 0;

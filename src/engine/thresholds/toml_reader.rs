@@ -1,8 +1,8 @@
-//! Typed access to the tables of a TOML file, collecting every fault with its
-//! place instead of stopping at the first.
+//! Typed access to the tables of a TOML file; collects every fault with its position instead of
+//! stopping at the first.
 //!
-//! The `toml` crate parses and gives the spans; serde is not used here because
-//! it stops at the first mistake. What a key means is `file`'s business.
+//! The `toml` crate parses and provides the spans; serde is not used here because it stops at the
+//! first fault. `file` defines the keys.
 
 use std::ops::Range;
 
@@ -11,10 +11,10 @@ use toml::de::{DeTable, DeValue};
 
 use super::fault::{ThresholdFault, suggest_name};
 
-/// A value with its place.
+/// A value with its position.
 pub(super) type SpannedValue<'t> = Spanned<DeValue<'t>>;
 
-/// Reads one file and remembers what is wrong in it.
+/// Reads one file and collects its faults.
 #[derive(Debug)]
 pub(super) struct ThresholdReader<'t> {
     file: &'t str,
@@ -22,7 +22,7 @@ pub(super) struct ThresholdReader<'t> {
     pub(super) faults: Vec<ThresholdFault>,
 }
 
-/// A table and where its header stands.
+/// A table and the position of its header.
 #[derive(Clone, Debug)]
 pub(super) struct ThresholdTable<'s, 't> {
     pub(super) table: &'s DeTable<'t>,
@@ -30,20 +30,18 @@ pub(super) struct ThresholdTable<'s, 't> {
 }
 
 impl<'s, 't> ThresholdTable<'s, 't> {
-    /// The value of a key.
     pub(super) fn get(&self, key: &str) -> Option<&'s SpannedValue<'t>> {
         self.table.iter().find(|(k, _)| k.get_ref().as_ref() == key).map(|(_, value)| value)
     }
 }
 
 impl<'t> ThresholdReader<'t> {
-    /// A reader of this text.
     pub(super) fn new(file: &'t str, text: &'t str) -> Self {
         Self { file, text, faults: Vec::new() }
     }
 
-    /// The parsed document. Of what is no TOML only the first fault is told:
-    /// the parser goes on, but one lost bracket makes every later line wrong.
+    /// The parsed document. For invalid TOML, only the first fault is reported: the parser
+    /// continues, but one lost bracket makes every later line wrong.
     pub(super) fn parse_document(&mut self) -> Option<Spanned<DeTable<'t>>> {
         match DeTable::parse(self.text) {
             Ok(document) => Some(document),
@@ -56,7 +54,7 @@ impl<'t> ThresholdReader<'t> {
         }
     }
 
-    /// Remembers a fault and gives it back for advice.
+    /// Records a fault and returns it, so that the caller can add help.
     pub(super) fn push_fault(
         &mut self,
         span: Range<usize>,
@@ -66,7 +64,7 @@ impl<'t> ThresholdReader<'t> {
         self.faults.last_mut().expect("one was just pushed")
     }
 
-    /// A fault that is not remembered: a warning.
+    /// Builds a fault without recording it: a warning.
     pub(super) fn make_fault(
         &self,
         span: Range<usize>,
@@ -75,7 +73,7 @@ impl<'t> ThresholdReader<'t> {
         ThresholdFault::new(self.file, self.text, span, message.into())
     }
 
-    /// Reports keys that nobody knows.
+    /// Reports unknown keys.
     pub(super) fn check_keys(&mut self, section: &ThresholdTable<'_, 't>, known: &[&str]) {
         for (key, _) in section.table {
             let name = key.get_ref().as_ref();
@@ -100,7 +98,6 @@ impl<'t> ThresholdReader<'t> {
         self.as_table(value, key)
     }
 
-    /// This value as a table.
     pub(super) fn as_table<'s>(
         &mut self,
         value: &'s SpannedValue<'t>,
@@ -112,13 +109,13 @@ impl<'t> ThresholdReader<'t> {
         }
     }
 
-    /// A string that is not blank.
+    /// A non-blank string.
     pub(super) fn string(&mut self, section: &ThresholdTable<'_, 't>, key: &str) -> Option<String> {
         let value = section.get(key)?;
         self.as_string(value, key)
     }
 
-    /// This value as a string that is not blank.
+    /// This value as a non-blank string.
     pub(super) fn as_string(&mut self, value: &SpannedValue<'t>, name: &str) -> Option<String> {
         match value.get_ref() {
             DeValue::String(text) if text.trim().is_empty() => {
@@ -130,7 +127,6 @@ impl<'t> ThresholdReader<'t> {
         }
     }
 
-    /// A list of strings.
     pub(super) fn strings(
         &mut self,
         section: &ThresholdTable<'_, 't>,
@@ -148,7 +144,7 @@ impl<'t> ThresholdReader<'t> {
         }
     }
 
-    /// A finite number that lies in the range, its ends included.
+    /// A finite number within the inclusive range.
     pub(super) fn number(
         &mut self,
         section: &ThresholdTable<'_, 't>,
@@ -173,7 +169,7 @@ impl<'t> ThresholdReader<'t> {
         }
     }
 
-    /// This key as true or false.
+    /// This key as a boolean.
     pub(super) fn flag(&mut self, section: &ThresholdTable<'_, 't>, key: &str) -> Option<bool> {
         let value = section.get(key)?;
         match value.get_ref() {
@@ -182,7 +178,7 @@ impl<'t> ThresholdReader<'t> {
         }
     }
 
-    /// A whole number that lies in the range, its ends included.
+    /// A whole number within the inclusive range.
     pub(super) fn integer(
         &mut self,
         section: &ThresholdTable<'_, 't>,
@@ -194,7 +190,7 @@ impl<'t> ThresholdReader<'t> {
         self.as_integer(value, key, low, high)
     }
 
-    /// This value as a whole number in the range.
+    /// This value as a whole number within the range.
     pub(super) fn as_integer(
         &mut self,
         value: &SpannedValue<'t>,
@@ -226,13 +222,13 @@ impl<'t> ThresholdReader<'t> {
         };
         let size = size.filter(|size| 0 < *size);
         if size.is_none() {
-            self.push_fault(value.span(), format!("`{key}` is no size")).help =
+            self.push_fault(value.span(), format!("`{key}` is not a size")).help =
                 Some("bytes, or a text such as \"8 GiB\"".to_owned());
         }
         size
     }
 
-    /// One of these words.
+    /// One of these values.
     pub(super) fn choice<T: Copy>(
         &mut self,
         section: &ThresholdTable<'_, 't>,
@@ -249,20 +245,19 @@ impl<'t> ThresholdReader<'t> {
             Some(name) => format!("did you mean `{name}`?"),
             None => format!("one of {}", names.join(", ")),
         };
-        self.push_fault(value.span(), format!("`{word}` is no {key}")).help = Some(help);
+        self.push_fault(value.span(), format!("`{word}` is not a valid {key}")).help = Some(help);
         None
     }
 
-    /// Reports that a key is missing in this table; where it is only misspelt,
-    /// `only_keys` has said so.
+    /// Reports that a key is missing in this table, unless `only_keys` already reported a
+    /// misspelling of it.
     pub(super) fn push_missing(&mut self, section: &ThresholdTable<'_, 't>, key: &str, help: &str) {
         let misspelt =
             section.table.iter().any(|(other, _)| suggest_name(other.get_ref(), [key]).is_some());
         if misspelt {
             return;
         }
-        // The span of a table reaches over its header; of the whole file, say
-        // only where it begins.
+        // The span of a table covers its header; for the whole file, use only its start.
         let span = section.span.start
             ..self.text[section.span.clone()]
                 .find('\n')
@@ -295,7 +290,7 @@ fn type_name(value: &DeValue<'_>) -> &'static str {
     }
 }
 
-/// `8 GiB`, `512 MiB`, `64 KiB`, `8 B`.
+/// Parses `8 GiB`, `512 MiB`, `64 KiB`, `8 B`.
 fn parse_size(text: &str) -> Option<u64> {
     let (number, unit) = text.trim().split_once(' ')?;
     let factor: u64 = match unit.trim() {

@@ -1,32 +1,32 @@
-//! A slow loss over many sweeps: one-sided cumulative sum (Page 1954,
-//! Continuous inspection schemes).
+//! Detection of a slow loss over many sweeps: one-sided cumulative sum (Page 1954, Continuous
+//! inspection schemes).
 
-/// Adds up how far readings lie below what they were, less an allowance, and
-/// tells when that is too much to be chance.
+/// Accumulates how far readings lie below the baseline, less an allowance, and raises an alarm
+/// when the sum is too large to be chance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cusum {
-    /// The allowance: half the shift that matters, in standard deviations.
+    /// The allowance: half the relevant shift, in standard deviations.
     pub allowance: f64,
-    /// Where the sum gives an alarm, in standard deviations.
+    /// The alarm limit of the sum, in standard deviations.
     pub limit: f64,
     sum: f64,
 }
 
 impl Cusum {
-    /// One false alarm in 90,000 readings; sees the loss of a link of 18 at
-    /// 1 % noise in 1.6 of them.
+    /// One false alarm in 90,000 readings; detects the loss of one of 18 links at 1 % noise in
+    /// 1.6 readings.
     pub const STEPS: Self = Self { allowance: 1.0, limit: 4.88, sum: 0.0 };
 
-    /// As many false alarms; sees a drift of one standard deviation in 19.
+    /// The same false alarm rate; detects a drift of one standard deviation in 19 readings.
     pub const DRIFTS: Self = Self { allowance: 0.5, limit: 9.55, sum: 0.0 };
 
-    /// Another one, nothing added up yet.
+    /// A chart with an empty sum.
     pub fn new(allowance: f64, limit: f64) -> Self {
         Self { allowance, limit, sum: 0.0 }
     }
 
-    /// Adds a reading, in standard deviations from what is usual; true where
-    /// that is an alarm. What is no number adds nothing.
+    /// Adds a reading, as its deviation from the baseline in standard deviations; true on an
+    /// alarm. A NaN adds nothing.
     pub fn add(&mut self, deviation: f64) -> bool {
         let sum = self.sum - deviation - self.allowance;
         if !sum.is_nan() {
@@ -35,7 +35,7 @@ impl Cusum {
         self.limit < self.sum
     }
 
-    /// What is added up.
+    /// The accumulated sum.
     pub fn sum(&self) -> f64 {
         self.sum
     }
@@ -64,8 +64,8 @@ mod tests {
         readings as f64 / f64::from(runs)
     }
 
-    /// Siegmund 1985, Sequential Analysis, (2.56): the random walk with its
-    /// limit moved by what it overshoots.
+    /// Siegmund 1985, Sequential Analysis, (2.56): the random walk, with its limit shifted by the
+    /// overshoot.
     fn siegmund(cusum: Cusum, shift: f64) -> f64 {
         let (drift, limit) = (shift - cusum.allowance, cusum.limit + 1.166);
         ((-2.0 * drift * limit).exp() + 2.0 * drift * limit - 1.0) / (2.0 * drift * drift)
@@ -73,8 +73,8 @@ mod tests {
 
     #[test]
     fn mean_run_lengths_are_those_of_published_tables() {
-        // Montgomery, Statistical Quality Control, table 9.3: k = 1/2, both
-        // sides; one side alone is silent twice as long where nothing shifts.
+        // Montgomery, Statistical Quality Control, table 9.3: k = 1/2, two-sided; a one-sided
+        // chart runs twice as long without a shift.
         for (limit, shift, published) in
             [(4.0, 0.0, 2.0 * 168.0), (4.0, 1.0, 8.38), (5.0, 1.0, 10.4), (5.0, 2.0, 4.01)]
         {
@@ -96,7 +96,7 @@ mod tests {
             let mean = run_length(cusum, shift, 4_000, 5);
             assert!((mean / readings - 1.0).abs() < 0.05, "{shift}: {mean}");
         }
-        // The formula and the simulation know nothing of each other.
+        // The formula and the simulation are independent of each other.
         let small = Cusum::new(1.0, 2.0);
         let (mean, formula) = (run_length(small, 0.0, 8_000, 7), siegmund(small, 0.0));
         assert!((mean / formula - 1.0).abs() < 0.08, "{mean} {formula}");

@@ -1,8 +1,8 @@
-//! Order statistics that a few bad readings cannot move.
+//! Order statistics that are robust against a few bad readings.
 //!
-//! Noise of fabric measurements has its tail on the left (a reading is
-//! disturbed downwards), so spreads are taken from medians and the worse of
-//! the two halves counts. Pure functions over slices.
+//! The noise of fabric measurements has its tail on the left (disturbances lower a reading), so
+//! spreads are computed from medians, and the larger of the two halves counts. Pure functions
+//! over slices.
 
 mod cusum;
 mod multiple_testing;
@@ -25,7 +25,7 @@ pub const MAD_TO_SIGMA: f64 = 1.482_602_218_505_602;
 /// Efficiency loss of a median against a mean: sqrt(pi / 2).
 const MEDIAN_PENALTY: f64 = 1.253_314_137_315_500_3;
 
-/// The median; `None` of nothing. Reorders the slice.
+/// The median; `None` of an empty slice. Reorders the slice.
 pub fn median(values: &mut [f64]) -> Option<f64> {
     if values.is_empty() {
         return None;
@@ -40,7 +40,7 @@ pub fn median(values: &mut [f64]) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// The median; `None` of nothing. Sorts the slice, so that its first value is the lowest.
+/// The median; `None` of an empty slice. Sorts the slice, so that its first value is the lowest.
 pub fn sort_median(values: &mut [f64]) -> Option<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let middle = values.len() / 2;
@@ -50,8 +50,7 @@ pub fn sort_median(values: &mut [f64]) -> Option<f64> {
     }
 }
 
-/// The value below which a share `q` of the values lies (nearest rank).
-/// Reorders the slice.
+/// The value below which a share `q` of the values lies (nearest rank). Reorders the slice.
 pub fn quantile(values: &mut [f64], q: f64) -> Option<f64> {
     let last = values.len().checked_sub(1)?;
     #[expect(
@@ -70,8 +69,8 @@ pub fn quantile(values: &mut [f64], q: f64) -> Option<f64> {
 pub fn spread(values: &[f64], centre: f64) -> Option<f64> {
     let mut all: Vec<f64> = values.iter().map(|v| (v - centre).abs()).collect();
     let mut lower: Vec<f64> = values.iter().filter(|v| **v < centre).map(|v| centre - v).collect();
-    // Quantised values tie with the centre: they belong to the lower half, or
-    // the one bad value below them would be all of it.
+    // Quantised values tie with the centre: they count in the lower half, which would otherwise
+    // consist of a single bad value.
     lower.resize(lower.len().max(values.len() / 2), 0.0);
     let all = median(&mut all)?;
     let lower = median(&mut lower).unwrap_or(0.0);
@@ -82,16 +81,15 @@ pub fn spread(values: &[f64], centre: f64) -> Option<f64> {
 /// 1925; the constant d2 of control charts).
 const MEAN_RANGE: [f64; 9] = [1.128, 1.693, 2.059, 2.326, 2.534, 2.704, 2.847, 2.970, 3.078];
 
-/// The median range of 3 to 5 readings is so much below the mean one: the
-/// distribution leans to the right.
+/// The ratio of mean to median range of 3 to 5 readings: the distribution is skewed to the right.
 const RANGE_LEAN: f64 = 1.05;
 
-/// Fewer repeated cells than this are no estimate.
+/// Fewer repeated cells than this do not give an estimate.
 const FEWEST_REPEATED: usize = 4;
 
-/// Relative standard deviation of one reading, from cells that were read more
-/// than once: their median range, which dips in fewer than half of the cells do
-/// not move. `None` where too few were repeated.
+/// Relative standard deviation of one reading, from cells with repeated readings: their median
+/// range, which is robust against dips in fewer than half of the cells. `None` if too few cells
+/// were repeated.
 pub fn repeat_sigma<'v>(cells: impl Iterator<Item = &'v [f64]>) -> Option<f64> {
     let relative = |values: &'v [f64]| {
         let values = &values[..values.len().min(MEAN_RANGE.len() + 1)];
@@ -116,23 +114,23 @@ pub fn median_error(sigma: f64, count: usize) -> f64 {
     penalty * sigma / n.sqrt()
 }
 
-/// Chance that the median of an odd count of independent readings is one of
-/// those that each reading is with this chance: that more than half of them
-/// are (David and Nagaraja 2003, Order Statistics, section 2.1).
+/// The probability that the median of an odd count of independent readings has a property that
+/// each reading has with probability `each`: that more than half of them have it (David and
+/// Nagaraja 2003, Order Statistics, section 2.1).
 pub fn median_chance(each: f64, count: u32) -> f64 {
     let half = f64::from(count / 2 + 1);
     if each <= 0.0 { 0.0 } else { beta_reg(half, half, each.min(1.0)) }
 }
 
-/// How many standard deviations a normal reading stays above with the chance
-/// `family_error` that any of `tests` readings does not (Bonferroni).
+/// The limit, in standard deviations, that any of `tests` normal readings crosses with
+/// probability `family_error` (Bonferroni).
 pub fn family_z(tests: usize, family_error: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a count of cells")]
     let each = family_error / (tests.max(1) as f64);
     Normal::standard().inverse_cdf(1.0 - each)
 }
 
-/// How many standard deviations a value of Student's distribution exceeds with this chance.
+/// The value that Student's distribution exceeds with this probability, in standard deviations.
 pub fn student_z(freedom: f64, chance: f64) -> f64 {
     StudentsT::new(0.0, 1.0, freedom).map_or(f64::INFINITY, |t| t.inverse_cdf(1.0 - chance))
 }
@@ -168,7 +166,7 @@ mod tests {
         let mut values = vec![1.0; 29];
         values.push(0.5);
         assert_eq!(spread(&values, 1.0), Some(0.0));
-        // Without ties the lower half is what lies below.
+        // Without ties, the lower half is everything below the centre.
         assert_eq!(spread(&[0.7, 0.9, 1.1, 1.2], 1.0), Some(0.2 * MAD_TO_SIGMA));
     }
 
@@ -183,7 +181,7 @@ mod tests {
         let sigma = repeat_sigma(cells.iter().map(<[f64; 3]>::as_slice)).expect("repeated");
         assert!((sigma - 0.0104).abs() < 2e-4, "{sigma}");
         assert_eq!(repeat_sigma([[1.0].as_slice(); 9].into_iter()), None);
-        // Four cells that dipped and were read again say nothing of the other forty.
+        // Four cells that dipped and were repeated are not representative of the other forty.
         let once = [[1.0]; 40];
         let dipped = [[1.0, 0.7]; 4];
         let chosen = once.iter().map(<[f64; 1]>::as_slice);
@@ -222,7 +220,7 @@ mod tests {
         {
             let error = exact(n);
             assert!((error - published).abs() < 2e-3, "{n}: {error}");
-            // What is used holds for many readings and is on the safe side.
+            // The approximation in use holds for many readings and is conservative.
             let used = median_error(1.0, n as usize);
             assert!(error <= used && used < error * 1.085, "{n}: {used} {error}");
         }

@@ -1,8 +1,8 @@
-//! Many tests at once: p-values that may be compared with one level.
+//! Multiple testing: p-values that may be compared with a single level.
 
-/// Adjusted p-values by Holm (1979, A simple sequentially rejective multiple
-/// test procedure): below a level, the chance of any false one is below it,
-/// however the tests depend on each other. For what acts.
+/// Adjusted p-values by Holm (1979, A simple sequentially rejective multiple test procedure): the
+/// probability of any false rejection is below the level, for every dependence between the tests.
+/// For decisions that lead to actions.
 pub fn holm(p: &[f64]) -> Vec<f64> {
     let order = order(p);
     let mut adjusted = vec![1.0; p.len()];
@@ -14,15 +14,15 @@ pub fn holm(p: &[f64]) -> Vec<f64> {
     adjusted
 }
 
-/// Adjusted p-values by Benjamini and Hochberg (1995, Controlling the false
-/// discovery rate): of those below a level, such a share is false on average.
-/// For the order of a report, never for what acts.
+/// Adjusted p-values by Benjamini and Hochberg (1995, Controlling the false discovery rate): the
+/// expected share of false rejections is below the level. For the order of a report, never for
+/// actions.
 pub fn benjamini_hochberg(p: &[f64]) -> Vec<f64> {
     let order = order(p);
     let mut adjusted = vec![1.0; p.len()];
     let mut lowest = 1.0_f64;
     for (rank, at) in order.iter().enumerate().rev() {
-        // The last factor is 1 and must stay it.
+        // The last factor must be exactly 1.
         lowest = lowest.min(p[*at] * (count(p.len()) / count(rank + 1)));
         adjusted[*at] = lowest;
     }
@@ -34,7 +34,7 @@ fn count(n: usize) -> f64 {
     n as f64
 }
 
-/// The tests, the least likely first.
+/// Indices of the tests, smallest p-value first.
 fn order(p: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..p.len()).collect();
     order.sort_by(|a, b| p[*a].total_cmp(&p[*b]));
@@ -64,7 +64,7 @@ mod tests {
         assert!(holm(&[]).is_empty() && benjamini_hochberg(&[]).is_empty());
     }
 
-    /// Rejections by the words of the procedures.
+    /// Rejections by the literal definition of the procedures.
     fn naive(p: &[f64], level: f64, holm: bool) -> usize {
         let mut sorted = p.to_vec();
         sorted.sort_by(f64::total_cmp);

@@ -1,11 +1,11 @@
-//! Normal numbers for the tests of statistics: seeded, and with true tails.
+//! Normal random numbers for tests of statistics: seeded, and with exact tails.
 
-/// Numbers by Box and Muller (1958) from `SplitMix64` (Steele, Lea, Flood 2014).
+/// Box and Muller (1958) over `SplitMix64` (Steele, Lea, Flood 2014).
 #[derive(Debug)]
 pub struct NormalSampler(u64);
 
 impl NormalSampler {
-    /// Numbers of this seed.
+    /// A sampler with this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
@@ -24,7 +24,7 @@ impl NormalSampler {
         radius * (std::f64::consts::TAU * self.uniform()).cos()
     }
 
-    /// The next `count` numbers.
+    /// The next `count` random numbers.
     pub fn take(&mut self, count: usize) -> Vec<f64> {
         (0..count).map(|_| self.next_normal()).collect()
     }

@@ -1,8 +1,8 @@
-//! Spread without a centre: Qn.
+//! Scale estimators, among them Qn, which needs no centre.
 
 use super::median;
 
-/// Makes Qn estimate the standard deviation of a normal distribution (Rousseeuw
+/// Factor that makes Qn consistent for the standard deviation of a normal distribution (Rousseeuw
 /// and Croux 1993, Alternatives to the Median Absolute Deviation, section 3).
 const QN: f64 = 2.2219;
 
@@ -10,10 +10,9 @@ const QN: f64 = 2.2219;
 /// algorithms for two highly robust estimators of scale).
 const QN_SMALL: [f64; 8] = [0.399, 0.994, 0.512, 0.844, 0.611, 0.857, 0.669, 0.872];
 
-/// Robust standard deviation from the distances of all pairs of values; `None`
-/// of fewer than two. Half of the values may be anything, and unlike the median
-/// absolute deviation it keeps 82 % of the information of normal ones and does
-/// not take them to be symmetric.
+/// Robust standard deviation from the distances of all pairs of values; `None` of fewer than two.
+/// Up to half of the values may be arbitrary. Unlike the median absolute deviation it has an
+/// efficiency of 82 % for normal values and does not assume symmetry.
 pub fn qn(values: &[f64]) -> Option<f64> {
     let n = values.len();
     if n < 2 {
@@ -38,14 +37,13 @@ fn correction(n: usize) -> f64 {
     }
 }
 
-/// Median absolute deviation from the median, as a standard deviation.
+/// Median absolute deviation from the median, scaled to a standard deviation.
 pub fn mad(values: &[f64]) -> Option<f64> {
     let centre = median(&mut values.to_vec())?;
     deviation(values.iter().map(|value| (value - centre).abs()))
 }
 
-/// The same of the values below the median only: what disturbs measurements
-/// pulls them down.
+/// The same for the values below the median only: disturbances lower measurements.
 pub fn lower_mad(values: &[f64]) -> Option<f64> {
     let centre = median(&mut values.to_vec())?;
     deviation(values.iter().filter(|value| **value < centre).map(|value| centre - value))
@@ -62,7 +60,7 @@ mod tests {
     use super::super::normal_sampler::NormalSampler;
     use super::*;
 
-    /// Every pair, sorted, by the words of the paper.
+    /// All pairs, sorted, by the literal definition in the paper.
     fn naive(values: &[f64]) -> f64 {
         let mut all = Vec::new();
         for i in 0..values.len() {
@@ -139,7 +137,7 @@ mod tests {
                     (Some(before), Some(after)) => {
                         prop_assert!((after - before * scale).abs() < 1e-6 * (1.0 + after));
                     }
-                    // All equal but for rounding: there may be no lower half.
+                    // All equal except for rounding: the lower half may be empty.
                     (before, after) => {
                         prop_assert!(before.or(after).unwrap_or(0.0) < 1e-6);
                     }

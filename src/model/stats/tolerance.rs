@@ -1,17 +1,16 @@
-//! How far below the mean of `n` healthy readings a line must be, so that a
-//! share of all healthy readings lies above it with some confidence.
+//! Tolerance limits: how far below the mean of `n` healthy readings a limit must be, so that a
+//! given share of all healthy readings lies above it with a given confidence.
 
 use statrs::distribution::{ContinuousCDF, Normal};
 use statrs::function::gamma::ln_gamma;
 
-/// Steps of the integral; its error is far below the digits of any table.
+/// Steps of the integral; its error is far below the precision of any table.
 const STEPS: u32 = 1_000;
 
-/// One-sided tolerance factor, exactly: the mean less so many standard
-/// deviations is below a share `coverage` of the population with probability
-/// `confidence`. It is the quantile of a non-central t over sqrt(n) (Owen 1968,
-/// A survey of properties and applications of the noncentral t-distribution).
-/// `None` of fewer than two readings or of shares outside (0, 1).
+/// One-sided tolerance factor, exact: the mean minus this many standard deviations is below a
+/// share `coverage` of the population with probability `confidence`. It is the quantile of a
+/// non-central t over sqrt(n) (Owen 1968, A survey of properties and applications of the
+/// noncentral t-distribution). `None` for fewer than two readings or for shares outside (0, 1).
 pub fn tolerance_factor(readings: u32, coverage: f64, confidence: f64) -> Option<f64> {
     let is_share = |share: f64| 0.0 < share && share < 1.0;
     if readings < 2 || !is_share(coverage) || !is_share(confidence) {
@@ -29,9 +28,8 @@ pub fn tolerance_factor(readings: u32, coverage: f64, confidence: f64) -> Option
     Some(f64::midpoint(low, high))
 }
 
-/// The probability that a factor reaches the coverage. Given the standard
-/// deviation s that was seen, the mean decides: Phi(sqrt(n) (k s - z)); s
-/// follows a chi distribution.
+/// The probability that a factor reaches the coverage. Given the observed standard deviation s,
+/// the mean decides: Phi(sqrt(n) (k s - z)); s follows a chi distribution.
 fn coverage_probability(readings: u32, coverage: f64, factor: f64) -> f64 {
     let normal = Normal::standard();
     let (n, z) = (f64::from(readings), normal.inverse_cdf(coverage));
@@ -42,7 +40,7 @@ fn coverage_probability(readings: u32, coverage: f64, factor: f64) -> f64 {
         let log = log_scale + (freedom - 1.0) * s.ln() - freedom * s * s / 2.0;
         if s <= 0.0 && 1.0 < freedom { 0.0 } else { log.exp() }
     };
-    // Nothing is left 12 standard errors away.
+    // The density is negligible beyond 12 standard errors.
     let width = 12.0 / (2.0 * freedom).sqrt();
     let (from, to) = ((1.0 - width).max(1e-12), 1.0 + width);
     let step = (to - from) / f64::from(STEPS);
@@ -61,9 +59,8 @@ fn coverage_probability(readings: u32, coverage: f64, factor: f64) -> f64 {
     sum * step / 3.0
 }
 
-/// The same by Natrella's closed form (Experimental Statistics, 1963, section
-/// 2-5.2): a little less, and only normal quantiles. `None` where there are too
-/// few readings for it.
+/// The same in Natrella's closed form (Experimental Statistics, 1963, section 2-5.2): slightly
+/// lower, with normal quantiles only. `None` for too few readings.
 pub fn tolerance_factor_closed(readings: u32, coverage: f64, confidence: f64) -> Option<f64> {
     let normal = Normal::standard();
     let n = f64::from(readings.max(2));

@@ -1,4 +1,4 @@
-//! Driver, devices and limits of this machine.
+//! //! Checks of the driver, the device files and the limits of this machine.
 
 use std::path::Path;
 
@@ -9,20 +9,20 @@ use super::{CheckupContext, query_program};
 use crate::exec::{open_file_limit, path_lookup};
 use model::checkup::{CheckupArea, CheckupItem};
 
-/// Open files that a coordinator of a large fleet needs: three pipes to each
-/// of a thousand workers, and room.
+/// Open files that the coordinator of a large fleet needs: three pipes for each of a thousand
+/// workers, with headroom.
 const OPEN_FILES: u64 = 4_096;
 
-/// Where a loaded driver says what it is.
+/// A loaded driver reports its version here.
 const DRIVER_VERSION: &str = "proc/driver/nvidia/version";
 
-/// Whether a driver is there, or a library is named that stands for one.
+/// True if a driver is loaded, or if an option names a library that replaces it.
 pub(super) fn has_driver(look: &CheckupContext<'_>) -> bool {
     let is_named = look.libraries.as_ref().is_some_and(|libraries| libraries.cuda.is_some());
     is_named || look.root.join(DRIVER_VERSION).exists()
 }
 
-/// The driver: loaded, with GPUs, and open to this user.
+/// Checks that the driver is loaded, finds GPUs, and is accessible to this user.
 pub(super) async fn check_driver(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     let version = std::fs::read_to_string(look.root.join(DRIVER_VERSION));
     let Ok(version) = version else {
@@ -50,24 +50,24 @@ fn check_gpu_list(answer: Result<String, String>) -> CheckupItem {
         Ok(list) => {
             let gpus = list.lines().filter(|line| line.starts_with("GPU ")).count();
             if gpus == 0 {
-                let remedy = "look at `nvidia-smi` and the kernel log: the driver shows no GPU";
+                let remedy = "check `nvidia-smi` and the kernel log: the driver reports no GPU";
                 return CheckupItem::missing(
                     CheckupArea::Driver,
                     what,
-                    "the driver shows none",
+                    "the driver reports none",
                     remedy,
                 );
             }
-            CheckupItem::available(CheckupArea::Driver, what, format!("the driver shows {gpus}"))
+            CheckupItem::available(CheckupArea::Driver, what, format!("the driver reports {gpus}"))
         }
         Err(why) => {
-            let remedy = "look at the kernel log for Xid and driver errors";
+            let remedy = "check the kernel log for Xid and driver errors";
             CheckupItem::missing(CheckupArea::Driver, what, why, remedy)
         }
     }
 }
 
-/// IMEX: its configuration and a channel that this user can open.
+/// Checks the IMEX configuration and a channel that this user can open.
 pub(super) fn check_imex(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     let nodes = look.root.join("etc/nvidia-imex/nodes_config.cfg");
     let Ok(text) = std::fs::read_to_string(&nodes) else {
@@ -98,7 +98,7 @@ pub(super) fn check_imex(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     vec![domain, check_device(look, CheckupArea::Imex, channel, made)]
 }
 
-/// RDMA devices, and the memory that may be locked for them.
+/// Checks for RDMA devices and for the locked-memory limit that they depend on.
 pub(super) fn check_rdma(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     let ports = std::fs::read_dir(look.root.join("sys/class/infiniband"));
     let mut names: Vec<String> = ports
@@ -108,7 +108,7 @@ pub(super) fn check_rdma(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
         .collect();
     names.sort();
     if names.is_empty() {
-        let text = "none; probes over RDMA cannot run here, TCP can";
+        let text = "none; RDMA probes cannot run here, TCP probes can";
         return vec![CheckupItem::unknown(CheckupArea::Network, "RDMA devices", text)];
     }
     let mut checks =
@@ -132,12 +132,11 @@ pub(super) fn check_rdma(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     checks
 }
 
-/// Limits of this process.
 pub(super) fn check_limits() -> Vec<CheckupItem> {
     let what = "open files";
     let room =
         || format!("has room for {} workers", open_file_limit::max_sessions().unwrap_or_default());
-    // Of the hard limit: a sweep raises the other one by itself.
+    // Reports the hard limit: a sweep raises the soft limit itself.
     vec![match rustix::process::getrlimit(Resource::Nofile).maximum {
         Some(most) if most < OPEN_FILES => CheckupItem::missing(
             CheckupArea::Machine,
@@ -154,7 +153,7 @@ pub(super) fn check_limits() -> Vec<CheckupItem> {
     }]
 }
 
-/// A device that this user must be able to open for reading and writing.
+/// Checks a device file that this user must be able to open for reading and writing.
 fn check_device(
     look: &CheckupContext<'_>,
     area: CheckupArea,
@@ -165,7 +164,7 @@ fn check_device(
     let shown = Path::new("/").join(name).display().to_string();
     if !file.exists() {
         let remedy = format!("needs {comes_from}");
-        return CheckupItem::missing(area, shown, "is not there", remedy);
+        return CheckupItem::missing(area, shown, "does not exist", remedy);
     }
     match rustix::fs::access(&file, Access::READ_OK | Access::WRITE_OK) {
         Ok(()) => CheckupItem::available(area, shown, "can be opened"),
@@ -216,7 +215,7 @@ mod tests {
     fn a_driver_that_shows_no_gpu_or_does_not_answer_lacks_gpus() {
         assert_eq!(
             check_gpu_list(Ok("GPU 0: x\nGPU 1: y\n".to_owned())).detail,
-            "the driver shows 2"
+            "the driver reports 2"
         );
         assert_eq!(
             check_gpu_list(Ok("No devices were found\n".to_owned())).state,

@@ -1,5 +1,5 @@
-//! What our own probes need of the driver: its libraries, the GPUs they show,
-//! and what the driver says of fabric and processors near each.
+//! Checks of the driver's libraries for the native probes: their calls, the GPUs they report, the
+//! fabric state, and the NUMA node of each GPU.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -12,11 +12,10 @@ use crate::ffi::cuda::code;
 use model::checkup::{CheckupArea, CheckupItem};
 use model::gpu_facts::{FabricState, GpuFacts};
 
-/// The first CUDA whose driver has fabric handles (NCCL's own guard for them).
+/// The first CUDA version with fabric handles (NCCL guards them with the same version).
 const FABRIC_HANDLES: [u32; 2] = [12, 3];
 
-/// Calls that only some of what we measure needs, and what goes without them.
-/// All others are needed by every probe of ours.
+/// Optional calls and what is not measured without them. Every native probe needs all other calls.
 const OPTIONAL_CALLS: &[(&[&str], &str)] = &[
     (&["cuDeviceCanAccessPeer", "cuCtxEnablePeerAccess"], "copies between GPUs are not measured"),
     (
@@ -42,30 +41,28 @@ const OPTIONAL_CALLS: &[(&[&str], &str)] = &[
         ],
         "copies to GPUs of other nodes are not measured",
     ),
-    // There is an older call of nearly the same name for the first, and both are
-    // words for people only.
+    // Nothing is lost without these: the first has an older call of nearly the same name, and both
+    // only provide text for messages.
     (&["cuDeviceGetUuid_v2", "cuDeviceGetUuid", "cuGetErrorName"], ""),
 ];
 
-/// This program, and the libraries where they are not those that the system
-/// finds.
+/// Paths of this program and of libraries that replace the ones the loader finds.
 #[derive(Clone, Debug)]
 pub struct LibraryPaths {
-    /// This program, which asks each library in a process of its own.
+    /// This program; it queries each library in a separate process.
     pub executable: std::path::PathBuf,
-    /// The CUDA driver API.
+    /// Library with the CUDA driver API.
     pub cuda: Option<std::path::PathBuf>,
-    /// NVML.
+    /// NVML library.
     pub nvml: Option<std::path::PathBuf>,
-    /// NCCL.
+    /// NCCL library.
     pub nccl: Option<std::path::PathBuf>,
 }
 
-/// Everything that our own probes need of the driver.
 pub(super) async fn check_gpu_libraries(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     let Some(libraries) = &look.libraries else { return Vec::new() };
     let named = [&libraries.cuda, &libraries.nvml, &libraries.nccl].iter().any(|it| it.is_some());
-    // Without a driver there is one thing to say, and it has been said.
+    // Without a driver, the driver check has already reported the one problem.
     if !named && !look.root.join("proc/driver/nvidia").exists() {
         return Vec::new();
     }
@@ -100,8 +97,8 @@ pub(super) async fn check_gpu_libraries(look: &CheckupContext<'_>) -> Vec<Checku
     checks
 }
 
-/// The libraries that probes of ours need which run in place of a tool that is
-/// not here: the probes, by library.
+/// Maps each library to the native probes that need it and that run here because their tool is
+/// missing.
 fn required_libraries<'l>(look: &'l CheckupContext<'_>) -> BTreeMap<&'static str, Vec<&'l str>> {
     let mut relied: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for probe in programs::native_fallback_probes(look) {
@@ -115,7 +112,7 @@ fn required_libraries<'l>(look: &'l CheckupContext<'_>) -> BTreeMap<&'static str
     relied
 }
 
-/// Marks what default probes rely on because their tool is missing.
+/// Marks libraries that default probes need because the probe's tool is missing.
 fn mark_required(
     mut checks: Vec<CheckupItem>,
     library: ProbeLibrary,
@@ -131,12 +128,11 @@ fn mark_required(
     checks
 }
 
-/// What is said of NCCL.
 fn check_nccl(said: &LibraryReport) -> Vec<CheckupItem> {
     let (what, area) = (ProbeLibrary::Nccl.file_name(), CheckupArea::Programs);
     if let Some(trouble) = &said.trouble {
         let remedy = "install NCCL (libnccl2, or a Python wheel of nvidia-nccl); nccl-tests \
-                      bring theirs, our own collective probe loads it";
+                      link their own copy, fabricgate's collective probe loads it";
         let detail = format!("cannot be used: {}", trouble.said);
         return vec![CheckupItem::missing(area, what, detail, remedy)];
     }
@@ -159,13 +155,12 @@ fn check_nccl(said: &LibraryReport) -> Vec<CheckupItem> {
     checks
 }
 
-/// `13.0`.
+/// Example: `13.0`.
 fn format_version(said: &LibraryReport) -> Option<String> {
     let numbers: Vec<String> = said.version.as_ref()?.iter().map(ToString::to_string).collect();
     Some(numbers.join("."))
 }
 
-/// What is said of the driver API.
 fn check_cuda(said: &LibraryReport) -> Vec<CheckupItem> {
     let what = ProbeLibrary::Cuda.file_name();
     let area = CheckupArea::Driver;
@@ -182,19 +177,19 @@ fn check_cuda(said: &LibraryReport) -> Vec<CheckupItem> {
         1 => "1 GPU".to_owned(),
         many => format!("{many} GPUs"),
     };
-    let mut checks = vec![CheckupItem::available(area, what, format!("{version}, shows {gpus}"))];
+    let mut checks = vec![CheckupItem::available(area, what, format!("{version}, reports {gpus}"))];
     checks.extend(check_missing_calls(said));
     checks.extend(check_fabric_handles(said));
     checks.extend(check_compute_modes(said));
     checks
 }
 
-/// What to do about an error of the driver API.
+/// Remedy for an error of the driver API.
 fn cuda_remedy(code: Option<i32>) -> &'static str {
     match code {
         None => {
             "install the driver's CUDA library (libcuda1, nvidia-driver-cuda-libs), in a container \
-             ask for the driver capability `compute`; where it hangs or crashes look at the \
+             ask for the driver capability `compute`; if it hangs or crashes check the \
              kernel log"
         }
         Some(code::STUB_LIBRARY) => {
@@ -202,23 +197,23 @@ fn cuda_remedy(code: Option<i32>) -> &'static str {
              LD_LIBRARY_PATH"
         }
         Some(code::NO_DEVICE) => {
-            "the driver shows this process no GPU: look at CUDA_VISIBLE_DEVICES, the container's \
-             devices and `nvidia-smi`"
+            "the driver reports no GPU to this process: check CUDA_VISIBLE_DEVICES, devices of the \
+             container and `nvidia-smi`"
         }
         Some(code::SYSTEM_NOT_READY) => {
             "the fabric manager has not set up the NVSwitches: start nvidia-fabricmanager of the \
-             driver's version and look at its log"
+             driver's version and check its log"
         }
         Some(code::SYSTEM_DRIVER_MISMATCH) => {
-            "the library and the kernel module are of different versions: reload the module or \
+            "the library and the kernel module have different versions: reload the module or \
              reboot"
         }
-        Some(code::NOT_PERMITTED) => "this user may not use the GPUs: look at /dev/nvidia*",
-        Some(_) => "look at the kernel log for Xid and driver errors",
+        Some(code::NOT_PERMITTED) => "this user may not use the GPUs: check /dev/nvidia*",
+        Some(_) => "check the kernel log for Xid and driver errors",
     }
 }
 
-/// What goes unmeasured because the library is older than a call.
+/// Lists what is not measured because the library is older than a call.
 fn check_missing_calls(said: &LibraryReport) -> Vec<CheckupItem> {
     let mut costs: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for call in &said.missing {
@@ -238,8 +233,7 @@ fn check_missing_calls(said: &LibraryReport) -> Vec<CheckupItem> {
     costly.map(check).collect()
 }
 
-/// Whether memory can be shared with other nodes, as far as that can be told
-/// without trying.
+/// Checks whether memory can be shared with other nodes, as far as this is visible without trying.
 fn check_fabric_handles(said: &LibraryReport) -> Option<CheckupItem> {
     let what = "fabric handles";
     if said.version.as_deref()? < &FABRIC_HANDLES[..] {
@@ -254,7 +248,7 @@ fn check_fabric_handles(said: &LibraryReport) -> Option<CheckupItem> {
             return Some(CheckupItem::available(
                 CheckupArea::Imex,
                 what,
-                "all GPUs have them; the fabric probe tries",
+                "all GPUs have them; the fabric probe tests them",
             ));
         }
         some => format!("{some} of {} GPUs have them", said.gpus.len()),
@@ -262,12 +256,12 @@ fn check_fabric_handles(said: &LibraryReport) -> Option<CheckupItem> {
     Some(CheckupItem::unknown(CheckupArea::Imex, what, detail))
 }
 
-/// GPUs that are set to refuse processes.
+/// GPUs whose compute mode refuses processes.
 fn check_compute_modes(said: &LibraryReport) -> Vec<CheckupItem> {
     // CU_COMPUTEMODE_PROHIBITED and CU_COMPUTEMODE_EXCLUSIVE_PROCESS.
     let modes = [
         (2, "refuse every process (compute mode prohibited): they are not measured"),
-        (3, "take one process only (compute mode exclusive): while one runs they are not measured"),
+        (3, "accept one process only (compute mode exclusive): not measured while one runs"),
     ];
     let mut checks = Vec::new();
     for (mode, words) in modes {
@@ -281,21 +275,21 @@ fn check_compute_modes(said: &LibraryReport) -> Vec<CheckupItem> {
     checks
 }
 
-/// `GPU 3`, `GPUs 0, 1`.
+/// Example: `GPU 3` or `GPUs 0, 1`.
 fn format_gpus<T: std::fmt::Display>(gpus: &[T]) -> String {
     let names: Vec<String> = gpus.iter().map(ToString::to_string).collect();
     format!("{} {}", if names.len() == 1 { "GPU" } else { "GPUs" }, names.join(", "))
 }
 
-/// What is said by NVML, which readings around every probe come from.
+/// Checks NVML, the source of the readings before and after every probe.
 fn check_nvml(gathered: &FactsResult) -> Vec<CheckupItem> {
     let what = "libnvidia-ml.so.1";
     let gpus = gathered.facts.gpus.as_deref().unwrap_or_default();
     let mut checks = Vec::new();
     checks.push(match &gathered.trouble {
         Some(why) => {
-            let remedy = "without it probes run, and clocks, temperatures and link errors around \
-                          them stay unknown; look at `nvidia-smi` and the kernel log";
+            let remedy = "probes run without it, but clocks, temperatures and link errors around \
+                          them stay unknown; check `nvidia-smi` and the kernel log";
             CheckupItem::missing(CheckupArea::Driver, what, why.clone(), remedy)
         }
         None => {
@@ -309,8 +303,8 @@ fn check_nvml(gathered: &FactsResult) -> Vec<CheckupItem> {
     let divided: Vec<u32> =
         gpus.iter().filter(|gpu| gpu.mig == Some(true)).map(|gpu| gpu.index).collect();
     if !divided.is_empty() {
-        let detail = "divided into instances (MIG): copies between GPUs are not measured";
-        let remedy = "nvidia-smi -mig 0, and a reset";
+        let detail = "partitioned into MIG instances: copies between GPUs are not measured";
+        let remedy = "nvidia-smi -mig 0, then reset the GPU";
         checks.push(CheckupItem::missing(
             CheckupArea::Driver,
             format_gpus(&divided),
@@ -322,7 +316,7 @@ fn check_nvml(gathered: &FactsResult) -> Vec<CheckupItem> {
     checks
 }
 
-/// How far the GPUs' registration with their fabric is.
+/// Checks that each GPU has registered with its fabric.
 fn check_fabric_registration(gpus: &[GpuFacts]) -> Vec<CheckupItem> {
     let what = "fabric registration";
     let mut states: BTreeMap<(bool, String), Vec<u32>> = BTreeMap::new();
@@ -330,7 +324,7 @@ fn check_fabric_registration(gpus: &[GpuFacts]) -> Vec<CheckupItem> {
         let said = gpu.fabric.as_ref();
         let (is_bad, words) = match said.map(|fabric| &fabric.state) {
             None | Some(FabricState::NotSupported) => {
-                (false, "no fabric, or the driver does not say".to_owned())
+                (false, "no fabric, or not reported by the driver".to_owned())
             }
             Some(FabricState::Completed) => {
                 let unhealthy = said.map(|fabric| fabric.health_problems()).unwrap_or_default();
@@ -342,7 +336,7 @@ fn check_fabric_registration(gpus: &[GpuFacts]) -> Vec<CheckupItem> {
                 (!unhealthy.is_empty(), words)
             }
             Some(FabricState::Unknown) => {
-                (false, "the driver says a state without a name".to_owned())
+                (false, "the driver reports an unknown state".to_owned())
             }
             Some(other) => (true, other.label().to_owned()),
         };
@@ -351,8 +345,8 @@ fn check_fabric_registration(gpus: &[GpuFacts]) -> Vec<CheckupItem> {
     let check = |((is_bad, words), of): ((bool, String), Vec<u32>)| {
         let detail = format!("{}: {words}", format_gpus(&of));
         if is_bad {
-            let remedy = "start the fabric manager (nvidia-fabricmanager; on racks the one of the \
-                          switch trays) and look at its log: until then NVLink is not usable";
+            let remedy = "start the fabric manager (nvidia-fabricmanager; on racks the one on the \
+                          switch trays) and check its log: NVLink does not work before that";
             return CheckupItem::missing(CheckupArea::Driver, what, detail, remedy);
         }
         if words == "completed" {
@@ -363,7 +357,7 @@ fn check_fabric_registration(gpus: &[GpuFacts]) -> Vec<CheckupItem> {
     states.into_iter().map(check).collect()
 }
 
-/// Whether the system tells which processor each GPU is near to.
+/// Checks whether the system reports the NUMA node of each GPU.
 fn check_numa_nodes(gpus: &[GpuFacts]) -> Option<CheckupItem> {
     let what = "NUMA nodes of GPUs";
     if gpus.is_empty() {
@@ -374,16 +368,16 @@ fn check_numa_nodes(gpus: &[GpuFacts]) -> Option<CheckupItem> {
         .filter_map(|gpu| Some(format!("{} at {}", gpu.index, gpu.numa_node?)))
         .collect();
     Some(if told.is_empty() {
-        let detail = "the system does not tell; host memory is taken as it comes, and on a \
-                      machine with several processors host copies may be slower than they can be";
+        let detail = "not reported by the system; host memory is not placed, so on a \
+                      machine with several sockets host copies may be slower than possible";
         CheckupItem::unknown(CheckupArea::Driver, what, detail)
     } else {
         CheckupItem::available(CheckupArea::Driver, what, told.join(", "))
     })
 }
 
-/// The device files that every process with a GPU opens, besides the driver's
-/// own, and channels.
+/// The device files that every GPU process opens, in addition to the driver's control files and the
+/// channels.
 fn check_device_files(root: &Path) -> Vec<CheckupItem> {
     let mut names: Vec<String> = std::fs::read_dir(root.join("dev"))
         .into_iter()

@@ -1,4 +1,4 @@
-//! What is said of libraries and drivers, and what is left out.
+//! //! Tests of the checks of libraries and drivers.
 
 use super::*;
 use crate::doctor::library_check::{LibraryFailure, LibraryGpu};
@@ -25,8 +25,8 @@ fn lines(checks: &[CheckupItem]) -> Vec<String> {
 #[test]
 fn a_driver_that_has_everything_lacks_nothing() {
     let expected = [
-        "has libcuda.so.1: CUDA 13.0, shows 4 GPUs",
-        "has fabric handles: all GPUs have them; the fabric probe tries",
+        "has libcuda.so.1: CUDA 13.0, reports 4 GPUs",
+        "has fabric handles: all GPUs have them; the fabric probe tests them",
     ];
     assert_eq!(lines(&check_cuda(&sample_report())), expected);
 }
@@ -38,7 +38,7 @@ fn a_call_that_a_driver_lacks_is_told_with_what_goes_unmeasured() {
     said.missing = ["cuMemCreate", "cuMemMap", "cuDeviceGetUuid_v2"].map(str::to_owned).to_vec();
     let checks = check_cuda(&said);
     let expected = [
-        "has libcuda.so.1: CUDA 12.2, shows 4 GPUs",
+        "has libcuda.so.1: CUDA 12.2, reports 4 GPUs",
         "lacks calls of libcuda.so.1: this driver has no cuMemCreate, cuMemMap: copies to GPUs of \
          other nodes are not measured",
         "lacks fabric handles: need CUDA 12.3; copies to GPUs of other nodes are not measured",
@@ -83,7 +83,7 @@ fn gpus_that_refuse_processes_are_named() {
     said.gpus[3].compute_mode = Some(2);
     let lines = lines(&check_compute_modes(&said));
     assert!(lines[0].starts_with("lacks GPU 3: refuse every process"), "{lines:?}");
-    assert!(lines[1].starts_with("lacks GPUs 1, 2: take one process only"), "{lines:?}");
+    assert!(lines[1].starts_with("lacks GPUs 1, 2: accept one process only"), "{lines:?}");
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn nccl_is_told_with_its_version_and_where_it_was_found() {
     let trouble = Some(LibraryFailure { said: "it was found nowhere".to_owned(), code: None });
     let checks = check_nccl(&LibraryReport { trouble, ..LibraryReport::default() });
     assert_eq!((checks[0].state, checks[0].needed), (CheckupState::Lacks, false));
-    // A default probe runs our own where its tool is missing.
+    // A default probe falls back to the native probe if its tool is missing.
     let relied = BTreeMap::from([("libnccl.so.2", vec!["nccl-all-reduce"])]);
     let checks = mark_required(checks, ProbeLibrary::Nccl, &relied);
     assert_eq!(
@@ -129,9 +129,9 @@ fn a_fabric_that_is_not_up_is_told_and_none_is_no_fault() {
     let expected = [
         "has libnvidia-ml.so.1: driver 580.95.05",
         "has fabric registration: GPU 0: completed",
-        "unknown fabric registration: GPU 2: no fabric, or the driver does not say",
+        "unknown fabric registration: GPU 2: no fabric, or not reported by the driver",
         "lacks fabric registration: GPUs 1, 3: in progress",
-        "lacks GPU 2: divided into instances (MIG): copies between GPUs are not measured",
+        "lacks GPU 2: partitioned into MIG instances: copies between GPUs are not measured",
         "has NUMA nodes of GPUs: 0 at 1",
     ];
     assert_eq!(lines(&check_nvml(&facts_result(gpus, None))), expected);

@@ -1,9 +1,8 @@
-//! What a library of the driver's family says of itself, asked in a process of
-//! its own: opening one runs its code, and a call into a driver can hang.
+//! Queries a library of the driver in a separate process: opening a library runs its code, and a
+//! call into a driver can hang.
 //!
-//! The process prints all it knows so far, one JSON document a line, and tells
-//! on standard error what it is about to call. Whoever started it takes the last
-//! line that is whole.
+//! The process prints everything it knows so far as one JSON document per line, and prints the next
+//! call to standard error before it makes it. The parent uses the last complete line.
 
 use std::io;
 use std::io::Write;
@@ -23,25 +22,24 @@ use crate::probes::collective::nccl_library::NcclSearchRoots;
 use model::raw_result::ProcessEnding;
 use model::text::clean;
 
-/// How long ending the process may take before it is left behind: one that
-/// hangs inside the kernel cannot be ended by anybody.
+/// How long to wait for the process to end before leaving it behind: a process that hangs inside
+/// the kernel cannot be killed.
 const ENDING: Duration = Duration::from_secs(6);
 
-/// Bytes of what it says that are kept. A node with 16 GPUs says about 4 kB a
-/// line, in one line a GPU.
+/// Bytes of output to keep. A node with 16 GPUs prints about 4 kB per line, and one line per GPU.
 const CAPTURE: usize = 1 << 20;
 
-/// A library that probes of our own use.
+/// A library that native probes load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeLibrary {
     /// The CUDA driver API.
     Cuda,
-    /// NCCL, wherever our own collective probe finds it.
+    /// NCCL, from the path where the native collective probe finds it.
     Nccl,
 }
 
 impl ProbeLibrary {
-    /// Its name, as it is installed.
+    /// The installed file name (soname).
     pub fn file_name(self) -> &'static str {
         match self {
             Self::Cuda => crate::ffi::cuda::LIBRARY,
@@ -49,7 +47,7 @@ impl ProbeLibrary {
         }
     }
 
-    /// How the process is told which.
+    /// The argument that selects this library on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Cuda => "cuda",
@@ -57,38 +55,38 @@ impl ProbeLibrary {
         }
     }
 
-    /// The library of this word.
+    /// The library that this argument selects.
     pub fn from_name(word: &str) -> Option<Self> {
         [Self::Cuda, Self::Nccl].into_iter().find(|it| it.as_str() == word)
     }
 }
 
-/// What a library says of itself.
+/// A library's report about itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LibraryReport {
-    /// Where it was found, as it was asked for.
+    /// The path that was opened, as requested.
     pub path: Option<String>,
-    /// Its version, of CUDA or of NCCL: 13 and 0, 2 and 28 and 3.
+    /// Version of CUDA or NCCL: 13 and 0, or 2 and 28 and 3.
     pub version: Option<Vec<u32>>,
-    /// The calls of ours that it lacks.
+    /// Calls that fabricgate uses and the library lacks.
     pub missing: Vec<String>,
-    /// The GPUs that it shows.
+    /// GPUs that the library reports.
     pub gpus: Vec<LibraryGpu>,
-    /// Why it cannot be used; nothing else was asked then.
+    /// Why the library cannot be used; all other fields are then empty.
     pub trouble: Option<LibraryFailure>,
 }
 
-/// A GPU that the library shows.
+/// One GPU as the library reports it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LibraryGpu {
     /// Product name.
     pub name: Option<String>,
-    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`: 2 is prohibited, 3 one process only.
+    /// `CU_DEVICE_ATTRIBUTE_COMPUTE_MODE`: 2 is prohibited, 3 is exclusive process.
     pub compute_mode: Option<i32>,
-    /// Whether its memory could be shared with other nodes. Says nothing of
-    /// whether this process may.
+    /// True if the GPU supports sharing memory with other nodes. Does not imply that this process
+    /// is permitted to.
     pub fabric_handles: Option<bool>,
 }
 
@@ -96,13 +94,13 @@ pub struct LibraryGpu {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct LibraryFailure {
-    /// What it, or the loader, says.
+    /// The error text of the library or the loader.
     pub said: String,
-    /// The library's number for the error, where it was opened.
+    /// The library's error code, if the library was opened.
     pub code: Option<i32>,
 }
 
-/// Asks a library, as the process does that is there for it.
+/// Queries a library; runs in the separate process.
 pub fn write_library_report(
     library: ProbeLibrary,
     path: Option<&Path>,
@@ -110,7 +108,7 @@ pub fn write_library_report(
     progress: &mut dyn Write,
 ) -> io::Result<()> {
     let mut begin = |what: &str| {
-        // Nobody may listen, which is no reason to stop.
+        // A closed progress pipe is not a reason to stop.
         let _ = writeln!(progress, "{what}").and_then(|()| progress.flush());
     };
     let mut say = |said: &LibraryReport| -> io::Result<()> {
@@ -128,7 +126,7 @@ pub fn write_library_report(
     say(&said)
 }
 
-/// Asks the driver API; in the inner result why it cannot be used.
+/// Queries the driver API; the inner error is the reason why it cannot be used.
 fn report_cuda(
     path: Option<&Path>,
     said: &mut LibraryReport,
@@ -159,7 +157,7 @@ fn report_cuda(
         Err(error) => return Ok(because(&error)),
     };
     for (index, device) in devices.into_iter().enumerate() {
-        begin(&format!("what GPU {index} is"));
+        begin(&format!("properties of GPU {index}"));
         said.gpus.push(LibraryGpu {
             name: cuda.name(device).ok(),
             compute_mode: cuda.attribute(device, attribute::COMPUTE_MODE).ok(),
@@ -173,7 +171,7 @@ fn report_cuda(
     Ok(None)
 }
 
-/// Asks NCCL what it is; it does nothing before it is given a GPU.
+/// Queries NCCL for its version; NCCL does nothing before it gets a GPU.
 fn report_nccl(
     path: Option<&Path>,
     said: &mut LibraryReport,
@@ -197,8 +195,7 @@ fn report_nccl(
     Ok(None)
 }
 
-/// Starts the process that asks a library, and listens to it for at most this
-/// long.
+/// Starts the process that queries a library, and reads its output for at most `limit`.
 pub(super) async fn query_library(
     executable: &Path,
     library: ProbeLibrary,
@@ -220,14 +217,14 @@ pub(super) async fn query_library(
     };
     match timeout(limit + ENDING, running).await {
         Ok(Ok(finished)) => parse_report(&finished, limit),
-        Ok(Err(error)) => fails(format!("it was not asked: {error}")),
+        Ok(Err(error)) => fails(format!("it was not queried: {error}")),
         Err(_) => {
-            fails(format!("it did not answer within {} s, and cannot be ended", limit.as_secs()))
+            fails(format!("it did not answer within {} s, and cannot be killed", limit.as_secs()))
         }
     }
 }
 
-/// What a process said until it ended.
+/// Parses the output of a finished process.
 fn parse_report(finished: &FinishedProcess, limit: Duration) -> LibraryReport {
     let lines = finished.stdout.bytes.split(|byte| *byte == b'\n');
     let whole = lines.rev().find_map(|line| serde_json::from_slice::<LibraryReport>(line).ok());
@@ -237,12 +234,12 @@ fn parse_report(finished: &FinishedProcess, limit: Duration) -> LibraryReport {
     }
     let progress = String::from_utf8_lossy(&finished.stderr.bytes);
     let last = progress.lines().rev().find(|line| !line.trim().is_empty());
-    let during = last.map(|last| format!(" while asked: {}", clean(last))).unwrap_or_default();
+    let during = last.map(|last| format!(" during: {}", clean(last))).unwrap_or_default();
     let why = match &finished.ending {
         ProcessEnding::TimedOut => {
             format!("it did not answer within {} s{during}", limit.as_secs())
         }
-        ending => format!("it ended the process that asked it ({ending}){during}"),
+        ending => format!("it ended the process that queried it ({ending}){during}"),
     };
     said.trouble = Some(LibraryFailure { said: why, code: None });
     said
@@ -285,7 +282,7 @@ mod tests {
         let said = parse_report(&hung, Duration::from_secs(15));
         assert_eq!((said.version, said.missing.len()), (Some(vec![12, 2]), 1));
         let why = said.trouble.expect("said").said;
-        assert_eq!(why, "it did not answer within 15 s while asked: cuInit");
+        assert_eq!(why, "it did not answer within 15 s during: cuInit");
         let killed =
             finished("", "opening libcuda.so.1\n", ProcessEnding::Signalled { signal: 11 });
         let why = parse_report(&killed, Duration::from_secs(15)).trouble.expect("said").said;

@@ -1,8 +1,7 @@
-//! What this machine has and lacks to run which probes.
+//! Checks what this machine has and lacks for each probe.
 //!
-//! Looks at files, devices and programs, and asks a scheduler whether it is
-//! there; changes nothing and measures nothing. Everything it asks is bounded
-//! in time.
+//! The check reads files, devices and programs and queries the scheduler. It changes nothing and
+//! measures nothing. Every query has a time limit.
 
 pub mod library_check;
 
@@ -24,34 +23,33 @@ use model::raw_result::ProcessEnding;
 
 pub use gpu::LibraryPaths;
 
-/// How long one question to a program may take. Without persistence mode the
-/// driver brings up every GPU first, which takes seconds; Slurm gives up after
-/// ten.
+/// Time limit of one query to a program. Without persistence mode the driver initializes every GPU
+/// first, which takes seconds; Slurm's timeout is 10 s.
 const LIMIT: Duration = Duration::from_secs(15);
 
-/// Bytes of an answer that are kept.
+/// Bytes of an answer to keep.
 const ANSWER_BYTES: usize = 1 << 16;
 
-/// What is looked at.
+/// Input of a check.
 #[derive(Debug)]
 pub struct CheckupContext<'l> {
-    /// What the machine is called.
+    /// Host name of the machine.
     pub machine: String,
-    /// The folder under which `proc`, `sys`, `dev` and `etc` lie.
+    /// The folder that contains `proc`, `sys`, `dev` and `etc`.
     pub root: PathBuf,
-    /// Where programs are searched.
+    /// `PATH` to search for programs.
     pub path: String,
-    /// The probes in force.
+    /// The active probes.
     pub probes: Vec<&'l Probe>,
-    /// The names of those that run where nobody names any.
+    /// Names of the probes that run by default.
     pub default_probes: Vec<&'static str>,
-    /// The driver's libraries, where they are to be looked at.
+    /// The driver's libraries; absent to skip them.
     pub libraries: Option<LibraryPaths>,
 }
 
 #[cfg(test)]
 impl CheckupContext<'static> {
-    /// A machine that has what lies in this folder, and no probes.
+    /// A machine with only the files in this folder, and no probes.
     fn with_root(root: &std::path::Path) -> Self {
         Self {
             machine: "n1".to_owned(),
@@ -64,7 +62,7 @@ impl CheckupContext<'static> {
     }
 }
 
-/// Looks at everything.
+/// Runs all checks.
 pub async fn run_checkup(look: &CheckupContext<'_>) -> Checkup {
     let mut checks = devices::check_driver(look).await;
     checks.extend(gpu::check_gpu_libraries(look).await);
@@ -76,7 +74,7 @@ pub async fn run_checkup(look: &CheckupContext<'_>) -> Checkup {
     Checkup { machine: look.machine.clone(), checks }
 }
 
-/// What a program answers, or why it does not.
+/// Runs a program and returns its output, or the reason for its failure.
 async fn query_program(argv: &[&str]) -> Result<String, String> {
     let argv: Vec<String> = argv.iter().map(|word| (*word).to_owned()).collect();
     let shown = argv.join(" ");

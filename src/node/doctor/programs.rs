@@ -1,4 +1,4 @@
-//! The programs that probes run: which are on PATH, and who needs them.
+//! //! Checks which programs are on PATH and which probes need them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,10 +7,10 @@ use crate::exec::path_lookup;
 use model::checkup::{CheckupArea, CheckupItem};
 use model::probe::{Probe, placeholder};
 
-/// Programs that start another one: what they start is needed too.
+/// Programs that start another program, which is then needed too.
 const LAUNCHERS: [&str; 3] = ["env", "mpirun", "srun"];
 
-/// Where a program comes from, by the beginning of its name.
+/// Install hints by the prefix of a program's name.
 const INSTALL_HINTS: &[(&str, &str)] = &[
     ("nvidia-smi", "install the NVIDIA driver; nvidia-smi comes with it"),
     ("nvidia-imex", "install nvidia-imex of the driver's version; only multi-node NVLink needs it"),
@@ -26,12 +26,11 @@ const INSTALL_HINTS: &[(&str, &str)] = &[
     ("iperf3", "install iperf3"),
 ];
 
-/// What all others come from: nccl-tests' programs are called after their
-/// collective.
+/// Hint for all other programs: nccl-tests names its programs after their collective.
 const NCCL_TESTS: &str =
     "build NVIDIA/nccl-tests (with MPI=1 for more than one node) and put its programs on PATH";
 
-/// Every program of the probes in force.
+/// Checks every program of the active probes.
 pub(super) fn check_programs(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     let mut users: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for probe in &look.probes {
@@ -42,8 +41,7 @@ pub(super) fn check_programs(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     users.into_iter().flat_map(|(program, probes)| check_program(look, program, probes)).collect()
 }
 
-/// The default probes that measure with this program itself, because their tool
-/// is not here.
+/// The default probes that fabricgate runs natively because their tool is missing here.
 pub(super) fn native_fallback_probes<'l>(
     look: &'l CheckupContext<'_>,
 ) -> impl Iterator<Item = &'l Probe> {
@@ -55,8 +53,8 @@ pub(super) fn native_fallback_probes<'l>(
     })
 }
 
-/// Whether a program is there; where it is not, which probes go without it and
-/// which are measured all the same.
+/// Checks one program; if it is missing, lists the probes that cannot run and the probes that run
+/// natively instead.
 fn check_program(
     look: &CheckupContext<'_>,
     program: &str,
@@ -75,11 +73,11 @@ fn check_program(
     if !ours.is_empty() {
         let instead = if devices::has_driver(look) {
             let detail =
-                "is not on PATH; fabricgate measures in its place, by the driver's libraries";
+                "is not on PATH; fabricgate measures natively with the driver's libraries instead";
             CheckupItem::fallback(CheckupArea::Programs, program, detail)
         } else {
             let detail =
-                "is not on PATH, and fabricgate cannot measure in its place: there is no driver";
+                "is not on PATH, and fabricgate cannot measure natively: no driver is loaded";
             CheckupItem::missing(CheckupArea::Programs, program, detail, install_hint(program))
         };
         checks.push(mark_needed(look, instead, &ours));
@@ -108,8 +106,7 @@ fn mark_needed(
     }
 }
 
-/// The programs of a probe: the one it starts, on either side, and what that
-/// starts in turn.
+/// The programs of a probe: the ones it starts on either side, and the programs that those start.
 fn probe_programs(probe: &Probe) -> BTreeSet<&str> {
     let serve = probe.serve.as_ref().map(|serve| &*serve.argv);
     let mut programs = BTreeSet::new();
@@ -164,7 +161,7 @@ mod tests {
         let probes = ["nvbandwidth", "nvbandwidth-ce"].map(|name| catalog.get(name));
         look.probes = probes.into_iter().flatten().collect();
         look.default_probes = vec!["nvbandwidth-ce"];
-        // Without a driver nothing measures in its place.
+        // Without a driver no native probe can replace the tool.
         let without = check_programs(&look);
         assert!(without.iter().all(|it| it.state == CheckupState::Lacks), "{without:?}");
         assert!(without.iter().any(|it| it.needed && it.probes == ["nvbandwidth-ce"]));
@@ -174,7 +171,7 @@ mod tests {
         let checks = check_programs(&look);
         let of = |state| checks.iter().find(|it| it.what == "nvbandwidth" && it.state == state);
         let ours = of(CheckupState::Fallback).expect("measured all the same");
-        assert!(ours.needed && ours.detail.contains("fabricgate measures in its place"));
+        assert!(ours.needed && ours.detail.contains("fabricgate measures natively"));
         assert_eq!(ours.probes, ["nvbandwidth-ce"]);
         let lacks = of(CheckupState::Lacks).expect("the full list is the tool's own");
         assert!(!lacks.needed && lacks.probes == ["nvbandwidth"], "{checks:?}");
@@ -203,7 +200,7 @@ mod tests {
         assert!(smi.remedy.expect("a remedy").contains("driver"));
         let perf = one("all_reduce_perf");
         assert!(!perf.needed && perf.remedy.expect("a remedy").contains("nccl-tests"));
-        // All probes have an origin of their own or are nccl-tests.
+        // Every probe has its own install hint or belongs to nccl-tests.
         for check in &checks {
             let is_nccl = check.what.ends_with("_perf");
             assert_eq!(check.remedy.as_deref() == Some(NCCL_TESTS), is_nccl, "{}", check.what);

@@ -1,4 +1,4 @@
-//! Whether a scheduler can be asked from here.
+//! //! Checks whether a scheduler is reachable from this machine.
 
 use std::path::Path;
 
@@ -6,11 +6,11 @@ use super::{CheckupContext, query_program};
 use crate::exec::path_lookup;
 use model::checkup::{CheckupArea, CheckupItem};
 
-/// Where a pod finds the token of its account
+/// Kubernetes mounts the service account's token into a pod here
 /// (<https://kubernetes.io/docs/tasks/run-application/access-api-from-pod/>).
 const TOKEN: &str = "/var/run/secrets/kubernetes.io/serviceaccount/token";
 
-/// Slurm's controller and Kubernetes' configuration.
+/// Checks Slurm's controller and the Kubernetes configuration.
 pub(super) async fn check_schedulers(look: &CheckupContext<'_>) -> Vec<CheckupItem> {
     let mut checks = vec![check_slurm(look).await];
     checks.extend(check_name_resolution(look).await);
@@ -23,9 +23,9 @@ async fn check_slurm(look: &CheckupContext<'_>) -> CheckupItem {
     let Some(scontrol) = path_lookup::find_program("scontrol", Some(&look.path)) else {
         return CheckupItem::unknown(CheckupArea::Scheduler, what, "scontrol is not on PATH");
     };
-    let remedy = "look at slurmctld, and at slurm.conf on this machine";
+    let remedy = "check slurmctld, and slurm.conf on this machine";
     match query_program(&[&scontrol.display().to_string(), "ping"]).await {
-        // It tells of every controller in a line of its own.
+        // The output has one line per controller.
         Ok(said) if said.contains(" UP") => CheckupItem::available(
             CheckupArea::Scheduler,
             what,
@@ -44,9 +44,9 @@ async fn check_slurm(look: &CheckupContext<'_>) -> CheckupItem {
     }
 }
 
-/// Whether the controller can resolve this machine's name. Where it cannot, every `srun`
-/// from here blocks it for 10 s, for everybody. Only a node of the cluster and the
-/// controller's own machine are known to it from here.
+/// Checks whether the controller can resolve this machine's name. If it cannot, every `srun` from
+/// here blocks the controller for 10 s, for all users. From here, Slurm only knows the cluster's
+/// nodes and the controller's own machine.
 async fn check_name_resolution(look: &CheckupContext<'_>) -> Option<CheckupItem> {
     let what = "name of this machine";
     let scontrol = path_lookup::find_program("scontrol", Some(&look.path))?.display().to_string();
@@ -61,15 +61,15 @@ async fn check_name_resolution(look: &CheckupContext<'_>) -> Option<CheckupItem>
         ));
     }
     let why = format!(
-        "{} is no node of the cluster; slurmctld must be able to resolve it, or each srun from here \
+        "{} is not a node of the cluster; slurmctld must resolve its name, or each srun from here \
          blocks it for 10 s: on the controller, `getent hosts {}`",
         look.machine, look.machine
     );
     Some(CheckupItem::unknown(CheckupArea::Scheduler, what, why))
 }
 
-/// Only whether somebody is logged in: `fabricgate claims --from kubernetes`
-/// asks the server and tells what is denied.
+/// Checks only that credentials exist: `fabricgate claims --from kubernetes` queries the API server
+/// and reports denied permissions.
 fn check_kubernetes() -> CheckupItem {
     let what = "Kubernetes";
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
@@ -85,9 +85,9 @@ fn check_kubernetes() -> CheckupItem {
             true => CheckupItem::available(
                 CheckupArea::Scheduler,
                 what,
-                "this is a pod with a token of its account",
+                "this is a pod with a token of its service account",
             ),
-            // As those of ours that measure.
+            // The worker pods of fabricgate have no token either.
             false => {
                 CheckupItem::unknown(CheckupArea::Scheduler, what, "this is a pod without a token")
             }
@@ -98,7 +98,7 @@ fn check_kubernetes() -> CheckupItem {
     if file.is_file() {
         return CheckupItem::available(CheckupArea::Scheduler, what, file.display().to_string());
     }
-    CheckupItem::unknown(CheckupArea::Scheduler, what, "there is no kubeconfig and this is no pod")
+    CheckupItem::unknown(CheckupArea::Scheduler, what, "no kubeconfig, and not inside a pod")
 }
 
 #[cfg(test)]

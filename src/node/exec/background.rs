@@ -1,9 +1,9 @@
-//! A process that works on its own for long, with what it prints in a file: it
-//! is told to end and given time to conclude.
+//! Long-running background processes that write their output to a file. Stopping one sends SIGTERM
+//! first and gives it time to conclude.
 //!
-//! The file, and not a pipe of ours, so that it does not lose its voice when we
-//! die. Who dies leaves such processes running; the next one finds them by a
-//! variable in their environment, which no reused number can have.
+//! Output goes to a file and not to a pipe, so that the process can still write after fabricgate
+//! dies. A fabricgate that dies leaves such processes running; its successor finds them by a
+//! variable in their environment, because the kernel reuses process IDs.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -23,10 +23,10 @@ use super::{
 use model::raw_result::ProcessEnding;
 use model::worker_protocol::EnvironmentAccess;
 
-/// How often whoever was asked to end is looked at.
+/// Interval between checks of a process that was asked to end.
 const POLL: Duration = Duration::from_millis(100);
 
-/// A process with a file for what it prints. It is killed when this is dropped.
+/// A process that writes to a file. Dropping it kills the process.
 #[derive(Debug)]
 pub struct BackgroundProcess {
     child: Child,
@@ -34,8 +34,7 @@ pub struct BackgroundProcess {
 }
 
 impl BackgroundProcess {
-    /// Starts a process in a group of its own. Must be called inside a tokio
-    /// runtime.
+    /// Starts a process in its own process group. Must be called inside a tokio runtime.
     pub fn start(
         argv: &[String],
         env: &BTreeMap<String, String>,
@@ -50,13 +49,13 @@ impl BackgroundProcess {
         Ok(Self { child, group })
     }
 
-    /// The number of the process and of its group.
+    /// The process ID, which is also its group ID.
     pub fn pid(&self) -> Option<i32> {
         self.group.map(|group| group.as_raw_nonzero().get())
     }
 
-    /// Waits for its end. Where `end` turns true it is asked to end, and killed
-    /// with its group where it does not within what `grace` says then.
+    /// Waits for the process to end. When `end` turns true, asks it to end, and kills its group if
+    /// it is still running after the `grace` in effect then.
     pub async fn wait_or_stop(
         mut self,
         mut end: watch::Receiver<bool>,
@@ -87,11 +86,11 @@ impl BackgroundProcess {
     }
 }
 
-/// Asks every process with this variable to end, and kills those that do not
-/// within `grace`; how many there were.
+/// Asks every process with this variable to end, and kills those still running after `grace`.
+/// Returns how many there were.
 ///
-/// The oldest of them is asked alone: what it started ends with it, and a tool that
-/// is ended under its owner would look like a fault.
+/// Only the oldest process is asked: its children end with it, and a tool that is killed under its
+/// parent would look like a fault.
 pub async fn end_marked_processes(name: &str, value: &str, grace: Duration) -> io::Result<usize> {
     let found = find_marked_processes(name, value)?;
     let Some(first) = found.first() else { return Ok(0) };
@@ -107,7 +106,7 @@ pub async fn end_marked_processes(name: &str, value: &str, grace: Duration) -> i
     Ok(found.len())
 }
 
-/// The processes of ours with this variable, oldest first.
+/// This user's processes with this variable, oldest first.
 pub fn find_marked_processes(name: &str, value: &str) -> io::Result<Vec<Pid>> {
     let wanted = format!("{name}={value}");
     let mut found: Vec<(u64, Pid)> = Vec::new();
@@ -115,7 +114,7 @@ pub fn find_marked_processes(name: &str, value: &str) -> io::Result<Vec<Pid>> {
         let Ok(entry) = entry else { continue };
         let Some(pid) = entry.file_name().to_str().and_then(|it| it.parse().ok()) else { continue };
         let Some(pid) = Pid::from_raw(pid) else { continue };
-        // Those of other users cannot be read, and are none of ours.
+        // The environment of other users' processes is unreadable; those are not fabricgate's.
         let Ok(environment) = fs::read(entry.path().join("environ")) else { continue };
         if environment.split(|byte| *byte == 0).any(|it| it == wanted.as_bytes()) {
             found.push((start_ticks(pid), pid));
@@ -125,11 +124,11 @@ pub fn find_marked_processes(name: &str, value: &str) -> io::Result<Vec<Pid>> {
     Ok(found.into_iter().map(|(_, pid)| pid).collect())
 }
 
-/// When a process began, in ticks since the boot (`proc(5)`, field 22 of stat).
+/// Start time of a process in ticks since boot (`proc(5)`, field 22 of stat).
 fn start_ticks(pid: Pid) -> u64 {
     let path = format!("/proc/{}/stat", pid.as_raw_nonzero());
     let stat = fs::read_to_string(path).unwrap_or_default();
-    // The name in parentheses may hold anything; fields are counted behind it.
+    // The name in parentheses may contain any character, so count fields after it.
     let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
     rest.split_whitespace().nth(19).and_then(|it| it.parse().ok()).unwrap_or(u64::MAX)
 }

@@ -1,8 +1,8 @@
-//! Which variables of our own environment a process is given: those of a list, by what it
-//! is started for, and those that the configuration names (`pass_env`).
+//! Selects the environment variables that a child process inherits: a built-in list per purpose,
+//! plus the names in the configuration (`pass_env`).
 //!
-//! A list of what is kept back would never be whole: sites call their secrets as they like,
-//! and Slurm carries the environment of `srun` to nodes, where every superuser reads it.
+//! This is an allowlist because a denylist is never complete: sites choose their own names for
+//! secrets, and Slurm carries the environment of `srun` to nodes, where every superuser reads it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
@@ -12,8 +12,8 @@ use tokio::process::Command;
 
 use model::worker_protocol::EnvironmentAccess;
 
-/// What programs need to run at all: where things lie, who runs them, in which language.
-/// `NAME*` stands for all names that begin so.
+/// Variables that any program needs to run: paths, user, locale. `NAME*` stands for all names with
+/// this prefix.
 const BASE: &[&str] = &[
     "PATH",
     "HOME",
@@ -40,7 +40,7 @@ const BASE: &[&str] = &[
     "FABRICGATE_*",
 ];
 
-/// What steers the tools that measure, the libraries below them, and MPI.
+/// Settings of the measuring tools, their libraries, and MPI.
 const TOOLS: &[&str] = &[
     "NCCL_*",
     "NVSHMEM_*",
@@ -70,7 +70,7 @@ const TOOLS: &[&str] = &[
     "SLURMD_*",
 ];
 
-/// What programs of this machine need that reach nodes, the scheduler or an API server.
+/// Variables of programs on this machine that reach nodes, the scheduler or an API server.
 const CLIENTS: &[&str] = &[
     "SSH_AUTH_SOCK",
     "SSH_AGENT_PID",
@@ -86,23 +86,23 @@ const CLIENTS: &[&str] = &[
     "SCONTROL_*",
 ];
 
-/// How names end that hold what lets somebody in: a name of the lists above that ends so
-/// is no setting of a tool (`NVIDIA_API_KEY`).
+/// Suffixes of names that hold credentials. A name that matches a list above and has such a suffix
+/// is not a tool's setting (`NVIDIA_API_KEY`).
 const SECRET_SUFFIXES: [&str; 6] = ["TOKEN", "SECRET", "PASSWORD", "PASSWD", "KEY", "CREDENTIALS"];
 
-/// The token of Slurm's own programs (`scontrol token`).
+/// The token of Slurm's programs (`scontrol token`).
 const SLURM_TOKEN: &str = "SLURM_JWT";
 
-/// Tells children of this program, and workers with each order, what `pass_env` names:
-/// they start others in turn.
+/// Passes the names in `pass_env` to fabricgate's child processes, and to workers with each order,
+/// because they start processes in turn.
 pub const PASS_ENV_VARIABLE: &str = "FABRICGATE_PASS_ENV";
 
-/// What the configuration says about variables.
+/// Configured exceptions.
 #[derive(Debug, Default)]
 struct EnvironmentPolicy {
-    /// They hold a secret of ours.
+    /// Variables that hold one of fabricgate's secrets.
     withheld: BTreeSet<String>,
-    /// They are passed on: names, and `NAME*`.
+    /// Variables to pass on: names, and `NAME*`.
     passed: Vec<String>,
 }
 
@@ -112,31 +112,31 @@ fn lock_policy() -> MutexGuard<'static, Option<EnvironmentPolicy>> {
     POLICY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Keeps a variable from everything that is started from now on, but from commands of
-/// this program that do the same work.
+/// Withholds a variable from every process started from now on, except fabricgate commands that do
+/// the same work.
 pub fn withhold_variable(name: &str) {
     lock_policy().get_or_insert_default().withheld.insert(name.to_owned());
 }
 
-/// Passes these variables on to everything that is started from now on.
+/// Passes these variables to every process started from now on.
 pub fn pass_variables(names: &[String]) {
     lock_policy().get_or_insert_default().passed.extend_from_slice(names);
 }
 
-/// Why this cannot be the name of variables, or `NAME*`, where it cannot.
+/// Returns why the text is not a valid variable name or `NAME*` pattern.
 pub fn check_variable_name(text: &str) -> Result<(), &'static str> {
     let name = text.strip_suffix('*').unwrap_or(text);
     let fits = |c: char| c.is_ascii_alphanumeric() || c == '_';
     match name.chars().next() {
-        None => Err("expected a name, or the beginning of names and *"),
+        None => Err("expected a name, or a prefix followed by *"),
         Some(first) if first.is_ascii_digit() || !name.chars().all(fits) => {
-            Err("expected letters, digits and _, and * at the end for all that begin so")
+            Err("expected letters, digits and _, with * at the end for a prefix")
         }
         Some(_) => Ok(()),
     }
 }
 
-/// Names for one process, from one look at the configuration.
+/// The filter for one process, from one snapshot of the configuration.
 struct EnvironmentFilter {
     withheld: BTreeSet<String>,
     passed: Vec<String>,
@@ -181,7 +181,6 @@ impl EnvironmentFilter {
     }
 }
 
-/// Whether a name is one of those that `listed` stands for.
 fn matches_pattern(listed: &str, name: &str) -> bool {
     match listed.strip_suffix('*') {
         Some(begin) => name.starts_with(begin),
@@ -189,14 +188,14 @@ fn matches_pattern(listed: &str, name: &str) -> bool {
     }
 }
 
-/// Whether the name of a variable says that it lets somebody in.
+/// True if the variable's name marks it as a credential.
 fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_uppercase();
     name == SLURM_TOKEN || SECRET_SUFFIXES.iter().any(|end| name.ends_with(end))
 }
 
-/// The names that `srun` is told to carry to nodes. Those that begin with `SLURM_` it
-/// carries by itself.
+/// The names that `srun` must export to nodes. It exports names with the prefix `SLURM_` without
+/// being asked.
 pub fn srun_export_names() -> Vec<String> {
     let rules = EnvironmentFilter::from_policy(None);
     let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -214,14 +213,13 @@ pub fn srun_export_names() -> Vec<String> {
     names
 }
 
-/// What `pass_env` names, for those who start processes elsewhere; nothing where it
-/// names none.
+/// The value of `pass_env` for callers that start processes elsewhere; `None` if it is empty.
 pub fn passed_variables() -> Option<String> {
     let rules = EnvironmentFilter::from_policy(None);
     (!rules.passed.is_empty()).then(|| rules.passed.join(","))
 }
 
-/// Gives a command the environment that it is trusted with.
+/// Gives a command the environment that it may see.
 pub(super) fn apply_environment(
     command: &mut Command,
     confidence: EnvironmentAccess,
@@ -251,8 +249,8 @@ mod tests {
         }
     }
 
-    /// Names of secrets as sites have them; no list of endings knows them all. Others are
-    /// tried with the program in `tests/adversary/secrets.rs`.
+    /// Names that sites give to secrets; no list of suffixes covers them all.
+    /// `tests/adversary/secrets.rs` tries others with the program.
     const SECRETS: [&str; 7] = [
         "CI_JOB_JWT_V2",
         "ENCRYPTION_KEY",
@@ -289,7 +287,7 @@ mod tests {
         let jwt = |confidence| filter_passing(&[]).allows(SLURM_TOKEN, confidence);
         assert!(jwt(EnvironmentAccess::Site) && jwt(EnvironmentAccess::Scheduler));
         assert!(!jwt(EnvironmentAccess::None) && !jwt(EnvironmentAccess::Launcher));
-        // Whose programs of the kubeconfig ask a cloud for its key.
+        // A kubeconfig can run programs that query a cloud for its key.
         assert!(filter_passing(&[]).allows("AWS_ACCESS_KEY_ID", EnvironmentAccess::Own));
         assert!(!filter_passing(&[]).allows("OPS_HOOK", EnvironmentAccess::Own));
     }
@@ -300,7 +298,7 @@ mod tests {
         for name in ["GH_PAT", "SITE_RAIL"] {
             assert!(passed.allows(name, EnvironmentAccess::None), "{name}");
         }
-        // A beginning is no name: what looks like a secret must be named whole.
+        // A prefix is not a name: a secret-like variable must be named in full.
         for name in ["SITE_TOKEN", "SIT", "OPS_HOOK"] {
             assert!(!passed.allows(name, EnvironmentAccess::None), "{name}");
         }

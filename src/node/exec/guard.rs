@@ -1,10 +1,10 @@
-//! Keeping processes from outliving us, even when we are killed and cannot do
-//! anything about them any more.
+//! Keeps child processes from outliving fabricgate, even when fabricgate is killed and cannot clean
+//! up.
 //!
-//! A tool is started as `{self} node guard --parent PID -- ARGV`, which has the
-//! kernel kill it when its parent dies and then becomes the tool. That reaches
-//! the tool itself and not what the tool started; for those `{self} node guard
-//! --groups` waits beside us until we are gone and kills their groups.
+//! A tool is started as `{self} node guard --parent PID -- ARGV`. The guard asks the kernel to kill
+//! it when its parent dies, then executes the tool. This covers the tool itself but not its
+//! children; for those, `{self} node guard --groups` runs next to fabricgate, waits until
+//! fabricgate is gone, and kills their groups.
 
 use std::collections::BTreeSet;
 use std::io::BufRead;
@@ -17,10 +17,10 @@ use super::signal_group;
 
 /// Exit code for "cannot be executed" (POSIX, "Exit Status for Commands").
 const CANNOT_EXECUTE: u8 = 126;
-/// Exit code for "not found" (the same).
+/// Exit code for "not found" (same source).
 const NOT_FOUND: u8 = 127;
 
-/// The command that runs another one guarded by `executable`.
+/// Wraps a command so that `executable` guards it.
 pub fn guarded_command(executable: &Path, argv: &[String]) -> Vec<String> {
     let mut words = vec![executable.display().to_string()];
     words.extend(["node", "guard", "--parent"].map(str::to_owned));
@@ -30,26 +30,26 @@ pub fn guarded_command(executable: &Path, argv: &[String]) -> Vec<String> {
     words
 }
 
-/// The command that waits for our end; see [`watch`].
+/// The command that waits for fabricgate's end; see [`watch`].
 pub fn group_guard_command(executable: &Path) -> Vec<String> {
     let mut words = vec![executable.display().to_string()];
     words.extend(["node", "guard", "--groups"].map(str::to_owned));
     words
 }
 
-/// Becomes this command, bound to the life of its parent. Comes back only when
-/// that is not possible: with an exit code and why.
+/// Executes this command, bound to the lifetime of its parent. Returns only on failure, with an
+/// exit code and the reason.
 pub fn exec_guarded(parent: u32, argv: &[String]) -> (u8, String) {
     let Some((program, arguments)) = argv.split_first() else {
-        return (CANNOT_EXECUTE, "there is no program to start".to_owned());
+        return (CANNOT_EXECUTE, "no program to start".to_owned());
     };
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         return (CANNOT_EXECUTE, format!("{program}: cannot be bound to its parent: {error}"));
     }
-    // A parent that died before the line above is not noticed by the kernel.
+    // The kernel does not report a parent that died before the line above.
     let now = rustix::process::getppid().map(|pid| pid.as_raw_nonzero().get());
     if now != i32::try_from(parent).ok() {
-        return (CANNOT_EXECUTE, format!("{program}: not started, since who wanted it is gone"));
+        return (CANNOT_EXECUTE, format!("{program}: not started, because its parent has ended"));
     }
     #[expect(clippy::disallowed_methods, reason = "this is the one place that starts processes")]
     let error = std::process::Command::new(program).args(arguments).exec();
@@ -59,8 +59,8 @@ pub fn exec_guarded(parent: u32, argv: &[String]) -> (u8, String) {
     }
 }
 
-/// Reads which groups were started (`+123`) and have ended (`-123`), one a
-/// line, and kills those that are left when the lines stop.
+/// Reads which groups started (`+123`) and ended (`-123`), one per line, and kills the remaining
+/// groups when the input ends.
 pub fn guard_groups(lines: impl BufRead) {
     let mut groups = BTreeSet::new();
     for line in lines.lines() {
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_tool_whose_parent_is_gone_is_not_started() {
-        // Nobody has this number: it is beyond the kernel's largest.
+        // No process has this ID: it exceeds the kernel's maximum.
         let (code, why) = exec_guarded(u32::MAX, &["true".to_owned()]);
         assert_eq!(code, CANNOT_EXECUTE);
         assert!(why.contains("gone"), "{why}");

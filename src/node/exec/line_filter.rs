@@ -1,7 +1,7 @@
-//! Talking with a process while it runs: lines of a kind are set aside from what
-//! it prints and given to somebody, and it is told lines in turn.
+//! Line exchange with a running process: lines with a prefix are separated from its output and
+//! passed to a callback, and lines are sent to its standard input.
 //!
-//! What the lines mean, nothing here knows.
+//! This module does not interpret the lines.
 
 use std::fmt;
 
@@ -9,17 +9,17 @@ use tokio::io::AsyncWriteExt;
 use tokio::process::ChildStdin;
 use tokio::sync::mpsc;
 
-/// A talk with a process.
+/// A line exchange with a process.
 pub struct LineExchange<'t> {
-    /// What a line begins with that is set aside.
+    /// The prefix of the lines to separate.
     pub prefix: &'static str,
-    /// Bytes of such a line, without its end; a longer one is output as any other.
+    /// Maximum bytes of such a line without its line end; a longer line counts as output.
     pub max_line_bytes: usize,
-    /// Whom to give the line, without prefix and end. What he does not take is
-    /// output as any other.
+    /// Receives each line without prefix and line end. If it returns false, the line counts as
+    /// output.
     pub on_line: &'t mut (dyn FnMut(&[u8]) -> bool + Send),
-    /// What the process is told, each with its line end. Its input is closed at
-    /// the end of these.
+    /// Lines to send to the process, each with its line end. Its standard input is closed when the
+    /// channel ends.
     pub input: mpsc::UnboundedReceiver<Vec<u8>>,
 }
 
@@ -29,26 +29,26 @@ impl fmt::Debug for LineExchange<'_> {
     }
 }
 
-/// Tells a process what it is told. It may read when it likes, or never: who
-/// waits for this to end must not wait for it alone.
+/// Writes lines to the process. It may read them at any time, or never: do not wait for this
+/// function alone.
 pub(super) async fn write_input(pipe: Option<ChildStdin>, words: mpsc::UnboundedReceiver<Vec<u8>>) {
     let (Some(mut pipe), mut words) = (pipe, words) else { return };
     while let Some(word) = words.recv().await {
-        // It may have closed its input, or have ended.
+        // The process may have closed its input, or ended.
         if pipe.write_all(&word).await.is_err() || pipe.flush().await.is_err() {
             return;
         }
     }
 }
 
-/// Sets lines aside, in whatever pieces they arrive.
+/// Separates prefixed lines, however the input is split.
 pub(super) struct LineFilter<'t> {
     prefix: &'static [u8],
     max_line_bytes: usize,
     on_line: &'t mut (dyn FnMut(&[u8]) -> bool + Send),
-    /// The beginning of a line that is, or may be, one of those.
+    /// The start of a line that has, or may have, the prefix.
     pending: Vec<u8>,
-    /// The line at hand is output.
+    /// The current line counts as output.
     is_output: bool,
 }
 
@@ -68,7 +68,7 @@ impl<'t> LineFilter<'t> {
         }
     }
 
-    /// Takes in a piece; `keep` gets what is output.
+    /// Adds a piece of input; `keep` receives the output part.
     pub(super) fn filter(&mut self, mut bytes: &[u8], keep: &mut dyn FnMut(&[u8])) {
         while !bytes.is_empty() {
             let end = bytes.iter().position(|byte| *byte == b'\n');
@@ -78,7 +78,7 @@ impl<'t> LineFilter<'t> {
         }
     }
 
-    /// A piece of one line, its end included where `ends`.
+    /// A piece of one line, including its line end if `ends`.
     fn filter_piece(&mut self, piece: &[u8], ends: bool, keep: &mut dyn FnMut(&[u8])) {
         if self.is_output {
             keep(piece);
@@ -88,7 +88,7 @@ impl<'t> LineFilter<'t> {
         self.pending.extend_from_slice(piece);
         let known = self.pending.len().min(self.prefix.len());
         let may_be = self.pending[..known] == self.prefix[..known];
-        // The line end counts as a byte here, which makes the limit one looser.
+        // The line end counts as a byte here, so the limit allows one more.
         if !may_be || self.max_line_bytes + 1 < self.pending.len() {
             self.is_output = !ends;
             return self.flush(keep);
@@ -103,7 +103,7 @@ impl<'t> LineFilter<'t> {
         }
     }
 
-    /// What was held back and turned out to be output, or was cut off.
+    /// Passes on a held line that turned out to be output, or was cut off.
     pub(super) fn flush(&mut self, keep: &mut dyn FnMut(&[u8])) {
         if !self.pending.is_empty() {
             keep(&self.pending);
@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
 
-    /// What is kept of these pieces, and what is set aside.
+    /// The kept output and the separated lines of these pieces.
     fn filter_pieces(pieces: &[&[u8]]) -> (Vec<u8>, Vec<Vec<u8>>) {
         let mut aside = Vec::new();
         let mut kept = Vec::new();

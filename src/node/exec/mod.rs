@@ -1,8 +1,8 @@
-//! Starting processes. The only place that does.
+//! Starts processes; no other code does.
 //!
-//! Every process gets a group of its own, a time limit, and bounded buffers
-//! for what it prints. When its time is up the whole group is asked to end and
-//! then ended. Nothing here knows what is run or what the output means.
+//! Every process gets its own process group, a time limit, and bounded buffers for its output. When
+//! the time limit expires, the whole group gets SIGTERM and then SIGKILL. This module does not
+//! interpret the command or its output.
 
 pub mod background;
 pub mod child_environment;
@@ -32,100 +32,99 @@ use model::worker_protocol::EnvironmentAccess;
 pub use line_filter::LineExchange;
 use line_filter::LineFilter;
 
-/// How long a group may take to end after it was asked to, before it is ended.
+/// Time between SIGTERM and SIGKILL of a group.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// How long pipes may stay open after the process itself has ended: a
-/// grandchild that keeps them must not keep the sweep.
+/// How long pipes may stay open after the process ended: a grandchild that holds them open must not
+/// hold up the sweep.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Bytes of each stream that are kept. The largest output known is nccl-tests'
-/// JSON with every iteration of 1,440 ranks, 40 MB.
+/// Bytes to keep of each stream. The largest known output is nccl-tests' JSON with every iteration
+/// of 1,440 ranks, 40 MB.
 pub const CAPTURE: usize = 64 * 1024 * 1024;
 
-/// What to run.
+/// A command to run.
 #[derive(Clone, Debug)]
 pub struct ProcessRequest {
     /// Program and arguments.
     pub argv: Vec<String>,
-    /// When it is given up.
+    /// Time limit.
     pub limit: Duration,
-    /// Bytes of each stream that are kept.
+    /// Bytes to keep of each stream.
     pub capture: usize,
 }
 
-/// What surrounds a process.
+/// Environment and supervision of a process.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessContext {
-    /// Variables besides those that are inherited.
+    /// Variables to set in addition to the inherited ones.
     pub env: BTreeMap<String, String>,
-    /// This program's own executable: the process is started through its
-    /// [`guard`], so that it does not outlive us however we end. The thread
-    /// that starts it must live as long as we do.
+    /// This program's executable: the process is started through its [`guard`], so that it does not
+    /// outlive fabricgate. The thread that starts it must live as long as fabricgate does.
     pub guard: Option<PathBuf>,
-    /// How much of our environment it is given.
+    /// How much of fabricgate's environment the process inherits.
     pub trust: EnvironmentAccess,
 }
 
-/// What can be seen of a process while it runs.
+/// An event of a running process.
 #[derive(Clone, Copy, Debug)]
 pub enum ProcessEvent<'a> {
-    /// It was started, and leads the group of this number.
+    /// The process started and leads this process group.
     Started {
-        /// The number of the process and its group.
+        /// The process ID, which is also the group ID.
         group: i32,
     },
-    /// It printed this on standard output, kept or not.
+    /// The process wrote this to standard output, kept or not.
     Stdout(&'a [u8]),
 }
 
-/// What a stream carried.
+/// Captured output of a stream.
 #[derive(Debug, Default)]
 pub struct CapturedStream {
-    /// The beginning, as far as it is kept.
+    /// The kept start of the output.
     pub bytes: Vec<u8>,
-    /// Bytes beyond that.
+    /// Bytes dropped after that.
     pub dropped: u64,
 }
 
-/// A process that was started and has ended.
+/// A process that ran and ended.
 #[derive(Debug)]
 pub struct FinishedProcess {
-    /// How it ended.
+    /// How the process ended.
     pub ending: ProcessEnding,
-    /// Its standard output.
+    /// Captured standard output.
     pub stdout: CapturedStream,
-    /// Its standard error.
+    /// Captured standard error.
     pub stderr: CapturedStream,
-    /// From start to end.
+    /// Time from start to end.
     pub duration: Duration,
 }
 
-/// Why a process was not started.
+/// Why a process did not start.
 #[derive(Debug, thiserror::Error)]
 pub enum ExecError {
     /// The argument list is empty.
-    #[error("there is no program to start")]
+    #[error("no program to start")]
     Empty,
-    /// There is no such executable, here or on PATH.
+    /// No such executable exists at this path or on PATH.
     #[error("{program}: not found")]
     Missing {
-        /// The program.
+        /// Name of the program.
         program: String,
     },
-    /// The system refused.
+    /// The operating system refused to start it.
     #[error("{program} cannot be started")]
     Refused {
-        /// The program.
+        /// Name of the program.
         program: String,
-        /// What the system says.
+        /// Error from the operating system.
         #[source]
         source: std::io::Error,
     },
 }
 
-/// Runs a process of this site, such as the scheduler's own programs, to its end. `stop`
-/// turning true ends it early.
+/// Runs a site program, such as a scheduler's command, to its end. Setting `stop` to true ends it
+/// early.
 pub async fn run(
     request: &ProcessRequest,
     stop: watch::Receiver<bool>,
@@ -134,9 +133,8 @@ pub async fn run(
     run_observed(request, &setting, stop, &mut |_| {}).await
 }
 
-/// Runs a process to its end in this setting, and tells what is seen of it
-/// meanwhile. `stop` turning true ends it early. Nothing of its group is left
-/// afterwards.
+/// Runs a process to its end in this context, and reports events while it runs. Setting `stop` to
+/// true ends it early. Afterwards no process of its group is left.
 pub async fn run_observed(
     request: &ProcessRequest,
     setting: &ProcessContext,
@@ -146,7 +144,7 @@ pub async fn run_observed(
     run_exchange(request, setting, stop, seen, None).await
 }
 
-/// The same, with a process that is talked with meanwhile.
+/// Like [`run_observed`], with a line exchange.
 pub async fn run_exchange(
     request: &ProcessRequest,
     setting: &ProcessContext,
@@ -160,8 +158,8 @@ pub async fn run_exchange(
     let guarded = match &setting.guard {
         None => request.argv.clone(),
         Some(guard) => {
-            // Behind the guard nobody could tell a missing tool from one that
-            // ends with the same exit code.
+            // Behind the guard, a missing tool and a tool that ends with the same exit code would
+            // look alike.
             if path_lookup::find_program(program, setting.env.get("PATH")).is_none() {
                 return Err(ExecError::Missing { program: program.clone() });
             }
@@ -213,7 +211,7 @@ pub async fn run_exchange(
         let ending = loop {
             tokio::select! {
                 _ = &mut drained, if open => open = false,
-                // A process that never reads keeps nobody but this one waiting.
+                // A process that never reads its input must not block the others.
                 () = &mut told, if telling => telling = false,
                 status = child.wait() => break ending_from_status(status),
                 () = &mut limit => break ProcessEnding::TimedOut,
@@ -225,8 +223,7 @@ pub async fn run_exchange(
         }
         if open && timeout(LINGER, &mut drained).await.is_err() {
             signal_group(group, Signal::KILL);
-            // A process that left the group may hold the pipe even now; what
-            // was read until here is what there is.
+            // A process that left the group may still hold the pipe; keep what was read up to now.
             let _ = timeout(LINGER, &mut drained).await;
         }
         ending
@@ -234,12 +231,12 @@ pub async fn run_exchange(
     if let Some(mut sieve) = sieve {
         sieve.flush(&mut |bytes| stdout.append(bytes, most));
     }
-    // Those who keep no pipe of ours are not left running either.
+    // Also ends the processes of the group that closed their output.
     signal_group(group, Signal::KILL);
     Ok(FinishedProcess { ending, stdout, stderr, duration: start.elapsed() })
 }
 
-/// A command in a group of its own, with what it prints piped to us.
+/// Builds a command with its own process group and piped output.
 fn build_command(
     argv: &[String],
     env: &BTreeMap<String, String>,
@@ -262,7 +259,7 @@ fn build_command(
     Ok(command)
 }
 
-/// Why the system did not start this program.
+/// The reason why the system did not start this program.
 fn start_error(program: &str, source: std::io::Error) -> ExecError {
     let program = program.to_owned();
     match source.kind() {
@@ -276,7 +273,7 @@ fn process_group(child: &Child) -> Option<Pid> {
     child.id().and_then(|id| i32::try_from(id).ok()).and_then(Pid::from_raw)
 }
 
-/// Ends a group: asks, waits, insists.
+/// Ends a group: SIGTERM, a grace period, SIGKILL.
 async fn end_group<D: Future>(
     child: &mut Child,
     group: Option<Pid>,
@@ -296,16 +293,16 @@ async fn end_group<D: Future>(
     let _ = kill_and_wait(child).await;
 }
 
-/// Kills a process, also one that left its group, and waits until it is gone; `None`
-/// where it is not. One that hangs in a driver can be ended by nobody before the driver
-/// lets go of it, and keeps nobody waiting.
+/// Kills a process, even one that left its group, and waits until it ends; `None` if it does not. A
+/// process that hangs in a driver cannot be killed before the driver returns, and must not block
+/// the caller.
 async fn kill_and_wait(child: &mut Child) -> Option<std::io::Result<ExitStatus>> {
-    // That it is gone already is fine.
+    // It may have ended already.
     let _ = child.start_kill();
     timeout(GRACE, child.wait()).await.ok()
 }
 
-/// Sends a signal to a group; that it is gone already is fine.
+/// Sends a signal to a group, which may have ended already.
 fn signal_group(group: Option<Pid>, signal: Signal) {
     if let Some(group) = group {
         let _ = rustix::process::kill_process_group(group, signal);
@@ -317,21 +314,21 @@ fn ending_from_status(status: std::io::Result<ExitStatus>) -> ProcessEnding {
         Ok(status) => match (status.code(), status.signal()) {
             (Some(code), _) => ProcessEnding::Exited { code },
             (None, Some(signal)) => ProcessEnding::Signalled { signal },
-            (None, None) => ProcessEnding::not_started(format!("ended strangely: {status}")),
+            (None, None) => ProcessEnding::not_started(format!("unexpected status: {status}")),
         },
-        Err(error) => ProcessEnding::not_started(format!("cannot be waited for: {error}")),
+        Err(error) => ProcessEnding::not_started(format!("waiting for it failed: {error}")),
     }
 }
 
 async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     if stop.wait_for(|stop| *stop).await.is_err() {
-        // Nobody is left who could stop it.
+        // The sender is gone, so no stop request can arrive.
         std::future::pending::<()>().await;
     }
 }
 
 impl CapturedStream {
-    /// Keeps the beginning: memory must not grow with what somebody writes.
+    /// Keeps the start: memory must not grow with the output of a process.
     fn append(&mut self, bytes: &[u8], most: usize) {
         let kept = bytes.len().min(most.saturating_sub(self.bytes.len()));
         self.bytes.extend_from_slice(&bytes[..kept]);
@@ -339,7 +336,7 @@ impl CapturedStream {
     }
 }
 
-/// Reads a pipe to its end: a writer must never block on a full one.
+/// Reads a pipe to its end: a writer must never block on a full pipe.
 async fn drain_pipe(pipe: Option<impl AsyncRead + Unpin>, mut printed: impl FnMut(&[u8])) {
     let Some(mut pipe) = pipe else { return };
     let mut buffer = vec![0u8; 64 * 1024];
@@ -408,7 +405,7 @@ mod tests {
         assert!(got.duration < GRACE + Duration::from_secs(3), "{:?}", got.duration);
     }
 
-    /// What joins the group of whoever started it, and so leaves its own.
+    /// Joins the group of its parent's parent and thereby leaves its own.
     const DESERTS: &str = "setpgrp(0, getpgrp(getppid)) or die; $SIG{TERM} = 'IGNORE'; \
                            $| = 1; print \"$$\\n\"; sleep 120";
 
@@ -432,7 +429,7 @@ mod tests {
         assert_eq!(got.stdout.dropped, 64 * 65_536 - 1000);
     }
 
-    /// Runs a shell that is talked with: what it says is repeated to it.
+    /// Runs a shell with a line exchange that echoes each separated line back to it.
     fn run_talk(script: &str, limit_ms: u64) -> (FinishedProcess, Vec<String>) {
         let argv = ["sh", "-c", script].map(str::to_owned).into();
         let limit = Duration::from_millis(limit_ms);

@@ -1,9 +1,9 @@
-//! Files that this process may have open: how many conversations that leaves room for.
+//! Limits of open files, and how many worker sessions they allow.
 //!
-//! Each holds four, for as long as its node is held. Where the soft limit ends before the
-//! hard one it is raised when that is needed, and what we start is given the one that we
-//! were given: `srun` carries limits to its nodes, and old programs close as many files as
-//! they might have. A part is kept for what is measured, which must be written all the same.
+//! Each session holds four files for as long as its node is in use. When the soft limit is too low,
+//! fabricgate raises it up to the hard limit, and starts child processes with the original limit:
+//! `srun` carries limits to its nodes, and old programs close as many files as the limit allows.
+//! Part of the limit is reserved for writing results.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -12,18 +12,17 @@ use tokio::process::Command;
 
 use crate::ffi::process_limits;
 
-/// Files of one conversation: three pipes and the handle of the process.
+/// Files of one session: three pipes and the process handle.
 const FILES_PER_SESSION: u64 = 4;
 
-/// What is kept for everything else at most, and half where there is little: whoever is
-/// talked with may have two files of its own being written.
+/// Upper bound of the reserve for other files; a low limit reserves half of itself. A session may
+/// have two result files open for writing.
 const MAX_RESERVED_FILES: u64 = 1_024;
 
-/// No more than this is asked for, whatever the hard limit: the kernel's `fs.nr_open`,
-/// where nobody has changed it.
+/// Upper bound of the soft limit whatever the hard limit: the kernel's default `fs.nr_open`.
 const MAX_SOFT_LIMIT: u64 = 1 << 20;
 
-/// What is held, and the limit that was ours when we had to raise it.
+/// Slots in use, and the original limit once it was raised.
 static SLOTS: Mutex<SessionSlotCount> =
     Mutex::new(SessionSlotCount { in_use: 0, original_limit: None });
 
@@ -33,20 +32,19 @@ struct SessionSlotCount {
     original_limit: Option<Rlimit>,
 }
 
-/// Room for one conversation, until it is dropped.
+/// A slot for one session, until it is dropped.
 #[derive(Debug)]
 pub(super) struct SessionSlot(());
 
-/// There is no room for another one.
+/// No slot is free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{most} workers are all that a limit of {limit} open files has room for: raise the hard limit \
-     (`ulimit -Hn`, LimitNOFILE= in units), or measure fewer nodes at once"
+    "a limit of {limit} open files allows only {most} workers: raise the hard limit \
+     (`ulimit -Hn`, LimitNOFILE= in units), or measure fewer nodes per run"
 )]
 pub(super) struct OpenFileLimitError {
-    /// The hard limit.
     limit: u64,
-    /// So many have room.
+    /// Workers that it allows.
     most: u64,
 }
 
@@ -58,7 +56,7 @@ impl SessionSlot {
             LimitDecision::Fits => {}
             LimitDecision::Raise(soft) => {
                 let raised = Rlimit { current: Some(soft), maximum: now.maximum };
-                // Where that is refused the system itself says what does not fit.
+                // If this is refused, the system's own error reports the failure.
                 if setrlimit(Resource::Nofile, raised).is_ok() {
                     held.original_limit.get_or_insert(now);
                 }
@@ -77,14 +75,14 @@ impl Drop for SessionSlot {
     }
 }
 
-/// Gives what is started the limit that we were given.
+/// Gives a child process the limit that fabricgate started with.
 pub(super) fn restore_limit(command: &mut Command) {
     if let Some(given) = lock_slots().original_limit {
         process_limits::set_child_limit(command, Resource::Nofile, given);
     }
 }
 
-/// How many conversations there is room for at once; `None` where nothing limits them.
+/// How many concurrent sessions the limit allows; `None` if unlimited.
 pub fn max_sessions() -> Option<u64> {
     getrlimit(Resource::Nofile).maximum.map(sessions_within)
 }
@@ -101,7 +99,7 @@ fn reserved_files(limit: u64) -> u64 {
     MAX_RESERVED_FILES.min(limit / 2)
 }
 
-/// What another conversation asks of the limits.
+/// Decision about one more session.
 #[derive(Debug, PartialEq, Eq)]
 enum LimitDecision {
     Fits,
@@ -132,7 +130,7 @@ mod tests {
 
     #[test]
     fn a_limit_is_raised_where_that_is_needed_and_may_be() {
-        // systemd's own limits: 1,024, and 524,288 for whoever asks.
+        // systemd's defaults: soft 1,024 and hard 524,288.
         let usual = limits(1_024, Some(524_288));
         assert_eq!(decide_limit(128, &usual), LimitDecision::Fits);
         assert_eq!(decide_limit(129, &usual), LimitDecision::Raise(524_288));

@@ -1,17 +1,15 @@
-//! Where a program lies, before anybody starts it.
+//! Finds the file of a program before it is started.
 //!
-//! Looks as `execvp` does and starts nothing.
+//! Searches as `execvp` does and starts nothing.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// What POSIX systems search where PATH is not set (`confstr(_CS_PATH)` of
-/// glibc).
+/// POSIX systems search these if PATH is not set (`confstr(_CS_PATH)` of glibc).
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 
-/// The file that would be executed under this name: with this PATH, or with
-/// our own where none is given. A file that may not be executed is the answer
-/// only where there is no other.
+/// The file that this name would execute, with the given PATH or fabricgate's PATH. Returns a
+/// non-executable file only if no executable one exists.
 pub fn find_program(program: &str, path: Option<&String>) -> Option<PathBuf> {
     if program.is_empty() {
         return None;

@@ -1,16 +1,15 @@
-//! Where this program's own file is, for what starts it once more: workers, guards,
-//! jobs.
+//! Finds this program's executable file, to start workers, guards and jobs from it.
 //!
 //! Starts nothing.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What Linux writes behind the name of a file that is no longer there.
+/// Suffix that Linux adds to the name of a removed executable.
 const DELETED: &str = " (deleted)";
 
-/// This program's own file. Where it was replaced since it was started, as by an
-/// upgrade, it is what stands in its place now, as for everybody who names it.
+/// This program's executable file. If an upgrade replaced the file, returns the new file at the
+/// same path.
 #[expect(clippy::disallowed_methods, reason = "the one place that asks")]
 pub fn current_executable() -> io::Result<PathBuf> {
     without_deleted_suffix(std::env::current_exe()?)
@@ -23,7 +22,7 @@ fn without_deleted_suffix(told: PathBuf) -> io::Result<PathBuf> {
             true => Ok(named.to_owned()),
             false => Err(io::Error::new(
                 io::ErrorKind::NotFound,
-                format!("{}: this program's own file was removed", named.display()),
+                format!("{}: the executable of this program was removed", named.display()),
             )),
         },
         _ => Ok(told),
@@ -40,10 +39,10 @@ mod tests {
         let (file, told) = (folder.path().join("x"), folder.path().join("x (deleted)"));
         assert_eq!(without_deleted_suffix(file.clone()).expect("as told"), file);
         let gone = without_deleted_suffix(told.clone()).expect_err("removed").to_string();
-        assert!(gone.ends_with("x: this program's own file was removed"), "{gone}");
+        assert!(gone.ends_with("x: the executable of this program was removed"), "{gone}");
         std::fs::write(&file, "").expect("written");
         assert_eq!(without_deleted_suffix(told.clone()).expect("replaced"), file);
         std::fs::write(&told, "").expect("written");
-        assert_eq!(without_deleted_suffix(told.clone()).expect("somebody calls it so"), told);
+        assert_eq!(without_deleted_suffix(told.clone()).expect("a file may have this name"), told);
     }
 }

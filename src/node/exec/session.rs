@@ -1,7 +1,7 @@
-//! A process to talk with: lines in, lines out, for as long as it lives.
+//! Long-running process with line-based input and output.
 //!
-//! It leads a group of its own, which is killed when the session is dropped.
-//! The three parts of a [`Session`] can be taken apart and given to different
+//! The process leads its own group, which is killed when the session is dropped. The three parts of
+//! a [`ProcessSession`] can move to different tasks. This module does not interpret the lines.
 //! tasks. Nothing here knows what the lines mean.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -25,30 +25,29 @@ use super::{
 use model::raw_result::ProcessEnding;
 use model::worker_protocol::{EnvironmentAccess, LONGEST_LINE};
 
-/// Bytes of standard error that are kept: its end, where the reason is.
+/// Bytes to keep of standard error: its end, which contains the reason of a failure.
 const STDERR_TAIL_BYTES: usize = 16 * 1024;
 
-/// A process with its ends of the conversation. Take it apart to write and read
-/// in different tasks; the process dies when its [`Process`] is dropped.
+/// A process with its input and output. Take it apart to write and read in different tasks; the
+/// process dies when its [`SessionProcess`] is dropped.
 #[derive(Debug)]
 pub struct ProcessSession {
-    /// What it is told.
+    /// Writes to the process's standard input.
     pub input: SessionInput,
-    /// What it says.
+    /// Reads the process's standard output.
     pub output: SessionOutput,
-    /// The process itself.
+    /// Handle of the process.
     pub process: SessionProcess,
 }
 
 impl ProcessSession {
-    /// Starts a process with these additional variables. Must be called inside
-    /// a tokio runtime.
+    /// Starts a process with these additional variables. Must be called inside a tokio runtime.
     pub fn start(argv: &[String], env: &BTreeMap<String, String>) -> Result<Self, ExecError> {
         Self::start_trusted(argv, env, EnvironmentAccess::None, None)
     }
 
-    /// The same, and passes on what comes on its standard error, in pieces. Who
-    /// takes them slowly slows the process.
+    /// Like [`Self::start`], and also forwards standard error in pieces. A slow receiver slows down
+    /// the process.
     pub fn start_with_stderr(
         argv: &[String],
         env: &BTreeMap<String, String>,
@@ -57,7 +56,7 @@ impl ProcessSession {
         Self::start_trusted(argv, env, EnvironmentAccess::None, ear)
     }
 
-    /// The same with a process that is given more of our environment.
+    /// Like [`Self::start_with_stderr`], with a chosen part of fabricgate's environment.
     pub fn start_trusted(
         argv: &[String],
         env: &BTreeMap<String, String>,
@@ -95,22 +94,21 @@ impl ProcessSession {
         self.input.send(line).await
     }
 
-    /// The next line without its end; `None` when there are no more. May be
-    /// dropped while it waits without losing anything.
+    /// The next line without its end; `None` at the end of the output. Cancel safe.
     pub async fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         self.output.next_line().await
     }
 
-    /// The last that it said on standard error.
+    /// The end of its standard error.
     pub fn stderr_tail(&self) -> String {
         self.process.stderr_tail()
     }
 
-    /// Closes its input, waits this long for it to end, and ends it.
+    /// Closes its input, waits up to `grace` for it to end, then ends it.
     pub async fn end(self, grace: Duration) -> ProcessEnding {
         let Self { input, output, mut process } = self;
         drop(input);
-        // Whatever it still says must not keep it from ending.
+        // Unread output must not keep the process from ending.
         let drained = tokio::spawn(output.discard());
         let ending = process.end(grace).await;
         drained.abort();
@@ -135,7 +133,7 @@ impl SessionInput {
         pipe.flush().await
     }
 
-    /// Says that nothing more will come.
+    /// Closes the input: no more lines follow.
     pub fn close(&mut self) {
         self.pipe = None;
     }
@@ -149,9 +147,8 @@ pub struct SessionOutput {
 }
 
 impl SessionOutput {
-    /// The next line without its end; `None` when there are no more. A line
-    /// longer than [`LONGEST_LINE`] is an error. May be dropped while it waits
-    /// without losing anything.
+    /// The next line without its end; `None` at the end of the output. A line longer than
+    /// [`LONGEST_LINE`] is an error. Cancel safe.
     pub async fn next_line(&mut self) -> io::Result<Option<Vec<u8>>> {
         loop {
             let Some(pipe) = &mut self.pipe else { return Ok(None) };
@@ -182,40 +179,40 @@ impl SessionOutput {
     }
 }
 
-/// The process of a session. Its whole group is killed when this is dropped.
+/// The process of a session. Dropping it kills its whole group.
 #[derive(Debug)]
 pub struct SessionProcess {
     child: Child,
     group: Option<Pid>,
     tail: Arc<Mutex<VecDeque<u8>>>,
-    /// Reads standard error to its end.
+    /// Task that reads standard error to its end.
     stderr_reader: Option<JoinHandle<()>>,
     ending: Option<ProcessEnding>,
-    /// For its files.
+    /// Reserves the session's open files.
     _slot: SessionSlot,
 }
 
 impl SessionProcess {
-    /// The last that it said on standard error.
+    /// The end of its standard error.
     pub fn stderr_tail(&self) -> String {
         let tail = self.tail.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let (start, rest) = tail.as_slices();
         String::from_utf8_lossy(&[start, rest].concat()).into_owned()
     }
 
-    /// The number of the process, until it was waited for.
+    /// The process ID, until the process is reaped.
     pub fn pid(&self) -> Option<u32> {
         self.child.id()
     }
 
-    /// Kills its group at once. Whether and how it ended, [`Process::wait`] tells.
+    /// Kills its group immediately. [`SessionProcess::wait`] returns how it ended.
     pub fn kill(&self) {
         if self.ending.is_none() {
             signal_group(self.group, Signal::KILL);
         }
     }
 
-    /// Waits until it ends by itself. May be dropped while it waits.
+    /// Waits until it ends by itself. Cancel safe.
     pub async fn wait(&mut self) -> ProcessEnding {
         if let Some(ending) = &self.ending {
             return ending.clone();
@@ -225,8 +222,8 @@ impl SessionProcess {
         ending
     }
 
-    /// Waits this long for it to end by itself (its input should be closed),
-    /// then asks its group to end, and then ends it.
+    /// Waits up to `grace` for it to end by itself (close its input first), then sends SIGTERM to
+    /// its group, then SIGKILL.
     pub async fn end(&mut self, grace: Duration) -> ProcessEnding {
         let mut ending = timeout(grace, self.wait()).await.ok();
         if ending.is_none() {
@@ -241,7 +238,7 @@ impl SessionProcess {
                 .map_or(ProcessEnding::TimedOut, ending_from_status),
         };
         self.ending = Some(ending.clone());
-        // Its last words may still be in the pipe.
+        // The last output may still be in the pipe.
         if let Some(mut listening) = self.stderr_reader.take() {
             let _ = timeout(LINGER, &mut listening).await;
         }
@@ -257,7 +254,7 @@ impl Drop for SessionProcess {
     }
 }
 
-/// Reads a pipe to its end and keeps the last of it.
+/// Reads a pipe to its end and keeps the last part.
 async fn keep_tail(
     mut pipe: ChildStderr,
     tail: Arc<Mutex<VecDeque<u8>>>,
@@ -275,7 +272,7 @@ async fn keep_tail(
             tail.drain(..excess);
         }
         if let Some(ear) = &ear {
-            // That nobody listens is no reason to stop reading.
+            // A dropped receiver is not a reason to stop reading.
             let _ = ear.send(buffer[..count].to_vec()).await;
         }
     }
@@ -359,7 +356,7 @@ mod tests {
         });
     }
 
-    /// Neither gone nor a zombie that nobody reaps yet.
+    /// True if the process is neither gone nor an unreaped zombie.
     fn is_running(pid: Pid) -> bool {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero()));
         stat.is_ok_and(|stat| !stat.contains(") Z "))

@@ -1,10 +1,9 @@
-//! Asking the driver in a process of its own.
+//! Queries the driver in a separate process.
 //!
-//! A call into a driver can hang, and a thread in such a call cannot be ended;
-//! the library can also take the whole process down. So another process asks
-//! and says what it hears, one JSON document a line, and what it is about to ask
-//! on standard error. Whoever started it ends it when its time is up and keeps
-//! what it said until then.
+//! A call into a driver can hang, and a thread in such a call cannot be ended; the library can also
+//! crash the whole process. A child process makes the calls. It prints each answer as one JSON
+//! document per line, and prints each call to standard error before it makes it. The parent ends it
+//! when the time limit expires and keeps the answers up to then.
 
 use std::io;
 use std::io::Write;
@@ -25,37 +24,37 @@ use model::gpu_facts::GpuFacts;
 use model::node_facts::{DriverFacts, MissingFact};
 use model::raw_result::ProcessEnding;
 
-/// Bytes of the answer that are kept. A GPU with 18 links says about 12 kB.
+/// Bytes of the answer to keep. A GPU with 18 links takes about 12 kB.
 const CAPTURE: usize = 4 * 1024 * 1024;
 
-/// How long ending the process may take before it is left behind: one that
-/// hangs inside the kernel cannot be ended by anybody.
+/// How long to wait for the process to end before leaving it behind: a process that hangs inside
+/// the kernel cannot be killed.
 const ENDING: Duration = Duration::from_secs(6);
 
-/// A line of the process that asks.
+/// One line of the child's output.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum DriverFactsLine {
-    /// There is no driver to ask.
+    /// No driver is installed.
     NoDriver {
-        /// Why, and what to do.
+        /// The reason and the remedy.
         why: String,
     },
-    /// The machine.
+    /// Facts about the machine.
     Machine(Box<MachineReport>),
-    /// A GPU.
+    /// Facts about one GPU.
     Gpu(Box<GpuReport>),
-    /// That was all.
+    /// End of the facts; without it they are incomplete.
     End,
 }
 
-/// Says that there is no driver.
+/// Writes the line for a missing driver.
 pub fn write_no_driver(why: &str, out: &mut dyn Write) -> io::Result<()> {
     write_line(&DriverFactsLine::NoDriver { why: why.to_owned() }, out)
 }
 
-/// Asks a library everything and writes what it says, as the process that asks
-/// does. `progress` is told what comes next.
+/// Queries a library for all facts and writes them; runs in the child process. `progress` receives
+/// the name of the next query.
 pub fn write_driver_facts(
     library: &dyn GpuLibrary,
     proc: &Path,
@@ -63,7 +62,7 @@ pub fn write_driver_facts(
     progress: &mut dyn Write,
 ) -> io::Result<()> {
     let mut note = |what: &str| {
-        // Nobody may listen, which is no reason to stop.
+        // A closed progress pipe is not a reason to stop.
         let _ = writeln!(progress, "{what}").and_then(|()| progress.flush());
     };
     note("the driver itself");
@@ -84,20 +83,18 @@ fn write_line(line: &DriverFactsLine, out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
-/// What came of asking.
 #[derive(Debug, Default)]
 pub(super) struct DriverReport {
-    /// The driver.
     pub(super) driver: Option<DriverFacts>,
-    /// The GPUs; absent where they were never counted.
+    /// The GPUs; absent if the query ended before they were counted.
     pub(super) gpus: Option<Vec<GpuFacts>>,
-    /// What it would not say.
+    /// Facts that the driver did not report.
     pub(super) missing: Vec<MissingFact>,
-    /// Why not everything was heard.
+    /// Why the report is incomplete.
     pub(super) trouble: Option<String>,
 }
 
-/// Starts the process that asks, and listens.
+/// Starts the child process and reads its answers.
 pub(super) async fn query_driver(gathering: &FactsRequest<'_>) -> DriverReport {
     let mut argv = vec![gathering.executable.display().to_string()];
     argv.extend(["node", "driver-facts"].map(str::to_owned));
@@ -126,7 +123,7 @@ pub(super) async fn query_driver(gathering: &FactsRequest<'_>) -> DriverReport {
             heard
         }
         Ok(Err(error)) => DriverReport {
-            trouble: Some(format!("the driver was not asked: {error}")),
+            trouble: Some(format!("the driver was not queried: {error}")),
             ..DriverReport::default()
         },
         Err(_) => DriverReport {
@@ -136,16 +133,16 @@ pub(super) async fn query_driver(gathering: &FactsRequest<'_>) -> DriverReport {
     }
 }
 
-/// Why a process that said everything did not keep it.
+/// Why a complete report was not recorded.
 fn recording_failure(finished: &FinishedProcess) -> Option<String> {
     let said = String::from_utf8_lossy(&finished.stderr.bytes);
     let last = said.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
     let ending = &finished.ending;
     let why = super::query::to_printable(last.trim_start_matches("fabricgate: "));
-    (!ending.is_success()).then(|| format!("the answers were not kept ({ending}): {why}"))
+    (!ending.is_success()).then(|| format!("the answers were not recorded ({ending}): {why}"))
 }
 
-/// What a process said until it ended.
+/// Parses the output of a finished process.
 fn parse_report(finished: &FinishedProcess, limit: Duration) -> DriverReport {
     let mut heard = DriverReport::default();
     let (mut whole, mut counted) = (false, None);
@@ -167,7 +164,7 @@ fn parse_report(finished: &FinishedProcess, limit: Duration) -> DriverReport {
                 heard.missing.extend(said.missing);
             }
             Ok(DriverFactsLine::End) => whole = true,
-            // A line that was cut off when the process was ended.
+            // The line was cut off when the process was ended.
             Err(_) => {}
         }
     }
@@ -177,7 +174,7 @@ fn parse_report(finished: &FinishedProcess, limit: Duration) -> DriverReport {
         let last = asked.lines().rev().find(|line| !line.trim().is_empty());
         let why = match &finished.ending {
             ProcessEnding::TimedOut => hang_message(limit, last),
-            ending => format!("asking the NVIDIA driver failed: {ending}{}", last_question(last)),
+            ending => format!("querying the NVIDIA driver failed: {ending}{}", last_question(last)),
         };
         heard.missing.push(add_silent_gpus(heard.gpus.as_mut(), counted, &why));
         heard.trouble = Some(why);
@@ -185,8 +182,7 @@ fn parse_report(finished: &FinishedProcess, limit: Duration) -> DriverReport {
     heard
 }
 
-/// Keeps a place for every GPU that was counted and not heard: one that did not
-/// answer is not one that is not there.
+/// Adds an entry for every counted GPU without an answer: a silent GPU is not a missing GPU.
 fn add_silent_gpus(
     gpus: Option<&mut Vec<GpuFacts>>,
     counted: Option<u32>,
@@ -204,8 +200,8 @@ fn add_silent_gpus(
 
 fn hang_message(limit: Duration, last: Option<&str>) -> String {
     format!(
-        "the NVIDIA driver did not answer within {} s{}; it may hang: look for NVRM and Xid in \
-         `dmesg`, and give it longer with --limit",
+        "the NVIDIA driver did not answer within {} s{}; it may hang: check for NVRM and Xid in \
+         `dmesg`, or raise --limit",
         limit.as_secs(),
         last_question(last)
     )
@@ -213,7 +209,7 @@ fn hang_message(limit: Duration, last: Option<&str>) -> String {
 
 fn last_question(last: Option<&str>) -> String {
     last.map_or_else(String::new, |last| {
-        format!(" while asked for {}", super::query::to_printable(last))
+        format!(" during: {}", super::query::to_printable(last))
     })
 }
 
@@ -261,7 +257,7 @@ mod tests {
         assert_eq!(heard.driver.and_then(|driver| driver.version).as_deref(), Some("570.1"));
         let uuids: Vec<_> = heard.gpus.expect("counted").into_iter().map(|gpu| gpu.uuid).collect();
         assert_eq!(uuids, [Some("GPU-0".to_owned()), Some("GPU-1".to_owned())]);
-        // Both refused the serial number, which is said once.
+        // Both GPUs refused the serial number, which is reported once.
         let serial = heard.missing.iter().filter(|missing| missing.what == "serial number");
         assert_eq!(serial.map(|missing| missing.gpus.clone()).collect::<Vec<_>>(), [[0, 1]]);
     }
@@ -280,11 +276,11 @@ mod tests {
             .collect();
         let heard =
             parse_report(&finished(cut.into(), progress.into(), ProcessEnding::TimedOut), LIMIT);
-        // The one that did not answer is there all the same.
+        // The silent GPU still has an entry.
         let uuids: Vec<_> = heard.gpus.expect("counted").into_iter().map(|gpu| gpu.uuid).collect();
         assert_eq!(uuids, [Some("GPU-0".to_owned()), None]);
         let why = heard.trouble.expect("said");
-        assert!(why.contains("30 s while asked for GPU 1: the link to its processor"), "{why}");
+        assert!(why.contains("30 s during: GPU 1: the link to its processor"), "{why}");
         let silent = heard.missing.last().expect("said");
         assert_eq!((silent.what.as_str(), silent.gpus.as_slice()), ("everything", &[1][..]));
     }
@@ -295,7 +291,7 @@ mod tests {
         let heard =
             parse_report(&finished(Vec::new(), b"the driver itself\n".to_vec(), ending), LIMIT);
         let why = heard.trouble.expect("said");
-        assert!(why.contains("signal 11 while asked for the driver itself"), "{why}");
+        assert!(why.contains("signal 11 during: the driver itself"), "{why}");
         assert_eq!(heard.gpus, None);
     }
 

@@ -1,16 +1,15 @@
-//! What a GPU's driver says of its fabric, and where the GPU sits.
+//! Fabric and platform information of a GPU, as its driver reports it.
 //!
-//! The health mask is decoded as the header says: fields of two bits that are
-//! yes, no or not supported, not flags. Nothing here judges.
+//! The health mask is decoded as in the header: two-bit fields of yes, no or not supported, not
+//! flags. This module does not judge.
 
 use super::gpu_library::{FabricValue, GpuQuery, GpuQueryError, PlatformValue};
 use super::nvml_names;
 use super::query::{GpuQuerySession, to_printable};
 use model::gpu_facts::{FabricFacts, FabricHealth, FabricState, HealthCondition, PlatformFacts};
 
-/// Asks for fabric information: the newest version that the driver knows. The
-/// call of the first version answers without health; it is used only where the
-/// driver has no other (before version 550).
+/// Queries fabric information with the newest version that the driver supports. The first version
+/// has no health information and is used only with drivers before version 550.
 pub(super) fn query_fabric(asking: &mut GpuQuerySession<'_>) -> Option<FabricFacts> {
     let (found, source) = match asking.try_fabric(GpuQuery::FabricThird) {
         Err(GpuQueryError::MissingSymbol) => {
@@ -24,8 +23,7 @@ pub(super) fn query_fabric(asking: &mut GpuQuerySession<'_>) -> Option<FabricFac
     asking.ok_or_note("fabric information", found).map(|value| fabric_from_value(value, source))
 }
 
-/// Drivers refuse a version that they do not know with a code of its own, or
-/// as an invalid argument.
+/// Drivers reject an unknown version with a dedicated code, or as an invalid argument.
 fn is_version_refusal(refusal: &GpuQueryError) -> bool {
     match refusal {
         GpuQueryError::OtherVersion => true,
@@ -48,8 +46,8 @@ fn fabric_from_value(value: FabricValue, source: &str) -> FabricFacts {
     let registered = state == FabricState::Completed;
     FabricFacts {
         status: registered.then(|| nvml_names::return_code_name(value.status)),
-        // Before registration is complete the driver leaves both empty, which
-        // must not be taken for clique 0.
+        // Before registration completes, the driver leaves both empty, which must not be read as
+        // clique 0.
         cluster_uuid: registered.then(|| format_uuid(value.cluster_uuid)),
         clique_id: registered.then_some(value.clique_id),
         health: value.health_mask.map(|mask| decode_health(mask, value.health_summary)),
@@ -58,19 +56,19 @@ fn fabric_from_value(value: FabricValue, source: &str) -> FabricFacts {
     }
 }
 
-/// A UUID as everybody writes it (RFC 9562), lower case.
+/// A UUID in its usual form (RFC 9562), lower case.
 fn format_uuid(bytes: [u8; 16]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
 }
 
-/// What a health mask says (`NVML_GPU_FABRIC_HEALTH_MASK_*` in nvml.h; the
-/// shifts are those of its constants).
+/// Decodes a health mask (`NVML_GPU_FABRIC_HEALTH_MASK_*` in nvml.h; the shifts are those of its
+/// constants).
 pub(super) fn decode_health(mask: u32, summary: Option<u8>) -> FabricHealth {
     let condition = |shift: u32| match (mask >> shift) & 3 {
         1 => HealthCondition::Yes,
         2 => HealthCondition::No,
-        // 3 has no meaning yet.
+        // Value 3 has no defined meaning yet.
         _ => HealthCondition::Unknown,
     };
     FabricHealth {
@@ -91,7 +89,7 @@ pub(super) fn decode_health(mask: u32, summary: Option<u8>) -> FabricHealth {
     }
 }
 
-/// What is configured wrongly; nothing where the driver does not say.
+/// The wrong setting; `None` if the driver does not report one.
 fn decode_misconfiguration(number: u32) -> Option<String> {
     let words = match number {
         0 => return None,
@@ -108,8 +106,8 @@ fn decode_misconfiguration(number: u32) -> Option<String> {
     Some(words.to_owned())
 }
 
-/// Asks where the GPU sits. Drivers that know the first version of the
-/// structure only say the same in it.
+/// Queries the GPU's position. Drivers that know only the first version of the structure report the
+/// same fields in it.
 pub(super) fn query_platform(asking: &mut GpuQuerySession<'_>) -> Option<PlatformFacts> {
     let found = match asking.try_platform(GpuQuery::Platform) {
         Err(refusal) if is_version_refusal(&refusal) => {
@@ -131,7 +129,7 @@ fn platform_from_value(value: PlatformValue) -> PlatformFacts {
     }
 }
 
-/// A serial number: text, or hexadecimal digits where it is none.
+/// A serial number: text, or hexadecimal digits if it is not text.
 fn format_serial(bytes: [u8; 16]) -> Option<String> {
     let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     let (text, rest) = bytes.split_at(end);

@@ -1,4 +1,4 @@
-//! What a GPU's driver says of the GPU itself, and of the machine.
+//! //! Facts about the machine and about each GPU, as the driver reports them.
 
 use std::path::Path;
 
@@ -16,31 +16,28 @@ use model::gpu_facts::{
 use model::node_facts::{DriverFacts, MissingFact};
 use model::throttle_reason::ThrottleReason;
 
-/// More GPUs than a machine has. A place is kept for each that is counted and
-/// silent, so a number that cannot be true is none.
+/// Upper bound of a machine's GPUs. Every counted GPU gets an entry even if it is silent, so a
+/// higher count is treated as no count.
 const MOST_GPUS: u32 = 1_024;
 
-/// What a driver says of itself and of how many GPUs there are.
+/// The driver's facts about itself and the number of GPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct MachineReport {
-    /// The driver.
     pub(super) driver: DriverFacts,
-    /// How many GPUs; absent where it does not say.
+    /// Number of GPUs; absent if the driver does not report it.
     pub(super) gpus: Option<u32>,
-    /// What it would not say.
+    /// Facts that the driver did not report.
     pub(super) missing: Vec<MissingFact>,
 }
 
-/// What a driver says of one GPU.
+/// The driver's facts about one GPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct GpuReport {
-    /// The GPU.
     pub(super) gpu: GpuFacts,
-    /// What it would not say.
+    /// Facts that the driver did not report.
     pub(super) missing: Vec<MissingFact>,
 }
 
-/// Asks about the driver.
 pub(super) fn query_machine_report(library: &dyn GpuLibrary) -> MachineReport {
     let mut missing = Vec::new();
     let mut ask = |question: MachineQuery| match library.query_machine(question) {
@@ -79,8 +76,8 @@ pub(super) fn query_machine_report(library: &dyn GpuLibrary) -> MachineReport {
     MachineReport { driver: DriverFacts { version, nvml_version, cuda_version }, gpus, missing }
 }
 
-/// Asks about one GPU. `begin` is told which part comes next, so that whoever
-/// watches knows where a driver hangs.
+/// Queries one GPU. `begin` receives the name of the next part, so that the parent process knows
+/// where a driver hangs.
 pub(super) fn query_gpu_report(
     library: &dyn GpuLibrary,
     proc: &Path,
@@ -169,8 +166,8 @@ fn query_memory(asking: &mut GpuQuerySession<'_>, facts: &mut GpuFacts) {
         pending: rows.pending,
         failed: rows.failed,
     });
-    // GPUs either remap rows or retire pages; that one that does the first does
-    // not do the second is no gap.
+    // GPUs either remap rows or retire pages, so a GPU that remaps rows has no gap in its facts
+    // because it retires no pages.
     let number = |asking: &GpuQuerySession<'_>, number| asking.try_number(GpuQuery::Number(number));
     let single_bit = number(asking, GpuNumber::RetiredSingleBit);
     if let (Err(refusal), None) = (&single_bit, &facts.remapped_rows) {
@@ -244,7 +241,7 @@ mod tests {
             (said.gpus, why.map(|missing| missing.why))
         };
         assert_eq!(count(8), (Some(8), None));
-        let why = "the answer cannot be understood: 4294967295 GPUs".to_owned();
+        let why = "unreadable answer: 4294967295 GPUs".to_owned();
         assert_eq!(count(u32::MAX.into()), (None, Some(why)));
     }
 
@@ -286,7 +283,7 @@ mod tests {
             of.map(|missing| missing.why.as_str())
         };
         assert_eq!(why("ecc mode"), Some("not supported by this GPU"));
-        assert_eq!(why("module id"), Some("this driver is too old to say"));
+        assert_eq!(why("module id"), Some("this driver is too old to report it"));
     }
 
     #[test]
@@ -296,7 +293,7 @@ mod tests {
         let said = report_on(&recorded);
         assert_eq!(said.missing.len(), 1);
         assert!(said.missing[0].why.contains("fell off the bus"), "{:?}", said.missing);
-        // The same where it is lost while it is asked.
+        // The same result if the GPU is lost during the queries.
         let uuid = Ok(GpuValue::Text("GPU-1".to_owned()));
         recorded.add_gpu_answer(0, GpuQuery::Text(GpuText::Uuid), uuid);
         for question in [

@@ -1,8 +1,7 @@
-//! The GPU library as something to ask: questions, answers, refusals.
+//! Query interface of a GPU library: queries, answers, refusals.
 //!
-//! There are two libraries: the driver's own (`nvml`) and one that was recorded
-//! (`recorded`). A question is asked one at a time and may be refused by itself;
-//! what an answer means is up to who asks.
+//! Two libraries implement it: the driver's (`nvml`) and a recording (`recorded`). A library can
+//! refuse each query separately; the caller interprets the answer.
 
 use std::fmt;
 
@@ -12,28 +11,28 @@ pub use crate::ffi::nvml::{
     NvmlFabricInfo as FabricValue, NvmlPlatformInfo as PlatformValue, NvmlRemappedRows as RowsValue,
 };
 
-/// Something that can be asked about GPUs.
+/// A library that answers queries about GPUs.
 pub trait GpuLibrary {
-    /// Asks about the machine.
+    /// Queries a fact about the machine.
     fn query_machine(&self, question: MachineQuery) -> GpuQueryResult;
 
-    /// Asks about one GPU, by its index.
+    /// Queries a fact about one GPU, by its index.
     fn query_gpu(&self, gpu: u32, question: GpuQuery) -> GpuQueryResult;
 }
 
-/// What comes of a question.
+/// Answer to a query, or the refusal.
 pub type GpuQueryResult = Result<GpuValue, GpuQueryError>;
 
-/// Questions about the machine.
+/// Queries about the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineQuery {
     /// Version of the driver.
     DriverVersion,
     /// Version of the library.
     LibraryVersion,
-    /// Newest CUDA, as 1000 times major and 10 times minor.
+    /// Newest supported CUDA version, as 1000 × major + 10 × minor.
     CudaVersion,
-    /// How many GPUs there are.
+    /// Number of GPUs.
     GpuCount,
 }
 
@@ -48,14 +47,14 @@ impl fmt::Display for MachineQuery {
     }
 }
 
-/// Questions about one GPU.
+/// Queries about one GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GpuQuery {
-    /// A line of text about it.
+    /// A text property.
     Text(GpuText),
-    /// A number about it.
+    /// A numeric property.
     Number(GpuNumber),
-    /// A number about one of its links.
+    /// A numeric property of one of its links.
     Link(u32, LinkNumber),
     /// A field value of one of its links or parts.
     Field {
@@ -68,15 +67,15 @@ pub enum GpuQuery {
     FabricThird,
     /// Fabric information with health mask.
     FabricSecond,
-    /// Fabric information of the call that came first.
+    /// Fabric information from the original call, without health.
     FabricFirst,
-    /// Where it sits, as the second version of the structure says.
+    /// Position of the GPU, second version of the structure.
     Platform,
-    /// The same of the first version.
+    /// Position of the GPU, first version of the structure.
     PlatformFirst,
-    /// Rows of its memory that were replaced.
+    /// Remapped rows of its memory.
     RemappedRows,
-    /// Processes that compute on it.
+    /// Compute processes on it.
     Processes,
 }
 
@@ -98,7 +97,7 @@ impl fmt::Display for GpuQuery {
     }
 }
 
-/// Declares questions that differ in nothing but their name.
+/// Declares queries that differ only in their name.
 macro_rules! questions {
     ($(#[$doc:meta])* $name:ident { $($(#[$each:meta])* $variant:ident => $words:literal,)* }) => {
         $(#[$doc])*
@@ -108,7 +107,7 @@ macro_rules! questions {
         }
 
         impl $name {
-            /// What is asked for, in words.
+            /// Name of the query in reports.
             pub fn as_str(self) -> &'static str {
                 match self {
                     $(Self::$variant => $words,)*
@@ -119,7 +118,7 @@ macro_rules! questions {
 }
 
 questions! {
-    /// Lines of text about a GPU.
+    /// Text properties of a GPU.
     GpuText {
         /// UUID.
         Uuid => "uuid",
@@ -131,7 +130,7 @@ questions! {
         BoardPartNumber => "board part number",
         /// Version of the VBIOS.
         Vbios => "vbios version",
-        /// Version of the firmware of the system processor.
+        /// Version of the GSP firmware.
         GspFirmware => "gsp firmware version",
         /// PCI address, as NVML writes it.
         PciAddress => "pci address",
@@ -139,19 +138,19 @@ questions! {
 }
 
 questions! {
-    /// Numbers about a GPU.
+    /// Numeric properties of a GPU.
     GpuNumber {
         /// `NVML_DEVICE_ARCH_*`.
         Architecture => "architecture",
-        /// Its number within the node or baseboard.
+        /// Number of the GPU within the node or baseboard.
         ModuleId => "module id",
         /// Bandwidth mode of its NVLinks.
         LinkMode => "NVLink bandwidth mode",
-        /// Whether that is the fastest.
+        /// Whether the current mode is the fastest.
         LinkModeIsBest => "NVLink bandwidth mode is best",
         /// Size of its memory in bytes.
         MemoryBytes => "memory size",
-        /// Whether its link to a processor in the same package is in use.
+        /// Whether the C2C link to a processor in the same package is in use.
         C2cEnabled => "c2c mode",
         /// PCI Express generation.
         PcieGeneration => "pcie generation",
@@ -159,56 +158,56 @@ questions! {
         PcieGenerationMax => "highest pcie generation",
         /// PCI Express lanes.
         PcieWidth => "pcie width",
-        /// The most PCI Express lanes.
+        /// Maximum PCI Express lanes.
         PcieWidthMax => "highest pcie width",
-        /// Packets sent again over PCI Express.
+        /// PCI Express replays (packets sent again).
         PcieReplays => "pcie replay counter",
         /// Whether error correction is on.
         EccEnabled => "ecc mode",
-        /// Whether error correction will be on.
+        /// Whether error correction is on after the next reset.
         EccPending => "pending ecc mode",
         /// Errors corrected since the driver was loaded.
         EccCorrectedSinceLoad => "corrected ecc errors since load",
         /// Errors not corrected since the driver was loaded.
         EccUncorrectedSinceLoad => "uncorrected ecc errors since load",
-        /// Errors corrected in its life.
+        /// Errors corrected over the GPU's lifetime.
         EccCorrectedInLife => "corrected ecc errors in life",
-        /// Errors not corrected in its life.
+        /// Errors not corrected over the GPU's lifetime.
         EccUncorrectedInLife => "uncorrected ecc errors in life",
-        /// Pages retired for several errors of one bit.
+        /// Pages retired after repeated single-bit errors.
         RetiredSingleBit => "pages retired for single-bit errors",
-        /// Pages retired for an error of two bits.
+        /// Pages retired after a double-bit error.
         RetiredDoubleBit => "pages retired for double-bit errors",
-        /// Whether pages will be retired.
+        /// Whether a page retirement is pending.
         RetiredPending => "pending page retirement",
-        /// Clock of its processors.
+        /// SM clock in MHz.
         ClockSm => "sm clock",
-        /// Highest clock of its processors.
+        /// Maximum SM clock in MHz.
         ClockSmMax => "highest sm clock",
-        /// Clock of its memory.
+        /// Memory clock in MHz.
         ClockMemory => "memory clock",
-        /// Highest clock of its memory.
+        /// Maximum memory clock in MHz.
         ClockMemoryMax => "highest memory clock",
-        /// Power it draws.
+        /// Power draw in mW.
         PowerDraw => "power draw",
-        /// Limit of its power.
+        /// Power limit in mW.
         PowerLimit => "power limit",
-        /// Default limit of its power.
+        /// Default power limit in mW.
         PowerLimitDefault => "default power limit",
-        /// Temperature.
+        /// Temperature in degrees Celsius.
         Temperature => "temperature",
-        /// What holds its clocks down, as bits.
+        /// Throttle reasons, as a bit mask.
         Throttling => "throttle reasons",
-        /// Whether it is divided.
+        /// Whether MIG is on.
         Mig => "mig mode",
-        /// Whether it will be divided.
+        /// Whether MIG is on after the next reset.
         MigPending => "pending mig mode",
-        /// Whether the driver keeps it initialised.
+        /// Persistence mode: whether the driver keeps the GPU initialized.
         Persistence => "persistence mode",
     }
 }
 
-/// Numbers about a link.
+/// Numeric properties of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkNumber {
     /// Whether it is up.
@@ -217,9 +216,9 @@ pub enum LinkNumber {
     Version,
     /// `NVML_NVLINK_DEVICE_TYPE_*`.
     RemoteKind,
-    /// PCI address of its other end, a line of text.
+    /// PCI address of its other end; the answer is text.
     RemoteAddress,
-    /// The error counter of this number, `NVML_NVLINK_ERROR_*`.
+    /// The error counter with this number, `NVML_NVLINK_ERROR_*`.
     Errors(u32),
 }
 
@@ -235,63 +234,63 @@ impl fmt::Display for LinkNumber {
     }
 }
 
-/// An answer.
+/// Answer to a query.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum GpuValue {
-    /// A number; 0 and 1 where it is yes or no.
+    /// A number; 0 or 1 for a boolean.
     Number(u64),
     /// A line of text.
     Text(String),
     /// Fabric information.
     Fabric(FabricValue),
-    /// Where the GPU sits.
+    /// Position of the GPU.
     Platform(PlatformValue),
-    /// Rows of memory that were replaced.
+    /// Remapped rows.
     Rows(RowsValue),
-    /// Processes.
+    /// Compute processes.
     Processes(Vec<ProcessValue>),
 }
 
-/// A process that computes on a GPU.
+/// A compute process on a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessValue {
-    /// Its number.
+    /// Process ID as the driver counts.
     pub pid: u32,
-    /// Memory it holds, where the library knows.
+    /// GPU memory in bytes, if the library reports it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
 }
 
-/// Why there is no answer.
+/// Why a query has no answer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "kebab-case")]
 pub enum GpuQueryError {
-    /// The GPU does not have it. Normal, and no sign of a fault.
+    /// The GPU does not have this property. Normal, and not a sign of a fault.
     #[error("not supported by this GPU")]
     NotSupported,
-    /// The library is older than the question.
-    #[error("this driver is too old to say")]
+    /// The library is older than the query.
+    #[error("this driver is too old to report it")]
     MissingSymbol,
-    /// We may not ask.
+    /// This process lacks the permission.
     #[error("no permission")]
     NoPermission,
-    /// There is no such thing.
-    #[error("not there")]
+    /// The queried object does not exist.
+    #[error("not found")]
     NotFound,
-    /// The library does not know this version of a structure.
-    #[error("this driver knows another version of the answer only")]
+    /// The library does not support this version of the structure.
+    #[error("this driver supports only another version of the answer")]
     OtherVersion,
-    /// The GPU is gone.
+    /// The GPU is lost.
     #[error("the GPU is lost (fell off the bus)")]
     GpuLost,
-    /// The GPU answers nothing before it is reset.
+    /// The GPU answers no query before a reset.
     #[error("the GPU must be reset first")]
     ResetRequired,
-    /// The answer cannot be understood.
-    #[error("the answer cannot be understood: {0}")]
+    /// The answer is not plausible or not parseable.
+    #[error("unreadable answer: {0}")]
     Unreadable(String),
     /// Any other return code of the library.
-    #[error("the driver's library says: {0}")]
+    #[error("the driver's library reports: {0}")]
     Failed(String),
 }

@@ -1,5 +1,5 @@
-//! Memory export between nodes: the domain as its own tool tells it, and the
-//! channels that the kernel shows.
+//! IMEX (memory export between nodes): the domain as `nvidia-imex-ctl` reports it, and the channels
+//! that the kernel exposes.
 
 use std::path::Path;
 
@@ -8,10 +8,10 @@ use model::node_facts::{ImexFacts, ImexPeer};
 use model::tool_facts::ImexStatus;
 use readers::outputs;
 
-/// The device that channels belong to, in `/proc/devices` and below `/dev`.
+/// Device name of the channels in `/proc/devices` and below `/dev`.
 const CHANNELS: &str = "nvidia-caps-imex-channels";
 
-/// What the kernel shows; nothing on a machine without anything of NVIDIA's.
+/// Facts from the kernel; `None` on a machine without NVIDIA devices.
 pub(super) fn read_channels(root: &Path) -> Option<ImexFacts> {
     let devices = sysfs::read_text(&root.join("proc/devices"));
     let offered = devices.as_ref().map(|text| text.contains(CHANNELS));
@@ -28,7 +28,7 @@ pub(super) fn read_channels(root: &Path) -> Option<ImexFacts> {
     Some(ImexFacts { channels_offered: offered, channels, ..ImexFacts::default() })
 }
 
-/// Adds what `nvidia-imex-ctl -N -j` printed, or says why it says nothing.
+/// Adds the output of `nvidia-imex-ctl -N -j`, or returns why it is unusable.
 pub(super) fn add_imex_domain(output: &[u8], facts: &mut Option<ImexFacts>) -> Result<(), String> {
     let parsed = outputs::parse_output(output);
     let Some(ImexStatus { status, nodes, .. }) = parsed.facts.imex else {

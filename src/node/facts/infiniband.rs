@@ -1,22 +1,22 @@
-//! What the InfiniBand ports of this machine are cabled to: one hop down each
-//! cable, asked with `smpquery` of infiniband-diags.
+//! Neighbors of this machine's InfiniBand ports: one hop down each cable, queried with `smpquery`
+//! of infiniband-diags.
 //!
-//! A directed route of one hop reaches the switch at the other end without a
-//! subnet manager; its NodeInfo tells by which of its ports it was asked
-//! (InfiniBand architecture specification, 14.2.5.3). It asks nobody else.
+//! A directed route of one hop reaches the switch at the other end without a subnet manager; its
+//! NodeInfo contains the switch port that received the query (InfiniBand architecture
+//! specification, 14.2.5.3). No other device is queried.
 
 use super::{ToolAttempt, run_tool};
 use model::node_facts::{NicFacts, NicNeighbour};
 use readers::claims::neighbours;
 
-/// A port with a cable whose link is up.
+/// A port whose link is up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct InfinibandPort {
     device: String,
     port: u32,
 }
 
-/// The ports that have somebody at the other end.
+/// The ports with an active link.
 pub(super) fn list_active_ports(nics: &[NicFacts]) -> Vec<InfinibandPort> {
     let is_up = |nic: &&NicFacts| {
         nic.rdma
@@ -28,7 +28,7 @@ pub(super) fn list_active_ports(nics: &[NicFacts]) -> Vec<InfinibandPort> {
     nics.iter().filter(is_up).map(port).collect()
 }
 
-/// Who is at the other end, and of which ports that could not be told, and why.
+/// Returns the neighbors, and for each failed port the reason.
 pub(super) async fn query_neighbours(
     is_own: bool,
     ports: &[InfinibandPort],
@@ -42,7 +42,7 @@ pub(super) async fn query_neighbours(
             run_smpquery(is_own, port, "nodedesc")
         );
         match answers {
-            // Not installed, which is no gap.
+            // Not installed, which is not a gap.
             (ToolAttempt::Absent, _) | (_, ToolAttempt::Absent) => break,
             (ToolAttempt::Failed(why), _) | (_, ToolAttempt::Failed(why)) => {
                 problems.push(format!("{what}: {why}"));
@@ -66,16 +66,16 @@ async fn run_smpquery(is_own: bool, port: &InfinibandPort, what: &str) -> ToolAt
     run_tool(is_own, &["smpquery", "-C", &port.device, "-P", &number, what, "-D", &route]).await
 }
 
-/// The other end of a cable as it describes itself.
+/// The other end of a cable, from its description of itself.
 fn parse_neighbour(
     port: &InfinibandPort,
     info: &str,
     description: &str,
 ) -> Result<NicNeighbour, String> {
     let kind = field_value(info, "NodeType").ok_or("smpquery nodeinfo names no NodeType")?;
-    // infiniband-diags prints the word, other tools of the same name the number.
+    // infiniband-diags prints the name, other tools with the same command print the number.
     if !matches!(kind, "Switch" | "2") {
-        return Err(format!("is cabled to no switch (NodeType {kind})"));
+        return Err(format!("is not cabled to a switch (NodeType {kind})"));
     }
     let switch = field_value(description, "Node Description");
     let switch = switch.ok_or("smpquery nodedesc names no switch")?;
@@ -87,7 +87,7 @@ fn parse_neighbour(
     })
 }
 
-/// What stands behind the dots of a line, as in `LocalPort:.......69`.
+/// The value after the dots of a line, as in `LocalPort:.......69`.
 fn field_value<'t>(text: &'t str, key: &str) -> Option<&'t str> {
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix(':'));
     let value = lines.next()?.trim_start_matches('.').trim();

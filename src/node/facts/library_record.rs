@@ -1,5 +1,5 @@
-//! A GPU library that was recorded: a JSON document with one answer or refusal
-//! per question. Questions that were not recorded are refused, never answered.
+//! A recorded GPU library: a JSON document with one answer or refusal per query. Queries without a
+//! record are refused, never answered.
 
 use std::collections::BTreeMap;
 
@@ -9,33 +9,33 @@ use super::gpu_library::{
     GpuLibrary, GpuQuery, GpuQueryError, GpuQueryResult, GpuValue, MachineQuery,
 };
 
-/// What a library answered. Questions are named as they display themselves.
+/// Recorded answers of a library, by query name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RecordedLibrary {
-    /// About the machine.
+    /// Answers about the machine.
     #[serde(default)]
     pub machine: BTreeMap<String, RecordedAnswer>,
-    /// About each GPU, by index.
+    /// Answers about each GPU, by index.
     #[serde(default)]
     pub gpus: Vec<BTreeMap<String, RecordedAnswer>>,
 }
 
-/// An answer or a refusal.
+/// A recorded answer or refusal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum RecordedAnswer {
-    /// A refusal.
+    /// The library refused the query.
     Refused {
-        /// Why.
+        /// Reason of the refusal.
         refused: GpuQueryError,
     },
-    /// An answer.
+    /// The library's answer.
     Said(GpuValue),
 }
 
 impl RecordedLibrary {
-    /// Adds what is told about the machine.
+    /// Adds an answer about the machine.
     pub fn add_machine_answer(
         &mut self,
         question: MachineQuery,
@@ -45,7 +45,7 @@ impl RecordedLibrary {
         self
     }
 
-    /// Adds what is told about a GPU.
+    /// Adds an answer about a GPU.
     pub fn add_gpu_answer(
         &mut self,
         gpu: usize,
@@ -91,7 +91,7 @@ impl GpuLibrary for RecordedLibrary {
     }
 }
 
-/// Asks a library, and keeps what it answers.
+/// Queries a library and records its answers.
 #[derive(Debug)]
 pub struct RecordingLibrary<'l> {
     library: &'l (dyn GpuLibrary + 'l),
@@ -105,12 +105,12 @@ impl std::fmt::Debug for dyn GpuLibrary + '_ {
 }
 
 impl<'l> RecordingLibrary<'l> {
-    /// Records what this library answers.
+    /// Records the answers of this library.
     pub fn new(library: &'l (dyn GpuLibrary + 'l)) -> Self {
         Self { library, record: std::cell::RefCell::default() }
     }
 
-    /// What it answered.
+    /// Returns the record.
     pub fn into_record(self) -> RecordedLibrary {
         self.record.into_inner()
     }

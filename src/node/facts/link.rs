@@ -1,9 +1,9 @@
-//! What a GPU's driver says of its NVLinks and of its link to a processor in the
-//! same package.
+//! NVLinks of a GPU and its C2C link to a processor in the same package, as the driver reports
+//! them.
 //!
-//! Every field value is asked for with the link it is of: the library answers
-//! for link 0 otherwise. Which error counters mean something depends on the
-//! architecture, and what was used is kept.
+//! Every field value is queried with its link as scope: otherwise the library answers for link 0.
+//! The architecture decides which error counters are meaningful; the report names the counters
+//! used.
 
 use std::collections::BTreeMap;
 
@@ -14,21 +14,20 @@ use super::query::GpuQuerySession;
 use super::{nvml_names, pci};
 use model::gpu_facts::{C2cFacts, C2cLink, LinkState, NvlinkFacts};
 
-/// `NVML_NVLINK_MAX_LINKS`. A driver that does not count its links is asked for
-/// each of these.
+/// `NVML_NVLINK_MAX_LINKS`. If a driver does not count its links, each of these is queried.
 const MOST_LINKS: u32 = 18;
 
-/// `NVML_DEVICE_ARCH_HOPPER`: from here on the state of links is a field value.
+/// `NVML_DEVICE_ARCH_HOPPER`: from here on, the link state is a field value.
 const HOPPER: u64 = 9;
 
-/// `NVML_DEVICE_ARCH_BLACKWELL`: from here on the counter call is not
-/// supported, and the counters of NVLink 5 are.
+/// `NVML_DEVICE_ARCH_BLACKWELL`: from here on, the counter call is unsupported and the NVLink 5
+/// counters exist.
 pub(super) const BLACKWELL: u64 = 10;
 
-/// Counters up to Hopper: the call's number for each (`nvmlNvLinkErrorCounter_t`).
+/// Counters up to Hopper, by the call's number (`nvmlNvLinkErrorCounter_t`).
 ///
-/// The field values of nearly the same names (161 to 163) say success and zero
-/// on Hopper whatever happened, and are never asked for.
+/// The field values with similar names (161 to 163) always return success and zero on Hopper, so
+/// they are never queried.
 const COUNTERS: [(u32, &str); 5] = [
     (0, "dl_replay"),
     (1, "dl_recovery"),
@@ -37,7 +36,7 @@ const COUNTERS: [(u32, &str); 5] = [
     (4, "dl_ecc_data"),
 ];
 
-/// Counters from Blackwell on: the field value of each.
+/// Counters from Blackwell on, by field value.
 const FIELDS: [(u32, &str); 12] = [
     (field_id::NVML_FI_DEV_NVLINK_COUNT_MALFORMED_PACKET_ERRORS, "malformed_packet_errors"),
     (field_id::NVML_FI_DEV_NVLINK_COUNT_BUFFER_OVERRUN_ERRORS, "buffer_overrun_errors"),
@@ -56,14 +55,14 @@ const FIELDS: [(u32, &str); 12] = [
     (field_id::NVML_FI_DEV_NVLINK_COUNT_SYMBOL_ERRORS, "symbol_errors"),
 ];
 
-/// Counters of links to a processor in the same package.
+/// Counters of C2C links to a processor in the same package.
 const C2C_FIELDS: [(u32, &str); 3] = [
     (field_id::NVML_FI_DEV_C2C_LINK_ERROR_INTR, "interrupts"),
     (field_id::NVML_FI_DEV_C2C_LINK_ERROR_REPLAY, "replays"),
     (field_id::NVML_FI_DEV_C2C_LINK_ERROR_REPLAY_B2B, "replays_back_to_back"),
 ];
 
-/// Asks for every NVLink, after how many there are.
+/// Queries the number of NVLinks and then each of them.
 pub(super) fn query_nvlinks(
     asking: &mut GpuQuerySession<'_>,
     architecture: Option<u64>,
@@ -80,7 +79,7 @@ pub(super) fn query_nvlinks(
     (Some(count.unwrap_or(counted)), links)
 }
 
-/// Asks for the error counters of every NVLink, and for nothing else of it.
+/// Queries only the error counters of every NVLink.
 pub(super) fn query_error_counters(
     asking: &mut GpuQuerySession<'_>,
     architecture: Option<u64>,
@@ -97,10 +96,10 @@ pub(super) fn query_error_counters(
     counters
 }
 
-/// A link, and its state or why that is unknown.
+/// A link with its state, or the reason why that is unknown.
 type LinkPresence = (u32, Result<LinkState, GpuQueryError>);
 
-/// How many links there are, where the driver counts them, and which.
+/// The number of links, if the driver reports it, and the links.
 fn list_links(
     asking: &GpuQuerySession<'_>,
     architecture: Option<u64>,
@@ -109,19 +108,19 @@ fn list_links(
     let count = count.and_then(|count| {
         u32::try_from(count)
             .ok()
-            // A number beyond any GPU is an answer that was not understood.
+            // A number beyond any GPU is a misread answer.
             .filter(|count| *count <= 4 * MOST_LINKS)
             .ok_or_else(|| GpuQueryError::Unreadable(format!("{count} NVLinks")))
     });
     let asked = count.as_ref().map_or(MOST_LINKS, |count| *count);
     let links = (0..asked).map(|link| (link, query_link_state(asking, link, architecture)));
-    // Where the driver did not count them, a link without a state is none.
+    // Without a count, a link without a state does not exist.
     let present = links.filter(|(_, state)| count.is_ok() || state.is_ok()).collect();
     (count, present)
 }
 
-/// The state by the field value from Hopper on and by the call before it; by
-/// the other where that one is refused.
+/// The link state: from Hopper on a field value, before it a call; the other one if the first is
+/// refused.
 fn query_link_state(
     asking: &GpuQuerySession<'_>,
     link: u32,
@@ -165,8 +164,7 @@ fn query_nvlink(
         facts.remote_pci_address = address.and_then(|address| remote_address(&address));
         facts.remote_link = asking.ok_or_note_link("NVLink's remote number", link, number);
     } else {
-        // A link that is down has no other end to speak of: that it says nothing
-        // is no gap.
+        // A link that is down has no other end, so missing facts about it are not a gap.
         facts.version_number = version.ok();
         facts.remote_kind = kind.ok().and_then(nvml_names::remote_kind_name);
         facts.remote_pci_address = address.ok().and_then(|address| remote_address(&address));
@@ -176,14 +174,14 @@ fn query_nvlink(
     facts
 }
 
-/// The PCI address of a link's other end. Switches that are on no bus of this
-/// machine have one of nothing but ones.
+/// The PCI address of a link's other end. Switches that are not on this machine's PCI bus have an
+/// address of all ones.
 fn remote_address(address: &str) -> Option<String> {
     let address = pci::normalize_address(address);
     (!address.is_empty() && !address.starts_with("ffffffff:")).then_some(address)
 }
 
-/// Error counters from where they mean something, and from where that is.
+/// Error counters from their meaningful source, and the name of that source.
 fn query_link_errors(
     asking: &mut GpuQuerySession<'_>,
     link: u32,
@@ -193,7 +191,7 @@ fn query_link_errors(
         asking.note_missing(
             "NVLink errors",
             Some(link),
-            "the architecture is unknown, which decides where they are",
+            "the architecture is unknown, and it determines their source",
         );
         return (BTreeMap::new(), None);
     };
@@ -219,7 +217,7 @@ fn query_link_errors(
     (found, source)
 }
 
-/// Asks for the link to a processor in the same package.
+/// Queries the C2C link to a processor in the same package.
 pub(super) fn query_c2c(asking: &mut GpuQuerySession<'_>) -> Option<C2cFacts> {
     let enabled = asking.try_number(GpuQuery::Number(GpuNumber::C2cEnabled));
     let count = asking.try_field(field_id::NVML_FI_DEV_C2C_LINK_COUNT, 0);
@@ -304,7 +302,7 @@ mod tests {
         let link = &query_recorded_links(&recorded, HOPPER)[0];
         assert_eq!(link.errors_source.as_deref(), Some("nvmlDeviceGetNvLinkErrorCounter"));
         assert_eq!(link.errors.get("dl_replay"), Some(&12));
-        // The other four were refused, which is not zero.
+        // The other four were refused, which does not mean zero.
         assert_eq!(link.errors.len(), 1);
     }
 
@@ -338,7 +336,7 @@ mod tests {
         let mut recorded = gpu(1);
         number(&mut recorded, field(STATE, 0), 2);
         assert_eq!(query_recorded_links(&recorded, HOPPER)[0].state, Some(LinkState::Sleep));
-        // The older call can say it too.
+        // The older call can report it too.
         let mut recorded = RecordedLibrary::default();
         number(&mut recorded, field(COUNT, 0), 1);
         number(&mut recorded, GpuQuery::Link(0, LinkNumber::State), 2);

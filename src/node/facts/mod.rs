@@ -1,8 +1,7 @@
-//! What this machine says of itself: GPUs, fabric, NICs, IMEX, system.
+//! Collects facts about this machine: GPUs, fabric, NICs, IMEX, system.
 //!
-//! Reads hardware through NVML and sysfs, and judges nothing. What cannot be
-//! read is said with the reason; that a GPU does not support something is
-//! normal and no sign of a fault.
+//! Reads hardware through NVML and sysfs, and judges nothing. Unreadable facts are reported with
+//! the reason; an unsupported property of a GPU is normal and not a sign of a fault.
 
 pub mod driver;
 pub mod gpu_library;
@@ -34,45 +33,44 @@ use crate::exec::{ProcessRequest, path_lookup};
 use model::node_facts::{DriverFacts, MissingFact, NODE_FACTS_FORMAT, NicNeighbour, NodeFacts};
 use readers::claims::neighbours;
 
-/// How long a tool beside the driver may take. Each answers from the memory of
-/// a daemon.
+/// Time limit of a tool other than the driver. Each one answers from a daemon's memory.
 const TOOL_LIMIT: Duration = Duration::from_secs(10);
 
-/// Bytes of a tool's answer that are kept.
+/// Bytes of a tool's answer to keep.
 const TOOL_OUTPUT_BYTES: usize = 4 * 1024 * 1024;
 
-/// What is to be gathered, and how.
+/// Parameters of a collection.
 #[derive(Clone, Copy, Debug)]
 pub struct FactsRequest<'g> {
-    /// This program, which asks the driver in a process of its own.
+    /// This program, which queries the driver in a separate process.
     pub executable: &'g Path,
-    /// The driver's library, where it is not the one that the system finds.
+    /// The driver's library; absent to use the one that the loader finds.
     pub nvml: Option<&'g Path>,
-    /// Where the process that asks keeps every answer of the library.
+    /// Where the child process records every answer of the library.
     pub record: Option<&'g Path>,
-    /// The root that `/proc`, `/sys` and `/dev` are below. Tools are asked only
-    /// where it is the machine's own.
+    /// The folder that contains `/proc`, `/sys` and `/dev`. Tools run only if it is the machine's
+    /// root.
     pub root: &'g Path,
-    /// How long the driver may take.
+    /// Time limit of the driver queries.
     pub limit: Duration,
 }
 
-/// What was gathered.
+/// Result of a collection.
 #[derive(Clone, Debug)]
 pub struct FactsResult {
-    /// The document.
+    /// The collected facts.
     pub facts: NodeFacts,
-    /// Why the driver did not say everything, with what to do.
+    /// Why the driver's facts are incomplete, with the remedy.
     pub trouble: Option<String>,
 }
 
-/// Gathers everything that this machine says of itself.
+/// Collects all facts about this machine.
 pub async fn collect_facts(gathering: &FactsRequest<'_>) -> FactsResult {
-    // Tools speak of this machine, not of a copy.
+    // Tools report on this machine, not on a copy of its files.
     collect_all(gathering, gathering.root == Path::new("/")).await
 }
 
-/// Gathers what driver and kernel say, and asks no tool beside them.
+/// Collects the facts of driver and kernel, and runs no other tool.
 pub async fn collect_gpu_facts(gathering: &FactsRequest<'_>) -> FactsResult {
     collect_all(gathering, false).await
 }
@@ -143,11 +141,10 @@ fn note_missing(facts: &mut NodeFacts, what: &str, why: &str) {
     facts.missing.push(MissingFact { what, why, ..MissingFact::default() });
 }
 
-/// What network interfaces are cabled to, as LLDP says, and what of it could not
-/// be read.
+/// The LLDP neighbors of the network interfaces, and the problems in reading them.
 fn parse_lldp(output: &[u8]) -> (Vec<NicNeighbour>, Vec<String>) {
-    // The answer does not name the node, so the place does, as a file would that
-    // was kept of it.
+    // The answer does not contain the node's name, so pass it in the path, like the path of a
+    // stored file.
     let said = neighbours::read("nodes/this/lldpctl.json", &String::from_utf8_lossy(output));
     let nics = said.nodes.into_values().flat_map(|node| node.nics);
     let cables = nics.filter_map(|nic| {
@@ -157,13 +154,13 @@ fn parse_lldp(output: &[u8]) -> (Vec<NicNeighbour>, Vec<String>) {
     (cables.collect(), said.problems.iter().map(ToString::to_string).collect())
 }
 
-/// What came of a tool.
+/// Outcome of running a tool.
 enum ToolAttempt {
-    /// It is not installed, which is no gap.
+    /// The tool is not installed, which is not a gap.
     Absent,
-    /// What it printed.
+    /// Its standard output.
     Output(Vec<u8>),
-    /// Why it says nothing.
+    /// Why it has no usable output.
     Failed(String),
 }
 

@@ -1,5 +1,4 @@
-//! Network interfaces, as sysfs tells them: those that do RDMA by port, and
-//! those with hardware that do not.
+//! Network interfaces from sysfs: RDMA devices per port, and other hardware interfaces.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -9,7 +8,7 @@ use super::{pci, sysfs};
 use model::gpu_facts::GpuFacts;
 use model::node_facts::{GpuDistance, NicFacts};
 
-/// Counters of RDMA ports that tell of trouble, in `counters`.
+/// Error counters of RDMA ports in `counters`.
 const PORT_COUNTERS: [&str; 9] = [
     "symbol_error",
     "link_error_recovery",
@@ -22,7 +21,7 @@ const PORT_COUNTERS: [&str; 9] = [
     "port_xmit_wait",
 ];
 
-/// The same in `hw_counters`.
+/// Error counters of RDMA ports in `hw_counters`.
 const HARDWARE_COUNTERS: [&str; 7] = [
     "out_of_buffer",
     "out_of_sequence",
@@ -33,11 +32,10 @@ const HARDWARE_COUNTERS: [&str; 7] = [
     "rx_icrc_encapsulated",
 ];
 
-/// Counters of network devices, in `statistics`.
+/// Error counters of network devices in `statistics`.
 const STATISTICS: [&str; 5] =
     ["rx_errors", "tx_errors", "rx_dropped", "tx_dropped", "rx_crc_errors"];
 
-/// Reads all of them.
 pub(super) fn read_nics(sys: &Path) -> Vec<NicFacts> {
     let mut found = Vec::new();
     let rdma = sys.join("class/infiniband");
@@ -55,7 +53,7 @@ pub(super) fn read_nics(sys: &Path) -> Vec<NicFacts> {
         found.iter().flat_map(|nic: &NicFacts| nic.net_devices.clone()).collect();
     let net = sys.join("class/net");
     for device in sysfs::list_names(&net).unwrap_or_default() {
-        // What has no device below it is made of software.
+        // An interface without a device folder is virtual.
         let folder = net.join(&device);
         if !known.contains(&device) && folder.join("device").exists() {
             found.push(read_net_device(&folder, device));
@@ -69,8 +67,8 @@ fn read_rdma_port(sys: &Path, folder: &Path, device: &str, port: u32) -> NicFact
     let net_devices = sysfs::list_names(&folder.join("device/net")).unwrap_or_default();
     let mac = net_devices.first().and_then(|name| read_mac(&sys.join("class/net").join(name)));
     let link_layer = sysfs::read_line(&at.join("link_layer"));
-    // The first GID of an InfiniBand port ends in its GUID; elsewhere it is made
-    // of addresses.
+    // The first GID of an InfiniBand port ends in its GUID; elsewhere a GID is derived from
+    // addresses.
     let gid = sysfs::read_line(&at.join("gids/0"))
         .filter(|_| link_layer.as_deref() == Some("InfiniBand"));
     let mut counters = BTreeMap::new();
@@ -113,7 +111,7 @@ fn read_net_device(folder: &Path, device: String) -> NicFacts {
         device,
         link_layer,
         state: sysfs::read_line(&folder.join("operstate")),
-        // A link that is down says -1, or fails to be read.
+        // A link that is down reports -1, or cannot be read.
         rate_mbit_s: sysfs::read_number(&folder.join("speed")),
         mac: read_mac(folder),
         counters,
@@ -122,11 +120,11 @@ fn read_net_device(folder: &Path, device: String) -> NicFacts {
     with_pci_location(nic, &folder.join("device"))
 }
 
-/// Adds where its device sits.
+/// Adds the position of its device.
 fn with_pci_location(nic: NicFacts, device: &Path) -> NicFacts {
     let Some(PciLocation { path, numa_node }) = pci::locate_link(device) else { return nic };
     let number = |name: &str| {
-        // 0 and 255 stand for "not known" in the kernel.
+        // The kernel uses 0 and 255 for "unknown".
         let lanes = sysfs::read_number(&device.join(name)).and_then(|n| u32::try_from(n).ok());
         lanes.filter(|lanes| (1..=64).contains(lanes))
     };
@@ -152,17 +150,17 @@ fn read_counters(folder: &Path, names: &[&str], into: &mut BTreeMap<String, u64>
 
 fn read_mac(folder: &Path) -> Option<String> {
     let text = sysfs::read_line(&folder.join("address"))?.to_ascii_lowercase();
-    // InfiniBand devices have twenty bytes here, which are no MAC address.
+    // InfiniBand devices have twenty bytes here, which are not a MAC address.
     Some(text).filter(|text| text.len() == 17 && text.bytes().any(|b| b != b'0' && b != b':'))
 }
 
-/// `4: ACTIVE` is `active`.
+/// Converts `4: ACTIVE` to `active`.
 fn parse_state(text: &str) -> String {
     let words = text.split_once(':').map_or(text, |(_, words)| words);
     words.trim().to_ascii_lowercase()
 }
 
-/// `400 Gb/sec (4X NDR)` in megabits per second.
+/// Converts `400 Gb/sec (4X NDR)` to megabits per second.
 fn parse_rate(text: &str) -> Option<u64> {
     let (number, rest) = text.split_once(' ')?;
     if !rest.starts_with("Gb/sec") {
@@ -173,15 +171,14 @@ fn parse_rate(text: &str) -> Option<u64> {
     whole.parse::<u64>().ok()?.checked_mul(1000)?.checked_add(thousandths)
 }
 
-/// `946d:ae03:0021:d9c6` as 16 digits; nothing where it is all zeros.
+/// Converts `946d:ae03:0021:d9c6` to 16 digits; `None` if all are zero.
 fn parse_guid(text: &str) -> Option<String> {
     let digits: String = text.chars().filter(char::is_ascii_hexdigit).collect();
     let is_guid = digits.len() == 16 && digits.bytes().any(|digit| digit != b'0');
     is_guid.then(|| digits.to_ascii_lowercase())
 }
 
-/// Adds how near every GPU is to every network interface, and to GPUs their NUMA
-/// node.
+/// Adds the distance of every GPU to every network interface, and the NUMA node of every GPU.
 pub(super) fn add_gpu_distances(sys: &Path, nics: &mut [NicFacts], gpus: &mut [GpuFacts]) {
     let mut places = Vec::new();
     for gpu in gpus {
@@ -222,8 +219,7 @@ mod tests {
         symlink(root.join(to), file).expect("linked");
     }
 
-    /// A GPU and an InfiniBand port below one switch, and an Ethernet port at
-    /// the other NUMA node.
+    /// A GPU and an InfiniBand port below one switch, and an Ethernet port at the other NUMA node.
     fn machine() -> tempfile::TempDir {
         let folder = tempfile::tempdir().expect("a folder");
         let sys = folder.path();

@@ -1,8 +1,8 @@
-//! The driver's own library: every question becomes one NVML call.
+//! Implements the queries with the driver's NVML library; one query is one call.
 //!
-//! Works without a driver in that it says so. Calls that the wrapper does not
-//! have, or whose answers it loses, are in `ffi::nvml`. Nothing here is kept or
-//! interpreted.
+//! Without a driver, loading returns an error that explains it. `ffi::nvml` contains the calls that
+//! the wrapper crate lacks or whose answers it loses. This module neither stores nor interprets
+//! answers.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -21,7 +21,7 @@ use super::gpu_library::{
 use crate::ffi::nvml as ffi;
 use crate::ffi::nvml::{FabricInfoVersion, NvmlCallError};
 
-/// Return codes that the wrapper has no names for (nvml.h).
+/// Return codes without a name in the wrapper crate (nvml.h).
 const NOT_SUPPORTED: u32 = 3;
 const NO_PERMISSION: u32 = 4;
 const NOT_FOUND: u32 = 6;
@@ -30,46 +30,46 @@ const GPU_IS_LOST: u32 = 15;
 const RESET_REQUIRED: u32 = 16;
 const ARGUMENT_VERSION_MISMATCH: u32 = 25;
 
-/// Why there is no library to ask.
+/// Why the library cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NvmlLoadError {
-    /// No such library.
+    /// The library does not exist.
     #[error(
-        "there is no NVIDIA driver: {what}; install the driver (`nvidia-smi` must work), or name \
+        "no NVIDIA driver found: {what}; install the driver (`nvidia-smi` must work), or name \
          its library with --nvml"
     )]
     NoLibrary {
-        /// What the loader says.
+        /// Error of the loader.
         what: String,
     },
-    /// The library is there, and the kernel module is not.
+    /// The library exists, but the kernel module is not loaded.
     #[error(
-        "the NVIDIA driver is installed and not loaded; load it (`modprobe nvidia`) and look for \
+        "the NVIDIA driver is installed but not loaded; load it (`modprobe nvidia`) and check for \
          its messages in `dmesg`"
     )]
     NotLoaded,
-    /// Library and kernel module are of different versions.
+    /// The library and the kernel module have different versions.
     #[error(
-        "the NVIDIA driver was updated while it ran: its library and its kernel module are of \
+        "the NVIDIA driver was updated while it ran: its library and its kernel module have \
          different versions; reload the module or reboot"
     )]
     Mismatch,
-    /// Something else.
+    /// Any other failure.
     #[error("the NVIDIA driver's library does not start: {what}")]
     Other {
-        /// What it says.
+        /// Error of the library.
         what: String,
     },
 }
 
-/// The driver's library, loaded and initialised.
+/// The driver's library, loaded and initialized.
 #[derive(Debug)]
 pub struct NvmlLibrary {
     nvml: Nvml,
 }
 
 impl NvmlLibrary {
-    /// Loads it: this one, or the one that the system finds.
+    /// Loads the library at this path, or the one that the loader finds.
     pub fn load(path: Option<&Path>) -> Result<Self, NvmlLoadError> {
         let mut builder = Nvml::builder();
         let path: Option<&OsStr> = path.map(Path::as_os_str);
@@ -222,7 +222,7 @@ impl GpuLibrary for NvmlLibrary {
 }
 
 fn negative_number_error(number: i32) -> GpuQueryError {
-    GpuQueryError::Unreadable(format!("a version of {number}"))
+    GpuQueryError::Unreadable(format!("version {number}"))
 }
 
 impl From<NvmlCallError> for GpuQueryError {
@@ -241,9 +241,9 @@ impl From<NvmlError> for GpuQueryError {
     fn from(error: NvmlError) -> Self {
         match error {
             NvmlError::FailedToLoadSymbol(_) => Self::MissingSymbol,
-            NvmlError::Utf8Error(_) => Self::Unreadable("text that is none".to_owned()),
-            // Also what the wrapper makes of enum values that it does not know;
-            // whoever must tell them apart asks through `ffi`.
+            NvmlError::Utf8Error(_) => Self::Unreadable("invalid UTF-8".to_owned()),
+            // The wrapper also returns this for enum values that it does not know; callers that
+            // must tell them apart use `ffi`.
             NvmlError::UnexpectedVariant(code) => error_from_code(code),
             NvmlError::NotSupported => Self::NotSupported,
             NvmlError::NoPermission => Self::NoPermission,
@@ -256,7 +256,7 @@ impl From<NvmlError> for GpuQueryError {
     }
 }
 
-/// What a return code means.
+/// Translates a return code.
 fn error_from_code(code: u32) -> GpuQueryError {
     match code {
         NOT_SUPPORTED => GpuQueryError::NotSupported,
@@ -280,13 +280,13 @@ mod tests {
             NvmlLibrary::load(Some(Path::new("/no/such/libnvidia-ml.so"))).expect_err("none");
         assert!(matches!(error, NvmlLoadError::NoLibrary { .. }), "{error:?}");
         let words = error.to_string();
-        assert!(words.contains("there is no NVIDIA driver"), "{words}");
+        assert!(words.contains("no NVIDIA driver found"), "{words}");
         assert!(words.contains("/no/such/libnvidia-ml.so"), "{words}");
     }
 
     #[test]
     fn a_library_that_is_no_nvml_is_no_panic() {
-        // glibc is always there, and has none of the symbols.
+        // glibc always exists and has none of the symbols.
         let error = NvmlLibrary::load(Some(Path::new("libc.so.6"))).expect_err("no NVML");
         assert!(matches!(error, NvmlLoadError::Other { .. }), "{error:?}");
     }

@@ -1,5 +1,4 @@
-//! NVML's numbers in words. Numbers that this version does not know stay
-//! numbers.
+//! Names of NVML's numeric codes. Unknown numbers stay numbers.
 
 /// A return code (`nvmlReturn_t`).
 pub(super) fn return_code_name(code: u32) -> String {
@@ -71,8 +70,7 @@ pub(super) fn nvlink_version_name(number: u64) -> String {
     words.to_owned()
 }
 
-/// What is at the other end of a link (`nvmlIntNvLinkDeviceType_t`); nothing for
-/// 255, unknown.
+/// The device at the other end of a link (`nvmlIntNvLinkDeviceType_t`); `None` for 255 (unknown).
 pub(super) fn remote_kind_name(number: u64) -> Option<String> {
     match number {
         0 => Some("gpu".to_owned()),
@@ -83,7 +81,7 @@ pub(super) fn remote_kind_name(number: u64) -> Option<String> {
     }
 }
 
-/// What the driver asks for (`nvmlDeviceGpuRecoveryAction_t`).
+/// The recovery action that the driver requests (`nvmlDeviceGpuRecoveryAction_t`).
 pub(super) fn recovery_action_name(number: u64) -> String {
     let words = match number {
         0 => "none",

@@ -1,21 +1,21 @@
-//! Where PCI devices sit, as sysfs tells it, and how near two of them are.
+//! //! Positions of PCI devices from sysfs, and the distance between two of them.
 
 use std::path::{Component, Path};
 
 use super::sysfs;
 use model::node_facts::PciDistance;
 
-/// Where a device sits.
+/// Position of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PciLocation {
-    /// From its host bridge (`pci0000:00`) over every bridge to itself.
+    /// Path from the host bridge (`pci0000:00`) over every bridge to the device.
     pub(super) path: Vec<String>,
-    /// NUMA node of the processor it is attached to.
+    /// NUMA node of its processor.
     pub(super) numa_node: Option<u32>,
 }
 
-/// An address as the kernel writes it: four digits of domain where four are
-/// enough, lower case. NVML writes eight, in upper case.
+/// An address in the kernel's form: lower case, and a domain of four digits if four suffice. NVML
+/// uses eight digits in upper case.
 pub(super) fn normalize_address(text: &str) -> String {
     let text = super::query::to_printable(text).to_ascii_lowercase();
     match text.split_once(':') {
@@ -26,9 +26,9 @@ pub(super) fn normalize_address(text: &str) -> String {
     }
 }
 
-/// Where the device of this address sits.
+/// The position of the device with this address.
 pub(super) fn locate_address(sys: &Path, address: &str) -> Option<PciLocation> {
-    // An address is one component of a path and nothing else.
+    // The address must be exactly one path component.
     let plain = |c: char| c.is_ascii_hexdigit() || matches!(c, ':' | '.');
     if address.is_empty() || address.contains("..") || !address.chars().all(plain) {
         return None;
@@ -36,18 +36,18 @@ pub(super) fn locate_address(sys: &Path, address: &str) -> Option<PciLocation> {
     locate_link(&sys.join("bus/pci/devices").join(address))
 }
 
-/// Where the device sits that this link of sysfs points to.
+/// The position of the device that this sysfs link points to.
 pub(super) fn locate_link(link: &Path) -> Option<PciLocation> {
     let folder = link.canonicalize().ok()?;
     Some(PciLocation { path: pci_path(&folder), numa_node: read_numa_node(&folder) })
 }
 
-/// NUMA node of a device; -1 is none.
+/// NUMA node of a device; -1 means none.
 fn read_numa_node(folder: &Path) -> Option<u32> {
     sysfs::read_line(&folder.join("numa_node"))?.parse().ok()
 }
 
-/// The part of a path in sysfs that names PCI devices.
+/// The components of a sysfs path that are PCI devices.
 fn pci_path(folder: &Path) -> Vec<String> {
     let names = folder.components().filter_map(|component| match component {
         Component::Normal(name) => name.to_str(),
@@ -65,8 +65,8 @@ fn is_address(name: &str) -> bool {
     name.contains(':') && name.contains('.')
 }
 
-/// How near two devices are. What is below one bridge of a host bridge shares a
-/// switch: a port of a host bridge has one link.
+/// The distance between two devices. Devices below one bridge of a host bridge share a switch: a
+/// port of a host bridge has one link.
 pub(super) fn relation_between(one: &PciLocation, other: &PciLocation) -> PciDistance {
     let shared = one.path.iter().zip(&other.path).take_while(|(a, b)| a == b).count();
     match (shared, one.numa_node, other.numa_node) {

@@ -1,4 +1,4 @@
-//! Asking one GPU one thing after another, and keeping what it would not say.
+//! //! Queries one GPU, property by property, and records the refusals.
 
 use model::node_facts::MissingFact;
 
@@ -7,14 +7,14 @@ use super::gpu_library::{
     PlatformValue, ProcessValue, RowsValue,
 };
 
-/// Asks one GPU.
+/// A query session with one GPU.
 pub(super) struct GpuQuerySession<'l> {
     library: &'l (dyn GpuLibrary + 'l),
     gpu: u32,
     refused: Vec<MissingFact>,
 }
 
-/// Declares how an answer of one kind is asked for.
+/// Declares the query functions, one per kind of answer.
 macro_rules! answers {
     ($($(#[$doc:meta])* $name:ident, $variant:ident -> $kind:ty;)*) => {
         $($(#[$doc])*
@@ -28,61 +28,61 @@ macro_rules! answers {
 }
 
 impl<'l> GpuQuerySession<'l> {
-    /// Asks the GPU of this index.
+    /// Starts a session with the GPU of this index.
     pub(super) fn new(library: &'l (dyn GpuLibrary + 'l), gpu: u32) -> Self {
         Self { library, gpu, refused: Vec::new() }
     }
 
     answers! {
-        /// A number.
+        /// Queries a number.
         try_number, Number -> u64;
-        /// A line of text.
+        /// Queries a text.
         try_text, Text -> String;
-        /// Fabric information.
+        /// Queries fabric information.
         try_fabric, Fabric -> FabricValue;
-        /// Where it sits.
+        /// Queries the GPU's position.
         try_platform, Platform -> PlatformValue;
-        /// Replaced rows.
+        /// Queries remapped rows.
         try_remapped_rows, Rows -> RowsValue;
-        /// Processes.
+        /// Queries compute processes.
         try_processes, Processes -> Vec<ProcessValue>;
     }
 
-    /// A line of text, or what is missing.
+    /// A text; notes a refusal.
     pub(super) fn text(&mut self, text: GpuText) -> Option<String> {
         let found = self.try_text(GpuQuery::Text(text)).map(|text| to_printable(&text));
         self.ok_or_note(text.as_str(), found).filter(|text| !text.is_empty())
     }
 
-    /// A number, or what is missing.
+    /// A number; notes a refusal.
     pub(super) fn number(&mut self, number: GpuNumber) -> Option<u64> {
         let found = self.try_number(GpuQuery::Number(number));
         self.ok_or_note(number.as_str(), found)
     }
 
-    /// A number that is not large, or what is missing.
+    /// A number that must fit in 32 bits; notes a refusal.
     pub(super) fn number_u32(&mut self, number: GpuNumber) -> Option<u32> {
         let found = self.number(number)?;
         let small = u32::try_from(found).map_err(|_| too_large(found));
         self.ok_or_note(number.as_str(), small)
     }
 
-    /// A yes or no, or what is missing.
+    /// A boolean; notes a refusal.
     pub(super) fn flag(&mut self, number: GpuNumber) -> Option<bool> {
         self.number(number).map(|value| value != 0)
     }
 
-    /// A field value of a link or part.
+    /// Queries a field value of a link or part.
     pub(super) fn try_field(&self, id: u32, scope: u32) -> Result<u64, GpuQueryError> {
         self.try_number(GpuQuery::Field { id, scope })
     }
 
-    /// A number of a link.
+    /// Queries a number of a link.
     pub(super) fn try_link(&self, link: u32, number: LinkNumber) -> Result<u64, GpuQueryError> {
         self.try_number(GpuQuery::Link(link, number))
     }
 
-    /// The value, where there is one; else notes what is missing.
+    /// Returns the value; notes a refusal.
     pub(super) fn ok_or_note<T>(
         &mut self,
         what: &str,
@@ -97,7 +97,7 @@ impl<'l> GpuQuerySession<'l> {
         }
     }
 
-    /// The same, of one link.
+    /// Like [`Self::ok_or_note`], for one link.
     pub(super) fn ok_or_note_link<T>(
         &mut self,
         what: &str,
@@ -113,19 +113,17 @@ impl<'l> GpuQuerySession<'l> {
         }
     }
 
-    /// Notes a refusal. A GPU that is gone refuses everything from then on, which
-    /// is said once.
+    /// Notes a refusal. A lost GPU refuses every further query, which is reported once.
     fn note_refusal(&mut self, what: &str, link: Option<u32>, refusal: &GpuQueryError) {
         match refusal {
             GpuQueryError::GpuLost | GpuQueryError::ResetRequired => {
-                self.note_missing("whatever else it has", None, &refusal.to_string());
+                self.note_missing("all further facts", None, &refusal.to_string());
             }
             refusal => self.note_missing(what, link, &refusal.to_string()),
         }
     }
 
-    /// Notes that something is missing. What several links lack for one reason
-    /// is one thing.
+    /// Notes a missing fact. Several links with the same reason share one entry.
     pub(super) fn note_missing(&mut self, what: &str, link: Option<u32>, why: &str) {
         let same = |m: &&mut MissingFact| m.what == what && m.why == why;
         match (link, self.refused.iter_mut().find(same)) {
@@ -140,7 +138,7 @@ impl<'l> GpuQuerySession<'l> {
         }
     }
 
-    /// What is missing.
+    /// Returns the missing facts.
     pub(super) fn into_missing(self) -> Vec<MissingFact> {
         self.refused
     }
@@ -150,13 +148,13 @@ fn too_large(number: u64) -> GpuQueryError {
     GpuQueryError::Unreadable(format!("{number} is too large"))
 }
 
-/// Text from outside without control characters and without blanks around it.
+/// External text without control characters and surrounding blanks.
 pub(super) fn to_printable(text: &str) -> String {
     let kept: String = text.chars().filter(|c| !c.is_control()).collect();
     kept.trim().to_owned()
 }
 
-/// Makes one entry of what several GPUs lack for one reason.
+/// Merges missing facts that several GPUs share for one reason.
 pub(super) fn merge_missing(all: impl IntoIterator<Item = MissingFact>) -> Vec<MissingFact> {
     let mut merged: Vec<MissingFact> = Vec::new();
     for missing in all {

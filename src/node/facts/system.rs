@@ -1,11 +1,11 @@
-//! The machine itself, as `/proc` and sysfs tell it.
+//! //! Facts about the machine from `/proc` and sysfs.
 
 use std::path::Path;
 
 use super::sysfs;
 use model::node_facts::NodeFacts;
 
-/// Adds name, boot, kernel and make of the machine.
+/// Adds the host name, boot ID, kernel version and model of the machine.
 pub(super) fn add_system_facts(root: &Path, facts: &mut NodeFacts) {
     let kernel = |file: &str| sysfs::read_line(&root.join("proc/sys/kernel").join(file));
     let dmi = |file: &str| sysfs::read_line(&root.join("sys/class/dmi/id").join(file));
@@ -16,8 +16,8 @@ pub(super) fn add_system_facts(root: &Path, facts: &mut NodeFacts) {
     facts.machine_firmware = dmi("bios_version");
 }
 
-/// The version of the kernel's part of the driver, which is there even where the
-/// library is not: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15`.
+/// The version of the driver's kernel module, available even without the library: `NVRM version:
+/// NVIDIA UNIX x86_64 Kernel Module  570.86.15`.
 pub(super) fn read_driver_version(root: &Path) -> Option<String> {
     let text = sysfs::read_text(&root.join("proc/driver/nvidia/version"))?;
     let line = text.lines().find(|line| line.starts_with("NVRM version:"))?;

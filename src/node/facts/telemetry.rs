@@ -1,10 +1,9 @@
-//! What the driver says around a probe: before it, while it runs, after it.
+//! Readings from the driver before, during and after a probe.
 //!
-//! A process of its own asks, because a call into a driver can hang: [`watch`]
-//! is what it does, and [`of`] makes one account of what it said. Whoever
-//! started it waits for [`has_begun`] within a bound, closes its input when the
-//! probe has ended, and keeps what was said until then. Judges nothing: a GPU
-//! that says little is one of which little is known.
+//! A separate process queries the driver, because a call into a driver can hang: the process runs
+//! [`watch_gpus`], and [`summarize_telemetry`] summarizes its output. The parent waits for
+//! [`has_begun`] within a time limit, closes the child's input when the probe has ended, and keeps
+//! the output up to then. This module judges nothing: a missing reading is unknown.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -27,106 +26,106 @@ mod summary;
 
 pub use summary::summarize_telemetry;
 
-/// How long the driver is left alone between two samples.
+/// Pause between two samples.
 const SAMPLE_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Processes are asked for with every so many samples: once a second.
+/// Compute processes are queried with every tenth sample: once per second.
 const PROCESSES_EVERY: u32 = 10;
 
-/// The number that the kernel gives the first space of process numbers
-/// (`PROC_PID_INIT_INO` of its `proc_ns.h`).
+/// The kernel's fixed inode number of the initial PID namespace (`PROC_PID_INIT_INO` in its
+/// `proc_ns.h`).
 const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
 
-/// A line of the process that asks.
+/// One line of the child's output.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum TelemetryLine {
-    /// There is no driver to ask.
+    /// No driver is installed.
     NoDriver {
-        /// Why, and what to do.
+        /// The reason and the remedy.
         why: String,
     },
-    /// The machine.
+    /// Facts about the machine.
     Machine {
-        /// How many GPUs.
+        /// Number of GPUs.
         gpus: u32,
-        /// Whether the driver's process numbers are those of this machine: inside
-        /// a container they are others.
+        /// True if the driver's process IDs are valid in this process: inside a container they are
+        /// not.
         own_numbers: bool,
-        /// What it would not say.
+        /// Facts that the driver did not report.
         missing: Vec<MissingFact>,
     },
     /// A GPU before the probe.
     Before(Box<GpuSnapshot>),
     /// All GPUs were read: the probe may begin.
     Begun,
-    /// The most a GPU showed so far while the probe ran.
+    /// Maxima of a GPU up to now while the probe runs.
     Load(Box<GpuLoad>),
     /// A GPU after the probe.
     After(Box<GpuSnapshot>),
-    /// That was all.
+    /// End of the readings.
     End,
 }
 
-/// Everything about a GPU at a moment.
+/// All readings of a GPU at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct GpuSnapshot {
     index: u32,
     uuid: Option<String>,
     state: GpuTelemetrySample,
-    /// Error counters of each link. Pairs, because a line says first what it is,
-    /// and keys that are numbers cannot be read then.
+    /// Error counters of each link. These are pairs because numeric map keys do not deserialize in
+    /// an internally tagged enum.
     links: Vec<(u32, BTreeMap<String, u64>)>,
     pcie_replays: Option<u64>,
     processes: Vec<u32>,
     missing: Vec<MissingFact>,
 }
 
-/// What was seen of a GPU while the probe ran.
+/// Readings of a GPU while the probe ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 struct GpuLoad {
     index: u32,
-    /// How often it was asked.
+    /// Number of samples.
     samples: u32,
-    /// The most of everything.
+    /// Maxima over all samples.
     state: GpuTelemetrySample,
-    /// Every process that was ever seen.
+    /// Every process seen.
     processes: Vec<u32>,
-    /// What it would not say, and had not been told before.
+    /// Newly refused facts.
     missing: Vec<MissingFact>,
 }
 
-/// Says that there is no driver.
+/// Writes the line for a missing driver.
 pub fn write_no_telemetry(why: &str, out: &mut dyn Write) -> io::Result<()> {
     write_line(&TelemetryLine::NoDriver { why: why.to_owned() }, out)
 }
 
-/// Whether this line of the process that asks says that the probe may begin:
-/// everything that is compared later was read, or there is nothing to read.
+/// True if this line of the child's output allows the probe to begin: everything needed for the
+/// comparison was read, or nothing can be read.
 pub fn has_begun(line: &str) -> bool {
     let line = serde_json::from_str(line);
     matches!(line, Ok(TelemetryLine::Begun | TelemetryLine::NoDriver { .. } | TelemetryLine::End))
 }
 
-/// Waits for a while, or until this input ends: then it is true, and so for
-/// ever.
+/// Returns a function that waits for a duration or until this input ends, and returns true once it
+/// has ended.
 pub fn wait_until_closed(mut input: impl Read + Send + 'static) -> impl FnMut(Duration) -> bool {
     let (closing, closed) = mpsc::channel::<()>();
     std::thread::spawn(move || {
-        // Whatever is written there is no message; only the end is.
+        // Discard the input; only its end matters.
         let _ = io::copy(&mut input, &mut io::sink());
         drop(closing);
     });
     move |wait| matches!(closed.recv_timeout(wait), Err(RecvTimeoutError::Disconnected))
 }
 
-/// Asks for everything, then again and again for what changes quickly until
-/// `rest` says that the probe has ended, then for everything once more.
+/// Reads everything, then samples the quickly changing readings until `rest` reports the end of the
+/// probe, then reads everything again.
 ///
-/// `rest` waits that long. `progress` is told what comes next, so that whoever
-/// listens knows where a driver hangs; it stays silent while it samples.
+/// `rest` waits for a duration. `progress` receives the name of the next query, so that the parent
+/// knows where a driver hangs; nothing is reported between samples.
 pub fn watch_gpus(
     library: &dyn GpuLibrary,
     proc: &Path,
@@ -135,7 +134,7 @@ pub fn watch_gpus(
     mut rest: impl FnMut(Duration) -> bool,
 ) -> io::Result<()> {
     let mut note = |what: &str| {
-        // Nobody may listen, which is no reason to stop.
+        // A closed progress pipe is not a reason to stop.
         let _ = writeln!(progress, "{what}").and_then(|()| progress.flush());
     };
     note("the driver itself");
@@ -156,7 +155,7 @@ pub fn watch_gpus(
         write_line(&TelemetryLine::Before(Box::new(reading)), out)?;
     }
     write_line(&TelemetryLine::Begun, out)?;
-    note("what GPUs do while the probe runs");
+    note("samples while the probe runs");
     while !rest(SAMPLE_INTERVAL) {
         for (load, told) in &mut loads {
             if sample(library, load, told) {
@@ -166,7 +165,7 @@ pub fn watch_gpus(
         }
     }
     for (load, _) in loads {
-        // The count goes on while nothing else changes.
+        // The sample count is written even if no reading changed.
         write_line(&TelemetryLine::Load(Box::new(load)), out)?;
     }
     for index in 0..gpus {
@@ -183,8 +182,8 @@ fn write_line(line: &TelemetryLine, out: &mut dyn Write) -> io::Result<()> {
     out.flush()
 }
 
-/// Whether this process counts processes as the driver does, which is in the
-/// kernel and knows the first numbers only.
+/// True if this process is in the initial PID namespace: the driver is in the kernel and reports
+/// only IDs of that namespace.
 fn is_host_pid_namespace(proc: &Path) -> bool {
     let space = std::fs::read_link(proc.join("self/ns/pid"));
     space.is_ok_and(|space| space.as_os_str() == HOST_PID_NAMESPACE)
@@ -212,7 +211,7 @@ fn read_snapshot(library: &dyn GpuLibrary, index: u32, begin: &mut dyn FnMut(&st
     GpuSnapshot { index, uuid, state, links, pcie_replays, processes, missing }
 }
 
-/// Asks for what changes quickly; whether anything did.
+/// Samples the quickly changing readings; returns whether any maximum rose.
 fn sample(library: &dyn GpuLibrary, load: &mut GpuLoad, told: &mut Vec<MissingFact>) -> bool {
     let mut asking = GpuQuerySession::new(library, load.index);
     let before = (load.state.clone(), load.processes.len());
@@ -237,7 +236,7 @@ fn read_state(asking: &mut GpuQuerySession<'_>) -> GpuTelemetrySample {
     GpuTelemetrySample {
         sm_mhz: asking.number_u32(GpuNumber::ClockSm),
         memory_mhz: asking.number_u32(GpuNumber::ClockMemory),
-        // The driver counts in mW.
+        // The driver reports mW.
         power_w: power.map(|mw| f64::from(mw) / 1000.0),
         temperature_c: asking.number_u32(GpuNumber::Temperature),
         pcie_generation: asking.number_u32(GpuNumber::PcieGeneration),

@@ -1,7 +1,6 @@
-//! Xid errors that the kernel's log names, by GPU.
+//! Xid errors per GPU from the kernel log.
 //!
-//! Only what the log still holds: it begins some time after boot and forgets
-//! what is old. Reading it never waits for news.
+//! The kernel log is a ring buffer: old messages are lost. Reading never waits for new messages.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Read};
@@ -13,20 +12,20 @@ use rustix::fs::OFlags;
 use super::query::to_printable;
 use model::gpu_facts::{GpuFacts, XidSummary};
 
-/// The most that is read. Kernels keep a megabyte or two.
+/// Maximum bytes to read. Kernels keep a megabyte or two.
 const MAX_LOG_BYTES: usize = 16 * 1024 * 1024;
 
 /// Largest record of the log (`PRINTKRB_RECORD_MAX` is 1024; `/dev/kmsg` adds
 /// escapes and a dictionary).
 const MAX_RECORD_BYTES: usize = 16 * 1024;
 
-/// How often a record may have been overwritten under our eyes.
+/// How many overwritten records to tolerate while reading.
 const MAX_OVERWRITES: usize = 1_000;
 
 /// `EPIPE` of <errno.h>: the next record was overwritten.
 const EPIPE: i32 = 32;
 
-/// An Xid error as the log names it.
+/// An Xid error in the log.
 #[derive(Debug, PartialEq, Eq)]
 struct XidLogEntry {
     /// `0000:3b:00`, without a function.
@@ -36,7 +35,7 @@ struct XidLogEntry {
     message: String,
 }
 
-/// Adds to every GPU what the log says of it, or says why it cannot be read.
+/// Adds the log's Xid errors to every GPU, or returns why the log is unreadable.
 pub(super) fn add_xids(root: &Path, gpus: &mut [GpuFacts]) -> Result<(), String> {
     let log = read_kernel_log(&root.join("dev/kmsg"))?;
     let entries: Vec<XidLogEntry> = log.lines().filter_map(parse_entry).collect();
@@ -69,7 +68,7 @@ fn count_by_xid<'e>(entries: impl Iterator<Item = &'e XidLogEntry>) -> Vec<XidSu
     found
 }
 
-/// What is in the log now.
+/// The current contents of the log.
 fn read_kernel_log(path: &Path) -> Result<String, String> {
     let flags = i32::try_from(OFlags::NONBLOCK.bits()).unwrap_or(0);
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);

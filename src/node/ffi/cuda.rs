@@ -1,13 +1,13 @@
-//! The CUDA driver API, `libcuda.so.1`, loaded at run time: the calls that our
-//! copy-engine probe and the NCCL probe make, and no others.
+//! Run-time binding of the CUDA driver API, `libcuda.so.1`: only the calls that the copy-engine
+//! probe and the NCCL probe make.
 //!
-//! One call in, its plain answer or its error code out. Every symbol may be
-//! absent: then the call that needs it says so, and nothing else fails. What an
-//! error means for a node is decided in `probe::copy`. Signatures are those of
-//! `cuda.h`; symbols with a suffix `_v2` are what the header's macros name.
+//! Each method makes one call and returns its plain answer or its error code. Every symbol may be
+//! absent; only the call that needs it then fails. `probes::copy` decides what an error means for a
+//! node. Signatures are those of `cuda.h`; symbols with a suffix `_v2` are the targets of the
+//! header's macros.
 //!
-//! Handles are plain numbers. The driver answers a stale one with an error
-//! code, or ends the process, which is why only a child process calls it.
+//! Handles are plain numbers. The driver answers a stale handle with an error code or ends the
+//! process, which is why only a child process calls it.
 
 #![expect(unsafe_code, reason = "CUDA is a C library")]
 
@@ -27,32 +27,32 @@ mod host_memory;
 
 pub use host_memory::HostMemory;
 
-/// The library's name, as the driver installs it.
+/// The soname, as the driver installs it.
 pub const LIBRARY: &str = "libcuda.so.1";
 
-/// Why a call gave no value.
+/// Why a call returned no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CudaCallError {
-    /// This driver has no such call.
+    /// This driver does not have the call.
     #[error("this driver has no {call}: it is older than the call")]
     Missing {
-        /// The symbol.
+        /// The missing symbol.
         call: &'static str,
     },
-    /// The driver refused.
+    /// The driver returned an error.
     #[error("{call}: {name} ({code})")]
     Failed {
-        /// The symbol.
+        /// The symbol that was called.
         call: &'static str,
         /// The `CUresult`, see [`code`].
         code: i32,
-        /// Its name, as the driver or the header calls it.
+        /// Name of the code from the driver or the header.
         name: String,
     },
 }
 
 impl CudaCallError {
-    /// The `CUresult`, where there was an answer.
+    /// The `CUresult`, if the call returned one.
     pub fn code(&self) -> Option<i32> {
         match self {
             Self::Missing { .. } => None,
@@ -60,7 +60,7 @@ impl CudaCallError {
         }
     }
 
-    /// The call.
+    /// Name of the call.
     pub fn call(&self) -> &'static str {
         match self {
             Self::Missing { call } | Self::Failed { call, .. } => call,
@@ -68,7 +68,7 @@ impl CudaCallError {
     }
 }
 
-/// A GPU, by the driver's number (`CUdevice`).
+/// A GPU, by the driver's index (`CUdevice`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct CudaDevice(pub i32);
 
@@ -81,7 +81,7 @@ pub struct CudaContext(usize);
 pub struct CudaStream(usize);
 
 impl CudaStream {
-    /// The number that other libraries of the driver's family take.
+    /// The raw handle for other libraries of the driver.
     pub fn raw(self) -> usize {
         self.0
     }
@@ -96,7 +96,7 @@ pub struct CudaEvent(usize);
 pub struct DevicePointer(pub u64);
 
 impl DevicePointer {
-    /// The address this many bytes further.
+    /// The address `bytes` further.
     pub fn offset(self, bytes: u64) -> Self {
         Self(self.0 + bytes)
     }
@@ -161,7 +161,7 @@ const AT_LEAST: c_uint = 0;
 const LAZY_PEER_ACCESS: c_uint = 1;
 
 symbols! {
-    /// The calls of the driver API that are used.
+    /// The symbols of the driver API in use.
     CudaSymbols {
         init = "cuInit" (c_uint);
         driver_version = "cuDriverGetVersion" (*mut c_int);
@@ -222,11 +222,11 @@ symbols! {
 pub struct CudaLibrary {
     symbols: CudaSymbols,
     path: PathBuf,
-    // Behind the pointers into it, which must be gone first.
+    // Declared last: the pointers into the library must be dropped before it.
     _library: Library,
 }
 
-/// Calls a symbol that may be absent, and tells its error.
+/// Calls a symbol that may be absent, and converts its error.
 macro_rules! call {
     ($self:ident.$field:ident = $symbol:literal ($($arg:expr),*)) => {{
         let found = $self.symbols.$field.ok_or(CudaCallError::Missing { call: $symbol })?;
@@ -250,7 +250,7 @@ impl CudaLibrary {
         Ok(Self { symbols, path: opened.path, _library: opened.library })
     }
 
-    /// Where it was found, as it was asked for.
+    /// The path that was opened, as requested.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -267,7 +267,7 @@ impl CudaLibrary {
         Err(CudaCallError::Failed { call, code, name: self.error_name(code) })
     }
 
-    /// What the driver calls an error; our own list where it does not say.
+    /// The driver's name of an error code; the built-in list if it has none.
     fn error_name(&self, code: c_int) -> String {
         let mut text: *const c_char = std::ptr::null();
         if let Some(name) = self.symbols.error_name
@@ -281,7 +281,7 @@ impl CudaLibrary {
         code::result_name(code)
     }
 
-    /// Brings the driver up. Must be the first call.
+    /// Initializes the driver. Must be the first call.
     pub fn init(&self) -> Result<(), CudaCallError> {
         call!(self.init = "cuInit"(0))
     }
@@ -293,7 +293,7 @@ impl CudaLibrary {
         Ok((version / 1000, version % 1000 / 10))
     }
 
-    /// All GPUs that this process sees, in the driver's order.
+    /// All GPUs visible to this process, in the driver's order.
     pub fn devices(&self) -> Result<Vec<CudaDevice>, CudaCallError> {
         let mut count = 0;
         call!(self.device_count = "cuDeviceGetCount"(&raw mut count))?;
@@ -306,14 +306,14 @@ impl CudaLibrary {
             .collect()
     }
 
-    /// The product name.
+    /// Product name of a GPU.
     pub fn name(&self, device: CudaDevice) -> Result<String, CudaCallError> {
         let mut text = [0 as c_char; 256];
         call!(self.device_name = "cuDeviceGetName"(text.as_mut_ptr(), 256, device.0))?;
         Ok(text_from_c(&text))
     }
 
-    /// The UUID, without `GPU-` in front.
+    /// UUID of a GPU, without the `GPU-` prefix.
     pub fn uuid(&self, device: CudaDevice) -> Result<[u8; 16], CudaCallError> {
         let mut uuid = [0; 16];
         match self.symbols.device_uuid {
@@ -323,14 +323,14 @@ impl CudaLibrary {
         Ok(uuid)
     }
 
-    /// The PCI address, as `0000:3b:00.0`.
+    /// PCI address of a GPU, as `0000:3b:00.0`.
     pub fn bus_id(&self, device: CudaDevice) -> Result<String, CudaCallError> {
         let mut text = [0 as c_char; 64];
         call!(self.device_bus_id = "cuDeviceGetPCIBusId"(text.as_mut_ptr(), 64, device.0))?;
         Ok(text_from_c(&text).to_ascii_lowercase())
     }
 
-    /// Bytes of memory of a GPU.
+    /// Total memory of a GPU in bytes.
     pub fn total_memory(&self, device: CudaDevice) -> Result<u64, CudaCallError> {
         let mut bytes = 0;
         call!(self.device_memory = "cuDeviceTotalMem_v2"(&raw mut bytes, device.0))?;
@@ -344,7 +344,7 @@ impl CudaLibrary {
         Ok(value)
     }
 
-    /// Whether a GPU can reach the memory of another without the host.
+    /// True if a GPU can access the memory of another without the host.
     pub fn can_access_peer(
         &self,
         device: CudaDevice,
@@ -355,29 +355,29 @@ impl CudaLibrary {
         Ok(can != 0)
     }
 
-    /// The GPU's primary context, kept until [`Self::release`].
+    /// Retains the GPU's primary context until [`Self::release_primary_context`].
     pub fn retain_primary_context(&self, device: CudaDevice) -> Result<CudaContext, CudaCallError> {
         let mut context = null_mut();
         call!(self.primary_retain = "cuDevicePrimaryCtxRetain"(&raw mut context, device.0))?;
         Ok(CudaContext(context as usize))
     }
 
-    /// Gives a primary context back.
+    /// Releases a primary context.
     pub fn release_primary_context(&self, device: CudaDevice) -> Result<(), CudaCallError> {
         call!(self.primary_release = "cuDevicePrimaryCtxRelease_v2"(device.0))
     }
 
-    /// Makes a context that of this thread. Calls below are about this context.
+    /// Makes a context current on this thread. The calls below use the current context.
     pub fn set_current_context(&self, context: CudaContext) -> Result<(), CudaCallError> {
         call!(self.set_current = "cuCtxSetCurrent"(context.0 as CudaHandle))
     }
 
-    /// Lets the current context reach the memory of another.
+    /// Lets the current context access the memory of another.
     pub fn enable_peer_access(&self, peer: CudaContext) -> Result<(), CudaCallError> {
         call!(self.enable_peer = "cuCtxEnablePeerAccess"(peer.0 as CudaHandle, 0))
     }
 
-    /// Waits for everything in the current context.
+    /// Waits for all work in the current context.
     pub fn synchronize(&self) -> Result<(), CudaCallError> {
         call!(self.synchronize = "cuCtxSynchronize"())
     }
@@ -389,19 +389,19 @@ impl CudaLibrary {
         Ok((free as u64, total as u64))
     }
 
-    /// Memory on the GPU of the current context.
+    /// Allocates memory on the GPU of the current context.
     pub fn alloc(&self, bytes: usize) -> Result<DevicePointer, CudaCallError> {
         let mut address = 0;
         call!(self.alloc = "cuMemAlloc_v2"(&raw mut address, bytes))?;
         Ok(DevicePointer(address))
     }
 
-    /// Gives memory back.
+    /// Frees memory.
     pub fn free(&self, address: DevicePointer) -> Result<(), CudaCallError> {
         call!(self.free = "cuMemFree_v2"(address.0))
     }
 
-    /// Fills memory with a word, in the order of a stream.
+    /// Fills memory with a 32-bit word, in stream order.
     pub fn fill(
         &self,
         address: DevicePointer,
@@ -413,7 +413,7 @@ impl CudaLibrary {
         call!(self.fill32 = "cuMemsetD32Async"(address.0, word, words, stream))
     }
 
-    /// Copies between any two addresses that the current context reaches.
+    /// Copies between any two addresses accessible from the current context, in stream order.
     pub fn copy(
         &self,
         to: DevicePointer,
@@ -424,14 +424,14 @@ impl CudaLibrary {
         call!(self.copy = "cuMemcpyAsync"(to.0, from.0, bytes, stream.0 as CudaHandle))
     }
 
-    /// A stream of the current context that waits for no other.
+    /// Creates a stream of the current context that does not synchronize with the default stream.
     pub fn create_stream(&self) -> Result<CudaStream, CudaCallError> {
         let mut stream = null_mut();
         call!(self.stream_create = "cuStreamCreate"(&raw mut stream, NON_BLOCKING))?;
         Ok(CudaStream(stream as usize))
     }
 
-    /// Ends a stream.
+    /// Destroys a stream.
     pub fn destroy_stream(&self, stream: CudaStream) -> Result<(), CudaCallError> {
         call!(self.stream_destroy = "cuStreamDestroy_v2"(stream.0 as CudaHandle))
     }
@@ -441,7 +441,7 @@ impl CudaLibrary {
         call!(self.stream_synchronize = "cuStreamSynchronize"(stream.0 as CudaHandle))
     }
 
-    /// Whether a stream has nothing left to do.
+    /// True if all work of a stream is done.
     pub fn is_idle(&self, stream: CudaStream) -> Result<bool, CudaCallError> {
         match call!(self.stream_query = "cuStreamQuery"(stream.0 as CudaHandle)) {
             Err(CudaCallError::Failed { code: code::NOT_READY, .. }) => Ok(false),
@@ -449,13 +449,13 @@ impl CudaLibrary {
         }
     }
 
-    /// Has a stream wait for an event of another.
+    /// Makes a stream wait for an event of another stream.
     pub fn wait_event(&self, stream: CudaStream, event: CudaEvent) -> Result<(), CudaCallError> {
         let stream = stream.0 as CudaHandle;
         call!(self.stream_wait_event = "cuStreamWaitEvent"(stream, event.0 as CudaHandle, 0))
     }
 
-    /// Has a stream wait until the word at an address is at least this value.
+    /// Makes a stream wait until the word at an address is at least this value.
     pub fn wait_value(
         &self,
         stream: CudaStream,
@@ -466,24 +466,24 @@ impl CudaLibrary {
         call!(self.stream_wait_value = "cuStreamWaitValue32_v2"(stream, word.0, value, AT_LEAST))
     }
 
-    /// An event with a time.
+    /// Creates an event that records a time.
     pub fn create_event(&self) -> Result<CudaEvent, CudaCallError> {
         let mut event = null_mut();
         call!(self.event_create = "cuEventCreate"(&raw mut event, 0))?;
         Ok(CudaEvent(event as usize))
     }
 
-    /// Ends an event.
+    /// Destroys an event.
     pub fn destroy_event(&self, event: CudaEvent) -> Result<(), CudaCallError> {
         call!(self.event_destroy = "cuEventDestroy_v2"(event.0 as CudaHandle))
     }
 
-    /// Marks this place in a stream.
+    /// Records an event in a stream.
     pub fn record_event(&self, event: CudaEvent, stream: CudaStream) -> Result<(), CudaCallError> {
         call!(self.event_record = "cuEventRecord"(event.0 as CudaHandle, stream.0 as CudaHandle))
     }
 
-    /// Whether a marked place was reached.
+    /// True if a recorded event was reached.
     pub fn is_event_done(&self, event: CudaEvent) -> Result<bool, CudaCallError> {
         match call!(self.event_query = "cuEventQuery"(event.0 as CudaHandle)) {
             Err(CudaCallError::Failed { code: code::NOT_READY, .. }) => Ok(false),
@@ -491,8 +491,8 @@ impl CudaLibrary {
         }
     }
 
-    /// Milliseconds between two places that were reached (resolution about half a
-    /// microsecond, says the API's manual).
+    /// Milliseconds between two reached events (resolution about half a microsecond, according to
+    /// the API's manual).
     pub fn elapsed_ms(&self, from: CudaEvent, to: CudaEvent) -> Result<f32, CudaCallError> {
         let mut ms = 0.0;
         let (from, to) = (from.0 as CudaHandle, to.0 as CudaHandle);
@@ -501,7 +501,7 @@ impl CudaLibrary {
     }
 }
 
-/// The text up to the zero byte.
+/// The text before the zero byte.
 fn text_from_c(text: &[c_char]) -> String {
     let bytes: Vec<u8> =
         text.iter().take_while(|c| **c != 0).map(|c| u8::from_ne_bytes(c.to_ne_bytes())).collect();

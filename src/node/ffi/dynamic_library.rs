@@ -1,8 +1,6 @@
-//! Opening a driver's library at run time, so that this program starts where
-//! there is none.
+//! Opens a driver's library at run time, so that this program also starts without the driver.
 //!
-//! Knows no library in particular. Which symbols a library must have is the
-//! business of `cuda` and `nccl`.
+//! This module is generic. `cuda` and `nccl` define which symbols a library must have.
 
 #![expect(unsafe_code, reason = "a shared library runs code of its own when it is opened")]
 
@@ -10,36 +8,35 @@ use std::path::{Path, PathBuf};
 
 use libloading::Library;
 
-/// Why a library cannot be used at all.
+/// Why a library cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LibraryLoadError {
     /// No library of these names could be opened.
     #[error("{} cannot be opened: {said}", .tried.join(", "))]
     NotFound {
-        /// The names that were tried.
+        /// The names tried.
         tried: Vec<String>,
-        /// What the loader says of the first of them.
+        /// Error of the loader for the first name.
         said: String,
     },
-    /// It is no library of this kind: it lacks a symbol that all versions have.
-    #[error("{} has no {symbol}, so it is another library", .path.display())]
+    /// The library lacks a symbol that all versions have, so it is a different library.
+    #[error("{} has no {symbol}, so it is not the expected library", .path.display())]
     WrongLibrary {
-        /// The library.
+        /// Path of the library.
         path: PathBuf,
-        /// What it lacks.
+        /// Name of the missing symbol.
         symbol: String,
     },
 }
 
-/// A library that was opened, and the name under which it was found.
+/// An open library and the name that opened it.
 #[derive(Debug)]
 pub(super) struct LoadedLibrary {
     pub(super) library: Library,
     pub(super) path: PathBuf,
 }
 
-/// Opens the library at this path, or the first of these names that the loader
-/// finds.
+/// Opens the library at this path, or the first of these names that the loader finds.
 pub(super) fn open_library(
     path: Option<&Path>,
     names: &[&str],
@@ -48,8 +45,8 @@ pub(super) fn open_library(
     let candidates: Vec<PathBuf> = path.map_or(named.collect(), |path| vec![path.to_owned()]);
     let mut said = None;
     for path in &candidates {
-        // SAFETY: opening a library runs its initialisers. It is the driver's own, or
-        // the one that the caller names; there is no way to use a driver without.
+        // SAFETY: opening a library runs its initializers. It is the driver's library or the one
+        // that the caller chose; a driver cannot be used otherwise.
         match unsafe { Library::new(path) } {
             Ok(library) => return Ok(LoadedLibrary { library, path: path.clone() }),
             Err(error) => said.get_or_insert(error.to_string()),
@@ -61,8 +58,8 @@ pub(super) fn open_library(
     })
 }
 
-/// Declares the symbols of a library, each of which may be absent, and a way to
-/// look them all up.
+/// Declares the symbols of a library, each of which may be absent, and a function that looks them
+/// up.
 macro_rules! symbols {
     ($(#[$doc:meta])* $name:ident { $($field:ident = $symbol:literal ($($arg:ty),*);)* }) => {
         $(#[$doc])*
@@ -75,8 +72,8 @@ macro_rules! symbols {
             fn of(library: &libloading::Library) -> Self {
                 Self {
                     $(
-                        // SAFETY: the type is the one that the library's header declares for
-                        // this name; the pointer is kept beside the library it points into.
+                        // SAFETY: the type is the declaration of this name in the library's header;
+                        // the pointer is stored together with the library it points into.
                         $field: unsafe {
                             library
                                 .get::<unsafe extern "C" fn($($arg),*) -> std::ffi::c_int>(
@@ -89,7 +86,6 @@ macro_rules! symbols {
                 }
             }
 
-            /// The symbols that this library lacks.
             fn missing(&self) -> Vec<&'static str> {
                 let mut missing = Vec::new();
                 $(if self.$field.is_none() {

@@ -1,8 +1,7 @@
-//! Calls into C libraries that no safe crate wraps, and what is done between fork and
-//! exec. The only unsafe code.
+//! Calls into C libraries without a safe wrapper crate, and code between fork and exec. This is the
+//! only unsafe code.
 //!
-//! Every block says why it is sound. Nothing here decides what an answer means;
-//! `facts` and `probe` do.
+//! Every unsafe block states why it is sound. `facts` and `probes` interpret the answers.
 
 pub mod cuda;
 pub mod dynamic_library;

@@ -1,14 +1,12 @@
-//! NCCL, `libnccl.so.2`, loaded at run time: the calls that our NCCL probe
-//! makes, and no others.
+//! Run-time binding of NCCL, `libnccl.so.2`: only the calls that the native NCCL probe makes.
 //!
-//! One call in, its plain answer or its error code out. Every symbol may be
-//! absent: then the call that needs it says so, and nothing else fails. What an
-//! error means is decided in `probe::collective`. Signatures are those of
-//! `nccl.h`.
+//! Each method makes one call and returns its plain answer or its error code. Every symbol may be
+//! absent; only the call that needs it then fails. `probes::collective` decides what an error
+//! means. Signatures are those of `nccl.h`.
 //!
-//! Calls of a communicator that does not block come back at once and go on
-//! behind the scenes: until [`Nccl::state`] says [`State::Ready`] no other call
-//! may be made with it but [`Nccl::abort`].
+//! Calls on a nonblocking communicator return immediately and continue in the background: until
+//! [`NcclLibrary::state`] returns [`NcclCallState::Ready`], the only other call allowed on it is
+//! [`NcclLibrary::abort`].
 
 #![expect(unsafe_code, reason = "NCCL is a C library")]
 
@@ -24,37 +22,37 @@ use super::dynamic_library::{LibraryLoadError, symbols};
 
 pub mod code;
 
-/// The library's name. Every release of NCCL 2 has it.
+/// The soname of every NCCL 2 release.
 pub const LIBRARY: &str = "libnccl.so.2";
 
-/// Bytes of a [`UniqueId`] (`NCCL_UNIQUE_ID_BYTES`).
+/// Bytes of an [`NcclUniqueId`] (`NCCL_UNIQUE_ID_BYTES`).
 pub const UNIQUE_ID_BYTES: usize = 128;
 
-/// Why a call gave no value.
+/// Why a call returned no value.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NcclError {
-    /// This NCCL has no such call.
+    /// This NCCL does not have the call.
     #[error("this NCCL has no {call}: it is older than the call")]
     Missing {
-        /// The symbol.
+        /// The missing symbol.
         call: &'static str,
     },
-    /// NCCL refused, or something failed meanwhile.
+    /// NCCL returned an error, or a background operation failed.
     #[error("{call}: {name} ({code}){}{said}", if said.is_empty() { "" } else { ": " })]
     Failed {
-        /// The symbol.
+        /// The symbol that was called.
         call: &'static str,
         /// The `ncclResult_t`, see [`code`].
         code: i32,
         /// Its name in the header.
         name: String,
-        /// What NCCL says of its last error, as it says it.
+        /// Text of NCCL's last error, verbatim.
         said: String,
     },
 }
 
 impl NcclError {
-    /// The `ncclResult_t`, where there was an answer.
+    /// The `ncclResult_t`, if the call returned one.
     pub fn code(&self) -> Option<i32> {
         match self {
             Self::Missing { .. } => None,
@@ -62,7 +60,7 @@ impl NcclError {
         }
     }
 
-    /// The call.
+    /// Name of the call.
     pub fn call(&self) -> &'static str {
         match self {
             Self::Missing { call } | Self::Failed { call, .. } => call,
@@ -73,17 +71,17 @@ impl NcclError {
 /// A version of NCCL.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct NcclVersion {
-    /// 2.
+    /// Major version, for example 2.
     pub major: u32,
-    /// 28.
+    /// Minor version, for example 28.
     pub minor: u32,
-    /// 3.
+    /// Patch version, for example 3.
     pub patch: u32,
 }
 
 impl NcclVersion {
-    /// Of `NCCL_VERSION_CODE`: 22803 is 2.28.3, and up to 2.8 the code had a digit
-    /// less, so that 2708 is 2.7.8.
+    /// Decodes `NCCL_VERSION_CODE`: 22803 is 2.28.3; up to 2.8 the code had one digit less, so 2708
+    /// is 2.7.8.
     pub fn from_code(code: u32) -> Self {
         let major = if code < 10_000 { 1_000 } else { 10_000 };
         Self { major: code / major, minor: code % major / 100, patch: code % 100 }
@@ -96,19 +94,19 @@ impl std::fmt::Display for NcclVersion {
     }
 }
 
-/// By what the ranks of a communicator find each other. Whoever knows it can
-/// join: it is a secret of the run, and does not show itself.
+/// The ID by which the ranks of a communicator connect. Every process that has it can join, so it
+/// is a secret of the run, and `Debug` does not print it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct NcclUniqueId([u8; UNIQUE_ID_BYTES]);
 
 impl NcclUniqueId {
-    /// Of the bytes that another rank was given.
+    /// Wraps the bytes received from another rank.
     pub fn from_bytes(bytes: [u8; UNIQUE_ID_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// Its bytes, to be handed to the other ranks.
+    /// The bytes for the other ranks.
     pub fn as_bytes(&self) -> &[u8; UNIQUE_ID_BYTES] {
         &self.0
     }
@@ -124,27 +122,27 @@ impl std::fmt::Debug for NcclUniqueId {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Communicator(usize);
 
-/// How far a call is.
+/// State of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NcclCallState {
-    /// It is done, or on its way in its stream.
+    /// The call is done, or enqueued in its stream.
     Ready,
-    /// It goes on behind the scenes (`ncclInProgress`).
+    /// The call continues in the background (`ncclInProgress`).
     InProgress,
 }
 
 type NcclHandle = *mut c_void;
 
-/// `ncclConfig_t` as NCCL 2.14 had it. A later library copies no more than
-/// `size` bytes, fills the rest with its defaults, and takes for default what a
-/// `version` did not have; so that this one suits all of them.
+/// `ncclConfig_t` as of NCCL 2.14. A later library copies only `size` bytes, fills the rest with
+/// its defaults, and applies defaults for fields that `version` did not have, so this layout works
+/// with all of them.
 #[repr(C)]
 struct NcclConfig {
     size: usize,
     magic: c_uint,
     version: c_uint,
     blocking: c_int,
-    /// The place of what came with 2.17, in the padding of this version.
+    /// Fields added in 2.17 occupy this version's padding.
     later: c_int,
 }
 
@@ -159,11 +157,10 @@ const CONFIG_VERSION: c_uint = 21_400;
 const FLOAT32: c_int = 7;
 const SUM: c_int = 0;
 
-/// What is read.
 type NcclSendBuffer = *const c_void;
 
 symbols! {
-    /// The calls of NCCL that are used.
+    /// The NCCL symbols in use.
     NcclSymbols {
         version = "ncclGetVersion" (*mut c_int);
         unique_id = "ncclGetUniqueId" (*mut NcclUniqueId);
@@ -195,21 +192,21 @@ pub struct NcclLibrary {
     last_error: Option<NcclLastErrorFn>,
     error_string: Option<NcclErrorStringFn>,
     path: PathBuf,
-    // Behind the pointers into it, which must be gone first.
+    // Declared last: the pointers into the library must be dropped before it.
     _library: Library,
 }
 
-/// Calls a symbol that may be absent, and tells its error.
+/// Calls a symbol that may be absent, and converts its error.
 macro_rules! call {
     ($self:ident.$field:ident = $symbol:literal ($($arg:expr),*), $comm:expr) => {{
         let found = $self.symbols.$field.ok_or(NcclError::Missing { call: $symbol })?;
-        // SAFETY: the symbol has this signature in nccl.h; every pointer is to a place
-        // that outlives the call, and addresses of GPUs are only handed on.
+        // SAFETY: the symbol has this signature in nccl.h; every pointer is to a place that
+        // outlives the call, and GPU addresses are only passed on.
         $self.check($symbol, unsafe { found($($arg),*) }, $comm)
     }};
 }
 
-/// What an operation reads and writes, and where.
+/// Parameters that all operations share.
 #[derive(Clone, Copy, Debug)]
 pub struct NcclOperation {
     /// The communicator.
@@ -221,14 +218,14 @@ pub struct NcclOperation {
 }
 
 impl NcclOperation {
-    /// Communicator and stream, as calls take them.
+    /// Raw communicator and stream handles.
     fn handles(self) -> (NcclHandle, NcclHandle) {
         (self.comm.0 as NcclHandle, self.stream.raw() as NcclHandle)
     }
 }
 
 impl NcclLibrary {
-    /// Loads the library at this path, or the one that the system finds.
+    /// Loads the library at this path, or the one that the loader finds.
     pub fn load(path: Option<&Path>) -> Result<Self, LibraryLoadError> {
         let opened = dynamic_library::open_library(path, &[LIBRARY])?;
         let symbols = NcclSymbols::of(&opened.library);
@@ -236,8 +233,8 @@ impl NcclLibrary {
             let symbol = "ncclGetVersion".to_owned();
             return Err(LibraryLoadError::WrongLibrary { path: opened.path, symbol });
         }
-        // SAFETY: the types are those that nccl.h declares for these names; the
-        // pointers are kept beside the library they point into.
+        // SAFETY: the types are the declarations of these names in nccl.h; the pointers are stored
+        // together with the library they point into.
         let (last_error, error_string) = unsafe {
             (
                 opened.library.get::<NcclLastErrorFn>(b"ncclGetLastError\0").ok().map(|it| *it),
@@ -248,7 +245,7 @@ impl NcclLibrary {
         Ok(Self { symbols, last_error, error_string, path, _library: opened.library })
     }
 
-    /// Where it was found, as it was asked for.
+    /// The path that was opened, as requested.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -280,7 +277,7 @@ impl NcclLibrary {
         }
     }
 
-    /// What NCCL says of its last error, else what it calls this one.
+    /// NCCL's text for its last error, or else its text for this code.
     fn error_message(&self, code: c_int, comm: Option<Communicator>) -> String {
         let comm = comm.map_or(0, |comm| comm.0) as NcclHandle;
         // SAFETY: nccl.h: the communicator may be null; the answer is null or a text
@@ -299,20 +296,20 @@ impl NcclLibrary {
         Ok(NcclVersion::from_code(u32::try_from(version).unwrap_or(0)))
     }
 
-    /// Whether communicators that do not block can be made (since 2.14).
+    /// True if NCCL supports nonblocking communicators (since 2.14).
     pub fn supports_nonblocking(&self) -> bool {
         self.symbols.begin_init.is_some() && self.symbols.async_error.is_some()
     }
 
-    /// A new id, for one rank to hand to the others.
+    /// Creates a unique ID; one rank passes it to the others.
     pub fn unique_id(&self) -> Result<NcclUniqueId, NcclError> {
         let mut id = NcclUniqueId([0; UNIQUE_ID_BYTES]);
         call!(self.unique_id = "ncclGetUniqueId"(&raw mut id), None)?;
         Ok(id)
     }
 
-    /// Begins to make a communicator for the GPU of the current context, without
-    /// waiting for the other ranks.
+    /// Starts creating a communicator for the GPU of the current context, without waiting for the
+    /// other ranks.
     pub fn begin_init(
         &self,
         ranks: i32,
@@ -335,16 +332,15 @@ impl NcclLibrary {
         Ok((Communicator(comm as usize), state))
     }
 
-    /// Makes a communicator, and waits for the other ranks for however long it
-    /// takes.
+    /// Creates a communicator and blocks until all other ranks have joined.
     pub fn init(&self, ranks: i32, id: NcclUniqueId, rank: i32) -> Result<Communicator, NcclError> {
         let mut comm = null_mut();
         call!(self.init = "ncclCommInitRank"(&raw mut comm, ranks, id, rank), None)?;
         Ok(Communicator(comm as usize))
     }
 
-    /// How far the last call is, or what failed meanwhile. A library that cannot
-    /// be asked (before 2.4) has nothing going on.
+    /// State of the last call, or the error of a background operation. Libraries before 2.4 have no
+    /// such call and no background operations.
     pub fn state(&self, comm: Communicator) -> Result<NcclCallState, NcclError> {
         if self.symbols.async_error.is_none() {
             return Ok(NcclCallState::Ready);
@@ -357,30 +353,30 @@ impl NcclLibrary {
         self.check("ncclCommGetAsyncError", code, Some(comm))
     }
 
-    /// Begins the orderly end of a communicator (since 2.14).
+    /// Starts the orderly shutdown of a communicator (since 2.14).
     pub fn finalize(&self, comm: Communicator) -> Result<NcclCallState, NcclError> {
         call!(self.finalize = "ncclCommFinalize"(comm.0 as NcclHandle), Some(comm))
     }
 
-    /// Gives a communicator back.
+    /// Destroys a communicator.
     pub fn destroy(&self, comm: Communicator) -> Result<(), NcclError> {
         call!(self.destroy = "ncclCommDestroy"(comm.0 as NcclHandle), Some(comm)).map(|_| ())
     }
 
-    /// Ends a communicator and what it does at this moment. Can hang.
+    /// Aborts a communicator and its running operations. Can hang.
     pub fn abort(&self, comm: Communicator) -> Result<(), NcclError> {
-        // The handle is no good any more, also where this fails.
+        // The handle is invalid afterwards, even if the call fails.
         call!(self.abort = "ncclCommAbort"(comm.0 as NcclHandle), None).map(|_| ())
     }
 
-    /// How many ranks it has.
+    /// Number of ranks in the communicator.
     pub fn ranks(&self, comm: Communicator) -> Result<i32, NcclError> {
         let mut count = 0;
         call!(self.count = "ncclCommCount"(comm.0 as NcclHandle, &raw mut count), Some(comm))?;
         Ok(count)
     }
 
-    /// The sum of what all ranks have, of `count` elements, for everybody.
+    /// Sums `count` elements over all ranks; every rank receives the sum.
     pub fn all_reduce(
         &self,
         from: DevicePointer,
@@ -396,7 +392,7 @@ impl NcclLibrary {
         )
     }
 
-    /// The `count` elements of every rank, one after the other, for everybody.
+    /// Gathers `count` elements from every rank, in rank order, on every rank.
     pub fn all_gather(
         &self,
         from: DevicePointer,
@@ -412,7 +408,7 @@ impl NcclLibrary {
         )
     }
 
-    /// The sum of what all ranks have, `count` elements of it for each.
+    /// Sums over all ranks; each rank receives its `count` elements of the sum.
     pub fn reduce_scatter(
         &self,
         from: DevicePointer,
@@ -429,7 +425,7 @@ impl NcclLibrary {
         )
     }
 
-    /// What `root` has, for everybody.
+    /// Copies the elements of `root` to every rank.
     pub fn broadcast(
         &self,
         from: DevicePointer,
@@ -446,7 +442,7 @@ impl NcclLibrary {
         )
     }
 
-    /// Sends elements to a rank. Belongs in a group with its counterpart.
+    /// Sends elements to a rank. Must be grouped with its counterpart.
     pub fn send(
         &self,
         from: DevicePointer,
@@ -459,7 +455,7 @@ impl NcclLibrary {
         call!(self.send = "ncclSend"(from, count, FLOAT32, to, handle, stream), Some(comm))
     }
 
-    /// Receives elements of a rank. Belongs in a group with its counterpart.
+    /// Receives elements from a rank. Must be grouped with its counterpart.
     pub fn receive(
         &self,
         to: DevicePointer,
@@ -472,27 +468,27 @@ impl NcclLibrary {
         call!(self.recv = "ncclRecv"(to, count, FLOAT32, from, handle, stream), Some(comm))
     }
 
-    /// Begins a group: what follows belongs together.
+    /// Starts a group of calls.
     pub fn begin_group(&self) -> Result<(), NcclError> {
         call!(self.group_start = "ncclGroupStart"(), None).map(|_| ())
     }
 
-    /// Ends a group and starts what is in it.
+    /// Ends a group and starts its operations.
     pub fn end_group(&self) -> Result<NcclCallState, NcclError> {
         call!(self.group_end = "ncclGroupEnd"(), None)
     }
 }
 
-/// The text there, empty where there is none.
+/// The text at this address; empty if it is null.
 ///
 /// # Safety
 ///
-/// The place is null or a text that ends with a zero byte.
+/// The pointer is null or points to a text that ends with a zero byte.
 unsafe fn text_at(place: *const c_char) -> String {
     if place.is_null() {
         return String::new();
     }
-    // SAFETY: what this function demands.
+    // SAFETY: the contract of this function.
     unsafe { CStr::from_ptr(place) }.to_string_lossy().into_owned()
 }
 

@@ -1,9 +1,8 @@
-//! The NVML calls that nvml-wrapper does not wrap, or whose answers it loses.
+//! NVML calls that nvml-wrapper does not wrap, or whose answers it loses.
 //!
-//! Symbols are taken from the public fields of the loaded library, each of which
-//! may be absent: the wrapper's own methods of these names panic then. One call
-//! in, its plain answer or its error code out; what either means is decided in
-//! `facts`.
+//! Symbols come from the public fields of the loaded library, each of which may be absent; the
+//! wrapper's methods of these names panic in that case. Each function makes one call and returns
+//! its plain answer or its error code; `facts` interprets both.
 
 #![expect(unsafe_code, reason = "NVML is a C library, and these calls have no safe wrapper")]
 
@@ -13,89 +12,89 @@ use nvml_wrapper::Device;
 use nvml_wrapper_sys::bindings as c;
 use serde::{Deserialize, Serialize};
 
-/// Why a call gave no value.
+/// Why a call returned no value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NvmlCallError {
-    /// This library has no such call: it is older than the call.
+    /// This library is older than the call.
     MissingSymbol,
-    /// The library refused, with this `nvmlReturn_t`.
+    /// The library returned this `nvmlReturn_t`.
     Refused(u32),
-    /// The answer is of a type that was not expected.
+    /// The answer has an unexpected type.
     Unreadable,
 }
 
-/// Versions of the structure that fabric information comes in.
+/// Versions of the fabric information structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FabricInfoVersion {
     /// With a health mask and its summary.
     V3,
     /// With a health mask.
     V2,
-    /// Of the call without versions: no health at all.
+    /// From the call without versions, without health.
     V1,
 }
 
-/// Fabric information as the driver gives it.
+/// Fabric information from the driver.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmlFabricInfo {
     /// `NVML_GPU_FABRIC_STATE_*`.
     pub fabric_state: u8,
-    /// `nvmlReturn_t` of the registration; means something in state 3 only.
+    /// `nvmlReturn_t` of the registration; meaningful in state 3 only.
     pub status: u32,
-    /// ClusterUUID.
+    /// The field ClusterUUID.
     pub cluster_uuid: [u8; 16],
-    /// CliqueId.
+    /// The field CliqueId.
     pub clique_id: u32,
-    /// Health mask, from the second version on.
+    /// Health mask, from version 2 on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_mask: Option<u32>,
-    /// Health summary, from the third version on.
+    /// Health summary, from version 3 on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub health_summary: Option<u8>,
 }
 
-/// Where a GPU sits, as the platform tells it.
+/// Position of a GPU in the platform.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmlPlatformInfo {
-    /// Serial number of the chassis; older drivers call it the rack's GUID.
+    /// Serial number of the chassis; older drivers name it the rack's GUID.
     pub chassis_serial: [u8; 16],
-    /// Slot in the chassis, switches counted.
+    /// Slot in the chassis, counting switch trays.
     pub slot: u8,
-    /// Tray among the compute trays.
+    /// Index of the tray among the compute trays.
     pub tray: u8,
-    /// Node within the tray.
+    /// Index of the node within the tray.
     pub host: u8,
-    /// What is at the other end of its NVLinks.
+    /// Kind of device at the other end of its NVLinks.
     pub peer_type: u8,
-    /// The GPU's number within the node.
+    /// Index of the GPU within the node.
     pub module: u8,
 }
 
-/// Rows of memory that were replaced by spare ones.
+/// Memory rows that were remapped to spare ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NvmlRemappedRows {
-    /// Because of correctable errors.
+    /// Rows remapped after correctable errors.
     pub corrected_rows: u32,
-    /// Because of uncorrectable errors.
+    /// Rows remapped after uncorrectable errors.
     pub uncorrected_rows: u32,
-    /// More will be, at the next reset.
+    /// More rows will be remapped at the next reset.
     pub pending: bool,
-    /// A replacement failed.
+    /// A remapping failed.
     pub failed: bool,
 }
 
-/// One field value to be read: its id, and the link or part that it is of.
+/// One field value to read: its ID, and its link or part.
 pub type NvmlFieldRef = (u32, u32);
 
-/// A call that fills one number.
+/// A call that returns one number.
 type DeviceNumberFn<E> =
     Result<unsafe extern "C" fn(c::nvmlDevice_t, *mut c_uint) -> c::nvmlReturn_t, E>;
 
-/// A call that fills one number about one link.
+/// A call that returns one number about one link.
 type LinkNumberFn<E> =
     Result<unsafe extern "C" fn(c::nvmlDevice_t, c_uint, *mut c_uint) -> c::nvmlReturn_t, E>;
 
-/// `NVML_STRUCT_VERSION` of nvml.h: the size, with the version above it.
+/// `NVML_STRUCT_VERSION` of nvml.h: the size, and the version in the high byte.
 fn struct_version<T>(version: u32) -> u32 {
     let size = u32::try_from(size_of::<T>()).expect("structures of NVML are small");
     size | (version << 24)
@@ -112,9 +111,9 @@ fn require_symbol<S, E>(symbol: &Result<S, E>) -> Result<&S, NvmlCallError> {
 fn read_number<E>(device: &Device<'_>, symbol: &DeviceNumberFn<E>) -> Result<u32, NvmlCallError> {
     let call = require_symbol(symbol)?;
     let mut value: c_uint = 0;
-    // SAFETY: the symbol was looked up in the library that `device` borrows and has
-    // this signature in nvml.h; the handle is that library's own, and `value` is
-    // a place for one unsigned int that outlives the call.
+    // SAFETY: the symbol was looked up in the library that `device` borrows and has this signature
+    // in nvml.h; the handle belongs to that library, and `value` is a place for one unsigned int
+    // that outlives the call.
     check(unsafe { call(device.handle(), &raw mut value) })?;
     Ok(value)
 }
@@ -126,24 +125,23 @@ fn read_link_number<E>(
 ) -> Result<u32, NvmlCallError> {
     let call = require_symbol(symbol)?;
     let mut value: c_uint = 0;
-    // SAFETY: as in `number`; a link that does not exist is answered with an error
-    // code.
+    // SAFETY: as in `number`; a link that does not exist returns an error code.
     check(unsafe { call(device.handle(), link, &raw mut value) })?;
     Ok(value)
 }
 
-/// `NVML_DEVICE_ARCH_*`. The wrapper's own call cannot tell an architecture it
-/// does not know from an error code it does not know.
+/// `NVML_DEVICE_ARCH_*`. The wrapper's call does not distinguish an unknown architecture from an
+/// unknown error code.
 pub fn architecture(device: &Device<'_>) -> Result<u32, NvmlCallError> {
     read_number(device, &device.nvml().lib().nvmlDeviceGetArchitecture)
 }
 
-/// The GPU's number within its node or baseboard.
+/// Index of the GPU within its node or baseboard.
 pub fn module_id(device: &Device<'_>) -> Result<u32, NvmlCallError> {
     read_number(device, &device.nvml().lib().nvmlDeviceGetModuleId)
 }
 
-/// The bandwidth mode of the GPU's NVLinks, and whether it is the fastest.
+/// Bandwidth mode of the GPU's NVLinks, and whether it is the fastest.
 pub fn link_mode(device: &Device<'_>) -> Result<(u8, bool), NvmlCallError> {
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetNvlinkBwMode)?;
     let version = struct_version::<c::nvmlNvlinkGetBwMode_v1_t>(1);
@@ -154,7 +152,7 @@ pub fn link_mode(device: &Device<'_>) -> Result<(u8, bool), NvmlCallError> {
     Ok((info.bwMode, info.bIsBest != 0))
 }
 
-/// Whether the chip-to-chip link to the CPU is in use.
+/// True if the chip-to-chip link to the CPU is in use.
 pub fn c2c_enabled(device: &Device<'_>) -> Result<bool, NvmlCallError> {
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetC2cModeInfoV)?;
     let mut info = c::nvmlC2cModeInfo_v1_t { isC2cEnabled: 0 };
@@ -164,30 +162,29 @@ pub fn c2c_enabled(device: &Device<'_>) -> Result<bool, NvmlCallError> {
     Ok(info.isC2cEnabled != 0)
 }
 
-/// `NVML_NVLINK_STATE_*` or `nvmlEnableState_t`, whose first two values agree.
-/// The wrapper's own call fails on the third, sleep.
+/// `NVML_NVLINK_STATE_*` or `nvmlEnableState_t`, whose first two values agree. The wrapper's call
+/// fails on the third, sleep.
 pub fn link_state(device: &Device<'_>, link: u32) -> Result<u32, NvmlCallError> {
     read_link_number(device, &device.nvml().lib().nvmlDeviceGetNvLinkState, link)
 }
 
-/// `NVML_NVLINK_DEVICE_TYPE_*`. The wrapper's own call drops the answer and
-/// always says "unknown".
+/// `NVML_NVLINK_DEVICE_TYPE_*`. The wrapper's call drops the answer and always returns "unknown".
 pub fn link_remote_kind(device: &Device<'_>, link: u32) -> Result<u32, NvmlCallError> {
     read_link_number(device, &device.nvml().lib().nvmlDeviceGetNvLinkRemoteDeviceType, link)
 }
 
-/// An error counter of a link, `NVML_NVLINK_ERROR_*`. The wrapper's own call
-/// lacks the last of them, ECC errors in data.
+/// An error counter of a link, `NVML_NVLINK_ERROR_*`. The wrapper's call lacks the last of them,
+/// ECC errors in data.
 pub fn link_errors(device: &Device<'_>, link: u32, counter: u32) -> Result<u64, NvmlCallError> {
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetNvLinkErrorCounter)?;
     let mut value: c_ulonglong = 0;
-    // SAFETY: as in `number`, with an unsigned long long to fill; links and
-    // counters that do not exist are answered with an error code.
+    // SAFETY: as in `number`, with an unsigned long long to fill; links and counters that do not
+    // exist return an error code.
     check(unsafe { call(device.handle(), link, counter, &raw mut value) })?;
     Ok(value)
 }
 
-/// Rows of memory that were replaced by spare ones.
+/// Memory rows that were remapped to spare ones.
 pub fn remapped_rows(device: &Device<'_>) -> Result<NvmlRemappedRows, NvmlCallError> {
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetRemappedRows)?;
     let mut rows: [c_uint; 4] = [0; 4];
@@ -204,7 +201,7 @@ pub fn remapped_rows(device: &Device<'_>) -> Result<NvmlRemappedRows, NvmlCallEr
     })
 }
 
-/// Fabric information in this version.
+/// Queries fabric information in this version.
 pub fn fabric(
     device: &Device<'_>,
     version: FabricInfoVersion,
@@ -227,8 +224,8 @@ fn fabric_v3(device: &Device<'_>) -> Result<NvmlFabricInfo, NvmlCallError> {
         healthMask: 0,
         healthSummary: 0,
     };
-    // SAFETY: as in `number`; the version in the structure tells the library its
-    // size, beyond which it does not write.
+    // SAFETY: as in `number`; the version in the structure gives the library its size, and it does
+    // not write beyond that.
     check(unsafe { call(device.handle(), &raw mut info) })?;
     Ok(NvmlFabricInfo {
         fabric_state: info.state,
@@ -250,9 +247,8 @@ fn fabric_v2(device: &Device<'_>) -> Result<NvmlFabricInfo, NvmlCallError> {
         state: 0,
         healthMask: 0,
     };
-    // SAFETY: as above. The call is declared with a pointer to the third version
-    // and writes what the version in the structure says: the second, whose size
-    // is that of `info`.
+    // SAFETY: as above. The call is declared with a pointer to version 3, and writes the version
+    // that the structure names: version 2, whose size is that of `info`.
     check(unsafe { call(device.handle(), (&raw mut info).cast()) })?;
     Ok(NvmlFabricInfo {
         fabric_state: info.state,
@@ -268,7 +264,7 @@ fn fabric_v1(device: &Device<'_>) -> Result<NvmlFabricInfo, NvmlCallError> {
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetGpuFabricInfo)?;
     let mut info =
         c::nvmlGpuFabricInfo_t { clusterUuid: [0; 16], status: 0, cliqueId: 0, state: 0 };
-    // SAFETY: as in `number`; this call knows this one structure only.
+    // SAFETY: as in `number`; this call supports only this structure.
     check(unsafe { call(device.handle(), &raw mut info) })?;
     Ok(NvmlFabricInfo {
         fabric_state: info.state,
@@ -280,8 +276,8 @@ fn fabric_v1(device: &Device<'_>) -> Result<NvmlFabricInfo, NvmlCallError> {
     })
 }
 
-/// Where the GPU sits. `version` is 2, or 1 for drivers that know no other: the
-/// fields are the same, only their names changed.
+/// Queries the GPU's position. `version` is 2, or 1 for drivers without it: the fields are the same
+/// under other names.
 pub fn platform(device: &Device<'_>, version: u32) -> Result<NvmlPlatformInfo, NvmlCallError> {
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetPlatformInfo)?;
     let mut info = c::nvmlPlatformInfo_v2_t {
@@ -294,8 +290,8 @@ pub fn platform(device: &Device<'_>, version: u32) -> Result<NvmlPlatformInfo, N
         peerType: 0,
         moduleId: 0,
     };
-    // SAFETY: as in `number`; both versions have the size and layout of `info`
-    // (nvml.h), so whichever the library takes it for, it writes inside of it.
+    // SAFETY: as in `number`; both versions have the size and layout of `info` (nvml.h), so the
+    // library writes within it in either case.
     check(unsafe { call(device.handle(), &raw mut info) })?;
     Ok(NvmlPlatformInfo {
         chassis_serial: info.chassisSerialNumber,
@@ -307,11 +303,10 @@ pub fn platform(device: &Device<'_>, version: u32) -> Result<NvmlPlatformInfo, N
     })
 }
 
-/// Field values, each of the link or part that it names. The wrapper's own call
-/// asks for link 0 whatever was meant.
+/// Reads field values, each for its own link or part. The wrapper's call always queries link 0.
 ///
-/// Ids 251 to 273 mean different things to different drivers (the header was
-/// renumbered in CUDA 13.0 Update 1) and must not be asked for here.
+/// IDs 251 to 273 have different meanings in different drivers (the header was renumbered in CUDA
+/// 13.0 Update 1) and must not be queried here.
 pub fn fields(
     device: &Device<'_>,
     wanted: &[NvmlFieldRef],
@@ -319,13 +314,13 @@ pub fn fields(
     let call = require_symbol(&device.nvml().lib().nvmlDeviceGetFieldValues)?;
     let mut values: Vec<c::nvmlFieldValue_t> = wanted.iter().map(|of| field_request(*of)).collect();
     let count = c_int::try_from(values.len()).map_err(|_| NvmlCallError::Unreadable)?;
-    // SAFETY: as in `number`; `values` holds `count` initialised structures.
+    // SAFETY: as in `number`; `values` contains `count` initialized structures.
     check(unsafe { call(device.handle(), count, values.as_mut_ptr()) })?;
     Ok(values.iter().map(field_value).collect())
 }
 
-/// A field to be filled. A library that passes over an id it does not know
-/// leaves an error in it, not a zero.
+/// A field to fill. It is initialized with an error, so an ID that the library skips does not read
+/// as zero.
 fn field_request((id, scope): NvmlFieldRef) -> c::nvmlFieldValue_t {
     c::nvmlFieldValue_t {
         fieldId: id,
@@ -341,8 +336,8 @@ fn field_request((id, scope): NvmlFieldRef) -> c::nvmlFieldValue_t {
 fn field_value(field: &c::nvmlFieldValue_t) -> Result<u64, NvmlCallError> {
     check(field.nvmlReturn)?;
     let value = field.value;
-    // SAFETY: every member is a plain number, valid whatever the bits, and all
-    // eight bytes of the union were initialised in `question`.
+    // SAFETY: every member is a plain number, valid for any bits, and all eight bytes of the union
+    // were initialized in `field_request`.
     let number = unsafe {
         match field.valueType {
             c::nvmlValueType_enum_NVML_VALUE_TYPE_UNSIGNED_INT => Some(value.uiVal.into()),
@@ -365,7 +360,7 @@ mod tests {
 
     #[test]
     fn the_version_of_a_structure_carries_its_size_as_the_header_says() {
-        // sizeof by the layout in nvml.h: 4 + 16 + 4 + 4 + 1 (+3) + 4 (+ 1 + 3).
+        // Size by the layout in nvml.h: 4 + 16 + 4 + 4 + 1 (+3) + 4 (+ 1 + 3).
         assert_eq!(struct_version::<c::nvmlGpuFabricInfo_v2_t>(2), (2 << 24) | 36);
         assert_eq!(struct_version::<c::nvmlGpuFabricInfo_v3_t>(3), (3 << 24) | 40);
         // 4 + 16 + 16 + 5 (+ 3), in both versions.

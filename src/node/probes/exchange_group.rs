@@ -1,9 +1,9 @@
-//! Exchanges between the processes of one probe: who asked, who is gone, and
-//! what everybody is answered once all who are left have asked.
+//! Exchanges between the processes of one probe: collects the requests, tracks lost members, and
+//! answers all remaining members once all of them have asked.
 //!
-//! Pure: it reads no clock, starts and ends nothing. Whoever owns the processes
-//! tells it what they said and passes the answers on, and ends those whom it
-//! calls gone. What somebody says wrongly costs only himself his place.
+//! Pure: it reads no clock, and starts and ends nothing. The owner of the processes passes in their
+//! messages, forwards the answers, and ends the processes that this group reports as gone. An
+//! invalid request only excludes its sender.
 
 use std::time::Duration;
 
@@ -12,36 +12,36 @@ use serde_json::Value;
 use model::exchange::{ExchangeReply, ExchangeRequest, ExchangeShare};
 use model::worker_protocol::LONGEST_LINE;
 
-/// Bytes of JSON that one member may give to an exchange. A memory handle has
-/// 64 bytes, NCCL's unique id 128; a list of some hundred of them fits.
+/// Bytes of JSON that one member may send to an exchange. A memory handle has 64 bytes, NCCL's
+/// unique ID 128; a list of several hundred fits.
 pub const LARGEST_SHARE: usize = 256 << 10;
 
-/// The longest that anybody is waited for. A process that says more means
-/// "for ever", and its owner's own limit ends it before.
+/// Maximum wait. A longer request means "forever", and the owner's time limit ends the process
+/// earlier.
 const LONGEST_WAIT: Duration = Duration::from_secs(86_400);
 
-/// Characters of a reason that are passed on, where members are few.
+/// Maximum characters of a reason to pass on in a small group.
 const MAX_REASON_CHARS: usize = 300;
 
 /// The exchanges of one group of processes.
 #[derive(Clone, Debug)]
 pub struct ExchangeGroup {
     members: Vec<ExchangeMember>,
-    /// The exchange that is going on, from 0.
+    /// Number of the current exchange, from 0.
     number: u64,
-    /// The latest moment that anybody told of.
+    /// The latest time passed in.
     last_event: Duration,
 }
 
 #[derive(Clone, Debug)]
 struct ExchangeMember {
     name: String,
-    /// Why it takes part no longer.
+    /// Why it does not participate any more.
     gone: Option<String>,
     pending: Option<PendingAsk>,
 }
 
-/// What somebody who waits has given.
+/// The pending request of a waiting member.
 #[derive(Clone, Debug)]
 struct PendingAsk {
     value: Value,
@@ -49,32 +49,32 @@ struct PendingAsk {
     deadline: Duration,
 }
 
-/// What becomes of those who let others wait for too long.
+/// Result of expired waits.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ExchangeTimeout {
-    /// Who is gone now. Their processes are to be ended.
+    /// Members that are gone now. The owner must end their processes.
     pub gone: Vec<usize>,
-    /// What the others are answered.
+    /// Answers for the other members.
     pub answers: Vec<(usize, ExchangeReply)>,
 }
 
 impl ExchangeGroup {
-    /// A board for members of these names. Everybody is known by the place in
-    /// this list.
+    /// Creates a group for members with these names. Members are identified by their index in this
+    /// list.
     pub fn new(members: Vec<String>) -> Self {
         let member = |name| ExchangeMember { name, gone: None, pending: None };
         let members = members.into_iter().map(member).collect();
         Self { members, number: 0, last_event: Duration::ZERO }
     }
 
-    /// Bytes of JSON that a member of this board may give: what all give
-    /// together must fit into one line.
+    /// Bytes of JSON that a member of this group may send: the values of all members together must
+    /// fit into one line.
     pub fn largest_share(&self) -> usize {
         LARGEST_SHARE.min(LONGEST_LINE / 4 * 3 / self.members.len().max(1))
     }
 
-    /// Somebody asks; whoever is answered by that. Somebody who asks wrongly is
-    /// gone, see [`Board::gone`]; somebody who is gone is not heard.
+    /// Handles a request; returns the answers that it completes. An invalid request excludes its
+    /// sender, see [`Self::gone_reason`]; requests of excluded members are ignored.
     pub fn ask(
         &mut self,
         member: usize,
@@ -88,11 +88,11 @@ impl ExchangeGroup {
         };
         let bytes = json_bytes(&ask.value);
         let wrong = if who.pending.is_some() {
-            Some(format!("asked for exchange {} while it waited for {number}", ask.number))
+            Some(format!("asked for exchange {} while waiting for {number}", ask.number))
         } else if ask.number != number {
-            Some(format!("asked for exchange {}, and {number} is the next", ask.number))
+            Some(format!("asked for exchange {}, but {number} is the next", ask.number))
         } else if largest < bytes {
-            Some(format!("gave {bytes} bytes to exchange {number}, and {largest} are allowed"))
+            Some(format!("sent {bytes} bytes to exchange {number}, but {largest} are allowed"))
         } else {
             None
         };
@@ -104,10 +104,9 @@ impl ExchangeGroup {
         self.complete_exchange()
     }
 
-    /// Somebody takes part no longer; whoever is answered by that. What he gave
-    /// to an exchange that is not over yet is gone with him.
+    /// Removes a member; returns the answers that this completes. Its pending value is dropped.
     pub fn remove(&mut self, member: usize, why: &str) -> Vec<(usize, ExchangeReply)> {
-        // Those of all must fit into the line as well.
+        // The reasons of all members must fit into the line too.
         let longest = MAX_REASON_CHARS.min(LONGEST_LINE / 8 / self.members.len().max(1));
         let Some(who) = self.members.get_mut(member).filter(|it| it.gone.is_none()) else {
             return Vec::new();
@@ -117,13 +116,13 @@ impl ExchangeGroup {
         self.complete_exchange()
     }
 
-    /// When the first of those who wait has waited long enough.
+    /// When the first pending wait expires.
     pub fn next_deadline(&self) -> Option<Duration> {
         self.pending_asks().map(|asked| asked.deadline).min()
     }
 
-    /// Whoever lets somebody wait who has waited long enough is gone, and the
-    /// others are answered. Before [`Board::due`] nothing happens.
+    /// Excludes the members that have not asked by the deadline of a waiting member, and answers
+    /// the others. Does nothing before [`Self::next_deadline`].
     pub fn expire(&mut self, now: Duration) -> ExchangeTimeout {
         self.last_event = self.last_event.max(now);
         if self.next_deadline().is_none_or(|due| now < due) {
@@ -131,7 +130,7 @@ impl ExchangeGroup {
         }
         let first = self.pending_asks().map(|asked| asked.asked_at).min().unwrap_or(now);
         let waited = now.saturating_sub(first).as_secs_f64();
-        let why = format!("did not come to exchange {} within {waited:.1} s", self.number);
+        let why = format!("did not join exchange {} within {waited:.1} s", self.number);
         let missing = |member: &ExchangeMember| member.gone.is_none() && member.pending.is_none();
         let gone: Vec<usize> =
             (0..self.members.len()).filter(|at| missing(&self.members[*at])).collect();
@@ -141,12 +140,12 @@ impl ExchangeGroup {
         ExchangeTimeout { gone, answers: self.complete_exchange() }
     }
 
-    /// Why this member takes part no longer.
+    /// Why this member does not participate any more.
     pub fn gone_reason(&self, member: usize) -> Option<&str> {
         self.members.get(member).and_then(|it| it.gone.as_deref())
     }
 
-    /// How many still take part.
+    /// Number of remaining members.
     pub fn present_count(&self) -> usize {
         self.members.iter().filter(|it| it.gone.is_none()).count()
     }
@@ -155,7 +154,7 @@ impl ExchangeGroup {
         self.members.iter().filter_map(|member| member.pending.as_ref())
     }
 
-    /// Ends the exchange if everybody who is left has asked.
+    /// Completes the exchange if all remaining members have asked.
     fn complete_exchange(&mut self) -> Vec<(usize, ExchangeReply)> {
         let Some(first) = self.pending_asks().map(|asked| asked.asked_at).min() else {
             return Vec::new();
@@ -196,10 +195,10 @@ fn json_bytes(value: &Value) -> usize {
     count.0
 }
 
-/// How long somebody waits who says this many seconds.
+/// The wait for this many seconds.
 fn wait_limit(seconds: f64) -> Duration {
     let longest = LONGEST_WAIT.as_secs_f64();
-    // The larger of a number and no number is the number.
+    // `max` of a number and NaN is the number.
     Duration::from_secs_f64(seconds.max(0.0).min(longest))
 }
 
@@ -270,15 +269,15 @@ mod tests {
         assert_eq!(late.gone, [1]);
         assert_eq!(late.answers.len(), 2);
         let why = late.answers[0].1.shares[1].gone.as_deref();
-        assert_eq!(why, Some("did not come to exchange 0 within 5.0 s"));
+        assert_eq!(why, Some("did not join exchange 0 within 5.0 s"));
     }
 
     #[test]
     fn who_asks_wrongly_is_gone_and_nobody_else() {
         let large = "x".repeat(LARGEST_SHARE);
         for (wrong, says) in [
-            (ask(7, 1, 5.0), "asked for exchange 7, and 0 is the next"),
-            (ask(0, large, 5.0), "gave 262146 bytes to exchange 0, and 262144 are allowed"),
+            (ask(7, 1, 5.0), "asked for exchange 7, but 0 is the next"),
+            (ask(0, large, 5.0), "sent 262146 bytes to exchange 0, but 262144 are allowed"),
         ] {
             let mut board = board(2);
             board.ask(0, ask(0, 1, 5.0), SECOND);
@@ -289,7 +288,7 @@ mod tests {
         let mut board = board(2);
         board.ask(0, ask(0, 1, 5.0), SECOND);
         board.ask(0, ask(1, 1, 5.0), SECOND);
-        assert_eq!(board.gone_reason(0), Some("asked for exchange 1 while it waited for 0"));
+        assert_eq!(board.gone_reason(0), Some("asked for exchange 1 while waiting for 0"));
         assert_eq!(board.ask(1, ask(0, 1, f64::NAN), SECOND).len(), 1);
         assert_eq!(board.ask(9, ask(1, 1, 5.0), SECOND), []);
         assert_eq!(ExchangeGroup::new(Vec::new()).expire(SECOND), ExchangeTimeout::default());
@@ -323,10 +322,10 @@ mod tests {
         assert!(line.len() + 100 < LONGEST_LINE, "{}", line.len());
     }
 
-    /// Something that happens to a board.
+    /// An event of a group.
     #[derive(Clone, Debug)]
     enum ExchangeEvent {
-        /// Asks for the exchange this far from the next.
+        /// A request for the exchange this far from the next.
         Asks {
             who: usize,
             off: u64,
@@ -335,7 +334,7 @@ mod tests {
         },
         Leaves(usize),
         Passes(u64),
-        /// The owner looks at the clock.
+        /// The owner checks the deadlines.
         Looks,
     }
 
@@ -385,7 +384,7 @@ mod tests {
                     next += 1;
                 }
             }
-            // Whoever waits is answered at the latest when he wanted to be.
+            // A waiting member is answered by its deadline.
             if let Some(due) = board.next_deadline() {
                 let late = board.expire(due);
                 prop_assert!(!late.gone.is_empty() && !late.answers.is_empty());

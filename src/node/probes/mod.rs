@@ -1,9 +1,7 @@
-//! What can be run: the catalog of probes, and the probes of our own.
+//! Native probes: `tcp`, `copy`, `fabric` and `collective` need no external tool.
 //!
-//! A probe is a TOML file. Those of `probes/` are compiled in; a site adds its
-//! own. Running them is the work of `launch` and `exec`; on a node `worker`
-//! does it. `tcp`, `copy`, `fabric` and `collective` are probes that need no
-//! tool at all.
+//! A probe is a TOML file. Files in `probes/` are compiled in; a site adds its own. `launch` and
+//! `exec` run them, on a node under the control of `worker`.
 
 pub mod collective;
 pub mod copy;

@@ -1,9 +1,9 @@
-//! What the child process of a GPU probe says to whoever attends it, one JSON
-//! document a line, and how it takes part in exchanges.
+//! Protocol between the child process of a GPU probe and its supervisor: one JSON document per
+//! line, and exchanges.
 //!
-//! Every line is written as soon as it is known, so that what was measured
-//! until a call hung is not lost; what comes next is told on standard error, so
-//! that the call that hung can be named. Nothing here knows a GPU.
+//! Every line is written immediately, so that a call that hangs does not lose earlier results; the
+//! next step is printed to standard error first, so that the supervisor can name the call that
+//! hung. This module is independent of GPUs.
 
 use std::io;
 use std::io::{BufRead, Write};
@@ -15,8 +15,8 @@ use model::collective::CollectivePoint;
 use model::exchange::{EXCHANGE_PREFIX, ExchangeReply, ExchangeRequest};
 use model::probe_report::{ProbeProblem, ProbedGpu, ProbedRank};
 
-/// What begins a line on standard error that tells what comes next. Libraries
-/// print there as well.
+/// Prefix of a line on standard error that names the next step. Libraries print to standard error
+/// too.
 pub const STEP_PREFIX: &str = "next: ";
 
 /// A line of a child.
@@ -28,51 +28,51 @@ pub enum ProbeMessage {
         /// CUDA version of the driver, `13.0`.
         cuda: String,
     },
-    /// NCCL.
+    /// The NCCL library.
     Nccl {
         /// Its version, `2.28.3`.
         version: String,
-        /// The library that was loaded.
+        /// Path of the loaded library.
         library: String,
     },
-    /// A GPU that will be measured.
+    /// A GPU to be measured.
     Gpu(ProbedGpu),
-    /// A GPU among those of all processes.
+    /// A GPU in the rank list of all processes.
     Rank(ProbedRank),
-    /// A test begins, of this shape; every process that takes part says the same.
+    /// A test of this shape begins; every participating process reports the same one.
     Test(ProbeMatrixShape),
-    /// A number.
+    /// A number of a matrix.
     Cell(ProbeMatrixCell),
     /// A number of a collective.
     Point {
-        /// nccl-tests' name.
+        /// Name of the nccl-tests program.
         testcase: String,
-        /// Which reading, from 0.
+        /// Index of the reading, from 0.
         reading: u32,
-        /// The rank that says so.
+        /// The reporting rank.
         rank: u32,
-        /// The number.
+        /// The measured point.
         point: CollectivePoint,
     },
-    /// Something to be kept by name: an algorithm, a size.
+    /// A named fact for the document: an algorithm, a size.
     Note {
-        /// Its name.
+        /// Name of the fact.
         name: String,
-        /// What it is.
+        /// Value of the fact.
         value: String,
     },
-    /// Something went wrong.
+    /// A problem occurred.
     Problem(ProbeProblem),
-    /// That was all, and everything that was asked for was measured.
+    /// The end; everything requested was measured.
     End,
 }
 
 /// The shape of a test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeMatrixShape {
-    /// nvbandwidth's name.
+    /// Name of the test in nvbandwidth.
     pub testcase: String,
-    /// `GB/s` or `us`.
+    /// Unit: `GB/s` or `us`.
     pub unit: String,
     /// Row labels of this process.
     pub rows: Vec<String>,
@@ -83,39 +83,38 @@ pub struct ProbeMatrixShape {
 /// A number of a test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ProbeMatrixCell {
-    /// The test.
+    /// Name of the test.
     pub testcase: String,
     /// Row label.
     pub row: String,
     /// Column label.
     pub col: String,
-    /// Which reading, from 0.
+    /// Index of the reading, from 0.
     pub reading: u32,
-    /// The number, in the unit of the test.
+    /// The number in the unit of the test.
     pub value: f64,
 }
 
-/// Why an exchange came to nothing. The process ends then: without the others
-/// there is nothing to do.
+/// Why an exchange failed. The process then ends: it cannot continue without the others.
 #[derive(Debug, thiserror::Error)]
 pub enum ExchangeError {
-    /// Nobody answers any more.
-    #[error("whoever started this process is gone")]
+    /// The supervisor has closed the connection.
+    #[error("the parent process is gone")]
     PeerClosed,
-    /// The answer cannot be understood.
-    #[error("the answer to an exchange cannot be understood: {0}")]
+    /// The answer is not parseable.
+    #[error("unreadable answer to an exchange: {0}")]
     Unreadable(String),
-    /// It could not be asked for, or not be read.
+    /// Writing the request or reading the answer failed.
     #[error("an exchange failed")]
     Failed(#[source] io::Error),
 }
 
-/// Why the work of a child that needs others ends early.
+/// Why a child that depends on others ends early.
 #[derive(Debug)]
 pub(crate) enum ProbeAbort {
-    /// Nobody listens.
+    /// The output is closed.
     OutputClosed(io::Error),
-    /// Nobody answers.
+    /// An exchange has no answer.
     ExchangeFailed(ExchangeError),
 }
 
@@ -131,7 +130,7 @@ impl From<ExchangeError> for ProbeAbort {
     }
 }
 
-/// The ends of a child process.
+/// The connection of a child process to its supervisor.
 pub struct ProbeEmitter<'m> {
     out: &'m mut dyn Write,
     stderr: &'m mut dyn Write,
@@ -146,7 +145,7 @@ impl std::fmt::Debug for ProbeEmitter<'_> {
 }
 
 impl<'m> ProbeEmitter<'m> {
-    /// A process with these ends.
+    /// Creates the connection from these streams.
     pub fn new(
         out: &'m mut dyn Write,
         stderr: &'m mut dyn Write,
@@ -155,20 +154,20 @@ impl<'m> ProbeEmitter<'m> {
         Self { out, stderr, input, exchanges: 0 }
     }
 
-    /// Says a line.
+    /// Writes a message.
     pub fn emit(&mut self, line: &ProbeMessage) -> io::Result<()> {
         serde_json::to_writer(&mut *self.out, line)?;
         self.out.write_all(b"\n")?;
         self.out.flush()
     }
 
-    /// Tells what comes next, for the case that it never ends.
+    /// Announces the next step, in case it never ends.
     pub fn announce_step(&mut self, what: &str) {
-        // Nobody may listen, which is no reason to stop.
+        // A closed standard error is not a reason to stop.
         let _ = writeln!(self.stderr, "{STEP_PREFIX}{what}").and_then(|()| self.stderr.flush());
     }
 
-    /// Gives a value and waits for those of all others.
+    /// Sends a value and waits for the values of all others.
     pub fn exchange(
         &mut self,
         value: Value,
@@ -188,13 +187,13 @@ impl<'m> ProbeEmitter<'m> {
         let answer: ExchangeReply = serde_json::from_str(&line)
             .map_err(|error| ExchangeError::Unreadable(error.to_string()))?;
         if answer.number != number {
-            let said = format!("it is to number {}, {number} was asked", answer.number);
+            let said = format!("it has number {}, but {number} was asked", answer.number);
             return Err(ExchangeError::Unreadable(said));
         }
         Ok(answer)
     }
 
-    /// Waits until everybody is here.
+    /// Waits until all processes have called this.
     pub fn barrier(&mut self, within_s: f64) -> Result<ExchangeReply, ExchangeError> {
         self.exchange(Value::Null, within_s)
     }
@@ -237,6 +236,6 @@ mod tests {
         let mut input = text.as_bytes();
         let mut mouth = ProbeEmitter::new(&mut out, &mut progress, &mut input);
         let error = mouth.barrier(1.0).expect_err("another number");
-        assert!(error.to_string().contains("number 4, 0 was asked"), "{error}");
+        assert!(error.to_string().contains("number 4, but 0 was asked"), "{error}");
     }
 }

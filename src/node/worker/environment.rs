@@ -1,4 +1,4 @@
-//! What a worker tells about its machine. What cannot be read is left out.
+//! //! The worker's report about its machine. Unreadable facts are omitted.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -11,14 +11,14 @@ use crate::exec;
 use crate::exec::{ProcessContext, ProcessRequest, path_lookup};
 use model::worker_protocol::MachineEnvironment;
 
-/// How long the driver's tool may take. Without persistence mode it brings up
-/// every GPU first, which takes seconds.
+/// Time limit of `nvidia-smi`. Without persistence mode it initializes every GPU first, which takes
+/// seconds.
 const NVIDIA_SMI_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Bytes of its answer that are kept.
+/// Bytes of its output to keep.
 const NVIDIA_SMI_MAX_BYTES: usize = 1 << 18;
 
-/// Reads what this machine is.
+/// Reads the facts about this machine.
 pub(super) async fn read_environment(setup: &WorkerSetup) -> MachineEnvironment {
     let kernel = |file: &str| read_trimmed(&setup.proc.join("sys/kernel").join(file));
     MachineEnvironment {
@@ -34,12 +34,12 @@ pub(super) async fn read_environment(setup: &WorkerSetup) -> MachineEnvironment 
     }
 }
 
-/// Load average over a minute.
+/// Load average over one minute.
 pub(super) fn read_load(setup: &WorkerSetup) -> Option<f64> {
     read_trimmed(&setup.proc.join("loadavg"))?.split(' ').next()?.parse().ok()
 }
 
-/// One line per GPU; none where the driver's tool is not there or fails.
+/// One line per GPU; empty if `nvidia-smi` is missing or fails.
 pub(super) async fn list_gpus(setup: &WorkerSetup) -> Vec<String> {
     let query = [
         "--query-gpu=index,uuid,clocks.sm,clocks.mem,temperature.gpu,power.draw,vbios_version",
@@ -47,12 +47,12 @@ pub(super) async fn list_gpus(setup: &WorkerSetup) -> Vec<String> {
     ];
     let answer = run_nvidia_smi(setup, &query).await.unwrap_or_default();
     let lines = answer.lines().map(str::trim);
-    // With a missing device it says so in a sentence, and ends well.
+    // With a missing device it prints a sentence, and still exits with code 0.
     let is_gpu = |line: &&str| line.starts_with(|c: char| c.is_ascii_digit()) && line.contains(',');
     lines.filter(is_gpu).map(str::to_owned).collect()
 }
 
-/// What `nvidia-smi` prints; `None` where it is not there or does not end well.
+/// Output of `nvidia-smi`; `None` if it is missing or fails.
 pub(super) async fn run_nvidia_smi(setup: &WorkerSetup, arguments: &[&str]) -> Option<String> {
     path_lookup::find_program("nvidia-smi", None)?;
     let words = std::iter::once("nvidia-smi").chain(arguments.iter().copied());
@@ -78,7 +78,7 @@ fn list_addresses() -> BTreeMap<String, Vec<String>> {
             found.entry(interface.name).or_default().push(address);
         }
     }
-    // IPv4 first: `10.` sorts before `fd`, and `:` after no digit.
+    // IPv4 first: `10.` sorts before `fd`, and `:` after every digit.
     for addresses in found.values_mut() {
         addresses.sort_by_key(|address| (address.contains(':'), address.clone()));
         addresses.dedup();
@@ -86,8 +86,8 @@ fn list_addresses() -> BTreeMap<String, Vec<String>> {
     found
 }
 
-/// The version in the driver's own words: `NVRM version: NVIDIA UNIX x86_64
-/// Kernel Module  570.86.15  Tue ...`.
+/// The version in the driver's text: `NVRM version: NVIDIA UNIX x86_64 Kernel Module  570.86.15
+/// Tue ...`.
 fn parse_driver_version(words: &str) -> Option<String> {
     let line = words.lines().find(|line| line.starts_with("NVRM version:"))?;
     let is_version =
@@ -95,7 +95,7 @@ fn parse_driver_version(words: &str) -> Option<String> {
     line.split_ascii_whitespace().find(is_version).map(str::to_owned)
 }
 
-/// A small file, trimmed.
+/// The trimmed contents of a small file.
 fn read_trimmed(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     Some(text.trim().to_owned()).filter(|text| !text.is_empty())

@@ -1,17 +1,17 @@
-//! Whether somebody uses the GPUs of this node: a process on a GPU, or a job
-//! step of Slurm that may start one at any moment.
+//! Checks whether the GPUs of this node are in use: by a process on a GPU, or by a Slurm job step
+//! that may start one at any moment.
 //!
-//! What cannot be told is no reason to refuse: the probe itself will say.
+//! Unknown usage is not a reason to refuse: the probe itself then fails if the GPUs are in use.
 
 use std::path::Path;
 
 use super::setup::WorkerSetup;
 use super::{environment, procfs};
 
-/// Slurm's process beside every job step.
+/// Slurm's process for every job step.
 const STEP_DAEMON: &str = "slurmstepd";
 
-/// Why the GPUs are not ours to use; `None` where nothing speaks against it.
+/// Why the GPUs must not be used; `None` if nothing is known to use them.
 pub(super) async fn busy_reason(setup: &WorkerSetup) -> Option<String> {
     let own_job = std::env::var("SLURM_JOB_ID").ok();
     if setup.is_machine
@@ -24,7 +24,7 @@ pub(super) async fn busy_reason(setup: &WorkerSetup) -> Option<String> {
     find_foreign_process(&setup.proc, std::process::id(), &listed)
 }
 
-/// A process in this list of `PID, NAME` that is neither `own` nor started by it.
+/// A process in this list of `PID, NAME` that is neither `own` nor its descendant.
 fn find_foreign_process(proc: &Path, own: u32, listed: &str) -> Option<String> {
     listed.lines().find_map(|line| {
         let (pid, name) = line.split_once(',')?;
@@ -36,7 +36,7 @@ fn find_foreign_process(proc: &Path, own: u32, listed: &str) -> Option<String> {
     })
 }
 
-/// A job step of another job than the one we run in, if we run in one.
+/// A job step of another job than the one that this worker runs in.
 fn find_job_step(proc: &Path, own: u32, own_job: Option<&str>) -> Option<String> {
     let ancestors = procfs::ancestors(proc, own);
     let own_jobs: Vec<String> = ancestors
@@ -61,7 +61,7 @@ fn find_job_step(proc: &Path, own: u32, own_job: Option<&str>) -> Option<String>
     })
 }
 
-/// The job of a step daemon, which titles itself `slurmstepd: [JOB.STEP]`.
+/// The job of a step daemon, whose process title is `slurmstepd: [JOB.STEP]`.
 fn parse_job_id(command_line: &str) -> Option<&str> {
     let title = command_line.strip_prefix("slurmstepd: [")?;
     title.split(['.', ']']).next().filter(|job| !job.is_empty())
@@ -71,7 +71,7 @@ fn parse_job_id(command_line: &str) -> Option<&str> {
 mod tests {
     use super::*;
 
-    /// A made-up `/proc`: number, name, parent, command line.
+    /// A synthetic `/proc`: PID, name, parent, command line.
     fn made_up(processes: &[(u32, &str, u32, &str)]) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("a folder");
         for (pid, name, parent, line) in processes {

@@ -1,5 +1,5 @@
-//! The worker's two ends: lines in, lines out, each on a thread of its own, so
-//! that nobody who talks slowly keeps a deadline waiting.
+//! The worker's input and output lines, each on a separate thread, so that a slow peer delays no
+//! deadline.
 
 use std::io::{BufRead, Write};
 
@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use super::WorkerInput;
 use model::worker_protocol::{LONGEST_LINE, WorkerMessage};
 
-/// Reads lines to the end and passes them on.
+/// Reads lines to the end and forwards them.
 pub(super) fn read_lines(mut input: impl BufRead, heard: &mpsc::Sender<WorkerInput>) {
     loop {
         let mut line = Vec::new();
@@ -16,7 +16,7 @@ pub(super) fn read_lines(mut input: impl BufRead, heard: &mpsc::Sender<WorkerInp
         let got = std::io::Read::take(&mut input, longest + 1).read_until(b'\n', &mut line);
         let word = match got {
             Ok(0) | Err(_) => WorkerInput::Closed,
-            // What was cut off by the end of the input is no line.
+            // A line cut off by the end of the input is discarded.
             Ok(_) if line.last() != Some(&b'\n') && line.len() <= LONGEST_LINE => {
                 WorkerInput::Closed
             }
@@ -30,7 +30,7 @@ pub(super) fn read_lines(mut input: impl BufRead, heard: &mpsc::Sender<WorkerInp
     }
 }
 
-/// Writes lines as they come; tells when nobody takes them any more.
+/// Writes lines as they come; reports a closed output.
 pub(super) fn write_lines(
     mut output: impl Write,
     mut words: mpsc::UnboundedReceiver<WorkerMessage>,

@@ -1,8 +1,8 @@
-//! The worker: runs probes on its node for a coordinator that talks to it over
-//! standard input and output, in the lines of `model::worker`.
+//! The worker: runs probes on its node for a coordinator that talks to it over standard input and
+//! output, in the lines of `model::worker_protocol`.
 //!
-//! It lives as long as its input does and leaves nothing running. What the
-//! probes mean, and what their output says, it does not know.
+//! It lives as long as its input does and leaves no process running. It does not interpret probes
+//! or their output.
 
 mod environment;
 mod gpu_usage;
@@ -31,32 +31,31 @@ use model::worker_protocol::{
 use order::AnswerSender;
 pub use setup::WorkerSetup;
 
-/// How long the last lines may take to leave when nobody may be reading.
+/// Time limit for writing the last lines, because the reader may be gone.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// What the reading side tells the worker.
+/// An event of the reader thread.
 #[derive(Debug)]
 enum WorkerInput {
     /// A line.
     Line(Vec<u8>),
     /// A line that is longer than allowed.
     TooLong,
-    /// Nobody speaks, or nobody listens, any more.
+    /// The input or the output is closed.
     Closed,
 }
 
 /// Why the worker ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WorkerEnd {
-    /// It was told to, or nobody was left to tell it anything.
+    /// The coordinator dismissed it or closed the connection.
     Dismissed,
-    /// It was told something that it cannot follow, and said why.
+    /// It received an invalid line, and reported the reason.
     Fault(String),
 }
 
-/// Works until told to stop, until the input ends or until a line cannot be
-/// followed. Must be called on a thread that lives as long as the process does:
-/// what the worker starts dies with it.
+/// Works until it is dismissed, the input ends or a line is invalid. Must be called on a thread
+/// that lives as long as the process does: the worker's children die with that thread.
 pub async fn run_worker(
     input: impl Read + Send + 'static,
     output: impl Write + Send + 'static,
@@ -67,7 +66,7 @@ pub async fn run_worker(
     let gone = heard.clone();
     std::thread::spawn(move || line::read_lines(BufReader::new(input), &heard));
     let writer = tokio::task::spawn_blocking(move || line::write_lines(output, words, &gone));
-    // Groups that are left when the worker dies are killed from there.
+    // This process kills the remaining groups if the worker dies.
     let groups =
         ProcessSession::start(&guard::group_guard_command(&setup.executable), &BTreeMap::new())
             .ok();
@@ -107,48 +106,48 @@ pub async fn run_worker(
     };
     desk.shut_down(&ended).await;
     let _ = teller.await;
-    // Nobody may be reading; then the last words are lost, and that is all.
+    // If the reader is gone, the last lines are lost.
     let _ = timeout(FLUSH_TIMEOUT, writer).await;
     ended
 }
 
-/// Whether to go on.
+/// Whether to continue.
 enum WorkerFlow {
     Continue,
     Stop,
 }
 
-/// What the worker has in hand.
+/// State of the worker.
 struct OrderQueue {
     setup: Arc<WorkerSetup>,
     output: mpsc::UnboundedSender<WorkerMessage>,
-    /// Where groups that start and end are told: the negative number ends.
+    /// Reports started groups to the guard, and ended ones as negative numbers.
     groups: mpsc::UnboundedSender<i32>,
     running: JoinSet<u64>,
     stops: BTreeMap<u64, watch::Sender<bool>>,
-    /// How answers reach those who take part in exchanges.
+    /// Answer channels of the orders that take part in exchanges.
     answers: BTreeMap<u64, AnswerSender>,
     greeted: bool,
 }
 
 impl OrderQueue {
-    /// Follows one line; an error is why it cannot be followed.
+    /// Handles one line; an error is why it is invalid.
     async fn handle_line(&mut self, line: &[u8]) -> Result<WorkerFlow, String> {
         let told: CoordinatorMessage = serde_json::from_slice(line).map_err(|error| {
             let begins = String::from_utf8_lossy(&line[..line.len().min(60)]);
             let expected = "expected a line of JSON: hello, run, stop or bye";
-            format!("{expected}; this one begins {begins:?}: {error}")
+            format!("{expected}; the line begins {begins:?}: {error}")
         })?;
         match told {
             CoordinatorMessage::Hello { protocol, version, .. } if protocol != PROTOCOL => {
                 Err(format!(
-                    "expected protocol {PROTOCOL}, and the coordinator (fabricgate {version}) speaks \
+                    "expected protocol {PROTOCOL}, but the coordinator (fabricgate {version}) uses \
                  {protocol}: the node has fabricgate {}",
                     env!("CARGO_PKG_VERSION")
                 ))
             }
             CoordinatorMessage::Hello { .. } if self.greeted => {
-                Err("expected run, stop or bye, and got a second hello".to_owned())
+                Err("expected run, stop or bye, got a second hello".to_owned())
             }
             CoordinatorMessage::Hello { .. } => {
                 self.greeted = true;
@@ -165,7 +164,7 @@ impl OrderQueue {
                 self.start_order(order).map(|()| WorkerFlow::Continue)
             }
             CoordinatorMessage::Stop { id } => {
-                // One that is not there has ended already.
+                // An unknown order has already ended.
                 if let Some(stop) = self.stops.get(&id) {
                     let _ = stop.send(true);
                 }
@@ -182,7 +181,7 @@ impl OrderQueue {
     fn start_order(&mut self, order: ProcessOrder) -> Result<(), String> {
         let id = order.id;
         if self.stops.contains_key(&id) {
-            return Err(format!("expected a new order, and {id} is still running"));
+            return Err(format!("expected a new order, but {id} is still running"));
         }
         let (stop, stopped) = watch::channel(false);
         self.stops.insert(id, stop);
@@ -200,22 +199,22 @@ impl OrderQueue {
         Ok(())
     }
 
-    /// Passes an answer on to the process that asked.
+    /// Forwards an answer to the process that asked.
     fn forward_answer(&self, id: u64, answer: &ExchangeReply) {
-        // Who asked may have ended since.
+        // That process may have ended meanwhile.
         let Some(answering) = self.answers.get(&id) else { return };
         let Ok(mut line) = serde_json::to_vec(answer) else { return };
         line.push(b'\n');
         let fewer = |open: usize| open.checked_sub(1);
-        // An answer that nobody asked for is not passed on: the process reads
-        // one line for each question, and would take it for the next.
+        // An answer without a request is dropped: the process reads one line per request, and would
+        // take it for the next answer.
         let asked = answering.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
         if asked.is_ok() {
             let _ = answering.lines.send(line);
         }
     }
 
-    /// Ends everything that runs, and says why where that is not expected.
+    /// Ends all orders, and reports the reason if it is unexpected.
     async fn shut_down(mut self, ended: &WorkerEnd) {
         for stop in self.stops.values() {
             let _ = stop.send(true);
@@ -231,7 +230,7 @@ impl OrderQueue {
     }
 }
 
-/// Tells the guard beside us which groups there are.
+/// Reports process groups to the guard process.
 async fn report_groups(guard: Option<ProcessSession>, mut told: mpsc::UnboundedReceiver<i32>) {
     let Some(mut guard) = guard else { return };
     while let Some(group) = told.recv().await {

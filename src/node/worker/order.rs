@@ -1,4 +1,4 @@
-//! Carrying out one order: check, start, wait, and say what came of it.
+//! //! Executes one order: checks, starts, waits, and reports the result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -22,51 +22,51 @@ use model::worker_protocol::{
     LONGEST_LINE, OutputStream, ProcessOrder, ProcessReport, ReadinessCheck, WorkerMessage,
 };
 
-/// Bytes of output in a line: two thirds of the longest line, in base64.
+/// Bytes of output per line: two thirds of the longest line, in base64.
 const OUTPUT_CHUNK: usize = 512 * 1024;
 
-/// How often the kernel is asked whether a port is served.
+/// Polling interval of the kernel's port table.
 const POLL: Duration = Duration::from_millis(10);
 
-/// The longest first line that can say `listening PORT`.
+/// Maximum length of a first line `listening PORT`.
 const FIRST_LINE: usize = 256;
 
-/// The longest time limit, in seconds: a year. Clocks cannot add much more.
+/// Maximum time limit, in seconds: a year. Clocks overflow with much larger values.
 const MAX_LIMIT_S: f64 = 31_536_000.0;
 
-/// Bytes of a line by which a process asks for an exchange. What is passed on
-/// must fit into a line of the worker's own.
+/// Maximum bytes of a request for an exchange. The forwarded request must fit into a line of the
+/// worker.
 const LONGEST_ASK: usize = LONGEST_LINE / 2;
 
-/// What an order's process may ask for without having been answered. It waits
-/// for every answer: the second is one too many and is passed on, so that
-/// somebody learns of it; further ones are not.
+/// Maximum unanswered requests of an order's process. It must wait for every answer: a second
+/// request is a violation and is forwarded, so that the coordinator detects it; further ones are
+/// dropped.
 const MAX_UNANSWERED: usize = 2;
 
-/// How answers reach the process of an order.
+/// Sends answers to the process of an order.
 #[derive(Debug)]
 pub(super) struct AnswerSender {
-    /// Lines, each with its end.
+    /// Lines, each with its line end.
     pub(super) lines: mpsc::UnboundedSender<Vec<u8>>,
-    /// What was asked for and not answered.
+    /// Number of unanswered requests.
     pub(super) open: Arc<AtomicUsize>,
 }
 
-/// The process's end of that.
+/// The receiving end.
 #[derive(Debug)]
 pub(super) struct AnswerReceiver {
     lines: mpsc::UnboundedReceiver<Vec<u8>>,
     open: Arc<AtomicUsize>,
 }
 
-/// The two ends for an order that takes part in exchanges.
+/// A channel for an order that takes part in exchanges.
 pub(super) fn answer_channel() -> (AnswerSender, AnswerReceiver) {
     let (sender, words) = mpsc::unbounded_channel();
     let open = Arc::new(AtomicUsize::new(0));
     (AnswerSender { lines: sender, open: Arc::clone(&open) }, AnswerReceiver { lines: words, open })
 }
 
-/// Carries out an order; answers with exactly one of done and refused.
+/// Executes an order; replies with exactly one of done and refused.
 pub(super) async fn execute_order(
     order: ProcessOrder,
     setup: &WorkerSetup,
@@ -117,8 +117,7 @@ pub(super) async fn execute_order(
     })));
 }
 
-/// Runs the order's process and says when it is ready; an error is an ending
-/// without a process.
+/// Runs the order's process and reports when it is ready; an error is an ending without a process.
 async fn run_process(
     order: &ProcessOrder,
     setup: &WorkerSetup,
@@ -145,7 +144,7 @@ async fn run_process(
         _ => None,
     };
     if let Some(port) = at_port.filter(|port| port::is_listening(&setup.proc, *port)) {
-        let why = format!("port {port} is served by somebody else already");
+        let why = format!("port {port} is already served by another process");
         return Err(ProcessEnding::not_started(why));
     }
     let by_line = matches!(order.ready, Some(ReadinessCheck { how: ReadySignal::Line, .. }));
@@ -199,7 +198,7 @@ async fn run_process(
     })
 }
 
-/// Passes on what a process asks for; false where it is no such line.
+/// Forwards a request for an exchange; false if the line is not one.
 fn forward_ask(
     line: &[u8],
     id: u64,
@@ -208,7 +207,7 @@ fn forward_ask(
 ) -> bool {
     let Ok(ask) = serde_json::from_slice::<ExchangeRequest>(line) else { return false };
     let word = WorkerMessage::Asks { id, ask };
-    // Numbers may grow when they are written again.
+    // Numbers can become longer when they are serialized again.
     if serde_json::to_vec(&word).is_ok_and(|line| LONGEST_LINE <= line.len()) {
         return false;
     }
@@ -218,14 +217,14 @@ fn forward_ask(
     true
 }
 
-/// Waits until somebody listens at this port.
+/// Waits until a process listens on this port.
 async fn wait_for_port(setup: &WorkerSetup, port: u16) {
     while !port::is_listening(&setup.proc, port) {
         sleep(POLL).await;
     }
 }
 
-/// The first line of a serving process, as it arrives in pieces.
+/// Assembles the first line of a serving process.
 #[derive(Debug, Default)]
 struct ReadyLine {
     bytes: Vec<u8>,
@@ -233,7 +232,7 @@ struct ReadyLine {
 }
 
 impl ReadyLine {
-    /// The port, once the line is whole and if it says one.
+    /// The port, once the line is complete and names one.
     fn push(&mut self, bytes: &[u8]) -> Option<u16> {
         if self.done {
             return None;

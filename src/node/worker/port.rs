@@ -1,12 +1,12 @@
-//! Whether somebody listens at a TCP port of this machine, as the kernel's
-//! tables tell (`/proc/net/tcp`, proc(5)).
+//! Checks whether a process listens on a TCP port of this machine, from the kernel's tables
+//! (`/proc/net/tcp`, proc(5)).
 
 use std::path::Path;
 
 /// State LISTEN in the kernel's tables (`include/net/tcp_states.h`).
 const LISTEN: &str = "0A";
 
-/// Whether a socket listens at this port, over IPv4 or IPv6.
+/// True if a socket listens on this port, over IPv4 or IPv6.
 pub(super) fn is_listening(proc: &Path, port: u16) -> bool {
     ["net/tcp", "net/tcp6"].iter().any(|table| {
         std::fs::read_to_string(proc.join(table)).is_ok_and(|text| has_listener(&text, port))

@@ -1,31 +1,30 @@
-//! Processes of this machine, as `/proc` tells: who descends from whom.
+//! //! Processes of this machine from `/proc`, and their ancestry.
 
 use std::path::Path;
 
-/// The longest chain of parents that is followed. Longer ones are loops that
-/// arise when processes end while they are read.
+/// Maximum length of a chain of parents. Longer ones are loops, which appear when processes end
+/// during the reading.
 const MAX_DEPTH: usize = 1_000;
 
 /// A process's name and parent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcfsProcess {
-    /// As the kernel shortens it: 15 bytes.
+    /// Truncated by the kernel to 15 bytes.
     pub(super) name: String,
-    /// Its parent; 0 where it has none.
+    /// PID of its parent; 0 if it has none.
     pub(super) parent: u32,
 }
 
-/// Reads one process.
 pub(super) fn read_process(proc: &Path, pid: u32) -> Option<ProcfsProcess> {
     let stat = std::fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
-    // The name stands in parentheses and may hold any character, those too.
+    // The name is in parentheses and may contain any character, including parentheses.
     let (head, rest) = stat.rsplit_once(')')?;
     let name = head.split_once('(')?.1.to_owned();
     let parent = rest.split_ascii_whitespace().nth(1)?.parse().ok()?;
     Some(ProcfsProcess { name, parent })
 }
 
-/// The parent of a process, its parent, and so on.
+/// The ancestors of a process, parent first.
 pub(super) fn ancestors(proc: &Path, pid: u32) -> Vec<u32> {
     let mut found = Vec::new();
     let mut current = pid;
@@ -39,7 +38,7 @@ pub(super) fn ancestors(proc: &Path, pid: u32) -> Vec<u32> {
     found
 }
 
-/// All processes, by number.
+/// All process IDs in order.
 pub(super) fn list_pids(proc: &Path) -> Vec<u32> {
     let Ok(entries) = std::fs::read_dir(proc) else { return Vec::new() };
     let names = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
@@ -48,7 +47,7 @@ pub(super) fn list_pids(proc: &Path) -> Vec<u32> {
     found
 }
 
-/// The command line of a process, words separated by blanks.
+/// The command line of a process, with arguments separated by blanks.
 pub(super) fn read_command_line(proc: &Path, pid: u32) -> String {
     let bytes = std::fs::read(proc.join(pid.to_string()).join("cmdline")).unwrap_or_default();
     let text = String::from_utf8_lossy(&bytes);

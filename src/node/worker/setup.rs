@@ -1,17 +1,17 @@
-//! How a worker was started.
+//! //! Parameters of a worker.
 
 use std::path::PathBuf;
 
-/// How a worker was started.
+/// Parameters of a worker.
 #[derive(Clone, Debug)]
 pub struct WorkerSetup {
-    /// The worker's own executable: `{self}`, and the guard of what it runs.
+    /// The worker's executable: `{self}`, and the guard of its children.
     pub executable: PathBuf,
-    /// Run on GPUs that somebody uses.
+    /// Run even if the GPUs are in use.
     pub even_if_busy: bool,
-    /// Where the kernel tells about processes and sockets: `/proc`.
+    /// The folder of `/proc`, for processes and sockets.
     pub proc: PathBuf,
-    /// The node is this machine: jobs that run here use it. A simulated node
-    /// shares the machine with whatever else runs there.
+    /// The node is this machine, so local jobs use it. A simulated node shares the machine with
+    /// unrelated jobs.
     pub is_machine: bool,
 }

@@ -1,7 +1,6 @@
-//! `claims.toml`: what a person claims about the fabric.
+//! `claims.toml`: an operator's claims about the fabric.
 //!
-//! Text in, [`Claims`] out, or one error that points at line and column. The
-//! file itself is opened by the caller.
+//! Text in, [`Claims`] out, or one error with line and column. The caller opens the file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -31,10 +30,10 @@ struct ClaimsFile {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct ClaimsFileDomain {
-    /// Without one, `per_node` is true.
+    /// Without a name, `per_node` is true.
     name: Option<Spanned<String>>,
     nodes: Spanned<HostLists>,
-    /// Each node is a domain of its own, called as the node is.
+    /// Each node is a domain of its own, named after the node.
     per_node: Option<Spanned<bool>>,
     platform: Option<String>,
     #[serde(default, deserialize_with = "limits::deserialize_gpus")]
@@ -91,14 +90,14 @@ impl<'de> Deserialize<'de> for HostLists {
     }
 }
 
-/// Whether a text looks like a claims file.
+/// Whether a text is a claims file.
 pub fn recognises(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim);
     lines.any(|line| line.starts_with("[[domain]]"))
 }
 
-/// What a claims file says. One mistake makes the whole file unusable: what a
-/// person wrote is taken as it is or not at all.
+/// Parses a claims file. One mistake makes the whole file unusable: a hand-written file is
+/// accepted completely or not at all.
 pub fn read(place: &str, text: &str) -> SourceReport {
     match parse(place, text) {
         Ok(claims) => to_report(place, &claims),
@@ -111,7 +110,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     }
 }
 
-/// Reads the text of a claims file. `file` is its name in messages.
+/// Parses the text of a claims file. `file` is its name in messages.
 pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
     let read: ClaimsFile =
         toml::from_str(text).map_err(|e| TextError::from_toml(file, text, &e))?;
@@ -129,7 +128,8 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
             (Some(name), false) => domains.add(name).map_err(|(o, m)| at(o, m))?,
             (None, true) => String::new(),
             (Some(name), true) => {
-                let why = "a domain has a name or per_node = true, which calls each as its node";
+                let why = "a domain has a name or per_node = true, which names each domain after \
+                    its node";
                 return Err(at(name.span().start, why.to_owned()));
             }
             (None, false) => {
@@ -158,7 +158,7 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
             name: DomainName::from(name),
             nodes,
             platform: domain.platform,
-            // 0 says that the nodes have none: there is a network to measure.
+            // 0 means that the nodes have no GPUs: only the network is measured.
             gpus_per_node: domain.gpus_per_node,
             nic: domain.nic,
         };
@@ -180,7 +180,8 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
     Ok(claims)
 }
 
-/// What a claims file says, as one source among others. `place` is its name.
+/// The claims of a file as a source report, to be compared with other sources. `place` is its
+/// name.
 pub fn to_report(place: &str, claims: &Claims) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::ClaimsFile, place);
     for domain in &claims.domains {
@@ -204,10 +205,10 @@ pub fn to_report(place: &str, claims: &Claims) -> SourceReport {
     said
 }
 
-/// A mistake: where it is, and what.
+/// A mistake: its offset, and the message.
 type ClaimsFileMistake = (usize, String);
 
-/// Names of one kind, each once.
+/// Checks that the names of one kind are unique.
 struct UniqueNames<'t> {
     kind: &'static str,
     text: &'t str,
@@ -228,7 +229,7 @@ impl<'t> UniqueNames<'t> {
         }
         if let Some(first) = self.known.insert(name.clone(), offset) {
             let (line, _) = model::text_error::line_column(self.text, first);
-            return Err((offset, format!("{kind} {name} is already claimed in line {line}")));
+            return Err((offset, format!("{kind} {name} is already claimed on line {line}")));
         }
         Ok(name.clone())
     }
@@ -247,7 +248,7 @@ fn to_claimed_leaves(
         let mut nodes = Vec::new();
         for (offset, node) in expand_nodes(text, &leaf.nodes)? {
             if !domains.contains_key(&node) {
-                let message = format!("leaf {name}: no domain claims node {node}");
+                let message = format!("leaf {name}: no domain contains node {node}");
                 return Err((offset, message));
             }
             if let Some(owner) = owners.insert(node.clone(), name.clone()) {
@@ -282,7 +283,7 @@ fn to_claimed_rails(
             return Err((at, message));
         }
         for (key, device) in [("device", &rail.device), ("rdma", &rail.rdma)] {
-            // They become words of commands on every node.
+            // They become arguments of commands on every node.
             if let Some(device) = device.as_ref().filter(|device| !is_device(device.get_ref())) {
                 let message = format!("{key} {:?}: expected a device name", device.get_ref());
                 return Err((device.span().start, message));
@@ -305,8 +306,7 @@ fn to_claimed_rails(
     Ok(rails)
 }
 
-/// Whether this can be the name of a network or RDMA device, VLANs and bonds
-/// included.
+/// Whether this is a valid name of a network or RDMA device, VLANs and bonds included.
 fn is_device(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
         && name
@@ -331,8 +331,8 @@ fn expand_nodes(
     let mut all = Vec::new();
     for (offset, list) in host_lists(nodes) {
         let names = hostlist::expand(list).map_err(|error| {
-            // The list's own offset counts only where the text stands in
-            // the file as it is, without escapes.
+            // The offset within the list is exact only if the file contains the text literally,
+            // without escapes.
             let inside = text[offset..].get(1..=list.len()) == Some(list);
             let place = if inside { offset + 1 + error.offset } else { offset };
             (place, format!("nodes {list:?}: {error}"))
@@ -352,7 +352,7 @@ fn host_lists(nodes: &Spanned<HostLists>) -> Vec<(usize, &str)> {
     }
 }
 
-/// Whether a name can be a folder and a column: it is shown and stored as it is.
+/// Whether a name is safe as a folder name and a column header: it is used unchanged.
 fn is_plain_name(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
         && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))
@@ -398,7 +398,7 @@ mod tests {
         assert_eq!(claims.domains[100].nodes.len(), 2);
         let with = |more: &str| complaint(&format!("[[domain]]\nnodes = \"n[1-2]\"\n{more}"));
         assert!(with("").contains("per_node = true"));
-        assert!(with("name = \"a\"\nper_node = true\n").contains("calls each as its node"));
+        assert!(with("name = \"a\"\nper_node = true\n").contains("names each domain"));
         let taken = "per_node = true\n[[domain]]\nname = \"n2\"\nnodes = \"m1\"\n";
         assert!(with(taken).contains("n2 is already claimed"), "{}", with(taken));
     }
@@ -413,7 +413,7 @@ mod tests {
     fn contradictions_are_named_with_their_place() {
         let twice =
             "[[domain]]\nname = \"a\"\nnodes = \"n1\"\n[[domain]]\nname = \"a\"\nnodes = \"n2\"\n";
-        assert_eq!(complaint(twice), "c.toml:5:8: domain a is already claimed in line 2");
+        assert_eq!(complaint(twice), "c.toml:5:8: domain a is already claimed on line 2");
         let shared = "[[domain]]\nname = \"a\"\nnodes = \"n[1-3]\"\n[[domain]]\nname = \"b\"\nnodes = [\"n5\", \"n3\"]\n";
         assert_eq!(complaint(shared), "c.toml:6:16: node n3 is in two domains, a and b");
         assert!(
@@ -460,12 +460,12 @@ mod tests {
             |name: &str, nodes: &str| format!("[[leaf]]\nname = {name:?}\nnodes = {nodes}\n");
         assert_eq!(
             with(&leaf("l", "[\"n1\", \"n9\"]")),
-            "c.toml:6:16: leaf l: no domain claims node n9"
+            "c.toml:6:16: leaf l: no domain contains node n9"
         );
         let two = leaf("l", "\"n[1-2]\"") + &leaf("m", "\"n2\"");
         assert_eq!(with(&two), "c.toml:9:9: node n2 is in two leaves, l and m");
         let same = leaf("l", "\"n1\"") + &leaf("l", "\"n2\"");
-        assert_eq!(with(&same), "c.toml:8:8: leaf l is already claimed in line 5");
+        assert_eq!(with(&same), "c.toml:8:8: leaf l is already claimed on line 5");
         assert!(with(&leaf("l", "[\"n1\", \"n1\"]")).contains("twice"));
         assert!(with(&leaf("l", "[]")).contains("has no nodes"));
         assert!(with(&leaf("a b", "\"n1\"")).starts_with("c.toml:5:8: leaf name"));
@@ -485,7 +485,7 @@ mod tests {
         assert!(said.starts_with("c.toml:6:10: device"), "{said}");
         let rail = "[[rail]]\nname = \"r\"\ndevice = \"eth1\"\n";
         let twice = with(&format!("{rail}{rail}"));
-        assert_eq!(twice, "c.toml:8:8: rail r is already claimed in line 5");
+        assert_eq!(twice, "c.toml:8:8: rail r is already claimed on line 5");
         assert!(with("[[rail]]\nname = \"r\"\ndevise = \"eth1\"\n").contains("devise"));
     }
 

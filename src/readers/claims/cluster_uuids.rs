@@ -1,9 +1,8 @@
-//! ClusterUUIDs of many nodes, as parallel shells collect them from
-//! `nvidia-smi -q`: `NODE: UUID` (pdsh, clush), or the lines that parallel-ssh
-//! prints before each answer.
+//! ClusterUUIDs of many nodes, as parallel shells collect them from `nvidia-smi -q`: `NODE: UUID`
+//! (pdsh, clush), or the lines that parallel-ssh prints before each answer.
 //!
-//! Pure. It is the driver's word, of the first GPU and without the CliqueId:
-//! one UUID may hold several cliques.
+//! Pure. The driver reports the value for the first GPU, without the CliqueId: one UUID may span
+//! several cliques.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,23 +13,23 @@ use model::source_report::{
     ClaimBasis, FabricReport, NodeGroup, NodeGroupKind, SourceKind, SourceProblemKind, SourceReport,
 };
 
-/// What a line of such a text is.
+/// The kinds of lines in such a text.
 enum ClusterUuidLine<'t> {
-    /// A node with its UUID.
+    /// A node and its UUID.
     NodeWithUuid(&'t str, &'t str),
-    /// A node that answered, its answer is in the lines after.
+    /// A node that answered; its answer follows on the next lines.
     Node(&'t str),
     /// A node that did not answer.
     NoAnswer(&'t str),
     /// A UUID on its own.
     Uuid(&'t str),
-    /// A node that has none; without its name, the one that answered before.
+    /// A node without a UUID; without its name, the node that answered last.
     NoUuid(Option<&'t str>),
-    /// Anything else.
+    /// Any other line.
     Other,
 }
 
-/// Whether a text looks like one: every line that says something is of it.
+/// Whether a text has this format: every non-empty line matches.
 pub fn recognises(text: &str) -> bool {
     let mut uuids = 0;
     for line in text.lines().map(str::trim).filter(|line| !line.is_empty()) {
@@ -45,7 +44,7 @@ pub fn recognises(text: &str) -> bool {
     0 < uuids
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses such a text. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::NodeFacts, place);
     let mut groups: BTreeMap<String, NodeGroup> = BTreeMap::new();
@@ -66,7 +65,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
                 asked = None;
                 continue;
             }
-            // One per GPU: the first is what everybody uses.
+            // One per GPU: tools use that of the first GPU.
             ClusterUuidLine::Uuid(uuid) => match asked.take() {
                 Some(node) => (node, uuid),
                 None => continue,
@@ -94,7 +93,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
             at: Some(at.clone()),
             ..FabricReport::default()
         });
-        // Of servers without a fabric beyond them: they share nothing.
+        // Servers without a multi-node fabric: equal zeros do not connect them.
         if is_zero_uuid(&uuid) {
             without.insert(node);
             continue;
@@ -107,15 +106,15 @@ pub fn read(place: &str, text: &str) -> SourceReport {
         group.nodes.push(node);
     }
     said.groups = groups.into_values().collect();
-    said.notes.push("ClusterUUIDs without CliqueIds: one may hold several domains".to_owned());
+    said.notes.push("ClusterUUIDs without CliqueIds: one may span several domains".to_owned());
     if !without.is_empty() {
         let names = hostlist::fold(without.iter().map(NodeName::as_str));
-        said.notes.push(format!("no ClusterUUID, so no fabric beyond the node: {names}"));
+        said.notes.push(format!("no ClusterUUID, so no multi-node fabric: {names}"));
     }
     said
 }
 
-/// What nvidia-smi prints where there is no fabric.
+/// The text that nvidia-smi prints without a fabric.
 fn is_no_uuid(word: &str) -> bool {
     matches!(word, "N/A" | "[N/A]")
 }
@@ -206,7 +205,7 @@ mod tests {
         let said = read("map", &text);
         let [only] = &said.groups[..] else { panic!("{said:?}") };
         assert_eq!(only.nodes, [NodeName::from("n4")]);
-        let note = "no ClusterUUID, so no fabric beyond the node: n[1-3]".to_owned();
+        let note = "no ClusterUUID, so no multi-node fabric: n[1-3]".to_owned();
         assert!(said.notes.contains(&note), "{said:?}");
         assert!(!recognises("n1: N/A\nn2: N/A\n"));
     }

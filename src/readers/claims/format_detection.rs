@@ -1,7 +1,7 @@
-//! Which source a text is, found by looking at it, never by its name.
+//! Detects the source format of a text by its content, never by its name.
 //!
-//! Pure. Every reader says what it recognises; the first that does reads. The
-//! order counts only where one format could pass for another.
+//! Pure. Every reader has a predicate; the first that matches parses the text. The order matters
+//! only where one format could pass for another.
 
 use super::slurm::topology_conf;
 use super::{
@@ -10,9 +10,9 @@ use super::{
 };
 use model::source_report::SourceReport;
 
-/// Tells whether a text is one of a kind.
+/// Whether a text has a format.
 type FormatPredicate = fn(&str) -> bool;
-/// Reads a text under a name.
+/// Parses a text under a name.
 type FormatReader = fn(&str, &str) -> SourceReport;
 
 /// Formats with an unmistakable head come before those of loose lines.
@@ -29,20 +29,19 @@ const READERS: &[(FormatPredicate, FormatReader)] = &[
     (cluster_uuids::recognises, cluster_uuids::read),
     (claims_file::recognises, claims_file::read),
     (cabling::recognises, cabling::read),
-    // It tells columns by what is in them where there is no header.
+    // Without a header, it identifies columns by their content.
     (slurm::sinfo::recognises, slurm::sinfo::read),
 ];
 
-/// Objects of Kubernetes: one file may hold several kinds, and each reader takes
-/// its own out of it.
+/// Kubernetes objects: one file may contain several kinds, and each reader takes its own kind.
 const KUBERNETES_READERS: &[(FormatPredicate, FormatReader)] = &[
     (kubernetes::nodes::recognises, kubernetes::nodes::read),
     (kubernetes::compute_domains::recognises, kubernetes::compute_domains::read),
     (kubernetes::topologies::recognises, kubernetes::topologies::read),
 ];
 
-/// Reads a text as what it is, or gives nothing where no reader recognises it.
-/// `include` opens the files that a `topology.conf` includes.
+/// Parses a text in its detected format; empty if no reader recognises it. `include` opens the
+/// files that a `topology.conf` includes.
 pub fn read_text(
     place: &str,
     text: &str,
@@ -59,11 +58,11 @@ pub fn read_text(
     if topology_conf::recognises(text) || has_only_includes(text) {
         return vec![topology_conf::read(place, text, include)];
     }
-    // Lines of KEY=VALUE say least of what they are.
+    // Lines of KEY=VALUE are the least specific format.
     if job::recognises(text) { vec![job::read(place, text)] } else { Vec::new() }
 }
 
-/// Whether a text does nothing but include others, as only a `topology.conf` may.
+/// Whether a text only includes other files, as only a `topology.conf` may.
 fn has_only_includes(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim).filter(|l| !l.is_empty() && !l.starts_with('#'));
     let is_include = |line: &str| {
@@ -72,7 +71,7 @@ fn has_only_includes(text: &str) -> bool {
     lines.next().is_some_and(is_include) && lines.all(is_include)
 }
 
-/// What can be read, for messages.
+/// The known formats, for messages.
 pub const KNOWN_FORMATS: &str = "claims.toml, Slurm's topology.yaml or topology.conf, output of scontrol show \
     topology|node|partition|config or sinfo, `kubectl get -o json` of nodes, ComputeDomains or \
     topologies, `fabricgate node facts --json`, lines of NODE: ClusterUUID, a cabling file, LLDP or InfiniBand neighbours, Ray's \

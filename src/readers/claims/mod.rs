@@ -1,7 +1,7 @@
-//! What each source claims about the fabric, and where they disagree.
+//! The claims of each source about the fabric, and their disagreements.
 //!
-//! Pure: text in, values out. `sources` opens files, asks servers and runs
-//! commands. Claims are what is tested later, never what a test relies on.
+//! Pure: text in, values out. `sources` opens files, queries servers and runs commands. Claims
+//! are the hypothesis under test, never an input the test relies on.
 
 pub mod cabling;
 pub mod claims_file;

@@ -1,9 +1,8 @@
-//! An NCCL topology XML: what NCCL plans with on one node, or, where it fused
-//! the trees of a multi-node NVLink clique, on several.
+//! An NCCL topology XML: NCCL's view of one node, or of several, where it fused the trees of a
+//! multi-node NVLink clique.
 //!
-//! Files of `NCCL_TOPO_DUMP_FILE` hold what NCCL detected, files for
-//! `NCCL_TOPO_FILE` what somebody wrote; they cannot be told apart, so what
-//! they say is asserted.
+//! Files from `NCCL_TOPO_DUMP_FILE` contain detected values, files for `NCCL_TOPO_FILE`
+//! hand-written ones; they are indistinguishable, so both count as asserted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,36 +17,36 @@ use model::source_report::{
 };
 use model::text_error::{LineIndex, line_column};
 
-/// The most elements. NCCL itself gives up on far smaller trees.
+/// Limit for elements. NCCL itself rejects far smaller trees.
 const MAX_ELEMENTS: u32 = 1_000_000;
 
-/// The most NVLinks of one GPU that are believed; those of today have 18.
+/// Limit for NVLinks of one GPU; current GPUs have 18.
 const MAX_LINKS: u32 = 1_000;
 
-/// The most nets of one file: ten each on 400 fused nodes.
+/// Limit for nets of one file: ten each on 400 fused nodes.
 const MAX_NETS: usize = 4_096;
 
-/// Whether a text looks like one.
+/// Whether a text is an NCCL topology.
 pub fn recognises(text: &str) -> bool {
     let Some(at) = text.find("<system") else { return false };
     let only_prolog = !text[..at].split('<').skip(1).any(|tag| !tag.starts_with(['?', '!']));
     only_prolog && text[at..].starts_with("<system ") && text.contains("<cpu ")
 }
 
-/// Reads it. `place` is its name in messages, and the node's where the file lies
-/// in `nodes/NODE/`.
+/// Parses the topology. `place` is its name in messages; a path `nodes/NODE/` in it names the
+/// node.
 pub fn read(place: &str, text: &str) -> SourceReport {
     read_for_node(node_from_path(place).as_ref(), place, text)
 }
 
-/// Reads the topology of this node, or of nobody that is known by name.
+/// Parses the topology of this node, or of an unnamed node.
 pub fn read_for_node(node: Option<&NodeName>, place: &str, text: &str) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::NcclTopology, place);
     if !check_text_size(&mut said, text) {
         return said;
     }
     let text = text.trim_start_matches('\u{feff}');
-    // No DTD, so no entity can grow; elements are counted, not nested.
+    // No DTD, so entities cannot expand; the limit counts elements, not depth.
     let options = ParsingOptions { nodes_limit: MAX_ELEMENTS, ..ParsingOptions::default() };
     let document = match Document::parse_with_options(text, options) {
         Ok(document) => document,
@@ -80,8 +79,8 @@ pub fn read_for_node(node: Option<&NodeName>, place: &str, text: &str) -> Source
     said
 }
 
-/// Line and column of an error. Where the text stops early the reader names its
-/// beginning, which helps nobody.
+/// Line and column of an error. For a truncated text the parser reports the beginning, which is
+/// not helpful.
 fn error_position(text: &str, error: &roxmltree::Error) -> (usize, usize) {
     use roxmltree::Error::{NoRootNode, UnclosedRootNode, UnexpectedEndOfStream};
     if matches!(error, NoRootNode | UnclosedRootNode | UnexpectedEndOfStream) {
@@ -91,14 +90,14 @@ fn error_position(text: &str, error: &roxmltree::Error) -> (usize, usize) {
     (at.row as usize, at.col as usize)
 }
 
-/// The file as it is complained about: by line.
+/// Parses the file and reports problems by line.
 struct NcclTopologyReader<'s> {
     report: &'s mut SourceReport,
     lines: LineIndex,
 }
 
 impl NcclTopologyReader<'_> {
-    /// The line of an element.
+    /// The line of an element, as a location.
     fn location(&self, element: &Node<'_, '_>) -> String {
         format!("{}:{}", self.report.source.place, self.lines.line_at(element.range().start))
     }
@@ -115,18 +114,17 @@ impl NcclTopologyReader<'_> {
     }
 }
 
-/// What one machine of the file has.
+/// The content of the file for one machine.
 #[derive(Default)]
 struct NcclTopologyHost {
-    /// NVLinks per GPU, by the GPU's index.
+    /// NVLinks per GPU, by GPU index.
     links: BTreeMap<u32, u32>,
-    /// Their compute capability.
     sm: BTreeSet<String>,
     nics: Vec<NicReport>,
     marks: BTreeMap<String, String>,
 }
 
-/// The machines of the file, by NCCL's hash of the host (none in older files).
+/// The machines in the file, by NCCL's host hash (absent in older files).
 fn read_hosts(
     file: &mut NcclTopologyReader<'_>,
     root: &Node<'_, '_>,
@@ -149,7 +147,7 @@ fn read_hosts(
         }
     }
     if 0 < skipped {
-        let message = format!("{skipped} nets beyond {MAX_NETS} are not read");
+        let message = format!("{skipped} nets beyond {MAX_NETS} are ignored");
         file.push_problem(root, SourceProblemKind::Unsupported, message);
     }
     if hosts.values().all(|host| host.links.is_empty()) {
@@ -169,13 +167,13 @@ fn read_gpu(
         links = links.saturating_add(read_number(file, &link, "count", MAX_LINKS).unwrap_or(0));
     }
     if host.links.insert(device, links).is_some() {
-        let message = format!("GPU {device} is there twice on one host");
+        let message = format!("GPU {device} occurs twice on one host");
         file.push_problem(element, SourceProblemKind::Contradictory, message);
     }
     host.sm.extend(element.attribute("sm").map(sanitize_text));
 }
 
-/// A number of an element, which must be there.
+/// A required numeric attribute of an element.
 fn read_number(
     file: &mut NcclTopologyReader<'_>,
     element: &Node<'_, '_>,
@@ -209,10 +207,10 @@ fn read_net(
         Some(port) => format!("{name}:{port}"),
     };
     if host.nics.iter().any(|nic| nic.device.as_ref() == Some(&device)) {
-        let message = format!("net {} is there twice on one host", quote_text(&device));
+        let message = format!("net {} occurs twice on one host", quote_text(&device));
         file.push_problem(element, SourceProblemKind::Contradictory, message);
     }
-    // The system image's, not the port's: several ports share it.
+    // The GUID of the system image, not of the port: several ports share it.
     if let Some(guid) = element.attribute("guid").and_then(swap_guid_bytes) {
         host.marks.insert(format!("nccl.net.{device}.system_guid"), guid);
     }
@@ -229,9 +227,9 @@ fn read_net(
     });
 }
 
-/// A GUID as other tools print it. NCCL takes the eight bytes of the network for
-/// a number of the host, and drops leading zeros (`ibv_device_attr` is big
-/// endian, every host with NVIDIA GPUs little).
+/// A GUID in the notation of other tools. NCCL reads the eight bytes in network order as a number
+/// in host order, and drops leading zeros (`ibv_device_attr` is big endian, every host with
+/// NVIDIA GPUs little).
 fn swap_guid_bytes(text: &str) -> Option<String> {
     let number = u64::from_str_radix(text.strip_prefix("0x")?, 16).ok()?;
     (number != 0).then(|| format!("{:016x}", number.swap_bytes()))
@@ -249,7 +247,7 @@ fn format_links_per_gpu(links: &BTreeMap<u32, u32>) -> String {
     }
 }
 
-/// Writes down what the file claims.
+/// Adds the claims of the file.
 fn add_claims(
     said: &mut SourceReport,
     node: Option<&NodeName>,
@@ -295,13 +293,14 @@ fn add_claims(
             }
         }
         (1, None) => {
-            let message = "the topology of one node, which it does not name; expected the file \
-                           under nodes/NODE/";
+            let message = "the topology of one node, without its name; expected the file under \
+                           nodes/NODE/";
             push_problem(said, SourceProblemKind::Incomplete, said.source.place.clone(), message);
         }
         (count, _) => {
             said.notes.push(format!(
-                "the trees of {count} hosts are fused; hosts are told by a hash, not by name"
+                "the trees of {count} hosts are fused; the file identifies hosts by a hash, not \
+                by name"
             ));
             said.beliefs.push(JobAssumption {
                 who: "NCCL topology".to_owned(),
@@ -360,7 +359,7 @@ mod tests {
         assert_eq!(first.rate_mbit_s, Some(400_000));
         assert_eq!((second.device.as_deref(), second.rate_mbit_s), (Some("mlx5_1:2"), None));
         assert_eq!(node.marks["nccl.net.mlx5_0.plane"], "1");
-        // 58:a2:e1 is one of Mellanox's prefixes; read as it stands, none is.
+        // 58:a2:e1 is one of Mellanox's prefixes; without the byte swap, none matches.
         assert_eq!(node.marks["nccl.net.mlx5_0.system_guid"], "58a2e10300b17ca8");
         assert!(!node.marks.contains_key("nccl.net.mlx5_1:2.system_guid"));
     }
@@ -408,7 +407,7 @@ mod tests {
             of(&good
                 .replace("name=\"mlx5_1\"", "name=\"mlx5_0\"")
                 .replace("\"2\" guid", "\"1\" guid"))[0]
-                .contains("there twice")
+                .contains("occurs twice")
         );
     }
 

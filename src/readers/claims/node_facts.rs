@@ -1,8 +1,8 @@
-//! What nodes say of themselves: one document of `fabricgate node facts --json`,
-//! or many with the name of the node in front of each.
+//! Facts of nodes: one document of `fabricgate node facts --json`, or many, each preceded by the
+//! name of its node.
 //!
-//! A driver's word about its own GPU is a report, not an assertion. GPUs of one
-//! node that do not agree are in no group.
+//! A driver's information about its own GPU is a report, not an assertion. A node whose GPUs
+//! disagree is not in any group.
 
 use std::collections::BTreeMap;
 
@@ -22,13 +22,13 @@ use model::text_error::line_column;
 /// The format without its version.
 const FORMAT: &str = "fabricgate.node-facts/";
 
-/// How far into a document its format stands, when we wrote it.
+/// Search window for the format at the start of a document that fabricgate wrote.
 const FORMAT_WINDOW: usize = 1_000;
 
-/// What groups by the driver's word are called.
+/// Scheme of the groups that the driver reports.
 const SCHEME: &str = "clique";
 
-/// Whether a text looks like one.
+/// Whether a text contains node facts.
 pub fn recognises(text: &str) -> bool {
     let text = text.trim_start();
     if !text.starts_with('{') {
@@ -42,7 +42,7 @@ pub fn recognises(text: &str) -> bool {
     if names_it(&text[..end]) {
         return true;
     }
-    // Somebody's tool may have put the fields into another order.
+    // Another tool may have reordered the fields.
     names_it(text)
         && split_documents(text).first().is_some_and(|(_, chunk)| {
             serde_json::from_str::<Value>(chunk)
@@ -50,14 +50,14 @@ pub fn recognises(text: &str) -> bool {
         })
 }
 
-/// The format that a document, or the one it wraps, names.
+/// The format named by a document, or by the document that it wraps.
 fn format_name(document: &Value) -> Option<&str> {
     let named = document.get("format").or_else(|| document.get("facts")?.get("format"));
     named?.as_str().filter(|format| format.starts_with(FORMAT))
 }
 
-/// Documents with the offset where each begins: they begin at the beginning of a
-/// line, and nothing inside of them does so.
+/// Documents with their offsets: each starts at the beginning of a line, and no line within one
+/// starts with a brace.
 fn split_documents(text: &str) -> Vec<(usize, &str)> {
     let mut starts: Vec<usize> = text.match_indices("\n{").map(|(at, _)| at + 1).collect();
     starts.insert(0, 0);
@@ -66,7 +66,7 @@ fn split_documents(text: &str) -> Vec<(usize, &str)> {
     all.filter(|(_, chunk)| !chunk.trim().is_empty()).collect()
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses the facts. `place` is their name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut documents = Vec::new();
     let mut said = SourceReport::new(SourceKind::NodeFacts, place);
@@ -86,14 +86,14 @@ pub fn read(place: &str, text: &str) -> SourceReport {
         said.push_problem(
             SourceProblemKind::Malformed,
             place.to_owned(),
-            "there is no document in it",
+            "no document found",
         );
     }
     for (at, node, facts) in documents {
         let node = node.or_else(|| facts.hostname.clone()).map(|name| sanitize_text(&name));
         let Some(node) = node.filter(|name| !name.is_empty()) else {
             let message =
-                "the document names neither a node nor a host, so nobody knows whose it is";
+                "the document names neither a node nor a host, so its node is unknown";
             said.push_problem(SourceProblemKind::Incomplete, at, message);
             continue;
         };
@@ -103,10 +103,10 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     said
 }
 
-/// Reads what one node said, whom somebody else asked.
+/// Adds the facts of one node under the name that the collector used for it.
 pub fn add_node(said: &mut SourceReport, at: &str, node: &NodeName, facts: &NodeFacts) {
     if said.nodes.contains_key(node) {
-        let message = format!("{node} is there twice; the first is used");
+        let message = format!("{node} occurs twice; the first is used");
         said.push_problem(SourceProblemKind::Contradictory, at.to_owned(), message);
         return;
     }
@@ -114,7 +114,7 @@ pub fn add_node(said: &mut SourceReport, at: &str, node: &NodeName, facts: &Node
     said.nodes.insert(node.clone(), of);
 }
 
-/// Makes groups of the nodes whose GPUs agree on a clique.
+/// Groups the nodes whose GPUs agree on a clique.
 pub fn add_clique_groups(said: &mut SourceReport) {
     let mut cliques: BTreeMap<String, Vec<(NodeName, Option<u32>)>> = BTreeMap::new();
     let mut troubles = Vec::new();
@@ -123,7 +123,7 @@ pub fn add_clique_groups(said: &mut SourceReport) {
             NodeClique::None => {}
             NodeClique::One(name) => cliques.entry(name).or_default().push((node.clone(), of.gpus)),
             NodeClique::Several(which) => {
-                let message = format!("the GPUs of {node} are not of one clique: {which}");
+                let message = format!("the GPUs of {node} are in different cliques: {which}");
                 troubles.push((SourceProblemKind::Contradictory, message));
             }
             NodeClique::Partly { name, others } => {
@@ -150,15 +150,15 @@ pub fn add_clique_groups(said: &mut SourceReport) {
     }
 }
 
-/// What the GPUs of a node say together.
+/// The cliques of all GPUs of a node.
 enum NodeClique {
-    /// Nothing.
+    /// No GPU reports a clique.
     None,
-    /// All of them the same.
+    /// All GPUs report the same clique.
     One(String),
-    /// Different ones.
+    /// The GPUs report different cliques.
     Several(String),
-    /// Some of them one, the others nothing.
+    /// Some GPUs report one clique, and the others none.
     Partly { name: String, others: String },
 }
 
@@ -183,7 +183,7 @@ fn node_clique(of: &NodeReport) -> NodeClique {
             let mut others: Vec<String> =
                 without.into_iter().map(|(gpu, state)| format!("GPU {gpu} is {state}")).collect();
             if 0 < silent {
-                others.push(format!("{silent} said nothing of it"));
+                others.push(format!("{silent} do not report it"));
             }
             NodeClique::Partly { name: name.clone(), others: others.join(", ") }
         }
@@ -216,10 +216,10 @@ fn node_report(
         ..NodeReport::default()
     };
     if facts.gpus.is_none() {
-        // It counts itself as knowing nothing, which is not having nothing.
+        // An unreported list of GPUs does not mean that the node has none.
         let why = facts.missing.iter().find(|missing| missing.what == "GPUs");
-        let why = why.map_or("it does not say why", |missing| missing.why.as_str());
-        let message = format!("{node} does not know its GPUs: {}", sanitize_text(why));
+        let why = why.map_or("no reason is given", |missing| missing.why.as_str());
+        let message = format!("the GPUs of {node} are unknown: {}", sanitize_text(why));
         said.push_problem(SourceProblemKind::Incomplete, at.to_owned(), message);
     }
     let host = facts.hostname.as_deref().map(sanitize_text);
@@ -227,7 +227,7 @@ fn node_report(
     let mut agreed = |what: &str, of: &dyn Fn(&GpuFacts) -> Option<String>| {
         let (value, disagreement) = find_agreement(gpus, of);
         if let Some(who) = disagreement {
-            let message = format!("the GPUs of {node} do not agree on {what}: {who}");
+            let message = format!("the GPUs of {node} disagree on {what}: {who}");
             said.push_problem(SourceProblemKind::Contradictory, at.to_owned(), message);
         }
         value
@@ -238,7 +238,7 @@ fn node_report(
     of
 }
 
-/// What all GPUs that say anything say; or who says what.
+/// The value that all reporting GPUs share; otherwise the value of each.
 fn find_agreement(
     gpus: &[GpuFacts],
     of: &dyn Fn(&GpuFacts) -> Option<String>,
@@ -252,12 +252,12 @@ fn find_agreement(
     if values.len() < 2 {
         return (values.into_keys().next(), None);
     }
-    let each = values.iter().map(|(value, gpus)| format!("GPU {} says {value}", gpus.join(", ")));
+    let each = values.iter().map(|(value, gpus)| format!("GPU {} reports \
+        {value}", gpus.join(", ")));
     (None, Some(each.collect::<Vec<_>>().join("; ")))
 }
 
-/// Whether something computes; unknown where one GPU does not say and no other
-/// is in use.
+/// Whether a compute process runs; unknown if one GPU does not report it and no other is in use.
 fn is_busy(gpus: &[GpuFacts]) -> Option<bool> {
     let in_use = |gpu: &GpuFacts| gpu.processes.as_ref().map(|them| !them.is_empty());
     let all: Vec<Option<bool>> = gpus.iter().map(in_use).collect();
@@ -270,8 +270,8 @@ fn is_busy(gpus: &[GpuFacts]) -> Option<bool> {
 
 fn fabric_report(gpu: &GpuFacts, at: &str) -> Option<FabricReport> {
     let facts: &FabricFacts = gpu.fabric.as_ref()?;
-    // A ClusterUUID of zeros is that of no fabric beyond the node, and a
-    // registration that failed leaves values that mean nothing.
+    // An all-zero ClusterUUID means no multi-node fabric, and a failed registration leaves
+    // undefined values.
     let is_member = facts.state == FabricState::Completed
         && facts.is_multi_node()
         && facts.status.as_deref().is_none_or(|status| status == "success");
@@ -289,7 +289,7 @@ fn fabric_report(gpu: &GpuFacts, at: &str) -> Option<FabricReport> {
 
 fn nic_report(nic: &NicFacts, facts: &NodeFacts, at: &str) -> NicReport {
     let neighbour = facts.neighbours.iter().find(|neighbour| neighbour.is_attached_to(nic));
-    // As readers of neighbours name ports: the first has no number.
+    // The same notation as the readers of neighbours: the first port has no number.
     let port = nic.port.filter(|port| *port != 1);
     let port = port.map(|port| format!(":{port}")).unwrap_or_default();
     NicReport {
@@ -305,10 +305,10 @@ fn nic_report(nic: &NicFacts, facts: &NodeFacts, at: &str) -> NicReport {
     }
 }
 
-/// Why a document was not read.
+/// Why a document is unreadable.
 struct NodeFactsReadError {
     kind: SourceProblemKind,
-    /// Where in it.
+    /// Offset within the document.
     offset: usize,
     message: String,
 }
@@ -321,9 +321,9 @@ fn parse_document(chunk: &str) -> Result<(Option<String>, NodeFacts), NodeFactsR
             SourceProblemKind::Malformed
         };
         let message = if error.is_eof() {
-            "the document stops early".to_owned()
+            "the document is truncated".to_owned()
         } else {
-            format!("this is no JSON: {}", message_without_position(&error))
+            format!("not valid JSON: {}", message_without_position(&error))
         };
         NodeFactsReadError {
             kind,
@@ -338,13 +338,13 @@ fn parse_document(chunk: &str) -> Result<(Option<String>, NodeFacts), NodeFactsR
     };
     if format != NODE_FACTS_FORMAT {
         let message =
-            format!("format {} is not known, only {NODE_FACTS_FORMAT}", sanitize_text(format));
+            format!("format {} is unknown, expected {NODE_FACTS_FORMAT}", sanitize_text(format));
         return Err(unread(SourceProblemKind::Unsupported, message));
     }
     let wrong = |error: serde_json::Error| {
         unread(
             SourceProblemKind::Malformed,
-            format!("a field is wrong: {}", message_without_position(&error)),
+            format!("invalid field: {}", message_without_position(&error)),
         )
     };
     if document.get("node").is_some() {
@@ -354,13 +354,13 @@ fn parse_document(chunk: &str) -> Result<(Option<String>, NodeFacts), NodeFactsR
     Ok((None, NodeFacts::deserialize(document).map_err(wrong)?))
 }
 
-/// What the JSON reader says, without its own line and column.
+/// The JSON parser's message without its line and column.
 fn message_without_position(error: &serde_json::Error) -> String {
     let words = sanitize_text(&error.to_string());
     words.split(" at line ").next().unwrap_or(&words).to_owned()
 }
 
-/// The byte that a line and column (in bytes, from 1) point to.
+/// The byte offset of a line and column (in bytes, from 1).
 fn byte_offset(text: &str, line: usize, column: usize) -> usize {
     let before: usize = text.split_inclusive('\n').take(line.saturating_sub(1)).map(str::len).sum();
     (before + column.saturating_sub(1)).min(text.len())

@@ -1,4 +1,4 @@
-//! What is made of what nodes say, told as small machines.
+//! The groups and problems derived from the facts of small machines.
 
 use super::*;
 use model::gpu_facts::{FabricHealth, HealthCondition, PlatformFacts, ProcessFacts};
@@ -113,7 +113,7 @@ fn a_gpu_that_is_not_registered_keeps_its_node_out_and_is_named() {
     let said = read("n1.json", &pretty(&facts));
     assert!(said.groups.is_empty());
     assert!(said.problems[0].message.contains("GPU 1 is in progress"), "{:?}", said.problems);
-    // One that says nothing of its fabric at all, likewise.
+    // Likewise a GPU that does not report its fabric at all.
     facts.gpus.as_mut().expect("gpus")[1].fabric = None;
     let said = read("n1.json", &pretty(&facts));
     assert!(said.groups.is_empty());
@@ -142,7 +142,7 @@ fn a_registration_that_ended_badly_is_unhealthy_and_no_clique() {
     let fabric = &said.nodes[&NodeName::from("n1")].fabric[0];
     assert_eq!(fabric.unhealthy, ["registration ended with: insufficient resources"]);
     assert_eq!((fabric.clique(), said.groups.len()), (None, 0));
-    // One that ended well without a fabric beyond the node is fine.
+    // A successful registration without a multi-node fabric is fine.
     let inside = FabricFacts { cluster_uuid: Some(zeros), ..member(0) };
     let said = read("n1.json", &pretty(&node("n1", vec![gpu(0, inside)])));
     assert!(said.nodes[&NodeName::from("n1")].fabric[0].unhealthy.is_empty());
@@ -287,7 +287,7 @@ fn a_document_that_is_cut_anywhere_is_incomplete_and_no_panic() {
     let text = format!("{first}{}", pretty(&rack("n2", [7; 4])));
     for end in (0..text.len()).step_by(7).chain([first.len() - 1, first.len()]) {
         let said = read("x", &text[..end]);
-        // Only between the two nothing is missing of what began.
+        // Between the two, only the document separator is missing.
         let is_whole = [first.len() - 1, first.len()].contains(&end);
         assert_eq!(said.problems.is_empty(), is_whole, "cut at {end}: {:?}", said.problems);
         assert_eq!(said.nodes.len(), usize::from(first.len() <= end + 1), "cut at {end}");

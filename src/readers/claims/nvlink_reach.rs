@@ -1,8 +1,7 @@
-//! Which nodes a run measured to reach each other over NVLink: the one source
-//! that nobody asserts.
+//! Nodes that reach each other over NVLink according to a run: the only source that is measured.
 //!
-//! Pure: cells of a stored run in, [`Said`] out. A node that was measured with
-//! nobody is not named; who is slow is the judge's matter.
+//! Pure: cells of a stored run in, [`SourceReport`] out. A node without a measured partner is
+//! omitted; the judge decides which nodes are slow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,14 +10,14 @@ use model::id::NodeName;
 use model::measured_cell::MeasuredCell;
 use model::source_report::{ClaimBasis, NodeGroup, NodeGroupKind, SourceKind, SourceReport};
 
-/// Below this share of what NVLink delivers, data took another path: the judge
-/// draws the same line for membership. PCIe and NICs are below a tenth.
+/// Below this share of the NVLink rate, the data took another path: the judge uses the same limit
+/// for membership. PCIe and NICs are below a tenth.
 const MIN_NVLINK_SHARE: f64 = 0.3;
 
-/// Two nodes, and whether NVLink reaches from one to the other.
+/// Two nodes, and whether NVLink connects them.
 type ReachPair<'n> = ((&'n NodeName, &'n NodeName), bool);
 
-/// What a run measured, begun at this moment.
+/// The measurements of a run that started at `since`.
 pub fn read(place: &str, since: &str, claims: &Claims, cells: &[MeasuredCell]) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::MeasuredRun, place);
     // Best share of the expectation between two nodes, either way.
@@ -40,7 +39,7 @@ pub fn read(place: &str, since: &str, claims: &Claims, cells: &[MeasuredCell]) -
             homes.entry(node).or_default().insert(at);
         }
     }
-    // The pairs inside each domain; a node may be claimed by several.
+    // The pairs within each domain; a node may be claimed by several.
     let mut inside: BTreeMap<usize, Vec<ReachPair<'_>>> = BTreeMap::new();
     for ((a, b), ratio) in &best {
         let (Some(one), Some(other)) = (homes.get(a), homes.get(b)) else { continue };
@@ -68,13 +67,12 @@ pub fn read(place: &str, since: &str, claims: &Claims, cells: &[MeasuredCell]) -
         }
     }
     if said.groups.is_empty() {
-        said.notes.push("it measured no two nodes over NVLink".to_owned());
+        said.notes.push("no two nodes were measured over NVLink".to_owned());
     }
     said
 }
 
-/// The sets of nodes that reach each other, directly or through others, the
-/// largest first.
+/// The groups of nodes that reach each other, directly or through others, largest first.
 fn connected_sets<'n>(pairs: &[ReachPair<'n>]) -> Vec<BTreeSet<&'n NodeName>> {
     let mut of: BTreeMap<&NodeName, usize> = BTreeMap::new();
     let mut parts: Vec<BTreeSet<&NodeName>> = Vec::new();

@@ -1,24 +1,24 @@
-//! What a site has seen: how many nodes of a domain were out at once, and for
-//! which share of time.
+//! A site's outage statistics: how many nodes of a domain were out of service concurrently, and
+//! for which share of time.
 //!
-//! Pure. A CSV file with the columns `out` and `share`; lines that begin with a
-//! number sign are comments.
+//! Pure. A CSV file with the columns `out` and `share`; lines that begin with a number sign are
+//! comments.
 
 use std::collections::BTreeMap;
 
 use crate::claims::reader_util::{first_line, quote_text};
 
-/// Why a file is no such observation.
+/// Why an outages file is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {message}")]
 pub struct OutagesError {
-    /// The line, from 1.
+    /// Line number, from 1.
     pub line: u64,
-    /// What is wrong there and what was expected.
+    /// The error, and what was expected.
     pub message: String,
 }
 
-/// Reads it: nodes out at once, and their share of time.
+/// Parses the file: number of nodes out of service, and its share of time.
 pub fn read(text: &str) -> Result<BTreeMap<u32, f64>, OutagesError> {
     let text = text.trim_start_matches('\u{feff}');
     let mut reader = csv::ReaderBuilder::new()
@@ -32,7 +32,7 @@ pub fn read(text: &str) -> Result<BTreeMap<u32, f64>, OutagesError> {
         OutagesError { line, message: first_line(&error) }
     };
     let header = reader.headers().map_err(broken)?.clone();
-    // The reader does not count comments before its header.
+    // The CSV reader does not count comments before its header.
     let is_header = |line: &str| !line.trim().is_empty() && !line.starts_with('#');
     let line = text.lines().position(is_header).map_or(1, |at| at as u64 + 1);
     let place = |name: &str| {
@@ -60,14 +60,14 @@ pub fn read(text: &str) -> Result<BTreeMap<u32, f64>, OutagesError> {
             return Err(wrong(line(), message));
         };
         if shares.insert(out, share).is_some() {
-            return Err(wrong(line(), format!("{out} nodes out is there twice, expected once")));
+            return Err(wrong(line(), format!("{out} nodes out occurs twice, expected once")));
         }
     }
     Ok(shares)
 }
 
-/// The line of a record that begins at this byte by its reader, which counts comments, blank
-/// lines and half a line end in front to it.
+/// The line of a record at this byte offset. The CSV reader's offset includes preceding comments,
+/// blank lines and half a line end.
 fn line_of(text: &str, byte: u64) -> u64 {
     let mut start = usize::try_from(byte).unwrap_or_default();
     let is_skipped =
@@ -100,6 +100,6 @@ mod tests {
         assert_eq!(with("1,nan"), "2: share \"nan\", expected a share of time from 0 to 1");
         assert!(with("# a\n\n# b\n1,90").starts_with("5: share"));
         assert!(told("out,share\r\n# c\r\n1,90\r\n").starts_with("3: share"));
-        assert_eq!(with("1,0.5\n1,0.5"), "3: 1 nodes out is there twice, expected once");
+        assert_eq!(with("1,0.5\n1,0.5"), "3: 1 nodes out occurs twice, expected once");
     }
 }

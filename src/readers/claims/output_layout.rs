@@ -1,6 +1,6 @@
-//! Which node or domain a recorded output belongs to, told by where it lies.
+//! Assigns a recorded output to its node or domain by its path.
 //!
-//! Pure: names of files in, places out. `record::outputs` walks the folder.
+//! Pure: file names in, scopes out. `record::outputs` walks the folder.
 
 use std::collections::BTreeSet;
 
@@ -8,23 +8,23 @@ use model::id::{DomainName, NodeName};
 use model::parse_output::ParseOutput;
 use model::tool_recording::RecordingScope;
 
-/// The name of the claims next to recorded outputs.
+/// Name of the claims file next to recorded outputs.
 pub const CLAIMS_FILE: &str = "claims.toml";
 
-/// What a file of a recorded folder is.
+/// The role of a file in a recorded folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordedFile {
-    /// The claims.
+    /// The claims file.
     Claims,
-    /// An output, with the node, the domain or the pair of nodes it belongs to.
+    /// An output, with its node, its domain or its pair of nodes.
     Output(RecordingScope),
-    /// Nothing to read: a hidden file, an editor's backup.
+    /// A file to ignore: hidden, or an editor's backup.
     Ignored,
-    /// Not in the layout; people are told.
+    /// A file outside the layout, which is reported to the user.
     Misplaced,
 }
 
-/// What the file at this path inside the folder is.
+/// The role of the file at this path within the folder.
 pub fn classify_path(path: &[&str]) -> RecordedFile {
     if path.iter().any(|name| is_clutter(name)) {
         return RecordedFile::Ignored;
@@ -43,7 +43,7 @@ pub fn classify_path(path: &[&str]) -> RecordedFile {
     }
 }
 
-/// Hidden files, and what editors leave behind.
+/// Whether a file is hidden or an editor's backup.
 pub fn is_clutter(name: &str) -> bool {
     name.starts_with('.')
         || name.ends_with('~')
@@ -51,10 +51,9 @@ pub fn is_clutter(name: &str) -> bool {
         || [".swp", ".swo", ".bak", ".orig", ".tmp"].iter().any(|end| name.ends_with(end))
 }
 
-/// Where an output without a folder belongs: to the one host it names, to a
-/// domain called like the file where it names several, else to a node called
-/// like the file. Names given out before are in `taken` and are not reused
-/// for another file; two files that name the same host are two readings.
+/// The scope of an output without a folder: the one host it names, a domain named after the file
+/// if it names several, else a node named after the file. `taken` holds names already assigned to
+/// other files; two files that name the same host are two readings.
 pub fn standalone_scope(
     stem: &str,
     parsed: &ParseOutput,
@@ -75,7 +74,7 @@ pub fn standalone_scope(
     }
 }
 
-/// Whether a printed host can be a name; templates such as `{host}` cannot.
+/// Whether a printed host is a valid name; templates such as `{host}` are not.
 fn is_host_name(host: &str) -> bool {
     host.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
         && host.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-'))

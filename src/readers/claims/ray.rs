@@ -1,10 +1,9 @@
-//! Resources of a Ray cluster: which nodes a framework takes to share an NVLink
-//! domain (`nvlink_domain_<uuid>`), and in which order it puts them
-//! (`topo_rank`).
+//! Resources of a Ray cluster: the nodes that a framework places in one NVLink domain
+//! (`nvlink_domain_<uuid>`), and their order (`topo_rank`).
 //!
-//! Reads `ray list nodes --format json`, `json.dumps(ray.nodes())`, and the
-//! answers of the dashboard to `/api/v0/nodes` and `/nodes?view=summary`. Which
-//! nodes really share a domain is nothing that Ray knows: a launcher copied it.
+//! Reads `ray list nodes --format json`, `json.dumps(ray.nodes())`, and the answers of the
+//! dashboard to `/api/v0/nodes` and `/nodes?view=summary`. Ray does not determine domains itself:
+//! a launcher copied them.
 
 use std::collections::BTreeMap;
 
@@ -20,23 +19,23 @@ use model::source_report::{
     SourceProblemKind, SourceReport,
 };
 
-/// What NeMo-RL's launcher calls the resource, in front of the ClusterUUID.
+/// Prefix of the resource in NeMo-RL's launcher, before the ClusterUUID.
 const DOMAIN_RESOURCE_PREFIX: &str = "nvlink_domain_";
 
-/// Where that launcher has it from.
+/// Origin of that launcher's value.
 const DOMAIN_ORIGIN: &str = "nvidia-smi ClusterUUID of the first GPU";
 
-/// Above this, numbers of Ray (doubles) skip whole numbers: 2^53.
+/// Above 2^53, Ray's numbers (doubles) no longer represent every integer.
 const MAX_EXACT_INTEGER: f64 = 9_007_199_254_740_992.0;
 
-/// The names that resources have in Ray's four answers.
+/// The names of resources in Ray's four answer formats.
 const RESOURCE_KEYS: [&str; 3] = ["resources_total", "resourcesTotal", "Resources"];
 
-/// The most names, and the most domains, kept of one node: two raylets may share
-/// a machine, a hundred do not.
+/// Limit for names, and for domains, of one node: two raylets may share a machine, a hundred do
+/// not.
 const MAX_ALIASES: usize = 8;
 
-/// Whether a text looks like one.
+/// Whether a text is an answer of Ray.
 pub fn recognises(text: &str) -> bool {
     let text = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
     let has = |word: &str| text.contains(word);
@@ -46,7 +45,7 @@ pub fn recognises(text: &str) -> bool {
     text.starts_with(['[', '{']) && (is_list || is_summary || is_dump)
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses an answer. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::Ray, place);
     if !check_text_size(&mut said, text) {
@@ -58,7 +57,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
         Err(error) => {
             let at = format!("{place}:{}:{}", error.line(), error.column());
             let hint = if text.contains("'NodeManagerAddress'") {
-                "; this is Python's notation, expected json.dumps(ray.nodes())"
+                "; this is Python notation, expected json.dumps(ray.nodes())"
             } else {
                 ""
             };
@@ -78,7 +77,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     said
 }
 
-/// The list of nodes in an answer, with what the answer says about itself.
+/// The list of nodes in an answer, and the answer's own remarks.
 fn node_items<'v>(said: &mut SourceReport, value: &'v Value) -> Option<&'v Vec<Value>> {
     let place = said.source.place.clone();
     let mut value = value;
@@ -95,11 +94,11 @@ fn node_items<'v>(said: &mut SourceReport, value: &'v Value) -> Option<&'v Vec<V
                 said,
                 SourceProblemKind::Incomplete,
                 place.clone(),
-                format!("Ray says: {why}"),
+                format!("Ray reports: {why}"),
             );
         }
         if let Some(why) = first_text(object, &["partial_failure_warning"]) {
-            let message = format!("Ray says that nodes are missing: {why}");
+            let message = format!("Ray reports missing nodes: {why}");
             push_problem(said, SourceProblemKind::Incomplete, place.clone(), message);
         }
         let number = |key: &str| object.get(key).and_then(Value::as_u64);
@@ -117,20 +116,20 @@ fn node_items<'v>(said: &mut SourceReport, value: &'v Value) -> Option<&'v Vec<V
     value.as_array()
 }
 
-/// The first of these keys that is a text.
+/// The first of these keys with a text value.
 fn first_text(object: &Map<String, Value>, keys: &[&str]) -> Option<String> {
     let found = keys.iter().find_map(|key| object.get(*key)?.as_str());
     found.map(sanitize_text).filter(|text| !text.is_empty())
 }
 
-/// One living node.
+/// One node that is alive.
 struct RayNode<'v> {
     name: NodeName,
     resources: &'v Map<String, Value>,
 }
 
 impl RayNode<'_> {
-    /// The GPUs it has, as Ray counts them.
+    /// Number of GPUs in Ray's resources.
     fn gpus(&self) -> Option<u32> {
         let gpus = self.resources.get("GPU")?.as_f64()?;
         let is_count = (0.0..=1024.0).contains(&gpus) && gpus.fract() == 0.0;
@@ -138,7 +137,7 @@ impl RayNode<'_> {
     }
 }
 
-/// The nodes that live, each with its names.
+/// The nodes that are alive, each with its names.
 fn alive_nodes<'v>(said: &mut SourceReport, items: &'v [Value]) -> Vec<RayNode<'v>> {
     let place = said.source.place.clone();
     let mut nodes: Vec<RayNode<'v>> = Vec::new();
@@ -163,7 +162,7 @@ fn alive_nodes<'v>(said: &mut SourceReport, items: &'v [Value]) -> Vec<RayNode<'
             continue;
         }
         let address = either(&["node_ip", "ip", "NodeManagerAddress", "nodeManagerAddress"]);
-        // A node's name is its address unless somebody gave it one.
+        // A node's name is its address, unless the user set one.
         let given = either(&["node_name", "NodeName", "nodeName"]).filter(|name| !is_address(name));
         let host = either(&["hostname", "NodeManagerHostname", "nodeManagerHostname"]).or(given);
         let called = host.or_else(|| address.clone());
@@ -200,7 +199,7 @@ fn alive_nodes<'v>(said: &mut SourceReport, items: &'v [Value]) -> Vec<RayNode<'
         }
     }
     if 0 < dead {
-        said.notes.push(format!("{dead} dead nodes are left out"));
+        said.notes.push(format!("{dead} dead nodes are ignored"));
     }
     if 0 < bare {
         let message = format!("{bare} nodes without resources, expected resources_total");
@@ -219,7 +218,7 @@ fn is_uuid(text: &str) -> bool {
     lengths == [8, 4, 4, 4, 12] && text.bytes().all(|b| b == b'-' || b.is_ascii_hexdigit())
 }
 
-/// Who is said to share a domain.
+/// Adds the groups that share a domain.
 fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
     let place = said.source.place.clone();
     let basis = ClaimBasis::Copied { from: DOMAIN_ORIGIN.to_owned() };
@@ -269,7 +268,7 @@ fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
         let at = format!("{place}: {DOMAIN_RESOURCE_PREFIX}{name}");
         if name.is_empty() || is_zero_uuid(&name) || name == "unknown" {
             let message = format!(
-                "{} nodes share {}, which is no domain: their driver told none",
+                "{} nodes share {}, which is not a domain: their driver did not report one",
                 members.len(),
                 quote_text(&name)
             );
@@ -279,7 +278,8 @@ fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
         if !is_uuid(&name) {
             // A fork puts the leaf switch there on machines without a domain.
             let note = format!(
-                "{DOMAIN_RESOURCE_PREFIX}{name} names no ClusterUUID: what its nodes share depends on the launcher"
+                "{DOMAIN_RESOURCE_PREFIX}{name} is not a ClusterUUID: the launcher defines what \
+                its nodes share"
             );
             push_note(said, note);
         }
@@ -299,7 +299,8 @@ fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
             nodes: names.clone(),
             at: Some(at.clone()),
             says: format!(
-                "{DOMAIN_RESOURCE_PREFIX}{name} on {} nodes (GPUs: {count}); the CliqueId is not looked at",
+                "{DOMAIN_RESOURCE_PREFIX}{name} on {} nodes (GPUs: {count}), regardless of the \
+                CliqueId",
                 names.len()
             ),
         });
@@ -310,7 +311,7 @@ fn add_domains(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
     }
 }
 
-/// In which order nodes are put.
+/// Adds the rank order of the nodes.
 fn add_ranks(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
     let place = said.source.place.clone();
     let at = || format!("{place}: topo_rank");
@@ -338,8 +339,8 @@ fn add_ranks(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
                 Some(format!("{} has {}, expected a whole number", node.name, quote_text(&written)))
             }
             Some(number) if MAX_EXACT_INTEGER <= number => Some(format!(
-                "{} has {written}, which Ray cannot tell from its neighbours: it counts exactly only \
-                 to 2^53",
+                "{} has {written}, which Ray cannot distinguish from adjacent numbers: it is \
+                 exact only to 2^53",
                 node.name
             )),
             Some(_) => None,
@@ -365,8 +366,8 @@ fn add_ranks(said: &mut SourceReport, nodes: &[RayNode<'_>]) {
         nodes.dedup();
         if let [first, second, ..] = nodes.as_slice() {
             let message = format!(
-                "{rank} is given to {} nodes, such as {first} and {second}: their order is left to \
-                 chance",
+                "{rank} is assigned to {} nodes, such as {first} and {second}: their order is \
+                 undefined",
                 nodes.len()
             );
             push_problem(said, SourceProblemKind::Contradictory, at(), message);
@@ -429,7 +430,7 @@ mod tests {
         assert_eq!(missing.0, SourceProblemKind::Incomplete);
         assert!(missing.1.contains("1 of 4 nodes") && missing.1.contains("n3"), "{missing:?}");
         assert_eq!(twice.0, SourceProblemKind::Contradictory);
-        assert!(twice.1.contains("5 is given to 2 nodes, such as n1 and n2"), "{twice:?}");
+        assert!(twice.1.contains("5 is assigned to 2 nodes, such as n1 and n2"), "{twice:?}");
         assert_eq!(said.nodes[&"n4".into()].topo_rank.as_deref(), Some("x"));
         for (rank, written) in
             [("1.5", "1.5"), ("-3", "-3"), ("9007199254740993", "9007199254740992")]
@@ -459,7 +460,7 @@ mod tests {
         );
         let [group] = said.groups.as_slice() else { panic!("{said:?}") };
         assert_eq!(group.name, "leaf/7");
-        assert!(said.notes[0].contains("names no ClusterUUID"));
+        assert!(said.notes[0].contains("is not a ClusterUUID"));
         assert!(said.nodes.values().all(|node| node.fabric.is_empty()));
     }
 
@@ -506,7 +507,7 @@ mod tests {
             assert!(recognises(&text), "{text}");
             let said = read("r", &text);
             assert!(said.problems.is_empty(), "{said:?}");
-            assert_eq!(said.notes, ["1 dead nodes are left out"], "{text}");
+            assert_eq!(said.notes, ["1 dead nodes are ignored"], "{text}");
             let [(name, node)] = &said.nodes.iter().collect::<Vec<_>>()[..] else {
                 panic!("{said:?}")
             };

@@ -1,27 +1,27 @@
-//! What readers of other people's texts share: how much of a text they take,
-//! how much they complain about it, and which of its words can be names.
+//! Common helpers of the readers: limits for input size, number of problems and excerpts, and
+//! validation of names.
 //!
-//! Nothing here knows a format.
+//! Independent of any format.
 
 use model::gpu_facts::is_null_cluster_uuid;
 use model::id::NodeName;
 use model::source_report::{SourceProblemKind, SourceReport};
 
-/// The longest text that is read. The longest are those of ibnetdiscover: a
-/// public one has 300 kB for 582 adapters, so this is for 130,000.
+/// Limit for the size of an input text. The longest are those of ibnetdiscover: a public one has
+/// 300 kB for 582 adapters, so this is for 130,000.
 pub(super) const MAX_TEXT_BYTES: usize = 64 << 20;
 
-/// The most problems kept of one source: beyond this nobody reads them, and a
-/// file of another kind must not become as many problems as it has lines.
+/// Limit for problems of one source: more are not useful, and a file of another format must not
+/// yield one problem per line.
 const MAX_PROBLEMS: usize = 200;
 
-/// The longest name of a node: that of a host in the DNS.
+/// The longest valid node name, the limit of DNS.
 const MAX_NODE_NAME: usize = 253;
 
-/// The longest stretch of other people's text in a message or a mark.
+/// The longest excerpt of input text in a message or a mark.
 const MAX_EXCERPT: usize = 200;
 
-/// Adds a problem, unless there are more than anybody reads.
+/// Adds a problem, unless the limit is reached.
 pub(super) fn push_problem(
     said: &mut SourceReport,
     kind: SourceProblemKind,
@@ -30,23 +30,23 @@ pub(super) fn push_problem(
 ) {
     match said.problems.len() {
         MAX_PROBLEMS => {
-            said.push_problem(SourceProblemKind::Incomplete, None, "further problems are left out");
+            said.push_problem(SourceProblemKind::Incomplete, None, "further problems are omitted");
         }
         more if MAX_PROBLEMS < more => {}
         _ => said.push_problem(kind, at, message),
     }
 }
 
-/// Adds a remark, unless there are more than anybody reads.
+/// Adds a remark, unless the limit is reached.
 pub(super) fn push_note(said: &mut SourceReport, note: impl Into<String>) {
     match said.notes.len() {
-        MAX_PROBLEMS => said.notes.push("further remarks are left out".to_owned()),
+        MAX_PROBLEMS => said.notes.push("further remarks are omitted".to_owned()),
         more if MAX_PROBLEMS < more => {}
         _ => said.notes.push(note.into()),
     }
 }
 
-/// Cuts remarks that nobody would read to the end.
+/// Truncates the problems and remarks to their limits.
 pub(super) fn limit_notes(mut said: SourceReport) -> SourceReport {
     if MAX_PROBLEMS < said.problems.len() {
         let more = said.problems.len() - MAX_PROBLEMS;
@@ -65,7 +65,7 @@ pub(super) fn limit_notes(mut said: SourceReport) -> SourceReport {
     said
 }
 
-/// Whether a text is short enough to be read; where it is not, it says so.
+/// Whether a text is within the size limit; otherwise adds a problem.
 pub(super) fn check_text_size(said: &mut SourceReport, text: &str) -> bool {
     let fits = text.len() <= MAX_TEXT_BYTES;
     if !fits {
@@ -75,8 +75,8 @@ pub(super) fn check_text_size(said: &mut SourceReport, text: &str) -> bool {
     fits
 }
 
-/// The node of this name, where the text can be one: it becomes a word of
-/// commands and a folder of a run.
+/// The node of this name, if the text is a valid name: it becomes an argument of commands and a
+/// folder of a run.
 pub(super) fn parse_node_name(text: &str) -> Option<NodeName> {
     let is_name = text.len() <= MAX_NODE_NAME
         && text.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_')
@@ -84,16 +84,15 @@ pub(super) fn parse_node_name(text: &str) -> Option<NodeName> {
     is_name.then(|| NodeName::from(text))
 }
 
-/// The node whose folder a file lies in: `.../nodes/NODE/FILE`, the layout of
-/// recorded outputs.
+/// The node in the path of a file: `.../nodes/NODE/FILE`, the layout of recorded outputs.
 pub(super) fn node_from_path(place: &str) -> Option<NodeName> {
     let mut path = place.rsplit('/').skip(1);
     let node = path.next()?;
     (path.next()? == "nodes").then(|| parse_node_name(node)).flatten()
 }
 
-/// Other people's text, fit to be kept and shown: without control characters,
-/// with single blanks, and not longer than anybody reads.
+/// Input text that is safe to store and display: without control characters, with single blanks,
+/// and limited in length.
 pub(super) fn sanitize_text(text: &str) -> String {
     let mut kept = String::new();
     let mut gap = false;
@@ -101,7 +100,7 @@ pub(super) fn sanitize_text(text: &str) -> String {
         if c.is_whitespace() {
             gap = !kept.is_empty();
         } else if !c.is_control() {
-            // Cut here: nobody looks at the rest of a long text.
+            // The rest of a long text is not shown, so it is not processed either.
             if MAX_EXCERPT <= kept.len() {
                 kept.push('…');
                 return kept;
@@ -115,18 +114,18 @@ pub(super) fn sanitize_text(text: &str) -> String {
     kept
 }
 
-/// The same in quotes, for messages.
+/// The sanitized text in quotes, for messages.
 pub(super) fn quote_text(text: &str) -> String {
     format!("\"{}\"", sanitize_text(text))
 }
 
-/// The first line of what another reader complains about.
+/// The first line of another parser's error.
 pub(super) fn first_line(error: &impl std::fmt::Display) -> String {
     sanitize_text(error.to_string().lines().next().unwrap_or_default())
 }
 
-/// A GUID as 16 hexadecimal digits in lower case: tools print the same one with
-/// and without `0x` and leading zeros.
+/// A GUID as 16 hexadecimal digits in lower case: tools print the same GUID with and without `0x`
+/// and leading zeros.
 pub(super) fn normalise_guid(text: &str) -> Option<String> {
     let digits = text.trim().trim_start_matches("0x");
     let is_guid =
@@ -134,13 +133,13 @@ pub(super) fn normalise_guid(text: &str) -> Option<String> {
     is_guid.then(|| format!("{:0>16}", digits.to_ascii_lowercase()))
 }
 
-/// Whether this ClusterUUID is the one of a fabric that nobody configured.
+/// Whether this is the all-zero ClusterUUID of an unconfigured fabric.
 pub(super) fn is_zero_uuid(uuid: &str) -> bool {
     !uuid.is_empty() && is_null_cluster_uuid(uuid)
 }
 
-/// Whether a name is one of an RDMA device (as opposed to a network device), by
-/// the names that Linux drivers and rdma-core give them.
+/// Whether a name belongs to an RDMA device (as opposed to a network device), by the naming of
+/// Linux drivers and rdma-core.
 pub(super) fn is_rdma_device(name: &str) -> bool {
     ["mlx4_", "mlx5_", "bnxt_re", "irdma", "efa_", "hfi1_", "rocep", "ionic_"]
         .iter()
@@ -180,7 +179,7 @@ mod tests {
             push_problem(&mut said, SourceProblemKind::Malformed, None, "no");
         }
         assert_eq!(said.problems.len(), MAX_PROBLEMS + 1);
-        assert!(said.problems[MAX_PROBLEMS].message.contains("left out"));
+        assert!(said.problems[MAX_PROBLEMS].message.contains("omitted"));
     }
 
     #[test]

@@ -1,15 +1,15 @@
-//! Domains of one node each, where NVLink ends at the node.
+//! Single-node domains, for platforms whose NVLink ends at the node.
 //!
-//! A person names the nodes of a cluster in one line, and a scheduler's leaf is no
-//! NVLink domain either: what is measured of such nodes is each of them.
+//! An operator may list all nodes of a cluster on one line, and a scheduler's leaf is not an
+//! NVLink domain: such nodes are measured one by one.
 
 use std::collections::BTreeSet;
 
 use model::claims::ClaimedDomain;
 use model::id::DomainName;
 
-/// One domain for each node of this one, called as the node is; where that name is
-/// taken, `DOMAIN.NODE`.
+/// One domain per node of this domain, named after the node; if that name is taken,
+/// `DOMAIN.NODE`.
 pub(super) fn split_domain(
     domain: &ClaimedDomain,
     is_taken: impl Fn(&DomainName) -> bool,
@@ -25,8 +25,8 @@ pub(super) fn split_domain(
     domain.nodes.iter().map(one).collect()
 }
 
-/// Takes every domain of several nodes apart whose platform ends at the node.
-/// `ends_at_node` is asked with the platform that the domain claims.
+/// Splits every domain of several nodes whose platform ends at the node. `ends_at_node` receives
+/// the platform that the domain claims.
 pub fn split_domains(
     domains: Vec<ClaimedDomain>,
     ends_at_node: impl Fn(Option<&str>) -> bool,

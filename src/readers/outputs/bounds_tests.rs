@@ -1,5 +1,5 @@
-//! Small outputs that stand for much: what is kept of them must not be many times
-//! what was printed, nor must reading them take the square of their length.
+//! Small outputs that expand: the parsed result must not be many times larger than the output, and
+//! parsing must not take quadratic time.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use super::parse_output;
 use model::measurement::Measurement;
 use model::parse_output::{OutputProblemKind, ParseOutput};
 
-/// Labels of a table that no fabric has.
+/// More table labels than any fabric has.
 const MANY: usize = 8_000;
 
 /// Far more than any fabric has, and far less than `MANY` by `MANY`.
@@ -19,7 +19,6 @@ fn text(start: &str, lines: impl Iterator<Item = String>, end: &str) -> String {
     text + end
 }
 
-/// Cells that were kept, as far as they are those of matrices.
 fn cells(parsed: &ParseOutput) -> usize {
     let of = |measurement: &Measurement| match measurement {
         Measurement::Matrix(matrix) => matrix.cells.iter().map(Vec::len).sum(),

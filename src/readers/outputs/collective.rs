@@ -1,10 +1,9 @@
-//! Our own NCCL probe, `fabricgate node probe collective`: one JSON document
+//! fabricgate's NCCL probe, `fabricgate node probe collective`: one JSON document
 //! (`fabricgate.collective/1`) per node and line.
 //!
-//! Tests have nccl-tests' names, and algbw and busbw are by its formulas. Only
-//! the first node's document has numbers; all have the problems of their own
-//! ranks. Wrong elements are corrupt data however fast they came. What a number
-//! should be is not known here.
+//! Tests have nccl-tests' names, and algbw and busbw follow its formulas. Only the first node's
+//! document has numbers; all have the problems of their own ranks. Wrong elements are corrupt data,
+//! however fast they arrived. This module knows no expectations.
 
 use std::collections::BTreeSet;
 
@@ -18,11 +17,11 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text;
 use model::unit::Unit;
 
-/// What all versions of the format begin with.
+/// The common prefix of all versions of the format.
 const FAMILY: &str = "fabricgate.collective/";
 
-/// How far algbw may lie from bytes over time, and busbw from algbw: numbers
-/// are rounded, and each rank has its own clock.
+/// Allowed deviation of algbw from bytes over time, and of busbw from algbw: numbers are rounded,
+/// and each rank has its own clock.
 const SLACK: f64 = 0.02;
 
 /// Whether this probe wrote the output.
@@ -30,7 +29,7 @@ pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     if input.text.contains("\"fabricgate.collective/") { CERTAIN } else { 0 }
 }
 
-/// What the output says.
+/// Parses the output.
 pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let parsed = ParseOutput::for_tool(Tool::FabricgateCollective);
     let (mut reader, pages) = ProbeDocumentReader::open(input, FAMILY, COLLECTIVE_FORMAT, parsed);
@@ -46,7 +45,7 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
             facts.add_transport(&text::clean(transport));
         }
         for (name, value) in page.value["environment"].as_object().into_iter().flatten() {
-            // Only what NCCL is steered with; the rest is nobody's.
+            // Only variables that steer NCCL; the rest is irrelevant.
             if let Some(value) = value.as_str().filter(|_| name.starts_with("NCCL_")) {
                 let (name, value) = (text::clean(name), text::clean(value));
                 facts.parameters.entry(name).or_insert(value);
@@ -76,7 +75,6 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     reader.close(&pages)
 }
 
-/// Adds one test of one document.
 fn add_test(
     reader: &mut ProbeDocumentReader,
     page: &ProbeDocument,
@@ -93,7 +91,7 @@ fn add_test(
         return;
     };
     if !seen.insert((name.clone(), run)) {
-        let what = format!("reading {run} stands there twice; only the first is read");
+        let what = format!("reading {run} appears twice; only the first is read");
         reader.note_strange_test(&name, OutputProblemKind::Inconsistent, what, page);
         return;
     }
@@ -109,7 +107,7 @@ fn add_test(
             }
         };
         if !is_possible(&point) {
-            let what = format!("{} bytes: no operation takes {} us", point.bytes, point.time_us);
+            let what = format!("{} bytes: an operation cannot take {} us", point.bytes, point.time_us);
             reader.note_strange_test(&name, OutputProblemKind::Unrecognised, what, page);
             continue;
         }
@@ -140,7 +138,7 @@ fn add_test(
         testcase: Some(name),
         unit: Some(Unit::GigabytesPerSecond),
         points,
-        // The probe prints no average, and none is made up here.
+        // The probe prints no average, and this reader computes none.
         average_busbw: None,
     }));
 }
@@ -150,18 +148,18 @@ fn is_possible(point: &CollectivePoint) -> bool {
     point.time_us.is_finite() && 0.0 < point.time_us && rate(point.algbw) && rate(point.busbw)
 }
 
-/// How a point contradicts itself, if it does: algbw is bytes over time, busbw
-/// that by the factor of the collective.
+/// The contradiction within a point, if any: algbw is bytes over time, busbw is algbw times the
+/// factor of the collective.
 fn find_contradiction(name: &str, point: &CollectivePoint, ranks: usize) -> Option<String> {
     #[expect(clippy::cast_precision_loss, reason = "sizes of messages")]
-    // GB/s is 1,000 bytes a microsecond.
+    // GB/s equals 1,000 bytes per microsecond.
     let algbw = point.bytes as f64 / point.time_us / 1e3;
     let off = |is: f64, must: f64| SLACK * must.max(1e-3) < (is - must).abs();
     if off(point.algbw, algbw) {
         let bytes = point.bytes;
         return Some(format!("{bytes} bytes: algbw {} is not size over time", point.algbw));
     }
-    // One rank sends nothing over any link, whatever its factor is.
+    // One rank sends no data over any link, whatever its factor.
     let ranks = u32::try_from(ranks).ok().filter(|ranks| 1 < *ranks)?;
     let factor = nccl::collective::busbw_factor(name, ranks)?;
     off(point.busbw, point.algbw * factor).then(|| {
@@ -170,8 +168,8 @@ fn find_contradiction(name: &str, point: &CollectivePoint, ranks: usize) -> Opti
     })
 }
 
-/// Wrong elements, and data that nobody checked, as problems: each test once,
-/// and wrong ones only where no rank says so itself, with its place.
+/// Records wrong elements and unverified data as problems: each test once, and wrong elements only
+/// if no rank reports them itself with their place.
 fn note_unchecked_or_wrong(reader: &mut ProbeDocumentReader) {
     let mut found: Vec<OutputProblem> = Vec::new();
     let mut named: BTreeSet<String> = BTreeSet::new();
@@ -193,7 +191,7 @@ fn note_unchecked_or_wrong(reader: &mut ProbeDocumentReader) {
             found.push(OutputProblem::new(OutputProblemKind::Corrupt, what).in_test(Some(name)));
         }
         if unchecked && named.insert(format!("{name} unchecked")) {
-            let what = "nobody checked the data of some sizes";
+            let what = "the data of some sizes was not verified";
             found.push(OutputProblem::new(OutputProblemKind::Unverified, what).in_test(Some(name)));
         }
     }

@@ -1,4 +1,4 @@
-//! Tests of reading our own NCCL probe's documents.
+//! Tests for fabricgate's NCCL probe documents.
 
 use proptest::prelude::*;
 use serde_json::json;

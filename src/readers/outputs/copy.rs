@@ -1,10 +1,10 @@
-//! Our own copy-engine probe, `fabricgate node probe copy`: one JSON document
+//! fabricgate's copy-engine probe, `fabricgate node probe copy`: one JSON document
 //! (`fabricgate.copy/1`) per node and line.
 //!
-//! Test cases have nvbandwidth's names and mean the same: the row issues the
-//! copy. Where several nodes measured together their documents are parts of one
-//! matrix per test and reading, with ranks as labels. A document has the rows of
-//! its own node's ranks; a cell that two documents claim is nobody's. What a number should be is not known here.
+//! Test cases have nvbandwidth's names and semantics: the row issues the copy. If several nodes
+//! measured together, their documents are parts of one matrix per test and reading, with ranks as
+//! labels. A document has the rows of its own node's ranks; a cell that two documents claim belongs
+//! to neither. This module knows no expectations.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,17 +18,16 @@ use model::parse_output::{OutputProblemKind, ParseOutput, Tool};
 use model::text;
 use model::unit::Unit;
 
-/// What all versions of the format begin with.
+/// The common prefix of all versions of the format.
 const FAMILY: &str = "fabricgate.copy/";
 
-/// Readings beyond this are no probe's output.
+/// More readings than this cannot come from a probe.
 const MOST_READINGS: usize = 10_000;
 
-/// Cells beyond this are no probe's output: the largest domain has 576 GPUs.
+/// More cells than this cannot come from a probe: the largest domain has 576 GPUs.
 const MOST_CELLS: usize = 2_000_000;
 
-/// The same of all tests together: labels without numbers are few bytes and
-/// stand for many cells.
+/// The same for all tests together: labels without numbers take few bytes and expand to many cells.
 const MOST_CELLS_OF_ALL: usize = 4 * MOST_CELLS;
 
 /// Whether this probe wrote the output.
@@ -36,7 +35,7 @@ pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     if input.text.contains("\"fabricgate.copy/") { CERTAIN } else { 0 }
 }
 
-/// What the output says.
+/// Parses the output.
 pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let parsed = ParseOutput::for_tool(Tool::FabricgateCopy);
     let (mut reader, pages) = ProbeDocumentReader::open(input, FAMILY, COPY_FORMAT, parsed);
@@ -49,7 +48,7 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
             continue;
         }
         if !reader.identifies_ranks(page, pages.len() == 1) {
-            let what = format!("{}: nothing says whose its numbers are", page.node_name());
+            let what = format!("{}: its numbers name no node", page.node_name());
             reader.note_strange(OutputProblemKind::Unrecognised, what, Some(page));
             continue;
         }
@@ -65,18 +64,16 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     reader.close(&pages)
 }
 
-/// A test of all documents.
 struct MergedCopyTest {
     testcase: String,
     unit: Unit,
     rows: LabelIndex,
     cols: LabelIndex,
-    /// Reading, then row and column by their places; none where two documents
-    /// claim it.
+    /// Reading, then row and column by index; `None` if two documents claim the cell.
     cells: Vec<BTreeMap<(usize, usize), Option<f64>>>,
 }
 
-/// Tests in the order first seen, with their places.
+/// Tests in the order first seen, by index.
 #[derive(Default)]
 struct CopyTestSet {
     all: Vec<MergedCopyTest>,
@@ -84,7 +81,7 @@ struct CopyTestSet {
 }
 
 impl CopyTestSet {
-    /// The test of this name: as it is known, or new in this unit.
+    /// The test of this name: the known one, or a new one in this unit.
     fn get_or_insert(&mut self, name: &str, unit: Unit) -> &mut MergedCopyTest {
         let at = *self.positions.entry(name.to_owned()).or_insert_with(|| {
             let (rows, cols) = Default::default();
@@ -96,7 +93,7 @@ impl CopyTestSet {
     }
 }
 
-/// Labels in the order first seen, with their places.
+/// Labels in the order first seen, with their index.
 #[derive(Default)]
 struct LabelIndex {
     names: Vec<String>,
@@ -111,7 +108,7 @@ impl LabelIndex {
         })
     }
 
-    /// Places in the order of the ranks that the labels begin with.
+    /// Indices in the order of the ranks that the labels begin with.
     fn rank_order(&self) -> Vec<usize> {
         let number = |name: &str| name.split("->").next().and_then(|n| n.parse::<u32>().ok());
         let mut order: Vec<usize> = (0..self.names.len()).collect();
@@ -122,7 +119,7 @@ impl LabelIndex {
     }
 }
 
-/// Adds what one document says of one test.
+/// Adds one test of one document.
 fn add_test(
     reader: &mut ProbeDocumentReader,
     page: &ProbeDocument,
@@ -157,24 +154,24 @@ fn add_test(
         }
     };
     if !own.insert(name.clone()) {
-        return refuse(reader, OutputProblemKind::Inconsistent, "it stands there twice".to_owned());
+        return refuse(reader, OutputProblemKind::Inconsistent, "it appears twice".to_owned());
     }
     let doubled = |labels: &[String]| labels.iter().collect::<BTreeSet<_>>().len() < labels.len();
     if doubled(&rows) || doubled(&cols) {
         return refuse(
             reader,
             OutputProblemKind::Inconsistent,
-            "a row or a column stands there twice".to_owned(),
+            "a row or a column appears twice".to_owned(),
         );
     }
     let strangers: Vec<&String> =
         rows.iter().chain(&cols).filter(|label| !reader.is_rank_label(label)).collect();
     if let Some(label) = strangers.first() {
-        let what = format!("{label} is no rank of those that took part");
+        let what = format!("{label} is not a participating rank");
         return refuse(reader, OutputProblemKind::Inconsistent, what);
     }
     if let Some(label) = rows.iter().find(|label| !reader.is_own_row(page, label)) {
-        let what = format!("row {label} is another node's to measure");
+        let what = format!("row {label} belongs to another node");
         return refuse(reader, OutputProblemKind::Inconsistent, what);
     }
     let merged = tests.get_or_insert(&name, unit);
@@ -199,7 +196,7 @@ fn add_test(
         let table = reading.as_array().map_or(&[][..], Vec::as_slice);
         let wide = |row: &Value| row.as_array().is_some_and(|cells| cells.len() == cols.len());
         if page.whole && !(table.len() == rows.len() && table.iter().all(wide)) {
-            let what = format!("reading {number} is no table of its rows and columns");
+            let what = format!("reading {number} does not match its rows and columns");
             refuse(reader, OutputProblemKind::Unrecognised, what);
             continue;
         }
@@ -214,7 +211,7 @@ fn add_test(
                 let value = cell.as_f64().filter(|value| value.is_finite() && 0.0 < *value);
                 let Some(value) = value else {
                     let what =
-                        format!("{} in reading {number} is no rate or time", clean_value(cell));
+                        format!("{} in reading {number} is not a rate or time", clean_value(cell));
                     refuse(reader, OutputProblemKind::Unrecognised, what);
                     continue;
                 };
@@ -244,7 +241,7 @@ impl MergedCopyTest {
         let names = |labels: &LabelIndex, order: &[usize]| -> Vec<String> {
             order.iter().map(|place| labels.names[*place].clone()).collect()
         };
-        // A test that began and has no number is one that was not measured.
+        // A test that began and has no number was not measured.
         let nothing = [BTreeMap::new()];
         let readings = if self.cells.is_empty() { &nothing[..] } else { &self.cells };
         let cells = readings.len().saturating_mul(rows.len()).saturating_mul(cols.len());

@@ -1,4 +1,4 @@
-//! Tests of reading our own copy-engine probe's documents.
+//! Tests for fabricgate's copy-engine probe documents.
 
 use proptest::prelude::*;
 use serde_json::json;
@@ -40,7 +40,7 @@ fn ranks() -> Value {
     json!([rank(0, "n1", 0), rank(1, "n1", 1), rank(2, "n2", 0), rank(3, "n2", 1)])
 }
 
-/// Two nodes with two GPUs each, one reading; each tells its own rows.
+/// Two nodes with two GPUs each, one reading; each reports its own rows.
 fn together() -> [Value; 2] {
     let all = ["0", "1", "2", "3"];
     let first = json!([[[null, 700.0, 710.0, 711.0], [701.0, null, 712.0, 713.0]]]);
@@ -355,7 +355,7 @@ fn a_node_speaks_for_itself_by_the_connection_that_its_document_came_by() {
     let whole = by(["n1", "n2.site.example"]);
     assert!(whole.complete, "{:?}", whole.problems);
     assert_eq!(matrices(&whole)[0].rows, ["0", "1", "2", "3"]);
-    // n2 sends what n1 should: nothing of it counts, and n2 is told of.
+    // n2 sends n1's rows: none of them counts, and the problem names n2.
     let parsed = by(["n2", "n2"]);
     assert!(
         !parsed.complete

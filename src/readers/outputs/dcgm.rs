@@ -1,9 +1,8 @@
-//! `dcgmi diag`: the statuses of its tests, as JSON (`-j`) in the layouts of DCGM 2 to
-//! 4, and as the table that it prints otherwise (`printed`).
+//! `dcgmi diag`: the statuses of its tests, as JSON (`-j`) in the layouts of DCGM 2 to 4, and as
+//! the table that it prints otherwise (`printed`).
 //!
-//! Exit codes differ between versions and say nothing here; statuses do. A
-//! failed test is an error of the part it names, a skipped one was not run, a
-//! warning stays a fact.
+//! Exit codes differ between versions and are not used; statuses are. A failed test is an error of
+//! the part it names, a skipped one was not run, a warning stays a fact.
 
 mod table;
 
@@ -15,20 +14,20 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 use model::tool_facts::DcgmDiagnostic;
 
-/// The key of the diagnostic up to DCGM 3 and from DCGM 4 on (`NVVS_NAME`).
+/// The diagnostic's key up to DCGM 3 and from DCGM 4 on (`NVVS_NAME`).
 const KEYS: &[&str] = &["DCGM GPU Diagnostic", "DCGM Diagnostic"];
 
-/// Where several runs were asked for (`--iterations`), they stand in a list.
+/// Several runs (`--iterations`) are in a list under this key.
 const ITERATIONS: &str = "iterations";
 
 /// More messages than this on one result are a log, not a result.
 const MOST_MESSAGES: usize = 32;
 
-/// GPUs of one machine are numbered below this. Every result is kept once for
-/// each GPU it names, so a made-up list must not make it many.
+/// GPU numbers on one machine are below this. Every result is stored once for each GPU it names, so
+/// a forged list must not multiply it.
 const MOST_GPUS: u32 = 1024;
 
-/// How sure it is that this is `dcgmi diag`.
+/// The confidence that this is `dcgmi diag`.
 pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     if find_document(input).is_some() || input.lines.iter().any(|l| table::is_heading(l.text)) {
         CERTAIN
@@ -79,10 +78,9 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     parsed
 }
 
-/// The diagnostic in the file: a status line, and log lines of a launcher, may
-/// stand around it.
+/// The diagnostic in the file: a status line, and log lines of a launcher, may surround it.
 fn find_document(input: &ParserInput<'_>) -> Option<JsonDocument> {
-    // Looking for the object costs more than looking for its key.
+    // Searching for the object costs more than searching for its key.
     if !KEYS.iter().any(|key| input.text.contains(key)) {
         return None;
     }
@@ -95,13 +93,12 @@ fn is_diagnostic(map: &Map<String, Value>) -> bool {
     holds(map) || runs.is_some_and(|r| r.iter().filter_map(Value::as_object).any(holds))
 }
 
-/// One run of the diagnostic.
 fn read_run(root: &Map<String, Value>, parsed: &mut ParseOutput) {
     let empty = Map::new();
     let diagnostic = KEYS.iter().find_map(|key| root.get(*key)).and_then(Value::as_object);
     let diagnostic = diagnostic.unwrap_or(&empty);
     let metadata = root.get("metadata").and_then(Value::as_object).unwrap_or(&empty);
-    // DCGM 4 keeps versions in `metadata`, older releases beside the tests.
+    // DCGM 4 stores versions in `metadata`, older releases next to the tests.
     let anywhere =
         |key: &str| [metadata, diagnostic, root].iter().find_map(|m| string_field(m, key));
     if let Some(version) = anywhere("version") {
@@ -140,7 +137,7 @@ fn read_run(root: &Map<String, Value>, parsed: &mut ParseOutput) {
     }
 }
 
-/// One test: its results by part, or its summary where it has none.
+/// One test: its results by part, or its summary if it has none.
 fn read_test(test: &Map<String, Value>, category: Option<&str>, parsed: &mut ParseOutput) {
     let Some(name) = string_field(test, "name") else {
         let detail = "a test without a name";
@@ -160,7 +157,7 @@ fn read_test(test: &Map<String, Value>, category: Option<&str>, parsed: &mut Par
         diagnostics.extend(read_result(result, &name, category));
     }
     let of_summary = summary.map(|s| read_result(s, &name, category)).unwrap_or_default();
-    // The summary repeats what the parts say, unless no part says it.
+    // The summary repeats the parts' results, unless no part has one.
     let agrees = of_summary.iter().all(|s| diagnostics.iter().any(|d| d.status == s.status));
     if diagnostics.is_empty() || (!agrees && of_summary.iter().any(|s| s.status == "fail")) {
         diagnostics.extend(of_summary);
@@ -174,8 +171,8 @@ fn read_test(test: &Map<String, Value>, category: Option<&str>, parsed: &mut Par
     parsed.facts.diagnostics.extend(diagnostics);
 }
 
-/// The problems of one test: one error for each part that failed, one note for
-/// all that were not run.
+/// The problems of one test: one error for each failed part, one note for all parts that were not
+/// run.
 fn push_problems(name: &str, diagnostics: &[DcgmDiagnostic], problems: &mut Vec<OutputProblem>) {
     let mut skipped: Vec<String> = Vec::new();
     let mut waived = false;
@@ -218,12 +215,12 @@ fn read_result(
     category: Option<&str>,
 ) -> Vec<DcgmDiagnostic> {
     let status = result.get("status").and_then(Value::as_str).unwrap_or_default();
-    // A byte was lost in it: what is left must not pass for a status.
+    // The status lost a byte: the remainder must not count as a status.
     let status = if status.contains('\u{fffd}') { "damaged" } else { status };
     let status = clean(status).to_ascii_lowercase();
     let mut messages = Vec::new();
     let (gpus, other) = affected_parts(result);
-    // What went wrong first, then remarks.
+    // Errors first, then informational messages.
     for key in ["warnings", "info"] {
         add_messages(result.get(key), &mut messages);
     }
@@ -240,8 +237,8 @@ fn read_result(
     if gpus.is_empty() { vec![of(None)] } else { gpus.into_iter().map(|g| of(Some(g))).collect() }
 }
 
-/// The GPUs a result is about: `gpu_ids` ("0,1"), `gpu_id`, or an entity. Other
-/// entities (CPUs, switches) come back by name.
+/// The GPUs of a result: `gpu_ids` ("0,1"), `gpu_id`, or an entity. Other entities (CPUs, switches)
+/// are returned by name.
 fn affected_parts(result: &Map<String, Value>) -> (Vec<u32>, Option<String>) {
     let mut gpus = Vec::new();
     for key in ["gpu_ids", "gpu_id"] {
@@ -266,7 +263,7 @@ fn affected_parts(result: &Map<String, Value>) -> (Vec<u32>, Option<String>) {
     (gpus, ids.first().map(|id| format!("{name} {id}")))
 }
 
-/// Ids come as "0,1,2", as a number, or as a list of either.
+/// IDs come as "0,1,2", as a number, or as a list of either.
 fn add_ids(value: &Value, ids: &mut Vec<u32>) {
     let mut add = |id: Option<u64>| {
         if let Some(id) = id.and_then(|id| u32::try_from(id).ok()).filter(|id| *id < MOST_GPUS)

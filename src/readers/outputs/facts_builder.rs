@@ -1,36 +1,35 @@
-//! Hosts, GPUs and ranks that an output lists, each entered into its facts once.
+//! Hosts, GPUs and ranks of an output, each entered into its facts once.
 //!
-//! What is known is kept in sets: a list that is searched for every line costs
-//! the square of its length, and a made-up output lists without end. What a line
-//! says is read by the parsers.
+//! Known entries are kept in sets: searching a list for every line takes quadratic time, and a
+//! forged output can have any number of lines. The parsers read the lines.
 
 use std::collections::{HashMap, HashSet};
 
 use model::tool_facts::{ToolDevice, ToolFacts, ToolRank};
 
-/// Everything that tells one GPU from another.
+/// The fields that identify a GPU.
 type DeviceKey = (u32, [Option<String>; 4]);
 
-/// Everything that tells one rank from another.
+/// The fields that identify a rank.
 type RankKey = (u32, u32, Option<u32>, String, [Option<String>; 2]);
 
-/// What the facts of one output hold already.
+/// The entries that the facts of one output already hold.
 #[derive(Debug, Default)]
 pub(super) struct FactsBuilder {
     hosts: HashSet<String>,
     devices: HashSet<DeviceKey>,
     ranks: HashSet<RankKey>,
-    /// Where the first rank of each number is in the facts.
+    /// The index of the first rank of each number in the facts.
     first: HashMap<u32, usize>,
 }
 
 impl FactsBuilder {
-    /// The hosts that these facts hold already.
+    /// A builder that knows the hosts already in these facts.
     pub(super) fn from_hosts(facts: &ToolFacts) -> Self {
         Self { hosts: facts.hosts.iter().cloned().collect(), ..Self::default() }
     }
 
-    /// Enters a host once.
+    /// Adds a host once.
     pub(super) fn add_host(&mut self, facts: &mut ToolFacts, host: &str) {
         if !host.is_empty() && !self.hosts.contains(host) {
             self.hosts.insert(host.to_owned());
@@ -38,7 +37,7 @@ impl FactsBuilder {
         }
     }
 
-    /// Enters a GPU once, and its host.
+    /// Adds a GPU once, and its host.
     pub(super) fn add_device(&mut self, facts: &mut ToolFacts, device: ToolDevice) {
         if let Some(host) = &device.host {
             self.add_host(facts, host);
@@ -50,7 +49,7 @@ impl FactsBuilder {
         }
     }
 
-    /// Enters a rank once; whether it is new.
+    /// Adds a rank once; returns whether it is new.
     pub(super) fn add_rank(&mut self, facts: &mut ToolFacts, rank: &ToolRank) -> bool {
         let ToolRank { rank: number, host, device, name, bus_id, group } = rank;
         let words = [name, bus_id].map(Clone::clone);
@@ -62,7 +61,7 @@ impl FactsBuilder {
         is_new
     }
 
-    /// The first rank of this number.
+    /// The first rank with this number.
     pub(super) fn first_rank<'f>(&self, facts: &'f ToolFacts, number: u32) -> Option<&'f ToolRank> {
         facts.ranks.get(*self.first.get(&number)?)
     }

@@ -1,12 +1,12 @@
-//! What tests of several parsers share: looking into what was read, and damage as
-//! copying, killing and full disks do it to an output.
+//! Shared helpers for parser tests: inspecting results, and damage that copying, killing and full
+//! disks cause in an output.
 
 use proptest::prelude::*;
 
 use model::measurement::{Measurement, MeasurementMatrix};
 use model::parse_output::{OutputProblemKind, ParseOutput};
 
-/// All that was measured, by a tool that measures nothing but matrices.
+/// All measurements of a tool that only measures matrices.
 pub(in crate::outputs) fn matrices(parsed: &ParseOutput) -> Vec<&MeasurementMatrix> {
     fn matrix(measurement: &Measurement) -> &MeasurementMatrix {
         match measurement {
@@ -17,12 +17,12 @@ pub(in crate::outputs) fn matrices(parsed: &ParseOutput) -> Vec<&MeasurementMatr
     parsed.measurements.iter().map(matrix).collect()
 }
 
-/// What is wrong, in order.
+/// The kinds of problems, in order.
 pub(in crate::outputs) fn problem_kinds(parsed: &ParseOutput) -> Vec<OutputProblemKind> {
     parsed.problems.iter().map(|problem| problem.kind).collect()
 }
 
-/// A piece to cut out, where, and what to put there instead.
+/// A piece to cut out, its position, and the replacement.
 pub(in crate::outputs) type TextDamage = (usize, usize, Vec<u8>);
 
 /// Any damage.
@@ -43,7 +43,6 @@ pub(in crate::outputs) fn any_damage() -> impl Strategy<Value = TextDamage> {
     (any::<usize>(), 0usize..400, put)
 }
 
-/// `text` with that damage.
 pub(in crate::outputs) fn apply_damage(text: &str, (at, length, put): &TextDamage) -> Vec<u8> {
     let bytes = text.as_bytes();
     let at = at % (bytes.len() + 1);
@@ -51,7 +50,7 @@ pub(in crate::outputs) fn apply_damage(text: &str, (at, length, put): &TextDamag
     [&bytes[..at], put.as_slice(), &bytes[end..]].concat()
 }
 
-/// `text` without these lines, and with these bytes in the place of what was there.
+/// `text` without these lines, and with these bytes replaced.
 pub(in crate::outputs) fn scar_lines(text: &str, lost: &[usize], at: &[(usize, u8)]) -> Vec<u8> {
     let kept = text.lines().enumerate().filter(|(line, _)| !lost.contains(line));
     let mut bytes: Vec<u8> = kept.flat_map(|(_, line)| [line.as_bytes(), b"\n"].concat()).collect();

@@ -1,10 +1,9 @@
-//! `nvidia-imex-ctl`: the IMEX domain as the queried node sees it, as text
-//! (`-N`) or JSON (`-N -j`), and the one word of `-q`.
+//! `nvidia-imex-ctl`: the IMEX domain as the queried node reports it, as text (`-N`) or JSON (`-N
+//! -j`), and the single token of `-q`.
 //!
-//! States are kept as printed; letters of the text table are spelt out as the
-//! JSON spells them. Which row counts is not decided here: a peer's own row can
-//! be made up from the configuration, so the row of the queried node is named
-//! where the tool marks it.
+//! States are stored as printed; letters of the text table are expanded to the names in the JSON.
+//! This module does not decide which row counts: a peer's own row may come from the configuration,
+//! so the row of the queried node is recorded if the tool marks it.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +16,7 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 use model::tool_facts::{ImexNode, ImexStatus};
 
-/// What `-q` prints, from the list in NVIDIA's DCGM (`DcgmImexManager`).
+/// The output of `-q`, from the list in NVIDIA's DCGM (`DcgmImexManager`).
 const DAEMON_STATES: &[&str] = &[
     "INITIALIZING",
     "STARTING_AUTH_SERVER",
@@ -29,7 +28,7 @@ const DAEMON_STATES: &[&str] = &[
     "UNAVAILABLE",
 ];
 
-/// What the letters of the table mean where the legend was cut off.
+/// The meaning of the table's letters if the legend is missing.
 const LETTERS: &[(&str, &str)] = &[
     ("I", "INVALID"),
     ("N", "NEVER_CONNECTED"),
@@ -41,15 +40,15 @@ const LETTERS: &[(&str, &str)] = &[
     ("!M!", "NODE_MAP_MISMATCH"),
 ];
 
-/// Node numbers are below this; a domain is one rack of 18 nodes, 72 at most.
-/// Lists are searched in order, so a made-up file must not make them long.
+/// Node numbers are below this; a domain is one rack of 18 nodes, 72 at most. Lists are searched
+/// linearly, so a forged file must not make them long.
 const MOST_NODES: u32 = 1024;
 
 const LEGEND: &str = "Connectivity Table Legend:";
 const TABLE: &str = "Nodes From\\To";
 const STATE: &str = "Domain State:";
 
-/// How sure it is that this is `nvidia-imex-ctl`.
+/// The confidence that this is `nvidia-imex-ctl`.
 pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     let mut nodes = 0;
     let mut state = 0;
@@ -83,7 +82,7 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
             parsed.problems.push(document.extra_document_problem());
         }
     } else if let Some(state) = find_daemon_state(input) {
-        // One daemon's state, not a domain's.
+        // The state of one daemon, not of a domain.
         parsed.facts.parameters.insert("imex.daemon_state".to_owned(), state.to_owned());
         parsed.complete = true;
         return parsed;
@@ -104,16 +103,15 @@ fn note_truncation(parsed: &mut ParseOutput, detail: impl Into<String>, line: Op
     parsed.problems.push(problem);
 }
 
-/// The word of `-q`, where the file is nothing else: one word alone could be
-/// anybody's.
+/// The token of `-q`, if the file holds nothing else: a single token may come from any tool.
 fn find_daemon_state<'a>(input: &ParserInput<'a>) -> Option<&'a str> {
     let mut filled = input.lines.iter().filter(|line| !line.stderr && !line.text.trim().is_empty());
     let word = filled.next()?.text.trim();
     (filled.next().is_none() && DAEMON_STATES.contains(&word)).then_some(word)
 }
 
-/// The JSON of `-N -j`. Its `nodes` is an object of objects, unlike the lists
-/// of that name that schedulers print.
+/// The JSON of `-N -j`. Its `nodes` is an object of objects, unlike the lists of that name that
+/// schedulers print.
 fn find_document(input: &ParserInput<'_>) -> Option<JsonDocument> {
     if !input.text.contains("\"nodes\"") {
         return None;
@@ -135,8 +133,8 @@ fn is_domain(map: &Map<String, Value>) -> bool {
     })
 }
 
-/// Reads the document of `-N -j`. Its nodes stand in no order that means
-/// anything, and their numbers may have gaps.
+/// Reads the document of `-N -j`. The order of its nodes has no meaning, and their numbers may have
+/// gaps.
 fn read_json(document: &JsonDocument, parsed: &mut ParseOutput) {
     let empty = Map::new();
     let root = document.value.as_object().unwrap_or(&empty);
@@ -192,7 +190,6 @@ fn string_field(map: &Map<String, Value>, key: &str) -> Option<String> {
     map.get(key).and_then(Value::as_str).map(clean).filter(|t| !t.is_empty())
 }
 
-/// The number of a node.
 fn parse_index(word: &str) -> Option<u32> {
     text::parse_integer(word).and_then(|n| u32::try_from(n).ok()).filter(|n| *n < MOST_NODES)
 }
@@ -201,8 +198,8 @@ fn parse_index_and_status(word: &str, status: Option<String>) -> Option<(u32, St
     parse_index(word).zip(status)
 }
 
-/// `Node #3   - 10.0.0.3   - READY   - Version: 580.1   - Hostname: n3`; the
-/// queried node has stars around its address in place of the dashes.
+/// `Node #3   - 10.0.0.3   - READY   - Version: 580.1   - Hostname: n3`; the queried node has stars
+/// around its address instead of the dashes.
 fn split_node_line(text: &str) -> Option<(u32, &str)> {
     let rest = text.strip_prefix("Node #")?;
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -210,8 +207,8 @@ fn split_node_line(text: &str) -> Option<(u32, &str)> {
     Some((parse_index(number)?, rest))
 }
 
-/// The node of one line, and whether it is the queried one. An unavailable node
-/// has an empty version; releases before 580 print neither version nor name.
+/// The node of one line, and whether it is the queried one. An unavailable node has an empty
+/// version; releases before 580 print neither version nor name.
 fn read_node(index: u32, rest: &str) -> (ImexNode, bool) {
     let local = rest.trim_start().starts_with('*');
     let mut node = ImexNode { index, ..ImexNode::default() };
@@ -232,12 +229,12 @@ fn read_node(index: u32, rest: &str) -> (ImexNode, bool) {
     (node, local)
 }
 
-/// `READY`, `WAITING_FOR_PEERS`: one word in capitals.
+/// `READY`, `WAITING_FOR_PEERS`: one token in capitals.
 fn is_state(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(|b| b.is_ascii_uppercase() || b == b'_')
 }
 
-/// The text of `-N` as far as it was read.
+/// The parser state of the `-N` text.
 #[derive(Default)]
 struct ImexTextReader {
     imex: ImexStatus,
@@ -250,7 +247,6 @@ struct ImexTextReader {
 }
 
 impl ImexTextReader {
-    /// Reads the whole text.
     fn read(input: &ParserInput<'_>, parsed: &mut ParseOutput) {
         let mut listing = Self::default();
         for line in &input.lines {
@@ -278,7 +274,7 @@ impl ImexTextReader {
             self.read_heading(heading, line, parsed);
         } else if let Some(state) = text.strip_prefix(STATE) {
             self.in_table = false;
-            // More may stand behind it where another output follows at once.
+            // More lines may follow if another output comes directly after this one.
             self.imex.status = state.split_whitespace().next().map(clean).filter(|s| is_state(s));
         } else if line.is_elision() {
             note_truncation(parsed, "lines were left out here", Some(line.number));
@@ -343,13 +339,13 @@ impl ImexTextReader {
         self.in_table = true;
     }
 
-    /// One row of the table: what this node says of every other.
+    /// One row of the table: this node's view of every other node.
     fn read_row(&mut self, text: &str, line: &OutputLine<'_>, parsed: &mut ParseOutput) {
         let columns = self.columns.as_deref().unwrap_or_default();
         let mut words = text.split_whitespace();
         let from = words.next().and_then(|w| parse_index(w.trim_matches('*')));
         let Some(from) = from else {
-            // Something else was printed into the table.
+            // Other text was printed into the table.
             return;
         };
         let cells: Vec<&str> = words.collect();
@@ -369,7 +365,7 @@ impl ImexTextReader {
                 }
                 None => {
                     let letter = clean(letter);
-                    let detail = format!("{from} to {to}: {letter} is in no legend");
+                    let detail = format!("{from} to {to}: {letter} is not in the legend");
                     let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail);
                     parsed.problems.push(problem.at_line(line.number));
                 }
@@ -380,7 +376,7 @@ impl ImexTextReader {
             None => {
                 note_truncation(
                     parsed,
-                    format!("row {from} is of no listed node"),
+                    format!("row {from} does not belong to a listed node"),
                     Some(line.number),
                 );
                 self.imex.nodes.push(ImexNode { index: from, connections, ..ImexNode::default() });
@@ -388,13 +384,13 @@ impl ImexTextReader {
         }
     }
 
-    /// What a letter of the table means, by this file's own legend first.
+    /// The meaning of a table letter, from this file's own legend first.
     fn letter_meaning(&self, letter: &str) -> Option<String> {
         let known = || LETTERS.iter().find(|(l, _)| *l == letter).map(|(_, s)| (*s).to_owned());
         self.legend.get(letter).cloned().or_else(known)
     }
 
-    /// Nodes and table must name each other.
+    /// Checks that nodes and table name each other.
     fn finish(self, parsed: &mut ParseOutput) {
         match &self.columns {
             None if !self.imex.nodes.is_empty() => {
@@ -436,8 +432,8 @@ fn is_timestamp(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_digit() || matches!(b, b'/' | b':' | b'.' | b' '))
 }
 
-/// Whether the tool says that it could not ask. Its sentences are not
-/// documented, so their openings are all that is known.
+/// Whether the tool reports that its query failed. Its messages are undocumented, so only their
+/// beginnings are matched.
 fn is_failure(text: &str) -> bool {
     let text = text.to_ascii_lowercase();
     ["error", "failed to", "unable to", "cannot "].iter().any(|w| text.starts_with(w))

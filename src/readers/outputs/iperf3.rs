@@ -1,21 +1,19 @@
 //! iperf3: the document of `-J`, and the summary lines of its plain text.
 //!
-//! Established from esnet/iperf 3.9 to 3.19 (pull requests 1174 and 1908, issues
-//! 754, 952 and 1784):
+//! Verified with esnet/iperf 3.9 to 3.19 (pull requests 1174 and 1908, issues 754, 952 and 1784):
 //!
-//! - `end.sum_received` is what arrived, `end.sum_sent` what left, whichever end
-//!   is the client; with `-R` the server sends. UDP has them since 3.10 only, and
-//!   its older `end.sum` is the sender's count, which says nothing of the path.
-//! - `--bidir` prints the other direction as `sum_..._bidir_reverse`; 3.7 printed
-//!   the same keys twice and is not read.
+//! - `end.sum_received` counts received bytes, `end.sum_sent` sent bytes, whichever end is the
+//!   client; with `-R` the server sends. UDP has them since 3.10 only; the older `end.sum` is the
+//!   sender's count and does not measure the path.
+//! - `--bidir` prints the other direction as `sum_..._bidir_reverse`; 3.7 printed the same keys
+//!   twice and is not supported.
 //! - A failed run prints a document with `error`, or a line `iperf3: error - ...`.
-//! - `--json-stream` (3.17) prints one object a line, the sums in the last.
-//! - In text, bits have decimal prefixes; a test of several streams ends in lines
-//!   of `[SUM]`.
+//! - `--json-stream` (3.17) prints one object per line, the sums in the last.
+//! - In text, bits have decimal prefixes; a test of several streams ends in lines of `[SUM]`.
 //!
-//! Testcases: `iperf3` is client to server, `iperf3_reverse` the other way;
-//! `iperf3_bidir` and `iperf3_bidir_reverse` ran at once; `_udp` is inserted for
-//! UDP. All in GB/s. What a rate should be is not known here.
+//! Testcases: `iperf3` is client to server, `iperf3_reverse` the opposite direction; `iperf3_bidir`
+//! and `iperf3_bidir_reverse` ran concurrently; `_udp` is inserted for UDP. All in GB/s. This
+//! module knows no expectations.
 
 use serde_json::{Map, Value};
 
@@ -25,7 +23,7 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 use model::unit::Unit;
 
-/// Bits per second in a GB/s.
+/// Bits per second in one GB/s.
 const BITS_PER_GB: f64 = 8e9;
 
 /// Whether this tool wrote the output.
@@ -57,14 +55,14 @@ fn is_header(line: &str) -> bool {
     line.starts_with("[ ID]") && line.contains("Interval") && line.contains("Transfer")
 }
 
-/// The shell's words for a missing binary.
+/// The shell's message for a missing binary.
 fn is_not_installed(line: &str) -> bool {
     let missing =
         line.ends_with("command not found") || line.ends_with("No such file or directory");
     missing && line.contains("iperf3")
 }
 
-/// What the output says.
+/// Parses the output.
 pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let plain = input.plain_text();
     let is_document =
@@ -98,7 +96,7 @@ fn parse_document(document: &lenient_json::JsonDocument) -> ParseOutput {
             .push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(stop.line));
     }
     read_start(&value["start"], &mut parsed);
-    // The sums of a document that broke off inside them may be those before.
+    // The sums of a document that broke off inside them may be incomplete.
     if stopped.is_none() {
         read_end(&value["start"]["test_start"], &value["end"], document.line, &mut parsed);
     }
@@ -109,7 +107,7 @@ fn parse_document(document: &lenient_json::JsonDocument) -> ParseOutput {
     parsed
 }
 
-/// The objects of `--json-stream`, one a line.
+/// The objects of `--json-stream`, one per line.
 fn parse_json_stream(plain: &str) -> ParseOutput {
     let mut parsed = ParseOutput::for_tool(Tool::Iperf3);
     let mut test = Value::Null;
@@ -188,7 +186,7 @@ fn read_end(test: &Value, end: &Value, line: u32, parsed: &mut ParseOutput) {
     for (received, sent, suffix) in keys {
         let testcase = format!("{name}{suffix}");
         let rate = |key: &str| end[key]["bits_per_second"].as_f64().filter(|r| r.is_finite());
-        // What was sent over UDP need not have arrived.
+        // Data that was sent over UDP may not have arrived.
         let bits = rate(received).or_else(|| rate(sent).filter(|_| !udp));
         let problem = |kind, what: &str| {
             OutputProblem::new(kind, what).in_test(Some(&testcase)).at_line(line)
@@ -235,14 +233,14 @@ fn scalar_measurement(testcase: &str, value: f64) -> Measurement {
     })
 }
 
-/// What one summary line of the text says.
+/// One summary line of the text.
 struct Iperf3Summary {
-    /// Of all streams together.
+    /// The sum of all streams.
     all: bool,
     /// `TX-C`, `RX-C` with `--bidir`.
     role: Option<String>,
     receiver: bool,
-    /// GB/s.
+    /// Rate in GB/s.
     rate: f64,
 }
 
@@ -275,7 +273,7 @@ fn parse_text(input: &ParserInput<'_>) -> ParseOutput {
         let what = "the output ends before \"iperf Done.\"";
         parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(last));
     }
-    // Without the end it is not known whether a sum was still to come.
+    // Without the end of the output, a sum may be missing.
     summaries.retain(|summary| done || summary.all);
     let roles: std::collections::BTreeSet<Option<String>> =
         summaries.iter().map(|s| s.role.clone()).collect();
@@ -291,7 +289,7 @@ fn parse_text(input: &ParserInput<'_>) -> ParseOutput {
     parsed
 }
 
-/// The rate that arrived in this direction: of all streams, or of the only one.
+/// The received rate in this direction: of all streams, or of the only one.
 fn received_rate(summaries: &[Iperf3Summary], role: &Option<String>, udp: bool) -> Option<f64> {
     let of = |receiver: bool| {
         let ours = || summaries.iter().filter(|s| s.role == *role && s.receiver == receiver);

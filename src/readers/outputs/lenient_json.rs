@@ -1,69 +1,68 @@
-//! A JSON reader for outputs that are not quite JSON.
+//! A JSON reader for outputs that are not valid JSON.
 //!
-//! Tools print JSON between log lines, write a bare `inf` or `nan`, and are
-//! killed half-way. This reader finds the object in the noise, keeps what was
-//! whole, and says where it stopped. It never fails and never recurses deeper
-//! than [`DEEPEST`].
+//! Tools print JSON between log lines, write a bare `inf` or `nan`, and are killed half-way. This
+//! reader finds the object in the noise, keeps the complete parts, and reports where it stopped. It
+//! never fails and never recurses deeper than [`DEEPEST`].
 
 use serde_json::{Map, Number, Value};
 
 use model::parse_output::{OutputProblem, OutputProblemKind};
 
-/// Nesting beyond this is no tool's output.
+/// No tool's output has deeper nesting.
 const DEEPEST: usize = 64;
 
-/// How often the text may be read over while looking for the object: garbage
-/// made of braces must not cost more than its length.
+/// The maximum number of passes over the text while looking for the object: garbage made of braces
+/// must not take more than linear time.
 const MOST_PASSES: usize = 8;
 
-/// What was read.
+/// The result of reading.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JsonDocument {
     /// The value, as far as it could be read.
     pub value: Value,
-    /// Why reading stopped early, with the line; `None` when it was whole.
+    /// Why reading stopped early, with the line; `None` for a complete object.
     pub stopped: Option<JsonStop>,
     /// A number was `inf` or `nan` and became null.
     pub not_finite: bool,
     /// Line on which the object opens, from 1.
     pub line: u32,
-    /// Where the object ended, or reading stopped, in bytes.
+    /// The byte offset at which the object ended, or reading stopped.
     pub end: usize,
 }
 
-/// Where and why reading stopped.
+/// The place at which reading stopped, and why.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JsonStop {
     /// Line, from 1.
     pub line: u32,
-    /// What was expected there.
+    /// The token that was expected there.
     pub expected: &'static str,
-    /// The text ended (as opposed to: something else stood there).
+    /// The text ended (otherwise it continued with an unexpected token).
     pub at_end: bool,
 }
 
-/// The first object in `text` that has one of `keys` at its top level. A whole
-/// object wins over a broken one.
+/// The first object in `text` that has one of `keys` at its top level. A complete object wins over
+/// a broken one.
 pub fn find_document(text: &str, keys: &[&str]) -> Option<JsonDocument> {
     find_document_where(text, |map| keys.iter().any(|key| map.contains_key(*key)))
 }
 
 impl JsonDocument {
-    /// Whether another one that satisfies `wanted` stands behind this one, in the same text.
+    /// Whether another object that satisfies `wanted` follows this one in the same text.
     pub fn is_followed(&self, text: &str, wanted: impl Fn(&Map<String, Value>) -> bool) -> bool {
         let behind = text.get(self.end..).unwrap_or_default();
         self.stopped.is_none() && find_document_where(behind, wanted).is_some()
     }
 
-    /// What a reader of one document says where there is [another](Self::is_followed).
+    /// The problem to report if [another document](Self::is_followed) follows.
     pub fn extra_document_problem(&self) -> OutputProblem {
-        let what = "another document stands behind this one, and is not read";
+        let what = "another document follows this one and is not read";
         OutputProblem::new(OutputProblemKind::Unrecognised, what).at_line(self.line)
     }
 }
 
-/// The first object in `text` whose top level satisfies `wanted`. A whole
-/// object wins over a broken one.
+/// The first object in `text` whose top level satisfies `wanted`. A complete object wins over a
+/// broken one.
 pub fn find_document_where(
     text: &str,
     wanted: impl Fn(&Map<String, Value>) -> bool,
@@ -100,7 +99,7 @@ pub fn find_document_where(
             }
             broken.get_or_insert(document);
         }
-        // Inside a whole object nothing new can open at the top level.
+        // Inside a complete object no new top-level object can start.
         from = if reader.stop.is_none() { reader.at.max(at + 1) } else { at + 1 };
     }
     broken
@@ -135,7 +134,7 @@ impl JsonReader<'_> {
         self.stop.get_or_insert((self.at, expected));
     }
 
-    /// One value; `Null` and a stop where there is none.
+    /// Reads one value; `Null` and a stop if it is missing.
     fn read_value(&mut self) -> Value {
         self.skip_blanks();
         match self.peek() {
@@ -183,7 +182,7 @@ impl JsonReader<'_> {
             }
             self.at += 1;
             let value = self.read_value();
-            // A value that broke off is kept only where it holds something.
+            // A value that broke off is kept only if it has content.
             if self.stop.is_none() || value.is_object() || value.is_array() {
                 map.insert(key, value);
             }
@@ -214,7 +213,7 @@ impl JsonReader<'_> {
         Value::Array(items)
     }
 
-    /// After a member: true at a comma, false at the end or where it broke.
+    /// After a member: true at a comma, false at the end or at a break.
     fn goes_on(&mut self, close: u8, expected: &'static str) -> bool {
         self.skip_blanks();
         match self.peek() {
@@ -278,7 +277,7 @@ impl JsonReader<'_> {
             }
             _ => {}
         }
-        // A number that the text ends on may have lost digits.
+        // A number at the very end of the text may have lost digits.
         if self.at == self.bytes.len() {
             self.fail("the end of a number");
             return Value::Null;

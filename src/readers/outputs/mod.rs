@@ -1,9 +1,8 @@
-//! Reading what tools printed. Bytes in, [`Parsed`] out, nothing else.
+//! Reads the output of tools: takes bytes, returns [`Parsed`], nothing else.
 //!
-//! There is one parser per tool. Which one reads a file is decided by its
-//! content, never by its name. A parser never fails as a whole, never invents
-//! a number and never panics; what it could not read is a problem in its
-//! result. Nothing here knows what a number should be.
+//! Each tool has one parser. The content of a file selects the parser, never its name. A parser
+//! never fails as a whole, never invents a number and never panics; input that it could not read
+//! becomes a problem in its result. This module knows no expectations.
 
 #[cfg(test)]
 mod bounds_tests;
@@ -40,10 +39,10 @@ use model::text::clean;
 pub struct ParserInput<'a> {
     /// The decoded text.
     pub text: &'a str,
-    /// Its lines without launchers' prefixes.
+    /// Its lines without launcher prefixes.
     pub lines: Vec<text::OutputLine<'a>>,
-    /// The hosts of the lines are the connections they came by, and not what stands in
-    /// front of them: each speaks for its own node only.
+    /// The host of a line is the connection it arrived by, not its prefix: each connection counts
+    /// for its own node only.
     pub by_connection: bool,
 }
 
@@ -53,7 +52,7 @@ impl<'a> ParserInput<'a> {
         Self { text, lines: text::split_lines(text), by_connection: false }
     }
 
-    /// The text as the tool printed it: without margins and standard error.
+    /// The text as the tool printed it: without prefixes and standard error.
     pub fn plain_text(&self) -> String {
         let mut plain = String::with_capacity(self.text.len());
         for line in &self.lines {
@@ -64,24 +63,24 @@ impl<'a> ParserInput<'a> {
     }
 }
 
-/// How sure a parser is that an output is its tool's: 0 is "no", and the
-/// highest wins. Its own header is worth [`CERTAIN`], a table that only looks
-/// like its own [`LIKELY`], a mere mention [`POSSIBLE`].
+/// A parser's confidence that an output belongs to its tool: 0 means "no", and the highest wins.
+/// The tool's own header gives [`CERTAIN`], a table of a similar shape [`LIKELY`], a mere mention
+/// [`POSSIBLE`].
 pub type ParserConfidence = u8;
 
 /// The tool's own banner, header or document key.
 pub const CERTAIN: ParserConfidence = 100;
 /// The shape of its results without a header.
 pub const LIKELY: ParserConfidence = 60;
-/// A word that this tool's failures print.
+/// A token that this tool's failures print.
 pub const POSSIBLE: ParserConfidence = 20;
 
-/// One parser: how it knows its tool, and how it reads it.
+/// One parser: its recognition and its reader.
 struct ToolParser {
     tool: Tool,
     recognises: fn(&ParserInput<'_>) -> ParserConfidence,
     parse: fn(&ParserInput<'_>) -> ParseOutput,
-    /// The tool measures, as opposed to telling about the machine.
+    /// The tool measures, instead of only describing the machine.
     measures: bool,
 }
 
@@ -124,12 +123,12 @@ const PARSERS: &[ToolParser] = &[
     ),
 ];
 
-/// Reads one output of whatever tool wrote it.
+/// Reads one output of any tool.
 pub fn parse_output(bytes: &[u8]) -> ParseOutput {
     parse_with(bytes, |_| true)
 }
 
-/// The same by the parsers of some tools only.
+/// The same, limited to the parsers of some tools.
 fn parse_with(bytes: &[u8], is_wanted: impl Fn(Tool) -> bool) -> ParseOutput {
     let text = text::decode(bytes);
     let input = ParserInput::new(&text);
@@ -137,7 +136,7 @@ fn parse_with(bytes: &[u8], is_wanted: impl Fn(Tool) -> bool) -> ParseOutput {
     with_unrecognised_problem(parsed, bytes)
 }
 
-/// What was read of these bytes, or why nothing was.
+/// The result for these bytes, or why nothing was read.
 fn with_unrecognised_problem(mut parsed: ParseOutput, bytes: &[u8]) -> ParseOutput {
     if parsed.tool.is_none() && parsed.problems.is_empty() {
         parsed.problems.push(unrecognised_problem(bytes));
@@ -145,8 +144,8 @@ fn with_unrecognised_problem(mut parsed: ParseOutput, bytes: &[u8]) -> ParseOutp
     incomplete_if_truncated(parsed)
 }
 
-/// The outputs of several hosts that stand in one file, each by itself. Empty where
-/// there is one host, or one run of all of them.
+/// The outputs of several hosts in one file, each separately. Empty for a single host, or for one
+/// run across all of them.
 pub fn parse_hosts(bytes: &[u8]) -> Vec<(String, ParseOutput)> {
     let text = text::decode(bytes);
     let mut hosts: BTreeMap<&str, Vec<text::OutputLine<'_>>> = BTreeMap::new();
@@ -169,7 +168,7 @@ pub fn parse_hosts(bytes: &[u8]) -> Vec<(String, ParseOutput)> {
         )
     });
     let read: Vec<(String, ParseOutput)> = read.collect();
-    // Ranks of one run print on their own hosts, and one of them the results.
+    // Ranks of one run print on their own hosts, and one of them prints the results.
     let is_one = |parsed: &ParseOutput| {
         let telling = |tool| PARSERS.iter().any(|p| p.tool == tool && !p.measures);
         let inside = matches!(parsed.tool, Some(Tool::Nvbandwidth | Tool::P2pBandwidthLatencyTest));
@@ -178,7 +177,7 @@ pub fn parse_hosts(bytes: &[u8]) -> Vec<(String, ParseOutput)> {
     if read.iter().all(|(_, parsed)| is_one(parsed)) { read } else { Vec::new() }
 }
 
-/// Reads one output; nothing where no tool that is wanted is known.
+/// Reads one output; `None` if no selected tool recognises it.
 fn parse_input(input: &ParserInput<'_>, is_wanted: impl Fn(Tool) -> bool) -> ParseOutput {
     let found: Vec<(ParserConfidence, &ToolParser)> = PARSERS
         .iter()
@@ -199,7 +198,7 @@ fn parse_input(input: &ParserInput<'_>, is_wanted: impl Fn(Tool) -> bool) -> Par
         Some((_, parser)) => (parser.parse)(input),
         None => ParseOutput::default(),
     };
-    // The host a launcher put in front of the lines is where this comes from.
+    // The host that a launcher put in front of the lines is the origin.
     let hosts: BTreeMap<u32, &str> =
         input.lines.iter().filter_map(|line| Some((line.number, line.host?))).collect();
     for problem in parsed.problems.iter_mut().filter(|problem| problem.host.is_none()) {
@@ -217,17 +216,16 @@ fn parse_input(input: &ParserInput<'_>, is_wanted: impl Fn(Tool) -> bool) -> Par
     parsed
 }
 
-/// Reads what one tool wrote to its two streams: results from the first, and from
-/// the second what went wrong.
+/// Reads the two streams of one tool: results from the first, and problems from the second.
 pub fn parse_streams(stdout: &[u8], stderr: &[u8]) -> ParseOutput {
     let mut parsed = parse_output(stdout);
     stderr_problems::add_stderr_problems(&mut parsed, stderr, |_| true);
     incomplete_if_truncated(parsed)
 }
 
-/// Reads what a command wrote to its two streams, by the parsers of the tools that were
-/// ordered: an output of another tool gives nothing but a problem. `senders` are the
-/// nodes that sent the parts of standard output and their bytes, where several did.
+/// Reads the two streams of a command with the parsers of the expected tools: an output of another
+/// tool only yields a problem. `senders` holds the nodes that sent the parts of standard output,
+/// with their sizes in bytes, if several did.
 pub fn parse_expected(
     tools: &[Tool],
     stdout: &[u8],
@@ -244,15 +242,15 @@ pub fn parse_expected(
         && let Some(other) = parse_output(stdout).tool
     {
         let expected = tools.first().map_or("", |tool| tool.as_str());
-        let what = format!("an output of {other}; one of {expected} was ordered");
+        let what = format!("an output of {other}, expected {expected}");
         let problems = vec![OutputProblem::new(OutputProblemKind::Unrecognised, what)];
         parsed = ParseOutput { tool: Some(other), problems, ..ParseOutput::default() };
     }
     incomplete_if_truncated(parsed)
 }
 
-/// Reads an output that several nodes sent parts of: each line has its sender for a host,
-/// whatever stands in front of it.
+/// Reads an output with parts from several nodes: each line has its sender as host, whatever its
+/// prefix.
 fn parse_parts(
     bytes: &[u8],
     senders: &[(&str, usize)],
@@ -272,7 +270,7 @@ fn parse_parts(
         text.push_str(&part);
         ends.push((lines, *sender));
     }
-    // What no sender is known of is not read.
+    // Parts without a known sender are not read.
     let mut input = ParserInput::new(&text);
     input.by_connection = true;
     for line in &mut input.lines {
@@ -282,14 +280,13 @@ fn parse_parts(
     with_unrecognised_problem(parse_input(&input, is_wanted), bytes)
 }
 
-/// What holds for every output, whatever its parser says: of one that is cut,
-/// something is missing.
+/// Applies to every output, whatever its parser returns: a truncated output is incomplete.
 fn incomplete_if_truncated(mut parsed: ParseOutput) -> ParseOutput {
     parsed.complete &= !parsed.has_problem(OutputProblemKind::Truncated);
     parsed
 }
 
-/// Why nothing was read.
+/// Why the bytes could not be read.
 fn unrecognised_problem(bytes: &[u8]) -> OutputProblem {
     let detail = if bytes.iter().all(u8::is_ascii_whitespace) {
         "the file is empty; some tools print nothing where there is nothing to report"
@@ -336,7 +333,7 @@ mod tests {
             }
         }
         assert_eq!(super::parse_hosts(one.concat().as_bytes()), []);
-        // One run of both is no two runs.
+        // One run across both hosts is not two runs.
         let run: String = COLLECTIVE.lines().map(|l| format!("n1: {l}\n")).collect();
         let other = "n2: n2:7:7 [0] NCCL INFO Connected all rings\n".repeat(5);
         assert_eq!(super::parse_hosts(format!("{run}{other}").as_bytes()), []);
@@ -358,7 +355,7 @@ mod tests {
         100.00   41.94   31.46    N/A\n\
         # Out of bounds values : 0 OK\n# Avg bus bandwidth    : 31.46 \n#\n";
 
-    /// All but the lines.
+    /// Parses all except these lines.
     fn parse_text(text: &str) -> ParseOutput {
         let mut parsed = super::parse_output(text.as_bytes());
         let plain = |p: &OutputProblem| OutputProblem { line: None, ..p.clone() };

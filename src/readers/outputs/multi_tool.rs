@@ -1,10 +1,9 @@
-//! Files with the outputs of several tools: the log of a batch job that runs one
-//! after another.
+//! Files with the outputs of several tools: the log of a batch job that runs one after another.
 //!
-//! Such a file is cut where a line can only be of another tool, and each piece
-//! is read by the tool that printed it. Tools that only tell about the machine
-//! have no such lines; they read the whole file, and what they say is added.
-//! Which tool reads a file of one tool is not decided here.
+//! Such a file is split at lines that can only come from another tool, and each piece is read by
+//! the parser of its tool. Tools that only describe the machine have no such lines; their parsers
+//! read the whole file, and their results are added. The selection for a file of one tool happens
+//! elsewhere.
 
 use super::facts_builder::FactsBuilder;
 use super::text::OutputLine;
@@ -13,19 +12,18 @@ use model::measurement::Measurement;
 use model::parse_output::{OutputProblemKind, ParseOutput};
 use model::tool_facts::ToolFacts;
 
-/// Lines of one tool.
 struct ToolSection<'p, 'a> {
     parser: &'p ToolParser,
     lines: Vec<OutputLine<'a>>,
 }
 
-/// Reads a file in which `parsers` all recognise their tool for certain.
+/// Reads a file in which several `parsers` recognise their tool with certainty.
 pub(super) fn parse_sections(input: &ParserInput<'_>, parsers: &[&ToolParser]) -> ParseOutput {
     let (measuring, telling): (Vec<&ToolParser>, Vec<&ToolParser>) =
         parsers.iter().partition(|parser| parser.measures);
     let mut all = MergedOutput::default();
     let pieces = split_sections(input, &measuring);
-    // Documents without a line of their own are looked for in the whole file.
+    // Documents without a marker line are searched in the whole file.
     let whole = measuring.iter().filter(|p| !pieces.iter().any(|q| std::ptr::eq(q.parser, **p)));
     let whole: Vec<&ToolParser> = whole.copied().collect();
     let last = pieces.len().saturating_sub(1);
@@ -47,7 +45,7 @@ pub(super) fn parse_sections(input: &ParserInput<'_>, parsers: &[&ToolParser]) -
     for parser in telling {
         let mut parsed = (parser.parse)(input);
         if !measuring.is_empty() {
-            // A listing cut short beside results is no gap in them.
+            // A truncated listing next to results is not a gap in the results.
             parsed.problems.retain(|problem| problem.kind == OutputProblemKind::Error);
             parsed.complete = true;
         }
@@ -56,16 +54,16 @@ pub(super) fn parse_sections(input: &ParserInput<'_>, parsers: &[&ToolParser]) -
     all.parsed.unwrap_or_default()
 }
 
-/// What all tools say together.
+/// The combined result of all tools.
 #[derive(Default)]
 struct MergedOutput {
     parsed: Option<ParseOutput>,
-    /// How many runs are in it.
+    /// The number of runs in it.
     runs: u32,
     roster: FactsBuilder,
 }
 
-/// The file in pieces, in order. What stands before the first belongs to it.
+/// The pieces of the file, in order. Text before the first belongs to it.
 fn split_sections<'p, 'a>(
     input: &ParserInput<'a>,
     parsers: &[&'p ToolParser],
@@ -84,7 +82,7 @@ fn split_sections<'p, 'a>(
             }
             (Some(owner), last) => {
                 let mut lines = match last {
-                    // The brace that opens an object stands on a line of its own.
+                    // The brace that opens an object is on its own line.
                     Some(piece) if piece.lines.last().is_some_and(|l| l.trimmed() == "{") => {
                         piece.lines.pop().into_iter().collect()
                     }
@@ -100,7 +98,7 @@ fn split_sections<'p, 'a>(
 }
 
 impl MergedOutput {
-    /// Adds what another tool says; its runs come after those before.
+    /// Adds the result of another tool; its runs come after the previous ones.
     fn add(&mut self, mut next: ParseOutput) {
         let before = self.runs;
         for measurement in &mut next.measurements {
@@ -130,8 +128,7 @@ impl MergedOutput {
     }
 }
 
-/// Adds facts, hosts apart. What is known already is kept: ranks of one tool are
-/// not those of another.
+/// Adds facts except hosts. Existing facts are kept: ranks of one tool are not those of another.
 fn merge_facts(facts: &mut ToolFacts, next: ToolFacts) {
     facts.driver = facts.driver.take().or(next.driver);
     facts.cuda_driver = facts.cuda_driver.take().or(next.cuda_driver);

@@ -1,10 +1,9 @@
-//! What the documents of our own GPU probes have in common: where they stand in
-//! an output, and what they say beside their numbers.
+//! The common parts of the documents of fabricgate's GPU probes: their place in an output, and the
+//! fields in addition to their numbers.
 //!
-//! Each node that took part prints one document, one a line. A document cut
-//! short keeps what was whole in it; one of a version that is not known, or a
-//! second one of the same node, is a problem and gives nothing. What the
-//! numbers are is read in `copy` and `collective`.
+//! Each participating node prints one document, one per line. A truncated document keeps its
+//! complete parts; one of an unknown version, or a second one of the same node, is a problem and is
+//! ignored. `copy` and `collective` read the numbers.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -22,53 +21,51 @@ use model::text;
 use model::throttle_reason::ThrottleReason;
 use model::tool_facts::{ToolDevice, ToolRank};
 
-/// More documents than nodes take part in anything.
+/// More documents than any measurement has nodes.
 const MOST_DOCUMENTS: usize = 10_000;
 
-/// A rank beyond this is none.
+/// A larger number is not a rank.
 const MOST_RANKS: u32 = 1_000_000;
 
-/// One node's document.
 #[derive(Debug)]
 pub(super) struct ProbeDocument {
-    /// The node; empty where it does not say.
+    /// The node; empty if the document does not name it.
     pub(super) node: String,
-    /// What it says.
+    /// The content of the document.
     pub(super) value: Value,
-    /// Where it begins.
+    /// The line on which it begins.
     pub(super) line: u32,
-    /// It is there to its end.
+    /// Whether it is complete.
     pub(super) whole: bool,
 }
 
 impl ProbeDocument {
-    /// The node as a sentence begins with it.
+    /// The node's name to begin a sentence with.
     pub(super) fn node_name(&self) -> &str {
         if self.node.is_empty() { "a node" } else { &self.node }
     }
 
-    /// A list of the document; empty where there is none.
+    /// A list of the document; empty if absent.
     pub(super) fn list(&self, key: &str) -> &[Value] {
         self.value[key].as_array().map_or(&[], Vec::as_slice)
     }
 }
 
-/// What is read of one output.
+/// The parts of one output that were read.
 #[derive(Debug)]
 pub(super) struct ProbeDocumentReader {
     pub(super) parsed: ParseOutput,
-    /// GPUs among all that took part.
+    /// The participating GPUs, by rank.
     pub(super) ranks: BTreeMap<u32, ProbedRank>,
-    /// Problems that are noted already: a made-up document may have millions.
+    /// Problems already recorded: a forged document may have millions.
     noted: HashSet<OutputProblem>,
-    /// Nothing was missing or strange so far.
+    /// No problem was found so far.
     is_sound: bool,
 }
 
 impl ProbeDocumentReader {
-    /// Reads all documents of a format in an output: `FAMILY` is what all its
-    /// versions begin with. What they share is entered; their numbers are left
-    /// to the caller.
+    /// Reads all documents of a format in an output: `family` is the prefix that all its versions
+    /// share. Enters the common parts; the caller reads the numbers.
     pub(super) fn open(
         input: &ParserInput<'_>,
         family: &str,
@@ -80,7 +77,7 @@ impl ProbeDocumentReader {
         let mut pages = Vec::new();
         let documents = find_documents(input, family);
         if documents.is_empty() {
-            let what = "the document breaks off before it says anything";
+            let what = "the document breaks off before its first field";
             reader.note_strange(OutputProblemKind::Truncated, what.to_owned(), None);
         }
         for found in documents {
@@ -90,7 +87,6 @@ impl ProbeDocumentReader {
         (reader, pages)
     }
 
-    /// Ends reading.
     pub(super) fn close(mut self, pages: &[ProbeDocument]) -> ParseOutput {
         self.parsed.complete = self.is_sound
             && !pages.is_empty()
@@ -98,14 +94,13 @@ impl ProbeDocumentReader {
         if self.parsed.problems.is_empty() && !self.parsed.complete {
             let page = pages.iter().find(|page| page.value["complete"] != Value::Bool(true));
             let name = page.map_or("a node", ProbeDocument::node_name);
-            let what = format!("{name}: the probe says that it did not measure everything");
+            let what = format!("{name}: the probe reports that it did not measure everything");
             self.note_strange(OutputProblemKind::Truncated, what, page);
         }
         self.parsed
     }
 
-    /// Something that should not be in a document, or is missing in it: the
-    /// output is not complete.
+    /// Records an unexpected or missing part of a document: the output is not complete.
     pub(super) fn note_strange(
         &mut self,
         kind: OutputProblemKind,
@@ -116,7 +111,7 @@ impl ProbeDocumentReader {
         self.note(OutputProblem::new(kind, what), page);
     }
 
-    /// The same of one test.
+    /// The same for one test.
     pub(super) fn note_strange_test(
         &mut self,
         test: &str,
@@ -128,7 +123,7 @@ impl ProbeDocumentReader {
         self.note(OutputProblem::new(kind, what).in_test(Some(test)), Some(page));
     }
 
-    /// A problem that a document has or tells of.
+    /// Records a problem in a document, or one that it reports.
     pub(super) fn note(&mut self, problem: OutputProblem, page: Option<&ProbeDocument>) {
         let host = page.map(|page| page.node.clone()).filter(|node| !node.is_empty());
         let problem = OutputProblem { host: problem.host.clone().or(host), ..problem };
@@ -141,7 +136,7 @@ impl ProbeDocumentReader {
         }
     }
 
-    /// Keeps a field as a fact; one that differs between nodes is a problem.
+    /// Stores a field as a fact; a difference between nodes is a problem.
     pub(super) fn keep_fact(&mut self, key: &str, page: &ProbeDocument) {
         let said = match &page.value[key] {
             Value::String(said) => text::clean(said),
@@ -161,7 +156,7 @@ impl ProbeDocumentReader {
 
     fn add_document(&mut self, found: FoundDocument, format: &str, pages: &mut Vec<ProbeDocument>) {
         let Some(JsonDocument { value, stopped, .. }) = found.document else {
-            let what = "a document breaks off before it says anything".to_owned();
+            let what = "a document breaks off before its first field".to_owned();
             self.is_sound = false;
             let problem =
                 OutputProblem::new(OutputProblemKind::Truncated, what).at_line(found.line);
@@ -172,7 +167,7 @@ impl ProbeDocumentReader {
         if let Some(sender) =
             found.sender.filter(|it| !NodeName::from(it.as_str()).matches_host(&node))
         {
-            // A node speaks for itself and for no other.
+            // A node reports for itself only.
             let who = if node.is_empty() { "no node" } else { &node };
             let what = format!("{sender} sent a document that names {who}; it is not read");
             self.is_sound = false;
@@ -192,7 +187,7 @@ impl ProbeDocumentReader {
             self.note_strange(OutputProblemKind::Truncated, what, Some(&page));
         }
         if found.more {
-            let what = "more stands behind the document on its line, and is not read".to_owned();
+            let what = "more text follows the document on its line and is not read".to_owned();
             self.note_strange(OutputProblemKind::Unrecognised, what, Some(&page));
         }
         if page.node.is_empty() && page.whole {
@@ -229,8 +224,8 @@ impl ProbeDocumentReader {
         pages.push(page);
     }
 
-    /// The items of a list that can be read. In a document cut short the last
-    /// one may be cut too, which is no other problem.
+    /// The readable items of a list. In a truncated document the last one may be cut too, which is
+    /// not a separate problem.
     pub(super) fn read_items<T: DeserializeOwned>(
         &mut self,
         page: &ProbeDocument,
@@ -250,8 +245,8 @@ impl ProbeDocumentReader {
         items
     }
 
-    /// What the driver said around the probe. It is no part of the numbers:
-    /// half of it is of no use.
+    /// The driver telemetry around the probe. It is separate from the numbers: a partial record is
+    /// of no use.
     fn read_telemetry(&mut self, page: &ProbeDocument) {
         let value = &page.value["around"];
         if value.is_null() || !page.whole {
@@ -269,12 +264,12 @@ impl ProbeDocumentReader {
         }
     }
 
-    /// What the probe itself says went wrong.
+    /// Reads the problems that the probe itself reports.
     fn read_problems(&mut self, page: &ProbeDocument) {
         for said in page.list("problems") {
             let Ok(said) = serde_json::from_value::<ProbeProblem>(said.clone()) else {
                 if page.whole {
-                    // A kind of a later version must not make the rest unheard.
+                    // A kind of a later version must not hide the rest.
                     let what = match said["detail"].as_str() {
                         Some(detail) => text::clean(detail),
                         None => "a problem that cannot be read".to_owned(),
@@ -285,7 +280,7 @@ impl ProbeDocumentReader {
             };
             let (class, detail) = (text::clean(&said.class), text::clean(&said.detail));
             let what = match (class.is_empty(), detail.is_empty()) {
-                (true, true) => "a problem without a word".to_owned(),
+                (true, true) => "a problem without a text".to_owned(),
                 (true, false) => detail,
                 (false, true) => class.clone(),
                 (false, false) => format!("{class}: {detail}"),
@@ -305,9 +300,9 @@ impl ProbeDocumentReader {
         }
     }
 
-    /// Who took part. Documents that disagree make it unknown whose a number is.
+    /// Reads the participants. If documents disagree, the owner of a number is unknown.
     fn read_members(&mut self, pages: &[ProbeDocument]) {
-        // What a node says of its own ranks comes first.
+        // A node's entries for its own ranks come first.
         let said: Vec<Vec<ProbedRank>> =
             pages.iter().map(|page| self.read_items::<ProbedRank>(page, "ranks")).collect();
         let is_own = |page: &ProbeDocument, rank: &ProbedRank| text::clean(&rank.node) == page.node;
@@ -321,7 +316,7 @@ impl ProbeDocumentReader {
                 rank.name = rank.name.map(|said| text::clean(&said));
                 let number = rank.rank;
                 if MOST_RANKS < number || rank.node.is_empty() {
-                    let what = format!("rank {number} cannot be one");
+                    let what = format!("{number} is not a valid rank");
                     self.note_strange(OutputProblemKind::Unrecognised, what, Some(page));
                     continue;
                 }
@@ -366,16 +361,15 @@ impl ProbeDocumentReader {
         }
     }
 
-    /// Whether what a row stands for is this node's to say: its first rank is its own,
-    /// or no ranks are known.
+    /// Whether a row belongs to this node: its first rank is one of the node's, or no ranks are
+    /// known.
     pub(super) fn is_own_row(&self, page: &ProbeDocument, label: &str) -> bool {
         let first = label.split("->").next().and_then(|part| part.trim().parse::<u32>().ok());
         let rank = first.and_then(|rank| self.ranks.get(&rank));
         rank.is_none_or(|rank| rank.node == page.node)
     }
 
-    /// Whether a label of a matrix can be told: a rank, or two of them
-    /// (`0->4`), where ranks are known.
+    /// Whether a label of a matrix is valid: a rank, or two of them (`0->4`), if ranks are known.
     pub(super) fn is_rank_label(&self, label: &str) -> bool {
         let known = |part: &str| {
             part.trim().parse::<u32>().is_ok_and(|rank| self.ranks.contains_key(&rank))
@@ -383,8 +377,8 @@ impl ProbeDocumentReader {
         self.ranks.is_empty() || label.split("->").all(known)
     }
 
-    /// Whether a document tells whose its numbers are: by the numbers of its
-    /// own GPUs where it is alone, by ranks that nobody contradicts otherwise.
+    /// Whether a document identifies its numbers: by its own GPU indices if it is the only
+    /// document, else by ranks without a contradiction.
     pub(super) fn identifies_ranks(&self, page: &ProbeDocument, alone: bool) -> bool {
         let own: Vec<ProbedRank> = page
             .list("ranks")
@@ -400,7 +394,7 @@ impl ProbeDocumentReader {
     }
 }
 
-/// Words of others, made safe to show.
+/// Removes control characters from foreign text.
 fn clean_telemetry(around: &mut DriverTelemetry) {
     let tidy = |word: &mut String| *word = text::clean(word);
     for gpu in &mut around.gpus {
@@ -426,16 +420,16 @@ fn clean_telemetry(around: &mut DriverTelemetry) {
 /// A place in the output where a document begins.
 struct FoundDocument {
     line: u32,
-    /// The node that sent it, where that is known.
+    /// The node that sent it, if known.
     sender: Option<String>,
-    /// It, as far as it goes; nothing where that is not even its format.
+    /// The document as far as it goes; `None` if even its format is unreadable.
     document: Option<JsonDocument>,
-    /// Something else of this format stands behind it on its line.
+    /// More text of this format follows it on its line.
     more: bool,
 }
 
-/// All documents of a format. They begin on a line of their own; what a line
-/// that begins with a brace is part of ends where the next one begins.
+/// All documents of a format. They begin on their own line; a document that starts with a brace
+/// ends where the next one begins.
 fn find_documents(input: &ParserInput<'_>, family: &str) -> Vec<FoundDocument> {
     let plain = input.plain_text();
     let sender = |line: u32| {
@@ -465,8 +459,8 @@ fn find_documents(input: &ParserInput<'_>, family: &str) -> Vec<FoundDocument> {
 
 /// The document in this part of an output.
 fn parse_document(first: u32, chunk: &str, family: &str) -> FoundDocument {
-    // A number on which a text ends may have lost digits; a line end behind it
-    // is the next document's, or the terminal's.
+    // A number at the end of a text may have lost digits; a line end after it comes from the next
+    // document, or from the terminal.
     let chunk = chunk.trim_end();
     let is_ours = |map: &serde_json::Map<String, Value>| {
         map.get("format").and_then(Value::as_str).is_some_and(|said| said.starts_with(family))
@@ -474,8 +468,8 @@ fn parse_document(first: u32, chunk: &str, family: &str) -> FoundDocument {
     let found = lenient_json::find_document_where(chunk, is_ours);
     let broken = found.as_ref().filter(|document| document.stopped.is_some());
     let found = match broken.map(|document| chunk[..document.end].trim_end()) {
-        // What stands behind the break is another's; the number before it may
-        // be cut.
+        // The text after the break belongs to another document; the number before it may be
+        // truncated.
         Some(before) => lenient_json::find_document_where(before, is_ours),
         None => found,
     };

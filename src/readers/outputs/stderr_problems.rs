@@ -1,13 +1,12 @@
 //! Errors that a tool printed on standard error.
 //!
-//! Tools end with results on one stream and the reason why they stopped on the
-//! other. Only problems are taken from standard error, by the parser of the same
-//! tool; a number there is none of its results.
+//! Tools print results on one stream and the reason for a stop on the other. Only problems are
+//! taken from standard error, by the parser of the same tool; a number there is not a result.
 
 use super::{PARSERS, ParserInput, ToolParser, text};
 use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 
-/// Adds what standard error says is wrong to what standard output says.
+/// Adds the problems on standard error to the result of standard output.
 pub(super) fn add_stderr_problems(
     parsed: &mut ParseOutput,
     stderr: &[u8],
@@ -20,7 +19,7 @@ pub(super) fn add_stderr_problems(
     let said = (parser.parse)(&input);
     let is_error =
         |p: &OutputProblem| matches!(p.kind, OutputProblemKind::Error | OutputProblemKind::Corrupt);
-    // A whole output outweighs what other programs print beside it.
+    // A complete output outweighs messages of other programs.
     let counts = |p: &OutputProblem| {
         !parsed.complete || p.kind == OutputProblemKind::Corrupt || p.code.is_some()
     };
@@ -33,7 +32,7 @@ pub(super) fn add_stderr_problems(
         .filter(|problem| is_error(problem) && counts(problem) && !is_known(problem))
         .map(|problem| {
             let testcase = problem.testcase.or_else(|| running.clone());
-            // Lines are those of the output that is kept, which is the other one.
+            // Line numbers refer to the stored output, which is the other stream.
             OutputProblem { testcase, line: None, ..problem }
         })
         .collect();
@@ -45,15 +44,15 @@ pub(super) fn add_stderr_problems(
     parsed.problems.extend(found);
 }
 
-/// The parser of the tool that printed the output; where that says nothing, of the
-/// one that the errors are most like.
+/// The parser of the tool that printed the output; if unknown, the one that matches the errors
+/// best.
 fn choose_parser(
     parsed: &ParseOutput,
     input: &ParserInput<'_>,
     is_wanted: impl Fn(Tool) -> bool,
 ) -> Option<&'static ToolParser> {
     match parsed.tool {
-        // Documents of our own tell their errors themselves.
+        // fabricgate's documents contain their own errors.
         Some(Tool::FabricgateTcp | Tool::FabricgateCopy | Tool::FabricgateCollective) => None,
         Some(tool) => PARSERS.iter().find(|parser| parser.tool == tool),
         None => {
@@ -65,7 +64,7 @@ fn choose_parser(
     }
 }
 
-/// The test that had begun and has no end.
+/// The test that started and has no end.
 fn unfinished_test(parsed: &ParseOutput) -> Option<String> {
     let cut = parsed.problems.iter().rev().find(|p| p.kind == OutputProblemKind::Truncated);
     cut.and_then(|problem| problem.testcase.clone())
@@ -91,7 +90,7 @@ mod tests {
         )
     }
 
-    /// What tools print on standard error where they fail, and what of it must be known.
+    /// Tools' standard error on failure, and the expected result.
     fn failures() -> Vec<(String, String, Tool, OutputProblemKind, Option<&'static str>)> {
         let error = OutputProblemKind::Error;
         let code = Some("CUDA_ERROR_ECC_UNCORRECTABLE");
@@ -151,7 +150,7 @@ mod tests {
             format!("[\n{}\n    ]", lines.join(",\n"))
         };
         for (stdout, stderr, tool, kind, code) in failures() {
-            // The module says of itself what a tool's empty output does not.
+            // The module itself reports problems that a tool's empty output does not.
             if stdout.is_empty() {
                 continue;
             }
@@ -181,7 +180,7 @@ mod tests {
             parsed.problems.iter().find(|p| p.kind == OutputProblemKind::Error).expect("one");
         assert_eq!(error.testcase.as_deref(), Some("device_to_device_memcpy_read_ce"));
         assert_eq!((error.host.as_deref(), error.rank), (Some("n2"), Some(5)));
-        // The same as where both streams are one file.
+        // The result equals that of both streams in one file.
         let one = parse_output(format!("{}{}", begun(), ecc(" on n2, rank = 5")).as_bytes());
         let without_lines = |problems: &[OutputProblem]| -> Vec<OutputProblem> {
             let mut all: Vec<OutputProblem> =

@@ -1,11 +1,10 @@
-//! Our own TCP probe, `fabricgate node probe tcp`: one JSON document
-//! (`fabricgate.tcp/1`) per run, with readings in both directions.
+//! fabricgate's TCP probe, `fabricgate node probe tcp`: one JSON document (`fabricgate.tcp/1`) per
+//! run, with readings in both directions.
 //!
-//! Testcases are ours: `tcp_throughput` (a matrix of the two nodes per reading,
-//! row to column is the way the data moved) and `tcp_latency` (median round
-//! trip). The bytes of a stream are counted at both ends; where the counts
-//! differ the data was not what was sent. What a rate should be is not known
-//! here.
+//! The testcases are fabricgate's own: `tcp_throughput` (a matrix of the two nodes per reading,
+//! from row to column) and `tcp_latency` (median round trip). The bytes of a stream are counted at
+//! both ends; if the counts differ, the received data differs from the sent data. This module knows
+//! no expectations.
 
 use serde_json::Value;
 
@@ -15,19 +14,19 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text;
 use model::unit::Unit;
 
-/// The format that is read here.
+/// The supported format.
 pub const FORMAT: &str = "fabricgate.tcp/1";
 
-/// What all versions of the format begin with.
+/// The common prefix of all versions of the format.
 const FAMILY: &str = "fabricgate.tcp/";
 
-/// The test of throughput.
+/// Name of the throughput test.
 pub const THROUGHPUT: &str = "tcp_throughput";
 
-/// The test of latency.
+/// Name of the latency test.
 pub const LATENCY: &str = "tcp_latency";
 
-/// Readings beyond this are no probe's output.
+/// More readings than this cannot come from a probe.
 const MOST_READINGS: usize = 10_000;
 
 /// Whether this probe wrote the output.
@@ -35,11 +34,11 @@ pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     if input.text.contains("\"fabricgate.tcp/") { CERTAIN } else { 0 }
 }
 
-/// What the output says.
+/// Parses the output.
 pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let mut parsed = ParseOutput::for_tool(Tool::FabricgateTcp);
     let mut plain = input.plain_text();
-    // A number on which the output ends may have lost digits.
+    // A number at the end of the output may have lost digits.
     if !input.text.ends_with('\n') {
         plain.pop();
     }
@@ -47,7 +46,7 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
         map.get("format").and_then(Value::as_str).is_some_and(|f| f.starts_with(FAMILY))
     };
     let Some(document) = lenient_json::find_document_where(&plain, is_ours) else {
-        let what = "the document breaks off before it says anything";
+        let what = "the document breaks off before its first field";
         parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what));
         return parsed;
     };
@@ -75,7 +74,7 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     read_document(value, document.line, whole, &mut parsed);
     parsed.complete = whole && is_alone && value["complete"].as_bool() == Some(true);
     if whole && !parsed.complete && parsed.problems.is_empty() {
-        let what = "the probe says that it did not end";
+        let what = "the probe reports that it did not finish";
         parsed
             .problems
             .push(OutputProblem::new(OutputProblemKind::Truncated, what).at_line(document.line));
@@ -158,7 +157,7 @@ fn read_document(value: &Value, line: u32, whole: bool, parsed: &mut ParseOutput
     }
 }
 
-/// The rate of one stream, if its bytes were counted alike at both ends.
+/// The rate of one stream, if both ends counted the same bytes.
 fn stream_rate(
     stream: &Value,
     run: u32,
@@ -167,7 +166,7 @@ fn stream_rate(
     whole: bool,
     problems: &mut Vec<OutputProblem>,
 ) -> Option<f64> {
-    // A direction that was not measured is null or absent.
+    // An unmeasured direction is null or absent.
     if stream.is_null() {
         return None;
     }
@@ -198,7 +197,7 @@ fn finite_number(value: &Value) -> Option<f64> {
     value.as_f64().filter(|v| v.is_finite())
 }
 
-/// What a problem in the probe's own words is.
+/// Classifies a problem by the probe's own text.
 fn problem_kind(said: &str) -> OutputProblemKind {
     let said = said.to_ascii_lowercase();
     let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
@@ -211,7 +210,7 @@ fn problem_kind(said: &str) -> OutputProblemKind {
     }
 }
 
-/// Keeps a field as a fact where it says something.
+/// Stores a non-empty field as a fact.
 fn keep_fact(parsed: &mut ParseOutput, key: &str, value: &Value) {
     let said = match value {
         Value::String(said) => text::clean(said),

@@ -1,10 +1,9 @@
-//! Tool output as lines, with the noise around it taken away.
+//! Tool output as lines, without surrounding noise.
 //!
-//! Launchers and copy-and-paste wrap outputs: colours, foreign line ends,
-//! blanks that are none, and the margins that `margin` takes off. These are
-//! stripped and nothing else; what a line means is for the parsers. Digits that
-//! were apart are never joined: a byte that is no text becomes U+FFFD, so a
-//! damaged number stops being a number.
+//! Launchers and copy-and-paste wrap outputs: colours, foreign line ends, non-ASCII blanks, and the
+//! prefixes that `margin` removes. Only these are removed; the parsers interpret the lines.
+//! Separate digits are never joined: an invalid byte becomes U+FFFD, so a damaged number is no
+//! longer a number.
 
 mod json_strings;
 mod line_prefix;
@@ -18,26 +17,26 @@ pub struct OutputLine<'a> {
     pub number: u32,
     /// The text, right-trimmed; leading blanks are kept.
     pub text: &'a str,
-    /// Task or rank that a launcher put in front, when one did.
+    /// Task or rank that a launcher put in front, if any.
     pub label: Option<u32>,
-    /// The launcher says that this came from standard error.
+    /// The launcher marked the line as standard error.
     pub stderr: bool,
-    /// The host that a launcher put in front, when one did.
+    /// The host that a launcher put in front, if any.
     pub host: Option<&'a str>,
 }
 
 impl OutputLine<'_> {
-    /// The words of the line.
+    /// The tokens of the line.
     pub fn split_words(&self) -> std::str::SplitWhitespace<'_> {
         self.text.split_whitespace()
     }
 
-    /// The text without blanks around it.
+    /// The text without surrounding blanks.
     pub fn trimmed(&self) -> &str {
         self.text.trim()
     }
 
-    /// Whether a person cut something out here: `...`, `[...]`, an ellipsis.
+    /// Whether a user cut text out here: `...`, `[...]`, an ellipsis.
     pub fn is_elision(&self) -> bool {
         matches!(
             self.trimmed(),
@@ -55,8 +54,8 @@ impl OutputLine<'_> {
     }
 }
 
-/// Bytes as text: UTF-8 or what is left of it, UTF-16 where a byte order mark
-/// says so, line ends as `\n`, colours gone, other control characters replaced.
+/// Decodes bytes as text: lossy UTF-8, or UTF-16 with a byte order mark; line ends become `\n`,
+/// colours are removed, other control characters are replaced.
 pub fn decode(bytes: &[u8]) -> String {
     let text: Cow<'_, str> = match bytes {
         [0xff, 0xfe, rest @ ..] if rest.len() % 2 == 0 => {
@@ -76,8 +75,8 @@ fn decode_utf16(bytes: &[u8], unit: fn([u8; 2]) -> u16) -> String {
     String::from_utf16_lossy(&units)
 }
 
-/// Line ends become `\n`, escape sequences go, control characters that are not
-/// blanks become U+FFFD.
+/// Converts line ends to `\n`, removes escape sequences, and replaces control characters other than
+/// blanks with U+FFFD.
 fn normalise(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut chars = text.chars().peekable();
@@ -97,9 +96,9 @@ fn normalise(text: &str) -> String {
             }
             '\u{1b}' => skip_escape(&mut chars),
             '\n' | '\t' => out.push(c),
-            // A byte order mark of a file that was appended.
+            // A byte order mark of an appended file.
             '\u{feff}' if out.is_empty() || out.ends_with('\n') => {}
-            // Web pages and word processors keep columns apart with these.
+            // Web pages and word processors separate columns with these.
             c if c.is_whitespace() && !c.is_ascii() && !c.is_control() => out.push(' '),
             c if c.is_control() => out.push('\u{fffd}'),
             c => out.push(c),
@@ -150,7 +149,7 @@ fn skip_escape(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) {
     }
 }
 
-/// The lines of a decoded text, without launchers' prefixes.
+/// The lines of a decoded text, without launcher prefixes.
 pub fn split_lines(text: &str) -> Vec<OutputLine<'_>> {
     let mut lines: Vec<OutputLine<'_>> = text
         .split('\n')
@@ -170,8 +169,8 @@ pub fn split_lines(text: &str) -> Vec<OutputLine<'_>> {
     lines
 }
 
-/// A finite, plain decimal number: digits, at most one point, an optional
-/// exponent, an optional minus. Nothing else: no `inf`, no `nan`, no `+`.
+/// Parses a finite, plain decimal number: digits, at most one point, an optional exponent, an
+/// optional minus. Rejects `inf`, `nan` and `+`.
 pub fn parse_number(word: &str) -> Option<f64> {
     let body = word.strip_prefix('-').unwrap_or(word);
     let first = body.bytes().next()?;
@@ -183,7 +182,7 @@ pub fn parse_number(word: &str) -> Option<f64> {
     word.parse::<f64>().ok().filter(|v| v.is_finite())
 }
 
-/// A plain non-negative integer.
+/// Parses a plain non-negative integer.
 pub fn parse_integer(word: &str) -> Option<u64> {
     let digits = !word.is_empty() && word.bytes().all(|b| b.is_ascii_digit());
     digits.then(|| word.parse().ok()).flatten()

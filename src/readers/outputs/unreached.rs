@@ -1,8 +1,8 @@
-//! Whether the words of a tool say that it did not reach its peer.
+//! Whether a tool's message reports an unreachable peer.
 
 use model::parse_output::{OutputProblem, OutputProblemKind};
 
-/// Words of tools for a peer that was not reached, or a port without link.
+/// Tools' texts for an unreachable peer, or a port without link.
 const PEER_UNREACHABLE: &[&str] = &[
     "refused",
     "unreachable",
@@ -17,10 +17,10 @@ const PEER_UNREACHABLE: &[&str] = &[
     "couldn't set the link layer",
 ];
 
-/// What a NIC reports of a message whose peer never answered.
+/// A NIC's status for a message whose peer never answered.
 const NO_ANSWER: &[&str] = &["IBV_WC_RETRY_EXC_ERR"];
 
-/// Whether a problem is that a peer was not reached.
+/// Whether a problem is an unreachable peer.
 pub fn is_peer_unreachable(problem: &OutputProblem) -> bool {
     let text = problem.detail.to_ascii_lowercase();
     let code = problem.code.as_deref();

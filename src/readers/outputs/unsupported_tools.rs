@@ -1,19 +1,18 @@
-//! Outputs of tools that are not supported, and what they are mistaken for.
+//! Outputs of unsupported tools, and the tools they are mistaken for.
 //!
-//! Their tables have the shapes of tools that are read here, and other meanings: such
-//! a file is told by name and gives no numbers.
+//! Their tables have the shapes of supported tools and other meanings: the problem names such a
+//! file's tool, and the file yields no numbers.
 
 use super::{CERTAIN, ParserConfidence, ParserInput};
 use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 
-/// A tool that is not supported.
 struct UnsupportedTool {
     name: &'static str,
-    /// Words that it alone prints, at the beginning of a line.
+    /// Text that it alone prints, at the beginning of a line.
     begins: &'static [&'static str],
-    /// Words that it alone prints anywhere.
+    /// Text that it alone prints anywhere.
     holds: &'static [&'static str],
-    /// The tools whose parsers know its tables as their own.
+    /// The tools whose parsers accept its tables.
     like: &'static [Tool],
 }
 
@@ -75,13 +74,13 @@ const UNSUPPORTED_TOOLS: &[UnsupportedTool] = &[
     UnsupportedTool { name: "gpu-burn", begins: &[], holds: &["Gflop/s)   errors: "], like: &[] },
 ];
 
-/// What a file says that none of our tools wrote. `sure`: how sure the parsers are
-/// that it is of theirs.
+/// The result for a file of an unsupported tool. `sure` is the confidence of the supported parsers.
 pub(super) fn parse_unsupported(
     input: &ParserInput<'_>,
     sure: &[(ParserConfidence, Tool)],
 ) -> Option<ParseOutput> {
-    // Nearly all files hold none of these words, and looking for them at once is cheap.
+    // Nearly all files contain none of these texts, and searching for all of them in one pass is
+    // cheap.
     let named = UNSUPPORTED_TOOLS
         .iter()
         .filter(|foreign| foreign.markers().any(|w| input.text.contains(w)));
@@ -89,7 +88,7 @@ pub(super) fn parse_unsupported(
         input.lines.iter().any(|line| foreign.is_printed_by(line.trimmed()))
     };
     let known = { named }.find(wrote)?;
-    // Beside it stands an output of another tool, which is read.
+    // The file also contains an output of another tool, which is read.
     let beside =
         |(sure, tool): &(ParserConfidence, Tool)| *sure == CERTAIN && !known.like.contains(tool);
     if sure.iter().any(beside) {

@@ -1,14 +1,15 @@
-//! What a probe file may say together: each rule with the place of what breaks it.
+//! Validates the combination of settings in a probe file: each rule points at the setting that
+//! breaks it.
 
 use toml::Spanned;
 
 use super::ProbeFile;
 use model::probe::{PairCoverage, ProbeGranularity, ProbeScope, ReadySignal, placeholder};
 
-/// The longest a probe may be allowed to run: a day is a mistake, not a limit.
+/// Upper limit for a probe's timeout: a day is a mistake.
 const LONGEST_S: f64 = 86_400.0;
 
-/// A mistake: where it starts, and what it is.
+/// A mistake: its start offset, and the message.
 type ProbeFileMistake = (usize, String);
 
 pub(super) fn check_probe_file(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
@@ -26,7 +27,7 @@ pub(super) fn check_probe_file(read: &ProbeFile) -> Result<(), ProbeFileMistake>
     let stages = allowed_stages(read.scope);
     if !stages.contains(read.stage.get_ref()) {
         let message = format!(
-            "stage {}: a probe of scope {} is of stage {}",
+            "stage {}: a probe of scope {} belongs to stage {}",
             read.stage.get_ref(),
             read.scope.as_str(),
             join_list(stages)
@@ -47,8 +48,8 @@ pub(super) fn check_probe_file(read: &ProbeFile) -> Result<(), ProbeFileMistake>
     Ok(())
 }
 
-/// The stages that a probe of this scope can begin in. Stage 3 has no probes of
-/// its own: it repeats those that raised a suspicion.
+/// The stages in which a probe of this scope can start. Stage 3 has no probes of its own: it
+/// repeats those with suspicious results.
 fn allowed_stages(scope: ProbeScope) -> &'static [u8] {
     match scope {
         ProbeScope::Node => &[0, 1, 5],
@@ -57,7 +58,7 @@ fn allowed_stages(scope: ProbeScope) -> &'static [u8] {
     }
 }
 
-/// The placeholders that mean something where a probe of this scope runs.
+/// The placeholders that are valid for a probe of this scope.
 fn allowed_placeholders(scope: ProbeScope) -> &'static [&'static str] {
     use placeholder as p;
     match scope {
@@ -105,12 +106,12 @@ fn join_list<T: ToString>(all: &[T]) -> String {
     all.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// The placeholders that mean something in what is run in place of a tool: it
-/// takes one reading, and has no serving side.
+/// Placeholders that are invalid in the fallback for a tool: it takes one reading, and has no
+/// serving side.
 const NOT_IN_FALLBACK: &[&str] = &[placeholder::READINGS, placeholder::PORT];
 
-/// Those that mean nothing where every node runs the command: it has no other
-/// end, and an address of its own is nobody's to be told.
+/// Placeholders that are invalid where every node runs the command: it has no peer, and no node
+/// needs its own address.
 const NOT_IN_MULTI_NODE: &[&str] = &[
     placeholder::PEER,
     placeholder::ADDRESS,
@@ -119,12 +120,12 @@ const NOT_IN_MULTI_NODE: &[&str] = &[
     placeholder::PORT,
 ];
 
-/// Where the probe, or what is run in its place, is run by every node.
+/// The offset of `together` in the probe or in its fallback, if set.
 fn multi_node_offset(said: Option<&Spanned<bool>>) -> Option<usize> {
     said.filter(|it| *it.get_ref()).map(|it| it.span().start)
 }
 
-/// Whether what every node runs, and what is run in place of a tool, fits.
+/// Checks multi-node commands and the fallback.
 fn check_multi_node_and_fallback(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
     let scope = read.scope;
     let otherwise = read.otherwise.as_ref();
@@ -148,15 +149,16 @@ fn check_multi_node_and_fallback(read: &ProbeFile) -> Result<(), ProbeFileMistak
     let Some(otherwise) = otherwise else { return Ok(()) };
     let at = otherwise.argv.span().start;
     if read.reads_itself.as_ref().is_some_and(|itself| *itself.get_ref()) {
-        let message = "otherwise: takes one reading, and reads_itself has the tool take all at \
-                       once";
+        let message = "otherwise: it takes one reading, but reads_itself lets the tool take all \
+                       readings itself";
         return Err((at, message.to_owned()));
     }
     let lane = |word: &Spanned<String>| word.get_ref().contains(placeholder::LANE);
     let is_lane =
         read.grain.as_ref().is_some_and(|grain| *grain.get_ref() == ProbeGranularity::Gpu);
     if is_lane && !otherwise.argv.get_ref().iter().any(lane) {
-        let message = format!("grain \"gpu\": otherwise.argv never says {}", placeholder::LANE);
+        let message = format!("grain \"gpu\": otherwise.argv does not contain \
+            {}", placeholder::LANE);
         return Err((at, message));
     }
     check_command(read, "otherwise.argv", &otherwise.argv, NOT_IN_FALLBACK)?;
@@ -166,7 +168,7 @@ fn check_multi_node_and_fallback(read: &ProbeFile) -> Result<(), ProbeFileMistak
     }
 }
 
-/// Whether the words of both commands can be filled in.
+/// Checks that the placeholders of both commands can be filled in.
 fn check_commands(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
     check_command(read, "argv", &read.argv, &[])?;
     check_multi_node_and_fallback(read)?;
@@ -177,32 +179,34 @@ fn check_commands(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
     if let Some(itself) = reads_itself
         && !says(&read.argv, placeholder::READINGS)
     {
-        let message = format!("reads_itself: argv never says {}", placeholder::READINGS);
+        let message = format!("reads_itself: argv does not contain {}", placeholder::READINGS);
         return Err((itself.span().start, message));
     }
     let Some(serve) = &read.serve else { return Ok(()) };
     if !matches!(read.scope, ProbeScope::Pair | ProbeScope::Rail) {
-        let message = format!("serve: a probe of scope {} has no other node", read.scope.as_str());
+        let message = format!("serve: a probe of scope {} has no second node", read.scope.as_str());
         return Err((serve.argv.span().start, message));
     }
     check_command(read, "serve.argv", &serve.argv, &[])?;
     let port = placeholder::PORT;
     match (serve.ready.get_ref(), says(&serve.argv, port)) {
         (ReadySignal::Port, false) => {
-            let message = format!("serve.argv never says {port}, the port at which it listens");
+            let message = format!("serve.argv does not contain {port}, the port at which it \
+                listens");
             Err((serve.argv.span().start, message))
         }
         (ReadySignal::Line, true) => {
             let message =
-                format!("serve.argv says {port}, which ready = \"line\" leaves to the command");
+                format!("serve.argv contains {port}, but with ready = \"line\" the command \
+                    chooses the port");
             Err((serve.argv.span().start, message))
         }
         _ => Ok(()),
     }
 }
 
-/// Whether these words can be filled in; `without` are placeholders that mean
-/// nothing in this command in particular.
+/// Checks that these arguments can be filled in; `without` are placeholders that are invalid in
+/// this command.
 fn check_command(
     read: &ProbeFile,
     key: &str,
@@ -220,12 +224,12 @@ fn check_command(
         let text = word.get_ref();
         let wrong = |message: &str| Err((word.span().start, format!("{key} {text:?}: {message}")));
         if let Some(name) = without.iter().find(|name| text.contains(**name)) {
-            return wrong(&format!("{name} means nothing there"));
+            return wrong(&format!("{name} is not available there"));
         }
         let rest = known.iter().fold(text.clone(), |rest, name| rest.replace(name, ""));
         if let Some(name) = placeholder::ALL.iter().find(|name| rest.contains(**name)) {
             let scope = read.scope.as_str();
-            return wrong(&format!("{name} means nothing to a probe of scope {scope}"));
+            return wrong(&format!("{name} is not available to a probe of scope {scope}"));
         }
         if rest.contains(['{', '}']) || rest.contains('\0') {
             return wrong(&format!("the placeholders are {}", join_list(known)));
@@ -243,7 +247,7 @@ fn check_command(
     Ok(())
 }
 
-/// Whether grain and coverage fit the scope.
+/// Checks that grain and coverage fit the scope.
 fn check_grain_and_coverage(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
     let scope = read.scope;
     if let Some(grain) =
@@ -255,7 +259,7 @@ fn check_grain_and_coverage(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
             return Err((grain.span().start, message));
         }
         if !read.argv.get_ref().iter().any(|w| w.get_ref().contains(placeholder::LANE)) {
-            let message = format!("grain \"gpu\": argv never says {}", placeholder::LANE);
+            let message = format!("grain \"gpu\": argv does not contain {}", placeholder::LANE);
             return Err((grain.span().start, message));
         }
     }
@@ -267,7 +271,8 @@ fn check_grain_and_coverage(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
         };
         if !fits {
             let (covers_name, scope) = (covers.get_ref().as_str(), scope.as_str());
-            let message = format!("covers {covers_name:?}: no probe of scope {scope} does");
+            let message = format!("covers {covers_name:?}: not possible for a probe of scope \
+                {scope}");
             return Err((covers.span().start, message));
         }
     }

@@ -62,7 +62,7 @@ pub(super) async fn read_greeting(
 /// A reason, and the last line of standard error that says anything.
 pub(super) fn with_last_error_line(why: String, stderr: &str) -> String {
     match last_error_line(stderr.as_bytes()) {
-        Some(words) => format!("{why}; its last words: {words}"),
+        Some(words) => format!("{why}; last line on stderr: {words}"),
         None => why,
     }
 }

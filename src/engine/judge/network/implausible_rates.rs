@@ -1,8 +1,8 @@
-//! Rates over the network that are higher than the ends of their pairs can reach.
+//! Network rates that are higher than the ends of their pairs can reach.
 //!
-//! A pair is as fast as its slower end. So where an end is fast with several others,
-//! these are fast with each other, but for the paths between them. Where most of them are
-//! not, the rates of that end are wrong, and no level for the other pairs.
+//! A pair is as fast as its slower end. So if an end is fast with several others, those are fast
+//! with each other, except for the paths between them. If most of them are not, the rates of that
+//! end are wrong and do not define a level for the other pairs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,52 +10,51 @@ use super::super::peel;
 use super::super::rail_readings::{RailReadings, order_pair};
 use model::stats;
 
-/// As many pairs among the partners of an end contradict its rates: one of them may be a
+/// The number of pairs among an end's partners that must contradict its rates: one of them may be a
 /// slow path.
 const FEWEST_PAIRS: usize = 3;
 
-/// No end of a fleet whose NICs have one rate shows so many times the usual one: a fleet
-/// in which each end met few others contradicts that as well.
+/// No end of a fleet with NICs of one rate reaches this many times the usual rate, so even a fleet
+/// with few partners per end contradicts it.
 const MIN_FACTOR: f64 = 3.0;
 
-/// An end is high with this share of its partners at least: noise alone lifts some.
+/// An end is high with at least this share of its partners: noise alone raises some.
 const MIN_PARTNER_SHARE: (usize, usize) = (2, 3);
 
-/// Rates of an end are so many standard deviations above those of its partners, one of
-/// which is no less than this.
+/// An end's rates exceed those of its partners by this many standard deviations, of which one is at
+/// least `MIN_SIGMA`.
 const SIGNIFICANCE_Z: f64 = 4.0;
 const MIN_SIGMA: f64 = 0.01;
 
-/// Of more ends than this, one or two have too few of all pairs to move a level.
+/// Among more ends, one or two have too few of all pairs to move a level.
 const FEW_ENDS: usize = 64;
 
-/// With more such ends than this the fleet has NICs of several rates.
+/// With more such ends, the fleet has NICs of several rates.
 const MOST_ENDS: usize = 4;
 
-/// Where the usual rate may lie among all pairs: in the middle, or lower, where two of six
-/// ends show more with all others.
+/// Quantiles of all pairs that may hold the usual rate: the median, or lower if two of six ends
+/// read higher with all others.
 const USUAL_QUANTILES: [f64; 3] = [0.5, 0.35, 0.2];
 
-/// Rates are high from so far above the usual one: levels within it move by less than a
-/// fault that is found.
+/// The excess over the usual rate from which a rate is high: smaller ones move a level by less than
+/// a detectable fault.
 const MIN_EXCESS: f64 = 2.0 * peel::MIN_EFFECT;
 
 /// Two ends, the lower one first, and the rate between them in GB/s.
 type PairRates = BTreeMap<(usize, usize), f64>;
 
-/// An end whose rates are taken out.
+/// An end whose rates are removed.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct ImplausibleEnd {
     pub(super) end: usize,
-    /// Its partners there.
+    /// Its partners for these rates.
     pub(super) partners: BTreeSet<usize>,
-    /// What it shows with them, and what is usual, in GB/s.
+    /// Its rate with them, and the usual rate, in GB/s.
     pub(super) rate: f64,
     pub(super) usual: f64,
 }
 
-/// Takes the readings out that are higher than the partners of their end show with each
-/// other.
+/// Removes readings that are higher than the partners of their end reach with each other.
 pub(super) fn remove_implausible(rail: &mut RailReadings<'_>) -> Vec<ImplausibleEnd> {
     let mut found = Vec::new();
     for (groups, pairs) in rates_by_kind(rail) {
@@ -70,8 +69,8 @@ pub(super) fn remove_implausible(rail: &mut RailReadings<'_>) -> Vec<Implausible
     found
 }
 
-/// What pairs show at most with the tests of a kind, and the groups of that kind. Not of
-/// one with many ends.
+/// The maximum rate of each pair over the tests of a kind, and the groups of that kind. Skips kinds
+/// with many ends.
 fn rates_by_kind(rail: &RailReadings<'_>) -> Vec<(BTreeSet<usize>, PairRates)> {
     let mut kinds: Vec<BTreeSet<usize>> = Vec::new();
     let mut kind_of = Vec::with_capacity(rail.groups.len());
@@ -117,7 +116,7 @@ fn find_contradicted(pairs: &PairRates) -> Vec<ImplausibleEnd> {
             left.retain(|(a, b), _| !(is_it(a, b) || is_it(b, a)));
         }
         found.extend(ends);
-        // So many ends are no mistake of one or two of them.
+        // With this many ends, one or two errors are not the cause.
         if MOST_ENDS < found.len() {
             return Vec::new();
         }
@@ -125,8 +124,8 @@ fn find_contradicted(pairs: &PairRates) -> Vec<ImplausibleEnd> {
     found
 }
 
-/// The end, or the two, with the most partners so many times above this quantile, among
-/// those whose partners contradict it.
+/// The end, or the two ends, with the most partners above this quantile by the factor, among those
+/// whose partners contradict them.
 fn find_highest(
     pairs: &PairRates,
     quantile: f64,
@@ -159,7 +158,7 @@ fn find_highest(
     let found = alone.chain(two).find(|ends| {
         let others = ends.iter().flat_map(|end| &partners[end]).copied();
         let others = others.filter(|end| !ends.contains(end)).collect();
-        // Noise alone takes no pair from one line to the other.
+        // Noise alone does not move a pair from one line to the other.
         contradict(ends, &others, pairs, f64::midpoint(usual, line))
     })?;
     let above = |end: usize| {
@@ -171,8 +170,8 @@ fn find_highest(
     Some(found.into_iter().filter_map(above).collect())
 }
 
-/// Whether most pairs of these partners, and several, are not above the line, and differ
-/// less from each other than from what the ends show.
+/// Whether most pairs of these partners, and at least several, lie below the line, and differ less
+/// from each other than from the rates of the ends.
 fn is_contradicted(
     ends: &BTreeSet<usize>,
     partners: &BTreeSet<usize>,
@@ -200,8 +199,8 @@ fn is_contradicted(
     })
 }
 
-/// Whether several of these partners met others than these ends, and none of them shows
-/// one above the line.
+/// Whether several of these partners were measured with other ends, and none of them is above the
+/// line there.
 fn are_low_elsewhere(
     ends: &BTreeSet<usize>,
     partners: &BTreeSet<usize>,
@@ -283,7 +282,7 @@ mod tests {
                 assert_eq!(ends(&path), [0; 0], "{bits:b} of {n}, and a path");
             }
         }
-        // A ring: each end met two.
+        // A ring: each end has two partners.
         let ring = |high: &[usize]| -> PairRates {
             let rate = |n: usize| {
                 if high.contains(&n) || high.contains(&((n + 1) % 9)) { 8.0 } else { 1.0 }
@@ -292,7 +291,7 @@ mod tests {
         };
         assert_eq!(ends(&ring(&[4])), [4]);
         assert_eq!(ends(&ring(&[])), [0; 0]);
-        // Ends that met no others contradict nothing.
+        // Ends without other partners contradict no rate.
         let apart: PairRates = [((0, 1), 8.0), ((2, 3), 1.0), ((4, 5), 1.0), ((6, 7), 1.0)].into();
         assert_eq!(ends(&apart), [0; 0]);
     }

@@ -1,7 +1,7 @@
-//! Paths that were at full rate in some readings and far below it in others, where each
-//! was read too few times to show a spread of its own: a storm of pauses, or errors on a
-//! link. One such reading is a dip, as healthy paths have them; too many at one end, or
-//! both ways at one moment, are none. Nobody is slow for that.
+//! Paths at full rate in some readings and far below it in others, with too few readings each to
+//! estimate a spread: a storm of pauses, or errors on a link. One such reading is a dip, as on
+//! healthy paths; too many at one end, or in both directions at one moment, are not. None of this
+//! makes a node slow.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,30 +20,29 @@ use model::verdict::{Locus, LocusKind, Outcome};
 /// A reading this far below the best of its cell is not at full rate.
 const MIN_DROP: f64 = 0.12;
 
-/// So many standard deviations are further than readings of one cell are apart by noise.
+/// Noise never separates readings of one cell by this many standard deviations.
 const NOISE_Z: f64 = 6.0;
 
-/// Cells with fewer readings show nothing; with more they show a spread of their own.
+/// Cells with fewer readings carry no information; with more, they have their own spread.
 const READINGS_PER_PATH: std::ops::Range<usize> = 2..5;
 
-/// Healthy readings dip about once in this many, which weighs as much as so many
-/// readings of this sweep.
+/// Healthy readings dip about once in this many; the prior weighs as much as this many readings of
+/// the sweep.
 const DIP_PRIOR_WEIGHT: f64 = 200.0;
 
-/// An end has so many paths, or none of it is its own.
+/// The number of paths needed to attribute the problem to their common end.
 const FEWEST_PATHS: usize = 3;
 
-/// What the readings of one pair of nodes show.
 #[derive(Debug, Default)]
 struct IntermittentPath {
     readings: usize,
     low: usize,
-    /// At so many moments it was low both ways.
+    /// The number of moments at which both directions were low.
     both_ways: usize,
     lowest: f64,
 }
 
-/// How often readings are low over all rails, where paths were read a few times.
+/// How often readings are low over all rails, where paths have few readings.
 #[derive(Debug, Default)]
 pub(super) struct DipRate {
     paths: usize,
@@ -65,7 +64,7 @@ impl DipRate {
         dips
     }
 
-    /// The chance that a reading dips, from all that are not these.
+    /// The probability that a reading dips, from all readings except these.
     fn probability(&self, (readings, low): (usize, usize)) -> f64 {
         let [readings, low] =
             [self.readings.saturating_sub(readings), self.low.saturating_sub(low)];
@@ -73,8 +72,7 @@ impl DipRate {
     }
 }
 
-/// Judges the paths of a rail that were read a few times. `sigma` is the noise of one
-/// reading.
+/// Judges the paths of a rail that have few readings. `sigma` is the noise of one reading.
 pub(super) fn judge(
     rail: &RailReadings<'_>,
     dips: &DipRate,
@@ -93,7 +91,7 @@ pub(super) fn judge(
     let mut told: BTreeSet<(usize, usize)> = BTreeSet::new();
     for (end, own) in &of_end {
         let bad: Vec<_> = own.iter().copied().filter(|path| 0 < paths[path].low).collect();
-        // Nearly all of its paths, as with runs that fail (`partners`).
+        // Nearly all of its paths, as for failed runs (`partners`).
         if bad.len() < FEWEST_PATHS || bad.len() * 4 < own.len() * 3 {
             continue;
         }
@@ -116,10 +114,10 @@ pub(super) fn judge(
     }
 }
 
-/// Every pair that was read a few times.
+/// Every pair with few readings.
 fn collect_paths(rail: &RailReadings<'_>, far: f64) -> BTreeMap<(usize, usize), IntermittentPath> {
     let mut paths: BTreeMap<(usize, usize), IntermittentPath> = BTreeMap::new();
-    // In how many directions a pair was low in a test at a moment.
+    // The number of directions in which a pair was low in a test at a moment.
     let mut moments: BTreeMap<((usize, usize), usize, usize), usize> = BTreeMap::new();
     let cells =
         rail.cells().into_iter().filter(|(_, values)| READINGS_PER_PATH.contains(&values.len()));
@@ -163,7 +161,7 @@ fn report_paths(
     let lowest = bad.iter().map(|path| paths[path].lowest).fold(1.0, f64::min);
     let said = format!(
         "{what}: {low} of {readings} readings are up to {} below the best of the same path: unstable, as with pauses \
-         or errors on a link, or other traffic; that is spread, not level, and the ports' counters would tell",
+         or errors on a link, or other traffic; this concerns spread, not level; check the ports' counters",
         format_percent(1.0 - lowest)
     );
     let rule = RuleKind::Spread.with_terms("so many readings of an end, or both ways at one moment, are far below the best of their path \

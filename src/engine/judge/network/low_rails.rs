@@ -1,5 +1,5 @@
-//! Rails that are low as a whole: below what their class of NIC must show, or far below
-//! the other rails of their kind. That is no node's fault, and no node passes.
+//! Rails that are low as a whole: below the expectation of their NIC class, or far below the other
+//! rails of their kind. The loss does not count against a node, and no node passes.
 
 use super::super::finding::{format_rate, new_finding};
 use super::super::finding_set::FindingSet;
@@ -14,8 +14,8 @@ use model::text::format_percent;
 use model::unit::Unit;
 use model::verdict::{Finding, LocusKind, Outcome};
 
-/// Whether the rail as a whole is below what its class of NIC must show; says
-/// why its nodes cannot pass then.
+/// Whether the whole rail is below its NIC class's expectation; returns why its nodes cannot pass
+/// then.
 pub(super) fn judge(
     homes: &NodeDomains<'_>,
     (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
@@ -25,7 +25,7 @@ pub(super) fn judge(
 ) -> Option<String> {
     let mut worst: Option<(f64, usize, f64, f64)> = None;
     for (at, group) in rail.groups.iter().enumerate() {
-        // Pairs that a leaf explains have left.
+        // Pairs that a leaf explains are removed already.
         if rail.readings.iter().all(|r| r.group != at) {
             continue;
         }
@@ -44,7 +44,7 @@ pub(super) fn judge(
     let class = group.nic.map_or("", |nic| nic.name.as_str());
     let said = format!(
         "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}; slower NICs than claimed, or \
-         other traffic: one pair alone, and the rate that its ports show, would tell",
+         other traffic: measure one pair alone, and check the rate of its ports",
         rail.sentence_suffix(),
         format_percent(1.0 - ratio),
         format_rate(levels[at]),
@@ -64,8 +64,8 @@ pub(super) fn judge(
     Some(report_low_rail((rail, by_end), found, &group.testcase, ledger))
 }
 
-/// A rail that is far below the others of its kind: says why its nodes cannot pass.
-/// Without a class of NIC it may be a slower rail by design, so that it is not known.
+/// A rail far below the others of its kind: returns why its nodes cannot pass. Without a NIC class
+/// it may be slower by design, so its state is unknown.
 fn judge_against_siblings(
     homes: &NodeDomains<'_>,
     (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
@@ -84,8 +84,8 @@ fn judge_against_siblings(
     let group = &rail.groups[at];
     let others = siblings[at].levels.len();
     let said = format!(
-        "the network{} is {} below {others} other rails: {} of {} GB/s ({}); each pair has a slow end, or all of the \
-         rail is slow; more partners of each node would tell",
+        "the network{} is {} below {others} other rails: {} of {} GB/s ({}); each pair has a slow end, or the whole \
+         rail is slow; measure each node with more partners",
         rail.sentence_suffix(),
         format_percent(1.0 - ratio),
         format_rate(levels[at]),
@@ -105,8 +105,7 @@ fn judge_against_siblings(
     Some(report_low_rail((rail, by_end), found, &group.testcase, ledger))
 }
 
-/// Enters a finding about a whole rail, with some of its files; says why its nodes cannot
-/// pass.
+/// Enters a finding about a whole rail, with some of its files; returns why its nodes cannot pass.
 fn report_low_rail(
     (rail, by_end): (&RailReadings<'_>, &ReadingsByEnd<'_>),
     found: Finding,

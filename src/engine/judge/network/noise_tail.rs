@@ -1,5 +1,5 @@
-//! What noise alone makes of healthy paths: how low all readings of a path, or an end
-//! with most partners, may be by chance in a sweep of many.
+//! The effect of noise on healthy paths: how low chance alone can make all readings of a path, or
+//! an end with most partners, in a large sweep.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -7,24 +7,24 @@ use std::collections::BTreeMap;
 use super::FAMILY_ERROR;
 use model::stats;
 
-/// Fewer repeated cells than this show no noise of their own.
+/// Fewer repeated cells do not define their own noise.
 const FEWEST_STEPS: usize = 4;
 
-/// Where the noise is an assumption, it is as good as one from so many cells.
+/// An assumed noise counts as an estimate from this many cells.
 const ASSUMED_SAMPLES: f64 = 100.0;
 
-/// How far down noise reaches. Readings are disturbed downwards, so its tail is taken to
-/// be exponential, as heavy as one that all moments describe can be.
+/// How far down noise reaches. Disturbances reduce readings, so the tail is assumed exponential,
+/// the heaviest tail that all moments can still describe.
 #[derive(Debug)]
 pub(super) struct NoiseTail {
-    /// The mean step from the second lowest to the lowest reading of a cell: of an
-    /// exponential tail that is its scale, however many readings there are.
+    /// The mean step from the second lowest to the lowest reading of a cell: for an exponential
+    /// tail this equals its scale, independent of the number of readings.
     scale: f64,
-    /// From how many cells it was told.
+    /// The number of cells behind the estimate.
     samples: f64,
-    /// How many cells the sweep has over all rails.
+    /// The number of cells in the sweep over all rails.
     pub(super) cells: usize,
-    /// What was asked for before: thousands of ends have few numbers of partners.
+    /// Cached results: thousands of ends share a few partner counts.
     end_cache: RefCell<BTreeMap<(usize, usize), f64>>,
 }
 
@@ -42,7 +42,7 @@ impl NoiseTail {
             (0.0 < middle).then(|| (second - lowest) / middle)
         };
         let mut steps: Vec<f64> = values.values().filter_map(step).collect();
-        // Of cells that were chosen to be read again the noise is not that of all.
+        // Cells that were selected for a second reading do not represent the noise of all.
         if steps.len() * 2 < values.len() || steps.len() < FEWEST_STEPS {
             return Self {
                 scale: sigma,
@@ -51,7 +51,7 @@ impl NoiseTail {
                 end_cache: RefCell::default(),
             };
         }
-        // Dips are no noise: of exponential steps one in 256 goes beyond this.
+        // Dips are not noise: of exponential steps, one in 256 exceeds this.
         let most = stats::median(&mut steps).map_or(f64::INFINITY, |middle| middle * 8.0);
         steps.retain(|step| *step <= most);
         let told = to_f64(steps.len());
@@ -59,13 +59,13 @@ impl NoiseTail {
         Self { scale, samples: told, cells, end_cache: RefCell::default() }
     }
 
-    /// How far all readings of any cell are low by noise alone, in all but one of 1,000
-    /// sweeps. A reading is below the level by x with the chance exp(-x / scale) / 2; the
-    /// scale is known from so many steps only, which widens the tail (as Student's t
-    /// does that of a normal reading).
+    /// How far noise alone lowers all readings of any cell, in all but one of 1,000 sweeps. A
+    /// reading is below the level by x with probability exp(-x / scale) / 2; the scale is estimated
+    /// from a limited number of steps, which widens the tail (as Student's t does for a normal
+    /// reading).
     pub(super) fn deepest_cell(&self, readings: usize) -> f64 {
         let readings = to_f64(readings.max(1));
-        // Cells, and pairs of them both ways.
+        // Cells, and pairs of them in both directions.
         let tests = 2.0 * to_f64(self.cells);
         let chance = FAMILY_ERROR / tests;
         let rest = (chance.ln() + readings * std::f64::consts::LN_2).min(0.0);
@@ -73,8 +73,8 @@ impl NoiseTail {
         self.scale * told / readings * ((-rest / told).exp() - 1.0)
     }
 
-    /// How far an end is low by noise alone, in all but one of 1,000 sweeps: the median
-    /// over its partners, of the medians of so many readings.
+    /// How far noise alone lowers an end, in all but one of 1,000 sweeps: the median over its
+    /// partners, of the medians of this many readings.
     pub(super) fn deepest_end(&self, partners: usize, readings: usize) -> f64 {
         let mut known = self.end_cache.borrow_mut();
         *known.entry((partners, readings)).or_insert_with(|| self.compute_end(partners, readings))
@@ -84,7 +84,7 @@ impl NoiseTail {
         let odd = |n: usize| u32::try_from((n.max(1) - 1) / 2 * 2 + 1).unwrap_or(u32::MAX);
         let chance = |x: f64| {
             let cell = stats::median_chance((-x).exp() / 2.0, odd(readings));
-            // Of two partners the better one counts.
+            // With two partners the better one counts.
             if partners == 2 { cell * cell } else { stats::median_chance(cell, odd(partners)) }
         };
         let (wanted, mut steps) = (FAMILY_ERROR / to_f64(self.cells), (0.0, 64.0));

@@ -1,8 +1,8 @@
-//! The level of every group of a rail before anybody is blamed.
+//! The level of every group of a rail before any end is blamed.
 //!
-//! One pair has one vote, however often it was read: suspects are read several times,
-//! and would set their own level. Where most pairs of a rail have a bad end, other rails
-//! of its kind tell what it must show.
+//! One pair has one vote, independent of its number of readings: suspects are read several times,
+//! and would set their own level. If most pairs of a rail have a bad end, the other rails of its
+//! kind provide the level.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,22 +11,21 @@ use super::super::rail_readings::{RailGroup, RailReadings, order_pair};
 use super::{expected_rate, min_effect, repeat_sigma};
 use model::stats;
 
-/// Up to this many pairs, a bad node and a bad pair can be most of a matching:
-/// the level is looked for at the upper end, as with small islands.
+/// Up to this many pairs, a bad node and a bad pair can be most of a matching: the level is taken
+/// from the upper end, as with small islands.
 const FEW_PAIRS: usize = 28;
 
-/// Rails of one kind differ by sockets, cables and distance, as ports do by queue pairs
-/// and memory (8 %); a rate class down is half.
+/// Rails of one kind differ by sockets, cables and distance, as ports do by queue pairs and memory
+/// (8 %); the next lower rate class is half.
 pub(super) const SIBLING_TOLERANCE: f64 = 0.12;
 
-/// What is known of the levels of a rail.
 #[derive(Debug)]
 pub(super) struct RailLevels {
-    /// Of each group.
+    /// The level of each group.
     pub(super) by_group: Vec<f64>,
-    /// Relative standard deviation of one reading, where enough were repeated.
+    /// Relative standard deviation of one reading, if enough readings were repeated.
     pub(super) repeat_sigma: Option<f64>,
-    /// What other rails show, for each group.
+    /// The levels of other rails, for each group.
     pub(super) siblings: Vec<SiblingLevels>,
 }
 
@@ -38,20 +37,19 @@ pub(super) struct SiblingLevels {
 }
 
 impl SiblingLevels {
-    /// What most of them show; one other rail does not tell which of two is right.
+    /// The level of most of them; a single other rail does not show which of two is right.
     pub(super) fn reference(&self) -> Option<f64> {
         let last = self.levels.len().checked_sub(1).filter(|last| 0 < *last)?;
         Some(self.levels[last / 2])
     }
 
-    /// Whether they show that this is no less than it must be.
+    /// Whether they confirm that this value is not low.
     pub(super) fn confirms(&self, value: f64) -> bool {
         let reference = self.reference().or_else(|| self.levels.first().copied());
         reference.is_some_and(|reference| reference * (1.0 - SIBLING_TOLERANCE) <= value)
     }
 }
 
-/// The levels of all rails.
 pub(super) fn estimate_levels(rails: &[RailReadings<'_>]) -> Vec<RailLevels> {
     let votes: Vec<LevelVotes> = rails.iter().map(LevelVotes::from_rail).collect();
     let none = SiblingLevels::default();
@@ -87,12 +85,12 @@ pub(super) fn estimate_levels(rails: &[RailReadings<'_>]) -> Vec<RailLevels> {
     .collect()
 }
 
-/// What the cells of a rail say of its levels: each its median.
+/// The votes of a rail's cells on its levels: each casts its median.
 struct LevelVotes {
     by_group: Vec<Vec<f64>>,
-    /// How many readings a cell of each group has.
+    /// The number of readings per cell in each group.
     readings: Vec<usize>,
-    /// How many pairs of nodes each group has.
+    /// The number of node pairs in each group.
     pairs: Vec<usize>,
     repeat_sigma: Option<f64>,
 }
@@ -118,7 +116,6 @@ impl LevelVotes {
         Self { by_group, readings, pairs, repeat_sigma: repeat_sigma(rail) }
     }
 
-    /// The level of a group.
     fn group_level(&self, rail: &RailReadings<'_>, group: usize, others: &SiblingLevels) -> f64 {
         let votes = &self.by_group[group];
         let from = |line: f64| {
@@ -126,11 +123,11 @@ impl LevelVotes {
             stats::median(&mut good)
         };
         if let Some((value, tolerance)) = expected_rate(&rail.groups[group]) {
-            // Who reaches what the class must show says what is normal here.
+            // Cells that reach the class expectation define the normal level here.
             if let Some(level) = from(value * (1.0 - min_effect(tolerance))) {
                 return level;
             }
-            // Two nodes that are low have no others to be compared with.
+            // Two low nodes have no others to compare with.
             if self.pairs[group] == 1 {
                 return value;
             }

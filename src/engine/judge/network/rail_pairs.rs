@@ -1,5 +1,5 @@
-//! The pairs of a rail whose ends are not blamed: each held against the level of its
-//! group, and the levels taken from those that are not low.
+//! The pairs of a rail with unblamed ends: each is compared with the level of its group, and the
+//! levels come from those that are not low.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,13 +19,12 @@ pub(super) struct RailPairCell {
     pub(super) group: usize,
     /// Relative to the level.
     pub(super) median: f64,
-    /// Its best reading.
     best: f64,
     pub(super) readings: Vec<f64>,
     pub(super) low: bool,
 }
 
-/// Every pair of ends that are not blamed.
+/// Every pair of unblamed ends.
 pub(super) struct RailPairs {
     pub(super) cells: Vec<RailPairCell>,
     pub(super) levels: Vec<f64>,
@@ -45,7 +44,7 @@ impl RailPairs {
         let mut values = rail.cells();
         values.retain(|(src, dst, _), _| !is_blamed(*src, *dst));
         let mut pairs = Self { cells: Vec::new(), levels: start.to_vec(), sigma };
-        // Who is low depends on the level, and the level on who is low.
+        // Low cells depend on the level, and the level on the low cells.
         for _ in 0..5 {
             let low: Vec<bool> = pairs.cells.iter().map(|c| c.low).collect();
             pairs.compare(&values, noise);
@@ -58,8 +57,8 @@ impl RailPairs {
         pairs
     }
 
-    /// Compares every cell with the level of its group: one is low where all its
-    /// readings are, as one good reading shows that ends and path can do more.
+    /// Compares every cell with the level of its group: a cell is low if all its readings are,
+    /// since one good reading shows that ends and path can do more.
     fn compare(&mut self, values: &BTreeMap<(usize, usize, usize), Vec<f64>>, noise: &NoiseTail) {
         let cell = |((src, dst, group), values): (&(usize, usize, usize), &Vec<f64>)| {
             let level = self.levels[*group];
@@ -69,19 +68,19 @@ impl RailPairs {
             RailPairCell { src: *src, dst: *dst, group: *group, median, best, readings, low: false }
         };
         let mut cells: Vec<RailPairCell> = values.iter().map(cell).collect();
-        // Where most pairs can be bad, only the good ones show their spread.
+        // If most pairs may be bad, only the good ones define the spread.
         let few = cells.len() < FEW_CELLS;
         let shown = cells.iter().map(|c| c.median).filter(|m| !few || 1.0 - peel::MIN_EFFECT <= *m);
         let shown: Vec<f64> = shown.collect();
         let middle = stats::median(&mut shown.clone()).unwrap_or(1.0);
         let spread = stats::spread(&shown, middle).filter(|_| FEWEST_CELLS <= shown.len());
         let between = spread.unwrap_or(0.0) * stats::family_z(noise.cells, FAMILY_ERROR);
-        // What a path is, its median tells; that no noise made it so, its best reading.
+        // The median shows the state of a path; the best reading excludes noise.
         let line = 1.0 - peel::MIN_EFFECT.max(between);
         let beyond = |best: f64, readings: usize| {
             best < 1.0 - (peel::MIN_EFFECT / 2.0).max(noise.deepest_cell(readings))
         };
-        // A fault that is the same both ways is told from twice the readings.
+        // A fault that is equal in both directions has twice the readings.
         let mut ways: BTreeMap<(usize, usize, usize), Vec<&RailPairCell>> = BTreeMap::new();
         for cell in cells.iter().filter(|c| c.median < line) {
             let (a, b) = order_pair(cell.src, cell.dst);
@@ -104,7 +103,7 @@ impl RailPairs {
         self.cells = cells;
     }
 
-    /// Takes the levels from the cells that are not low, one vote each.
+    /// Updates the levels from the cells that are not low, one vote each.
     fn update_levels(&mut self) {
         for (group, level) in self.levels.iter_mut().enumerate() {
             let good = self.cells.iter().filter(|c| c.group == group && !c.low);
@@ -126,7 +125,7 @@ impl RailPairs {
     }
 }
 
-/// With how many partners besides `peer` an end is fine.
+/// The number of partners other than `peer` with which an end reads normally.
 pub(super) fn count_good_partners(
     by_end: &BTreeMap<usize, Vec<&RailPairCell>>,
     end: usize,

@@ -1,5 +1,5 @@
-//! How often sweeps of healthy nodes name a pair, and how often a slow one is named.
-//! Rates are made here: a level, and noise with a normal or an exponential left tail.
+//! How often sweeps of healthy nodes report a pair, and how often a slow one is reported. The rates
+//! are generated: a level, and noise with a normal or an exponential left tail.
 
 use super::super::rail_readings::{RailGroup, RailReadings};
 use super::{peel_rail, rail_levels};
@@ -25,8 +25,8 @@ fn noise(dice: &mut NormalSampler, tail: NoiseShape) -> f64 {
     }
 }
 
-/// The nodes of which a sweep of all pairs, each three times, says that one of them is
-/// slow, or the path between them.
+/// The nodes of which a sweep of all pairs, each three times, reports one, or the path between
+/// them, as slow.
 fn named_pairs(
     dice: &mut NormalSampler,
     tail: NoiseShape,

@@ -1,4 +1,4 @@
-//! Blame: which ends a cell clears, which are low, and which are released again.
+//! Blame: the ends that a cell clears, the low ends, and the released ends.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,37 +10,37 @@ use super::{
 use model::stats;
 use model::verdict::Direction;
 
-/// So many standard deviations of healthy ends lie between an end and its blame.
+/// Standard deviations of healthy ends between an end and its blame.
 const PART_SPREAD_Z: f64 = 4.0;
 
-/// Differences between healthy parts never lift the line above this: GPUs of one kind
-/// differ by up to 0.6 %, and one link of 18 is 5.6 %.
+/// Differences between healthy parts never raise the threshold above this: GPUs of one kind differ
+/// by up to 0.6 %, and one link of 18 is 5.6 %.
 const MAX_PART_SPREAD: f64 = 0.04;
 
-/// Chance that any cell of an end that is low clears it.
+/// Probability that any cell of a low end clears it.
 const CLEARING_ERROR: f64 = 1e-3;
 
-/// Chance that what a part has above the others hides a loss of the declared size.
+/// Probability that a part's surplus over the others hides a loss of the declared size.
 const HIDDEN_LOSS_CHANCE: f64 = 4e-3;
 
-/// Healthy GPUs of one kind differ by 0.1 to 0.6 %: counted like so many parts that were
-/// measured.
+/// Published spread of healthy GPUs of one kind (0.1 to 0.6 %): weighted like this many measured
+/// parts.
 const PUBLISHED_SPREAD: f64 = 0.005;
 const PUBLISHED_WEIGHT: f64 = 4.0;
 
-/// Fewer ends than this show no spread of their own.
+/// Fewer ends do not define a spread.
 const FEWEST_ENDS: usize = 6;
 
-/// An end keeps its blame only beside this many partners that are not blamed: one
-/// partner cannot tell which of the two is slow.
+/// An end stays blamed only with this many unblamed partners: one partner does not show which of
+/// the two is slow.
 const FEWEST_PARTNERS: usize = 2;
 
 const DIRECTIONS: [Direction; 2] = [Direction::Tx, Direction::Rx];
 
-/// Ends taken out of the comparison.
+/// Ends removed from the comparison.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct BlamedEnds {
-    /// Per end: what it sends, what it receives.
+    /// Per end: [transmit, receive].
     ends: Vec<[bool; 2]>,
 }
 
@@ -66,7 +66,7 @@ fn cells_of(
     own.filter(move |(partner, _)| *partner != end)
 }
 
-/// Those with partners that are not blamed for their side of the cell.
+/// Cells whose partners are not blamed for their side.
 fn usable_cells<'c>(
     cells: &'c PairMatrix,
     blamed: &'c BlamedEnds,
@@ -77,7 +77,7 @@ fn usable_cells<'c>(
     cells_of(cells, end, way).filter(good).map(|(_, cell)| cell)
 }
 
-/// What an end shows over its usable partners.
+/// An end's level over its usable partners.
 #[derive(Clone, Copy, Debug)]
 struct EndObservation {
     ratio: f64,
@@ -96,7 +96,7 @@ fn observe_end(
     let mut ratios: Vec<f64> = own.map(|cell| cell.ratio).collect();
     let partners = ratios.len();
     let ratio = match statistic {
-        // Of two partners one good reading clears.
+        // With two partners, one good reading clears.
         PartnerStatistic::Median if partners == 2 => ratios.into_iter().reduce(f64::max),
         PartnerStatistic::Median => stats::median(&mut ratios),
         PartnerStatistic::Max => ratios.into_iter().reduce(f64::max),
@@ -109,13 +109,13 @@ fn observe_end(
 pub(super) struct NoiseSpread {
     /// Of all readings, the worse of the two halves.
     pub(super) sigma: f64,
-    /// Of those above what their ends show. What disturbs a reading makes it lower, so
-    /// this is what a slow end can show too much.
+    /// Of readings above their ends' levels. Disturbances reduce a reading, so this bounds how far
+    /// a slow end can read too high.
     upper: f64,
 }
 
-/// The spread of one reading: what is left when every end has its own
-/// rate. With few readings per end the fit takes noise away; scale it back.
+/// The spread of one reading: the residual after fitting one rate per end. With few readings per
+/// end the fit absorbs noise; the result is scaled back.
 pub(super) fn estimate_spread(cells: &PairMatrix, blamed: &BlamedEnds) -> NoiseSpread {
     const ASSUMED: NoiseSpread = NoiseSpread { sigma: ASSUMED_SIGMA, upper: ASSUMED_SIGMA };
     let of = |way| -> Vec<Option<f64>> {
@@ -146,18 +146,18 @@ pub(super) fn estimate_spread(cells: &PairMatrix, blamed: &BlamedEnds) -> NoiseS
     NoiseSpread { sigma, upper: of(upper).min(sigma) }
 }
 
-/// How healthy ends differ, noise taken out.
+/// The spread between healthy ends, without noise.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PartSpread {
     /// Relative standard deviation.
     pub(super) sigma: f64,
-    /// What a part may be able to do above its partners, so that as much is lost unseen.
+    /// The possible surplus of a part over its partners: a loss of that size stays undetected.
     hidden: f64,
 }
 
 impl PartSpread {
-    /// `free` is how many parts showed the spread, less one. A few parts show it badly: what
-    /// is published of GPUs of one kind counts beside them, and the factor is that of
+    /// `free` is the number of parts behind the spread, minus one. A few parts estimate it poorly,
+    /// so the published spread for GPUs of one kind is weighted in, and the factor comes from
     /// Student's distribution.
     fn new(sigma: f64, free: usize) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a count of parts")]
@@ -171,7 +171,7 @@ impl PartSpread {
 /// How ends are judged in one turn.
 pub(super) struct BlameRule<'c> {
     cells: &'c PairMatrix,
-    /// The class of path of each group.
+    /// The path class of each group.
     classes: &'c [u8],
     spread: NoiseSpread,
     statistic: PartnerStatistic,
@@ -180,7 +180,7 @@ pub(super) struct BlameRule<'c> {
 }
 
 impl<'c> BlameRule<'c> {
-    /// `classes` are the classes of path, by group.
+    /// `classes` holds the path class of each group.
     pub(super) fn new(
         cells: &'c PairMatrix,
         classes: &'c [u8],
@@ -200,23 +200,23 @@ impl<'c> BlameRule<'c> {
         }
     }
 
-    /// How far below its level an end is blamed.
+    /// The loss from which an end is blamed.
     fn blame_line(&self, readings: usize, parts: f64) -> f64 {
         let of_parts = (PART_SPREAD_Z * parts).min(MAX_PART_SPREAD);
         MIN_EFFECT.max(SIGNIFICANCE_Z * self.standard_error(readings)).max(of_parts)
     }
 
-    /// The smallest loss of an end that is seen 99 times in 100 or more, whatever this
-    /// end may be able to do above the others.
+    /// The smallest loss of an end that is detected at least 99 times in 100, including the end's
+    /// possible surplus over the others.
     fn smallest_detectable(&self, readings: usize, parts: PartSpread) -> f64 {
         let noise = POWER_Z * self.standard_error(readings);
         self.blame_line(readings, parts.sigma) + (noise.powi(2) + parts.hidden.powi(2)).sqrt()
     }
 
-    /// An end whose partners are slow shows what they are; one good cell with any of
-    /// them shows that the end is not slow. A cell clears its two ends where it is above
-    /// the line by more than the noise of the highest of as many cells. An end that is
-    /// measured over several classes of path is cleared by one cell of each.
+    /// With slow partners, an end's median reflects its partners; one good cell with any of them
+    /// shows that the end is not slow. A cell clears its two ends if it exceeds the threshold by
+    /// more than the noise of the highest of that many cells. An end that is measured over several
+    /// path classes needs one such cell of each.
     fn find_cleared(&self) -> Vec<[bool; 2]> {
         let mut factors: BTreeMap<usize, f64> = BTreeMap::new();
         let mut cleared = vec![[false; 2]; self.cells.end_count()];
@@ -235,19 +235,19 @@ impl<'c> BlameRule<'c> {
         cleared
     }
 
-    /// What an end shows over partners that are not blamed.
+    /// An end's level over unblamed partners.
     fn observe(&self, blamed: &BlamedEnds, end: (usize, usize)) -> Option<EndObservation> {
         observe_end(self.cells, blamed, end, self.statistic)
     }
 
-    /// The ends that are low, and the spread of the others.
+    /// The low ends, and the spread of the others.
     pub(super) fn find_blamed(&self) -> (BlamedEnds, PartSpread) {
         let mut blamed = BlamedEnds::none(self.cells.end_count());
         let mut kept_free = self.cleared.clone();
         self.blame_lowest(&mut blamed, &kept_free);
         let parts = self.estimate_part_spread(&blamed);
-        // A released end is a partner again, which can make another one low: each end is
-        // released once, so this ends.
+        // A released end is a partner again, which can make another end low: each end is released
+        // only once, so the loop terminates.
         while self.release(&mut blamed, &mut kept_free, parts.sigma) {
             self.blame_lowest(&mut blamed, &kept_free);
         }
@@ -255,7 +255,7 @@ impl<'c> BlameRule<'c> {
         (blamed, parts)
     }
 
-    /// What an end shows, where it is low enough to be blamed.
+    /// An end's level, if it is low enough to be blamed.
     fn observe_low(
         &self,
         blamed: &BlamedEnds,
@@ -269,8 +269,8 @@ impl<'c> BlameRule<'c> {
         self.observe(blamed, end).filter(is_low)
     }
 
-    /// Blames the lowest end until none is low. Only partners of the one that was
-    /// blamed last are looked at again: of thousands of ends each has a few.
+    /// Blames the lowest end until none is low. Only partners of the last blamed end are evaluated
+    /// again: in a set of thousands, each end has a few.
     fn blame_lowest(&self, blamed: &mut BlamedEnds, free: &[[bool; 2]]) {
         let n = free.len();
         let low = |blamed: &BlamedEnds, end: usize, way: usize| {
@@ -278,7 +278,7 @@ impl<'c> BlameRule<'c> {
             Some(may.then(|| self.observe_low(blamed, (end, way), 0.0)).flatten()?.ratio)
         };
         let mut lows: Vec<[Option<f64>; 2]> = vec![[None; 2]; n];
-        // Ends that are low, the lowest first: shares are positive, and their bits in order.
+        // Low ends, the lowest first: shares are positive, so their bit patterns sort in order.
         let mut order: BTreeSet<(u64, usize, usize)> = BTreeSet::new();
         let key = |share: f64, end: usize, way: usize| (share.max(0.0).to_bits(), end, way);
         let mut put = |end: usize, way: usize, now: Option<f64>| {
@@ -306,8 +306,8 @@ impl<'c> BlameRule<'c> {
         }
     }
 
-    /// Releases the blamed ends that are not low with the partners that are left, all at
-    /// once, so that no order of names decides. One good partner is enough.
+    /// Releases all blamed ends that are not low with the remaining partners in one step, so the
+    /// result does not depend on the order of names. One good partner is enough.
     fn release(&self, blamed: &mut BlamedEnds, free: &mut [[bool; 2]], parts: f64) -> bool {
         let mut good = Vec::new();
         for (end, own) in blamed.ends.iter().enumerate() {
@@ -326,9 +326,8 @@ impl<'c> BlameRule<'c> {
         !good.is_empty()
     }
 
-    /// Whether an end has a good cell, of each class of path, that noise does not explain
-    /// if the end is as slow as was seen: with partners that are not slow, a slow end shows
-    /// one level.
+    /// Whether an end has, in each path class, a good cell that noise does not explain if the end
+    /// is as slow as observed: with healthy partners, a slow end has a single level.
     fn is_uneven(
         &self,
         blamed: &BlamedEnds,
@@ -345,7 +344,7 @@ impl<'c> BlameRule<'c> {
         })
     }
 
-    /// Whether a cell of each class of path is as asked.
+    /// Whether a cell of each path class meets the condition.
     fn has_of_each_class<'m>(
         &self,
         cells: impl Iterator<Item = &'m PairCell>,
@@ -359,9 +358,9 @@ impl<'c> BlameRule<'c> {
         !seen.is_empty() && seen.values().all(|good| *good)
     }
 
-    /// How the ends that are not blamed differ, noise taken out. What a part can do more
-    /// than its partners does not show, so only the lower half says how far parts differ. An
-    /// end that is far lower with some partners than with others is not one of them.
+    /// The spread between unblamed ends, without noise. A part's surplus over its partners does not
+    /// appear in readings, so only the lower half estimates the spread. An end that is far lower
+    /// with some partners than with others is excluded.
     fn estimate_part_spread(&self, blamed: &BlamedEnds) -> PartSpread {
         let mut squares = 0.0;
         let mut ratios = Vec::new();
@@ -382,8 +381,8 @@ impl<'c> BlameRule<'c> {
             return PartSpread::default();
         };
         let below = ratios.iter().filter(|ratio| **ratio < middle).map(|ratio| middle - ratio);
-        // What a GPU sends and what it receives differ alike: they are one part. The middle
-        // is taken from the same parts, which costs one.
+        // A GPU's transmit and receive rates vary together: they count as one part. The median
+        // comes from the same parts, which costs one degree of freedom.
         let free = (ratios.len() / 4).saturating_sub(1).max(1);
         #[expect(clippy::cast_precision_loss, reason = "counts of ends")]
         let (noise, spread) = (
@@ -393,7 +392,7 @@ impl<'c> BlameRule<'c> {
         PartSpread::new((spread - noise).max(0.0).sqrt(), free)
     }
 
-    /// What every end shows, per direction.
+    /// The level of every end, per direction.
     pub(super) fn end_levels(&self, blamed: &BlamedEnds) -> Vec<[Option<EndLevel>; 2]> {
         let of = |end| {
             let seen = self.observe(blamed, end)?;
@@ -402,7 +401,7 @@ impl<'c> BlameRule<'c> {
         (0..self.cells.end_count()).map(|end| [of((end, 0)), of((end, 1))]).collect()
     }
 
-    /// The blames with their numbers, and the ends of which nothing can be told.
+    /// The blames with their numbers, and the undecidable ends.
     pub(super) fn list_blames(
         &self,
         blamed: &BlamedEnds,
@@ -424,8 +423,8 @@ impl<'c> BlameRule<'c> {
         (blames, unclear)
     }
 
-    /// The smallest loss of each end that would have been seen; `None` of one that met
-    /// too few partners. What an end shows above the level is lost unseen.
+    /// The smallest detectable loss of each end; `None` with too few partners. An end's surplus
+    /// over the level is lost undetected.
     pub(super) fn detectable_losses(
         &self,
         blamed: &BlamedEnds,

@@ -8,25 +8,25 @@ use super::{LowPair, MIN_EFFECT, PartnerStatistic, PeelResult};
 use model::stats;
 use model::verdict::Direction;
 
-/// Chance that any healthy pair of an island looks low.
+/// Probability that any healthy pair of an island looks low.
 const FAMILY_ERROR: f64 = 1e-3;
 
-/// What is low between ends that are not blamed: pairs where the readings
-/// agree, dips where they are too few to tell.
+/// Low cells between unblamed ends: pairs whose readings agree, and dips if the readings are too
+/// few to decide.
 pub(super) fn find_low_pairs(
     cells: &PairMatrix,
     blamed: &BlamedEnds,
     statistic: PartnerStatistic,
     out: &mut PeelResult,
 ) {
-    // Where path classes differ, a slow pair is a path class, not a fault.
+    // If path classes differ, a slow pair is a path class, not a fault.
     if statistic == PartnerStatistic::Max {
         return;
     }
     let sigma = out.sigma;
     let measured = cells.cells().len();
     let line = MIN_EFFECT.max(stats::family_z(measured, FAMILY_ERROR) * sigma);
-    // What the two ends show with others is what their pair must show.
+    // The expected rate of a pair follows from its ends' rates with others.
     let fit = |src: usize, dst: usize| {
         let ratio = |end, direction| out.end_level(end, direction).map_or(1.0, |shown| shown.ratio);
         let (tx, rx) = (ratio(src, Direction::Tx), ratio(dst, Direction::Rx));
@@ -72,7 +72,7 @@ pub(super) fn find_low_pairs(
     }
 }
 
-/// How far apart the three readings are that agree best; all, of fewer.
+/// The spread of the three readings that agree best; of all, if fewer.
 pub(in crate::judge) fn span(readings: &mut [f64]) -> f64 {
     readings.sort_by(f64::total_cmp);
     let few = readings.len().clamp(1, 3);
@@ -80,22 +80,20 @@ pub(in crate::judge) fn span(readings: &mut [f64]) -> f64 {
     gaps.fold(f64::INFINITY, f64::min)
 }
 
-/// What low readings of one pair are.
+/// The classification of a pair's low readings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::judge) enum PairClassification {
-    /// A slow pair.
     Fault,
-    /// A slow pair or dips: another reading would tell.
+    /// A slow pair or dips: another reading decides.
     Doubt,
-    /// A dip, as healthy pairs have them.
+    /// A dip, as on healthy pairs.
     Dip,
 }
 
-/// Whether low readings of one pair, all that there are, are a fault or dips.
-/// Healthy readings dip by 5 to 40 % about once in 200, so four in a row are no
-/// dips, and three none that agree (`docs/study.md`: fewer than 1e-6 a year).
-/// Two that agree are as rare as slow pairs are: they convict nobody. What is
-/// deeper than dips go needs no second reading.
+/// Whether all the readings of one pair, if low, are a fault or dips. Healthy readings dip by 5 to
+/// 40 % about once in 200, so four in a row are not dips, nor are three that agree
+/// (`docs/study.md`: fewer than 1e-6 a year). Two that agree are as rare as slow pairs, so they
+/// decide nothing. A reading deeper than any dip needs no second reading.
 pub(in crate::judge) fn classify_pair(
     readings: usize,
     span: f64,

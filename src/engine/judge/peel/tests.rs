@@ -1,4 +1,4 @@
-//! Peeling against fields of readings whose rates are known.
+//! Tests peeling with readings of known rates.
 
 use super::*;
 use model::verdict::Direction;
@@ -49,7 +49,7 @@ fn where_ends_get_slower_step_by_step_all_that_are_low_and_the_slow_pair_are_fou
     };
     let peeled = peel_readings(&field, PartnerStatistic::Median);
     let blamed: Vec<usize> = (0..20).filter(|end| peeled.is_blamed(*end, Direction::Tx)).collect();
-    // So many differ so much that the line is the one for parts that differ, 4 %.
+    // The ends differ so much that the threshold is the one for different parts, 4 %.
     assert_eq!(blamed, (11..20).collect::<Vec<_>>());
     let pairs: Vec<_> = peeled.pairs.iter().map(|p| (p.src, p.dst, p.both_ways)).collect();
     assert_eq!(pairs, [(0, 1, true)]);
@@ -62,8 +62,8 @@ fn the_span_is_that_of_the_three_that_agree_best() {
     assert!(span(&mut [0.9]).abs() < 1e-12);
 }
 
-/// A field of 8 to 16 ends, of which up to half are slow, each met by all or by a few,
-/// read one to three times. Returns the readings and what each end can do.
+/// A set of 8 to 16 ends, up to half of them slow, each measured with all or a few others, one to
+/// three times. Returns the readings and the capacity of each end.
 fn field(seed: u64, sigma: f64) -> (Vec<PairReading>, Vec<[f64; 2]>) {
     let mut normals = stats::normal_sampler::NormalSampler::new(seed);
     let mut uniform = |below: usize| {
@@ -86,7 +86,7 @@ fn field(seed: u64, sigma: f64) -> (Vec<PairReading>, Vec<[f64; 2]>) {
     }
     let mut readings = Vec::new();
     for src in 0..n {
-        // Neighbours on a ring that was shuffled: few partners, and slow ones share them.
+        // Adjacent ends on a shuffled ring: few partners, and slow ends share them.
         for step in 1..=partners.min(n - 1) {
             let (a, b) = (order[src], order[(src + step) % n]);
             for (src, dst) in [(a, b), (b, a)] {
@@ -101,7 +101,7 @@ fn field(seed: u64, sigma: f64) -> (Vec<PairReading>, Vec<[f64; 2]>) {
     (readings, rates)
 }
 
-/// How many partners of an end are not slow on their side.
+/// The number of an end's partners that are not slow on their side.
 fn good_partners(
     readings: &[PairReading],
     rates: &[[f64; 2]],
@@ -142,8 +142,8 @@ fn slow_ends_among_good_ones_are_found_and_no_other_is_blamed() {
             let rates_of = &rates;
             for (end, rates) in rates_of.iter().enumerate() {
                 let ways = [Direction::Tx, Direction::Rx];
-                // Of the slow ends that met three good partners or more, all are found whose
-                // loss is as large as what is declared.
+                // Every slow end with at least three good partners and a loss of at least the
+                // declared size is found.
                 let Some(least) = peeled.detectable[end] else { continue };
                 for way in (0..2).filter(|way| rates[*way] <= 1.0 - least) {
                     if 3 <= good_partners(&readings, rates_of, (end, way)) {
@@ -197,8 +197,8 @@ fn an_end_with_a_good_cell_is_not_blamed_where_many_readings_are_disturbed() {
 
 #[test]
 fn a_loss_of_the_declared_size_is_found_where_parts_differ() {
-    // Each GPU has an offset of its own, and each pair of places: a copy gets what the two
-    // ends lose together, or what the slower one can do.
+    // Each GPU has its own offset, and so does each pair of places: a copy gets the combined loss
+    // of its two ends, or the capacity of the slower one.
     for is_least in [false, true] {
         declared_and_found(is_least);
     }

@@ -1,4 +1,4 @@
-//! Claims against what was measured, and claims against each other.
+//! Claims compared with the measurement, and with each other.
 
 use super::*;
 use model::disagreement::{Disagreement, DisagreementSeverity, DisagreementSide};
@@ -120,13 +120,13 @@ fn a_belief_is_held_against_the_gpus_that_were_measured_to_reach_each_other() {
     assert_eq!(found.evidence[0].file, "job.env:3");
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Pass));
 
-    // The claim says 72, the measurement 64.
+    // The claim states 72, the measurement 64.
     let judged = believing(split(), belief(72, 0..18));
     let found =
         judged.verdicts.findings.iter().find(|f| f.class.as_str() == BELIEF).expect("a finding");
     assert_eq!((found.outcome, found.measured), (Outcome::Failed, Some(64.0)));
 
-    // Nobody says where the job runs.
+    // Without a location for the job.
     let judged = believing(TestMachine::rack(), belief(144, 0..0));
     assert_eq!(loci(&judged), ["unknown claim-belief-beyond-measured domain block01"]);
 
@@ -190,7 +190,7 @@ fn what_the_measurement_settles_is_a_remark_and_what_it_cannot_is_unknown() {
     let cut = judged(split(), told("block-against-clique", bad, Some("block01")));
     let settled = "settled: measured, block01 is parts of 16 and 2 nodes";
     assert!(cut.verdicts.notes.iter().any(|n| n.contains(settled)), "{:?}", cut.verdicts.notes);
-    // Two domains of one clique, and nothing was measured between them.
+    // Two domains of one clique, without a measurement between them.
     let merged = judged(TestMachine::rack(), told("merged-cliques", bad, Some("block01")));
     assert_eq!(loci(&merged), ["unknown claim-merged-cliques domain block01"]);
     let servers = TestMachine::hgx(1);

@@ -41,7 +41,7 @@ fn judge(bench: &mut TestMachine, runs: &[[f64; 2]]) -> Judgement {
     bench.judge_these(&recordings)
 }
 
-/// A rack that is also known at 1 GiB, and by a second algorithm.
+/// A rack that also has expectations at 1 GiB, and for a second algorithm.
 fn rack() -> TestMachine {
     let mut bench = TestMachine::rack();
     let usual = bench.platform.collectives[0].clone();
@@ -85,7 +85,7 @@ fn a_good_reading_of_a_collective_acquits() {
     assert_eq!(judged.verdicts.findings[0].evidence.len(), 2);
 }
 
-/// The same with what NCCL says it used.
+/// The same with the transports and algorithms that NCCL logs.
 fn judge_with(bench: &mut TestMachine, busbw: f64, transports: &[&str]) -> Judgement {
     let mut recordings = bench.record();
     let mut run = all_reduce(0, [busbw, busbw]);
@@ -122,7 +122,7 @@ fn a_matrix_that_a_collective_contradicts_is_said_to_be() {
         found.contains(&"unknown matrix-contradicted instrument block01".to_owned()),
         "{found:?}"
     );
-    // A lost link is within what a collective does not show.
+    // A lost link is below the detection limit of a collective.
     let bad = (6, 1);
     let lost = move |s, d| Some(if s == bad || d == bad { 17.0 / 18.0 } else { 1.0 });
     let judged = judge_with(&mut rack().capacity(lost), 838.0, &[]);
@@ -138,7 +138,7 @@ fn on_node(at: u32, busbw: f64) -> ToolRecording {
     run
 }
 
-/// What a rack is said to be whose nodes reach so much each.
+/// The judgement of a rack whose nodes reach these rates.
 fn each(nodes: u32, busbw: impl Fn(u32) -> f64) -> (Judgement, Vec<String>) {
     let mut bench = TestMachine::rack();
     let mut recordings = bench.record();
@@ -149,7 +149,7 @@ fn each(nodes: u32, busbw: impl Fn(u32) -> f64) -> (Judgement, Vec<String>) {
     (judged, found)
 }
 
-/// A rack that copies show so, with an all-reduce at full rate on these nodes.
+/// A rack with these copies, and an all-reduce at full rate on these nodes.
 fn contradicted(
     capacity: impl Fn((u32, u32), (u32, u32)) -> f64 + 'static,
     runs: &[ToolRecording],
@@ -197,7 +197,7 @@ fn a_contradiction_is_in_doubt_where_its_run_was_and_nowhere_else() {
         ["degraded nvlink-low tray node0009", "unknown matrix-contradicted instrument node0009"];
     assert_eq!(loci(&judged), expected);
     assert_eq!(unknown_nodes(&judged), Vec::<&str>::new());
-    // A run over two nodes, and one of which the tray is no member.
+    // A run over two nodes, and one without the tray.
     let mut bench = TestMachine::rack();
     let usual = bench.platform.collectives[0].clone();
     bench.platform.collectives.push(CollectiveExpectation { min_ranks: 8, max_ranks: 8, ..usual });
@@ -222,11 +222,11 @@ fn a_collective_that_is_low_on_all_nodes_alike_is_no_fault_of_any() {
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
     let said = &judged.verdicts.findings[0].summary;
     assert!(said.contains("on 18 nodes of rack is low alike, 768.0 of 840.0"), "{said}");
-    // One that is lower than the others is still named.
+    // One that is lower than the others is still reported.
     let (judged, found) = each(18, |at| if at == 3 { 690.0 } else { 765.0 });
     assert_eq!(found, ["degraded collective-low Node", COMMON]);
     assert_eq!(outcome_of(&judged, "node0004"), Outcome::Degraded);
-    // So is one of a fleet that is well.
+    // So is one in a healthy fleet.
     let (_, found) = each(18, |at| if at == 3 { 760.0 } else { 838.0 });
     assert_eq!(found, ["degraded collective-low Node"]);
     // Three nodes have no middle to be compared with.

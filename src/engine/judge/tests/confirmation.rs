@@ -1,5 +1,5 @@
-//! The second look: suspects are measured with cleared partners, and what is not
-//! seen again is not held against them.
+//! The second measurement: suspects are measured with cleared partners, and a finding that is not
+//! confirmed no longer counts against them.
 
 use std::collections::BTreeSet;
 
@@ -35,7 +35,7 @@ fn partners(suspects: &[ConfirmSuspect], cleared: &BTreeSet<NodeName>) -> Vec<(u
     pairs.collect()
 }
 
-/// The words of a verdict: outcome, class, locus, whether confirmed.
+/// Formats a verdict: outcome, class, locus, whether confirmed.
 fn describe(verdicts: &Verdicts) -> Vec<String> {
     let word = |f: &Finding| {
         let sure = if f.confirmed { "" } else { " ?" };
@@ -48,7 +48,7 @@ fn outcome(verdicts: &Verdicts, node: &str) -> Outcome {
     verdicts.nodes.iter().find(|n| n.node.as_str() == node).expect("judged").outcome
 }
 
-/// Looks at the suspects of `first` again, in a lab as it is by then.
+/// Measures the suspects of `first` again, in the lab's current state.
 fn look_again(lab: &mut TestNetwork, first: &Judgement, before: &[ToolRecording]) -> Verdicts {
     let suspects = confirm::find_suspects(first);
     let cleared = confirm::find_cleared_nodes(first, before);
@@ -61,7 +61,7 @@ fn look_again(lab: &mut TestNetwork, first: &Judgement, before: &[ToolRecording]
     lab.confirm(first, &second.verdicts, &confirm_recordings(&recordings))
 }
 
-/// What was read for the second look.
+/// The readings of the second measurement.
 fn confirm_recordings(recordings: &[ToolRecording]) -> Vec<ToolRecording> {
     recordings.iter().filter(|r| r.stage == Some(STAGE)).cloned().collect()
 }
@@ -129,7 +129,7 @@ fn a_slow_path_stays_a_path_when_its_ends_are_fine_with_others() {
     assert_eq!(describe(&verdicts), ["degraded path-low pair host0 - host7 ?"]);
     assert!(verdicts.findings[0].summary.contains("other partners"));
 
-    // Measured together again: it is there, or it is not.
+    // Measured together again: the fault either persists or not.
     let suspects = confirm::find_suspects(&first);
     for (late, expected) in [
         (path as fn(u32, u32) -> f64, "degraded path-low pair host0 - host7"),
@@ -151,7 +151,7 @@ fn a_slow_path_stays_a_path_when_its_ends_are_fine_with_others() {
 
 #[test]
 fn a_pair_that_loses_packets_one_way_is_found_beside_slow_hosts() {
-    // A shaper is so steady that most rates are the same to the last byte.
+    // A shaper is so steady that most rates are equal to the last byte.
     for (sigma, seed) in [(0.0, 0), (0.005, 1), (0.005, 2), (0.01, 3)] {
         for lossy in [0.05, 0.5, 0.7] {
             let share = move |a: u32, b: u32| {
@@ -195,8 +195,8 @@ fn findings_that_partners_cannot_show_stay_as_they_are() {
     assert_eq!(verdicts, first.verdicts);
 }
 
-/// A rack looked at twice: as it was, and as it is when the suspects are
-/// measured with three partners each.
+/// A rack measured twice: in its first state, and in its state when the suspects are measured with
+/// three partners each.
 fn rack(
     was: impl Fn((u32, u32), (u32, u32)) -> f64 + 'static,
     is: impl Fn((u32, u32), (u32, u32)) -> f64 + 'static,
@@ -209,7 +209,7 @@ fn rack(
     let mut later = TestMachine::rack().capacity(move |s, d| Some(is(s, d)));
     let mut recordings = before;
     for (a, b) in partners(&suspects, &cleared) {
-        // Nodes count from 1 in their names.
+        // Node names count from 1.
         let mut recording = later.record_siblings(a - 1, b - 1);
         recording.stage = Some(STAGE);
         recordings.push(recording);
@@ -286,7 +286,7 @@ fn a_node_that_is_an_island_is_looked_at_again_alone() {
 
 #[test]
 fn a_day_on_which_all_are_suspected_costs_each_of_them_as_much_as_a_small_one() {
-    /// How much was held against each other for each host, all of them suspected.
+    /// The number of comparisons per host, with every host suspected.
     fn looked(hosts: u32) -> usize {
         let mut lab = TestNetwork::new(|_, _| 0.5);
         lab.hosts = hosts;
@@ -305,7 +305,7 @@ fn a_day_on_which_all_are_suspected_costs_each_of_them_as_much_as_a_small_one() 
             }
         };
         first.verdicts.findings = (0..hosts).map(low).collect();
-        // A tenth of them is seen again.
+        // A tenth of them is confirmed.
         let mut second = first.verdicts.clone();
         second
             .findings
@@ -320,7 +320,7 @@ fn a_day_on_which_all_are_suspected_costs_each_of_them_as_much_as_a_small_one() 
     assert_eq!(looked(40), looked(400));
 }
 
-/// A rack with a slow pair, and what a second look makes of it that read `runs`.
+/// A rack with a slow pair, and the result of a second measurement with these `runs`.
 fn slow_pair(
     later: impl Fn((u32, u32), (u32, u32)) -> f64 + 'static,
     runs: &[(bool, u32, u32)],
@@ -341,7 +341,7 @@ fn slow_pair(
         let run = if *all { bench.record_two_nodes(*a, *b) } else { bench.record_siblings(*a, *b) };
         read.push(ToolRecording { stage: Some(STAGE), ..run });
     }
-    // A second judgement that names nobody, whatever it was made from.
+    // A second judgement without findings, whatever its input.
     let second = Verdicts { findings: Vec::new(), ..first.verdicts.clone() };
     let verdicts = bench.confirm(&first, &second, &read);
     let [found] = verdicts.findings.try_into().expect("one");
@@ -399,7 +399,7 @@ fn a_gpu_is_cleared_by_the_direction_and_the_side_that_was_low_and_by_nothing_el
     let open = ["degraded nvlink-low direction node0007:1 tx ?"];
     // Inside the node it never was low.
     assert_eq!(of(&mut { node }, true), open);
-    // No lane was read before: what the platform must show is their level.
+    // No lane was read before: the platform's expectation is the level.
     assert_eq!(of(&mut { lanes }, true), ["unknown nvlink-low direction node0007:1 tx ?"]);
     assert_eq!(of(&mut { lanes }, false), ["degraded nvlink-low direction node0007:1 tx"]);
     let matrices = |b: &mut TestMachine| vec![b.record_two_nodes(6, 1), b.record_two_nodes(6, 2)];
@@ -455,8 +455,8 @@ fn of_two_low_paths_the_ends_that_are_low_with_others_are_named() {
     }
 }
 
-/// A matching in which two hosts have no connection, and what became of them when they
-/// were read with three others, and with each other.
+/// A matching in which two hosts have no connection, and the result after they were measured with
+/// three others, and with each other.
 fn unreached(later: impl Fn(u32, u32) -> bool + 'static) -> (Judgement, Verdicts) {
     let is_down = |a: u32, b: u32| a == 2 || b == 2;
     let mut lab = TestNetwork::new(|_, _| 1.0);

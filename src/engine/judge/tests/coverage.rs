@@ -1,5 +1,5 @@
-//! What a pass needs: the links between the GPUs of a node were measured, where it has
-//! such links.
+//! Requirements of a pass: the links between the GPUs of a node were measured, if it has such
+//! links.
 
 use super::test_machine::{TestMachine, loci, matrix};
 use super::*;
@@ -10,7 +10,7 @@ use model::parse_output::{ParseOutput, Tool};
 use model::tool_recording::RecordingScope;
 use model::verdict::Outcome;
 
-/// Tests that say nothing of the links between GPUs.
+/// Tests that do not measure the links between GPUs.
 const OTHERS: [&str; 4] = [
     "host_to_device_memcpy_ce",
     "device_to_host_memcpy_ce",
@@ -18,7 +18,7 @@ const OTHERS: [&str; 4] = [
     "device_local_copy",
 ];
 
-/// A node of this platform on which these tests show what is expected.
+/// A node of this platform on which these tests read the expected values.
 fn shows(platform: &Platform, gpus: u32, tests: &[&str]) -> Judgement {
     let level = |test: &str| {
         let expected = platform.expectation(&MeasurementConditions::with_default_size(test)).ok();

@@ -50,7 +50,7 @@ fn a_copy_that_is_low_once_is_unknown_until_it_is_read_again_whatever_the_other_
             assert_eq!(unknown_nodes(&judged), ["node0002"], "{share}");
             let why = &judged.verdicts.nodes[1].reason;
             assert!(why.contains("read once, read it again"), "{why}");
-            // A link that is slow stays so; a dip does not come back.
+            // A slow link stays slow; a dip does not repeat.
             let again = TestMachine::hgx(3).host(one).readings(2).judge();
             let found = format!("degraded host-link-low gpu node0002:2 {}", way.as_str());
             assert_eq!(loci(&again), [found]);

@@ -1,5 +1,5 @@
-//! Levels: of runs, of tools that disagree, of nodes that share a cause, and of what
-//! everything has lost together.
+//! Levels: of runs, of tools that disagree, of nodes that share a cause, and losses common to all
+//! parts.
 
 use super::*;
 use model::measurement::MeasurementMatrix;
@@ -39,7 +39,7 @@ fn a_run_that_is_disturbed_as_a_whole_is_no_noise_and_no_fault() {
         let notes = judged.verdicts.notes.iter().filter(|n| n.contains("nvbandwidth-3.txt"));
         assert!(0 < notes.count(), "the disturbed run is named");
     }
-    // A lost link beside it is found, whichever runs are disturbed.
+    // A lost link in addition is found, whichever runs are disturbed.
     let lost =
         |s: (u32, u32), d: (u32, u32)| Some(if s.1 == 2 || d.1 == 2 { share(1) } else { 1.0 });
     let mut bench = TestMachine::hgx(1).readings(3).noise(0.003, 0.0, 6).capacity(lost);
@@ -48,7 +48,7 @@ fn a_run_that_is_disturbed_as_a_whole_is_no_noise_and_no_fault() {
     assert_eq!(loci(&bench.judge_these(&recordings)), ["degraded nvlink-low gpu node0001:2"]);
 }
 
-/// A recording of p2pBandwidthLatencyTest in which one GPU shows this share.
+/// A recording of p2pBandwidthLatencyTest in which one GPU reads this share.
 fn p2p(bench: &mut TestMachine, gpu: usize, share: f64) -> ToolRecording {
     let mut recording = bench.record_nodes().swap_remove(0);
     recording.file = "nodes/node0001/p2p.txt".to_owned();
@@ -81,7 +81,7 @@ fn two_tools_that_disagree_about_a_gpu_make_it_unknown_whichever_was_run_more_of
     let mut recordings = bench.record();
     recordings.push(p2p(&mut bench, 5, 1.0));
     assert_eq!(loci(&bench.judge_these(&recordings)), ["degraded nvlink-low gpu node0001:5"]);
-    // What a tool without warm-up reads low of one direction is no dispute.
+    // A low reading in one direction from a tool without warm-up is not a dispute.
     let mut bench = TestMachine::hgx(1).readings(3);
     let mut recordings = bench.record();
     let mut cold = p2p(&mut bench, 0, 1.0);
@@ -90,7 +90,7 @@ fn two_tools_that_disagree_about_a_gpu_make_it_unknown_whichever_was_run_more_of
     assert_eq!(loci(&bench.judge_these(&recordings)), Vec::<String>::new());
 }
 
-/// Twelve boxes of which the first five have another driver and show this share.
+/// Twelve boxes of which the first five have another driver and read this share.
 fn mixed_drivers(share: f64, old: impl Fn(u32) -> bool) -> Judgement {
     let low = move |s: (u32, u32), _: (u32, u32)| Some(if s.0 < 5 { share } else { 1.0 });
     let mut bench = TestMachine::hgx(12).readings(3).capacity(low);
@@ -116,7 +116,7 @@ fn nodes_that_are_low_alike_and_share_a_driver_are_one_cause() {
     let judged = mixed_drivers(0.9, |at| at < 5);
     assert_eq!(loci(&judged), ["unknown all-low-alike instrument - driver 550.54.15"]);
     assert_eq!(unknown_nodes(&judged).len(), 5);
-    // A driver that good nodes have as well explains nothing.
+    // A driver that good nodes share explains nothing.
     for old in [|at: u32| at < 9, |at: u32| at.is_multiple_of(2), |at: u32| at < 3] {
         let judged = mixed_drivers(0.9, old);
         let low = loci(&judged);
@@ -168,7 +168,7 @@ fn what_everything_lost_together_has_a_limit_of_its_own() {
     let limit = judged.verdicts.nodes[0].detectable_together.expect("an expectation is there");
     // Tolerance of the expectation: 4 %.
     assert!((0.035..0.05).contains(&limit), "{limit}");
-    // A loss of that size or more in one test is seen, and no node passes with it.
+    // A loss of that size or more in one test is detected, and no node passes with it.
     for lost in [limit + 0.004, 1.0 / 18.0] {
         let mut bench = TestMachine::rack().readings(2);
         let mut recordings = bench.record();
@@ -182,7 +182,7 @@ fn what_everything_lost_together_has_a_limit_of_its_own() {
         assert_eq!(judged.verdicts.outcome, Outcome::Unknown, "{lost}");
         assert_eq!(unknown_nodes(&judged).len(), 18);
     }
-    // Without an expectation nothing says what all have lost.
+    // Without an expectation, a common loss is not detectable.
     let mut bench = TestMachine::hgx(2);
     bench.platform.expectations.clear();
     let recordings = TestMachine::hgx(2).record();
@@ -192,7 +192,7 @@ fn what_everything_lost_together_has_a_limit_of_its_own() {
 
 #[test]
 fn a_file_that_was_copied_is_one_reading() {
-    // A pair that dipped once is no slow pair, however often its file was copied.
+    // A pair that dipped once is not a slow pair, however often its file was copied.
     let mut bench = TestMachine::hgx(1).noise(0.003, 0.0, 9);
     let mut recordings = bench.record();
     scale(

@@ -1,5 +1,4 @@
-//! The judge against made-up machines: what is broken must be named, and
-//! nobody else.
+//! Tests the judge with simulated machines: it must report the faulty part, and no other.
 
 mod ambiguity;
 mod claims;
@@ -517,7 +516,7 @@ fn the_rule_of_a_host_copy_names_the_room_it_really_left() {
     assert!(rule.to_string().contains("more than 25"), "{rule}");
 }
 
-/// What `nvidia-smi nvlink -s` shows on every node, some links inactive.
+/// Output of `nvidia-smi nvlink -s` on every node, with some links inactive.
 fn with_links(
     recordings: &mut Vec<ToolRecording>,
     nodes: u32,

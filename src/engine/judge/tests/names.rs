@@ -84,7 +84,7 @@ fn a_run_across_two_claimed_domains_lists_no_node_twice() {
     }
     let judged = bench.judge_claims(&claims, &recordings);
     assert_eq!(judged.verdicts.nodes.len(), 18);
-    // Between them it runs at full speed; inside them nothing is judged by it.
+    // Between them it runs at full speed; that does not judge their internal links.
     assert_eq!(loci(&judged), ["unknown claimed-apart domain block01 - block02"]);
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
     assert!(
@@ -132,7 +132,7 @@ fn what_imex_knows_by_its_address_is_the_node_that_sources_know_by_it() {
             judged.verdicts.findings.iter().find(|f| f.class.as_str() == "imex-peer-missing");
         found.map(|f| (f.locus.to_string(), f.evidence.len()))
     };
-    // Nobody says whose address it is.
+    // The address belongs to no known node.
     let mut claims = bench.claims();
     assert_eq!(missing(&bench.judge_claims(&claims, &recordings)), None);
     for at in 1..=18 {
@@ -141,7 +141,7 @@ fn what_imex_knows_by_its_address_is_the_node_that_sources_know_by_it() {
     }
     let told = missing(&bench.judge_claims(&claims, &recordings)).expect("a node");
     assert!(told.0.contains("node0003") && told.1 == 2, "{told:?}");
-    // An address of two nodes is nobody's.
+    // An address of two nodes identifies neither.
     claims.nodes.entry(TestMachine::node(7)).or_default().aliases = vec!["10.0.0.3".to_owned()];
     assert_eq!(missing(&bench.judge_claims(&claims, &recordings)), None);
 }

@@ -1,5 +1,5 @@
-//! Our own GPU probes: what they could not measure, wrong data, what the driver
-//! said around, pairs at once, and paths that were asked for.
+//! fabricgate's GPU probes: failed measurements, wrong data, driver telemetry, concurrent pairs,
+//! and requested paths.
 
 use super::test_machine::{TestMachine, WRITE, loci, outcome_of, ranks, share};
 use crate::judge::Judgement;
@@ -14,7 +14,7 @@ use model::verdict::Outcome;
 
 const AT_ONCE: &str = "device_to_device_concurrent_memcpy_write_ce";
 
-/// The same machine, measured by our own probe.
+/// The same machine, measured by fabricgate's probe.
 fn record_native(bench: &mut TestMachine) -> Vec<ToolRecording> {
     let mut recordings = bench.record();
     for recording in &mut recordings {
@@ -32,7 +32,7 @@ fn problem(kind: OutputProblemKind, class: &str, test: &str, gpu: u32) -> Output
     }
 }
 
-/// What the driver said: all GPUs alike but one.
+/// Driver telemetry: all GPUs alike except one.
 fn telemetry(gpus: u32, odd: u32, change: impl Fn(&mut GpuTelemetry)) -> DriverTelemetry {
     let gpu = |index| {
         let load = GpuTelemetrySample {
@@ -190,7 +190,7 @@ fn what_held_a_gpu_back_and_errors_of_links_are_named() {
     let said = &judged.verdicts.findings[0].summary;
     assert!(said.contains("held back (hardware thermal slowdown)"), "{said}");
     assert!(said.contains("NVLink 7 12 (crc)") && !said.contains("power cap"), "{said}");
-    // Nothing is low: a remark.
+    // Nothing is low: a note.
     let judged = around(TestMachine::hgx(1), |gpu| {
         gpu.link_errors.entry(7).or_default().insert("crc".to_owned(), 12);
     });
@@ -208,7 +208,7 @@ fn a_low_number_while_somebody_else_computed_is_not_known() {
     assert_eq!(judged.verdicts.outcome, Outcome::Pass, "it was not low");
 }
 
-/// All pairs at once, beside what each shows alone.
+/// All pairs concurrently, in addition to each pair alone.
 fn at_once(mut bench: TestMachine, level: f64, low: bool) -> Judgement {
     let mut recordings = record_native(&mut bench);
     let ends: Vec<(u32, u32)> = (0..8).map(|gpu| (0, gpu)).collect();
@@ -241,7 +241,7 @@ fn all_pairs_at_once_are_judged_behind_a_switch_and_only_shown_elsewhere() {
     }
 }
 
-/// An all-reduce of 8 GiB over a rack by our own probe.
+/// An all-reduce of 8 GiB over a rack by fabricgate's probe.
 fn all_reduce(busbw: f64) -> ToolRecording {
     let ends: Vec<(u32, u32)> = (0..18).flat_map(|n| (0..4).map(move |g| (n, g))).collect();
     let mut parsed =
@@ -283,7 +283,7 @@ fn a_collective_of_our_own_is_judged_as_one_of_nccl_tests() {
     );
     let off = judge(838.0, &["P2P/CUMEM", "NET/IB"], Some("mnnvl"));
     assert_eq!(loci(&off), ["degraded mnnvl-off domain block01"]);
-    // Whoever asked for the network gets what the network gives.
+    // A run that asked for the network gets the network's rate.
     for (path, transports) in [("ib", &["NET/IB"]), ("socket", &["NET/Socket"])] {
         let judged = judge(90.0, transports, Some(path));
         assert_eq!(loci(&judged), Vec::<String>::new(), "{path}");

@@ -1,5 +1,4 @@
-//! Nodes over the scale-out network: slow ends, slow pairs, slow leaves, and
-//! who is not reached.
+//! Nodes over the scale-out network: slow ends, slow pairs, slow leaves, and unreachable nodes.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +12,7 @@ use model::tool_recording::{RecordingScope, ToolRecording};
 use model::verdict::{Outcome, Verdicts};
 use readers::outputs;
 
-/// What each pair shows, relative to the rate of the class.
+/// The rate of each pair, relative to the rate of the class.
 type PairShare = Box<dyn Fn(u32, u32) -> f64>;
 
 /// Hosts of one network, in a lab.
@@ -27,7 +26,7 @@ pub(super) struct TestNetwork {
     rng: TestRng,
     readings: u32,
     share: PairShare,
-    /// What a pair shows of that in one reading.
+    /// The share of that in one reading of a pair.
     pub(super) moment: Box<dyn Fn(u32, u32, u32) -> f64>,
     rail: Option<&'static str>,
     /// Whether a class of NIC is claimed.
@@ -48,7 +47,7 @@ pub(super) fn all(hosts: u32) -> Vec<(u32, u32)> {
     (0..hosts).flat_map(|a| (a + 1..hosts).map(move |b| (a, b))).collect()
 }
 
-/// Neighbours.
+/// Adjacent hosts.
 pub(super) fn matching(hosts: u32) -> Vec<(u32, u32)> {
     (0..hosts / 2).map(|a| (2 * a, 2 * a + 1)).collect()
 }
@@ -136,7 +135,7 @@ impl TestNetwork {
         Claims { domains: vec![domain], ..Claims::default() }
     }
 
-    /// What the class of NIC must show.
+    /// The expectation of the NIC class.
     pub(super) fn catalogue() -> PlatformCatalogue {
         let mut catalogue = PlatformCatalogue::default();
         let text = "format = \"fabricgate.thresholds/1\"\nplatform = \"nic-lab\"\ntitle = \"lab\"\n\
@@ -168,7 +167,7 @@ impl TestNetwork {
         judge_without_history(&self.case(claims, recordings, &Self::catalogue()))
     }
 
-    /// What a second look leaves of the first, `again` read for it.
+    /// The result after a second measurement, with the readings `again`.
     pub(super) fn confirm(
         &self,
         first: &Judgement,
@@ -314,7 +313,7 @@ fn two_slow_nics_of_four_under_a_leaf_are_no_slow_uplink() {
     let slow = |at: u32| at == 5 || at == 7;
     let mut lab = TestNetwork::new(move |a, b| if slow(a) || slow(b) { 0.5 } else { 1.0 });
     lab.hosts = 8;
-    // What a second measurement reads: each of a leaf with all of the other one.
+    // The readings of a second measurement: each node of a leaf with all of the other one.
     let mut pairs: Vec<(u32, u32)> = (4..8).flat_map(|a| (0..4).map(move |b| (a, b))).collect();
     pairs.extend([(0, 1), (2, 3), (4, 6)]);
     let recordings = lab.measure(&pairs);
@@ -354,7 +353,7 @@ fn a_host_that_several_partners_do_not_reach_has_failed_and_one_refusal_is_unkno
     }
 }
 
-/// What perftest says on standard error of a port without link.
+/// perftest's standard error for a port without link.
 const NO_LINK: &[u8] = b" Port number 1 state is Down\n Couldn't set the link layer\n \
     Couldn't get context for the device\n";
 
@@ -525,8 +524,7 @@ fn other_tools_between_two_nodes_point_the_way_the_data_moved() {
     assert_eq!(loci(&judged), ["degraded nic-low rail host3 tx"]);
 }
 
-/// In how many of 20 labs a finding names host 3, and how many findings there
-/// are besides.
+/// The number of 20 labs in which a finding names host 3, and the number of other findings.
 fn tally(make: impl Fn() -> TestNetwork, pairs: &[(u32, u32)], readings: u32) -> (usize, usize) {
     let (mut found, mut others) = (0, 0);
     for seed in 0..20 {

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 /// A GPU, as node and slot.
 type GpuSlot = (u32, u32);
 
-/// What is left of a path at a GPU that has this share.
+/// The remaining rate of a path at a GPU with this share.
 fn at(bad: GpuSlot, left: f64) -> impl Fn(GpuSlot, GpuSlot) -> Option<f64> {
     move |s, d| Some(if s == bad || d == bad { left } else { 1.0 })
 }
@@ -97,7 +97,7 @@ fn two_runs_do_not_convict_and_another_driver_is_no_reference() {
     let two = history(2, |seed| rack(seed, 1.02));
     let open = judged(rack(1, 0.98), "570.1", &two);
     assert_eq!(loci(&open), ["unknown below-own-history gpu node0007:1"]);
-    assert!(open.verdicts.findings[0].summary.contains("a third would tell"));
+    assert!(open.verdicts.findings[0].summary.contains("run it a third time"));
     assert_eq!(outcome_of(&open, "node0007"), Outcome::Unknown);
     let other = judged(rack(1, 0.98), "580.2", &two);
     assert_eq!(loci(&other), Vec::<String>::new());
@@ -137,12 +137,12 @@ fn what_is_lower_as_a_whole_accuses_no_gpu() {
     let racks = history_of(|seed| TestMachine::rack().noise(0.002, 0.0, seed));
     let rack = judged(slower(TestMachine::rack()), "570.1", &racks);
     assert_eq!(loci(&rack), ["degraded below-own-history domain block01"]);
-    assert!(rack.verdicts.findings[0].summary.contains("would tell"));
+    assert!(rack.verdicts.findings[0].summary.contains("repeat the test with"));
     assert!(rack.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
     let boards = history_of(|seed| TestMachine::hgx(1).noise(0.002, 0.0, seed));
     let board = judged(slower(TestMachine::hgx(1)), "570.1", &boards);
     assert_eq!(loci(&board), ["degraded below-own-history node node0001"]);
-    // What the fleet shows decides where it can.
+    // The fleet decides if it can.
     let fleet = judged(
         TestMachine::hgx(5).capacity(|s, _| Some(if s.0 == 3 { 0.96 } else { 1.0 })),
         "570.1",

@@ -1,5 +1,5 @@
-//! Several rails between nodes, as perftest's outputs show them: which rail it is, what
-//! rails tell of each other, and what nobody could have seen.
+//! Several rails between nodes, as in perftest's outputs: identifying the rail, comparing rails,
+//! and detection limits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -197,7 +197,7 @@ fn where_every_node_has_one_device_it_is_one_rail_whatever_each_calls_it() {
     assert_eq!(loci(&judged), ["degraded nic-low rail node0005"]);
 }
 
-/// The GID of a node on a rail, in the place of its device or beside it.
+/// The GID of a node on a rail, instead of its device or in addition to it.
 fn with_gids(recordings: &mut [ToolRecording], gid: impl Fn(u32, u32) -> String) {
     for recording in recordings {
         let RecordingScope::Pair(client, _) = &recording.scope else { continue };
@@ -221,7 +221,7 @@ fn a_rail_is_named_by_the_network_of_its_gid_where_no_device_names_it() {
     with_gids_of_ib(&mut recordings, &devices);
     let judged = fleet.judge(&recordings);
     assert_eq!(loci(&judged), ["degraded nic-low rail node0005 rail fd00:0:0:3::/64"]);
-    // What a port makes up for itself is no network: that is one rail, as without it.
+    // A GID that a port generates itself is not a network: that is one rail, as without it.
     recordings.clone_from(&devices);
     with_gids(&mut recordings, |node, _| format!("fe80::{node}"));
     assert!(loci(&fleet.judge(&recordings)).iter().all(|found| !found.contains("fe80")));
@@ -275,7 +275,7 @@ fn a_rail_whose_pairs_all_have_a_bad_end_does_not_pass() {
             assert_eq!(unknown_nodes(&judged).len(), 8);
         }
     }
-    // Rails of one kind differ by some percent, which is no fault of a rail.
+    // Rails of one kind differ by a few percent, which is not a fault of a rail.
     let apart = |copy: RailCopy| 1.0 - 0.01 * f64::from(copy.rail);
     for pairs in [all(8), matching(8)] {
         let judged = RailFleet::new(8, apart).judged(&pairs);
@@ -317,7 +317,7 @@ fn partners_of_two_slow_nics_are_not_blamed_and_no_finding_contradicts_its_numbe
     for seed in 0..20 {
         for class in [true, false] {
             for few in [true, false] {
-                // Four nodes that met both, and one or two others besides.
+                // Four nodes measured with both, and with one or two others.
                 let mut pairs =
                     vec![(0, 4), (0, 5), (1, 4), (1, 5), (2, 4), (2, 5), (3, 4), (3, 5)];
                 pairs.extend([(0, 6), (1, 6), (2, 7), (3, 7), (6, 7)]);
@@ -375,7 +375,7 @@ fn a_pair_that_nothing_is_compared_with_is_unknown_and_other_rails_are_something
     let judged = RailFleet::new(2, half(&[1])).judged(&[(0, 1)]);
     assert_eq!(loci(&judged), ["degraded path-low pair node0001 - node0002 rail mlx5_3"]);
     assert_eq!(unknown_nodes(&judged).len(), 2);
-    // Of two rails nothing says which is as it must be.
+    // With two rails, the correct one is ambiguous.
     let second = |copy: RailCopy| if copy.rail == 1 { 0.5 } else { 1.0 };
     let judged = RailFleet { rails: 2, ..RailFleet::new(2, second) }.judged(&[(0, 1)]);
     assert_eq!((loci(&judged).len(), unknown_nodes(&judged).len()), (0, 2));
@@ -387,7 +387,7 @@ fn what_a_node_could_have_hidden_is_told_of_its_rails_too() {
     assert_eq!(calm.verdicts.outcome, Outcome::Pass, "{:?}", calm.verdicts.nodes);
     for node in &calm.verdicts.nodes {
         let (all, inside) = (node.detectable.expect("told"), node.fabric_detectable.expect("told"));
-        // A matching tells a node's rail from a few readings, and an island from hundreds.
+        // A matching determines a node's rail from a few readings, and an island from hundreds.
         assert!(inside < all && all < 0.06, "{inside} {all}");
         assert!(node.reason.contains("over mlx5_"), "{}", node.reason);
     }
@@ -412,7 +412,8 @@ fn a_storm_at_one_port_in_one_of_three_readings_does_not_pass() {
         assert_eq!(loci(&judged), ["unknown unstable pair node0005 - node0006 rail mlx5_3"]);
         assert_eq!(unknown_nodes(&judged), ["node0005", "node0006"]);
     }
-    // One reading that dips is none, one way or over another rail at the same moment.
+    // One reading that dips is not a finding, in one direction or over another rail at the same
+    // moment.
     for dip in [3, 4] {
         let dips = move |copy: RailCopy| {
             let here = copy.reading == 1 && (copy.src, copy.dst) == (4, 5);
@@ -426,7 +427,7 @@ fn a_storm_at_one_port_in_one_of_three_readings_does_not_pass() {
     }
 }
 
-/// An output that holds no rate.
+/// An output without a rate.
 fn broken(recording: &mut ToolRecording, detail: &str, device: bool) {
     let mut parsed = ParseOutput::for_tool(Tool::Perftest);
     let named = recording.parsed.facts.parameters.get("device").cloned().filter(|_| device);

@@ -1,5 +1,5 @@
-//! Several faults at once, and the same fault everywhere: each is judged to be
-//! what it is, and nothing else is blamed.
+//! Several faults together, and the same fault everywhere: each is identified, and no healthy part
+//! is blamed.
 
 use super::test_machine::{TestMachine, loci, outcome_of, platform, share, unknown_nodes};
 use crate::judge::Judgement;
@@ -74,7 +74,7 @@ fn a_plane_that_is_out_and_a_gpu_with_a_lost_link_are_both_found() {
     }
 }
 
-/// Takes a node out of everything that was recorded.
+/// Removes a node from all recordings.
 fn without(recordings: &mut Vec<ToolRecording>, node: &str) {
     recordings.retain(|r| r.scope != RecordingScope::Node(node.into()));
     for recording in recordings {
@@ -138,10 +138,10 @@ fn nodes_that_are_all_low_alike_have_one_cause_and_none_is_blamed() {
     assert_eq!((found.class.as_str(), found.locus.kind), ("all-low-alike", LocusKind::Instrument));
     assert_eq!(found.outcome, Outcome::Unknown);
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome == Outcome::Unknown));
-    // Each by another share, they are each their own.
+    // Each with another share: each has its own cause.
     let judged = TestMachine::hgx(3).capacity(|s, _| Some(0.93 - 0.07 * f64::from(s.0))).judge();
     assert!(judged.verdicts.findings.iter().all(|f| f.class.as_str() != "all-low-alike"));
-    // A GPU that is low beside that is still named.
+    // A GPU that is low in addition is still reported.
     let judged = TestMachine::hgx(5)
         .capacity(|s, d| {
             Some(if (s.0, s.1) == (2, 4) || (d.0, d.1) == (2, 4) { 0.7 } else { 0.93 })

@@ -1,14 +1,14 @@
-//! Domains in parts: parts that read low with each other, and parts that never met.
+//! Domains in parts: parts that read low with each other, and parts that were never measured
+//! together.
 
 use super::test_machine::{TestMachine, loci, outcome_of, share, unknown_nodes};
 use crate::judge::Judgement;
 use model::verdict::Outcome;
 
-/// What another path than NVLink shows.
+/// The rate of another path than NVLink.
 const OTHER: f64 = 0.065;
 
-/// A rack of which the nodes of one side do not reach those of the other; some GPUs have
-/// lost three links.
+/// A rack whose two sides do not reach each other; some GPUs have lost three links.
 fn cut(
     is_here: impl Fn(u32) -> bool + 'static,
     bad: &'static [(u32, u32)],
@@ -42,8 +42,8 @@ fn every_part_of_a_split_domain_is_judged_by_its_own_level() {
 
 #[test]
 fn a_small_majority_of_a_sample_passes_nothing_as_the_domain() {
-    // Every way in which a sample of a split domain falls out: nodes that were measured of
-    // one part, of the other, and nodes that took no part.
+    // Every composition of a sample of a split domain: measured nodes of one part, of the other,
+    // and nodes that took no part.
     for (here, there, left_out) in (2..7).flat_map(|here| {
         (2..=here).flat_map(move |there| (0..12).map(move |left_out| (here, there, left_out)))
     }) {
@@ -73,7 +73,7 @@ fn nodes_outside_of_the_domain_are_judged_among_themselves() {
     expected.push("degraded nvlink-low gpu node0015:2".to_owned());
     assert_eq!(loci(&judged), expected);
     assert_eq!(outcome_of(&judged, "node0001"), Outcome::Pass);
-    // One alone shows its own links.
+    // A single node measures its own links.
     let judged = cut(|at| at != 7, &[(7, 3)], Some(OTHER));
     let expected = ["failed wrong-domain node node0008", "degraded nvlink-low gpu node0008:3"];
     assert_eq!(loci(&judged), expected);
@@ -125,7 +125,7 @@ fn parts_that_never_met_are_a_split_and_no_order_of_names_chooses_one() {
     // No part holds most of the nodes.
     let three = TestMachine::rack().capacity(|s, d| (s.0 / 6 == d.0 / 6).then_some(1.0)).judge();
     assert_eq!(unknown_nodes(&three).len(), 18);
-    // One does: what is missing is charged to as few as possible.
+    // One does: the gap is attributed to as few as possible.
     for is_here in [|at: u32| at < 12, |at: u32| 6 <= at] {
         let judged = cut(is_here, &[], None);
         let expected: Vec<String> = (0..18)
@@ -145,7 +145,7 @@ fn a_part_that_never_met_the_others_hides_no_fault_of_its_own() {
 
 #[test]
 fn of_two_that_miss_as_much_both_are_in_doubt() {
-    // Two GPUs that were measured with half of the others each.
+    // Two GPUs, each measured with half of the others.
     let (a, b) = ((3, 2), (12, 1));
     let judged = TestMachine::rack()
         .capacity(move |s, d| {

@@ -1,12 +1,12 @@
-//! Spread and trend over the network and of whole fleets: what is unstable or
-//! drifts is not slow, and what scatters everywhere is nobody's.
+//! Spread and trend over the network and of whole fleets: an unstable or drifting part is not slow,
+//! and scatter everywhere belongs to no part.
 
 use super::network::{TestNetwork, all, judged, matching};
 use super::test_machine::{TestMachine, loci, outcome_of};
 use crate::judge::Judgement;
 use model::verdict::Outcome;
 
-/// A lab in which what this function says of a reading happens to a pair.
+/// A lab in which this function scales each reading of a pair.
 fn lab(moment: impl Fn(u32, u32, u32) -> f64 + 'static, seed: u64) -> TestNetwork {
     let mut lab = TestNetwork::new(|_, _| 1.0).noise(0.004, 5, seed);
     lab.moment = Box::new(moment);
@@ -28,7 +28,7 @@ fn a_path_that_falls_drifts_and_is_not_slow() {
             let falls = |a, b, at| if is(a, b, (2, 3)) { 1.0 - 0.03 * f64::from(at) } else { 1.0 };
             let judged = judged(lab(falls, seed), &pairs);
             assert_eq!(loci(&judged), ["unknown drifting pair host2 - host3"], "seed {seed}");
-            assert!(summary(&judged).contains("would tell"), "{}", summary(&judged));
+            assert!(summary(&judged).contains("take more readings"), "{}", summary(&judged));
             assert_eq!(outcome_of(&judged, "host2"), Outcome::Unknown);
             assert_eq!(outcome_of(&judged, "host4"), Outcome::Pass);
         }
@@ -74,12 +74,12 @@ fn what_is_slow_from_the_first_reading_on_is_said_to_be() {
 fn readings_that_scatter_everywhere_are_nobodys() {
     let judged = judged(TestNetwork::new(|_, _| 1.0).noise(0.08, 5, 3), &all(8));
     assert_eq!(loci(&judged), ["unknown noisy-everywhere instrument"]);
-    assert!(summary(&judged).contains("would tell"), "{}", summary(&judged));
-    // All nodes of a fleet alike: one finding, and nobody's.
+    assert!(summary(&judged).contains("measure one pair"), "{}", summary(&judged));
+    // All nodes of a fleet alike: one finding, and it blames no node.
     let judged = TestMachine::hgx(4).readings(5).noise(0.05, 0.0, 4).judge();
     assert_eq!(loci(&judged), ["unknown noisy-everywhere instrument - hgx"]);
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome <= Outcome::Unknown));
-    // A quiet fleet says nothing of the kind, at the noise the study knows.
+    // A quiet fleet has no such finding, at the noise level of the study.
     for sigma in [0.001, 0.01, 0.02] {
         let judged = TestMachine::hgx(4).readings(5).noise(sigma, 0.005, 4).judge();
         assert_eq!(loci(&judged), Vec::<String>::new(), "{sigma}");

@@ -1,4 +1,4 @@
-//! What tools report as states: who is accused by them, and who must not be.
+//! Reported states: which parts they blame, and which they must not blame.
 
 use super::*;
 use model::finding_class::FindingClass;
@@ -6,7 +6,7 @@ use model::tool_facts::{GpuFabric, ImexNode, ImexStatus, SmiTopology, SmiTopolog
 
 const PEER: &str = "imex-peer-missing";
 
-/// What `nvidia-imex-ctl -N` prints on a node, where each member is as `is_ready` says.
+/// Output of `nvidia-imex-ctl -N` on a node, where `is_ready` decides the state of each member.
 fn table(asked: u32, is_ready: impl Fn(u32) -> bool) -> ToolRecording {
     let member = |at: u32| ImexNode {
         index: at,
@@ -27,7 +27,7 @@ fn table(asked: u32, is_ready: impl Fn(u32) -> bool) -> ToolRecording {
     ToolRecording::new(RecordingScope::Node(node), file, parsed)
 }
 
-/// The nodes that these tables make missing, and whether the domain is told of.
+/// The nodes that these tables report as missing, and whether the domain has a finding.
 fn missing(tables: Vec<ToolRecording>) -> (Vec<String>, bool) {
     let mut bench = TestMachine::rack();
     let mut recordings = bench.record();
@@ -108,14 +108,13 @@ fn a_link_whose_state_is_not_said_is_not_one_that_is_down() {
     assert_eq!(loci(&down), ["degraded nvlink-inactive gpu node0001:2"]);
     let summary = &down.verdicts.findings[0].summary;
     assert!(summary.contains("at most 17 of 18") && summary.ends_with("inactive: 9"), "{summary}");
-    // One that is down and seventeen of which nothing is said are not all.
+    // One that is down and seventeen without a state are not all.
     let one = linked(|at| (at == 0).then_some(false));
     assert_eq!(loci(&one), ["degraded nvlink-inactive gpu node0001:2"]);
     assert_eq!(loci(&linked(|_| Some(false))), ["failed nvlink-absent gpu node0001:2"]);
 }
 
-/// What `nvidia-smi -q` shows of the fabric on all nodes: each GPU's state, status and
-/// ClusterUUID.
+/// The fabric section of `nvidia-smi -q` on all nodes: each GPU's state, status and ClusterUUID.
 fn registered(of: impl Fn(u32, u32) -> [&'static str; 3]) -> Judgement {
     let mut bench = TestMachine::rack();
     let mut recordings = bench.record();
@@ -154,7 +153,7 @@ fn zeros_are_the_uuid_of_a_gpu_that_is_not_registered_and_of_no_clique() {
     assert_eq!(loci(&failed), [format!("failed fabric-state gpu {}:2", name(4))]);
 }
 
-/// A box of eight GPUs beside what one tool said of its states.
+/// A box of eight GPUs, and the states that one tool reports.
 fn beside(tool: Tool, said: impl FnOnce(&mut ParseOutput)) -> Judgement {
     let mut bench = TestMachine::hgx(1);
     let mut recordings = bench.record();
@@ -211,7 +210,7 @@ fn a_matrix_in_which_no_gpu_is_whole_accuses_none() {
         assert_eq!(loci(&judged), Vec::<String>::new());
         assert_eq!(unknown_nodes(&judged), ["node0001"]);
     }
-    // Peer access is another question, and a row that is cut says nothing.
+    // Peer access is separate, and a truncated row carries no information.
     let peers = beside(Tool::NvidiaSmiTopo, |parsed| {
         parsed.facts.topology = Some(matrix(8, |_, _| "OK"));
         parsed.facts.parameters.insert("topology.matrix".to_owned(), "p2p".to_owned());
@@ -244,7 +243,7 @@ fn seven_of_eight_gpus_are_the_same_finding_from_every_tool() {
     assert_eq!(loci(&topo), missing);
     let query = beside(Tool::NvidiaSmiQ, |p| p.facts.devices = (0..7).map(device).collect());
     assert_eq!(loci(&query), missing);
-    // Of all eight, or of one that was asked for, nothing is missing.
+    // With all eight, or one that was selected, nothing is missing.
     for gpus in [(0..8).collect(), vec![3]] {
         assert_eq!(loci(&nvlink(gpus)), Vec::<String>::new());
     }

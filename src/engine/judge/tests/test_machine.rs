@@ -1,5 +1,5 @@
-//! Made-up machines: what each cell reads is said by a function, noise and
-//! recordings are made here. Judges nothing.
+//! Simulated machines: a function defines each cell's reading; noise and recordings are generated
+//! here. Judges nothing.
 
 use super::super::*;
 use crate::thresholds::{
@@ -98,7 +98,7 @@ pub(super) fn platform(name: &str, gpus: u32, nodes: u32, level: f64) -> Platfor
 /// Capacity of a copy from GPU to GPU, as (node, gpu), relative to full rate.
 type CopyCapacity = Box<dyn Fn((u32, u32), (u32, u32)) -> Option<f64>>;
 
-/// A machine under construction: what each cell reads before noise.
+/// A machine under construction: each cell's reading before noise.
 pub(super) struct TestMachine {
     pub(super) platform: Platform,
     nodes: u32,
@@ -191,7 +191,7 @@ impl TestMachine {
         matrix(name, labels.clone(), labels, cells)
     }
 
-    /// What ran on each node: two pair tests and two host tests.
+    /// The runs on each node: two pair tests and two host tests.
     pub(super) fn record_nodes(&mut self) -> Vec<ToolRecording> {
         let mut recordings = Vec::new();
         let level = self.platform.expectations[WRITE].value.expect("a level");
@@ -228,7 +228,7 @@ impl TestMachine {
         recordings
     }
 
-    /// What ran across the domain: one pair test over all ranks.
+    /// The run across the domain: one pair test over all ranks.
     pub(super) fn record_domain(&mut self) -> Vec<ToolRecording> {
         let name = "multinode_device_to_device_memcpy_write_ce";
         let level = self.platform.expectations[name].value.expect("a level");
@@ -324,7 +324,7 @@ impl TestMachine {
         self.judge_claims(&self.claims(), recordings)
     }
 
-    /// Judges them against these claims instead of its own.
+    /// Judges them against these claims.
     pub(super) fn judge_claims(&self, claims: &Claims, recordings: &[ToolRecording]) -> Judgement {
         self.judge_sampled(claims, recordings, false)
     }
@@ -363,7 +363,7 @@ impl TestMachine {
         }
     }
 
-    /// What a second look leaves of the first, `again` read for it.
+    /// The result after a second measurement, with the readings `again`.
     pub(super) fn confirm(
         &self,
         first: &Judgement,
@@ -419,7 +419,7 @@ pub(super) fn outcome_of(judgement: &Judgement, node: &str) -> Outcome {
     verdict.expect("the node is judged").outcome
 }
 
-/// The nodes of which nothing is known for certain, in order.
+/// The nodes of unknown state, in order.
 pub(super) fn unknown_nodes(judgement: &Judgement) -> Vec<&str> {
     let nodes = judgement.verdicts.nodes.iter();
     nodes.filter(|n| n.outcome == Outcome::Unknown).map(|n| n.node.as_str()).collect()

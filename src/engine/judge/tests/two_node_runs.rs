@@ -30,7 +30,7 @@ fn judged(mut bench: TestMachine, count: u32) -> Judgement {
     bench.judge_sampled(&bench.claims(), &recordings, true)
 }
 
-/// Makes the runs that `fails` says so into failed ones.
+/// Turns the runs that `fails` selects into failed ones.
 fn fail(recordings: &mut [ToolRecording], code: &str, fails: impl Fn(&str, &str) -> bool) {
     for recording in recordings.iter_mut().filter(|r| r.stage == Some(2)) {
         let hosts: Vec<&str> =
@@ -73,7 +73,7 @@ fn pairs_that_were_left_out_are_a_gap_only_where_all_were_meant() {
     let recordings = sweep(&mut bench, 17);
     assert_eq!(bench.judge_these(&recordings).verdicts.outcome, Outcome::Unknown);
 
-    // A hole is asked for, and a GPU that met nobody is missing.
+    // A gap needs a measurement, and a GPU without partners is missing.
     let mut holed = recordings.clone();
     for recording in holed.iter_mut().filter(|r| r.stage == Some(2)) {
         let at = recording.parsed.facts.ranks.iter().position(|r| r.host == "node0004");
@@ -264,7 +264,7 @@ fn a_broken_node_fails_alone_whatever_ran_with_it() {
                 vec![OutputProblem::new(OutputProblemKind::Error, "exit code 1")];
             recordings.extend(all);
         }
-        // Its own outputs name the error; those of two say that somebody ended early.
+        // Its own outputs name the error; those of two report that a rank ended early.
         let mut problem = OutputProblem::new(OutputProblemKind::Error, "uncorrectable ECC error");
         problem.code = Some("CUDA_ERROR_ECC_UNCORRECTABLE".to_owned());
         let own = |r: &&mut ToolRecording| r.file.starts_with("nodes/node0007/");

@@ -1,5 +1,5 @@
-//! An expectation is asked only of what it was stated for: sizes, and GPUs of its
-//! platform. Outside nothing is found, and nothing passes.
+//! An expectation applies only where it was stated: to sizes, and GPUs of its platform. Elsewhere
+//! it finds nothing and passes nothing.
 
 use super::test_machine::{TestMachine, loci, outcome_of};
 use super::*;
@@ -12,10 +12,10 @@ use model::tool_recording::RecordingScope;
 use model::unit::Unit;
 use model::verdict::Outcome;
 
-/// Sizes below those that any class of NIC states a rate for.
+/// Sizes below the smallest one with a stated rate in any NIC class.
 const SMALL: [u64; 4] = [8, 64, 4 << 10, 32 << 10];
 
-/// What perftest prints of one device at this message.
+/// perftest's output for one device at this message size.
 fn message(scope: RecordingScope, device: &str, bytes: u64, gigabits: f64) -> ToolRecording {
     let mut parsed = ParseOutput { complete: true, ..ParseOutput::for_tool(Tool::Perftest) };
     parsed.facts.parameters.insert("device".to_owned(), device.to_owned());
@@ -58,7 +58,7 @@ fn judged(claims: &Claims, recordings: &[ToolRecording], platform: Option<&str>)
 fn a_small_message_is_no_rate_of_a_port() {
     for nic in [Some("nic-ndr-400"), None] {
         for bytes in SMALL {
-            // A few thousandths of what the port carries, on all and on one.
+            // A few thousandths of the port's rate, on all and on one.
             for slow in [0..6, 2..3] {
                 let ports = (0..6).map(|at| {
                     let small = slow.contains(&at);
@@ -145,8 +145,8 @@ fn copies_of_small_buffers_are_compared_with_no_expectation() {
     }
 }
 
-/// A whole HGX board as the shipped platform expects it, with this share of its rates,
-/// whose GPUs are called this by one of the outputs.
+/// A full HGX board at this share of the shipped platform's rates, whose GPUs have this name in one
+/// of the outputs.
 fn board(share: f64, product: &str, which: usize) -> Vec<ToolRecording> {
     let platform = builtin::builtin_catalogue().platform("hgx-h100").expect("it ships").clone();
     let mut bench = TestMachine::with_platform(platform, 1, 8)
@@ -194,7 +194,7 @@ fn outputs_of_another_gpu_are_neither_passed_nor_blamed_whoever_names_the_platfo
             }
         }
     }
-    // The same outputs of a GPU that is one of the platform, or that no name contradicts.
+    // The same outputs with a GPU of the platform, or with a name that does not contradict it.
     for product in ["NVIDIA H100 80GB HBM3", "NVIDIA Graphics Device"] {
         let sound = judged(&claimed("hgx-h100"), &board(1.0, product, 0), None);
         assert_eq!(
@@ -215,7 +215,7 @@ fn one_node_with_other_gpus_is_unknown_and_the_others_are_judged() {
     for device in &mut recordings[2].parsed.facts.devices {
         device.name = Some("AMD Instinct MI300X".to_owned());
     }
-    // A name that no platform lists is held against those of its own.
+    // A name that no platform lists is compared with the names of its own.
     bench.platform.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
     for at in [0, 1, 3] {
         for device in &mut recordings[at].parsed.facts.devices {

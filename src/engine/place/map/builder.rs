@@ -1,4 +1,4 @@
-//! Making the map: what was measured of every claimed domain, node, GPU and rail.
+//! Builds the map: the measurements of every claimed domain, node, GPU and rail.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use model::verdict::{Finding, LocusKind, Outcome};
 use readers::claims::slurm::BLOCK_SIZES;
 use readers::claims::slurm::partitions::partition_of_topology;
 
-/// CliqueId that a fabric shows to whom it gave none; see `judge::state`.
+/// The CliqueId of a GPU that the fabric assigned to no clique; see `judge::state`.
 const NO_CLIQUE: &str = "32766";
 
 pub(super) fn build_map(source: &MapInput<'_>) -> VerifiedMap {
@@ -40,7 +40,7 @@ pub(super) fn build_map(source: &MapInput<'_>) -> VerifiedMap {
         member.domain = own.map(|own| own.name.clone());
         let claimed = member.claimed.as_ref();
         member.is_misplaced = own.is_some_and(|own| Some(&own.claimed) != claimed);
-        // Who is alone, or in a part that does not hold most.
+        // Nodes that are alone, or in a part without the majority.
         member.is_apart = !member.is_misplaced
             && own.is_some_and(|own| {
                 own.basis == DomainBasis::Measured && own.name != own.claimed.as_str()
@@ -71,7 +71,7 @@ pub(super) fn build_map(source: &MapInput<'_>) -> VerifiedMap {
     }
 }
 
-/// The topologies that partitions name, where the run's sources tell of partitions.
+/// The topologies that partitions name, if the run's sources report partitions.
 fn partition_topologies(claims: &Claims) -> Option<BTreeMap<String, String>> {
     let is_read = |it: &&SourceSummary| {
         it.source.kind == SourceKind::SlurmPartitions && it.unread_problem().is_none()
@@ -83,15 +83,15 @@ fn partition_topologies(claims: &Claims) -> Option<BTreeMap<String, String>> {
     (!read.is_empty()).then(|| named.collect())
 }
 
-/// The sizes of all levels of blocks, where a source tells of several.
+/// The sizes of all levels of blocks, if a source reports several.
 fn block_sizes(claims: &Claims) -> Vec<usize> {
     let told = claims.sources.iter().find_map(|it| it.settings.get(BLOCK_SIZES));
     let sizes = told.iter().flat_map(|sizes| sizes.split(','));
-    // One that cannot be read is one too few to say anything.
+    // One unreadable size makes the list unusable.
     sizes.map(|size| size.parse().ok()).collect::<Option<_>>().unwrap_or_default()
 }
 
-/// What a claimed domain is by measurement: itself, or its parts.
+/// The measured form of a claimed domain: itself, or its parts.
 fn split_domain(domain: &ClaimedDomain, ground: &RunIndex<'_>) -> Vec<MapDomain> {
     let source = ground.source;
     let platform = domain.platform.as_deref().and_then(|name| source.catalogue.platform(name));
@@ -108,7 +108,7 @@ fn split_domain(domain: &ClaimedDomain, ground: &RunIndex<'_>) -> Vec<MapDomain>
         };
     let is_servers = platform.is_some_and(|platform| !platform.spans_nodes());
     if is_servers || domain.nodes.len() == 1 {
-        // NVLink stays inside a node: each is a domain of its own.
+        // NVLink stays inside a node: each node is its own domain.
         let one = |node: &NodeName| {
             let name = match domain.nodes.len() {
                 1 => domain.name.to_string(),
@@ -147,19 +147,19 @@ fn split_domain(domain: &ClaimedDomain, ground: &RunIndex<'_>) -> Vec<MapDomain>
         let is_main = has_main && number == 1;
         let name =
             if is_main { domain.name.to_string() } else { format!("{}.part{number}", domain.name) };
-        // Who met nobody stays where the claim has them.
+        // A node that was not measured with others stays at its claimed place.
         let unmeasured = if is_main { unmet.clone() } else { BTreeSet::new() };
         parts.push(of(name, group, unmeasured));
     }
     parts
 }
 
-/// `.part2`, as `inventory::measured` names parts.
+/// `.part2`, the suffix that `inventory::measured` gives to parts.
 fn is_part_suffix(rest: &str) -> bool {
     rest.strip_prefix(".part").is_some_and(|n| n.parse::<u32>().is_ok())
 }
 
-/// Puts nodes that are confirmed to be elsewhere where they were measured to be.
+/// Moves nodes that are confirmed in another domain to that domain.
 fn move_misplaced_nodes(source: &MapInput<'_>, domains: &mut Vec<MapDomain>) {
     let (moves, _) = topology_proposal::asked(&source.run.verdicts, &source.run.claims);
     for (node, home) in moves {
@@ -224,7 +224,7 @@ fn build_members(ground: &RunIndex<'_>) -> BTreeMap<NodeName, MapMember> {
             for index in finding_gpus(finding, node) {
                 let gpu = gpus.entry(index).or_default();
                 gpu.classes.insert(finding.class.clone());
-                // A slow pair accuses neither of its ends.
+                // A slow pair blames neither of its ends.
                 if finding.locus.kind != LocusKind::Pair {
                     gpu.outcome = gpu.outcome.max(Some(finding.outcome));
                 }
@@ -265,7 +265,6 @@ fn build_members(ground: &RunIndex<'_>) -> BTreeMap<NodeName, MapMember> {
     members
 }
 
-/// Marks the GPUs that confirmed findings blame.
 fn mark_confirmed_gpus(findings: &[&Finding], gpus: &mut BTreeMap<u32, MapGpu>) {
     for finding in findings.iter().filter(|it| it.confirmed && Outcome::Degraded <= it.outcome) {
         let locus = &finding.locus;
@@ -284,7 +283,6 @@ pub(super) fn peer_node(peer: &str) -> &str {
     }
 }
 
-/// The GPUs of a node that a finding names.
 fn finding_gpus(finding: &Finding, node: &NodeName) -> Vec<u32> {
     let own = finding.locus.gpu.filter(|_| finding.locus.node.as_ref() == Some(node));
     let peer = finding.locus.peer.as_deref().filter(|peer| peer_node(peer) == node.as_str());
@@ -292,7 +290,7 @@ fn finding_gpus(finding: &Finding, node: &NodeName) -> Vec<u32> {
     own.into_iter().chain(peer).collect()
 }
 
-/// UUIDs of GPUs by node and index, as workers and outputs of one node say them.
+/// UUIDs of GPUs by node and index, from workers and single-node outputs.
 fn collect_uuids(source: &MapInput<'_>) -> BTreeMap<NodeName, BTreeMap<u32, String>> {
     let mut uuids: BTreeMap<NodeName, BTreeMap<u32, String>> = BTreeMap::new();
     for recording in source.recordings {
@@ -307,7 +305,7 @@ fn collect_uuids(source: &MapInput<'_>) -> BTreeMap<NodeName, BTreeMap<u32, Stri
             }
         }
     }
-    // The driver's own line, of the last worker of a node: a GPU may be another one.
+    // The driver's own line, from the node's last worker: the GPU may have been replaced.
     for machine in source.machines {
         for line in &machine.environment.gpus {
             let mut words = line.split(',').map(str::trim);
@@ -326,8 +324,7 @@ fn is_uuid(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
 }
 
-/// The cliques that the drivers of a node report: in outputs of the run, otherwise
-/// in what the claims carry of them.
+/// The cliques that a node's drivers report: from outputs of the run, else from the claims.
 fn node_cliques(ground: &RunIndex<'_>, node: &NodeName) -> BTreeSet<String> {
     let mut cliques = BTreeSet::new();
     for recording in ground.node_recordings.get(node).into_iter().flatten() {
@@ -351,7 +348,7 @@ fn node_cliques(ground: &RunIndex<'_>, node: &NodeName) -> BTreeSet<String> {
     cliques
 }
 
-/// `<ClusterUUID>.<CliqueId>`, where that names a fabric.
+/// `<ClusterUUID>.<CliqueId>`, if it names a fabric.
 fn clique_name(uuid: &str, id: &str) -> Option<String> {
     let is_plain = |text: &str| {
         !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-')
@@ -361,7 +358,7 @@ fn clique_name(uuid: &str, id: &str) -> Option<String> {
     names_one.then(|| format!("{}.{id}", uuid.to_ascii_lowercase()))
 }
 
-/// The rails of the claims, and those that something was measured over.
+/// The claimed and the measured rails.
 fn build_rails(source: &MapInput<'_>) -> BTreeMap<String, MapRail> {
     let run = source.run;
     let mut rails: BTreeMap<String, MapRail> = BTreeMap::new();
@@ -381,22 +378,21 @@ fn build_rails(source: &MapInput<'_>) -> BTreeMap<String, MapRail> {
     rails
 }
 
-/// A node's ends of rails: how what was measured over them came out.
+/// A node's ends of rails, with the result of their measurements.
 fn build_rail_ends(
     ground: &RunIndex<'_>,
     node: &NodeName,
     outcome: Option<Outcome>,
 ) -> BTreeMap<String, MapRailEnd> {
-    // Of a node that is unknown or failed, that nothing is said against an end may
-    // mean that nobody could compare it.
+    // For a node that is unknown or failed, an end without findings may simply lack a comparison.
     let was_compared = matches!(outcome, Some(Outcome::Pass | Outcome::Degraded));
     let run = ground.source.run;
     let mut ends: BTreeMap<String, MapRailEnd> = BTreeMap::new();
     let mut seen: BTreeMap<&String, bool> = BTreeMap::new();
     for cell in ground.rail_cells.get(node).into_iter().flatten() {
         let Some(rail) = &cell.rail else { continue };
-        // One path over it at the rate that it must have shows the end to be well;
-        // without an expectation the judge compares nodes with each other.
+        // One path over it at the expected rate shows that the end is healthy; without an
+        // expectation the judge compares nodes with each other.
         *seen.entry(rail).or_default() |=
             cell.outcome == Outcome::Pass || (cell.value.is_some() && was_compared);
     }

@@ -1,7 +1,6 @@
-//! What a run says, by node: looked up once for every node of a fleet, and not
-//! searched for each of them.
+//! A run indexed by node: built once instead of searched for every node of a fleet.
 //!
-//! References only; what the map makes of them is `build`'s.
+//! References only; `build` interprets them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,27 +15,26 @@ use model::verdict::{Finding, NodeVerdict};
 use model::worker_protocol::MachineRecord;
 use readers::claims::nvlink_reach;
 
-/// A run by node.
 #[derive(Debug)]
 pub(super) struct RunIndex<'s> {
     pub(super) source: &'s MapInput<'s>,
     pub(super) verdicts: BTreeMap<&'s NodeName, &'s NodeVerdict>,
-    /// The domain that claims a node; of several the first.
+    /// The domain that claims a node; the first of several.
     pub(super) claimed_domains: BTreeMap<&'s NodeName, &'s ClaimedDomain>,
     pub(super) leaves: BTreeMap<&'s NodeName, &'s str>,
-    /// The last machine that a node was.
+    /// The latest machine record of a node.
     pub(super) machines: BTreeMap<&'s NodeName, &'s MachineRecord>,
-    /// Outputs of the node alone.
+    /// Outputs of a single node.
     pub(super) node_recordings: BTreeMap<&'s NodeName, Vec<&'s ToolRecording>>,
-    /// What was measured over rails, by either end.
+    /// Measurements over rails, by either end.
     pub(super) rail_cells: BTreeMap<&'s NodeName, Vec<&'s MeasuredCell>>,
-    /// Nodes inside which something gave a number: their own links were measured.
+    /// Nodes with a number from an internal link.
     pub(super) measured_inside: BTreeSet<&'s NodeName>,
-    /// Who was measured to reach whom.
+    /// Measured reachability.
     pub(super) measured_report: SourceReport,
-    /// Findings by the nodes that they are about.
+    /// Findings by node.
     findings: BTreeMap<&'s str, Vec<&'s Finding>>,
-    /// Those about something larger than a node.
+    /// Findings about a part larger than a node.
     pub(super) larger_findings: Vec<&'s Finding>,
 }
 
@@ -101,7 +99,7 @@ impl<'s> RunIndex<'s> {
         }
     }
 
-    /// The findings about a node or a part of it, in their order.
+    /// The findings about a node or a part of it, in order.
     pub(super) fn findings_about(&self, node: &NodeName) -> &[&'s Finding] {
         self.findings.get(node.as_str()).map_or(&[], Vec::as_slice)
     }

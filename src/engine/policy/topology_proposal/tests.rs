@@ -114,7 +114,7 @@ fn a_node_in_two_blocks_or_in_none_comes_into_one() {
 fn what_cannot_be_changed_alone_is_refused() {
     let moves = [("node05", "block02")];
     for (text, why) in [
-        (YAML.replace("node[01-05]   #", "[node01, node05]   #"), "no single host list"),
+        (YAML.replace("node[01-05]   #", "[node01, node05]   #"), "not a single host list"),
         (YAML.replace("\"node[06-09]\"", "*x").replace("node[01-05]", "&x node[01-05]"), ""),
         (YAML.replace("\"node[06-09]\"", ">\n          node[06-09]"), "one line"),
         (CONF.replace("nodes=node[06-09]", "nodes=node[06\\\n-09]"), "several lines"),

@@ -1,4 +1,4 @@
-//! One account of what was said around a probe.
+//! //! Summarizes the readings before, during and after a probe.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,10 +8,10 @@ use model::node_facts::MissingFact;
 use model::probe_report::{DriverTelemetry, GpuTelemetry, GpuTelemetrySample};
 use model::throttle_reason::ThrottleReason;
 
-/// Takes from `more` what is higher, and what was never seen.
+/// Raises `most` to the higher values in `more`, and adds newly seen throttle reasons.
 ///
-/// That a GPU has nothing to do is no reason for a clock below its best that
-/// anybody would look into, and is seen between any two tests.
+/// The idle throttle reason is ignored: every GPU is idle between two tests, and that is not a
+/// fault.
 pub(super) fn raise_maxima(most: &mut GpuTelemetrySample, more: &GpuTelemetrySample) {
     most.sm_mhz = most.sm_mhz.max(more.sm_mhz);
     most.memory_mhz = most.memory_mhz.max(more.memory_mhz);
@@ -29,11 +29,10 @@ pub(super) fn raise_maxima(most: &mut GpuTelemetrySample, more: &GpuTelemetrySam
     }
 }
 
-/// Makes one account of what the process said that watched GPUs around a probe.
+/// Summarizes the output of the process that watched GPUs during a probe.
 ///
-/// `own` are the processes that the probe itself ran as. `trouble` is why the
-/// process did not end by itself, where it did not. Lines that were cut off are
-/// left out.
+/// `own` are the process IDs of the probe. `trouble` is the reason if the watching process did not
+/// end by itself. Truncated lines are ignored.
 pub fn summarize_telemetry(said: &str, own: &[u32], trouble: Option<&str>) -> DriverTelemetry {
     let mut heard = TelemetryLog::default();
     for line in said.lines() {
@@ -44,7 +43,7 @@ pub fn summarize_telemetry(said: &str, own: &[u32], trouble: Option<&str>) -> Dr
     heard.into_summary(own, trouble.unwrap_or("the process that reads them ended too early"))
 }
 
-/// What was heard so far.
+/// Readings parsed up to now.
 #[derive(Default)]
 struct TelemetryLog {
     count: Option<u32>,
@@ -53,7 +52,7 @@ struct TelemetryLog {
     loads: BTreeMap<u32, GpuLoad>,
     after: BTreeMap<u32, GpuSnapshot>,
     missing: Vec<MissingFact>,
-    /// Why there is nothing at all, where that was said.
+    /// Why no readings exist, if reported.
     nothing: Option<String>,
 }
 
@@ -82,7 +81,7 @@ impl TelemetryLog {
         }
     }
 
-    /// What a GPU lacks before and after alike is said once.
+    /// Merges facts missing both before and after the probe into one entry.
     fn merge_missing(&mut self, missing: &mut Vec<MissingFact>) {
         for missing in missing.drain(..) {
             if !self.missing.contains(&missing) {
@@ -146,9 +145,8 @@ impl TelemetryLog {
         gpu
     }
 
-    /// Processes on a GPU that are not ours. Where the driver counts processes
-    /// otherwise than we do, ours cannot be told by number, and only those that
-    /// were there before ours began are surely others.
+    /// Processes on a GPU that do not belong to the probe. In another PID namespace the probe's
+    /// processes cannot be identified, so only processes from before the probe count as foreign.
     fn foreign_processes(&self, index: u32, own: &[u32]) -> Vec<u32> {
         let before = self.before.get(&index).map(|reading| &reading.processes);
         if !self.own_numbers {
@@ -166,8 +164,7 @@ fn missing_entry(what: &str, gpus: Vec<u32>, why: impl Into<String>) -> MissingF
     MissingFact { what: what.to_owned(), gpus, why: why.into(), ..MissingFact::default() }
 }
 
-/// By how much counters grew. One that went back was set back by somebody, and
-/// says nothing of what happened meanwhile.
+/// Growth of the counters. A counter that decreased was reset, so its growth is unknown.
 fn add_counter_growth(
     gpu: &mut GpuTelemetry,
     before: &GpuSnapshot,
@@ -177,7 +174,7 @@ fn add_counter_growth(
     let index = gpu.index;
     let mut growth = |what: &str, link: Option<u32>, from: u64, to: u64| {
         if to < from {
-            let why = format!("it went back from {from} to {to} meanwhile: it was set back");
+            let why = format!("it was reset during the probe (from {from} to {to})");
             let links = link.into_iter().collect();
             missing.push(MissingFact { links, ..missing_entry(what, vec![index], why) });
         }

@@ -1,4 +1,4 @@
-//! Watching libraries that change from one reading to the next.
+//! //! Tests with libraries whose answers change from one reading to the next.
 
 use std::cell::{Cell, RefCell};
 
@@ -11,7 +11,7 @@ use model::throttle_reason::ThrottleReason;
 /// `NVML_FI_DEV_NVLINK_LINK_COUNT`.
 const LINK_COUNT: u32 = 91;
 
-/// A library that answers with another recording from each moment on.
+/// A library that plays the next recording from each moment on.
 struct SequencedLibrary {
     now: Cell<usize>,
     recorded: Vec<RecordedLibrary>,
@@ -35,7 +35,7 @@ fn errors(counter: u32) -> GpuQuery {
     GpuQuery::Link(1, LinkNumber::Errors(counter))
 }
 
-/// A Hopper with two links.
+/// A Hopper GPU with two links.
 fn hopper(sm_mhz: u64, generation: u64, throttling: u64, pids: &[u32]) -> RecordedLibrary {
     let mut recorded = RecordedLibrary::default();
     recorded.add_gpu_answer(
@@ -67,7 +67,7 @@ fn hopper(sm_mhz: u64, generation: u64, throttling: u64, pids: &[u32]) -> Record
     recorded
 }
 
-/// A machine whose processes have the kernel's own numbers, or others.
+/// A machine in the initial PID namespace, or in another one.
 fn proc(space: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::create_dir_all(folder.path().join("self/ns")).expect("made");
@@ -75,7 +75,7 @@ fn proc(space: &str) -> tempfile::TempDir {
     folder
 }
 
-/// What is said of these moments, one of which is each rest.
+/// The telemetry lines for these moments, one per rest.
 fn telemetry_lines(recorded: Vec<RecordedLibrary>, space: &str) -> String {
     let last = recorded.len() - 1;
     let moments = SequencedLibrary { now: Cell::new(0), recorded };
@@ -105,7 +105,7 @@ fn the_most_that_is_seen_under_load_is_kept_and_what_held_it_down() {
         (load.sm_mhz, load.pcie_generation, load.power_w),
         (Some(1_980), Some(5), Some(75.5))
     );
-    // The rest between two tests is idle, which holds nothing down.
+    // The GPU is idle between two tests, which does not limit its clock.
     assert_eq!(
         load.throttled,
         [ThrottleReason::SoftwarePowerCap, ThrottleReason::HardwareSlowdown]
@@ -141,7 +141,7 @@ fn a_counter_that_went_back_is_told_and_not_counted() {
     let [missing] = &around.missing[..] else { panic!("{:?}", around.missing) };
     assert_eq!((missing.gpus.as_slice(), missing.links.as_slice()), (&[0][..], &[1][..]));
     assert_eq!(missing.what, "growth of NVLink errors dl_recovery");
-    assert!(missing.why.contains("went back from 7 to 2"), "{}", missing.why);
+    assert!(missing.why.contains("reset during the probe (from 7 to 2)"), "{}", missing.why);
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn processes_of_others_are_told_and_ours_are_not() {
         vec![hopper(345, 1, 1, &[9]), between, hopper(345, 1, 1, &[9, 70])]
     };
     assert_eq!(telemetry(moments(), &[50]).gpus[0].others, [9, 51, 70]);
-    // In a container the driver knows ours by other numbers.
+    // In a container the driver reports the probe's processes by other IDs.
     let contained =
         summarize_telemetry(&telemetry_lines(moments(), "pid:[4026532198]"), &[50], None);
     assert_eq!(contained.gpus[0].others, [9]);

@@ -1,4 +1,4 @@
-//! Numbers of `cuda.h` that we name: results and attributes.
+//! //! Constants of `cuda.h`: results and attributes.
 
 /// `CUDA_SUCCESS`.
 pub const SUCCESS: i32 = 0;
@@ -12,7 +12,7 @@ pub const NOT_INITIALIZED: i32 = 3;
 pub const DEINITIALIZED: i32 = 4;
 /// `CUDA_ERROR_STUB_LIBRARY`: the toolkit's stub was loaded, not the driver's library.
 pub const STUB_LIBRARY: i32 = 34;
-/// `CUDA_ERROR_DEVICE_UNAVAILABLE`: in exclusive or prohibited mode, and in use.
+/// `CUDA_ERROR_DEVICE_UNAVAILABLE`: in prohibited mode, or in exclusive mode and in use.
 pub const DEVICE_UNAVAILABLE: i32 = 46;
 /// `CUDA_ERROR_NO_DEVICE`.
 pub const NO_DEVICE: i32 = 100;
@@ -24,8 +24,8 @@ pub const ECC_UNCORRECTABLE: i32 = 214;
 pub const PEER_ACCESS_UNSUPPORTED: i32 = 217;
 /// `CUDA_ERROR_NVLINK_UNCORRECTABLE`.
 pub const NVLINK_UNCORRECTABLE: i32 = 220;
-/// `CUDA_ERROR_CONTAINED`: an access to a peer's memory, or hardware, failed, and the
-/// context with it.
+/// `CUDA_ERROR_CONTAINED`: an access to a peer's memory, or hardware, failed and destroyed the
+/// context.
 pub const CONTAINED: i32 = 226;
 /// `CUDA_ERROR_OPERATING_SYSTEM`.
 pub const OPERATING_SYSTEM: i32 = 304;
@@ -49,19 +49,19 @@ pub const LAUNCH_FAILED: i32 = 719;
 pub const NOT_PERMITTED: i32 = 800;
 /// `CUDA_ERROR_NOT_SUPPORTED`.
 pub const NOT_SUPPORTED: i32 = 801;
-/// `CUDA_ERROR_SYSTEM_NOT_READY`: the fabric manager has not initialised the system.
+/// `CUDA_ERROR_SYSTEM_NOT_READY`: the fabric manager has not initialized the system.
 pub const SYSTEM_NOT_READY: i32 = 802;
 /// `CUDA_ERROR_SYSTEM_DRIVER_MISMATCH`.
 pub const SYSTEM_DRIVER_MISMATCH: i32 = 803;
-/// `CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE`: the compatibility package serves data
-/// centre GPUs only.
+/// `CUDA_ERROR_COMPAT_NOT_SUPPORTED_ON_DEVICE`: the forward compatibility package supports data
+/// center GPUs only.
 pub const COMPAT_NOT_SUPPORTED: i32 = 804;
-/// `CUDA_ERROR_TIMEOUT`: some other part did not answer in time.
+/// `CUDA_ERROR_TIMEOUT`: another part did not answer in time.
 pub const TIMEOUT: i32 = 909;
 /// `CUDA_ERROR_UNKNOWN`.
 pub const UNKNOWN: i32 = 999;
 
-/// Names, for drivers that do not say them.
+/// Names, for drivers without `cuGetErrorName`.
 const NAMES: &[(i32, &str)] = &[
     (INVALID_VALUE, "CUDA_ERROR_INVALID_VALUE"),
     (OUT_OF_MEMORY, "CUDA_ERROR_OUT_OF_MEMORY"),
@@ -107,7 +107,7 @@ pub mod attribute {
     pub const L2_CACHE_BYTES: i32 = 38;
     /// `CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR`.
     pub const CAPABILITY_MAJOR: i32 = 75;
-    /// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED`. Says nothing of whether
-    /// this process may use it.
+    /// `CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_FABRIC_SUPPORTED`. Does not imply that this process may use
+    /// it.
     pub const FABRIC_HANDLES: i32 = 128;
 }

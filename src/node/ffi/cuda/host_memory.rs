@@ -1,7 +1,6 @@
-//! Host memory that GPUs copy from and to at full speed.
+//! Pinned host memory that GPUs copy to and from at full speed.
 //!
-//! It is freed when it is dropped; whoever drops it has waited for the copies
-//! that use it.
+//! Dropping it frees it; the owner must first wait for the copies that use it.
 
 #![expect(unsafe_code, reason = "the driver hands out plain pointers")]
 
@@ -10,12 +9,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::{CudaCallError, CudaHandle, CudaLibrary, CudaStream, DevicePointer, call};
 
-/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`: pinned for all
-/// contexts, and with an address on the GPUs.
+/// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`: pinned for all contexts, and mapped
+/// into the address space of the GPUs.
 const PORTABLE_AND_MAPPED: u32 = 0b11;
 
-/// Pinned host memory of the driver. Allocated where the calling thread runs,
-/// so pin the thread first.
+/// Pinned host memory from the driver. It is allocated on the NUMA node of the calling thread, so
+/// pin the thread first.
 #[derive(Debug)]
 pub struct HostMemory<'c> {
     cuda: &'c CudaLibrary,
@@ -24,7 +23,7 @@ pub struct HostMemory<'c> {
 }
 
 impl CudaLibrary {
-    /// Pinned host memory, zeroed.
+    /// Allocates pinned host memory, zeroed.
     pub fn host_memory(&self, bytes: usize) -> Result<HostMemory<'_>, CudaCallError> {
         let mut place = null_mut();
         call!(self.host_alloc = "cuMemHostAlloc"(&raw mut place, bytes, PORTABLE_AND_MAPPED))?;
@@ -33,12 +32,12 @@ impl CudaLibrary {
             let (call, code) = ("cuMemHostAlloc", super::code::OUT_OF_MEMORY);
             return Err(CudaCallError::Failed { call, code, name });
         };
-        // SAFETY: the driver gave this many bytes at this place.
+        // SAFETY: the driver allocated this many bytes at this address.
         unsafe { place.as_ptr().write_bytes(0, bytes) };
         Ok(HostMemory { cuda: self, pointer: place, bytes })
     }
 
-    /// Copies the beginning of host memory to a GPU.
+    /// Copies the start of host memory to a GPU.
     pub fn copy_to_device(
         &self,
         to: DevicePointer,
@@ -53,7 +52,7 @@ impl CudaLibrary {
         )
     }
 
-    /// Copies from a GPU to the beginning of host memory.
+    /// Copies from a GPU to the start of host memory.
     pub fn copy_to_host(
         &self,
         to: &HostMemory<'_>,
@@ -68,25 +67,25 @@ impl CudaLibrary {
 }
 
 impl HostMemory<'_> {
-    /// How much it is.
+    /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// What it holds. No copy into it may be under way.
+    /// The contents. No copy into it may be in flight.
     pub fn read(&self) -> &[u8] {
-        // SAFETY: the place holds this many bytes, all of them written since; whoever
-        // reads has waited for copies into it.
+        // SAFETY: the memory has this many bytes, all initialized; the caller has waited for copies
+        // into it.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
     }
 
-    /// Its bytes to be written. No copy of it may be under way.
+    /// The bytes for writing. No copy from or to it may be in flight.
     pub fn write(&mut self) -> &mut [u8] {
         // SAFETY: as in `read`, and the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.bytes) }
     }
 
-    /// Where GPUs see it.
+    /// The address for GPUs.
     pub fn address(&self) -> Result<DevicePointer, CudaCallError> {
         let (cuda, mut address) = (self.cuda, 0);
         let place = self.pointer.as_ptr().cast();
@@ -94,10 +93,10 @@ impl HostMemory<'_> {
         Ok(DevicePointer(address))
     }
 
-    /// Sets its first word while streams wait for it (see [`Cuda::hold`]).
+    /// Sets the first word while streams wait for it (see `wait_value`).
     pub fn set_word(&self, value: u32) {
         assert!(size_of::<u32>() <= self.bytes, "there is a word");
-        // SAFETY: the place is aligned to a page, holds a word, and is only touched
+        // SAFETY: the memory is page-aligned, has at least one word, and is only accessed
         // atomically while streams wait for it.
         let word = unsafe { AtomicU32::from_ptr(self.pointer.as_ptr().cast()) };
         word.store(value, Ordering::Release);
@@ -108,7 +107,7 @@ impl Drop for HostMemory<'_> {
     fn drop(&mut self) {
         let (cuda, place) = (self.cuda, self.pointer.as_ptr());
         let freed = || call!(cuda.host_free = "cuMemFreeHost"(place.cast()));
-        // Nobody could do anything about it; the process ends soon.
+        // The error is not actionable; the process ends soon.
         let _: Result<(), CudaCallError> = freed();
     }
 }

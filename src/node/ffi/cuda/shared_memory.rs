@@ -1,5 +1,5 @@
-//! Memory that other processes reach: handles for processes of this node, and
-//! physical memory with a handle for those of another.
+//! Memory shared with other processes: IPC handles for processes on this node, and physical memory
+//! with fabric handles for processes on other nodes.
 
 #![expect(unsafe_code, reason = "calls of the driver")]
 
@@ -12,7 +12,7 @@ use super::{
 };
 
 impl CudaLibrary {
-    /// A handle by which another process on this node can open memory.
+    /// Exports a handle with which another process on this node can open memory.
     pub fn ipc_handle(
         &self,
         address: DevicePointer,
@@ -22,7 +22,7 @@ impl CudaLibrary {
         Ok(handle.0)
     }
 
-    /// Memory of another process on this node.
+    /// Opens memory of another process on this node.
     pub fn ipc_open(&self, handle: [u8; IPC_HANDLE_BYTES]) -> Result<DevicePointer, CudaCallError> {
         let mut address = 0;
         let handle = IpcHandle(handle);
@@ -30,12 +30,12 @@ impl CudaLibrary {
         Ok(DevicePointer(address))
     }
 
-    /// Gives memory of another process back.
+    /// Closes memory of another process.
     pub fn ipc_close(&self, address: DevicePointer) -> Result<(), CudaCallError> {
         call!(self.ipc_close = "cuIpcCloseMemHandle"(address.0))
     }
 
-    /// What sizes of [`Self::create`] must be multiples of.
+    /// Granularity of sizes for [`Self::create_allocation`].
     pub fn granularity(&self, device: CudaDevice) -> Result<usize, CudaCallError> {
         let mut bytes = 0;
         let prop = fabric_allocation_prop(device);
@@ -46,7 +46,7 @@ impl CudaLibrary {
         Ok(bytes)
     }
 
-    /// Memory on a GPU that can be exported over the fabric.
+    /// Allocates memory on a GPU that can be exported over the fabric.
     pub fn create_allocation(
         &self,
         device: CudaDevice,
@@ -58,12 +58,12 @@ impl CudaLibrary {
         Ok(CudaAllocation(handle))
     }
 
-    /// Gives physical memory back; it goes when nobody maps it any more.
+    /// Releases an allocation; the driver frees it when its last mapping is gone.
     pub fn release_allocation(&self, allocation: CudaAllocation) -> Result<(), CudaCallError> {
         call!(self.release = "cuMemRelease"(allocation.0))
     }
 
-    /// A range of addresses.
+    /// Reserves an address range.
     pub fn reserve_addresses(
         &self,
         bytes: usize,
@@ -74,7 +74,7 @@ impl CudaLibrary {
         Ok(DevicePointer(address))
     }
 
-    /// Gives a range of addresses back.
+    /// Frees an address range.
     pub fn free_addresses(
         &self,
         address: DevicePointer,
@@ -83,7 +83,7 @@ impl CudaLibrary {
         call!(self.unreserve = "cuMemAddressFree"(address.0, bytes))
     }
 
-    /// Puts physical memory behind addresses.
+    /// Maps an allocation at an address.
     pub fn map_allocation(
         &self,
         address: DevicePointer,
@@ -93,7 +93,7 @@ impl CudaLibrary {
         call!(self.map = "cuMemMap"(address.0, bytes, 0, allocation.0, 0))
     }
 
-    /// Takes it from there.
+    /// Removes a mapping.
     pub fn unmap_addresses(
         &self,
         address: DevicePointer,
@@ -102,7 +102,7 @@ impl CudaLibrary {
         call!(self.unmap = "cuMemUnmap"(address.0, bytes))
     }
 
-    /// Lets a GPU read and write what is mapped.
+    /// Lets a GPU read and write mapped memory.
     pub fn set_access(
         &self,
         address: DevicePointer,
@@ -114,7 +114,7 @@ impl CudaLibrary {
         call!(self.set_access = "cuMemSetAccess"(address.0, bytes, &raw const access, 1))
     }
 
-    /// A handle by which a process on another node can import memory.
+    /// Exports a handle with which a process on another node can import memory.
     pub fn export_fabric_handle(
         &self,
         allocation: CudaAllocation,
@@ -125,7 +125,7 @@ impl CudaLibrary {
         Ok(handle)
     }
 
-    /// Memory of a process on another node.
+    /// Imports memory of a process on another node.
     pub fn import_fabric_handle(
         &self,
         handle: [u8; FABRIC_HANDLE_BYTES],

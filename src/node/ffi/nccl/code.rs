@@ -1,20 +1,20 @@
-//! Numbers of `nccl.h` that we name: results.
+//! //! Result codes of `nccl.h`.
 
 /// `ncclSuccess`.
 pub const SUCCESS: i32 = 0;
-/// `ncclUnhandledCudaError`: a call of CUDA failed.
+/// `ncclUnhandledCudaError`: a CUDA call failed.
 pub const UNHANDLED_CUDA_ERROR: i32 = 1;
-/// `ncclSystemError`: a call of the system failed; sockets, devices, memory.
+/// `ncclSystemError`: a system call failed (sockets, devices, memory).
 pub const SYSTEM_ERROR: i32 = 2;
-/// `ncclInternalError`: NCCL's own, or of a library it uses.
+/// `ncclInternalError`: a bug or failure in NCCL or a library it uses.
 pub const INTERNAL_ERROR: i32 = 3;
 /// `ncclInvalidArgument`.
 pub const INVALID_ARGUMENT: i32 = 4;
-/// `ncclInvalidUsage`: also where versions differ between ranks, or one GPU is two ranks.
+/// `ncclInvalidUsage`: also if versions differ between ranks, or two ranks use one GPU.
 pub const INVALID_USAGE: i32 = 5;
-/// `ncclRemoteError`: another rank is gone, or a network to it is.
+/// `ncclRemoteError`: another rank has ended, or the network to it failed.
 pub const REMOTE_ERROR: i32 = 6;
-/// `ncclInProgress`: no error.
+/// `ncclInProgress`: not an error.
 pub const IN_PROGRESS: i32 = 7;
 /// `ncclTimeout`.
 pub const TIMEOUT: i32 = 8;

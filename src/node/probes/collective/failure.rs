@@ -1,7 +1,7 @@
-//! What can go wrong on a rank, and what kind of problem each is.
+//! Failures of a rank and their problem classes.
 //!
-//! Words only. Nothing here speaks against a GPU: that only wrong data does
-//! (see `pattern`), which is no failure but an outcome.
+//! This module only classifies. None of these failures blames a GPU; only wrong data does (see
+//! `pattern`), and that is a result, not a failure.
 
 use std::time::Duration;
 
@@ -12,44 +12,44 @@ use crate::ffi::nccl::{NcclError, code as nccl};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// Why a rank cannot go on.
+/// Why a rank cannot continue.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum NcclProbeFailure {
-    /// There is no driver.
-    #[error("there is no NVIDIA driver: {0}")]
+    /// The driver's library cannot be loaded.
+    #[error("no NVIDIA driver found: {0}")]
     Driver(LibraryLoadError),
-    /// There is no NCCL.
+    /// NCCL cannot be loaded.
     #[error(transparent)]
     Library(#[from] NcclLibraryError),
-    /// The driver shows no GPUs.
+    /// The driver reports no GPUs.
     #[error("{}", .0.detail)]
     Gpus(Box<ProbeProblem>),
-    /// The GPU that was asked for is not there.
-    #[error("there is no GPU {asked}: this process sees {seen}")]
+    /// The requested GPU does not exist.
+    #[error("no GPU {asked}: {seen} GPUs are visible to this process")]
     NoGpu {
-        /// Its number on the node.
+        /// Requested index on the node.
         asked: u32,
-        /// How many there are.
+        /// Number of visible GPUs.
         seen: usize,
     },
-    /// CUDA refused.
+    /// A CUDA call failed.
     #[error("{}", cuda_text(.0))]
     Cuda(#[from] CudaCallError),
-    /// NCCL refused, or failed meanwhile.
+    /// An NCCL call or operation failed.
     #[error("{}", nccl_text(.0))]
     Nccl(#[from] NcclError),
-    /// Something did not end in time.
+    /// An operation did not end in time.
     #[error("{what} did not end within {:.0} s", .waited.as_secs_f64())]
     Timeout {
-        /// What was waited for.
+        /// The operation.
         what: String,
-        /// For how long.
+        /// Time waited.
         waited: Duration,
     },
 }
 
 impl NcclProbeFailure {
-    /// Whether others may be the cause.
+    /// True if another rank may be the cause.
     pub fn is_timeout(&self) -> bool {
         match self {
             Self::Timeout { .. } => true,
@@ -58,7 +58,7 @@ impl NcclProbeFailure {
         }
     }
 
-    /// The problem that it is.
+    /// Converts it to a problem.
     pub fn to_problem(&self) -> ProbeProblem {
         let (class, code) = match self {
             Self::Driver(_) => ("no-driver", None),
@@ -76,7 +76,7 @@ impl NcclProbeFailure {
     }
 }
 
-/// The driver's name of an error, out of `call: NAME (code)`.
+/// The driver's name of an error, extracted from `call: NAME (code)`.
 fn error_name(code: Option<i32>, said: &str) -> Option<String> {
     code?;
     let (_, rest) = said.split_once(": ")?;
@@ -98,10 +98,10 @@ fn cuda_class(error: &CudaCallError) -> &'static str {
 fn cuda_text(error: &CudaCallError) -> String {
     let hint = match cuda_class(error) {
         "out-of-memory" => {
-            "; somebody else uses the GPU's memory, or the largest message is too large"
+            "; another process uses the GPU's memory, or the largest message is too large"
         }
         "gpu-in-use" => "; the GPU is in exclusive or prohibited mode and in use",
-        "fabric-not-ready" => "; the fabric manager has not initialised the system",
+        "fabric-not-ready" => "; the fabric manager has not initialized the system",
         _ => "",
     };
     format!("{error}{hint}")
@@ -124,13 +124,13 @@ fn nccl_text(error: &NcclError) -> String {
         "nccl-system-error" => {
             "; a network, a device or an IMEX channel that NCCL needs does not work on this node"
         }
-        "nccl-remote-error" => "; another rank ended, or the network to it did",
+        "nccl-remote-error" => "; another rank has ended, or the network to it failed",
         _ => "",
     };
     format!("{error}{hint}")
 }
 
-/// A text of somebody else's without what could move a cursor.
+/// External text without control characters, which could move a terminal's cursor.
 pub fn clean(text: &str) -> String {
     let words: Vec<&str> = text.split(|c: char| c.is_control() || c == ' ').collect();
     words.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")

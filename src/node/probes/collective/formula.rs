@@ -1,52 +1,52 @@
-//! What each test does, how many elements it takes for a size, and what its
-//! bandwidths are: nccl-tests' definitions, so that numbers can be compared.
+//! Each test's operation, element counts and bandwidth formulas: nccl-tests' definitions, so that
+//! the numbers are comparable.
 //!
-//! Numbers only: no GPU, no library. Sources: nccl-tests, `doc/PERFORMANCE.md`
-//! (factors), `src/*.cu` (`GetCollByteCount`: elements; `GetBw`: bytes counted).
+//! Pure arithmetic without GPU and library. Sources: nccl-tests, `doc/PERFORMANCE.md` (factors),
+//! `src/*.cu` (`GetCollByteCount`: elements; `GetBw`: bytes counted).
 
-/// A test, by what it does.
+/// The operation of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NcclCollective {
-    /// Everybody gets the sum.
+    /// Every rank receives the sum.
     AllReduce,
-    /// Everybody gets what everybody has.
+    /// Every rank receives the data of all ranks.
     AllGather,
-    /// Everybody gets a part of the sum.
+    /// Every rank receives a part of the sum.
     ReduceScatter,
-    /// Everybody sends everybody a part of its own.
+    /// Every rank sends a different part to every rank.
     AllToAll,
-    /// Everybody sends to the next and receives from the one before.
+    /// Every rank sends to the next rank and receives from the previous one.
     SendReceive,
-    /// Everybody gets what the first has.
+    /// Every rank receives the data of the first.
     Broadcast,
 }
 
-/// Bytes of a `float`, the only type that is measured.
+/// Bytes of a `float`, the only data type measured.
 pub const ELEMENT_BYTES: u64 = 4;
 
-/// nccl-tests cuts the parts of ranks to multiples of 16 bytes.
+/// nccl-tests rounds each rank's part down to a multiple of 16 bytes.
 const PART_ELEMENTS: u64 = 16 / ELEMENT_BYTES;
 
 /// Elements of one operation on one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveCounts {
-    /// Elements that are read.
+    /// Elements read.
     pub send: u64,
-    /// Elements that are written.
+    /// Elements written.
     pub receive: u64,
-    /// Elements as the call counts them.
+    /// Elements passed to the call.
     pub call: u64,
 }
 
 impl CollectiveCounts {
-    /// Bytes, as nccl-tests prints them: of the larger of the two buffers.
+    /// Bytes as nccl-tests prints them: the size of the larger buffer.
     pub fn bytes(self) -> u64 {
         self.send.max(self.receive) * ELEMENT_BYTES
     }
 }
 
 impl NcclCollective {
-    /// All of them.
+    /// All tests.
     pub const ALL: [Self; 6] = [
         Self::AllReduce,
         Self::AllGather,
@@ -56,7 +56,7 @@ impl NcclCollective {
         Self::Broadcast,
     ];
 
-    /// nccl-tests' name.
+    /// The name of the nccl-tests program.
     pub fn name(self) -> &'static str {
         match self {
             Self::AllReduce => "all_reduce_perf",
@@ -68,13 +68,13 @@ impl NcclCollective {
         }
     }
 
-    /// The test of this name.
+    /// The test of this nccl-tests name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|it| it.name() == name)
     }
 
-    /// What NCCL calls it where it tells which algorithm it takes; absent for
-    /// tests that are no collectives to it.
+    /// The test of this name in NCCL's log of chosen algorithms; `None` for tests that NCCL does
+    /// not treat as collectives.
     pub fn from_nccl_function(function: &str) -> Option<Self> {
         match function {
             "AllReduce" => Some(Self::AllReduce),
@@ -85,7 +85,7 @@ impl NcclCollective {
         }
     }
 
-    /// The calls it needs beside those that all need.
+    /// The symbols it needs in addition to those that all tests need.
     pub fn calls(self) -> &'static [&'static str] {
         match self {
             Self::AllReduce => &["ncclAllReduce"],
@@ -98,8 +98,8 @@ impl NcclCollective {
         }
     }
 
-    /// Elements for a message of at most this many bytes; absent where every
-    /// rank's part comes to nothing.
+    /// Element counts for a message of at most this many bytes; `None` if every rank's part would
+    /// be empty.
     pub fn counts(self, bytes: u64, ranks: u32) -> Option<CollectiveCounts> {
         let elements = bytes / ELEMENT_BYTES;
         let ranks = u64::from(ranks.max(1));
@@ -116,11 +116,10 @@ impl NcclCollective {
         (0 < counts.call).then_some(counts)
     }
 
-    /// By what algbw is multiplied so that the outcome can be compared with what
-    /// a link carries.
+    /// The factor from algbw to busbw, which is comparable with a link's bandwidth.
     ///
-    /// One rank sends nothing over any link: its factor is 0 for all tests, where
-    /// nccl-tests has 1 for the last two.
+    /// A single rank sends nothing over any link: its factor is 0 for all tests, whereas nccl-tests
+    /// has 1 for the last two.
     pub fn factor(self, ranks: u32) -> f64 {
         let n = f64::from(ranks.max(1));
         match self {
@@ -131,8 +130,8 @@ impl NcclCollective {
         }
     }
 
-    /// algbw and busbw in GB/s (1e9 bytes a second) of an operation over this many
-    /// bytes that took this long; absent where it took no time.
+    /// algbw and busbw in GB/s (1e9 bytes per second) of an operation of this size and duration;
+    /// `None` if the duration is zero.
     pub fn bandwidths(self, bytes: u64, time_us: f64, ranks: u32) -> Option<(f64, f64)> {
         if !(time_us.is_finite() && 0.0 < time_us) {
             return None;
@@ -143,8 +142,8 @@ impl NcclCollective {
     }
 }
 
-/// The sizes of a sweep, from the smallest to the largest that fits. At least one
-/// where anything fits.
+/// The message sizes of a sweep, from the smallest to the largest that fits. At least one if any
+/// fits.
 pub fn sweep_sizes(least: u64, most: u64, factor: u64) -> Vec<u64> {
     let mut sizes = Vec::new();
     let mut size = least.max(ELEMENT_BYTES);
@@ -192,7 +191,7 @@ mod tests {
 
     #[test]
     fn bandwidths_are_bytes_over_time() {
-        // 1 GiB in 2.5 ms are 429.5 GB/s, and 751.6 by the factor of eight ranks.
+        // 1 GiB in 2.5 ms is 429.5 GB/s, and 751.6 with the factor of eight ranks.
         let (algbw, busbw) =
             NcclCollective::AllReduce.bandwidths(1 << 30, 2_500.0, 8).expect("it took time");
         assert!((algbw - 429.496_729_6).abs() < 1e-6, "{algbw}");
@@ -215,7 +214,7 @@ mod tests {
 
     #[test]
     fn parts_are_cut_to_sixteen_bytes() {
-        // 1,000 bytes over three ranks: 83 elements each, of which 80 remain.
+        // 1,000 bytes over three ranks: 83 elements each, rounded down to 80.
         let counts = NcclCollective::AllGather.counts(1_000, 3).expect("it is enough");
         assert_eq!((counts.call, counts.receive, counts.bytes()), (80, 240, 960));
         assert_eq!(NcclCollective::AllToAll.counts(64, 8), None, "two elements each are none");

@@ -1,13 +1,12 @@
-//! Our own NCCL probe: what nccl-tests measures, with nothing but NCCL and the
-//! driver, and without MPI.
+//! Native NCCL probe: measures like nccl-tests, using only NCCL and the driver, without MPI.
 //!
-//! Runs in child processes, one per GPU (`probe::said`). Says numbers and
-//! problems; what a number should be it does not know.
+//! Runs in child processes, one per GPU (`probes::protocol`). It reports numbers and problems, and
+//! does not judge them.
 //!
-//! One process is one rank. The first exchange tells who is there and numbers
-//! the ranks, the second hands NCCL's unique id over, the third tells who is
-//! connected, and then there is one after every message size. What fails on one
-//! rank is told in the next exchange, so that all end at the same place.
+//! One process is one rank. The first exchange collects the participants and numbers the ranks, the
+//! second distributes NCCL's unique ID, the third reports the connected ranks, and one follows
+//! after every message size. A rank reports its failure in the next exchange, so that all ranks end
+//! at the same point.
 
 pub mod failure;
 pub mod formula;
@@ -26,10 +25,9 @@ use failure::{NcclProbeFailure, clean};
 use model::probe_report::ProbeProblem;
 use task::CollectiveTask;
 
-/// Measures, and says what comes of it. An error is that nobody listens.
+/// Measures and reports the results. Returns an error if the output is closed.
 ///
-/// [`Line::End`] is said where everything that was asked for was measured; a
-/// problem is said where it was not.
+/// Emits [`ProbeMessage::End`] if everything requested was measured, and a problem otherwise.
 pub fn measure(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
     match sweep::run_sweep(task, mouth) {
         Ok(true) => mouth.emit(&ProbeMessage::End),
@@ -38,12 +36,12 @@ pub fn measure(task: &CollectiveTask, mouth: &mut ProbeEmitter<'_>) -> io::Resul
     }
 }
 
-/// Why a rank ends before it is done.
+/// Why a rank ends early.
 #[derive(Debug)]
 enum RankStop {
-    /// It cannot go on, and said so.
+    /// It cannot continue, and has reported the reason.
     Reported,
-    /// Nobody listens.
+    /// The output is closed.
     OutputClosed(io::Error),
 }
 
@@ -62,7 +60,7 @@ impl From<ExchangeError> for RankStop {
     }
 }
 
-/// The problem that a failure of this rank is.
+/// Converts a failure of this rank to a problem.
 fn rank_problem(task: &CollectiveTask, failure: &NcclProbeFailure) -> ProbeProblem {
     let mut problem = failure.to_problem();
     problem.gpu = Some(task.gpu);

@@ -1,7 +1,7 @@
-//! Where NCCL is looked for: what was asked for, what the system's loader
-//! finds, and the folders into which Python's wheels put it.
+//! Finds NCCL: at the requested path, through the system's loader, and in the folders where Python
+//! wheels install it.
 //!
-//! The list is a function of names; only [`load`] opens anything.
+//! The candidate list depends only on names; only [`load_nccl`] opens a library.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -9,10 +9,10 @@ use std::path::{Path, PathBuf};
 use crate::ffi::dynamic_library::LibraryLoadError;
 use crate::ffi::nccl::{LIBRARY, NcclLibrary};
 
-/// Where a wheel of NCCL puts it, below a folder of packages.
+/// Folder of NCCL in its wheel, relative to a `site-packages` folder.
 const WHEEL_SUBFOLDER: &str = "nvidia/nccl/lib";
 
-/// Where environments may be.
+/// Roots of Python environments to search.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NcclSearchRoots {
     /// `VIRTUAL_ENV`.
@@ -24,7 +24,7 @@ pub struct NcclSearchRoots {
 }
 
 impl NcclSearchRoots {
-    /// Those of this process.
+    /// The roots from this process's environment.
     pub fn from_env() -> Self {
         let named = |name: &str| {
             let value = std::env::var_os(name).filter(|it| it != OsStr::new(""));
@@ -38,9 +38,9 @@ impl NcclSearchRoots {
     }
 }
 
-/// The paths at which a wheel or conda may have put it, in the order they are
-/// tried: the active environment before the user's own, that before the
-/// machine's, and the newest Python first. `listing` names what is in a folder.
+/// The paths where a wheel or conda may have installed NCCL, in search order: the active
+/// environment before the user's packages, those before the machine's, and the newest Python first.
+/// `listing` returns the names in a folder.
 pub fn candidate_paths(
     places: &NcclSearchRoots,
     listing: &dyn Fn(&Path) -> Vec<String>,
@@ -69,38 +69,38 @@ pub fn candidate_paths(
     found
 }
 
-/// 12 of `python3.12`.
+/// The minor version: 12 for `python3.12`.
 fn python_minor(python: &str) -> Option<u32> {
     python.strip_prefix("python3.").and_then(|minor| minor.parse().ok())
 }
 
-/// Why there is no NCCL.
+/// Why NCCL cannot be loaded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NcclLibraryError {
-    /// What was asked for cannot be used.
+    /// The requested library cannot be used.
     #[error(transparent)]
     Requested(LibraryLoadError),
-    /// One was found and cannot be used.
+    /// A library was found but cannot be used.
     #[error("{} cannot be used: {said}", .path.display())]
     Unusable {
-        /// Where.
+        /// Path of the library.
         path: PathBuf,
-        /// Why not.
+        /// Reason.
         said: String,
     },
-    /// There is none.
+    /// No library was found.
     #[error(
         "{LIBRARY} was found neither by the system's loader nor in {}: install NCCL, or name it with \
          --nccl or FABRICGATE_NCCL",
         if .looked.is_empty() { "a Python environment (there is none)".to_owned() } else { list_folders(.looked) }
     )]
     NotFound {
-        /// Where it was looked for.
+        /// Folders searched.
         looked: Vec<PathBuf>,
     },
 }
 
-/// Folders that were looked into are named up to here.
+/// At most this many searched folders are listed.
 const MAX_NAMED_FOLDERS: usize = 8;
 
 fn list_folders(paths: &[PathBuf]) -> String {
@@ -115,7 +115,7 @@ fn list_folders(paths: &[PathBuf]) -> String {
     format!("{}{rest}", folders.join(", "))
 }
 
-/// Loads what was asked for, or else the first that is found.
+/// Loads the requested library, or else the first that is found.
 pub fn load_nccl(
     asked: Option<&Path>,
     places: &NcclSearchRoots,
@@ -146,7 +146,7 @@ pub fn load_nccl(
     Err(unusable.unwrap_or(NcclLibraryError::NotFound { looked }))
 }
 
-/// The names in a folder; none where it cannot be read.
+/// The names in a folder; empty if it is unreadable.
 fn file_names(folder: &Path) -> Vec<String> {
     let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
     entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect()
@@ -225,7 +225,7 @@ mod tests {
             ..NcclSearchRoots::default()
         };
         match load_nccl(None, &places) {
-            // This machine may have one of its own.
+            // This machine may have NCCL installed.
             Ok(nccl) => assert!(!nccl.path().starts_with(folder.path())),
             Err(error) => {
                 let said = error.to_string();

@@ -1,10 +1,10 @@
-//! Over which path ranks talk: what NCCL is told to use, what it says that it
-//! uses, and whether that is what was asked for.
+//! The transport between ranks: NCCL's settings for it, the transport in NCCL's log, and whether it
+//! is the requested one.
 //!
-//! Words only; whoever starts the processes sets the variables and reads the
-//! text. Variables and lines are those of NCCL 2.18 to 2.30 (its documents
-//! "Environment Variables", and the lines in its sources `transport/*.cc`,
-//! `mnnvl.cc`, `init.cc` and `enqueue.cc`).
+//! This module only handles text; the caller that starts the processes sets the variables and reads
+//! the log. Variables and log lines are those of NCCL 2.18 to 2.30 (its document "Environment
+//! Variables", and the lines in its sources `transport/*.cc`, `mnnvl.cc`, `init.cc` and
+//! `enqueue.cc`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,10 +32,10 @@ pub enum NcclPath {
 }
 
 impl NcclPath {
-    /// All of them.
+    /// All paths.
     pub const ALL: [Self; 5] = [Self::Mnnvl, Self::Nvls, Self::P2p, Self::Ib, Self::Socket];
 
-    /// What it is called on command lines and in documents.
+    /// Name on command lines and in documents.
     pub fn name(self) -> &'static str {
         match self {
             Self::Mnnvl => "mnnvl",
@@ -51,7 +51,7 @@ impl NcclPath {
         Self::ALL.into_iter().find(|it| it.name() == name.to_ascii_lowercase())
     }
 
-    /// The transport that NCCL must tell of.
+    /// The transport that must appear in NCCL's log.
     fn transport(self) -> &'static str {
         match self {
             Self::Mnnvl => "MNNVL",
@@ -63,25 +63,25 @@ impl NcclPath {
     }
 }
 
-/// What NCCL is told.
+/// Requested settings of NCCL.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NcclPathRequest {
-    /// The path; NCCL chooses where there is none.
+    /// The path; if absent, NCCL chooses.
     pub path: Option<NcclPath>,
-    /// The only network device that is used, `mlx5_3`, or several with commas.
+    /// The only network device to use, `mlx5_3`, or several separated by commas.
     pub rail: Option<String>,
-    /// The network interface over which ranks find each other, `eth0`.
+    /// The network interface for NCCL's bootstrap, `eth0`.
     pub interface: Option<String>,
-    /// Communicators that block: launches are then as fast as those of nccl-tests,
-    /// and a rank that never comes can only be killed.
+    /// Use blocking communicators: launches are then as fast as those of nccl-tests, but a rank
+    /// whose peers never join can only be killed.
     pub blocking: bool,
 }
 
 /// The variables to set for every rank, the same on all nodes.
 ///
-/// A path is forced, and what would silently be taken instead is forbidden as
-/// far as NCCL allows: then it refuses to start, which is an answer, where it
-/// would otherwise measure something else. The rest is for [`assert`].
+/// They force a path and forbid, as far as NCCL allows, the silent fallbacks: NCCL then refuses to
+/// start, which is a result, instead of measuring something else. [`check_path`] covers the
+/// remaining cases.
 pub fn nccl_environment(wanted: &NcclPathRequest) -> BTreeMap<String, String> {
     let mut set = BTreeMap::new();
     let mut put = |name: &str, value: &str| {
@@ -89,13 +89,13 @@ pub fn nccl_environment(wanted: &NcclPathRequest) -> BTreeMap<String, String> {
     };
     put("NCCL_DEBUG", "INFO");
     put("NCCL_DEBUG_SUBSYS", "INIT,ENV,NET,TUNING");
-    // Standard output belongs to the probe's own lines.
+    // Standard output is reserved for the probe's own lines.
     put("NCCL_DEBUG_FILE", "/dev/stderr");
     match wanted.path {
-        // Fails where IMEX does not work. Where the fabric is not complete the network
-        // is taken all the same: `assert` tells.
+        // Fails if IMEX does not work. With an incomplete fabric, NCCL still falls back to the
+        // network: `check_path` detects that.
         Some(NcclPath::Mnnvl) => put("NCCL_MNNVL_ENABLE", "1"),
-        // Does not ask whether the GPU can, and fails where it cannot.
+        // Skips the capability check, and fails if the GPU has no support.
         Some(NcclPath::Nvls) => put("NCCL_NVLS_ENABLE", "1"),
         Some(NcclPath::P2p) => {
             put("NCCL_NVLS_ENABLE", "0");
@@ -113,10 +113,10 @@ pub fn nccl_environment(wanted: &NcclPathRequest) -> BTreeMap<String, String> {
         None => {}
     }
     if let Some(rail) = &wanted.rail {
-        // Without = it is a prefix, and mlx5_1 is mlx5_10 too.
+        // Without = it is a prefix, and mlx5_1 also matches mlx5_10.
         put("NCCL_IB_HCA", &format!("={rail}"));
-        // A rail is only measured where ranks of different nodes use it, and TCP
-        // would be taken without a word where it is down.
+        // A rail is only measured if ranks of different nodes use it, and NCCL would silently fall
+        // back to TCP if it is down.
         put("NCCL_NET", "IB");
         put("NCCL_MNNVL_ENABLE", "0");
     }
@@ -129,22 +129,21 @@ pub fn nccl_environment(wanted: &NcclPathRequest) -> BTreeMap<String, String> {
     set
 }
 
-/// What NCCL said.
+/// Facts from NCCL's log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NcclLogSummary {
     /// Transports: `MNNVL`, `NVLS`, `P2P/CUMEM`, `SHM`, `NET/IB`, ...
     pub transports: BTreeSet<String>,
-    /// By test, the algorithm of the largest message: `all_reduce_perf` to `NVLS`.
+    /// The algorithm of the largest message by test: `all_reduce_perf` to `NVLS`.
     pub algorithms: BTreeMap<String, String>,
-    /// Its warnings, the first few.
+    /// The first few warnings.
     pub warnings: Vec<String>,
 }
 
-/// Warnings that are kept.
+/// Maximum number of warnings to keep.
 const MAX_WARNINGS: usize = 8;
 
-/// What NCCL says in this text. Of several processes: the texts one after the
-/// other.
+/// Parses NCCL's log. For several processes, concatenate their logs.
 pub fn parse_log(text: &str) -> NcclLogSummary {
     let mut said = NcclLogSummary::default();
     let mut largest: BTreeMap<NcclCollective, (u64, String)> = BTreeMap::new();
@@ -172,7 +171,7 @@ pub fn parse_log(text: &str) -> NcclLogSummary {
     said
 }
 
-/// The transport that a line tells of.
+/// The transport that a log line reports.
 fn parse_transport(message: &str) -> Option<String> {
     if let Some((_, via)) = message.split_once(" via ") {
         let mut words = via.split('/');
@@ -187,13 +186,13 @@ fn parse_transport(message: &str) -> Option<String> {
         };
     }
     let mnnvl = message.starts_with("MNNVL 1 ") || message.ends_with(" MNNVL 1");
-    // Newer ones say in the same line that they make no use of it.
+    // Newer versions report in the same line that they do not use it.
     let nvls =
         message.starts_with("NVLS multicast support is available") && !message.contains("disabled");
     if mnnvl { Some("MNNVL".to_owned()) } else { nvls.then(|| "NVLS".to_owned()) }
 }
 
-/// Test, bytes and algorithm of `AllReduce: 8388608 Bytes -> Algo NVLS proto ...`.
+/// Parses test, bytes and algorithm of `AllReduce: 8388608 Bytes -> Algo NVLS proto ...`.
 fn parse_algorithm(message: &str) -> Option<(NcclCollective, u64, String)> {
     let (what, rest) = message.split_once(" Bytes -> Algo ")?;
     let (function, bytes) = what.rsplit_once(": ")?;
@@ -201,26 +200,26 @@ fn parse_algorithm(message: &str) -> Option<(NcclCollective, u64, String)> {
     Some((test, bytes.parse().ok()?, clean(rest.split_whitespace().next()?)))
 }
 
-/// Whether the ranks talk over the path that was asked for: a problem where
-/// they do not, or where NCCL did not say. A measurement over another path says
-/// nothing about this one.
+/// Checks that the ranks use the requested path: returns a problem if they do not, or if the log
+/// does not report the path. A measurement over another path contains no information about this
+/// one.
 pub fn check_path(expected: NcclPath, said: &NcclLogSummary, nodes: usize) -> Option<ProbeProblem> {
     let transports: Vec<&str> = said.transports.iter().map(String::as_str).collect();
     let has = |prefix: &str| transports.iter().any(|it| it.starts_with(prefix));
     if transports.is_empty() {
         let detail = format!(
-            "NCCL did not say over which path it talks, so it is not known whether it was {}",
+            "NCCL did not log the path that it uses, so it is unknown whether it was {}",
             expected.name()
         );
         return Some(ProbeProblem::new(OutputProblemKind::Unverified, "path-unknown", detail));
     }
     let wanted = match said.algorithms.get(NcclCollective::AllReduce.name()) {
-        // That it could reduce in the switch does not mean that it did.
+        // Support for reduction in the switch does not mean that NCCL used it.
         Some(algorithm) if expected == NcclPath::Nvls => algorithm.starts_with("NVLS"),
         _ => has(expected.transport()),
     };
     let instead = match expected {
-        // Between nodes all of it must stay on NVLink.
+        // Between nodes, all traffic must stay on NVLink.
         NcclPath::Mnnvl => has("NET/"),
         NcclPath::P2p => has("SHM") || (nodes <= 1 && has("NET/")),
         NcclPath::Ib => has("NET/Socket") || has("MNNVL"),
@@ -233,7 +232,7 @@ pub fn check_path(expected: NcclPath, said: &NcclLogSummary, nodes: usize) -> Op
     let algorithm = said.algorithms.get(NcclCollective::AllReduce.name());
     let algorithm = algorithm.map_or(String::new(), |it| format!(" with algorithm {it}"));
     let detail = format!(
-        "{} was asked for and NCCL talks over {}{algorithm}: these numbers say nothing about {0}",
+        "{} was requested but NCCL uses {}{algorithm}: these numbers do not measure {0}",
         expected.name(),
         transports.join(", ")
     );

@@ -1,7 +1,7 @@
-//! One rank at work: its GPU, its stream, its buffers, its communicator.
+//! A connected rank: its GPU, stream, buffers and communicator.
 //!
-//! Every wait has an end. A communicator is given back in order or, after a
-//! failure, aborted from a thread of its own, because that can hang as well.
+//! Every wait has a time limit. A communicator is destroyed in order or, after a failure, aborted
+//! from a separate thread, because an abort can hang too.
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -24,26 +24,26 @@ use crate::probes::copy::devices::DetectedGpu;
 use crate::probes::protocol::ProbeEmitter;
 use model::probe_report::ProbedGpu;
 
-/// For how long a wait keeps the processor: what ends sooner is timed to the
-/// microsecond, of what ends later [`PAUSE`] is less than one percent.
+/// How long a wait spins: shorter operations are timed to the microsecond; for longer ones
+/// [`PAUSE`] is less than one percent.
 const SPIN: Duration = Duration::from_millis(20);
-/// Between two looks after that.
+/// Polling interval after that.
 const PAUSE: Duration = Duration::from_micros(100);
-/// Below it the driver lists the GPUs of the machine.
+/// The driver lists the machine's GPUs below this folder.
 const ROOT: &str = "/";
-/// How often somebody who waits says so.
+/// Interval of progress reports while waiting.
 const HEARTBEAT: Duration = Duration::from_secs(5);
-/// What an abort may take before it is left to the end of the process.
+/// Time limit of an abort; after that, it is left to the end of the process.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Slower than this (bytes a second) nothing is worth waiting for: a tenth of
-/// what a single TCP stream over an old network brings.
+/// Minimum bandwidth to wait for, in bytes per second: a tenth of a single TCP stream over an old
+/// network.
 const MIN_BYTES_PER_S: f64 = 1e8;
-/// The part of free memory that is left to NCCL and to others.
+/// One part in this many of the free memory is left to NCCL and other processes.
 const RESERVED_PART: u64 = 8;
-/// Elements of the operation that brings ranks together: one.
+/// Elements of the barrier operation.
 const BARRIER_ELEMENTS: usize = 1;
 
-/// The libraries, loaded, and the GPU, found.
+/// The loaded libraries and this rank's GPU.
 #[derive(Debug)]
 pub(super) struct NcclRankDevice {
     pub(super) cuda: CudaLibrary,
@@ -53,7 +53,7 @@ pub(super) struct NcclRankDevice {
     device: CudaDevice,
 }
 
-/// The driver, brought up.
+/// Loads and initializes the driver.
 pub(super) fn load_driver(task: &CollectiveTask) -> Result<CudaLibrary, NcclProbeFailure> {
     let cuda = CudaLibrary::load(task.cuda.as_deref()).map_err(NcclProbeFailure::Driver)?;
     cuda.init()?;
@@ -73,8 +73,8 @@ impl NcclRankDevice {
         Ok(Self { cuda, nccl: Arc::new(nccl), version, gpu, device })
     }
 
-    /// Makes the GPU that of this thread, with a stream; and the largest message
-    /// of which two fit into its free memory.
+    /// Makes the GPU current on this thread and creates a stream; also returns the largest message
+    /// size of which two buffers fit into its free memory.
     pub(super) fn activate(&self) -> Result<(CudaStream, u64), NcclProbeFailure> {
         let context = self.cuda.retain_primary_context(self.device)?;
         self.cuda.set_current_context(context)?;
@@ -84,8 +84,7 @@ impl NcclRankDevice {
     }
 }
 
-/// A moment by which something must have ended. Whoever waits long says so now
-/// and then, since a process that is silent is taken for one that hangs.
+/// A deadline that reports long waits now and then, because a silent process counts as hanging.
 pub(super) struct ReportingDeadline<'w, 'm> {
     emitter: &'w mut ProbeEmitter<'m>,
     from: Instant,
@@ -99,7 +98,7 @@ impl<'w, 'm> ReportingDeadline<'w, 'm> {
         Self { emitter, from: now, within, last_report: now }
     }
 
-    /// Lets others work; an error where time is up.
+    /// Yields the processor; returns an error after the deadline.
     fn pause(&mut self, what: &str) -> Result<(), NcclProbeFailure> {
         let passed = self.from.elapsed();
         if self.within <= passed {
@@ -124,17 +123,17 @@ impl<'w, 'm> ReportingDeadline<'w, 'm> {
 pub(super) struct CollectiveBuffers<'c> {
     send: DevicePointer,
     receive: DevicePointer,
-    /// Of the operation that brings ranks together: to send, and to receive.
+    /// Send and receive buffer of the barrier.
     barrier: [DevicePointer; 2],
-    // It goes with the process: the driver frees it only when all streams are idle,
-    // and after a failure they may never be.
+    // Freed at the end of the process: the driver frees it only when all streams are idle, and
+    // after a failure they may never be.
     host: ManuallyDrop<HostMemory<'c>>,
     /// Bytes of each of the two.
     bytes: u64,
 }
 
 impl<'c> CollectiveBuffers<'c> {
-    /// Allocates them, and fills what is sent with this rank's pattern.
+    /// Allocates the buffers and fills the send buffer with this rank's pattern.
     pub(super) fn new(
         cuda: &'c CudaLibrary,
         stream: CudaStream,
@@ -144,7 +143,7 @@ impl<'c> CollectiveBuffers<'c> {
     ) -> Result<Self, NcclProbeFailure> {
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         let (send, receive) = (cuda.alloc(size)?, cuda.alloc(size)?);
-        // 256 bytes are what allocations are aligned to anyway.
+        // Allocations are aligned to 256 bytes anyway.
         let small = [cuda.alloc(256)?, cuda.alloc(256)?];
         cuda.fill(small[0], 0, 64, stream)?;
         let period = usize::try_from(pattern::PERIOD * ELEMENT_BYTES).expect("some MiB");
@@ -152,7 +151,7 @@ impl<'c> CollectiveBuffers<'c> {
         let mut host = cuda.host_memory(block.max(pattern::largest_window_bytes()))?;
         pattern::fill_elements(rank, &mut host.write()[..block]);
         cuda.copy_to_device(send, &host, block, stream)?;
-        // The pattern repeats after the block: each copy doubles what there is.
+        // The pattern repeats after the block: each copy doubles the filled part.
         let mut filled = block as u64;
         while filled < bytes {
             let next = filled.min(bytes - filled);
@@ -167,7 +166,7 @@ impl<'c> CollectiveBuffers<'c> {
     }
 }
 
-/// Waits until a stream has nothing left to do.
+/// Waits until a stream has no work left.
 fn wait_until_idle(
     cuda: &CudaLibrary,
     stream: CudaStream,
@@ -180,7 +179,7 @@ fn wait_until_idle(
     Ok(())
 }
 
-/// A rank at work.
+/// A rank with its communicator.
 #[derive(Debug)]
 pub(super) struct NcclRank<'c> {
     cuda: &'c CudaLibrary,
@@ -213,8 +212,8 @@ impl<'c> NcclRank<'c> {
         }
     }
 
-    /// Makes the communicator, together with all other ranks. Where NCCL cannot
-    /// but wait (before 2.14), whoever attends this process must end it.
+    /// Creates the communicator together with all other ranks. NCCL before 2.14 blocks here, so the
+    /// supervisor must end the process if it hangs.
     pub(super) fn connect(
         &mut self,
         id: NcclUniqueId,
@@ -231,7 +230,7 @@ impl<'c> NcclRank<'c> {
         self.wait_until_enqueued(state, "ncclCommInitRankConfig", &mut deadline)
     }
 
-    /// What the communicator says of itself, where it is not what was asked for.
+    /// The communicator's number of ranks, if it differs from the expected one.
     pub(super) fn mismatched_rank_count(&self) -> Option<i32> {
         let comm = self.comm?;
         self.nccl.ranks(comm).ok().filter(|ranks| *ranks != to_c_int(self.ranks))
@@ -241,7 +240,7 @@ impl<'c> NcclRank<'c> {
         self.comm.expect("nothing is measured before ranks are connected")
     }
 
-    /// Waits until the last call is on its way.
+    /// Waits until the last call is enqueued.
     fn wait_until_enqueued(
         &self,
         state: NcclCallState,
@@ -258,7 +257,7 @@ impl<'c> NcclRank<'c> {
         Ok(())
     }
 
-    /// Waits for the stream, and hears of what fails meanwhile.
+    /// Waits for the stream, and returns errors of background operations.
     fn wait_for_stream(
         &self,
         what: &str,
@@ -272,7 +271,7 @@ impl<'c> NcclRank<'c> {
         Ok(())
     }
 
-    /// Brings all ranks together: nobody comes back before everybody is there.
+    /// Barrier: returns only after all ranks have entered it.
     fn barrier(
         &self,
         what: &str,
@@ -286,7 +285,7 @@ impl<'c> NcclRank<'c> {
         self.wait_for_stream(what, deadline)
     }
 
-    /// Starts an operation whose buffers begin this many bytes further.
+    /// Starts an operation at this offset in the buffers, in bytes.
     fn start(
         &self,
         collective: NcclCollective,
@@ -323,8 +322,8 @@ impl<'c> NcclRank<'c> {
         self.wait_until_enqueued(state, collective.name(), deadline)
     }
 
-    /// Calls that belong together. The group is ended also where one of them
-    /// fails, so that what follows is not taken for part of it.
+    /// Runs grouped calls. The group is ended even if a call fails, so that later calls do not
+    /// become part of it.
     fn run_grouped(
         &self,
         calls: impl FnOnce() -> Result<NcclCallState, NcclError>,
@@ -335,10 +334,9 @@ impl<'c> NcclRank<'c> {
         called.and(ended)
     }
 
-    /// Times operations of one size, the way nccl-tests does: the clock runs from
-    /// when all ranks are there until the stream is idle, and successive
-    /// operations use different parts of the buffers, so that small ones do not
-    /// stay in caches.
+    /// Times operations of one size, like nccl-tests: the clock runs from the barrier until the
+    /// stream is idle, and successive operations use different parts of the buffers, so that small
+    /// ones do not stay in caches.
     pub(super) fn time_operations(
         &self,
         collective: NcclCollective,
@@ -351,7 +349,7 @@ impl<'c> NcclRank<'c> {
         let what = format!("{} of {bytes} bytes", collective.name());
         let one = self.timeout + max_duration(bytes);
         let mut longest = Duration::ZERO;
-        // One at least: the first of a size makes connections.
+        // At least one warm-up: the first operation of a size creates connections.
         for step in 0..u64::from(warmup.max(1)) {
             let mut deadline = ReportingDeadline::new(mouth, one);
             self.start(collective, counts, bytes * (step % steps), &mut deadline)?;
@@ -369,8 +367,8 @@ impl<'c> NcclRank<'c> {
         Ok(begun.elapsed().as_secs_f64() * 1e6 / f64::from(iterations))
     }
 
-    /// Runs one operation into buffers that hold nothing, and compares what came
-    /// with what must come.
+    /// Runs one operation into cleared buffers, and compares the received data with the expected
+    /// data.
     pub(super) fn check_result(
         &self,
         collective: NcclCollective,
@@ -398,7 +396,7 @@ impl<'c> NcclRank<'c> {
         Ok(checked)
     }
 
-    /// Gives the communicator back in order; every rank does it.
+    /// Destroys the communicator in order; every rank does it.
     pub(super) fn disconnect(
         &mut self,
         mouth: &mut ProbeEmitter<'_>,
@@ -420,7 +418,7 @@ impl Drop for NcclRank<'_> {
         let (done, ended) = mpsc::channel();
         let nccl = Arc::clone(&self.nccl);
         std::thread::spawn(move || {
-            // Whether it went well changes nothing: the process ends.
+            // The result is irrelevant: the process ends.
             let _ = nccl.abort(comm);
             let _ = done.send(());
         });
@@ -428,7 +426,7 @@ impl Drop for NcclRank<'_> {
     }
 }
 
-/// What an operation over this many bytes may take where it is very slow.
+/// Time limit of an operation over this many bytes at the minimum bandwidth.
 pub(super) fn max_duration(bytes: u64) -> Duration {
     #[expect(clippy::cast_precision_loss, reason = "bytes of a buffer are below 2^53")]
     Duration::from_secs_f64(bytes as f64 / MIN_BYTES_PER_S)

@@ -1,49 +1,49 @@
-//! The data that ranks send, and what must come out: small whole numbers, whose
-//! sums a `float` holds exactly.
+//! Test data of the ranks and the expected results: small whole numbers whose sums a `float`
+//! represents exactly.
 //!
-//! Numbers only. Every element depends on its place and on its rank, so that
-//! data that came from elsewhere, late or twice is not what is expected.
+//! Pure arithmetic. Every element depends on its position and its rank, so that data that arrives
+//! misplaced, late or twice differs from the expected data.
 
 use super::formula::{CollectiveCounts, NcclCollective};
 
-/// After how many elements the data repeats: a prime near 2^20, so that no part,
-/// which is a multiple of 16 bytes, begins where another one began.
+/// Period of the data in elements: a prime near 2^20, so that no two parts, which are multiples of
+/// 16 bytes, start at the same phase.
 pub const PERIOD: u64 = 1_048_573;
 
-/// What each element is below. 97 times all ranks of any cluster is far below
-/// 2^24, up to which a `float` holds every whole number.
+/// Exclusive upper bound of an element. 97 times the ranks of any cluster is far below 2^24, up to
+/// which a `float` represents every whole number.
 const BOUND: u64 = 97;
 
-/// What receiving buffers hold before: no number, so that what was never
-/// written is not taken for right (a quiet NaN).
+/// Initial contents of receive buffers: a quiet NaN, so that unwritten data never compares as
+/// correct.
 pub const UNWRITTEN: u32 = 0x7fc0_0000;
 
-/// Elements that are checked of one operation on one rank: all of up to 1 MiB,
-/// and windows that come to about as much of what is larger.
+/// Number of elements checked per operation and rank: all of messages up to 1 MiB, and windows of
+/// about the same total for larger ones.
 const MAX_CHECKED: u64 = 256 << 10;
 
-/// The fewest elements of a window.
+/// Minimum elements of a window.
 const LEAST_WINDOW: u64 = 64;
 
-/// What a rank sends at this place.
+/// The element that a rank sends at this position.
 pub fn element(rank: u32, place: u64) -> u16 {
     let place = place % PERIOD;
-    // Two rounds of multiply and shift (constants of the 64-bit golden ratio and of
-    // MurmurHash3's finaliser) spread neighbours and ranks over all values.
+    // Two rounds of multiply and shift (constants of the 64-bit golden ratio and of MurmurHash3's
+    // finalizer) spread adjacent positions and ranks over all values.
     let seed = place ^ (u64::from(rank) << 32);
     let mixed = seed.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
     u16::try_from((mixed >> 40) % BOUND).expect("it is below the bound")
 }
 
-/// The bytes of elements that a rank sends from the first place on.
+/// Writes the elements that a rank sends, starting at position 0.
 pub fn fill_elements(rank: u32, bytes: &mut [u8]) {
     for (place, four) in (0..).zip(bytes.chunks_exact_mut(4)) {
         four.copy_from_slice(&f32::from(element(rank, place)).to_ne_bytes());
     }
 }
 
-/// What a rank of `ranks` must receive at a place.
+/// The element that a rank of `ranks` must receive at a position.
 pub fn expected_element(
     collective: NcclCollective,
     counts: CollectiveCounts,
@@ -72,18 +72,17 @@ fn expected_sum(ranks: u32, place: u64) -> f32 {
     (0..ranks).map(|rank| u32::from(element(rank, place))).sum::<u32>() as f32
 }
 
-/// Elements that are looked at.
+/// Elements to check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckWindow {
-    /// The first.
+    /// Position of the first element.
     pub from: u64,
-    /// How many.
+    /// Number of elements.
     pub elements: u64,
 }
 
-/// The places that are checked of what a rank receives: all where it is little,
-/// else windows at the beginning, the middle and the end of what comes from
-/// each rank.
+/// The windows to check in a rank's received data: all of it if it is small, else windows at the
+/// start, the middle and the end of each rank's part.
 pub fn check_windows(collective: NcclCollective, counts: CollectiveCounts) -> Vec<CheckWindow> {
     if counts.receive <= MAX_CHECKED {
         return vec![CheckWindow { from: 0, elements: counts.receive }];
@@ -100,24 +99,24 @@ pub fn check_windows(collective: NcclCollective, counts: CollectiveCounts) -> Ve
         .collect()
 }
 
-/// The most bytes that one window has.
+/// Maximum bytes of one window.
 pub fn largest_window_bytes() -> usize {
     usize::try_from(MAX_CHECKED * 4).expect("a MiB")
 }
 
-/// How much of a window is wrong.
+/// Check result of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct CollectiveCheck {
-    /// Elements that were looked at.
+    /// Elements checked.
     pub elements: u64,
-    /// How many are not what is expected.
+    /// Elements with an unexpected value.
     pub wrong: u64,
-    /// The first of them: its place, what is there, what should be.
+    /// The first of them: position, value found, value expected.
     pub first: Option<(u64, f32, f32)>,
 }
 
 impl CollectiveCheck {
-    /// Compares the bytes of a window with what must be there.
+    /// Compares the bytes of a window with the expected data.
     pub fn compare_window(
         &mut self,
         window: CheckWindow,
@@ -129,7 +128,7 @@ impl CollectiveCheck {
             let four = four.try_into().expect("chunks of four bytes");
             let (found, wanted) = (f32::from_ne_bytes(four), expected(place));
             self.elements += 1;
-            // Bits, not values: what was never written is no number.
+            // Compare bits and not values: unwritten data is NaN.
             if found.to_bits() != wanted.to_bits() {
                 self.wrong += 1;
                 self.first.get_or_insert((place, found, wanted));
@@ -142,8 +141,8 @@ impl CollectiveCheck {
 mod tests {
     use super::*;
 
-    /// What every rank receives, computed from what all send by the definition of
-    /// the collective.
+    /// The data that every rank receives, computed from all ranks' data by the definition of the
+    /// collective.
     fn received(
         collective: NcclCollective,
         counts: CollectiveCounts,
@@ -190,7 +189,7 @@ mod tests {
         let same = |pairs: &dyn Fn(u64) -> (u16, u16)| {
             (0..10_000).map(pairs).filter(|(a, b)| a == b).count()
         };
-        // By chance one in 97 is the same: 103 of 10,000.
+        // By chance, one in 97 is the same: 103 of 10,000.
         for same in [
             same(&|at| (element(3, at), element(3, at + 1))),
             same(&|at| (element(3, at), element(4, at))),

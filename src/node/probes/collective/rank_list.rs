@@ -1,8 +1,7 @@
-//! Who is there: what ranks tell each other in exchanges, and what everybody
-//! makes of it.
+//! The participants: messages of ranks in exchanges, and the rank list derived from them.
 //!
-//! Values only. All who are there come to the same list from the same answers,
-//! so that nobody has to tell anybody who he is.
+//! Pure values. All participants derive the same list from the same answers, so ranks need no
+//! coordinator.
 
 use std::collections::BTreeSet;
 
@@ -13,68 +12,68 @@ use crate::ffi::nccl::NcclVersion;
 use model::exchange::ExchangeReply;
 use model::probe_report::ProbedRank;
 
-/// What a process gives to the first exchange.
+/// A process's value in the first exchange.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RankIntroduction {
-    /// Its node.
+    /// Name of its node.
     pub node: String,
-    /// Its GPU, by its number on the node.
+    /// Index of its GPU on the node.
     pub gpu: u32,
-    /// Its own number, by which it finds itself among all.
+    /// Its process ID, by which it finds itself in the answer.
     pub process: u32,
     /// PCI address of the GPU.
     pub bus_id: Option<String>,
-    /// Product name.
+    /// Product name of the GPU.
     pub name: Option<String>,
     /// NCCL's version: major, minor, patch.
     pub nccl: (u32, u32, u32),
-    /// The largest message that fits into the GPU's memory.
+    /// The largest message that fits into the GPU's memory, in bytes.
     pub largest: u64,
-    /// Why it cannot take part.
+    /// Why it cannot participate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
 }
 
-/// What a rank gives to a later exchange.
+/// A rank's value in a later exchange.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct RankReport {
-    /// The rank.
+    /// The sending rank.
     pub rank: u32,
-    /// What it has to say; null where that is nothing.
+    /// Payload; null if it has none.
     #[serde(default)]
     pub value: Value,
-    /// Why it cannot go on.
+    /// Why it cannot continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed: Option<String>,
-    /// It failed because it waited in vain: another one may be the cause.
+    /// It failed because of a timeout, so another rank may be the cause.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub waited: bool,
 }
 
-/// Somebody who does not take part.
+/// A process that does not participate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AbsentRank {
-    /// Its node.
+    /// Name of its node.
     pub node: String,
-    /// Its GPU, where it said so.
+    /// Index of its GPU, if reported.
     pub gpu: Option<u32>,
-    /// Why.
+    /// Reason.
     pub why: String,
 }
 
-/// All ranks, as they are numbered.
+/// All ranks in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankList {
-    /// This process.
+    /// Rank of this process.
     pub me: u32,
-    /// Everybody who takes part, by rank.
+    /// The participants, by rank.
     pub ranks: Vec<RankIntroduction>,
-    /// Everybody who does not.
+    /// The processes that do not participate.
     pub absent: Vec<AbsentRank>,
 }
 
-/// What everybody gave, one by one, with the node and why there is nothing.
-/// Where a node gives one value for all its processes it is a list of theirs.
+/// All shares as one list, each with its node and the reason if it is missing. A node that submits
+/// one value for all its processes submits a list.
 fn flatten_shares(
     answer: &ExchangeReply,
 ) -> impl Iterator<Item = (&str, Option<&Value>, Option<&str>)> {
@@ -89,8 +88,8 @@ fn flatten_shares(
 }
 
 impl RankList {
-    /// Numbers those who are there, in the order of the answer. Absent where this
-    /// process is not among them.
+    /// Numbers the participants in the order of the answer. `None` if this process is not one of
+    /// them.
     pub fn from_answer(answer: &ExchangeReply, mine: &RankIntroduction) -> Option<Self> {
         let (mut ranks, mut absent) = (Vec::new(), Vec::new());
         for (member, value, gone) in flatten_shares(answer) {
@@ -108,7 +107,7 @@ impl RankList {
                 None => absent.push(AbsentRank {
                     node: member.to_owned(),
                     gpu: None,
-                    why: gone.unwrap_or("it did not say who it is").to_owned(),
+                    why: gone.unwrap_or("it did not identify itself").to_owned(),
                 }),
             }
         }
@@ -116,12 +115,12 @@ impl RankList {
         Some(Self { me: u32::try_from(me).ok()?, ranks, absent })
     }
 
-    /// How many they are.
+    /// Number of ranks.
     pub fn count(&self) -> u32 {
         u32::try_from(self.ranks.len()).unwrap_or(u32::MAX)
     }
 
-    /// The ranks, for documents.
+    /// The ranks for documents.
     pub fn probed_ranks(&self) -> impl Iterator<Item = ProbedRank> {
         (0..).zip(&self.ranks).map(|(rank, it)| ProbedRank {
             rank,
@@ -132,14 +131,14 @@ impl RankList {
         })
     }
 
-    /// Whether it is this process that says what concerns all: the first of its
-    /// node, so that every node's document says it, and says it once.
+    /// True if this process reports problems that concern all ranks: the first of its node does, so
+    /// that every node's document contains them exactly once.
     pub fn is_node_leader(&self) -> bool {
         let me = &self.ranks[self.me as usize];
         self.ranks.iter().position(|it| it.node == me.node) == Some(self.me as usize)
     }
 
-    /// What a rank is called: `rank 3 (n2, GPU 1)`.
+    /// Name of a rank: `rank 3 (n2, GPU 1)`.
     pub fn rank_name(&self, rank: u32) -> String {
         match self.ranks.get(rank as usize) {
             Some(it) => format!("rank {rank} ({}, GPU {})", it.node, it.gpu),
@@ -147,8 +146,7 @@ impl RankList {
         }
     }
 
-    /// The versions of NCCL, where they are not all one: what versions there are,
-    /// and who has them.
+    /// The NCCL versions and their nodes, if the ranks have different versions.
     pub fn version_mismatch(&self) -> Option<String> {
         let versions: BTreeSet<_> = self.ranks.iter().map(|it| it.nccl).collect();
         if versions.len() <= 1 {
@@ -171,7 +169,7 @@ impl RankList {
         Some(said.join(", "))
     }
 
-    /// Which GPU is there twice: NCCL refuses that in words of its own, or hangs.
+    /// A GPU that appears twice, which makes NCCL fail with an unclear message, or hang.
     pub fn duplicate_gpu(&self) -> Option<String> {
         let mut seen = BTreeSet::new();
         let twice = self.ranks.iter().find(|it| {
@@ -181,13 +179,13 @@ impl RankList {
         Some(format!("GPU {} ({bus}) of {}", twice.gpu, twice.node))
     }
 
-    /// The largest message that fits everywhere, and whose memory allows no more.
+    /// The largest message that fits on all ranks, and the rank that limits it.
     pub fn largest_message(&self) -> (u64, u32) {
         let least = (0..).zip(&self.ranks).map(|(rank, it)| (it.largest, rank)).min();
         least.unwrap_or((0, self.me))
     }
 
-    /// What all said in an exchange; or who failed, and who is gone.
+    /// The values of all ranks in an exchange, or the failed and missing ranks.
     pub fn read_reports(&self, answer: &ExchangeReply) -> Result<Vec<Value>, RankFailures> {
         let mut told: Vec<Option<RankReport>> = vec![None; self.ranks.len()];
         let mut gone = Vec::new();
@@ -215,7 +213,7 @@ impl RankList {
                 None => {
                     let node = &self.ranks[rank as usize].node;
                     let why = gone.iter().find(|(member, _)| member == node);
-                    let why = why.map_or("it ended without a word", |(_, why)| why);
+                    let why = why.map_or("it ended without a message", |(_, why)| why);
                     trouble.gone.push((rank, why.to_owned()));
                 }
             }
@@ -224,21 +222,21 @@ impl RankList {
     }
 }
 
-/// Why a communicator is of no use any more.
+/// Why a communicator is unusable.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankFailures {
-    /// Ranks on which something failed.
+    /// Ranks on which an operation failed.
     pub failed: Vec<(u32, String)>,
-    /// Ranks that waited in vain.
+    /// Ranks that timed out.
     pub timed_out: Vec<(u32, String)>,
-    /// Ranks that are gone.
+    /// Ranks that ended.
     pub gone: Vec<(u32, String)>,
 }
 
-/// How many of many are named.
+/// Maximum number of names in a message.
 const MAX_NAMED: usize = 6;
 
-/// The first few of many, and how many more there are.
+/// Joins the first few names, with the number of omitted ones.
 pub fn join_first<'a>(names: impl Iterator<Item = &'a str>) -> String {
     let names: Vec<&str> = names.collect();
     let more = names.len().saturating_sub(MAX_NAMED);

@@ -1,5 +1,5 @@
-//! A rank's way through the probe: who is there, connected, every test at every
-//! size, and what is said of it.
+//! The sequence of the probe on one rank: gather ranks, connect, run every test at every size, and
+//! report.
 
 use std::time::{Duration, Instant};
 
@@ -22,11 +22,11 @@ use model::collective::CollectivePoint;
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// How many times as long as a rank may wait for one thing the others are waited
-/// for: where one fails at once, the others find out when their own time is up.
+/// Ranks wait for each other this many times longer than for one of their own operations: if one
+/// rank fails immediately, the others notice only when their own time limit expires.
 const PEER_WAIT_FACTOR: u32 = 2;
 
-/// What a rank tells of a size.
+/// A rank's result for one size.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct CollectiveSample {
     time_us: f64,
@@ -34,8 +34,7 @@ struct CollectiveSample {
     wrong: u64,
 }
 
-/// Goes all the way. The answer is whether everything that was asked for was
-/// measured.
+/// Runs the whole sequence. Returns whether everything requested was measured.
 pub(super) fn run_sweep(
     task: &CollectiveTask,
     mouth: &mut ProbeEmitter<'_>,
@@ -107,18 +106,18 @@ pub(super) fn run_sweep(
     }
     rank.emitter.announce_step("giving the communicator back");
     if let Err(failure) = bench.disconnect(rank.emitter) {
-        // Everything is measured by now.
+        // All measurements are done.
         rank.emitter.emit(&ProbeMessage::Problem(rank_problem(task, &failure)))?;
     }
     Ok(rank.complete)
 }
 
-/// Loads what is needed, and says what it is.
+/// Loads the libraries and reports their versions.
 fn load_libraries(
     task: &CollectiveTask,
     mouth: &mut ProbeEmitter<'_>,
 ) -> Result<Result<NcclRankDevice, NcclProbeFailure>, RankStop> {
-    mouth.announce_step("bringing up the driver");
+    mouth.announce_step("initializing the driver");
     let cuda = match nccl_rank::load_driver(task) {
         Ok(cuda) => cuda,
         Err(failure) => return Ok(Err(failure)),
@@ -134,11 +133,11 @@ fn load_libraries(
     let library = machine.nccl.path().display().to_string();
     mouth.emit(&ProbeMessage::Nccl { version: machine.version.to_string(), library })?;
     mouth.emit(&ProbeMessage::Gpu(machine.gpu.clone()))?;
-    mouth.announce_step(&format!("making a context on GPU {}", task.gpu));
+    mouth.announce_step(&format!("creating a context on GPU {}", task.gpu));
     Ok(Ok(machine))
 }
 
-/// Says why this process cannot be a rank, to whoever listens and to the others.
+/// Reports to the supervisor and the other ranks why this process cannot be a rank.
 fn report_refusal(
     task: &CollectiveTask,
     mouth: &mut ProbeEmitter<'_>,
@@ -152,18 +151,18 @@ fn report_refusal(
     Ok(false)
 }
 
-/// The first exchange: who is there. Nothing where they cannot measure together,
-/// which is said.
+/// Runs the first exchange: the participants. Returns `None`, and reports the reason, if they
+/// cannot measure together.
 fn gather_ranks(
     task: &CollectiveTask,
     mouth: &mut ProbeEmitter<'_>,
     introduction: &RankIntroduction,
 ) -> Result<Option<(RankList, bool)>, RankStop> {
-    mouth.announce_step("waiting for the other ranks to come");
+    mouth.announce_step("waiting for the other ranks");
     let value = serde_json::to_value(introduction).expect("plain data");
     let answer = mouth.exchange(value, whole_seconds(task.patience_s))?;
     let Some(roll) = RankList::from_answer(&answer, introduction) else {
-        let detail = "this rank is not among those who were counted".to_owned();
+        let detail = "this rank is missing from the list of ranks".to_owned();
         let problem = ProbeProblem::new(OutputProblemKind::Error, "not-counted", detail);
         mouth.emit(&ProbeMessage::Problem(ProbeProblem { gpu: Some(task.gpu), ..problem }))?;
         return Ok(None);
@@ -172,7 +171,7 @@ fn gather_ranks(
         mouth.emit(&ProbeMessage::Rank(rank))?;
     }
     if let Some(detail) = roll.version_mismatch().map(|versions| {
-        format!("NCCL is not the same everywhere: {versions}; nothing was measured")
+        format!("ranks have different NCCL versions: {versions}; nothing was measured")
     }) {
         let problem = ProbeProblem::new(OutputProblemKind::Error, "nccl-versions-differ", detail);
         if roll.is_node_leader() {
@@ -181,7 +180,7 @@ fn gather_ranks(
         return Ok(None);
     }
     if let Some(twice) = roll.duplicate_gpu() {
-        let detail = format!("{twice} is there twice: every rank needs a GPU of its own");
+        let detail = format!("{twice} is used by two ranks: every rank needs a separate GPU");
         if roll.is_node_leader() {
             let problem = ProbeProblem::new(OutputProblemKind::Error, "gpu-twice", detail);
             mouth.emit(&ProbeMessage::Problem(problem))?;
@@ -195,7 +194,7 @@ fn gather_ranks(
             mouth.emit(&ProbeMessage::Problem(problem))?;
         }
         if roll.count() == 1 {
-            let detail = "there is one rank only: calls and data were exercised, no link was, and \
+            let detail = "only one rank: this exercises calls and data but no link, and \
                           busbw is 0";
             let problem = ProbeProblem::new(OutputProblemKind::Waived, "one-rank", detail);
             mouth.emit(&ProbeMessage::Problem(problem))?;
@@ -207,8 +206,8 @@ fn gather_ranks(
         complete = false;
         if scarce == roll.me {
             let detail = format!(
-                "messages above {largest} bytes were not measured: two of {} do not fit into what \
-                 is free of the memory of GPU {}",
+                "messages above {largest} bytes were not measured: two of {} do not fit into the \
+                 free memory of GPU {}",
                 task.most_bytes, task.gpu
             );
             let problem = ProbeProblem::new(OutputProblemKind::Error, "out-of-memory", detail);
@@ -225,7 +224,7 @@ fn missing_rank_problem(absent: &AbsentRank, ranks: usize) -> ProbeProblem {
         several => format!("the {several} others"),
     };
     let detail = clean(&format!(
-        "{}{gpu} takes no part: {}; {others} measured without it",
+        "{}{gpu} does not participate: {}; {others} measured without it",
         absent.node, absent.why
     ));
     let mut problem = ProbeProblem::new(OutputProblemKind::Error, "rank-missing", detail);
@@ -233,7 +232,7 @@ fn missing_rank_problem(absent: &AbsentRank, ranks: usize) -> ProbeProblem {
     problem
 }
 
-/// A rank among ranks.
+/// A connected rank with the list of all ranks.
 struct RankSweep<'t, 'm, 'o> {
     task: &'t CollectiveTask,
     emitter: &'m mut ProbeEmitter<'o>,
@@ -243,9 +242,8 @@ struct RankSweep<'t, 'm, 'o> {
 }
 
 impl RankSweep<'_, '_, '_> {
-    /// Tells the others how it went here and hears how it went there. Where it
-    /// went wrong anywhere that is said, and everybody stops: a communicator
-    /// without one of its ranks is of no use.
+    /// Shares this rank's outcome and returns the outcomes of all ranks. A failure on any rank is
+    /// reported and ends the sweep everywhere: a communicator is unusable without one of its ranks.
     fn share_outcome(
         &mut self,
         outcome: Result<Value, NcclProbeFailure>,
@@ -255,7 +253,7 @@ impl RankSweep<'_, '_, '_> {
         let rank = self.ranks.me;
         let failure = outcome.as_ref().err().cloned();
         if let Some(failure) = failure.as_ref().filter(|failure| !failure.is_timeout()) {
-            // Said at once: the exchange may not come back.
+            // Reported before the exchange, which may never return.
             self.emit_problem(rank_problem(self.task, failure), test)?;
         }
         let told = match outcome {
@@ -285,8 +283,8 @@ impl RankSweep<'_, '_, '_> {
         Ok(self.emitter.emit(&ProbeMessage::Problem(ProbeProblem { testcase, ..problem }))?)
     }
 
-    /// What this process says of others' trouble: the first of a node, once, and
-    /// nothing of what another rank of its node has said itself.
+    /// This process's report of other ranks' failures: the first process of a node reports them,
+    /// once, and omits failures that a rank of its node has reported itself.
     fn remote_problem(
         &self,
         trouble: &RankFailures,
@@ -309,16 +307,16 @@ impl RankSweep<'_, '_, '_> {
             if elsewhere.is_empty() {
                 return None;
             }
-            let words = format!("could not go on: {}", named(&elsewhere));
+            let words = format!("could not continue: {}", named(&elsewhere));
             ("rank-failed", elsewhere, words)
         } else if !trouble.gone.is_empty() {
-            let words = format!("gone in the middle: {}", named(&trouble.gone));
+            let words = format!("ended during the measurement: {}", named(&trouble.gone));
             ("rank-gone", trouble.gone.clone(), words)
         } else {
             let waited = &trouble.timed_out;
             let count = self.ranks.count();
             let words =
-                format!("{} of {count} ranks waited in vain: {}", waited.len(), named(waited));
+                format!("{} of {count} ranks timed out: {}", waited.len(), named(waited));
             ("time-out", waited.clone(), words)
         };
         let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, clean(&words));
@@ -336,7 +334,7 @@ impl RankSweep<'_, '_, '_> {
         Some(problem)
     }
 
-    /// Says a problem that ends it for everybody.
+    /// Reports a problem that ends the sweep on all ranks.
     fn abort(&mut self, problem: ProbeProblem) -> Result<bool, RankStop> {
         self.emitter.emit(&ProbeMessage::Problem(problem))?;
         Err(RankStop::Reported)
@@ -351,7 +349,7 @@ impl RankSweep<'_, '_, '_> {
         let call = if machine.nccl.supports_nonblocking() {
             "ncclCommInitRankConfig"
         } else {
-            let value = "ncclCommInitRank: this NCCL has no communicators that do not block";
+            let value = "ncclCommInitRank: this NCCL has no nonblocking communicators";
             let note = ProbeMessage::Note { name: "blocking".to_owned(), value: value.to_owned() };
             self.emitter.emit(&note)?;
             "ncclCommInitRank"
@@ -361,7 +359,7 @@ impl RankSweep<'_, '_, '_> {
         self.share_outcome(connected, None, self.timeout)?;
         if let Some(other) = bench.mismatched_rank_count() {
             let count = self.ranks.count();
-            let detail = format!("NCCL says that there are {other} ranks, and {count} are there");
+            let detail = format!("NCCL reports {other} ranks, but {count} joined");
             let kind = OutputProblemKind::Inconsistent;
             self.abort(ProbeProblem::new(kind, "nccl-ranks", detail))?;
         }
@@ -376,7 +374,7 @@ impl RankSweep<'_, '_, '_> {
         sizes: &[u64],
     ) -> Result<(), RankStop> {
         let Some(collective) = NcclCollective::from_name(name) else {
-            return self.skip_test(name, "unknown-test", "it is none of the tests that there are");
+            return self.skip_test(name, "unknown-test", "no test has this name");
         };
         let missing = machine.nccl.missing_symbols();
         if let Some(call) = collective.calls().iter().find(|call| missing.contains(call)) {
@@ -401,8 +399,8 @@ impl RankSweep<'_, '_, '_> {
         Ok(())
     }
 
-    /// Tells that a test is not measured. Everybody comes to the same decision,
-    /// and the first rank says it.
+    /// Reports that a test is skipped. All ranks come to the same decision, and the first one
+    /// reports it.
     fn skip_test(&mut self, name: &str, class: &str, why: &str) -> Result<(), RankStop> {
         self.complete = false;
         if self.ranks.me != 0 {
@@ -412,7 +410,7 @@ impl RankSweep<'_, '_, '_> {
         self.emit_problem(problem, Some(name))
     }
 
-    /// One size of one test: timed, checked, shared, and said by the first rank.
+    /// Measures one size of one test: times, checks, shares, and reports on the first rank.
     fn measure_size(
         &mut self,
         bench: &NcclRank<'_>,
@@ -433,8 +431,8 @@ impl RankSweep<'_, '_, '_> {
         {
             let me = self.ranks.rank_name(self.ranks.me);
             let detail = format!(
-                "{me} received {} wrong elements of {} that were checked, of {name} of {bytes} bytes; \
-                 the first is element {place}: {found} in the place of {wanted}",
+                "{me} received {} wrong elements of {} checked, in {name} of {bytes} bytes; \
+                 the first is element {place}: {found} instead of {wanted}",
                 checked.wrong, checked.elements
             );
             let problem = ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", detail);
@@ -455,7 +453,7 @@ impl RankSweep<'_, '_, '_> {
         let Some(point) =
             combine_samples(collective, counts, iterations, &outcomes, self.ranks.count())
         else {
-            let detail = format!("what ranks tell of {name} of {bytes} bytes cannot be added up");
+            let detail = format!("the ranks' results for {name} of {bytes} bytes do not match");
             let problem = ProbeProblem::new(OutputProblemKind::Inconsistent, "no-time", detail);
             self.complete = false;
             return self.emit_problem(problem, Some(name));
@@ -465,8 +463,7 @@ impl RankSweep<'_, '_, '_> {
     }
 }
 
-/// The point of a size, from what all ranks tell; nothing where one is missing
-/// or its time is no time.
+/// Combines the results of all ranks for a size; `None` if one is missing or has an invalid time.
 fn combine_samples(
     collective: NcclCollective,
     counts: CollectiveCounts,
@@ -488,7 +485,7 @@ fn combine_samples(
     Some(CollectivePoint { bytes, iterations, time_us, slowest_us, algbw, busbw, wrong, checked })
 }
 
-/// The id for the others. It is passed on and never kept or shown.
+/// Encodes the ID for the other ranks. It is passed on and never stored or printed.
 fn encode_id(id: NcclUniqueId) -> Value {
     Value::String(BASE64_STANDARD.encode(id.as_bytes()))
 }

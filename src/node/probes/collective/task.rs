@@ -1,36 +1,36 @@
-//! What a NCCL probe is asked for.
+//! //! Parameters of an NCCL probe.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// The work of one rank, as it is handed to its process. Which rank of how many
-/// it is comes out of the first exchange.
+/// The work of one rank, as passed to its process. The first exchange determines its rank and the
+/// number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CollectiveTask {
-    /// The driver's library, where it is not the one that the system finds.
+    /// The driver's library; absent to use the one that the loader finds.
     pub cuda: Option<PathBuf>,
-    /// NCCL, where it is not the one that is found.
+    /// NCCL; absent to search for it.
     pub nccl: Option<PathBuf>,
-    /// What the node is called.
+    /// Name of the node.
     pub node: String,
-    /// The GPU of this rank, by its number on the node.
+    /// Index of this rank's GPU on the node.
     pub gpu: u32,
-    /// The tests, by nccl-tests' names, in the order they run.
+    /// The tests, by nccl-tests' names, in execution order.
     pub tests: Vec<String>,
-    /// Numbers taken of each size.
+    /// Readings per size.
     pub readings: u32,
-    /// The smallest message, in bytes.
+    /// Smallest message in bytes.
     pub least_bytes: u64,
-    /// The largest.
+    /// Largest message in bytes.
     pub most_bytes: u64,
-    /// From one size to the next.
+    /// Factor from one size to the next.
     pub factor: u64,
-    /// Operations that one number is taken over.
+    /// Operations per reading.
     pub iterations: u32,
-    /// Operations before them.
+    /// Warm-up operations before each reading.
     pub warmup: u32,
-    /// How long the others may take to come, in seconds.
+    /// How long to wait for the other ranks to start, in seconds.
     pub patience_s: u64,
 }

@@ -1,8 +1,6 @@
-//! The memory that is copied: taken once per test, filled, stamped, cleared and
-//! compared.
+//! The buffers of copy tests: allocated once per test, filled, stamped, cleared and compared.
 //!
-//! Everything here runs in the GPU's own stream and is waited for; nothing of it
-//! is timed.
+//! All work here runs in the GPU's own stream and is waited for; none of it is timed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,84 +14,79 @@ use super::pattern::{CopyPattern, DataDifference, WORD};
 use super::raii::GpuMemory;
 use crate::ffi::cuda::{CudaCallError, CudaLibrary, DevicePointer, HostMemory};
 
-/// Bytes that are compared at a time.
+/// Bytes per comparison step.
 const STAGE_BYTES: usize = 64 << 20;
 
-/// How much larger than a GPU's second-level cache the bytes are that copies go
-/// round in, so that no copy finds its data there.
+/// Minimum ratio of a buffer's copy slots to the GPU's second-level cache, so that no copy finds
+/// its data in the cache.
 const CACHE_FACTOR: u64 = 4;
 
-/// A failed call, and what was being done.
+/// A failed call, and the step in which it failed.
 #[derive(Debug)]
 pub(crate) struct CopyCallFailure {
-    /// What the driver said.
+    /// Error from the driver.
     pub(crate) error: CudaCallError,
-    /// The kind of work.
+    /// Kind of step.
     pub(crate) step: CopyCallStep,
-    /// What a person would call it.
+    /// Description of the step for messages.
     pub(crate) action: String,
-    /// The GPU, by its place.
+    /// The GPU, by its index in the session.
     pub(crate) gpu: usize,
 }
 
-/// How copies lie in a buffer.
+/// Placement of copies in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BufferLayout {
-    /// Bytes of one copy.
     pub(crate) bytes: usize,
-    /// Places that copies go round in.
     pub(crate) slots: usize,
 }
 
 impl BufferLayout {
-    /// The layout of this many copies of this size past a cache.
+    /// The layout for this many copies of this size that exceeds a cache.
     pub(crate) fn beyond_cache(cache_bytes: u64, bytes: usize, copies: usize) -> Self {
         let cache = usize::try_from(cache_bytes.saturating_mul(CACHE_FACTOR)).unwrap_or(usize::MAX);
-        // No more places than there are copies: all of them are compared.
+        // No more slots than copies, so that every slot is compared.
         let slots = cache.div_ceil(bytes.max(1)).clamp(1, copies.max(1));
         Self { bytes, slots }
     }
 
-    /// Bytes of the buffer.
+    /// Size of the buffer in bytes.
     pub(crate) fn total(self) -> usize {
         self.bytes.saturating_mul(self.slots)
     }
 
-    /// Where a copy begins.
+    /// Offset of a copy.
     pub(crate) fn offset(self, copy: usize) -> u64 {
         u64::try_from(copy % self.slots * self.bytes).expect("a size fits 64 bits")
     }
 }
 
-/// What a buffer is for.
+/// Role of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum BufferRole {
-    /// It is copied from.
+    /// Copies read from it.
     Source,
-    /// It is copied to.
+    /// Copies write to it.
     Destination,
 }
 
-/// Which buffer.
+/// Identity of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BufferKey {
-    /// Where it is.
+    /// Location.
     pub(crate) place: BufferPlace,
-    /// What it is for.
     pub(crate) role: BufferRole,
-    /// Which of those, where several copies need one.
+    /// Number among buffers with the same location and role.
     pub(crate) nth: usize,
-    /// Its layout.
     pub(crate) layout: BufferLayout,
 }
 
-/// What was found where data should be.
+/// A mismatch between data found and data expected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataMismatch {
-    /// How it differs.
     pub(crate) difference: DataDifference,
-    /// A second look found it as well. Where it did not, the data is right and
-    /// came back to the host wrong.
+    /// A second comparison found the mismatch too. If not, the data on the GPU is correct and was
+    /// corrupted on the way to the host.
     pub(crate) is_repeatable: bool,
 }
 
@@ -103,40 +96,39 @@ enum BufferMemory<'c> {
     Host(HostMemory<'c>),
 }
 
-/// The buffers of a test.
 #[derive(Debug)]
 pub(crate) struct CopyBuffers<'c> {
     cuda: &'c CudaLibrary,
     node: String,
     root: PathBuf,
     allocated: BTreeMap<BufferKey, BufferMemory<'c>>,
-    /// Sources that were filled, and whether they hold what the host put there.
+    /// Filled sources, and whether they have the data that the host wrote.
     filled: BTreeMap<BufferKey, bool>,
     stage: Option<HostMemory<'c>>,
 }
 
 impl<'c> CopyBuffers<'c> {
-    /// None yet. The node's name goes into the patterns; proc is below the root.
+    /// Creates an empty set. The node's name is part of the patterns; `root` contains `proc`.
     pub(crate) fn new(cuda: &'c CudaLibrary, node: &str, root: &Path) -> Self {
         let (node, root) = (node.to_owned(), root.to_owned());
         let (allocated, filled) = (BTreeMap::new(), BTreeMap::new());
         Self { cuda, node, root, allocated, filled, stage: None }
     }
 
-    /// Gives all of them back.
+    /// Frees all buffers.
     pub(crate) fn clear(&mut self) {
         self.allocated.clear();
         self.filled.clear();
     }
 
-    /// Whether a source holds what the host put there. If not, what is copied from
-    /// it says nothing of the copy.
+    /// True if a source has the data that the host wrote. If not, data copied from it cannot prove
+    /// a copy wrong.
     pub(crate) fn is_source_intact(&self, source: BufferKey) -> bool {
         self.filled.get(&source).copied().unwrap_or(false)
     }
 
-    /// Has a source there, filled, and looks once whether it holds what it was
-    /// filled with: a host link that spoils data must not be blamed on the fabric.
+    /// Allocates and fills a source, and checks once that it has the data written: a host link that
+    /// corrupts data must not be blamed on the fabric.
     pub(crate) fn ensure_source(
         &mut self,
         key: BufferKey,
@@ -144,7 +136,7 @@ impl<'c> CopyBuffers<'c> {
     ) -> Result<(DevicePointer, Option<DataMismatch>), CopyCallFailure> {
         let (BufferPlace::Host(at) | BufferPlace::Gpu(at)) = key.place;
         let address = self.ensure_buffer(key, gpus)?;
-        // A call that fails half way leaves it to be filled again.
+        // If a call fails halfway, the source is filled again next time.
         if self.filled.contains_key(&key) {
             return Ok((address, None));
         }
@@ -155,7 +147,7 @@ impl<'c> CopyBuffers<'c> {
         Ok((address, wrong))
     }
 
-    /// Has a buffer there. Answers where GPUs see it.
+    /// Allocates a buffer. Returns its address for GPUs.
     pub(crate) fn ensure_buffer(
         &mut self,
         key: BufferKey,
@@ -171,13 +163,13 @@ impl<'c> CopyBuffers<'c> {
             BufferMemory::Host(memory) => memory.address().map_err(|error| CopyCallFailure {
                 error,
                 step: CopyCallStep::HostMemory,
-                action: format!("asking where {} is", place_name(key.place, gpus)),
+                action: format!("getting the address of {}", place_name(key.place, gpus)),
                 gpu: at,
             }),
         }
     }
 
-    /// What a source holds when it is copied under this stamp.
+    /// The contents of a source when it is copied under this stamp.
     pub(crate) fn pattern(&self, source: BufferKey, stamp: u32) -> CopyPattern {
         let BufferKey { place, nth, layout, .. } = source;
         let seed = pattern::hash_parts(&[&self.node, &format!("{place:?} {nth}")]);
@@ -199,7 +191,7 @@ impl<'c> CopyBuffers<'c> {
                     let free = cuda.memory_info().map_or(String::new(), |(free, total)| {
                         format!(" ({} of {} MiB are free)", free >> 20, total >> 20)
                     });
-                    let doing = format!("taking {mib} MiB on GPU {index}{free}");
+                    let doing = format!("allocating {mib} MiB on GPU {index}{free}");
                     CopyCallFailure { error, step: CopyCallStep::GpuMemory, action: doing, gpu: at }
                 })
             }
@@ -209,7 +201,7 @@ impl<'c> CopyBuffers<'c> {
                     cuda.set_current_context(gpu.context()).and_then(|()| cuda.host_memory(bytes));
                 taken.map(BufferMemory::Host).map_err(|error| {
                     let free = self.host_free_text();
-                    let doing = format!("taking {mib} MiB of host memory near GPU {index}{free}");
+                    let doing = format!("allocating {mib} MiB host memory near GPU {index}{free}");
                     CopyCallFailure {
                         error,
                         step: CopyCallStep::HostMemory,
@@ -221,7 +213,7 @@ impl<'c> CopyBuffers<'c> {
         }
     }
 
-    /// What the kernel says of memory that could be had.
+    /// The kernel's estimate of available memory, as text.
     fn host_free_text(&self) -> String {
         let text = fs::read_to_string(self.root.join("proc/meminfo")).unwrap_or_default();
         let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
@@ -229,7 +221,7 @@ impl<'c> CopyBuffers<'c> {
         kib.map_or(String::new(), |kib| format!(" ({} MiB are available)", kib >> 10))
     }
 
-    /// Host memory that data of GPUs is compared in, enough for these bytes.
+    /// Allocates host memory, large enough to compare this many bytes of GPU data.
     fn ensure_stage(
         &mut self,
         bytes: usize,
@@ -245,7 +237,7 @@ impl<'c> CopyBuffers<'c> {
                 .and_then(|()| self.cuda.host_memory(bytes));
             let trouble = |error| {
                 let (mib, free) = (bytes.div_ceil(1 << 20), self.host_free_text());
-                let doing = format!("taking {mib} MiB of host memory to compare in{free}");
+                let doing = format!("allocating {mib} MiB of host memory for comparison{free}");
                 CopyCallFailure { error, step: CopyCallStep::HostMemory, action: doing, gpu: at }
             };
             self.stage = Some(taken.map_err(trouble)?);
@@ -289,7 +281,7 @@ impl<'c> CopyBuffers<'c> {
         })
     }
 
-    /// Stamps a source, and clears the place its data goes to.
+    /// Stamps a source and clears its destination.
     pub(crate) fn prepare(
         &mut self,
         (source, destination): (BufferKey, BufferKey),
@@ -341,7 +333,7 @@ impl<'c> CopyBuffers<'c> {
         })
     }
 
-    /// Holds what arrived against what was sent.
+    /// Compares received data with sent data.
     pub(crate) fn compare(
         &mut self,
         destination: BufferKey,
@@ -358,7 +350,7 @@ impl<'c> CopyBuffers<'c> {
         self.ensure_stage(pattern.bytes, at, &gpus[at])?;
         let look = || {
             self.read_back(destination, pattern, &gpus[at]).map_err(|error| {
-                let doing = format!("reading back what arrived on GPU {}", gpus[at].index());
+                let doing = format!("reading back the data received on GPU {}", gpus[at].index());
                 CopyCallFailure { error, step: CopyCallStep::Copy, action: doing, gpu: at }
             })
         };
@@ -366,7 +358,7 @@ impl<'c> CopyBuffers<'c> {
         Ok(Some(DataMismatch { difference, is_repeatable: look()?.is_some() }))
     }
 
-    /// Reads memory of a GPU back, piece by piece, and compares it.
+    /// Reads GPU memory back in pieces, and compares it.
     fn read_back(
         &self,
         key: BufferKey,
@@ -391,7 +383,7 @@ impl<'c> CopyBuffers<'c> {
     }
 }
 
-/// What people call a place.
+/// Name of a location in messages.
 pub(crate) fn place_name(place: BufferPlace, gpus: &[OpenGpu<'_>]) -> String {
     match place {
         BufferPlace::Host(at) => format!("host memory near GPU {}", gpus[at].index()),
@@ -399,7 +391,7 @@ pub(crate) fn place_name(place: BufferPlace, gpus: &[OpenGpu<'_>]) -> String {
     }
 }
 
-/// The pieces that a buffer is compared in: where each begins, and its size.
+/// The pieces for comparison: offset and size.
 fn pieces(bytes: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..bytes).step_by(STAGE_BYTES).map(move |from| (from, STAGE_BYTES.min(bytes - from)))
 }
@@ -419,7 +411,7 @@ mod tests {
         let small = BufferLayout::beyond_cache(l2, 64 << 20, 20);
         assert_eq!((small.slots, small.total()), (4, 256 << 20));
         assert_eq!([0, 1, 3, 4].map(|copy| small.offset(copy) >> 20), [0, 64, 192, 0]);
-        // Never more places than copies, so that nothing is compared that was not copied.
+        // No more slots than copies, so that all compared data was copied.
         assert_eq!(BufferLayout::beyond_cache(l2, 1 << 20, 20).slots, 20);
         assert_eq!(BufferLayout::beyond_cache(0, 512, 20).slots, 1);
     }

@@ -1,14 +1,13 @@
-//! Which copies a test case is made of, and which numbers they give.
+//! The copies of each test case and the numbers they give.
 //!
-//! Names and meaning are nvbandwidth's (its sources, v0.8): the row issues the
-//! copy, a write moves row to column, a read pulls column to row; a copy that
-//! only disturbs is twice as large. Names of our own begin with nvbandwidth's
-//! and say what differs. Pure; GPUs are places in a list.
+//! Names and meaning are nvbandwidth's (its sources, v0.8): the row issues the copy, a write moves
+//! row to column, a read pulls column to row; a copy that only generates load is twice as large.
+//! Names of fabricgate's own tests extend nvbandwidth's names. Pure; GPUs are indices in a list.
 
 use crate::probes::protocol::ProbeMatrixShape;
 use model::tournament;
 
-/// Where a buffer is.
+/// Location of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum BufferPlace {
     /// Host memory near this GPU.
@@ -20,29 +19,29 @@ pub(crate) enum BufferPlace {
 /// A stream of copies from one buffer to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyOperation {
-    /// Where the data is.
+    /// Source.
     pub(crate) from: BufferPlace,
-    /// Where it goes.
+    /// Destination.
     pub(crate) to: BufferPlace,
-    /// The GPU whose copy engine moves it.
+    /// The GPU whose copy engine moves the data.
     pub(crate) issuer: usize,
-    /// How many times as large as others it is.
+    /// Size relative to the other copies.
     pub(crate) size_factor: usize,
 }
 
-/// What a number is taken of.
+/// The copies that a number covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NumberBasis {
-    /// The copy at this place of the run, over its own time.
+    /// The copy at this index of the run, over its own time.
     One(usize),
-    /// The sum of what the first two give.
+    /// The sum of the first two copies' rates.
     FirstTwo,
     /// All bytes, over the time until the last copy ends.
     All,
 }
 
 impl NumberBasis {
-    /// Whether the copy at this place of the run is part of the number.
+    /// True if the copy at this index of the run is part of the number.
     pub(crate) fn includes(self, nth: usize) -> bool {
         match self {
             Self::One(place) => place == nth,
@@ -52,70 +51,68 @@ impl NumberBasis {
     }
 }
 
-/// A number that a run gives.
+/// A number that a run produces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CopyNumber {
-    /// The test, with its part.
+    /// Name of the test, with its suffix.
     pub(crate) testcase: String,
     /// Row and column.
     pub(crate) cell: (usize, usize),
-    /// What it is taken of.
     pub(crate) basis: NumberBasis,
 }
 
-/// Copies that run at the same time.
+/// Copies that run concurrently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CopyRun {
-    /// The copies; all begin when the first does.
+    /// The copies; all start together.
     pub(crate) copies: Vec<CopyOperation>,
-    /// What is said of them.
+    /// The numbers they produce.
     pub(crate) numbers: Vec<CopyNumber>,
 }
 
-/// What a number means.
+/// Quantity and unit of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyMeasure {
-    /// GB/s.
+    /// Bandwidth in GB/s.
     Bandwidth,
-    /// Microseconds of one small copy.
+    /// Latency of one small copy in microseconds.
     Latency,
 }
 
-/// A test.
+/// A test case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CopyCase {
     /// Its matrices.
     pub(crate) shapes: Vec<ProbeMatrixShape>,
-    /// What its numbers are.
     pub(crate) measure: CopyMeasure,
-    /// What is run for it, in this order.
+    /// The runs in execution order.
     pub(crate) runs: Vec<CopyRun>,
 }
 
-/// Why there is nothing to run.
+/// Why a test has no runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CaseRefusal {
-    /// There is no test of this name.
+    /// No test has this name.
     Unknown,
-    /// It is about pairs of GPUs, and there is one.
+    /// The test needs pairs of GPUs, and only one GPU exists.
     NeedsPairs,
 }
 
-/// Whether data goes from the GPU or to it.
+/// Direction of the data relative to the GPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HostCopyDirection {
     ToGpu,
     FromGpu,
 }
 
-/// Who issues a copy between GPUs.
+/// The issuer of a copy between GPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerCopyMethod {
     Write,
     Read,
 }
 
-/// What a test is, by its name.
+/// The kind of a test, by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CopyCaseKind {
     Host(HostCopyDirection),
@@ -132,7 +129,7 @@ enum CopyCaseKind {
     OneToAll(PeerCopyMethod),
 }
 
-/// Every test there is, in nvbandwidth's order, ours behind it.
+/// All tests in nvbandwidth's order, followed by fabricgate's own.
 const KINDS: &[(&str, CopyCaseKind)] = &[
     ("host_to_device_memcpy_ce", CopyCaseKind::Host(HostCopyDirection::ToGpu)),
     ("device_to_host_memcpy_ce", CopyCaseKind::Host(HostCopyDirection::FromGpu)),
@@ -187,7 +184,7 @@ pub fn case_names() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|(name, _)| *name)
 }
 
-/// Whether a test of this name is about pairs of GPUs.
+/// True if the test of this name measures pairs of GPUs.
 pub(crate) fn needs_pairs(name: &str) -> bool {
     KINDS.iter().any(|(known, kind)| *known == name && kind.needs_pairs())
 }
@@ -211,9 +208,8 @@ impl CopyCaseKind {
     }
 }
 
-/// The test of this name over GPUs of these labels. `reach` says whether two of
-/// them, by their places, reach each other's memory; pairs that do not are left
-/// out.
+/// The test of this name over GPUs with these labels. `reach` returns whether two GPUs can access
+/// each other's memory; pairs that cannot are omitted.
 pub(crate) fn build_case(
     name: &str,
     labels: &[String],
@@ -238,7 +234,7 @@ pub(crate) fn build_case(
     Ok(CopyCase { shapes, measure, runs: build_runs(name, kind, labels.len(), reach) })
 }
 
-/// What nvbandwidth adds to the name of a test that prints several matrices.
+/// Suffixes that nvbandwidth adds to the name of a test with several matrices.
 fn part_suffixes(kind: CopyCaseKind) -> &'static [&'static str] {
     match kind {
         CopyCaseKind::PairBidirectional(PeerCopyMethod::Read) => &["_read1", "_read2", "_total"],
@@ -317,8 +313,8 @@ fn build_runs(
                 .collect()
         }
         CopyCaseKind::PairsConcurrent(method) => concurrent_runs(name, method, gpus, reach),
-        // All others issue copies to the one, or pull from it: the total of a read is
-        // what leaves the one. nvbandwidth says so too.
+        // In all others, the other GPUs issue copies to the single GPU, or read from it: the total
+        // of a read is the outgoing traffic of the single GPU, as in nvbandwidth.
         CopyCaseKind::AllToOne(method) => fan_runs(name, gpus, reach, |one, other| match method {
             PeerCopyMethod::Write => peer_copy(PeerCopyMethod::Write, other, one),
             PeerCopyMethod::Read => peer_copy(PeerCopyMethod::Read, one, other),
@@ -353,7 +349,7 @@ fn host_copy(way: HostCopyDirection, gpu: usize, times: usize) -> CopyOperation 
     }
 }
 
-/// Data from one GPU to another: written by the first or read by the second.
+/// Copy from one GPU to another, written by the first or read by the second.
 fn peer_copy(method: PeerCopyMethod, from: usize, to: usize) -> CopyOperation {
     let by = if method == PeerCopyMethod::Write { from } else { to };
     CopyOperation {
@@ -364,7 +360,7 @@ fn peer_copy(method: PeerCopyMethod, from: usize, to: usize) -> CopyOperation {
     }
 }
 
-/// All ordered pairs that reach each other, row by row.
+/// All ordered pairs that can access each other, row by row.
 fn reachable_pairs(
     gpus: usize,
     reach: &dyn Fn(usize, usize) -> bool,
@@ -388,16 +384,15 @@ fn pair_run(name: &str, method: PeerCopyMethod, at: (usize, usize)) -> CopyRun {
     }
 }
 
-/// Disjoint pairs at the same time: every round of a tournament, one way and
-/// then the other. A switch or root port that carries one pair well and several
-/// badly shows here only.
+/// Disjoint pairs at the same time: every round of a tournament, in one direction and then the
+/// other. Only this shows a switch or root port that handles one pair well and several badly.
 fn concurrent_runs(
     name: &str,
     method: PeerCopyMethod,
     gpus: usize,
     reach: &dyn Fn(usize, usize) -> bool,
 ) -> Vec<CopyRun> {
-    // Always the same rounds: readings of two days are compared with each other.
+    // Fixed rounds, so that readings of different days are comparable.
     let rounds = tournament::make_rounds(gpus, 0);
     let mut runs = Vec::new();
     for round in rounds {
@@ -416,7 +411,7 @@ fn concurrent_runs(
     runs
 }
 
-/// One GPU with all others it reaches.
+/// One GPU with all others that it can access.
 fn fan_runs(
     name: &str,
     gpus: usize,
@@ -450,7 +445,7 @@ mod tests {
         build_case(name, &labels(gpus), &everywhere).expect("a test")
     }
 
-    /// The moves of the run that gives the number at row and column.
+    /// The copies of the run that produces the number at row and column.
     fn moves(name: &str, at: (usize, usize)) -> Vec<(BufferPlace, BufferPlace, usize, usize)> {
         let case = case_named(name, 4);
         let run = case.runs.iter().find(|run| run.numbers.iter().any(|it| it.cell == at));

@@ -1,6 +1,6 @@
-//! The GPUs of this machine, in the order of the PCI bus, opened one by one.
+//! The GPUs of this machine in PCI bus order, opened one by one.
 //!
-//! What cannot be opened is a problem with its reason, and the others go on.
+//! A GPU that cannot be opened is reported as a problem with its reason, and the others continue.
 
 use std::fs;
 use std::path::Path;
@@ -14,38 +14,38 @@ use crate::ffi::cuda::{CudaCallError, CudaContext, CudaDevice, CudaLibrary, Cuda
 use model::parse_output::OutputProblemKind;
 use model::probe_report::{ProbeProblem, ProbedGpu};
 
-/// A GPU that the driver shows.
+/// A GPU that the driver reports.
 #[derive(Clone, Debug)]
 pub(crate) struct DetectedGpu {
-    /// The driver's number of it.
+    /// The driver's handle.
     pub(crate) device: CudaDevice,
-    /// What the driver says of it.
+    /// The driver's description.
     pub(crate) probed: ProbedGpu,
 }
 
-/// A GPU that is open.
+/// An open GPU.
 #[derive(Debug)]
 pub(crate) struct OpenGpu<'c> {
-    /// The driver's number of it.
+    /// The driver's handle.
     pub(crate) device: CudaDevice,
-    /// What the driver says of it.
+    /// The driver's description.
     pub(crate) probed: ProbedGpu,
-    /// Bytes of its second-level cache; 0 where the driver does not say.
+    /// Bytes of its second-level cache; 0 if unknown.
     pub(crate) cache_bytes: u64,
-    /// Processors next to it.
+    /// CPUs of its NUMA node.
     pub(crate) numa: Option<NumaCpus>,
-    // The stream for everything that is not timed goes before its context.
+    // The stream for untimed work must be dropped before its context.
     default_stream: OwnedStream<'c>,
     primary: PrimaryContext<'c>,
 }
 
-/// Brings the driver up and finds its GPUs, numbered in the order of the bus,
-/// also those that this process is not shown (`CUDA_VISIBLE_DEVICES`).
+/// Initializes the driver and finds its GPUs. Indices follow the bus order and include GPUs hidden
+/// from this process (`CUDA_VISIBLE_DEVICES`).
 pub(crate) fn find_gpus(
     cuda: &CudaLibrary,
     root: &Path,
 ) -> Result<Vec<DetectedGpu>, Box<ProbeProblem>> {
-    let doing = "bringing the driver up";
+    let doing = "initializing the driver";
     let refused = |error: CudaCallError| {
         Box::new(error_class::classify_error(&error, CopyCallStep::Start, doing))
     };
@@ -68,7 +68,7 @@ pub(crate) fn find_gpus(
         };
         found.push(DetectedGpu { device, probed });
     }
-    // CUDA counts the fastest first unless it is told otherwise.
+    // By default CUDA numbers the fastest GPU first.
     found.sort_by_key(|gpu| bus_sort_key(gpu.probed.bus_id.as_deref().unwrap_or_default()));
     let own: Vec<String> = found.iter().filter_map(|gpu| gpu.probed.bus_id.clone()).collect();
     let numbers = number_gpus(&own, list_bus_ids(root));
@@ -78,15 +78,15 @@ pub(crate) fn find_gpus(
     Ok(found)
 }
 
-/// The PCI addresses of all GPUs of the driver, as its module lists them.
+/// The PCI addresses of all GPUs, as the kernel module lists them.
 fn list_bus_ids(root: &Path) -> Vec<String> {
     let entries = fs::read_dir(root.join("proc/driver/nvidia/gpus"));
     let entries = entries.into_iter().flatten().flatten();
     entries.map(|entry| entry.file_name().to_string_lossy().to_ascii_lowercase()).collect()
 }
 
-/// The number of each of these GPUs among all of the machine, or among
-/// themselves where the machine's list does not hold them all.
+/// Index of each of these GPUs in the machine's list, or in their own list if the machine's does
+/// not contain all of them.
 fn number_gpus(own: &[String], mut all: Vec<String>) -> Vec<u32> {
     all.sort_by_key(|bus_id| bus_sort_key(bus_id));
     let place =
@@ -96,8 +96,7 @@ fn number_gpus(own: &[String], mut all: Vec<String>) -> Vec<u32> {
     places.into_iter().map(|place| u32::try_from(place).unwrap_or(u32::MAX)).collect()
 }
 
-/// The GPUs that are asked for; all if none is. Those that are not there are
-/// problems.
+/// The requested GPUs; all if none is requested. A missing GPU is reported as a problem.
 pub(crate) fn select_gpus(
     found: Vec<DetectedGpu>,
     wanted: &[u32],
@@ -108,7 +107,7 @@ pub(crate) fn select_gpus(
     let there = found.len();
     let lacks = |index: &&u32| !found.iter().any(|gpu| gpu.probed.index == **index);
     let problems = wanted.iter().filter(lacks).map(|index| {
-        let what = format!("there is no GPU {index}: the driver shows {there} to this process");
+        let what = format!("no GPU {index}: the driver reports {there} to this process");
         let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-such-gpu", what);
         problem.gpu = Some(*index);
         problem
@@ -119,7 +118,6 @@ pub(crate) fn select_gpus(
 }
 
 impl<'c> OpenGpu<'c> {
-    /// Opens a GPU.
     pub(crate) fn open(
         cuda: &'c CudaLibrary,
         found: &DetectedGpu,
@@ -133,8 +131,8 @@ impl<'c> OpenGpu<'c> {
             Box::new(problem)
         };
         if probed.name.as_deref().is_some_and(is_mig_instance) {
-            let what = "this is a MIG instance, a part of a GPU: a measurement of it says nothing \
-                        of the GPU's links (`nvidia-smi -mig 0` ends that)";
+            let what = "this is a MIG instance, a part of a GPU: it cannot measure the links \
+                        of the GPU (`nvidia-smi -mig 0` disables MIG)";
             return Err(of_it(ProbeProblem::new(OutputProblemKind::Error, "mig", what)));
         }
         let mode = cuda.attribute(device, attribute::COMPUTE_MODE).ok();
@@ -149,19 +147,18 @@ impl<'c> OpenGpu<'c> {
         })?;
         let cache = cuda.attribute(device, attribute::L2_CACHE_BYTES).unwrap_or(0);
         let cache_bytes = u64::try_from(cache).unwrap_or(0);
-        // Only where the thread can go is a node that memory is taken from.
+        // The NUMA node of allocated memory only follows the GPU if the thread can be pinned.
         let near = probed.bus_id.as_deref().and_then(|bus_id| numa::find_numa_cpus(root, bus_id));
         let near = near.filter(|near| near.pin_thread().is_ok());
         probed.numa_node = near.as_ref().map(|near| near.node);
         Ok(Self { device, probed, cache_bytes, numa: near, default_stream: own, primary })
     }
 
-    /// Its context.
     pub(crate) fn context(&self) -> CudaContext {
         self.primary.context
     }
 
-    /// Its stream for everything that is not timed.
+    /// Its stream for untimed work.
     pub(crate) fn stream(&self) -> CudaStream {
         self.default_stream.stream
     }
@@ -171,25 +168,25 @@ impl<'c> OpenGpu<'c> {
         self.default_stream.wait()
     }
 
-    /// Its number on the node.
+    /// Its index on the node.
     pub(crate) fn index(&self) -> u32 {
         self.probed.index
     }
 }
 
-/// Whether a product name is that of an instance, as in `NVIDIA H100 MIG 1g.10gb`.
+/// True for the product name of an instance, as in `NVIDIA H100 MIG 1g.10gb`.
 fn is_mig_instance(name: &str) -> bool {
     name.split_whitespace().any(|word| word == "MIG")
 }
 
-/// A UUID as nvidia-smi writes it.
+/// A UUID in nvidia-smi's form.
 fn format_uuid(bytes: [u8; 16]) -> String {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let parts = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     format!("GPU-{}", parts.join("-"))
 }
 
-/// What PCI addresses are ordered by: domain, bus, device, function.
+/// Sort key of a PCI address: domain, bus, device, function.
 fn bus_sort_key(bus_id: &str) -> Vec<u64> {
     let parts = bus_id.split([':', '.']);
     parts.map(|part| u64::from_str_radix(part, 16).unwrap_or(u64::MAX)).collect()
@@ -223,7 +220,7 @@ mod tests {
         let own = ids(&["0000:2b:00.0", "0000:9b:00.0"]);
         let all = ids(&["0000:9b:00.0", "0000:1b:00.0", "0000:2b:00.0"]);
         assert_eq!(number_gpus(&own, all), [1, 2]);
-        // A list that is not about these GPUs counts for nothing.
+        // A list without these GPUs is ignored.
         assert_eq!(number_gpus(&own, ids(&["0000:9b:00.0"])), [0, 1]);
         assert_eq!(number_gpus(&own, Vec::new()), [0, 1]);
     }

@@ -1,28 +1,27 @@
-//! What an error of the driver means for a node: its class, and a sentence that
-//! says what to do. Pure.
+//! Classifies errors of the driver: the class, and a sentence with the remedy. Pure.
 //!
-//! None of them is of the kind `corrupt`: an error leaves unknown what was not
-//! measured, and speaks against nobody.
+//! No error has the kind `corrupt`: an error leaves its measurement unknown, and blames no
+//! component.
 
 use crate::ffi::cuda::{CudaCallError, code};
 use crate::ffi::dynamic_library::LibraryLoadError;
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// What was being done.
+/// The step in which the error occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CopyCallStep {
-    /// Bringing the driver up, before any GPU.
+    /// Initializing the driver, before any GPU.
     Start,
-    /// Opening a GPU, whose compute mode is this, where it is known.
+    /// Opening a GPU with this compute mode, if it is known.
     Open(Option<i32>),
-    /// Taking pinned host memory.
+    /// Allocating pinned host memory.
     HostMemory,
-    /// Taking memory on a GPU.
+    /// Allocating GPU memory.
     GpuMemory,
-    /// Letting GPUs reach each other.
+    /// Enabling peer access.
     Peers,
-    /// Anything after that.
+    /// All later steps.
     Copy,
 }
 
@@ -30,7 +29,7 @@ pub(crate) enum CopyCallStep {
 const PROHIBITED: i32 = 2;
 const EXCLUSIVE: i32 = 3;
 
-/// A driver's library that cannot be used at all.
+/// Classifies a failure to load the driver's library.
 pub(crate) fn classify_load_error(error: &LibraryLoadError) -> ProbeProblem {
     let (class, advice) = match error {
         LibraryLoadError::NotFound { .. } => (
@@ -38,14 +37,13 @@ pub(crate) fn classify_load_error(error: &LibraryLoadError) -> ProbeProblem {
             "install NVIDIA's driver, or give the container its libraries (capability `compute`)",
         ),
         LibraryLoadError::WrongLibrary { .. } => {
-            ("foreign-library", "name the driver's own libcuda.so.1")
+            ("foreign-library", "use the driver's libcuda.so.1")
         }
     };
     ProbeProblem::new(OutputProblemKind::Error, class, format!("{error}; {advice}"))
 }
 
-/// What this error means, while something was done of which a person would say
-/// "while `doing`".
+/// Classifies an error that occurred "while `doing`".
 pub(crate) fn classify_error(
     error: &CudaCallError,
     step: CopyCallStep,
@@ -61,9 +59,8 @@ pub(crate) fn classify_error(
     problem
 }
 
-/// Whether the context that gave this error answers nothing else from now on
-/// (`cuda.h` says so at these results; a GPU that fell off the bus, Xid 79,
-/// mostly comes as `UNKNOWN`).
+/// True if the context cannot be used any more after this error (`cuda.h` documents this for these
+/// results; a GPU that fell off the bus, Xid 79, usually returns `UNKNOWN`).
 pub(crate) fn is_sticky(error: &CudaCallError) -> bool {
     let lasting = [
         code::DEINITIALIZED,
@@ -81,7 +78,7 @@ pub(crate) fn is_sticky(error: &CudaCallError) -> bool {
     error.code().is_some_and(|code| lasting.contains(&code))
 }
 
-/// Whether the driver has no such thing, so that it can be done without.
+/// True if the driver lacks an optional feature.
 pub(crate) fn is_unsupported(error: &CudaCallError) -> bool {
     match error.code() {
         None => true,
@@ -96,67 +93,67 @@ fn explain_error(error: &CudaCallError, step: CopyCallStep) -> (&'static str, &'
     match (code, step) {
         (code::STUB_LIBRARY, _) => (
             "stub-library",
-            "the CUDA toolkit's stub was loaded in the place of the driver's library: take \
-             `lib64/stubs` off the library path",
+            "the CUDA toolkit's stub was loaded instead of the driver's library: remove \
+             `lib64/stubs` from the library path",
         ),
         (code::NO_DEVICE, _) => (
             "no-device",
-            "the driver shows no GPU to this process: none is there, none was given to it, or \
+            "the driver reports no GPU to this process: none exists, none is assigned to it, or \
              MIG is on without an instance",
         ),
         (code::SYSTEM_NOT_READY, _) => (
             "system-not-ready",
-            "the NVSwitch fabric is not initialised: nvidia-fabricmanager must run, in the \
-             driver's own version",
+            "the NVSwitch fabric is not initialized: nvidia-fabricmanager must run, in the \
+             driver's version",
         ),
         (code::SYSTEM_DRIVER_MISMATCH | code::COMPAT_NOT_SUPPORTED, _) => (
             "driver-mismatch",
-            "the driver's library and its kernel module are of different versions: reload the \
-             module, reboot, or take the compatibility package away",
+            "the driver's library and its kernel module have different versions: reload the \
+             module, reboot, or remove the forward compatibility package",
         ),
         (code::DEVICE_UNAVAILABLE | code::INVALID_DEVICE, CopyCallStep::Open(Some(PROHIBITED))) => {
             (
                 "prohibited-mode",
-                "the GPU's compute mode lets nobody use it (`nvidia-smi -c 0` ends that)",
+                "the GPU's compute mode refuses all processes (`nvidia-smi -c 0` resets it)",
             )
         }
         (code::DEVICE_UNAVAILABLE | code::INVALID_DEVICE, CopyCallStep::Open(Some(EXCLUSIVE))) => (
             "exclusive-mode",
-            "the GPU is in exclusive mode and another process has it (`nvidia-smi -c 0` ends that)",
+            "the GPU is in exclusive mode and another process has it (`nvidia-smi -c 0` resets it)",
         ),
         (code::DEVICE_UNAVAILABLE, _) | (code::INVALID_DEVICE, CopyCallStep::Open(_)) => (
             "gpu-unavailable",
-            "the GPU is not available: somebody has it for himself, or it waits for a reset",
+            "the GPU is not available: another process holds it exclusively, or it needs a reset",
         ),
         (code::OUT_OF_MEMORY, CopyCallStep::HostMemory) => {
-            ("no-host-memory", "there is not enough host memory that can be pinned")
+            ("no-host-memory", "not enough host memory can be pinned")
         }
-        (code::OUT_OF_MEMORY, _) => ("no-memory", "there is not enough memory on the GPU"),
+        (code::OUT_OF_MEMORY, _) => ("no-memory", "not enough memory on the GPU"),
         (code::ECC_UNCORRECTABLE, _) => {
-            ("gpu-memory-error", "the GPU found an error in its memory that it cannot correct")
+            ("gpu-memory-error", "the GPU found an uncorrectable error in its memory")
         }
         (code::NVLINK_UNCORRECTABLE | code::CONTAINED, _) => (
             "nvlink-error",
-            "the driver found an error on NVLink or in a peer's memory that it cannot correct; \
-             the kernel's log has the Xid",
+            "the driver found an uncorrectable error on NVLink or in a peer's memory; \
+             the kernel log has the Xid",
         ),
         (code::PEER_ACCESS_UNSUPPORTED | code::TOO_MANY_PEERS, _) => {
-            ("no-peer-access", "the driver does not let these GPUs reach each other's memory")
+            ("no-peer-access", "the driver does not let these GPUs access each other's memory")
         }
         (code::NOT_PERMITTED, _) => ("not-permitted", "the driver does not permit it"),
         (code::NOT_SUPPORTED, _) => ("not-supported", "the driver does not support it here"),
         (code::DEINITIALIZED, _) => ("driver-ended", "the driver is shutting down"),
         (code::NOT_INITIALIZED | code::OPERATING_SYSTEM | code::UNKNOWN, CopyCallStep::Start) => (
             "driver-failed",
-            "the driver does not come up: is its kernel module loaded, and are /dev/nvidiactl \
-             and /dev/nvidia-uvm there?",
+            "the driver does not initialize: is its kernel module loaded, and do /dev/nvidiactl \
+             and /dev/nvidia-uvm exist?",
         ),
         _ if is_sticky(error) => (
             "gpu-lost",
-            "the GPU answers no more, which is what an Xid looks like from here: see the \
-             kernel's log",
+            "the GPU does not answer any more, which is the usual effect of an Xid: see the \
+             kernel log",
         ),
-        _ => ("cuda-error", "the driver refused"),
+        _ => ("cuda-error", "the driver returned an error"),
     }
 }
 
@@ -217,7 +214,7 @@ mod tests {
         let said = classify_error(&failed(2), CopyCallStep::GpuMemory, "taking 512 MiB on GPU 3");
         assert_eq!(
             said.detail,
-            "there is not enough memory on the GPU (cuSomething: CUDA_ERROR_OUT_OF_MEMORY (2), \
+            "not enough memory on the GPU (cuSomething: CUDA_ERROR_OUT_OF_MEMORY (2), \
              while taking 512 MiB on GPU 3)"
         );
         assert_eq!(said.code.as_deref(), Some("CUDA_ERROR_OUT_OF_MEMORY"));

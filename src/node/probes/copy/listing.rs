@@ -1,5 +1,5 @@
-//! Which GPUs there are, in a process of its own: whoever starts one process per
-//! GPU makes no GPU call itself.
+//! Lists the GPUs in a separate process, so that the parent, which starts one process per GPU,
+//! makes no GPU call itself.
 
 use std::io;
 use std::path::Path;
@@ -8,8 +8,7 @@ use super::{devices, error_class};
 use crate::ffi::cuda::CudaLibrary;
 use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 
-/// Says the GPUs that the driver shows, and opens none. An error is that nobody
-/// listens.
+/// Reports the GPUs of the driver, and opens none. Returns an error if the output is closed.
 pub fn list_gpus(cuda: Option<&Path>, root: &Path, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
     mouth.announce_step("loading the driver's library");
     let cuda = match CudaLibrary::load(cuda) {
@@ -18,7 +17,7 @@ pub fn list_gpus(cuda: Option<&Path>, root: &Path, mouth: &mut ProbeEmitter<'_>)
             return mouth.emit(&ProbeMessage::Problem(error_class::classify_load_error(&error)));
         }
     };
-    mouth.announce_step("bringing the driver up");
+    mouth.announce_step("initializing the driver");
     let found = match devices::find_gpus(&cuda, root) {
         Ok(found) => found,
         Err(problem) => return mouth.emit(&ProbeMessage::Problem(*problem)),

@@ -1,9 +1,7 @@
-//! Our own copy-engine probe: what nvbandwidth's `_ce` tests measure, with
-//! nothing but the driver.
+//! Native copy-engine probe: measures like nvbandwidth's `_ce` tests, using only the driver.
 //!
-//! Runs in a child process (`probe::said`), because a call into a driver can
-//! hang and cannot be given up. Says numbers and problems; what a number should
-//! be it does not know.
+//! Runs in a child process (`probes::protocol`), because a call into a driver can hang and cannot
+//! be cancelled. It reports numbers and problems, and does not judge them.
 
 pub(crate) mod buffers;
 pub mod cases;
@@ -30,7 +28,7 @@ use devices::OpenGpu;
 use session::CopySession;
 use task::CopyTask;
 
-/// Measures, and says what comes of it. An error is that nobody listens.
+/// Measures and reports the results. Returns an error if the output is closed.
 pub fn measure(task: &CopyTask, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
     if let Some(across) = task.across {
         return cross_node::measure(task, across, mouth);
@@ -50,15 +48,15 @@ pub fn measure(task: &CopyTask, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> 
     if measured { mouth.emit(&ProbeMessage::End) } else { Ok(()) }
 }
 
-/// Opens the GPUs that are asked for, and says which; nothing where there is
-/// nothing to measure. The flag is that some could not be opened.
+/// Opens and reports the requested GPUs; `None` if no GPU can be measured. The flag is true if some
+/// could not be opened.
 pub(crate) fn open_gpus<'c>(
     cuda: &'c CudaLibrary,
     root: &Path,
     asked: &[u32],
     mouth: &mut ProbeEmitter<'_>,
 ) -> io::Result<Option<(Vec<OpenGpu<'c>>, bool)>> {
-    mouth.announce_step("bringing the driver up");
+    mouth.announce_step("initializing the driver");
     let found = match devices::find_gpus(cuda, root) {
         Ok(found) => found,
         Err(problem) => return mouth.emit(&ProbeMessage::Problem(*problem)).map(|()| None),

@@ -1,52 +1,51 @@
-//! Host memory near a GPU: which NUMA node its PCI slot belongs to, and a thread
-//! that is moved there while memory is taken.
+//! NUMA placement of host memory near a GPU: finds the NUMA node of its PCI slot, and pins the
+//! thread there while memory is allocated.
 //!
-//! Linux gives memory where the thread runs that asks for it. Where the system
-//! does not tell, or does not let the thread move, memory is taken anywhere.
+//! Linux allocates memory on the node of the allocating thread. If the system does not report the
+//! node, or does not permit pinning, memory is allocated anywhere.
 
 use std::path::Path;
 use std::{fs, io};
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The processors next to a GPU.
+/// The CPUs next to a GPU.
 #[derive(Clone, Debug)]
 pub(crate) struct NumaCpus {
-    /// Their NUMA node.
     pub(crate) node: u32,
     cpus: Vec<usize>,
 }
 
-/// What is near the GPU at this PCI address, by what is below `root/sys`.
+/// The CPUs near the GPU at this PCI address, from files below `root/sys`.
 pub(crate) fn find_numa_cpus(root: &Path, bus_id: &str) -> Option<NumaCpus> {
     let read = |path: String| fs::read_to_string(root.join("sys").join(path)).ok();
-    // A negative number says that the firmware names no node.
+    // A negative number means that the firmware reports no node.
     let node: u32 = read(format!("bus/pci/devices/{bus_id}/numa_node"))?.trim().parse().ok()?;
     let cpus = parse_cpu_list(&read(format!("devices/system/node/node{node}/cpulist"))?)?;
-    // A node of GPU memory has no processors.
+    // A node of GPU memory has no CPUs.
     (!cpus.is_empty()).then_some(NumaCpus { node, cpus })
 }
 
-/// The numbers of a list such as `0-3,8`.
+/// Parses a list such as `0-3,8`.
 fn parse_cpu_list(text: &str) -> Option<Vec<usize>> {
     let mut numbers = Vec::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-        // The kernel's mask as we know it ends there; the rest is of no use.
+        // The kernel's CPU mask ends there; ignore the rest.
         numbers.extend((first..=last).take_while(|cpu| *cpu < CpuSet::MAX_CPU));
     }
     Some(numbers)
 }
 
-/// While it lives, this thread runs near a GPU.
+/// Keeps this thread near a GPU until it is dropped.
 #[derive(Debug)]
 pub(crate) struct NumaPin {
     before: CpuSet,
 }
 
 impl NumaCpus {
-    /// Moves this thread there.
+    /// Pins this thread there.
     pub(crate) fn pin_thread(&self) -> io::Result<NumaPin> {
         let before = sched_getaffinity(None)?;
         let mut wanted = CpuSet::new();
@@ -60,7 +59,7 @@ impl NumaCpus {
 
 impl Drop for NumaPin {
     fn drop(&mut self) {
-        // It was allowed before; if no more, the thread stays where it is.
+        // The previous mask was allowed before; if it no longer is, the thread stays pinned.
         let _ = sched_setaffinity(None, &self.before);
     }
 }
@@ -105,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_thread_comes_back() {
-        // In a thread of its own: where this moves to ends with it.
+        // Runs in a separate thread, so that the pinning ends with it.
         let (before, there, after) = std::thread::spawn(|| {
             let before = sched_getaffinity(None).expect("known");
             let first = (0..CpuSet::MAX_CPU).find(|cpu| before.is_set(*cpu)).expect("one");

@@ -1,12 +1,12 @@
-//! What is said of copies that took this long. Pure.
+//! Computes the numbers of timed copies. Pure.
 //!
-//! Bytes are counted once, also where memory is read and written (a local copy);
-//! so does nvbandwidth.
+//! Bytes are counted once, even if memory is both read and written (a local copy), like in
+//! nvbandwidth.
 
 use super::cases::{CopyMeasure, NumberBasis};
 use super::timing::LaneTimes;
 
-/// The number that is taken of copies; nothing where they took no time.
+/// The number of these copies; `None` if their time is zero.
 pub(crate) fn compute_number(
     measure: CopyMeasure,
     of: NumberBasis,

@@ -1,91 +1,86 @@
-//! What source buffers hold, and how a copy is held against it.
+//! Test data of source buffers, and its comparison.
 //!
-//! Every word tells its place in the buffer and whose buffer it is. The first
-//! word of each of 64 blocks is a stamp that tells which copy it belongs to, so
-//! that data of an earlier one does not pass for it. Pure; no GPU.
+//! Every word encodes its position and its buffer. The first word of each of 64 blocks is a stamp
+//! that identifies the copy, so that data of an earlier copy is detected. Pure; no GPU.
 
 /// Bytes of a word.
 pub(crate) const WORD: usize = 4;
 
-/// Blocks that a buffer is divided into, each with a stamp.
+/// Blocks of a buffer, each with a stamp.
 const BLOCKS: usize = 64;
 
-/// Threads that write and compare: a few fill the memory's bandwidth.
+/// Threads for writing and comparing: a few saturate the memory bandwidth.
 const THREADS: usize = 8;
 
-/// Below this a second thread is not worth its start.
+/// Minimum size that justifies a second thread.
 const MIN_PART_BYTES: usize = 1 << 22;
 
-/// What a buffer holds.
+/// The contents of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyPattern {
-    /// Whose buffer it is.
+    /// Identifies the buffer.
     pub(crate) seed: u32,
-    /// Which copy it belongs to.
+    /// Identifies the copy.
     pub(crate) stamp: u32,
     /// Bytes of the whole buffer; a multiple of a word.
     pub(crate) bytes: usize,
 }
 
-/// How data differs from what was expected.
+/// A difference between data and pattern.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataDifference {
-    /// Words that differ.
+    /// Number of different words.
     pub(crate) words: u64,
-    /// The byte at which the first of them begins.
+    /// Byte offset of the first one.
     pub(crate) first: usize,
-    /// What is there.
     pub(crate) found: u32,
-    /// What should be there.
     pub(crate) expected: u32,
 }
 
 impl DataDifference {
-    /// This difference and one of data behind it.
+    /// Combines this difference with one of later data.
     pub(crate) fn merge(self, later: Self) -> Self {
         Self { words: self.words + later.words, ..self }
     }
 }
 
-/// A number of 32 bits that tells these parts apart (FNV-1a).
+/// A 32-bit hash of these parts (FNV-1a).
 pub(crate) fn hash_parts(parts: &[&str]) -> u32 {
     let bytes = parts.iter().flat_map(|part| part.bytes().chain([0xff]));
     bytes.fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
 }
 
 impl CopyPattern {
-    /// Bytes from one stamp to the next.
+    /// Distance of stamps in bytes.
     pub(crate) fn block_bytes(&self) -> usize {
         let words = self.bytes / WORD;
         words.div_ceil(BLOCKS).max(1) * WORD
     }
 
-    /// Where the stamps are.
+    /// Byte offsets of the stamps.
     pub(crate) fn stamps(&self) -> impl Iterator<Item = usize> {
         (0..self.bytes).step_by(self.block_bytes())
     }
 
-    /// What clears the place that this is copied to: a word that is nowhere
-    /// expected in a row.
+    /// The word that clears the destination: one that never occurs twice in a row in the expected
+    /// data.
     pub(crate) fn poison(&self) -> u32 {
         !self.stamp
     }
 
-    /// The number of the word at this place, in 32 bits: what is above them comes
-    /// again after 16 GiB.
+    /// Index of the word at this offset, in 32 bits: it wraps around after 16 GiB.
     fn word_index(at: usize) -> u32 {
         u32::try_from((at / WORD) & 0xffff_ffff).expect("32 bits")
     }
 
-    /// The word of this number. Words of one buffer differ up to 16 GiB, since the
-    /// factor is odd.
+    /// The word with this index. Words of one buffer differ up to 16 GiB, since the factor is odd.
     fn word(self, index: u32) -> u32 {
-        // 2^32 divided by the golden ratio: neighbours differ in all bytes.
+        // 2^32 divided by the golden ratio: adjacent words differ in all bytes.
         let spread = index.wrapping_mul(0x9e37_79b1).wrapping_add(self.seed);
         spread ^ (spread >> 15)
     }
 
-    /// What is expected at this place.
+    /// The expected word at this offset.
     fn expected_word(self, at: usize) -> u32 {
         if at.is_multiple_of(self.block_bytes()) {
             self.stamp
@@ -94,8 +89,7 @@ impl CopyPattern {
         }
     }
 
-    /// The bytes of a part that begins here which lie before the next stamp, or are
-    /// behind one: where they begin.
+    /// Splits a part into pieces between stamps, and returns the bounds of each piece.
     fn pieces(self, from: usize, bytes: usize) -> impl Iterator<Item = (usize, usize)> {
         let (block, mut at) = (self.block_bytes(), 0);
         std::iter::from_fn(move || {
@@ -123,7 +117,7 @@ impl CopyPattern {
         });
     }
 
-    /// Writes the stamps alone.
+    /// Writes only the stamps.
     pub(crate) fn write_stamps(&self, whole: &mut [u8]) {
         for at in self.stamps() {
             if let Some(place) = whole.get_mut(at..at + WORD) {
@@ -132,7 +126,7 @@ impl CopyPattern {
         }
     }
 
-    /// Clears a place that this is copied to.
+    /// Clears a destination.
     pub(crate) fn clear(&self, part: &mut [u8]) {
         let poison = self.poison().to_ne_bytes();
         for_each_part(part, move |_, part| {
@@ -142,7 +136,7 @@ impl CopyPattern {
         });
     }
 
-    /// Holds data that begins at this byte against the pattern.
+    /// Compares data that begins at this byte with the pattern.
     pub(crate) fn compare(&self, from: usize, part: &[u8]) -> Option<DataDifference> {
         let each = bytes_per_thread(part.len());
         let found: Vec<Option<DataDifference>> = std::thread::scope(|scope| {
@@ -162,7 +156,7 @@ impl CopyPattern {
             let Some((first, rest)) = words.split_first() else { continue };
             let at = from + start;
             let index = Self::word_index(at).wrapping_add(1);
-            // Sound data is compared without a branch for each word.
+            // Correct data is compared without a branch per word.
             let differ = rest.iter().zip(0u32..).fold(0, |differ, (word, nth)| {
                 differ | (u32::from_ne_bytes(*word) ^ self.word(index.wrapping_add(nth)))
             });
@@ -174,7 +168,7 @@ impl CopyPattern {
         difference
     }
 
-    /// The words that differ, one by one.
+    /// The different words, compared one by one.
     fn differences(&self, at: usize, words: &[[u8; WORD]]) -> Option<DataDifference> {
         let here = words.iter().enumerate().map(|(nth, word)| {
             let first = at + nth * WORD;
@@ -185,13 +179,13 @@ impl CopyPattern {
     }
 }
 
-/// How much of this each thread gets, in whole words.
+/// Bytes per thread, in whole words.
 fn bytes_per_thread(bytes: usize) -> usize {
     let threads = std::thread::available_parallelism().map_or(1, |n| n.get().min(THREADS));
     bytes.div_ceil(threads).max(MIN_PART_BYTES).next_multiple_of(WORD)
 }
 
-/// Does this with parts of a buffer at once; it is told where each part begins.
+/// Runs this on parts of a buffer in parallel; it receives the offset of each part.
 fn for_each_part(whole: &mut [u8], work: impl Fn(usize, &mut [u8]) + Send + Sync) {
     let each = bytes_per_thread(whole.len());
     if whole.len() <= each {

@@ -1,8 +1,7 @@
-//! Which GPUs reach each other's memory without the host, and letting them.
+//! Enables peer access between GPUs: access to each other's memory without the host.
 //!
-//! Where two do not, a copy between them goes through host memory. That number
-//! says nothing of the fabric, so it is not taken (nvbandwidth leaves such cells
-//! empty too).
+//! Without peer access, a copy goes through host memory. That number does not measure the fabric,
+//! so it is not taken (nvbandwidth leaves such cells empty too).
 
 use std::collections::BTreeSet;
 
@@ -13,7 +12,7 @@ use crate::ffi::cuda::{CudaCallError, CudaLibrary, code};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// Who reaches whom, by their places.
+/// Peer access by GPU index.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PeerAccess {
     enabled: BTreeSet<(usize, usize)>,
@@ -21,7 +20,7 @@ pub(crate) struct PeerAccess {
 }
 
 impl PeerAccess {
-    /// Lets all GPUs that can reach each other, and says which cannot.
+    /// Enables peer access where possible, and reports the pairs without it.
     pub(crate) fn enable(cuda: &CudaLibrary, gpus: &[OpenGpu<'_>]) -> (Self, Vec<ProbeProblem>) {
         let (mut peers, mut problems) = (Self::default(), Vec::new());
         for (a, one) in gpus.iter().enumerate() {
@@ -38,7 +37,7 @@ impl PeerAccess {
                     Err(error) => {
                         peers.refused = true;
                         let (one, other) = (one.index(), other.index());
-                        let doing = format!("letting GPU {one} and GPU {other} reach each other");
+                        let doing = format!("enabling peer access of GPU {one} and GPU {other}");
                         let mut problem =
                             error_class::classify_error(&error, CopyCallStep::Peers, &doing);
                         problem.gpu = Some(one);
@@ -50,23 +49,23 @@ impl PeerAccess {
         (peers, problems)
     }
 
-    /// Whether two GPUs reach each other.
+    /// True if two GPUs have peer access.
     pub(crate) fn can_reach(&self, a: usize, b: usize) -> bool {
         self.enabled.contains(&(a.min(b), a.max(b)))
     }
 
-    /// Whether the driver refused what it said was possible.
+    /// True if the driver refused access that it had reported as possible.
     pub(crate) fn was_refused(&self) -> bool {
         self.refused
     }
 
-    /// Whether no two do.
+    /// True if no pair has peer access.
     pub(crate) fn is_empty(&self) -> bool {
         self.enabled.is_empty()
     }
 }
 
-/// Lets a GPU reach the memory of another, if it can.
+/// Enables access of a GPU to the memory of another, if possible.
 fn enable_peer_access(
     cuda: &CudaLibrary,
     from: &OpenGpu<'_>,
@@ -84,8 +83,8 @@ fn enable_peer_access(
 
 fn no_access_problem(one: u32, other: u32) -> ProbeProblem {
     let what = format!(
-        "GPU {one} and GPU {other} do not reach each other's memory: copies between them go \
-         through the host, which says nothing of the fabric, so there is no number"
+        "GPU {one} and GPU {other} have no peer access: copies between them go \
+         through the host and do not measure the fabric, so no number is reported"
     );
     let mut problem = ProbeProblem::new(OutputProblemKind::Waived, "no-peer-access", what);
     problem.gpu = Some(one);

@@ -1,8 +1,7 @@
-//! The readings of one run: buffers made ready, copies timed, numbers said, data
-//! compared.
+//! The readings of one run: prepares buffers, times copies, reports numbers, compares data.
 //!
-//! A number is said before the data behind it is compared, so that a call that
-//! hangs there does not cost it.
+//! A number is reported before its data is compared, so that a call that hangs there does not lose
+//! it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -18,22 +17,22 @@ use crate::probes::protocol::{ProbeEmitter, ProbeMatrixCell, ProbeMessage};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// A small copy, and how many of them a latency is taken over: those of
-/// p2pBandwidthLatencyTest (cuda-samples), so that the two can be compared.
+/// Size of a latency copy and copies per latency: those of p2pBandwidthLatencyTest (cuda-samples),
+/// so that the results are comparable.
 const SMALL_BYTES: usize = 16;
 const SMALL_COPIES: usize = 100;
 
-/// A copy of a run, made ready.
+/// A prepared copy of a run.
 struct PreparedCopy {
     source: BufferKey,
     destination: BufferKey,
     pattern: CopyPattern,
-    /// What was wrong already where it was copied from.
+    /// Mismatch that already existed in the source.
     source_mismatch: Option<DataMismatch>,
 }
 
 impl<'c> CopySession<'c, '_> {
-    /// All readings of a run. The outer error is that nobody listens.
+    /// Takes all readings of a run. The outer error means that the output is closed.
     pub(super) fn take_readings(
         &mut self,
         name: &str,
@@ -50,7 +49,7 @@ impl<'c> CopySession<'c, '_> {
         };
         let (warmup, copies) = (to_usize(self.task.warmup), copies.max(1));
         let what = self.describe_run(run);
-        mouth.announce_step(&format!("{name}: {what}: taking memory"));
+        mouth.announce_step(&format!("{name}: {what}: allocating memory"));
         let (mut ready, lanes) =
             match self.prepare_run(run, case.measure, bytes.max(WORD), warmup + copies) {
                 Ok(made) => made,
@@ -69,7 +68,7 @@ impl<'c> CopySession<'c, '_> {
         }
         mouth.announce_step(&format!("{name}: {what}: first copy"));
         if let Err(error) = timing::prime_lanes(self.cuda, &lanes) {
-            return Ok(Err(failed(run, error, "for the first time")));
+            return Ok(Err(failed(run, error, "first copy")));
         }
         let readings = self.task.readings.max(1);
         let mut wrong = BTreeSet::new();
@@ -91,7 +90,7 @@ impl<'c> CopySession<'c, '_> {
             self.emit_numbers(case, run, (reading, copies), (&ready, &times), mouth)?;
             mouth.announce_step(&format!("{name}: {what}: comparing reading {reading}"));
             for (nth, copy) in ready.iter().enumerate() {
-                // What only disturbs is compared once.
+                // Copies that only generate load are compared once.
                 let counts = run.numbers.iter().any(|number| number.basis.includes(nth));
                 let is_sound = self.buffers.is_source_intact(copy.source);
                 if !(is_sound && (counts || reading + 1 == readings)) {
@@ -112,7 +111,7 @@ impl<'c> CopySession<'c, '_> {
         Ok(Ok(()))
     }
 
-    /// Buffers and lanes of a run.
+    /// Prepares buffers and lanes of a run.
     fn prepare_run(
         &mut self,
         run: &CopyRun,
@@ -129,7 +128,7 @@ impl<'c> CopySession<'c, '_> {
                 CopyMeasure::Bandwidth => {
                     BufferLayout::beyond_cache(gpu.cache_bytes, bytes, copies)
                 }
-                // A latency is that of a place that was used just before.
+                // A latency is measured on a slot that was just used.
                 CopyMeasure::Latency => BufferLayout { bytes, slots: 1 },
             };
             let mut next = |place, role| {
@@ -143,7 +142,7 @@ impl<'c> CopySession<'c, '_> {
             let to = self.buffers.ensure_buffer(destination, &self.gpus)?;
             let lane = CopyLane::new(self.cuda, gpu.context(), (from, to), layout);
             lanes.push(lane.map_err(|error| {
-                let doing = format!("making a stream on GPU {}", gpu.index());
+                let doing = format!("creating a stream on GPU {}", gpu.index());
                 CopyCallFailure { error, step: CopyCallStep::Copy, action: doing, gpu: copy.issuer }
             })?);
             let pattern = self.buffers.pattern(source, 0);
@@ -165,7 +164,7 @@ impl<'c> CopySession<'c, '_> {
             let Some(value) =
                 numbers::compute_number(case.measure, number.basis, copies, &bytes, times)
             else {
-                let what = "the driver says that copies took no time";
+                let what = "the driver reports a copy time of zero";
                 let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-time", what);
                 problem.testcase = Some(number.testcase.clone());
                 self.emit_once(problem, mouth)?;
@@ -222,20 +221,20 @@ impl<'c> CopySession<'c, '_> {
         let (what, at) = if wrong.is_repeatable {
             let by = self.gpus[copy.issuer].index();
             let what = format!(
-                "{how} in reading {reading} from {from} to {there}, where GPU {by} copied it"
+                "{how} in reading {reading} from {from} to {there}, copied by GPU {by}"
             );
             (what, copy.issuer)
         } else {
             let what = format!(
                 "{how} when reading {reading} from {from} to {there} was read back by the host; a \
-                 second look found all of it right"
+                 second reading was correct"
             );
             (what, to)
         };
         self.corrupt_problem(name, at, what)
     }
 
-    /// A source that does not hold what the host put there.
+    /// The problem of a source that differs from the data that the host wrote.
     fn wrong_source_problem(
         &self,
         name: &str,
@@ -260,7 +259,7 @@ impl<'c> CopySession<'c, '_> {
     }
 }
 
-/// How data differs, in words.
+/// Text for a difference.
 fn describe_difference(difference: DataDifference) -> String {
     let DataDifference { words, first, found, expected } = difference;
     let words = if words == 1 { "1 word was".to_owned() } else { format!("{words} words were") };

@@ -1,8 +1,8 @@
-//! One process's work: tests one after the other, each run reading by reading,
-//! everything said as soon as it is known.
+//! The work of one process: tests in order, each run reading by reading, everything reported
+//! immediately.
 //!
-//! A call that fails costs the run it was made for. A GPU that answers no more
-//! costs the runs it takes part in; the others go on.
+//! A failed call costs its run. A GPU that does not answer any more costs the runs that it is part
+//! of; the others continue.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -20,25 +20,25 @@ use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// GPUs, buffers and what was said of them.
+/// The GPUs, their buffers, and the problems reported.
 #[derive(Debug)]
 pub(super) struct CopySession<'c, 't> {
     pub(super) cuda: &'c CudaLibrary,
     pub(super) task: &'t CopyTask,
-    // Buffers and the gate go before the GPUs whose contexts they are of.
+    // Buffers and the gate must be dropped before the GPUs that own their contexts.
     pub(super) buffers: CopyBuffers<'c>,
     pub(super) gate: Option<StreamGate<'c>>,
     pub(super) gpus: Vec<OpenGpu<'c>>,
     peers: Option<PeerAccess>,
     lost_gpus: BTreeSet<usize>,
     emitted: BTreeSet<(String, Option<u32>, Option<String>)>,
-    // Some GPUs that are asked for are not here.
+    // Some requested GPUs are missing.
     is_incomplete: bool,
     failed: bool,
 }
 
 impl<'c, 't> CopySession<'c, 't> {
-    /// A session with these GPUs. Whether others are missing was said already.
+    /// Starts a session with these GPUs. The caller has already reported missing GPUs.
     pub(super) fn new(
         cuda: &'c CudaLibrary,
         task: &'t CopyTask,
@@ -59,7 +59,7 @@ impl<'c, 't> CopySession<'c, 't> {
         }
     }
 
-    /// Runs all tests. Answers whether everything was measured that was asked for.
+    /// Runs all tests. Returns whether everything requested was measured.
     pub(super) fn run_tests(&mut self, mouth: &mut ProbeEmitter<'_>) -> io::Result<bool> {
         self.prepare_gate(mouth)?;
         for name in &self.task.tests {
@@ -70,7 +70,7 @@ impl<'c, 't> CopySession<'c, 't> {
     }
 
     fn prepare_gate(&mut self, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
-        mouth.announce_step("trying whether streams can wait for a word");
+        mouth.announce_step("testing whether streams can wait for a memory word");
         let gate = self.gpus.first().map(|gpu| StreamGate::new(self.cuda, gpu));
         let mut why = match &gate {
             Some(Err(error)) => Some(error.to_string()),
@@ -82,7 +82,7 @@ impl<'c, 't> CopySession<'c, 't> {
                     Ok(true) => {}
                     Ok(false) => why = Some("the driver cannot hold streams here".to_owned()),
                     Err(error) => {
-                        let doing = format!("having GPU {} wait", self.gpus[at].index());
+                        let doing = format!("making GPU {} wait", self.gpus[at].index());
                         self.drop_gpu(at, &error, &doing, mouth)?;
                     }
                 }
@@ -98,7 +98,7 @@ impl<'c, 't> CopySession<'c, 't> {
         mouth.emit(&ProbeMessage::Note { name: "start".to_owned(), value })
     }
 
-    /// A GPU is not used any more.
+    /// Stops using a GPU.
     fn drop_gpu(
         &mut self,
         at: usize,
@@ -115,7 +115,7 @@ impl<'c, 't> CopySession<'c, 't> {
     fn run_test(&mut self, name: &str, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
         let labels: Vec<String> = self.gpus.iter().map(|gpu| gpu.index().to_string()).collect();
         let nobody = |_: usize, _: usize| false;
-        // What needs no pairs is not to wait for them.
+        // Tests without pairs do not wait for peer access.
         if cases::needs_pairs(name) && 1 < labels.len() {
             self.enable_peers(mouth)?;
         }
@@ -132,10 +132,10 @@ impl<'c, 't> CopySession<'c, 't> {
         }
         if case.runs.is_empty() {
             if self.peers.as_ref().is_some_and(PeerAccess::was_refused) {
-                // Said when it was refused.
+                // The refusal was reported before.
                 return Ok(());
             }
-            let what = "no two of these GPUs reach each other's memory";
+            let what = "no two of these GPUs have peer access";
             let mut problem = ProbeProblem::new(OutputProblemKind::Waived, "no-peer-access", what);
             problem.testcase = Some(name.to_owned());
             return self.emit_once(problem, mouth);
@@ -155,9 +155,9 @@ impl<'c, 't> CopySession<'c, 't> {
         if self.peers.is_some() {
             return Ok(());
         }
-        mouth.announce_step("letting GPUs reach each other");
+        mouth.announce_step("enabling peer access");
         let (peers, problems) = PeerAccess::enable(self.cuda, &self.gpus);
-        // Where nobody reaches anybody, each test says so once.
+        // Without any peer access, each test reports that once.
         let nobody = peers.is_empty();
         self.peers = Some(peers);
         for problem in problems {
@@ -176,15 +176,15 @@ impl<'c, 't> CopySession<'c, 't> {
     ) -> io::Result<()> {
         let mut problem = match refusal {
             CaseRefusal::Unknown => {
-                let what = format!("there is no test {name:?}");
+                let what = format!("no test has the name {name:?}");
                 ProbeProblem::new(OutputProblemKind::Error, "unknown-test", what)
             }
             CaseRefusal::NeedsPairs if self.is_incomplete => {
-                let what = "this test is about pairs of GPUs, and only one could be opened";
+                let what = "this test needs a pair of GPUs, but only one could be opened";
                 ProbeProblem::new(OutputProblemKind::Error, "one-gpu", what)
             }
             CaseRefusal::NeedsPairs => {
-                let what = "this test is about pairs of GPUs, and there is one";
+                let what = "this test needs a pair of GPUs, but only one exists";
                 ProbeProblem::new(OutputProblemKind::Waived, "one-gpu", what)
             }
         };
@@ -200,7 +200,7 @@ impl<'c, 't> CopySession<'c, 't> {
         all.into_iter()
     }
 
-    /// Says why a run came to nothing, and finds out who answers no more.
+    /// Reports why a run failed, and finds the GPUs that do not answer any more.
     fn report_failure(
         &mut self,
         name: &str,
@@ -213,7 +213,7 @@ impl<'c, 't> CopySession<'c, 't> {
         if error_class::is_sticky(&error) {
             for at in self.gpus_of(run) {
                 let gpu = &self.gpus[at];
-                mouth.announce_step(&format!("asking whether GPU {} still answers", gpu.index()));
+                mouth.announce_step(&format!("checking whether GPU {} still answers", gpu.index()));
                 let asked = self
                     .cuda
                     .set_current_context(gpu.context())
@@ -226,9 +226,9 @@ impl<'c, 't> CopySession<'c, 't> {
         if gone.is_empty() {
             let mut problem = error_class::classify_error(&error, step, &doing);
             if problem.class.as_str() == "gpu-lost" {
-                // It was asked, and it is not.
+                // The GPU still answers, so it is not lost.
                 "cuda-error".clone_into(&mut problem.class);
-                problem.detail = format!("the driver refused, once ({error}, while {doing})");
+                problem.detail = format!("the driver failed, once ({error}, while {doing})");
             }
             problem.gpu = self.gpus.get(gpu).map(OpenGpu::index);
             problem.testcase = Some(name.to_owned());
@@ -237,14 +237,14 @@ impl<'c, 't> CopySession<'c, 't> {
         gone.iter().try_for_each(|(at, error)| self.drop_gpu(*at, error, &doing, mouth))
     }
 
-    /// Says a problem, once per class, GPU and test.
+    /// Reports a problem once per class, GPU and test.
     pub(super) fn emit_once(
         &mut self,
         problem: ProbeProblem,
         mouth: &mut ProbeEmitter<'_>,
     ) -> io::Result<()> {
         self.failed |= problem.kind == OutputProblemKind::Error;
-        // Pairs share a class; their sentence tells them apart.
+        // Pairs share a class; only the sentence distinguishes them.
         let what = problem.testcase.clone().or_else(|| Some(problem.detail.clone()));
         if !self.emitted.insert((problem.class.clone(), problem.gpu, what)) {
             return Ok(());
@@ -253,7 +253,7 @@ impl<'c, 't> CopySession<'c, 't> {
     }
 }
 
-/// A number of copies.
+/// Converts a number of copies.
 pub(super) fn to_usize(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

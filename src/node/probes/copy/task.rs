@@ -1,41 +1,41 @@
-//! What a copy probe is asked for.
+//! //! Parameters of a copy probe.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A copy probe's work, as it is handed to its process.
+/// The work of a copy probe, as passed to its process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct CopyTask {
-    /// The driver's library, where it is not the one that the system finds.
+    /// The driver's library; absent to use the one that the loader finds.
     pub cuda: Option<PathBuf>,
-    /// The root that proc and sys are below.
+    /// The folder that contains proc and sys.
     pub root: PathBuf,
-    /// What the node is called.
+    /// Name of the node.
     pub node: String,
-    /// The GPUs to measure, by their number on the node; all when empty.
+    /// Indices of the GPUs on the node; empty for all.
     pub gpus: Vec<u32>,
-    /// The tests, by nvbandwidth's names, in the order they run.
+    /// The tests, by nvbandwidth's names, in execution order.
     pub tests: Vec<String>,
-    /// Numbers taken of each cell.
+    /// Readings per cell.
     pub readings: u32,
     /// Bytes of one copy. nvbandwidth's default is 512 MiB.
     pub buffer_bytes: u64,
-    /// Copies that one number is taken over. nvbandwidth's default is 16.
+    /// Copies per reading. nvbandwidth's default is 16.
     pub copies: u32,
-    /// Copies before them.
+    /// Warm-up copies before each reading.
     pub warmup: u32,
-    /// Which pairs of nodes are measured, where several measure together.
+    /// Which pairs of nodes to measure, if several measure together.
     pub across: Option<CrossNodePairs>,
 }
 
-/// How several nodes measure together.
+/// Pairs of a measurement over several nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CrossNodePairs {
-    /// GPU i of one node with GPU i of the other, all at once, both ways.
+    /// GPU i of one node with GPU i of the other, all concurrently, in both directions.
     Lane,
-    /// Every ordered pair of GPUs, also those inside a node.
+    /// Every ordered pair of GPUs, including pairs within a node.
     All,
 }

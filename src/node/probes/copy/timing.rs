@@ -1,9 +1,9 @@
-//! Copies that begin together, timed by events in their own streams.
+//! Copies that start together, timed by events in their own streams.
 //!
-//! Streams wait for a word in host memory until everything is enqueued, so that
-//! the time it takes to enqueue is in no number. Warm-up copies run behind the
-//! word and before the first event. That is the order of nvbandwidth, which has
-//! a small kernel wait where we have the driver do it.
+//! Streams wait for a word in host memory until everything is enqueued, so that the enqueue time is
+//! not part of any number. Warm-up copies run after the word and before the first event. This is
+//! the order of nvbandwidth, which waits with a small kernel; fabricgate uses a wait operation of
+//! the driver.
 
 use std::cell::Cell;
 
@@ -15,11 +15,11 @@ use crate::ffi::cuda::{
     CudaCallError, CudaContext, CudaLibrary, CudaStream, DevicePointer, HostMemory,
 };
 
-/// What a held stream is given at most. A channel of the driver has room for
-/// about a thousand; beyond, enqueuing waits for what is held and never ends.
+/// Maximum operations of a held stream. A channel of the driver takes about a thousand; beyond
+/// that, enqueuing blocks on the held operations and never ends.
 const MAX_HELD: usize = 400;
 
-/// Bytes of host memory for a word: less is not to be had.
+/// Bytes of host memory for the word: the minimum allocation.
 const PAGE_BYTES: usize = 4096;
 
 /// The word that streams wait for.
@@ -28,12 +28,12 @@ pub(crate) struct StreamGate<'c> {
     cuda: &'c CudaLibrary,
     word: HostMemory<'c>,
     address: DevicePointer,
-    // Only ever grows, so that no stream of an earlier reading waits again.
+    // Only grows, so that no stream waits for the word of an earlier reading.
     value: Cell<u32>,
 }
 
 impl<'c> StreamGate<'c> {
-    /// A gate whose word is near this GPU.
+    /// Creates a gate whose word is near this GPU.
     pub(crate) fn new(cuda: &'c CudaLibrary, gpu: &OpenGpu<'c>) -> Result<Self, CudaCallError> {
         cuda.set_current_context(gpu.context())?;
         let word = cuda.host_memory(PAGE_BYTES)?;
@@ -41,7 +41,7 @@ impl<'c> StreamGate<'c> {
         Ok(Self { cuda, word, address, value: Cell::new(0) })
     }
 
-    /// Whether a GPU can wait at it. An error is the GPU's.
+    /// True if a GPU can wait at the gate. An error comes from the GPU.
     pub(crate) fn can_hold(&self, gpu: &OpenGpu<'c>) -> Result<bool, CudaCallError> {
         let shut = self.close();
         self.cuda.set_current_context(gpu.context())?;
@@ -54,22 +54,21 @@ impl<'c> StreamGate<'c> {
         Ok(true)
     }
 
-    /// Shuts it until the answer is dropped.
+    /// Closes the gate until the returned guard is dropped.
     pub(crate) fn close(&self) -> ClosedStreamGate<'_, 'c> {
         self.value.set(self.value.get() + 1);
         ClosedStreamGate { gate: self }
     }
 }
 
-/// A gate that is shut. It opens when this is dropped, so that no stream waits
-/// for ever, whatever fails.
+/// A closed gate. It opens on drop, so that no stream waits forever after a failure.
 #[derive(Debug)]
 pub(crate) struct ClosedStreamGate<'g, 'c> {
     gate: &'g StreamGate<'c>,
 }
 
 impl ClosedStreamGate<'_, '_> {
-    /// Has a stream wait until it opens.
+    /// Makes a stream wait until the gate opens.
     pub(crate) fn hold(&self, stream: CudaStream) -> Result<(), CudaCallError> {
         self.gate.cuda.wait_value(stream, self.gate.address, self.gate.value.get())
     }
@@ -91,25 +90,24 @@ pub(crate) struct CopyLane<'c> {
     stream: OwnedStream<'c>,
     begin: OwnedEvent<'c>,
     end: OwnedEvent<'c>,
-    // When this lane and all others are done; used in the first lane.
+    // Reached when this lane and all others are done; used in the first lane.
     all_done: OwnedEvent<'c>,
 }
 
-/// A call that failed, and the lane it was made for.
+/// A failed call and its lane.
 #[derive(Debug)]
 pub(crate) struct LaneError {
-    /// The lane.
     pub(crate) lane: usize,
-    /// What the driver said.
+    /// Error from the driver.
     pub(crate) error: CudaCallError,
 }
 
-/// How long copies took, in seconds.
+/// Durations of copies in seconds.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LaneTimes {
-    /// Each lane, from its own beginning to its own end.
+    /// Each lane, from its own start to its own end.
     pub(crate) each: Vec<f64>,
-    /// From the first beginning until all are done.
+    /// From the first start until all are done.
     pub(crate) all: f64,
 }
 
@@ -133,7 +131,7 @@ impl<'c> CopyLane<'c> {
         })
     }
 
-    /// Enqueues copies, of which the first is the `nth` of its reading.
+    /// Enqueues copies; the first is the `nth` of its reading.
     fn enqueue_copies(
         &self,
         cuda: &CudaLibrary,
@@ -149,8 +147,8 @@ impl<'c> CopyLane<'c> {
     }
 }
 
-/// Copies once, so that what the driver does at a first copy (code it loads,
-/// memory it maps) does not meet streams that are held.
+/// Copies once, so that the driver's work at a first copy (loading code, mapping memory) does not
+/// fall into a held stream.
 pub(crate) fn prime_lanes(cuda: &CudaLibrary, lanes: &[CopyLane<'_>]) -> Result<(), LaneError> {
     for (nth, lane) in lanes.iter().enumerate() {
         let once = cuda
@@ -162,12 +160,12 @@ pub(crate) fn prime_lanes(cuda: &CudaLibrary, lanes: &[CopyLane<'_>]) -> Result<
     Ok(())
 }
 
-/// Whether this many operations can be held back at once.
+/// True if this many operations can be held at once.
 pub(crate) fn can_be_held(warmup: usize, copies: usize) -> bool {
     warmup.saturating_add(copies) <= MAX_HELD
 }
 
-/// Runs all lanes at the same time, this many copies each.
+/// Runs all lanes concurrently, this many copies each.
 pub(crate) fn time_lanes(
     cuda: &CudaLibrary,
     lanes: &[CopyLane<'_>],
@@ -189,7 +187,7 @@ pub(crate) fn time_lanes(
         let enqueue = || {
             cuda.set_current_context(lane.context)?;
             if 0 < nth {
-                // All begin when the first does, whoever is warm earlier.
+                // All lanes start with the first, even if their warm-up ends earlier.
                 cuda.wait_event(lane.stream.stream, first.begin.event)?;
             }
             cuda.record_event(lane.begin.event, lane.stream.stream)

@@ -1,10 +1,10 @@
-//! What an error means where memory is shared over the fabric: its class, and
-//! a sentence that says what to do. Pure.
+//! Classifies errors of sharing memory over the fabric: the class, and a sentence with the remedy.
+//! Pure.
 //!
-//! The same number means something else at another step: what `cuMemCreate` is
-//! not permitted is a channel that this process lacks, what an import is not
-//! permitted is a channel that the other one has. Where the step does not
-//! matter, `probe::copy` knows the error. No error is of the kind `corrupt`.
+//! The same code has different meanings in different steps: if `cuMemCreate` is not permitted, this
+//! process lacks an IMEX channel; if an import is not permitted, the two processes have no channel
+//! in common. `probes::copy` classifies errors whose meaning does not depend on the step. No error
+//! has the kind `corrupt`.
 
 use super::imex_channel::{DEVICE, ImexChannels};
 use crate::ffi::cuda::{CudaCallError, code};
@@ -12,25 +12,24 @@ use crate::probes::copy::error_class;
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// What was being done.
+/// The step in which the error occurred.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FabricCallStep {
-    /// Making memory that can be shared, or asking in what sizes.
+    /// Allocating memory that can be shared, or querying its granularity.
     Create,
-    /// Getting a handle of it.
+    /// Exporting a handle.
     Export,
-    /// Importing memory of this very process.
+    /// Importing memory of the same process.
     ImportOwn,
     /// Importing memory of another process.
     ImportPeer,
-    /// Putting it behind addresses.
+    /// Mapping it.
     Map,
-    /// Anything else.
+    /// All other steps.
     Other,
 }
 
-/// What this error means, while something was done of which a person would say
-/// "while `doing`".
+/// Classifies an error that occurred "while `doing`".
 pub(crate) fn classify_error(
     error: &CudaCallError,
     step: FabricCallStep,
@@ -49,31 +48,31 @@ pub(crate) fn classify_error(
     problem
 }
 
-/// The class, and what it means; nothing where the step does not matter.
+/// The class and its meaning; `None` if the step does not matter.
 fn explain_error(
     error: &CudaCallError,
     step: FabricCallStep,
     channels: &ImexChannels,
 ) -> Option<(&'static str, String)> {
     let Some(code) = error.code() else {
-        // CUDA 12.3 brought fabric handles (NCCL's guard when it is compiled).
-        let text = "the driver is too old for memory that is shared over the fabric: R550 is the \
-                    floor, R570 on GB200";
+        // CUDA 12.3 introduced fabric handles (NCCL's guard at compile time).
+        let text = "the driver is too old to share memory over the fabric: R550 is the \
+                    minimum, R570 on GB200";
         return (step != FabricCallStep::Other).then(|| ("driver-too-old", text.to_owned()));
     };
     let own =
         matches!(step, FabricCallStep::Create | FabricCallStep::Export | FabricCallStep::ImportOwn);
     match (code, step) {
-        // A driver without fabric handles refuses the kind of handle as a value.
+        // A driver without fabric handles rejects the handle type as an invalid value.
         (code::INVALID_VALUE, FabricCallStep::Create) => Some((
             "no-fabric-handles",
-            "the driver knows no such memory: it is older than R550 (R570 on GB200), or the GPU is \
-             on no NVLink fabric"
+            "the driver does not support it: it is older than R550 (R570 on GB200), or the GPU is \
+             not on an NVLink fabric"
                 .to_owned(),
         )),
         (code::NOT_SUPPORTED, FabricCallStep::Create | FabricCallStep::Export) => Some((
             "no-fabric-handles",
-            "this GPU or its driver cannot share memory over the fabric: it is on no NVLink \
+            "this GPU or its driver cannot share memory over the fabric: it is not on an NVLink \
              fabric that is up, or the driver is older than R550 (R570 on GB200)"
                 .to_owned(),
         )),
@@ -88,20 +87,20 @@ fn explain_error(
         )),
         (code::INVALID_HANDLE | code::INVALID_VALUE | code::NOT_SUPPORTED, FabricCallStep::ImportPeer) => Some((
             "other-fabric",
-            "the memory cannot be reached from here: its GPU is in another NVLink clique, or its \
+            "the memory is not accessible from here: its GPU is in another NVLink clique, or its \
              node in another IMEX domain (compare `fabricgate node facts`, and `nvidia-imex-ctl \
              -N` on both)"
                 .to_owned(),
         )),
         (code::TIMEOUT | code::NOT_READY | code::SYSTEM_NOT_READY, FabricCallStep::ImportPeer) => Some((
             "imex-peer-missing",
-            "IMEX did not answer in time: its daemon does not run on this node or on the other, \
-             or they do not reach each other (`nvidia-imex-ctl -N`)"
+            "IMEX did not answer in time: its daemon does not run on one of the nodes, \
+             or the daemons cannot connect to each other (`nvidia-imex-ctl -N`)"
                 .to_owned(),
         )),
         (code::INVALID_HANDLE | code::TIMEOUT, _) if own => Some((
             "imex-not-running",
-            "this process cannot import what it made itself: the IMEX daemon of this node does \
+            "this process cannot import its own memory: the IMEX daemon of this node does \
              not answer (`systemctl status nvidia-imex`)"
                 .to_owned(),
         )),
@@ -115,7 +114,7 @@ fn explain_error(
     }
 }
 
-/// Why a process may not share memory over the fabric.
+/// Explains why a process may not share memory over the fabric.
 fn explain_not_permitted(channels: &ImexChannels) -> (&'static str, String) {
     if !channels.open.is_empty() {
         let text = format!(
@@ -128,7 +127,7 @@ fn explain_not_permitted(channels: &ImexChannels) -> (&'static str, String) {
     if let Some((name, why)) = channels.closed.first() {
         let text = format!(
             "this process may not open /dev/{DEVICE}/{name} ({why}): give its user or its \
-             container the right to"
+             container the permission"
         );
         return ("imex-channel-denied", text);
     }
@@ -137,16 +136,16 @@ fn explain_not_permitted(channels: &ImexChannels) -> (&'static str, String) {
             "no-imex",
             format!(
                 "the driver offers no IMEX channels: {DEVICE} is not in /proc/devices, so that \
-                 this is no node of a multi-node NVLink system, or its driver was loaded without \
+                 this is not a multi-node NVLink system, or its driver was loaded without \
                  support for it"
             ),
         ),
         _ => (
             "no-imex-channel",
             format!(
-                "there is no /dev/{DEVICE}/channel0 here: on a host load the driver with \
-                 NVreg_CreateImexChannel0=1 or make the node with mknod (the major number is in \
-                 /proc/devices), to a container give it as a device (in Kubernetes by a \
+                "/dev/{DEVICE}/channel0 does not exist: on a host load the driver with \
+                 NVreg_CreateImexChannel0=1 or create it with mknod (the major number is in \
+                 /proc/devices), pass it to a container as a device (in Kubernetes with a \
                  ComputeDomain)"
             ),
         ),

@@ -1,30 +1,27 @@
-//! The IMEX channels that a process sees: without one it may not share memory
-//! over the fabric.
+//! The IMEX channels visible to a process: without one it may not share memory over the fabric.
 //!
-//! Looks and opens, changes nothing. NVIDIA's guide (IMEX channels): the driver
-//! registers the character device, an administrator makes the nodes, and they
-//! do not survive a reboot.
+//! Only opens files, changes nothing. According to NVIDIA's guide (IMEX channels), the driver
+//! registers the character device, an administrator creates the device nodes, and they do not
+//! survive a reboot.
 
 use std::fs;
 use std::fs::File;
 use std::path::Path;
 
-/// The device, in `/proc/devices` and below `/dev`.
+/// Device name in `/proc/devices` and below `/dev`.
 pub(crate) const DEVICE: &str = "nvidia-caps-imex-channels";
 
-/// What is there.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ImexChannels {
-    /// Whether the driver registered the device; absent where the system does
-    /// not tell.
+    /// True if the driver registered the device; absent if the system does not report it.
     pub(crate) registered: Option<bool>,
     /// Channels that can be opened.
     pub(crate) open: Vec<String>,
-    /// Channels that cannot, and why.
+    /// Channels that cannot be opened, with the reason.
     pub(crate) closed: Vec<(String, String)>,
 }
 
-/// Looks below this root.
+/// Reads the channels below this root.
 pub(crate) fn read_channels(root: &Path) -> ImexChannels {
     let listed = fs::read_to_string(root.join("proc/devices"));
     let named =
@@ -36,8 +33,8 @@ pub(crate) fn read_channels(root: &Path) -> ImexChannels {
     paths.sort();
     for path in paths {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        // To be opened is all that a channel is for; nothing happens by it. Rights
-        // alone do not tell: a container's device rules refuse too.
+        // Opening a channel has no side effects. File permissions alone are not sufficient: a
+        // container's device rules can refuse too.
         match File::open(&path) {
             Ok(_) => channels.open.push(name),
             Err(error) => channels.closed.push((name, error.to_string())),

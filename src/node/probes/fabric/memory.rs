@@ -1,38 +1,36 @@
-//! Memory that is shared over the fabric: made here or imported, behind
-//! addresses, and given back when it is dropped.
+//! Memory shared over the fabric: allocated here or imported, mapped, and released on drop.
 //!
-//! Whoever imported memory must drop it before its owner does: NVIDIA's guide
-//! has IMEX keep references of importers until they come back. So owners wait
-//! for a barrier first.
+//! An importer must drop memory before its owner does: according to NVIDIA's guide, IMEX keeps the
+//! importers' references until they are released. Owners therefore wait for a barrier first.
 
 use super::error_class::FabricCallStep;
 use crate::ffi::cuda::{
     CudaAllocation, CudaCallError, CudaDevice, CudaLibrary, DevicePointer, FABRIC_HANDLE_BYTES,
 };
 
-/// An error, and the step at which it came.
+/// An error and its step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FabricStepFailure {
     pub(crate) step: FabricCallStep,
     pub(crate) error: CudaCallError,
 }
 
-/// Names the step of an error.
+/// Adds the step to an error.
 pub(crate) fn with_step(step: FabricCallStep) -> impl Fn(CudaCallError) -> FabricStepFailure {
     move |error| FabricStepFailure { step, error }
 }
 
-/// Physical memory, not behind any address yet.
+/// An allocation without a mapping.
 #[derive(Debug)]
 pub(crate) struct FabricMemory<'c> {
     cuda: &'c CudaLibrary,
     allocation: CudaAllocation,
-    /// How much it is.
+    /// Size in bytes.
     pub(crate) bytes: usize,
 }
 
 impl<'c> FabricMemory<'c> {
-    /// At least this much on a GPU, in whole units of the driver.
+    /// Allocates at least this much on a GPU, in whole units of the driver.
     pub(crate) fn create(
         cuda: &'c CudaLibrary,
         device: CudaDevice,
@@ -45,8 +43,8 @@ impl<'c> FabricMemory<'c> {
         Ok(Self { cuda, allocation, bytes })
     }
 
-    /// Memory of another process, or of this one (`step` says which), of which its
-    /// owner said how much it is.
+    /// Imports memory of another process, or of this one (depending on `step`), with the size
+    /// reported by its owner.
     pub(crate) fn import(
         cuda: &'c CudaLibrary,
         handle: [u8; FABRIC_HANDLE_BYTES],
@@ -57,12 +55,12 @@ impl<'c> FabricMemory<'c> {
         Ok(Self { cuda, allocation, bytes })
     }
 
-    /// The handle by which others import it.
+    /// Exports the handle for importers.
     pub(crate) fn export(&self) -> Result<[u8; FABRIC_HANDLE_BYTES], FabricStepFailure> {
         self.cuda.export_fabric_handle(self.allocation).map_err(with_step(FabricCallStep::Export))
     }
 
-    /// Puts it behind addresses. No GPU may use them yet.
+    /// Maps it. No GPU may access it yet.
     pub(crate) fn map(self) -> Result<MappedFabricMemory<'c>, FabricStepFailure> {
         let address =
             self.cuda.reserve_addresses(self.bytes, 0).map_err(with_step(FabricCallStep::Map))?;
@@ -76,26 +74,24 @@ impl<'c> FabricMemory<'c> {
 
 impl Drop for FabricMemory<'_> {
     fn drop(&mut self) {
-        // Nobody could do anything about it; the process ends soon.
+        // The error is not actionable; the process ends soon.
         let _ = self.cuda.release_allocation(self.allocation);
     }
 }
 
-/// Memory behind addresses.
+/// Mapped memory.
 #[derive(Debug)]
 pub(crate) struct MappedFabricMemory<'c> {
     memory: FabricMemory<'c>,
-    /// Where it begins.
     pub(crate) address: DevicePointer,
 }
 
 impl MappedFabricMemory<'_> {
-    /// The memory.
     pub(crate) fn memory(&self) -> &FabricMemory<'_> {
         &self.memory
     }
 
-    /// Lets a GPU of this process use it.
+    /// Gives a GPU of this process access.
     pub(crate) fn allow(&self, device: CudaDevice) -> Result<(), FabricStepFailure> {
         self.memory
             .cuda

@@ -1,11 +1,11 @@
-//! What sharing of GPU memory this node allows: between processes, and over
-//! the fabric. A question with an exact answer, not a measurement.
+//! Tests how GPU memory can be shared on this node: between processes, and over the fabric. It
+//! answers yes or no, and measures nothing.
 //!
-//! Runs in two child processes on one node (`probe::said`), which do the same
-//! and try each other's memory. Both say one note for each step and GPU,
-//! `gpu0 fabric-create` and so on: `ok`, or the driver's own words, or why the
-//! step was not tried; and a problem for each class of what failed. Steps of
-//! memory of this process say the same in both, unless only one may have it.
+//! Runs in two child processes on one node (`probes::protocol`), which do the same steps and test
+//! each other's memory. Both report one note per step and GPU, `gpu0 fabric-create` and so on:
+//! `ok`, the driver's error, or why the step was skipped; and one problem per class of failure.
+//! Steps on a process's own memory have the same result in both, unless only one process has the
+//! permission.
 
 pub(crate) mod error_class;
 pub(crate) mod imex_channel;
@@ -27,11 +27,11 @@ use model::probe_report::ProbeProblem;
 use task::FabricTask;
 use trial::{SharedMemoryOffer, SharingTrial, TrialReport};
 
-/// How long the other process is waited for, in seconds. Both do the same on the
-/// same GPUs at the same time.
+/// How long to wait for the other process, in seconds. Both do the same on the same GPUs at the
+/// same time.
 const PEER_TIMEOUT_S: f64 = 60.0;
 
-/// Tries, and says what comes of it. An error is that nobody listens.
+/// Runs all trials and reports the results. Returns an error if the output is closed.
 pub fn run_trials(task: &FabricTask, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
     mouth.announce_step("loading the driver's library");
     let cuda = match CudaLibrary::load(task.cuda.as_deref()) {
@@ -70,7 +70,7 @@ pub fn run_trials(task: &FabricTask, mouth: &mut ProbeEmitter<'_>) -> io::Result
     }
 }
 
-/// Says what the system shows of IMEX.
+/// Reports the IMEX channels that the system has.
 fn emit_channels(channels: &ImexChannels, mouth: &mut ProbeEmitter<'_>) -> io::Result<()> {
     let registered = match channels.registered {
         Some(true) => "yes",
@@ -86,7 +86,7 @@ fn emit_channels(channels: &ImexChannels, mouth: &mut ProbeEmitter<'_>) -> io::R
     Ok(())
 }
 
-/// Says one problem for each class; whether there was none.
+/// Reports one problem per class; returns true if none occurred.
 fn emit_problems(
     failures: &[trial::FailedTrialStep],
     channels: &ImexChannels,
@@ -99,7 +99,7 @@ fn emit_problems(
     Ok(problems.is_empty())
 }
 
-/// What takes two processes. Answers whether all of it could be done.
+/// Runs the trials that need two processes. Returns whether all of them succeeded.
 fn run_peer_trials(
     trials: &mut [SharingTrial<'_>],
     channels: &ImexChannels,
@@ -123,7 +123,7 @@ fn run_peer_trials(
         trial.try_peer(offer, &mut report)?;
         failures.extend(report.into_failures());
     }
-    // Everybody has given back what is not his, so that it may go.
+    // All importers have released their memory, so owners may free it.
     mouth.announce_step("waiting for the other process to end its part");
     let wrote: Vec<trial::PeerWriteReport> =
         trials.iter().map(SharingTrial::to_write_report).collect();
@@ -139,7 +139,7 @@ fn run_peer_trials(
     }
     let mut whole = emit_problems(&failures, channels, mouth)?;
     if let Err(why) = &offers {
-        let what = format!("what takes two processes was not tried: {why}");
+        let what = format!("the trials between two processes were skipped: {why}");
         let problem = ProbeProblem::new(OutputProblemKind::Error, "other-process-gone", what);
         mouth.emit(&ProbeMessage::Problem(problem))?;
         whole = false;
@@ -147,13 +147,13 @@ fn run_peer_trials(
     Ok(whole)
 }
 
-/// What the other process gave, or why there is nothing.
+/// The other process's value, or why it is missing.
 fn read_peer<T: serde::de::DeserializeOwned>(answer: &ExchangeReply) -> Result<T, String> {
     let others = answer.shares.iter().enumerate().filter(|(at, _)| *at != answer.me);
-    let (_, other) = others.into_iter().next().ok_or("there is no second process")?;
+    let (_, other) = others.into_iter().next().ok_or("the second process is missing")?;
     if let Some(why) = &other.gone {
         return Err(format!("the other process is gone: {why}"));
     }
     let value = other.value.clone().unwrap_or(Value::Null);
-    serde_json::from_value(value).map_err(|_| "what the other process gave is not known".to_owned())
+    serde_json::from_value(value).map_err(|_| "unreadable value from the other process".to_owned())
 }

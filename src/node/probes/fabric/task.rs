@@ -1,19 +1,19 @@
-//! What the fabric probe is asked for.
+//! //! Parameters of a fabric probe.
 
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
-/// A fabric probe's work, as it is handed to each of its two processes.
+/// The work of a fabric probe, as passed to each of its two processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FabricTask {
-    /// The driver's library, where it is not the one that the system finds.
+    /// The driver's library; absent to use the one that the loader finds.
     pub cuda: Option<PathBuf>,
-    /// The root that proc, sys and dev are below.
+    /// The folder that contains proc, sys and dev.
     pub root: PathBuf,
-    /// What the node is called.
+    /// Name of the node.
     pub node: String,
-    /// Bytes that are shared.
+    /// Bytes to share.
     pub bytes: u64,
 }

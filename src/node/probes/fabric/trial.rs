@@ -1,7 +1,7 @@
-//! One GPU's memory, tried step by step: shared with a process of this node by
-//! CUDA's IPC, and over the fabric by its handles.
+//! Trials of one GPU's memory, step by step: shared with a process of this node through CUDA IPC,
+//! and over the fabric through fabric handles.
 //!
-//! Steps that need one that failed are not tried, and say so.
+//! Steps that depend on a failed step are skipped, and reported as such.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -24,18 +24,18 @@ use crate::probes::protocol::{ProbeEmitter, ProbeMessage};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// What one process gives the other to try, of one GPU.
+/// One GPU's memory that the other process can test.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct SharedMemoryOffer {
     pub(super) gpu: u32,
-    /// What its data is made of.
+    /// Seed of its data.
     seed: u32,
     /// Handles, base64 (RFC 4648 section 4), and bytes of the fabric memory.
     ipc: Option<String>,
     fabric: Option<(String, usize)>,
 }
 
-/// What a process wrote into memory of the other, of one GPU.
+/// Data written into the other process's memory of one GPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct PeerWriteReport {
     pub(super) gpu: u32,
@@ -44,7 +44,6 @@ pub(super) struct PeerWriteReport {
     fabric: bool,
 }
 
-/// A step that failed.
 #[derive(Clone, Debug)]
 pub(super) struct FailedTrialStep {
     gpu: u32,
@@ -55,11 +54,11 @@ pub(super) struct FailedTrialStep {
 #[derive(Clone, Debug)]
 enum TrialFailureCause {
     Driver(FabricStepFailure),
-    /// Data that is not what was written there.
+    /// The data differs from the data written.
     Wrong(String),
 }
 
-/// Says the steps of one GPU, and keeps what failed.
+/// Reports the steps of one GPU, and collects the failures.
 pub(super) struct TrialReport<'r, 'm> {
     gpu: u32,
     emitter: &'r mut ProbeEmitter<'m>,
@@ -80,7 +79,7 @@ impl<'r, 'm> TrialReport<'r, 'm> {
         self.emitter.emit(&ProbeMessage::Note { name, value: value.to_owned() })
     }
 
-    /// Does a step and says what came of it.
+    /// Runs a step and reports its result.
     fn run_step<T>(
         &mut self,
         name: &'static str,
@@ -104,7 +103,7 @@ impl<'r, 'm> TrialReport<'r, 'm> {
         }
     }
 
-    /// Compares data and says what came of it; whether it was right.
+    /// Compares data and reports the result; returns true if it is correct.
     fn run_comparison(
         &mut self,
         name: &'static str,
@@ -134,14 +133,14 @@ impl<'r, 'm> TrialReport<'r, 'm> {
     }
 }
 
-/// One problem for each class, which names all GPUs it is of.
+/// Merges failures to one problem per class, which lists its GPUs.
 pub(super) fn merge_problems(
     failures: &[FailedTrialStep],
     channels: &ImexChannels,
 ) -> Vec<ProbeProblem> {
     let mut classes: BTreeMap<String, (ProbeProblem, Vec<u32>)> = BTreeMap::new();
     for failed in failures {
-        let doing = format!("trying {} on GPU {}", failed.name, failed.gpu);
+        let doing = format!("testing {} on GPU {}", failed.name, failed.gpu);
         let problem = match &failed.why {
             TrialFailureCause::Driver(failure) => {
                 error_class::classify_error(&failure.error, failure.step, &doing, channels)
@@ -169,11 +168,11 @@ pub(super) fn merge_problems(
     problems.collect()
 }
 
-/// A GPU, and its memory that is tried.
+/// A GPU and its memory under test.
 #[derive(Debug)]
 pub(super) struct SharingTrial<'c> {
     cuda: &'c CudaLibrary,
-    // In the order in which they are to be given back.
+    // Fields are in drop order.
     ipc: Option<(GpuMemory<'c>, [u8; IPC_HANDLE_BYTES])>,
     fabric: Option<(MappedFabricMemory<'c>, String)>,
     stage: Option<HostMemory<'c>>,
@@ -183,12 +182,12 @@ pub(super) struct SharingTrial<'c> {
     gpu: OpenGpu<'c>,
 }
 
-/// Steps of memory of another process.
+/// Steps on memory of another process.
 const IPC_STEPS: [&str; 2] = ["ipc-open", "ipc-data"];
 const FABRIC_STEPS: [&str; 2] = ["fabric-import", "fabric-data"];
 
 impl<'c> SharingTrial<'c> {
-    /// Tries what one process can try alone.
+    /// Runs the trials that need only one process.
     pub(super) fn run_local(
         cuda: &'c CudaLibrary,
         gpu: OpenGpu<'c>,
@@ -196,13 +195,13 @@ impl<'c> SharingTrial<'c> {
         report: &mut TrialReport<'_, '_>,
     ) -> io::Result<Self> {
         let bytes = usize::try_from(bytes).unwrap_or(0).next_multiple_of(WORD).max(WORD);
-        // What tells data of the two processes apart.
+        // Distinguishes the data of the two processes.
         let seed = std::process::id();
         let (ipc, fabric, stage) = (None, None, None);
         let wrote = (false, false);
         let mut trial = Self { cuda, ipc, fabric, stage, wrote, bytes, seed, gpu };
         let said = cuda.attribute(trial.gpu.device, attribute::FABRIC_HANDLES);
-        // Says nothing of whether this process may, so it is no step that can fail.
+        // This does not tell whether this process has the permission, so it cannot fail.
         report.emit_note(
             "fabric-attribute",
             &said.map_or_else(|e| e.to_string(), |it| it.to_string()),
@@ -221,12 +220,12 @@ impl<'c> SharingTrial<'c> {
         self.gpu.index()
     }
 
-    /// What the memory of a process holds.
+    /// The contents of a process's memory.
     fn pattern(&self, seed: u32) -> CopyPattern {
         CopyPattern { seed, stamp: !seed, bytes: self.bytes }
     }
 
-    /// Where the half begins that the other process writes into.
+    /// Address of the half that the other process writes to.
     fn second_half(&self, memory: DevicePointer) -> DevicePointer {
         memory.offset(u64::try_from(self.bytes).expect("a size fits 64 bits"))
     }
@@ -271,7 +270,7 @@ impl<'c> SharingTrial<'c> {
         if !self.fill(mapped.address, "fabric-fill", report)? {
             return report.skip_steps(&["fabric-import-own"], "fabric-fill failed");
         }
-        // As an import by another process, but for the way between nodes.
+        // Same as an import by another process, except for the path between nodes.
         let right = report.run_comparison("fabric-import-own", || {
             let own =
                 FabricMemory::import(cuda, handle, bytes, FabricCallStep::ImportOwn)?.map()?;
@@ -284,7 +283,7 @@ impl<'c> SharingTrial<'c> {
         Ok(())
     }
 
-    /// Writes this process' data there.
+    /// Writes this process's data there.
     fn fill(
         &mut self,
         memory: DevicePointer,
@@ -303,7 +302,7 @@ impl<'c> SharingTrial<'c> {
         Ok(filled.is_some())
     }
 
-    /// How what is there differs from data of this seed.
+    /// Describes the difference between memory and the data of this seed.
     fn find_difference(
         &self,
         memory: DevicePointer,
@@ -318,7 +317,7 @@ impl<'c> SharingTrial<'c> {
         found.map(|it| it.map(describe)).map_err(with_step(FabricCallStep::Other))
     }
 
-    /// Writes this process' data into the second half of memory of the other.
+    /// Writes this process's data into the second half of the other's memory.
     fn write_to_peer(
         &self,
         from: DevicePointer,
@@ -331,7 +330,7 @@ impl<'c> SharingTrial<'c> {
         copied.and_then(|()| self.gpu.wait()).map_err(with_step(FabricCallStep::Other))
     }
 
-    /// What the other process is given.
+    /// The offer for the other process.
     pub(super) fn to_offer(&self) -> SharedMemoryOffer {
         let ipc = self.ipc.as_ref().map(|(_, handle)| STANDARD.encode(handle));
         let fabric = self.fabric.as_ref();
@@ -339,14 +338,14 @@ impl<'c> SharingTrial<'c> {
         SharedMemoryOffer { gpu: self.index(), seed: self.seed, ipc, fabric }
     }
 
-    /// What was written into memory of the other process.
+    /// The report of writes into the other process's memory.
     pub(super) fn to_write_report(&self) -> PeerWriteReport {
         let (ipc, fabric) = self.wrote;
         PeerWriteReport { gpu: self.index(), seed: self.seed, ipc, fabric }
     }
 
-    /// Tries what takes two processes: opens the other's memory, reads it, writes
-    /// into it, and gives it back.
+    /// Runs the trials that need two processes: opens the other's memory, reads it, writes to it,
+    /// and releases it.
     pub(super) fn try_peer(
         &mut self,
         offer: Result<&SharedMemoryOffer, String>,
@@ -371,7 +370,7 @@ impl<'c> SharingTrial<'c> {
         let handle =
             offer.ipc.as_ref().and_then(|text| STANDARD.decode(text).ok()?.try_into().ok());
         let (Some(handle), Some((own, _))) = (handle, &self.ipc) else {
-            return report.skip_steps(&IPC_STEPS, "there is no memory to try it with");
+            return report.skip_steps(&IPC_STEPS, "no memory to test");
         };
         let opened = report.run_step("ipc-open", || {
             self.cuda
@@ -403,7 +402,7 @@ impl<'c> SharingTrial<'c> {
             (2 * self.bytes <= *bytes).then_some((handle, *bytes))
         });
         let (Some((handle, bytes)), Some((own, _))) = (given, &self.fabric) else {
-            return report.skip_steps(&FABRIC_STEPS, "there is no memory to try it with");
+            return report.skip_steps(&FABRIC_STEPS, "no memory to test");
         };
         let imported = report.run_step("fabric-import", || {
             let there = FabricMemory::import(self.cuda, handle, bytes, FabricCallStep::ImportPeer)?
@@ -422,7 +421,7 @@ impl<'c> SharingTrial<'c> {
         Ok(())
     }
 
-    /// Looks at what the other process wrote here.
+    /// Checks the other process's writes to this memory.
     pub(super) fn check_peer_writes(
         &mut self,
         wrote: Option<&PeerWriteReport>,

@@ -1,4 +1,4 @@
-//! One child process and its place at the table.
+//! //! One child process of a probe.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,46 +13,44 @@ use crate::exec::guard;
 use crate::exec::session::{ProcessSession, SessionInput, SessionOutput, SessionProcess};
 use model::raw_result::ProcessEnding;
 
-/// How long a child may take to read an answer.
+/// Time limit for a child to read an answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long its output may stay open after it has ended, and how long it may
-/// live on after it was killed: one that hangs inside the kernel cannot be
-/// ended by anybody.
+/// How long its output may stay open after it ended, and how long it may live after it was killed:
+/// a process that hangs inside the kernel cannot be killed.
 const EXIT_GRACE: Duration = Duration::from_secs(2);
 
-/// What a child's listener tells.
+/// An event from a child's reader task.
 #[derive(Debug)]
 pub(super) enum ChildEvent {
-    /// A line of the child at this place.
+    /// A line of the child with this index.
     Line(usize, Vec<u8>),
-    /// There will be no more, and why that is not the end of the child.
+    /// No more lines follow; the reason if the output failed.
     Closed(usize, Option<String>),
 }
 
-/// A child.
 #[derive(Debug)]
 pub(super) struct ProbeChild {
     output: ChildOutput,
     input: Option<SessionInput>,
     process: Option<SessionProcess>,
     stderr: Arc<Mutex<StderrTail>>,
-    /// Pieces of noise that were heard of.
+    /// Number of chunks on standard error at the last check.
     stderr_chunks: u64,
     /// It waits for the answer to an exchange.
     pub(super) is_waiting: bool,
-    /// When it last gave a sign of life.
+    /// Time of its last output.
     last_activity: Instant,
-    /// Nothing more will come out of it.
+    /// Its output has ended.
     is_closed: bool,
-    /// Why it is ended, and since when.
+    /// Why it was killed, and when.
     killed: Option<(ChildExitReason, Instant)>,
-    /// How it ended, and when that was seen.
+    /// How it ended, and when that was noticed.
     ended: Option<(ProcessEnding, Instant)>,
 }
 
 impl ProbeChild {
-    /// Starts the child at this place.
+    /// Starts the child with this index.
     pub(super) fn spawn(
         work: &SupervisorSpec,
         part: &ProbeChildSpec,
@@ -87,20 +85,20 @@ impl ProbeChild {
         seat
     }
 
-    /// The number of its process.
+    /// Its process ID.
     pub(super) fn pid(&self) -> Option<u32> {
         self.process.as_ref().and_then(SessionProcess::pid)
     }
 
-    /// Whether it has not left yet.
+    /// True if it has not ended yet.
     pub(super) fn is_open(&self) -> bool {
         self.output.exit.is_none()
     }
 
-    /// Why it takes part no longer, for the others.
+    /// Why it does not participate any more, for the others.
     pub(super) fn exit_text(&self) -> Option<String> {
         let fate = self.output.exit.as_ref().or(self.killed.as_ref().map(|(fate, _)| fate))?;
-        // What a child says of itself is the better reason.
+        // A problem that the child reported is a better reason.
         let own = self.output.problems().last().map(|problem| problem.detail.clone());
         let reason = match fate {
             ChildExitReason::Success => own,
@@ -109,13 +107,13 @@ impl ProbeChild {
         Some(clean(&reason.unwrap_or_else(|| "its process has ended".to_owned())))
     }
 
-    /// Takes a line.
+    /// Handles a line.
     pub(super) fn push_line<'l>(&mut self, line: &'l [u8]) -> ChildLineKind<'l> {
         self.last_activity = Instant::now();
         self.output.push_line(line)
     }
 
-    /// Nothing more will come.
+    /// Its output has ended.
     pub(super) fn mark_closed(&mut self, why: Option<String>) {
         self.is_closed = true;
         if let Some(why) = why {
@@ -123,7 +121,7 @@ impl ProbeChild {
         }
     }
 
-    /// Hears what it says it is about to do, where that is new.
+    /// Returns its announced step, if it is new.
     pub(super) fn poll_step(&mut self) -> Option<&str> {
         let noise = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
         if noise.chunks == self.stderr_chunks {
@@ -138,7 +136,7 @@ impl ProbeChild {
         self.output.current_step.as_deref()
     }
 
-    /// Ends it if it hangs.
+    /// Kills it after too long a silence.
     pub(super) fn check_silence(&mut self, most: Duration) {
         let silent = self.last_activity.elapsed();
         if !self.is_waiting && most < silent {
@@ -146,7 +144,7 @@ impl ProbeChild {
         }
     }
 
-    /// Ends it, for this reason.
+    /// Kills it for this reason.
     pub(super) fn kill(&mut self, fate: ChildExitReason) {
         if self.output.exit.is_some() || self.killed.is_some() || self.ended.is_some() {
             return;
@@ -164,21 +162,21 @@ impl ProbeChild {
         self.last_activity = Instant::now();
     }
 
-    /// Answers it.
+    /// Sends it an answer.
     pub(super) async fn send_answer(&mut self, line: &[u8]) {
         self.is_waiting = false;
         self.last_activity = Instant::now();
         let Some(input) = &mut self.input else { return };
         match timeout(READ_TIMEOUT, input.send(line)).await {
-            // One that has ended is found out when its output closes.
+            // A child that has ended is noticed when its output closes.
             Ok(_) => {}
             Err(_) => self.kill(ChildExitReason::ProtocolViolation(
-                "it does not read what it asked for".to_owned(),
+                "it does not read the answer to its request".to_owned(),
             )),
         }
     }
 
-    /// Sees whether it has ended, and what that means.
+    /// Checks whether it has ended, and classifies the end.
     pub(super) async fn poll_exit(&mut self) {
         if self.output.exit.is_some() {
             return;
@@ -198,7 +196,7 @@ impl ProbeChild {
             return;
         }
         if self.ended.is_some() {
-            // Also takes its last words.
+            // Also reads its last output.
             process.end(Duration::ZERO).await;
         }
         let _ = self.poll_step();
@@ -215,32 +213,32 @@ impl ProbeChild {
             (None, Some(ProcessEnding::Exited { code: 0 })) => ChildExitReason::Success,
             (None, Some(ProcessEnding::Exited { code })) => ChildExitReason::Failed(*code),
             (None, Some(ProcessEnding::Signalled { signal })) => ChildExitReason::Signaled(*signal),
-            (None, other) => ChildExitReason::NotStarted(format!("it ended strangely: {other:?}")),
+            (None, other) => ChildExitReason::NotStarted(format!("unexpected end: {other:?}")),
         });
         self.process = None;
     }
 
-    /// What was heard of it.
+    /// Returns its output.
     pub(super) fn into_output(self) -> ChildOutput {
         self.output
     }
 }
 
-/// Keeps what a child says on its standard error.
+/// Reads a child's standard error.
 async fn read_stderr(mut noises: mpsc::Receiver<Vec<u8>>, noise: Arc<Mutex<StderrTail>>) {
     while let Some(piece) = noises.recv().await {
         noise.lock().unwrap_or_else(PoisonError::into_inner).push(&piece);
     }
 }
 
-/// Passes on what a child says.
+/// Forwards a child's standard output.
 async fn read_stdout(mut output: SessionOutput, at: usize, say: mpsc::Sender<ChildEvent>) {
     loop {
         let event = match output.next_line().await {
             Ok(Some(line)) => ChildEvent::Line(at, line),
             Ok(None) => ChildEvent::Closed(at, None),
             Err(error) => {
-                ChildEvent::Closed(at, Some(format!("what it says cannot be read: {error}")))
+                ChildEvent::Closed(at, Some(format!("its output is unreadable: {error}")))
             }
         };
         let last = matches!(event, ChildEvent::Closed(..));

@@ -1,4 +1,4 @@
-//! What was heard of a child process, and what its end means.
+//! Output of a child process, and the problem that follows from its end.
 //!
 //! Pure: nothing here starts, ends or waits for anything.
 
@@ -7,34 +7,34 @@ use model::exchange::EXCHANGE_PREFIX;
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// Lines of one child that are kept. The largest known, all tests of 72 GPUs
-/// against each other with several readings, are some ten thousand.
+/// Maximum messages of one child. The largest known output, all tests of 72 GPUs with each other
+/// and several readings, has some ten thousand.
 pub const MAX_MESSAGES: usize = 1 << 20;
 
-/// Lines kept that are none of ours: a library may print what it likes.
+/// Maximum foreign lines to keep: a library may print any text.
 const MAX_UNPARSED: usize = 4_096;
 
-/// Characters that are told of what a process printed last.
+/// Maximum characters of the last output to report.
 const MAX_TAIL_CHARS: usize = 300;
 
-/// What one child said, and how it ended.
+/// The output of one child, and how it ended.
 #[derive(Clone, Debug, Default)]
 pub struct ChildOutput {
-    /// What people call it: `GPU 3`; empty where it is the only one.
+    /// Name in messages: `GPU 3`; empty if it is the only one.
     pub name: String,
-    /// The GPU that it is about, where it is about one.
+    /// Its GPU, if it has exactly one.
     pub gpu: Option<u32>,
-    /// What it said.
+    /// Its messages.
     pub messages: Vec<ProbeMessage>,
-    /// What was on its output besides, in whatever words.
+    /// Other lines of its output, verbatim.
     pub unparsed: Vec<String>,
-    /// Lines that could not be kept.
+    /// Number of messages that were lost.
     pub dropped: u64,
-    /// What it was about to do when it was last heard of.
+    /// The last announced step.
     pub current_step: Option<String>,
-    /// What libraries said on its standard error, every line once.
+    /// Lines of libraries on standard error, each once.
     pub nccl_lines: Vec<String>,
-    /// What else came there last.
+    /// The last other lines on standard error.
     pub stderr_tail: Vec<String>,
     /// How it ended; absent while it runs.
     pub exit: Option<ChildExitReason>,
@@ -43,44 +43,44 @@ pub struct ChildOutput {
 /// How a child ended.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChildExitReason {
-    /// By itself, and well.
+    /// It exited with code 0.
     Success,
-    /// By itself, with this exit code.
+    /// It exited with this code.
     Failed(i32),
-    /// A signal ended it: a crash, or somebody.
+    /// A signal ended it: a crash, or a kill from outside.
     Signaled(i32),
-    /// It said nothing for this many seconds and was ended.
+    /// It was killed after this many seconds of silence.
     Hung(f64),
-    /// The whole probe was given this many seconds, which are over.
+    /// It was killed at the time limit of the whole probe, in seconds.
     TimedOut(f64),
-    /// The exchange went on without it, for this reason.
+    /// The exchange continued without it, for this reason.
     Excluded(String),
     /// The probe was ended from outside, in this way.
     Interrupted(&'static str),
-    /// It was not started.
+    /// It did not start, for this reason.
     NotStarted(String),
-    /// What it says cannot be followed.
+    /// It violated the protocol.
     ProtocolViolation(String),
 }
 
-/// What a line of a child is.
+/// The kind of a line.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ChildLineKind<'l> {
-    /// An exchange is asked for, in this document.
+    /// A request for an exchange, as JSON.
     ExchangeAsk(&'l [u8]),
-    /// It was kept, or is none of ours.
+    /// A message, or a foreign line.
     Consumed,
-    /// There is no end to it.
+    /// There are too many messages.
     Overflow,
 }
 
 impl ChildOutput {
-    /// Nothing heard yet of a child.
+    /// Output of a child without any line yet.
     pub fn new(name: &str, gpu: Option<u32>) -> Self {
         Self { name: name.to_owned(), gpu, ..Self::default() }
     }
 
-    /// Takes a line of its standard output.
+    /// Handles a line of its standard output.
     pub fn push_line<'l>(&mut self, line: &'l [u8]) -> ChildLineKind<'l> {
         if let Some(ask) = line.strip_prefix(EXCHANGE_PREFIX.as_bytes()) {
             return ChildLineKind::ExchangeAsk(ask);
@@ -91,7 +91,7 @@ impl ChildOutput {
                 return ChildLineKind::Overflow;
             }
             Ok(said) => self.messages.push(said),
-            // What begins like one of ours and is none was torn or is of another
+            // A line with the prefix of a message that does not parse was truncated, or has another
             // version.
             Err(_) if line.starts_with(b"{\"type\"") => self.dropped += 1,
             Err(_) if self.unparsed.len() < MAX_UNPARSED => {
@@ -102,14 +102,14 @@ impl ChildOutput {
         ChildLineKind::Consumed
     }
 
-    /// Whether it said that everything was measured, and ended well.
+    /// True if it reported the end and exited with code 0.
     pub fn is_complete(&self) -> bool {
         self.exit == Some(ChildExitReason::Success)
             && self.dropped == 0
             && self.messages.contains(&ProbeMessage::End)
     }
 
-    /// The problems that it told of.
+    /// The problems that it reported.
     pub fn problems(&self) -> impl Iterator<Item = &ProbeProblem> {
         self.messages.iter().filter_map(|line| match line {
             ProbeMessage::Problem(problem) => Some(problem),
@@ -117,12 +117,12 @@ impl ChildOutput {
         })
     }
 
-    /// What its end keeps from being known; nothing where it ended well.
+    /// The problem that follows from its end; `None` if it succeeded.
     pub fn exit_problem(&self) -> Option<ProbeProblem> {
         self.problem_for(self.exit.as_ref()?)
     }
 
-    /// What this end would keep from being known.
+    /// The problem that follows from this end.
     pub fn problem_for(&self, fate: &ChildExitReason) -> Option<ProbeProblem> {
         use OutputProblemKind::{Error, Truncated};
         let doing = self.current_step.as_deref().map(clean).filter(|doing| !doing.is_empty());
@@ -132,9 +132,9 @@ impl ChildOutput {
         let (kind, class, detail) = match fate {
             ChildExitReason::Success if self.dropped != 0 => {
                 let lost = self.dropped;
-                (Truncated, "unreadable", format!("{who}: {lost} lines could not be understood"))
+                (Truncated, "unreadable", format!("{who}: {lost} lines are unreadable"))
             }
-            // Whoever gives up says why before.
+            // A child that gives up reports the reason first.
             ChildExitReason::Success
                 if self.messages.contains(&ProbeMessage::End)
                     || self.problems().next().is_some() =>
@@ -142,7 +142,7 @@ impl ChildOutput {
                 return None;
             }
             ChildExitReason::Success => {
-                (Truncated, "cut-short", format!("{who} ended before its time{words}"))
+                (Truncated, "cut-short", format!("{who} ended early{words}"))
             }
             ChildExitReason::Failed(code) => {
                 let detail = format!("{who} failed with exit code {code}{during}{words}");
@@ -150,19 +150,19 @@ impl ChildOutput {
             }
             ChildExitReason::Signaled(signal) => {
                 let name = signal_name(*signal);
-                let detail = format!("{who} was ended by {name}{during}{words}");
+                let detail = format!("{who} was killed by {name}{during}{words}");
                 (Error, "child-died", detail)
             }
             ChildExitReason::Hung(silent_s) => {
                 let detail = format!(
-                    "{who} said nothing for {silent_s:.0} s{during}: the call hangs, and the \
-                     process was ended. A driver that hangs shows in the kernel log (dmesg, NVRM)"
+                    "{who} was silent for {silent_s:.0} s{during}: the call hangs, and the \
+                     process was killed. The kernel log shows a hanging driver (dmesg, NVRM)"
                 );
                 (Error, "hung", detail)
             }
             ChildExitReason::TimedOut(limit_s) => {
                 let detail = format!(
-                    "{who} was ended after {limit_s:.0} s, the limit of the whole probe{during}"
+                    "{who} was killed after {limit_s:.0} s, the limit of the whole probe{during}"
                 );
                 (Truncated, "out-of-time", detail)
             }
@@ -170,10 +170,10 @@ impl ChildOutput {
                 (Error, "left-behind", format!("{who}: {}{during}", clean(why)))
             }
             ChildExitReason::Interrupted(how) => {
-                (Truncated, "interrupted", format!("{who} was ended, since the probe was {how}"))
+                (Truncated, "interrupted", format!("{who} was killed because the probe was {how}"))
             }
             ChildExitReason::NotStarted(why) => {
-                (Error, "not-started", format!("{who} was not started: {}", clean(why)))
+                (Error, "not-started", format!("{who} did not start: {}", clean(why)))
             }
             ChildExitReason::ProtocolViolation(why) => {
                 (Error, "unreadable", format!("{who}: {}", clean(why)))
@@ -184,24 +184,24 @@ impl ChildOutput {
         Some(problem)
     }
 
-    /// What it said on its standard error last.
+    /// The last lines of its standard error, as text.
     fn tail_text(&self) -> String {
         let said = self.stderr_tail.join(" ");
         let skip = said.chars().count().saturating_sub(MAX_TAIL_CHARS);
         let said: String = said.chars().skip(skip).collect();
-        if said.is_empty() { said } else { format!("; it said last: {said}") }
+        if said.is_empty() { said } else { format!("; last output: {said}") }
     }
 }
 
-/// Text from outside on one line, without what steers terminals.
+/// External text on one line, without terminal control characters.
 pub fn clean(text: &str) -> String {
     let words = text.split(|c: char| c.is_whitespace() || c.is_control() || c == '\u{fffd}');
     words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// A signal as people know it.
+/// The name of a signal.
 fn signal_name(number: i32) -> String {
-    // signal(7): those that a crash or an operator sends.
+    // signal(7): the signals of crashes and operators.
     let name = match number {
         4 => "SIGILL",
         6 => "SIGABRT",

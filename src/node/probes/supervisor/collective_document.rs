@@ -1,6 +1,6 @@
-//! What the ranks of a node said, as one document.
+//! Builds one document from the output of a node's ranks.
 //!
-//! Pure. What several ranks say alike is said once.
+//! Pure. Equal messages of several ranks appear once.
 
 use std::collections::BTreeMap;
 
@@ -13,24 +13,24 @@ use model::collective::{COLLECTIVE_FORMAT, CollectiveDocument, CollectivePoint, 
 use model::parse_output::OutputProblemKind;
 use model::probe_report::{ProbeProblem, ProbedRank};
 
-/// The type that is measured, as nccl-tests calls it.
+/// The measured data type, in nccl-tests' notation.
 const DATATYPE: &str = "float";
 
-/// What the ranks were asked for.
+/// The request to the ranks.
 #[derive(Clone, Debug, Default)]
 pub struct CollectiveProbeRequest {
-    /// What the node is called.
+    /// Name of the node.
     pub node: String,
-    /// The tests.
+    /// Names of the tests.
     pub tests: Vec<String>,
-    /// The path that must be taken.
+    /// The path that NCCL must use.
     pub path: Option<NcclPath>,
-    /// Variables that were set for NCCL.
+    /// Variables set for NCCL.
     pub environment: BTreeMap<String, String>,
 }
 
 impl CollectiveProbeRequest {
-    /// A document in which nothing is said yet.
+    /// A document without results.
     pub fn empty_document(&self) -> CollectiveDocument {
         CollectiveDocument {
             format: COLLECTIVE_FORMAT.to_owned(),
@@ -52,7 +52,7 @@ impl CollectiveProbeRequest {
     }
 }
 
-/// The document.
+/// Builds the document.
 pub fn build_document(
     asked: &CollectiveProbeRequest,
     attended: &SupervisorOutput,
@@ -97,7 +97,7 @@ pub fn build_document(
         let mut nodes: Vec<&str> = document.ranks.iter().map(|it| it.node.as_str()).collect();
         nodes.sort_unstable();
         nodes.dedup();
-        // Who was never connected has no path that could be another one.
+        // Ranks that never connected have no path to check.
         if !document.tests.is_empty() || !said.transports.is_empty() {
             document.problems.extend(nccl_path::check_path(expected, &said, nodes.len()));
         }
@@ -109,7 +109,7 @@ pub fn build_document(
     document
 }
 
-/// What all GPUs lack alike, such as a library, said once for all.
+/// Merges problems that all GPUs have in common, such as a missing library.
 fn merge_common_problems(problems: &[ProbeProblem], all: usize) -> Vec<ProbeProblem> {
     let without_gpu = |problem: &ProbeProblem| {
         let start = format!("GPU {}: ", problem.gpu?);
@@ -130,8 +130,7 @@ fn merge_common_problems(problems: &[ProbeProblem], all: usize) -> Vec<ProbeProb
     told
 }
 
-/// Whether the numbers are in the document of another node: that of the first
-/// rank.
+/// True if the numbers are in another node's document: that of the first rank.
 fn has_remote_numbers(document: &CollectiveDocument) -> bool {
     document.ranks.first().is_some_and(|first| first.node != document.node)
 }
@@ -141,8 +140,7 @@ fn has_test(document: &CollectiveDocument, name: &str) -> bool {
         || document.problems.iter().any(|it| it.testcase.as_deref() == Some(name))
 }
 
-/// NCCL's own warnings, where something failed: they name the cause that its
-/// error codes do not.
+/// NCCL's warnings, if a test failed: they name the cause, which its error codes do not.
 fn nccl_warnings(document: &CollectiveDocument, warnings: &[String]) -> Vec<ProbeProblem> {
     let failed = document.problems.iter().any(|problem| problem.kind == OutputProblemKind::Error);
     let told = |text: &String| {
@@ -152,7 +150,7 @@ fn nccl_warnings(document: &CollectiveDocument, warnings: &[String]) -> Vec<Prob
     warnings.iter().filter(|_| failed).map(told).collect()
 }
 
-/// Tests in the order they were measured.
+/// Tests in the order of measurement.
 #[derive(Default)]
 struct CollectiveTestList(Vec<CollectiveTest>);
 
@@ -161,7 +159,7 @@ impl CollectiveTestList {
         let is_it =
             |test: &&mut CollectiveTest| test.testcase == testcase && test.reading == reading;
         match self.0.iter_mut().find(is_it) {
-            // A size that is there already was said by another rank.
+            // Another rank has already reported this size.
             Some(test) if test.points.iter().any(|it| it.bytes == point.bytes) => {}
             Some(test) => test.points.push(point.clone()),
             None => self.0.push(CollectiveTest {
@@ -268,7 +266,7 @@ mod tests {
         assert_eq!(got.tests[0].points.len(), 1);
         let died = got.problems.iter().find(|it| it.class.as_str() == "child-died").expect("named");
         assert_eq!(died.gpu, Some(1));
-        assert!(died.detail.starts_with("GPU 1 was ended by SIGSEGV"), "{}", died.detail);
+        assert!(died.detail.starts_with("GPU 1 was killed by SIGSEGV"), "{}", died.detail);
     }
 
     #[test]

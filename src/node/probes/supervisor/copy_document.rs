@@ -1,6 +1,6 @@
-//! What a copy probe's process said, as one document.
+//! Builds one document from the output of a copy probe's processes.
 //!
-//! Pure. A number that fits nowhere is no number: it is told of and left out.
+//! Pure. A number that belongs to no test is omitted, and reported as a problem.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use model::copy::{COPY_FORMAT, CopyDocument, CopyTest};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// The document.
+/// Builds the document.
 pub fn build_document(task: &CopyTask, attended: &SupervisorOutput) -> CopyDocument {
     let mut document = CopyDocument {
         format: COPY_FORMAT.to_owned(),
@@ -58,12 +58,12 @@ pub fn build_document(task: &CopyTask, attended: &SupervisorOutput) -> CopyDocum
     document
 }
 
-/// Parts of a test keep its name with something behind it.
+/// A part of a test has the test's name with a suffix.
 fn is_suffix(rest: &str) -> bool {
     rest.is_empty() || rest.starts_with('_')
 }
 
-/// What the ends of processes keep from being known, each cause once.
+/// The problems that follow from the ends of processes, each cause once.
 pub(super) fn exit_problems(attended: &SupervisorOutput) -> Vec<ProbeProblem> {
     let mut problems: Vec<ProbeProblem> =
         attended.children.iter().filter_map(ChildOutput::exit_problem).collect();
@@ -71,7 +71,7 @@ pub(super) fn exit_problems(attended: &SupervisorOutput) -> Vec<ProbeProblem> {
         problems.push(ProbeProblem::new(OutputProblemKind::Error, "unanswered", why.clone()));
     }
     if attended.interrupted.is_some() {
-        // Told once, not once for every process.
+        // Report it once, not once per process.
         let mut seen = false;
         problems
             .retain(|it| it.class.as_str() != "interrupted" || !std::mem::replace(&mut seen, true));
@@ -79,8 +79,8 @@ pub(super) fn exit_problems(attended: &SupervisorOutput) -> Vec<ProbeProblem> {
     problems
 }
 
-/// Whether everybody said that everything was measured and nothing speaks
-/// against it. Wrong data is a measurement too.
+/// True if all processes reported the end and no problem contradicts it. Wrong data also counts as
+/// measured.
 pub(super) fn is_complete(attended: &SupervisorOutput, problems: &[ProbeProblem]) -> bool {
     let lacks = |it: &ProbeProblem| {
         !matches!(it.kind, OutputProblemKind::Waived | OutputProblemKind::Corrupt)
@@ -90,12 +90,12 @@ pub(super) fn is_complete(attended: &SupervisorOutput, problems: &[ProbeProblem]
         && !problems.iter().any(lacks)
 }
 
-/// Tests in the order they began.
+/// Tests in their starting order.
 struct CopyMatrices {
     readings: usize,
     tests: Vec<CopyTest>,
     indices: BTreeMap<String, usize>,
-    /// Numbers that fit nowhere, and the first of them.
+    /// Count of numbers that belong to no test, and the first of them.
     strays: Option<(u64, ProbeMatrixCell)>,
 }
 
@@ -132,14 +132,14 @@ impl CopyMatrices {
     fn stray_problem(&self) -> Option<ProbeProblem> {
         let (count, first) = self.strays.as_ref()?;
         let detail = format!(
-            "{count} numbers fit into no test, first row {} column {} of {} reading {}",
+            "{count} numbers belong to no test, first row {} column {} of {} reading {}",
             first.row, first.col, first.testcase, first.reading
         );
         Some(ProbeProblem::new(OutputProblemKind::Unrecognised, "unreadable", detail))
     }
 }
 
-/// Where a number goes.
+/// The cell for a number.
 fn cell_slot<'t>(
     test: &'t mut CopyTest,
     cell: &ProbeMatrixCell,
@@ -236,8 +236,8 @@ mod tests {
         assert_eq!(problem.class.as_str(), "child-died");
         assert_eq!(
             problem.detail,
-            "the probe's process was ended by SIGABRT (6) in: cuMemcpyAsync GPU 1 -> 0; it said \
-             last: terminate: x aborted"
+            "the probe's process was killed by SIGABRT (6) in: cuMemcpyAsync GPU 1 -> 0; last \
+             output: terminate: x aborted"
         );
     }
 
@@ -275,7 +275,7 @@ mod tests {
         lines.insert(3, cell("0", "1", 0, f64::NAN));
         let got = build_document(&task(), &attended(lines, ChildExitReason::Success));
         assert!(!got.complete);
-        assert!(got.problems[0].detail.starts_with("3 numbers fit into no test"), "{got:?}");
+        assert!(got.problems[0].detail.starts_with("3 numbers belong to no test"), "{got:?}");
         assert_eq!(got.tests[0].readings.len(), 2);
     }
 

@@ -1,7 +1,6 @@
-//! What the two processes of a fabric probe said, as one document.
+//! Builds one document from the output of a fabric probe's two processes.
 //!
-//! Pure. Both do the same and try each other's memory: where they saw the same
-//! it is said once.
+//! Pure. Both do the same and test each other's memory: equal results appear once.
 
 use super::SupervisorOutput;
 use super::copy_document::{exit_problems, is_complete};
@@ -9,7 +8,7 @@ use crate::probes::fabric::task::FabricTask;
 use crate::probes::protocol::ProbeMessage;
 use model::fabric_probe::{FABRIC_PROBE_FORMAT, FabricProbeDocument, FabricStep};
 
-/// The document.
+/// Builds the document.
 pub fn build_document(task: &FabricTask, attended: &SupervisorOutput) -> FabricProbeDocument {
     let mut document = FabricProbeDocument {
         format: FABRIC_PROBE_FORMAT.to_owned(),
@@ -49,7 +48,7 @@ pub fn build_document(task: &FabricTask, attended: &SupervisorOutput) -> FabricP
     document
 }
 
-/// Takes a note. `gpu3 fabric-create` is a step of GPU 3.
+/// Handles a note. `gpu3 fabric-create` is a step of GPU 3.
 fn add_step(steps: &mut Vec<FabricStep>, name: &str, said: &str) {
     let of_gpu = name.split_once(' ').and_then(|(gpu, step)| {
         let gpu = gpu.strip_prefix("gpu")?.parse().ok()?;

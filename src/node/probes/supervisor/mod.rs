@@ -1,9 +1,8 @@
-//! The attendant of our own GPU probes: starts the processes that make the GPU
-//! calls, bounds them, carries their exchanges, and keeps what they said until
-//! whatever happened to them.
+//! Supervisor of the native GPU probes: starts the processes that make the GPU calls, limits them,
+//! forwards their exchanges, and keeps their output even if they fail.
 //!
-//! It makes no GPU call itself, so that nothing a driver does can stop it from
-//! answering in time. What numbers should be it does not know.
+//! It makes no GPU call itself, so that a hanging driver cannot block it. It does not judge
+//! numbers.
 
 mod child;
 pub mod child_output;
@@ -30,58 +29,58 @@ use multi_node::MultiNodeShares;
 use sampler::GpuSampler;
 pub use sampler::{SamplerOutput, SamplerSpec};
 
-/// How often children are looked at.
+/// Polling interval of the children.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How much longer than whoever waits longest the others may take to answer:
-/// their own bound ends the waiting, and the answer travels.
+/// Extra wait for other nodes, beyond the longest wait of a child: their own limit ends the
+/// waiting, and the answer needs time to travel.
 const ANSWER_MARGIN: Duration = Duration::from_secs(15);
 
-/// Why there is no answer where nobody is left to give one.
-const PARENT_GONE: &str = "whoever started the probe is gone";
+/// Reason of a failed exchange after the parent closed the connection.
+const PARENT_GONE: &str = "the parent of the probe is gone";
 
 /// A process to start.
 #[derive(Clone, Debug, Default)]
 pub struct ProbeChildSpec {
-    /// What people call it; empty where it is the only one.
+    /// Name in messages; empty if it is the only one.
     pub name: String,
-    /// The GPU that it is about, where it is about one.
+    /// Its GPU, if it has exactly one.
     pub gpu: Option<u32>,
-    /// What this program is told.
+    /// Arguments for this program.
     pub args: Vec<String>,
-    /// Variables besides those that are inherited.
+    /// Variables to set in addition to the inherited ones.
     pub env: BTreeMap<String, String>,
 }
 
-/// What is attended.
+/// Parameters of the supervisor.
 #[derive(Clone, Debug)]
 pub struct SupervisorSpec {
-    /// This program's own executable.
+    /// This program's executable.
     pub executable: PathBuf,
-    /// What the node is called.
+    /// Name of the node.
     pub node: String,
-    /// The processes.
+    /// The processes to start.
     pub children: Vec<ProbeChildSpec>,
-    /// How GPUs are watched meanwhile.
+    /// How to sample the GPUs during the probe.
     pub sampler: Option<SamplerSpec>,
-    /// How long all of it may take.
+    /// Time limit of the whole probe.
     pub time_limit: Duration,
-    /// How long a process may say nothing while it waits for nobody.
+    /// Maximum silence of a process that is not waiting for others.
     pub max_silence: Duration,
-    /// Whether nodes exchange lists, one value per process (else one value: there
-    /// is one process).
+    /// True if nodes exchange lists, one value per process (else one value: the node has one
+    /// process).
     pub exchanges_lists: bool,
 }
 
-/// With whom processes exchange.
+/// The peers of an exchange.
 pub enum ExchangePeers<'o> {
-    /// With each other.
+    /// The processes of this node only.
     LocalOnly,
-    /// With those of other nodes, through whoever started us.
+    /// The processes of other nodes too, through the parent process.
     Upstream {
-        /// Its lines.
+        /// Lines from the parent.
         lines: mpsc::Receiver<Vec<u8>>,
-        /// Says it a line.
+        /// Sends a line to the parent.
         say: &'o mut dyn FnMut(&str) -> io::Result<()>,
     },
 }
@@ -95,24 +94,24 @@ impl std::fmt::Debug for ExchangePeers<'_> {
     }
 }
 
-/// What came of it.
+/// Result of a probe.
 #[derive(Clone, Debug, Default)]
 pub struct SupervisorOutput {
-    /// The processes, in the order they were given.
+    /// Output of the processes, in the order of the request.
     pub children: Vec<ChildOutput>,
-    /// Their numbers.
+    /// Their process IDs.
     pub pids: Vec<u32>,
-    /// What was watched meanwhile.
+    /// Readings of the GPUs during the probe.
     pub sampled: Option<SamplerOutput>,
-    /// How it was ended from outside.
+    /// How it was interrupted from outside.
     pub interrupted: Option<&'static str>,
-    /// Why the others could not be heard.
+    /// Why exchanges failed.
     pub exchange_failure: Option<String>,
 }
 
-/// Runs the processes to their end. `stop` ends them early and says how. Must be
-/// called inside a runtime, on a thread that lives as long as we do: what is
-/// started dies with it. `told` hears what a process is about to do.
+/// Runs the processes to their end. `stop` ends them early, and contains the way. Must be called
+/// inside a tokio runtime, on a thread that lives as long as this process: the children die with
+/// that thread. `told` receives the announced steps.
 pub async fn supervise<'a>(
     work: &'a SupervisorSpec,
     others: ExchangePeers<'a>,
@@ -124,7 +123,7 @@ pub async fn supervise<'a>(
         None => None,
         Some(watching) => Some(tokio::select! {
             sampler = GpuSampler::start(&work.executable, watching) => sampler,
-            _ = wait_for_stop(&mut stop) => Err("it was ended before".to_owned()),
+            _ = wait_for_stop(&mut stop) => Err("the probe was interrupted".to_owned()),
         }),
     };
     let (say, events) = mpsc::channel(64);
@@ -168,29 +167,29 @@ pub async fn supervise<'a>(
     }
 }
 
-/// What our node asked the others.
+/// A pending request of this node to the others.
 struct UpstreamAsk {
-    /// Who waits for it here, with the shares of our children.
+    /// The children that wait for it, with their shares.
     waiting: Vec<usize>,
     number: u64,
     deadline: Instant,
 }
 
-/// Everybody who takes part.
+/// State of a running probe.
 struct ProbeSupervisor<'t> {
     exchanges: ExchangeGroup,
     children: Vec<ProbeChild>,
     peers: ExchangePeers<'t>,
     lists: MultiNodeShares,
     upstream_ask: Option<UpstreamAsk>,
-    /// The longest that anybody waits in the exchange that is going on.
+    /// The longest wait in the current exchange, in seconds.
     within_s: f64,
     started: Instant,
     spec: &'t SupervisorSpec,
     interrupted: Option<&'static str>,
-    /// Nobody is there who would answer.
+    /// The parent has closed the connection.
     upstream_closed: bool,
-    /// Why exchanges came to nothing.
+    /// Why exchanges failed.
     exchange_failure: Option<String>,
 }
 
@@ -199,7 +198,7 @@ impl ProbeSupervisor<'_> {
         self.started.elapsed()
     }
 
-    /// Goes on until nobody is left.
+    /// Runs until all children have ended.
     async fn run_to_end(
         &mut self,
         mut events: mpsc::Receiver<ChildEvent>,
@@ -243,19 +242,19 @@ impl ProbeSupervisor<'_> {
         }
     }
 
-    /// Takes a line of a child.
+    /// Handles a line of a child.
     async fn handle_child_line(&mut self, at: usize, line: &[u8]) {
         let seat = &mut self.children[at];
         match seat.push_line(line) {
             ChildLineKind::Consumed => {}
             ChildLineKind::Overflow => seat.kill(ChildExitReason::ProtocolViolation(
-                "there is no end to what it says".to_owned(),
+                "it sent too many messages".to_owned(),
             )),
             ChildLineKind::ExchangeAsk(ask) => match serde_json::from_slice::<ExchangeRequest>(ask)
             {
                 Err(error) => {
                     seat.kill(ChildExitReason::ProtocolViolation(format!(
-                        "its exchange cannot be understood: {error}"
+                        "its exchange is unreadable: {error}"
                     )));
                 }
                 Ok(ask) => {
@@ -272,7 +271,7 @@ impl ProbeSupervisor<'_> {
         }
     }
 
-    /// All of our children have given: ask the others, or answer.
+    /// All children of this node have asked: ask the other nodes, or answer.
     async fn deliver_answers(&mut self, answers: Vec<(usize, ExchangeReply)>) {
         let Some((_, first)) = answers.first() else { return };
         let within_s = std::mem::take(&mut self.within_s);
@@ -299,15 +298,15 @@ impl ProbeSupervisor<'_> {
         if let ExchangePeers::Upstream { say, .. } = &mut self.peers
             && say(&format!("{EXCHANGE_PREFIX}{line}")).is_err()
         {
-            self.fail_exchanges("whoever started the probe does not listen any more");
+            self.fail_exchanges("the parent of the probe does not read any more");
         }
     }
 
-    /// Takes a line of whoever started us.
+    /// Handles a line of the parent.
     async fn handle_upstream_line(&mut self, line: Option<Vec<u8>>) {
         let Some(line) = line else {
             self.upstream_closed = true;
-            // Nobody may have anything left to ask.
+            // Without a pending request, the end of the input is not a failure.
             if self.upstream_ask.is_some() {
                 self.fail_exchanges(PARENT_GONE);
             }
@@ -319,12 +318,12 @@ impl ProbeSupervisor<'_> {
         let answer: ExchangeReply = match serde_json::from_slice(&line) {
             Ok(answer) => answer,
             Err(error) => {
-                return self.fail_exchanges(&format!("an answer cannot be understood: {error}"));
+                return self.fail_exchanges(&format!("an answer is unreadable: {error}"));
             }
         };
         let Some(asked) = self.upstream_ask.take_if(|asked| asked.number == answer.number) else {
             return self
-                .fail_exchanges(&format!("an answer to exchange {} came unasked", answer.number));
+                .fail_exchanges(&format!("unrequested answer to exchange {}", answer.number));
         };
         for at in asked.waiting {
             let own = match self.spec.exchanges_lists {
@@ -335,8 +334,7 @@ impl ProbeSupervisor<'_> {
         }
     }
 
-    /// Nobody will answer any more: whoever waits is told so by the end of its
-    /// input.
+    /// Marks exchanges as failed: closing its input tells each waiting child.
     fn fail_exchanges(&mut self, why: &str) {
         self.exchange_failure.get_or_insert_with(|| why.to_owned());
         self.upstream_closed = true;
@@ -351,7 +349,7 @@ impl ProbeSupervisor<'_> {
         self.children[at].send_answer(&line).await;
     }
 
-    /// Looks after everybody: who hangs, who is late, who has ended.
+    /// Checks all children: silent, late and ended ones.
     async fn poll_children(&mut self, told: &mut dyn FnMut(usize, &str)) {
         for (at, seat) in self.children.iter_mut().enumerate() {
             if let Some(doing) = seat.poll_step() {
@@ -368,14 +366,14 @@ impl ProbeSupervisor<'_> {
         }
         self.deliver_answers(late.answers).await;
         if self.upstream_ask.as_ref().is_some_and(|asked| asked.deadline <= Instant::now()) {
-            self.fail_exchanges("the other nodes gave no answer");
+            self.fail_exchanges("the other nodes did not answer");
         }
     }
 
-    /// Tells the others of those whose fate is known.
+    /// Removes ended children from the exchange group.
     async fn remove_ended_children(&mut self) {
         for at in 0..self.children.len() {
-            // Looked at ten times a second, long after somebody has left.
+            // This runs ten times per second, so skip the ones removed before.
             if self.exchanges.gone_reason(at).is_some() {
                 continue;
             }
@@ -386,7 +384,7 @@ impl ProbeSupervisor<'_> {
     }
 }
 
-/// How it is ended from outside; for ever nothing where nobody can.
+/// Waits for the interruption; never returns if the sender is gone.
 async fn wait_for_stop(stop: &mut watch::Receiver<Option<&'static str>>) -> &'static str {
     match stop.wait_for(Option::is_some).await {
         Ok(how) => how.unwrap_or("ended"),
@@ -394,7 +392,7 @@ async fn wait_for_stop(stop: &mut watch::Receiver<Option<&'static str>>) -> &'st
     }
 }
 
-/// The next line of whoever started us; for ever none where nobody did.
+/// The next line of the parent; never returns without a parent.
 async fn next_upstream_line(others: &mut ExchangePeers<'_>) -> Option<Vec<u8>> {
     match others {
         ExchangePeers::LocalOnly => std::future::pending().await,

@@ -1,29 +1,27 @@
-//! How the exchanges of several children on several nodes are made one: a node
-//! gives one value, the list of what its children gave, and every child gets the
-//! list of all children of all nodes.
+//! Combines the exchanges of several children on several nodes: a node sends one value, the list of
+//! its children's values, and every child receives the list of all children of all nodes.
 //!
-//! Pure. The order of a list is that of nodes, and on a node that of its
-//! children, and is the same for everybody.
+//! Pure. The list is ordered by node, then by child within a node, and is the same for all
+//! children.
 
 use serde_json::Value;
 
 use model::exchange::{ExchangeReply, ExchangeShare};
 
-/// What a node gives, made of what its children gave.
+/// Combines the children's values to the node's value.
 pub fn merge_shares(shares: &[ExchangeShare]) -> Value {
     serde_json::to_value(shares).expect("values are plain data")
 }
 
-/// The lists of nodes put together, as they were heard.
+/// Concatenates the nodes' lists.
 #[derive(Clone, Debug, Default)]
 pub struct MultiNodeShares {
-    /// How many children each node has, once it said so.
+    /// Number of children of each node, once known.
     child_counts: Vec<Option<usize>>,
 }
 
 impl MultiNodeShares {
-    /// The answer for the child of this place on our node, made of the answer to
-    /// our node.
+    /// Builds the answer for the child with this index from the answer to this node.
     pub fn flatten(&mut self, answer: &ExchangeReply, child: usize) -> ExchangeReply {
         self.child_counts.resize(answer.shares.len().max(self.child_counts.len()), None);
         let mut shares = Vec::new();
@@ -40,8 +38,8 @@ impl MultiNodeShares {
     }
 }
 
-/// What the children of one node gave. A node whose children were counted
-/// before keeps its places, so that nobody's place ever changes.
+/// The children's values of one node. A node whose children were counted before keeps its slots, so
+/// that no index changes.
 fn expand_share(share: &ExchangeShare, size: Option<usize>) -> Vec<ExchangeShare> {
     let gone = |why: &str| {
         let share = ExchangeShare {
@@ -51,12 +49,12 @@ fn expand_share(share: &ExchangeShare, size: Option<usize>) -> Vec<ExchangeShare
         };
         vec![share; size.unwrap_or(1)]
     };
-    let Some(value) = &share.value else { return gone("it gave nothing") };
+    let Some(value) = &share.value else { return gone("it sent no value") };
     match serde_json::from_value::<Vec<ExchangeShare>>(value.clone()) {
         Ok(list) if size.is_none_or(|size| size == list.len()) => list
             .into_iter()
             .map(|child| {
-                // A null that somebody gave reads like nothing at all.
+                // An explicit null deserializes like a missing value.
                 let null = || child.gone.is_none().then_some(Value::Null);
                 ExchangeShare {
                     member: share.member.clone(),
@@ -66,7 +64,7 @@ fn expand_share(share: &ExchangeShare, size: Option<usize>) -> Vec<ExchangeShare
             })
             .collect(),
         Ok(_) => gone("its number of processes changed"),
-        Err(_) => gone("what it gave cannot be understood"),
+        Err(_) => gone("its value is unreadable"),
     }
 }
 

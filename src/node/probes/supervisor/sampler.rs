@@ -1,6 +1,5 @@
-//! The process that watches the GPUs around a probe. It asks a driver that may
-//! hang, so it is never waited for longer than a bound, and what it says is kept
-//! as it is.
+//! The process that samples the GPUs during a probe. It queries a driver that may hang, so every
+//! wait for it has a time limit, and its output is kept verbatim.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,20 +13,20 @@ use tokio::time::timeout;
 use crate::exec::guard;
 use crate::exec::session::{ProcessSession, SessionInput, SessionOutput, SessionProcess};
 
-/// How long it may take until it has read everything once. Without persistence
-/// mode the driver brings up every GPU first, which takes seconds.
+/// Time limit of the first reading. Without persistence mode the driver initializes every GPU
+/// first, which takes seconds.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long it may take to read everything once more.
+/// Time limit of the last reading.
 const FINISH_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long its end may take, after it was killed.
+/// Time limit of its end after it was killed.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Bytes that are kept of what it says.
+/// Bytes of its output to keep.
 const MAX_OUTPUT_BYTES: usize = 4 * 1024 * 1024;
 
-/// What the process that watched said.
+/// Output of the sampling process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SamplerOutput {
     /// Its lines.
@@ -36,23 +35,23 @@ pub struct SamplerOutput {
     pub failure: Option<String>,
 }
 
-/// How GPUs are watched.
+/// How to sample the GPUs.
 #[derive(Clone, Debug)]
 pub struct SamplerSpec {
-    /// What this program is told.
+    /// Arguments for this program.
     pub args: Vec<String>,
-    /// Whether a line says that the probe may begin.
+    /// Returns true for a line that allows the probe to begin.
     pub has_begun: fn(&str) -> bool,
 }
 
-/// What is heard of it.
+/// Output received up to now.
 #[derive(Debug, Default)]
 struct SamplerBuffer {
     text: Mutex<String>,
     begun: Notify,
 }
 
-/// The process, while it watches.
+/// The running sampling process.
 #[derive(Debug)]
 pub(super) struct GpuSampler {
     input: SessionInput,
@@ -63,7 +62,7 @@ pub(super) struct GpuSampler {
 }
 
 impl GpuSampler {
-    /// Starts it, and waits within a bound until the probe may begin.
+    /// Starts it, and waits within the time limit until the probe may begin.
     pub(super) async fn start(executable: &Path, watching: &SamplerSpec) -> Result<Self, String> {
         let mut argv = vec![executable.display().to_string()];
         argv.extend_from_slice(&watching.args);
@@ -80,7 +79,7 @@ impl GpuSampler {
         Ok(Self { input, process, buffer: heard, reader: listening, failure: trouble })
     }
 
-    /// Lets it conclude within a bound, and ends it.
+    /// Lets it conclude within the time limit, and ends it.
     pub(super) async fn finish(mut self, hurry: bool) -> SamplerOutput {
         self.input.close();
         let patience = if hurry || self.failure.is_some() { KILL_TIMEOUT } else { FINISH_TIMEOUT };
@@ -89,14 +88,14 @@ impl GpuSampler {
             self.failure.get_or_insert_with(|| describe_hang(&self.process, patience));
         }
         self.process.kill();
-        // One that hangs inside the kernel cannot be ended by anybody.
+        // A process that hangs inside the kernel cannot be killed.
         let _ = timeout(KILL_TIMEOUT, self.process.wait()).await;
         let said = self.buffer.text.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         SamplerOutput { text: said.clone(), failure: self.failure }
     }
 }
 
-/// Where it hangs.
+/// Describes where it hangs.
 fn describe_hang(process: &SessionProcess, patience: Duration) -> String {
     let tail = process.stderr_tail();
     let doing = super::child_output::clean(tail.trim_end().lines().next_back().unwrap_or_default());
@@ -126,6 +125,6 @@ async fn read_output(
             heard.begun.notify_one();
         }
     }
-    // Whoever waits for one that ended waits for nothing.
+    // Wakes up a waiter after the process ended.
     heard.begun.notify_one();
 }

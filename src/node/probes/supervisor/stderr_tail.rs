@@ -1,46 +1,44 @@
-//! What a child says on its standard error: what it is about to do, what a
-//! library has to say, and what it died with.
+//! Standard error of a child: announced steps, library messages, and the last lines before its end.
 //!
-//! Pure. Bounded, whatever comes.
+//! Pure. Memory is bounded for any input.
 
 use std::collections::{BTreeSet, VecDeque};
 
 use super::child_output::clean;
 use crate::probes::protocol::STEP_PREFIX;
 
-/// What lines of NCCL have in them, of which there is one per operation.
+/// Marker of NCCL's log lines, one or more per operation.
 const NCCL_MARKER: &str = " NCCL ";
-/// Those of them that are no complaint.
+/// Marker of those that are not warnings.
 const NCCL_INFO_MARKER: &str = " NCCL INFO ";
 
-/// Different lines of a library that are kept.
+/// Maximum different library lines to keep.
 const MAX_NCCL_LINES: usize = 16_384;
 
-/// Other lines that are kept: the last.
+/// Maximum other lines to keep: the last ones.
 const MAX_TAIL_LINES: usize = 24;
 
-/// Bytes of a line that are looked at.
+/// Maximum bytes of a line to inspect.
 const MAX_LINE_BYTES: usize = 4_096;
 
-/// What was heard.
 #[derive(Clone, Debug, Default)]
 pub(super) struct StderrTail {
-    /// Pieces that came, so that silence can be told.
+    /// Number of chunks received, to detect silence.
     pub(super) chunks: u64,
-    /// What it is about to do.
+    /// The last announced step.
     pub(super) current_step: Option<String>,
-    /// Lines of NCCL, each once, in the order they first came.
+    /// Lines of NCCL, each once, in order of first appearance.
     pub(super) nccl_lines: Vec<String>,
-    /// The last lines of everybody else.
+    /// The last of all other lines.
     pub(super) tail: VecDeque<String>,
     seen: BTreeSet<String>,
     line: Vec<u8>,
-    /// The rest of this line is not looked at.
+    /// The rest of this line is ignored.
     is_truncated: bool,
 }
 
 impl StderrTail {
-    /// Takes a piece.
+    /// Handles a chunk.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.chunks += 1;
         for byte in bytes {
@@ -54,9 +52,9 @@ impl StderrTail {
         }
     }
 
-    /// Nothing more will come.
+    /// Handles the end of the stream.
     pub(super) fn close(&mut self) {
-        // A plan that was not told to its end was not begun.
+        // A step whose announcement is incomplete did not begin.
         if !self.line.starts_with(STEP_PREFIX.as_bytes()) {
             self.end_line();
         }

@@ -1,4 +1,4 @@
-//! The attendant with shells in the place of probes.
+//! //! Tests of the supervisor with shell scripts as probes.
 
 use std::path::Path;
 
@@ -12,9 +12,9 @@ fn now<T>(work: impl Future<Output = T>) -> T {
     runtime.expect("a runtime").block_on(work)
 }
 
-/// Stands for this program: as a guard it becomes what it guards, else it runs
-/// its first word as a script. Nothing that is written here and now, since what
-/// somebody else's process may have open for writing cannot be executed.
+/// Stands in for this program: as a guard it becomes the guarded command, otherwise it runs its
+/// first argument as a script. The file already exists, because a file that another process has
+/// open for writing cannot be executed.
 fn program() -> PathBuf {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("tests/gpu/program.sh")
 }
@@ -36,7 +36,7 @@ fn work(scripts: &[&str]) -> SupervisorSpec {
     }
 }
 
-/// Runs these scripts by themselves.
+/// Runs these scripts without other nodes.
 fn alone(scripts: &[&str], change: impl FnOnce(&mut SupervisorSpec)) -> SupervisorOutput {
     let mut work = work(scripts);
     change(&mut work);
@@ -46,8 +46,7 @@ fn alone(scripts: &[&str], change: impl FnOnce(&mut SupervisorSpec)) -> Supervis
 
 const END: &str = r#"echo '{"type":"end"}'"#;
 
-/// A script that asks for the exchange of this number and prints the answer in
-/// a note.
+/// A script that requests the exchange of this number and prints the answer in a note.
 fn asks(number: u64, value: &str, within_s: f64) -> String {
     format!(
         "echo 'exchange {{\"number\":{number},\"value\":{value},\"within_s\":{within_s}}}'; \
@@ -55,7 +54,7 @@ fn asks(number: u64, value: &str, within_s: f64) -> String {
     )
 }
 
-/// The answers that a part printed.
+/// The answers that a child printed.
 fn answers(heard: &ChildOutput) -> Vec<ExchangeReply> {
     let said = heard.unparsed.iter().filter_map(|line| line.strip_prefix("answered "));
     said.map(|line| serde_json::from_str(line).expect("an answer")).collect()
@@ -69,7 +68,7 @@ fn what_a_process_says_is_kept_and_how_it_ended_is_known() {
     assert_eq!(got.children[0].unparsed, ["{broken"]);
     assert_eq!(got.children[1].exit, Some(ChildExitReason::Failed(7)));
     let problem = got.children[1].exit_problem().expect("it failed");
-    assert_eq!(problem.detail, "part 1 failed with exit code 7 in: two; it said last: oops");
+    assert_eq!(problem.detail, "part 1 failed with exit code 7 in: two; last output: oops");
     assert_eq!(got.pids.len(), 2);
 }
 
@@ -80,7 +79,7 @@ fn a_process_that_dies_is_named_with_what_it_did() {
     let problem = got.children[0].exit_problem().expect("it died");
     assert_eq!(
         (problem.class.as_str(), problem.detail.as_str()),
-        ("child-died", "part 0 was ended by SIGABRT (6) in: cuMemAlloc")
+        ("child-died", "part 0 was killed by SIGABRT (6) in: cuMemAlloc")
     );
 }
 
@@ -128,7 +127,7 @@ fn the_others_go_on_without_one_that_died_and_are_told_why() {
     let answer = &answers(&got.children[0])[1];
     assert_eq!(answer.shares[1].value, None);
     let why = answer.shares[1].gone.as_deref().expect("a reason");
-    assert_eq!(why, "part 1 failed with exit code 9; it said last: gone");
+    assert_eq!(why, "part 1 failed with exit code 9; last output: gone");
     assert!(got.children[0].is_complete());
 }
 
@@ -143,7 +142,7 @@ fn one_that_comes_too_late_is_ended_and_the_others_are_answered() {
         got.children[1].exit
     );
     let detail = got.children[1].exit_problem().expect("it was late").detail;
-    assert!(detail.contains("did not come to exchange 0") && detail.contains("in: slow"));
+    assert!(detail.contains("did not join exchange 0") && detail.contains("in: slow"));
 }
 
 #[test]
@@ -154,7 +153,7 @@ fn who_waits_for_the_others_is_not_silent() {
     assert!(got.children.iter().all(ChildOutput::is_complete), "{got:?}");
 }
 
-/// Runs these scripts with others, who answer with what `reply` makes of an ask.
+/// Runs these scripts with other nodes, which answer a request with `reply`.
 fn among_others(
     scripts: &[&str],
     mut reply: impl FnMut(ExchangeRequest) -> Option<ExchangeReply>,
@@ -215,7 +214,7 @@ fn where_nobody_answers_any_more_the_processes_are_told() {
     };
     let got = among_others(&[&script], wrong, |_| {});
     assert_eq!(got.children[0].exit, Some(ChildExitReason::Failed(3)), "its input ended");
-    assert_eq!(got.exchange_failure.as_deref(), Some("an answer to exchange 1 came unasked"));
+    assert_eq!(got.exchange_failure.as_deref(), Some("unrequested answer to exchange 1"));
 }
 
 #[test]

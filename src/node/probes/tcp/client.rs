@@ -1,4 +1,4 @@
-//! The side that connects, measures, and says what came of it.
+//! //! The client: connects, measures, and reports the results.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
@@ -11,14 +11,13 @@ use super::{
 };
 use model::tcp::{TCP_FORMAT, TcpDocument, TcpEndpoint, TcpFlow, TcpReading};
 
-/// How long a connection may take to come about.
+/// Time limit of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes in a gigabyte.
+/// Bytes per gigabyte.
 const GIGA: f64 = 1e9;
 
-/// The socket address that `ADDRESS:PORT` names: with or without brackets
-/// around an IPv6 address, or a host name.
+/// Resolves `ADDRESS:PORT`: with or without brackets around an IPv6 address, or with a host name.
 pub fn resolve(text: &str) -> Result<SocketAddr, TcpError> {
     let unusable = |source| TcpError::Unreachable { peer: text.to_owned(), source };
     if let Ok(address) = text.parse() {
@@ -34,8 +33,8 @@ pub fn resolve(text: &str) -> Result<SocketAddr, TcpError> {
     found.next().ok_or_else(|| unusable(std::io::ErrorKind::NotFound.into()))
 }
 
-/// Measures against a server. An error says that nothing was begun; what
-/// breaks later leaves a document that is not complete.
+/// Measures against a server. An error means that nothing began; a later failure returns an
+/// incomplete document.
 pub fn measure(
     local: &TcpBinding,
     peer: SocketAddr,
@@ -81,9 +80,9 @@ pub fn measure(
         latency: None,
         problems: Vec::new(),
     };
-    // Two nodes with one address, or a table that swaps them.
+    // Two nodes share an address, or address translation swaps them.
     if !node.is_empty() && !task.peer.is_empty() && node != task.peer {
-        document.problems.push(format!("asked for node {}, and {node} answered", task.peer));
+        document.problems.push(format!("connected to node {}, but {node} answered", task.peer));
     }
     let pattern = TcpPattern::new(task.session);
     let mut guest =
@@ -98,12 +97,12 @@ pub fn measure(
     Ok(document)
 }
 
-/// An address as people write it: an IPv4 one in IPv6 clothes without them.
+/// Text of an address; an IPv4-mapped IPv6 address appears as IPv4.
 fn address_text(ip: IpAddr) -> String {
     ip.to_canonical().to_string()
 }
 
-/// The connecting side of a session.
+/// The client side of a session.
 struct TcpClientSession<'a> {
     local: &'a TcpBinding,
     peer: SocketAddr,
@@ -115,7 +114,7 @@ struct TcpClientSession<'a> {
 }
 
 impl TcpClientSession<'_> {
-    /// Takes everything there is to take; whether every byte arrived.
+    /// Takes all measurements; returns whether every byte arrived.
     fn measure_all(&mut self, document: &mut TcpDocument) -> Result<bool, String> {
         if self.task.latency {
             self.send(&TcpControlLine::Echo)?;
@@ -141,7 +140,7 @@ impl TcpClientSession<'_> {
         self.control.send(line, REPLY_TIMEOUT).map_err(|error| self.connection_lost(&error))
     }
 
-    /// The next line, which is not that the other side gave up.
+    /// Receives the next line; an error if the server reports a failure.
     fn receive(&mut self, limit: Duration) -> Result<TcpControlLine, String> {
         match self.control.receive(limit).map_err(|error| self.connection_lost(&error))? {
             TcpControlLine::Failed { why } => Err(format!("{} gave up: {why}", self.peer)),
@@ -153,7 +152,7 @@ impl TcpClientSession<'_> {
         format!("{} was lost: {}", self.peer, describe_error(error))
     }
 
-    /// Lets data flow one way; what flowed, and whether every byte arrived.
+    /// Runs one direction; returns the result and whether every byte arrived.
     fn run_phase(
         &mut self,
         forward: bool,
@@ -168,11 +167,11 @@ impl TcpClientSession<'_> {
         let (sent, arrived, complaints) = if forward {
             let (sent, mut complaints) = flow::send_streams(&streams, &self.terms, &self.pattern);
             self.send(&TcpControlLine::Sent { bytes: sent.clone() })?;
-            // The server may still be reading what was under way.
+            // The server may still be reading data in flight.
             match self.receive(DRAIN_TIMEOUT)? {
                 TcpControlLine::Received { arrived } => (sent, arrived, complaints),
                 other => {
-                    complaints.push(format!("expected what arrived, and heard {other:?}"));
+                    complaints.push(format!("expected the received totals, got {other:?}"));
                     return Err(complaints.join("; "));
                 }
             }
@@ -180,7 +179,7 @@ impl TcpClientSession<'_> {
             let (arrived, complaints) = flow::receive_streams(&streams, &self.terms, &self.pattern);
             match self.receive(REPLY_TIMEOUT)? {
                 TcpControlLine::Sent { bytes } => (bytes, arrived, complaints),
-                other => return Err(format!("expected what was sent, and heard {other:?}")),
+                other => return Err(format!("expected the sent totals, got {other:?}")),
             }
         };
         if !complaints.is_empty() {
@@ -194,7 +193,7 @@ impl TcpClientSession<'_> {
     fn expect_go(&mut self) -> Result<(), String> {
         match self.receive(DRAIN_TIMEOUT)? {
             TcpControlLine::Go => Ok(()),
-            other => Err(format!("expected the start, and heard {other:?}")),
+            other => Err(format!("expected the start, got {other:?}")),
         }
     }
 
@@ -207,12 +206,12 @@ impl TcpClientSession<'_> {
                     TcpControlConnection::new(it)
                         .map_err(|error| TcpError::Broken(error.to_string()))
                 })
-                .map_err(|error| format!("connection {stream} for data: {}", error.to_line()))?;
+                .map_err(|error| format!("data connection {stream}: {}", error.to_line()))?;
             let greeting = TcpGreeting::new(self.task.session);
             talk.send(&TcpControlLine::Join { greeting, phase, stream }, REPLY_TIMEOUT)
                 .map_err(|error| self.connection_lost(&error))?;
             let stream = talk.into_stream();
-            // Data is left to the kernel's own way of filling segments.
+            // The kernel's default segmentation applies to data.
             stream.set_nodelay(false).map_err(|error| self.connection_lost(&error))?;
             Ok(stream)
         };
@@ -220,7 +219,7 @@ impl TcpClientSession<'_> {
     }
 }
 
-/// What flowed one way, and whether all that was sent arrived.
+/// The result of one direction, and whether all sent data arrived.
 fn sum_up(
     sent: &[u64],
     arrived: &TcpReceiveTotals,
@@ -234,7 +233,7 @@ fn sum_up(
     }
     if arrived.corrupt != 0 {
         problems.push(format!(
-            "{what}: {} of {} pieces that were compared arrived with other content than was sent",
+            "{what}: {} of {} compared pieces arrived with other content than was sent",
             arrived.corrupt, arrived.checked
         ));
     }
@@ -243,7 +242,7 @@ fn sum_up(
         problems.push(format!("{what}: nothing arrived after the warm-up"));
     }
     let rate = if measured { arrived.counted as f64 / arrived.seconds / GIGA } else { 0.0 };
-    // The kernel tells it through TCP_INFO, which std and socket2 do not read.
+    // The kernel reports it in TCP_INFO, which std and socket2 do not read.
     let retransmits = None;
     let flow = TcpFlow { sent_bytes, received_bytes, seconds: arrived.seconds, rate, retransmits };
     (flow, equal && measured)
@@ -276,7 +275,7 @@ mod tests {
         let (flow, equal) = sum_up(&[600, 400], &arrived, "reading 0, forward", &mut problems);
         assert!(equal && problems.is_empty());
         assert_eq!((flow.sent_bytes, flow.received_bytes, flow.rate), (1000, 1000, 1e-6));
-        // The same sum over other streams is no equality.
+        // The same total over other streams does not count as equal.
         arrived.corrupt = 2;
         let (_, equal) = sum_up(&[500, 500], &arrived, "reading 0, forward", &mut problems);
         assert!(!equal);

@@ -1,4 +1,4 @@
-//! The connection on which the two sides agree: lines, each by a deadline.
+//! //! The control connection between the two sides: lines, each with a deadline.
 
 use std::io;
 use std::io::{Read, Write};
@@ -16,12 +16,12 @@ pub(super) struct TcpControlConnection {
 
 impl TcpControlConnection {
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
-        // Lines are small and answers are waited for.
+        // Lines are small, and each answer is waited for.
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: Vec::new() })
     }
 
-    /// The connection itself, for messages that are no lines.
+    /// The underlying stream, for latency messages, which are not lines.
     pub(super) fn stream(&mut self) -> &mut TcpStream {
         &mut self.stream
     }
@@ -30,7 +30,7 @@ impl TcpControlConnection {
         self.stream
     }
 
-    /// Says a line, or fails within this time.
+    /// Sends a line, or fails after this time.
     pub(super) fn send(&mut self, line: &TcpControlLine, limit: Duration) -> io::Result<()> {
         let mut bytes = serde_json::to_vec(line)?;
         bytes.push(b'\n');
@@ -38,8 +38,8 @@ impl TcpControlConnection {
         self.stream.write_all(&bytes).map_err(normalize_error)
     }
 
-    /// Hears a line, or fails within this time. An end of the connection, a
-    /// line that is too long and one that is none of ours are errors.
+    /// Receives a line, or fails after this time. The end of the connection, too long a line and a
+    /// foreign line are errors.
     pub(super) fn receive(&mut self, limit: Duration) -> io::Result<TcpControlLine> {
         let deadline = Instant::now() + limit;
         loop {
@@ -71,14 +71,14 @@ impl TcpControlConnection {
     }
 }
 
-/// An error for words that are not ours, with how they begin.
+/// The error for a foreign line, with its start.
 fn unknown_line_error(bytes: &[u8]) -> io::Error {
     let begin = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]).into_owned();
-    let why = format!("it says {begin:?}, which is nothing that fabricgate says");
+    let why = format!("it sent {begin:?}, which is not a fabricgate message");
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// Linux says "would block" when a socket's time limit passes (socket(7)).
+/// Linux returns "would block" when a socket's time limit expires (socket(7)).
 pub(super) fn is_time_out(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
@@ -87,7 +87,7 @@ fn normalize_error(error: io::Error) -> io::Error {
     if is_time_out(&error) { io::ErrorKind::TimedOut.into() } else { error }
 }
 
-/// An error of a conversation in words.
+/// Text of a communication error.
 pub(super) fn describe_error(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),

@@ -1,5 +1,5 @@
-//! Data in one direction over several connections: sending for a while, and
-//! receiving to the end. One thread per connection.
+//! Data in one direction over several connections: timed sending, and receiving to the end. One
+//! thread per connection.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -12,15 +12,15 @@ use super::pattern::TcpPattern;
 use super::wire::{TcpReceiveTotals, TcpSessionTerms};
 use super::{REPLY_TIMEOUT, TICK};
 
-/// How long senders go on after the time that is measured, since receivers
-/// begin to measure when the first byte arrives.
+/// Senders continue this much longer than the measured time, because receivers start to measure
+/// when the first byte arrives.
 const MARGIN: Duration = Duration::from_millis(50);
 
-/// Bytes read at once.
+/// Bytes per read.
 const CHUNK_BYTES: usize = 128 * 1024;
 
-/// Sends over all streams for the agreed time and closes them for writing.
-/// What was sent by stream, and what went wrong.
+/// Sends over all streams for the agreed time, then closes them for writing. Returns the bytes sent
+/// per stream, and the problems.
 pub(super) fn send_streams(
     streams: &[TcpStream],
     terms: &TcpSessionTerms,
@@ -54,12 +54,12 @@ fn send_stream(
             Err(error) => problem = Some(error),
         }
     }
-    // One that is gone cannot be closed; who waits for it will tell.
+    // A lost connection cannot be closed; the receiver reports it.
     let _ = stream.shutdown(Shutdown::Write);
     (sent, problem.map(|error| format!("stream {at} stopped sending: {error}")))
 }
 
-/// What one stream received.
+/// Data received on one stream.
 #[derive(Debug, Default)]
 struct StreamReceipt {
     bytes: u64,
@@ -70,7 +70,7 @@ struct StreamReceipt {
     problem: Option<String>,
 }
 
-/// Receives over all streams until they end or their time is over.
+/// Receives from all streams until they end or time out.
 pub(super) fn receive_streams(
     streams: &[TcpStream],
     terms: &TcpSessionTerms,
@@ -89,8 +89,8 @@ pub(super) fn receive_streams(
             .collect();
         threads.into_iter().map(|it| it.join().unwrap_or_default()).collect()
     });
-    // The rate is taken from the end of the warm-up to the end of the agreed
-    // time, or to the last byte where a slow path made the sender stop sooner.
+    // The rate covers the time from the end of the warm-up to the end of the agreed time, or to the
+    // last byte if a slow path made the sender stop earlier.
     let over = first.get().map_or(Duration::ZERO, |first| {
         let begin = *first + terms.warmup();
         let last = received.iter().filter_map(|it| it.last).max().unwrap_or(begin);
@@ -128,7 +128,7 @@ fn receive_stream(
             Ok(count) => count,
             Err(error) if is_time_out(&error) || error.kind() == ErrorKind::Interrupted => 0,
             Err(error) => {
-                got.problem = Some(format!("stream {at} broke off: {error}"));
+                got.problem = Some(format!("stream {at} failed: {error}"));
                 return got;
             }
         };

@@ -1,4 +1,4 @@
-//! Round trips of small messages on an idle path.
+//! //! Round trip times of small messages on an idle path.
 
 use std::io;
 use std::io::{Read, Write};
@@ -10,19 +10,19 @@ use model::tcp::TcpLatency;
 
 /// Bytes of a message.
 const MESSAGE_BYTES: usize = 64;
-/// Round trips that are timed.
+/// Timed round trips.
 const SAMPLES: usize = 200;
 /// Round trips before that.
 const WARMUP_SAMPLES: usize = 20;
-/// A path that takes longer is timed with fewer.
+/// A slow path is timed with fewer samples.
 const MAX_DURATION: Duration = Duration::from_secs(2);
 
-/// The first byte of a message after which there is another.
+/// First byte of a message that is followed by another.
 const MORE: u8 = 1;
-/// That of the last.
+/// First byte of the last message.
 const LAST: u8 = 0;
 
-/// Times round trips with somebody who [`echo`]es.
+/// Times round trips with a peer that runs [`echo`].
 pub(super) fn time_round_trips(stream: &mut TcpStream) -> io::Result<TcpLatency> {
     set_timeouts(stream)?;
     let mut message = [MORE; MESSAGE_BYTES];
@@ -44,7 +44,7 @@ pub(super) fn time_round_trips(stream: &mut TcpStream) -> io::Result<TcpLatency>
     Ok(summarize(samples))
 }
 
-/// Sends messages back until the last.
+/// Returns messages until the last one.
 pub(super) fn echo(stream: &mut TcpStream) -> io::Result<()> {
     set_timeouts(stream)?;
     let mut message = [MORE; MESSAGE_BYTES];
@@ -60,7 +60,7 @@ fn set_timeouts(stream: &TcpStream) -> io::Result<()> {
     stream.set_write_timeout(Some(REPLY_TIMEOUT))
 }
 
-/// Sums up samples, of which there is at least one.
+/// Summarizes the samples; requires at least one.
 fn summarize(mut samples: Vec<f64>) -> TcpLatency {
     samples.sort_by(f64::total_cmp);
     let count = samples.len();

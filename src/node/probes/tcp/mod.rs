@@ -1,10 +1,9 @@
-//! The native TCP probe: how fast two nodes exchange data over one rail, with
-//! nothing but this program on both.
+//! Native TCP probe: measures the data rate between two nodes over one rail, with only this program
+//! on both.
 //!
-//! One side serves, the other connects, measures and prints. Addresses and
-//! devices can be given, so that rails are told apart; what the kernel does
-//! with the connections (pacing, buffers, congestion control) is left as it
-//! is. It measures and does not judge.
+//! The server listens; the client connects, measures and prints. Addresses and devices can be given
+//! to select a rail. Pacing, buffers and congestion control stay at the kernel's settings. The
+//! probe measures and does not judge.
 
 mod client;
 mod control_connection;
@@ -22,92 +21,91 @@ use std::time::Duration;
 pub use client::{measure, resolve};
 pub use server::serve;
 
-/// How long each side waits for the next word of the other, beyond the time
-/// that data flows.
+/// How long each side waits for the next message of the other, beyond the time of the data flow.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long each side waits for the other to have received everything: that
-/// one has given up by then, and says so.
+/// How long each side waits for the other to receive everything: the other side gives up earlier
+/// and reports it.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(12);
 
-/// How long a data connection blocks before deadlines are looked at.
+/// How long a data connection blocks between checks of its deadline.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Streams that a server accepts.
+/// Maximum streams that a server accepts.
 pub const MOST_STREAMS: u32 = 64;
-/// Seconds of data and of warm-up that a server accepts.
+/// Maximum seconds of data, and of warm-up, that a server accepts.
 pub const MOST_SECONDS: f64 = 3_600.0;
-/// Readings that a server accepts.
+/// Maximum readings that a server accepts.
 pub const MOST_READINGS: u32 = 1_000;
 
-/// Which of our addresses and devices to use.
+/// Local address and device to use.
 #[derive(Clone, Debug, Default)]
 pub struct TcpBinding {
-    /// What we call this node.
+    /// Name of this node.
     pub node: String,
-    /// The address to bind.
+    /// Local address to bind.
     pub address: Option<IpAddr>,
-    /// The network device to bind.
+    /// Network device to bind.
     pub device: Option<String>,
 }
 
-/// What to measure.
+/// Parameters of a measurement.
 #[derive(Clone, Debug)]
 pub struct TcpTask {
-    /// What we call the other node; empty where it does not matter.
+    /// Name of the other node; empty to accept any.
     pub peer: String,
-    /// The rail's name.
+    /// Name of the rail.
     pub rail: Option<String>,
-    /// Connections that carry data at the same time.
+    /// Concurrent data connections.
     pub streams: u32,
-    /// How long each rate is taken over.
+    /// Measured time of each rate.
     pub seconds: Duration,
-    /// How long data flows before that.
+    /// Warm-up time before that.
     pub warmup: Duration,
-    /// How often.
+    /// Number of readings.
     pub readings: u32,
-    /// Time round trips as well.
+    /// Also measure round trips.
     pub latency: bool,
-    /// A number that tells this execution from others.
+    /// A number that identifies this execution.
     pub session: u64,
 }
 
-/// Why nothing could be measured, or not everything.
+/// Why a measurement failed, completely or in part.
 #[derive(Debug, thiserror::Error)]
 pub enum TcpError {
     /// The address or device cannot be used here.
     #[error("{what}")]
     Bind {
-        /// What was tried, and what there is to know about it.
+        /// The attempt, and a hint if one is known.
         what: String,
-        /// What the system says.
+        /// Error from the operating system.
         #[source]
         source: io::Error,
     },
     /// The other side cannot be reached.
     #[error("{peer} cannot be reached")]
     Unreachable {
-        /// Its address.
+        /// Address of the other side.
         peer: String,
-        /// What the system says.
+        /// Error from the operating system.
         #[source]
         source: io::Error,
     },
-    /// Somebody is there and will not, or cannot, measure with us.
-    #[error("{peer} does not measure with us: {why}")]
+    /// The other side is not willing or able to measure.
+    #[error("{peer} refused to measure: {why}")]
     Refused {
-        /// Its address.
+        /// Address of the other side.
         peer: String,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// The other side said nothing more, or something strange, on the way.
+    /// The other side stopped answering, or violated the protocol.
     #[error("{0}")]
     Broken(String),
 }
 
 impl TcpError {
-    /// Whether measuring had begun.
+    /// True if the measurement had begun.
     pub fn had_begun(&self) -> bool {
         matches!(self, Self::Broken(_))
     }

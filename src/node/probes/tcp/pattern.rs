@@ -1,21 +1,21 @@
-//! The bytes that are sent: known to both sides, so that the receiver can tell
-//! whether what arrives is what was sent, and in its place.
+//! The payload, known to both sides, so that the receiver can check content and position of the
+//! received data.
 
-/// Length of the pattern: near iperf3's block of 128 KiB, and a prime
-/// (2^17 - 1), so that data moved by a power of two does not match by chance.
+/// Length of the pattern: near iperf3's block of 128 KiB, and a prime (2^17 - 1), so that data
+/// shifted by a power of two does not match by chance.
 const PERIOD: usize = 131_071;
 
-/// Bytes of each arriving piece that are compared. Comparing all of them would
-/// cost the receiver a third of what it can take at memory speed.
+/// Bytes to compare of each received piece. Comparing all of them would cost the receiver a third
+/// of its throughput at memory speed.
 const COMPARED_BYTES: usize = 2_048;
 
-/// Where the pattern of the next stream begins.
+/// Offset in the pattern from one stream to the next.
 const STEP: usize = 7_919;
 
-/// A repeating pattern of one session.
+/// The repeating pattern of one session.
 #[derive(Debug)]
 pub(super) struct TcpPattern {
-    /// Twice the period: a whole period follows every position.
+    /// Two periods, so that a whole period follows every position.
     bytes: Vec<u8>,
 }
 
@@ -23,8 +23,8 @@ impl TcpPattern {
     pub(super) fn new(session: u64) -> Self {
         // xorshift64* (Vigna, "An experimental exploration of Marsaglia's
         // xorshift generators, scrambled", 2016).
-        // The constant (the golden ratio) only keeps small numbers apart; zero
-        // is the one state that never changes.
+        // The constant (the golden ratio) only separates small numbers; zero is the one state that
+        // never changes.
         let mut state = (session ^ 0x9E37_79B9_7F4A_7C15).max(1);
         let mut bytes = Vec::with_capacity(2 * PERIOD + 8);
         while bytes.len() < PERIOD {
@@ -38,7 +38,7 @@ impl TcpPattern {
         Self { bytes }
     }
 
-    /// Where a stream stands after this many bytes.
+    /// Position of a stream in the pattern after this many bytes.
     pub(super) fn position(stream: usize, bytes: u64) -> usize {
         let period = PERIOD as u64;
         let at = (bytes % period + (stream * STEP) as u64) % period;
@@ -50,8 +50,7 @@ impl TcpPattern {
         &self.bytes[position..position + PERIOD]
     }
 
-    /// Whether a piece that arrived at this position is what was sent, as far
-    /// as it is compared.
+    /// True if the compared part of a piece received at this position is correct.
     pub(super) fn matches(&self, position: usize, piece: &[u8]) -> bool {
         let compared = piece.len().min(COMPARED_BYTES);
         self.bytes_from(position)[..compared] == piece[..compared]

@@ -1,4 +1,4 @@
-//! The side that serves: one session with one client, then it is over.
+//! //! The server: serves one session with one client, then ends.
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};
@@ -12,18 +12,16 @@ use super::pattern::TcpPattern;
 use super::wire::{MAGIC, PROTOCOL, TcpControlLine, TcpGreeting, TcpSessionTerms};
 use super::{DRAIN_TIMEOUT, REPLY_TIMEOUT, TICK, TcpBinding, TcpError, flow, latency, socket};
 
-/// How long somebody who connects may take to say who it is.
+/// Time limit for a connection's greeting.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Connections that may be about to say who they are at the same time. More
-/// are closed, since they are no client of ours.
+/// Maximum connections with a pending greeting. Further ones are closed.
 const MAX_PENDING: usize = 256;
 
-/// Somebody who connected and is one of us.
+/// A connection with a valid greeting.
 type GreetedConnection = (TcpControlLine, TcpControlConnection);
 
-/// Serves one session. `announce` is told the port; nobody within `wait` is an
-/// error.
+/// Serves one session. `announce` receives the port; no client within `wait` is an error.
 pub fn serve(
     local: &TcpBinding,
     wait: Duration,
@@ -36,13 +34,13 @@ pub fn serve(
             socket2::SockRef::from(&listener).set_read_timeout(Some(TICK))?;
             announce(address.port()).map(|()| address.port())
         })
-        .map_err(|error| TcpError::Broken(format!("the port cannot be told: {error}")))?;
+        .map_err(|error| TcpError::Broken(format!("the port is unknown: {error}")))?;
     let door = Arc::new(SessionAdmission::default());
     let (visitors, inside) = mpsc::channel();
     let keeper = Arc::clone(&door);
     thread::spawn(move || keeper.accept_connections(&listener, &visitors));
     let served = serve_session(local, wait, port, &inside, &door);
-    // It notices within a tick, which nobody has to wait for.
+    // The thread notices it within a tick; nothing waits for it.
     door.closed.store(true, Ordering::Relaxed);
     served
 }
@@ -58,7 +56,7 @@ fn serve_session(
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
         let Ok((line, mut talk)) = inside.recv_timeout(left) else {
-            let why = format!("nobody came to port {port} within {} s", wait.as_secs_f64());
+            let why = format!("no client connected to port {port} within {} s", wait.as_secs_f64());
             return Err(TcpError::Broken(why));
         };
         let TcpControlLine::Open { greeting, terms } = line else { continue };
@@ -83,12 +81,12 @@ fn serve_session(
     }
 }
 
-/// Who is let in.
+/// Admission of connections.
 #[derive(Debug, Default)]
 struct SessionAdmission {
     closed: AtomicBool,
     pending: AtomicUsize,
-    /// The session that is served.
+    /// Number of the current session.
     session: Mutex<Option<u64>>,
 }
 
@@ -97,7 +95,7 @@ impl SessionAdmission {
         self.session.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Accepts connections until it is closed.
+    /// Accepts connections until the server closes.
     fn accept_connections(
         self: &Arc<Self>,
         listener: &TcpListener,
@@ -111,21 +109,20 @@ impl SessionAdmission {
                         continue;
                     }
                     let (door, visitors) = (Arc::clone(self), visitors.clone());
-                    // Each on its own, so that silence keeps nobody waiting.
+                    // One thread each, so that a silent client blocks no other.
                     thread::spawn(move || {
                         door.greet(stream, &visitors);
                         door.pending.fetch_sub(1, Ordering::Relaxed);
                     });
                 }
                 Err(error) if is_time_out(&error) => {}
-                // What goes wrong with one connection (accept(2)) or for want
-                // of descriptors passes.
+                // Errors of one connection (accept(2)) and a lack of descriptors are temporary.
                 Err(_) => thread::sleep(TICK),
             }
         }
     }
 
-    /// Hears who somebody is, and lets them in or says why not.
+    /// Receives a connection's greeting, and admits or refuses it.
     fn greet(&self, stream: TcpStream, visitors: &mpsc::Sender<GreetedConnection>) {
         let Ok(mut talk) = TcpControlConnection::new(stream) else { return };
         let refusal = match talk.receive(GREETING_TIMEOUT) {
@@ -158,12 +155,12 @@ impl SessionAdmission {
             }
             (Some(current), TcpControlLine::Join { .. }) if current == *session => None,
             (Some(_), _) => Some("serves another client".to_owned()),
-            (None, _) => Some("expected somebody to open a session first".to_owned()),
+            (None, _) => Some("expected a client to open a session first".to_owned()),
         }
     }
 }
 
-/// The serving side of a session.
+/// The server side of a session.
 struct TcpServerSession<'a> {
     control: TcpControlConnection,
     terms: TcpSessionTerms,
@@ -184,13 +181,13 @@ impl TcpServerSession<'_> {
             .map_err(|error| format!("the client: {}", describe_error(&error)))
     }
 
-    /// Does what the client says until it is content.
+    /// Executes the client's commands until it closes the session.
     fn run_commands(&mut self) -> Result<(), String> {
         loop {
             match self.receive(REPLY_TIMEOUT)? {
                 TcpControlLine::Echo => {
-                    // Until it hears this, the client sends nothing that the
-                    // reader of lines could swallow.
+                    // Before this line the client sends no latency message that the line reader
+                    // could swallow.
                     self.send(&TcpControlLine::Go)?;
                     latency::echo(self.control.stream())
                         .map_err(|e| format!("small messages were lost: {}", describe_error(&e)))?;
@@ -198,7 +195,7 @@ impl TcpServerSession<'_> {
                 TcpControlLine::Begin { phase, forward } => self.run_phase(phase, forward)?,
                 TcpControlLine::Close => return Ok(()),
                 TcpControlLine::Failed { why } => return Err(format!("the client gave up: {why}")),
-                other => return Err(format!("the client says {other:?} out of place")),
+                other => return Err(format!("the client sent an unexpected {other:?}")),
             }
         }
     }
@@ -209,9 +206,9 @@ impl TcpServerSession<'_> {
         let problems = if forward {
             let (arrived, problems) = flow::receive_streams(&streams, &self.terms, &self.pattern);
             match self.receive(REPLY_TIMEOUT)? {
-                // The client compares; here it only ends the phase.
+                // The client compares; here this only ends the phase.
                 TcpControlLine::Sent { .. } => self.send(&TcpControlLine::Received { arrived })?,
-                other => return Err(format!("expected what was sent, and heard {other:?}")),
+                other => return Err(format!("expected the sent totals, got {other:?}")),
             }
             problems
         } else {
@@ -225,7 +222,7 @@ impl TcpServerSession<'_> {
             (Some(problem), _) => Err(problem),
             (None, TcpControlLine::Go) => Ok(()),
             (None, TcpControlLine::Failed { why }) => Err(format!("the client gave up: {why}")),
-            (None, other) => Err(format!("expected the end of a phase, and heard {other:?}")),
+            (None, other) => Err(format!("expected the end of a phase, got {other:?}")),
         }
     }
 
@@ -239,7 +236,7 @@ impl TcpServerSession<'_> {
             let (line, talk) = self
                 .connections
                 .recv_timeout(left)
-                .map_err(|_| format!("{} of {wanted} connections for data came", streams.len()))?;
+                .map_err(|_| format!("{} of {wanted} data connections arrived", streams.len()))?;
             match line {
                 TcpControlLine::Join { phase: of, stream, .. }
                     if of == phase && stream < self.terms.streams =>
@@ -248,7 +245,7 @@ impl TcpServerSession<'_> {
                     data.set_nodelay(false).map_err(|error| error.to_string())?;
                     streams.insert(stream, data);
                 }
-                // Of a phase that failed: nobody waits for it any more.
+                // A late connection of a failed phase.
                 _ => {}
             }
         }

@@ -8,18 +8,17 @@ use socket2::{Domain, Protocol, Socket, Type};
 
 use super::{TcpBinding, TcpError};
 
-/// Connections that may wait to be accepted: all streams of a client and some
-/// strangers.
+/// Maximum pending connections: all streams of a client, and some foreign connections.
 const BACKLOG: i32 = 128;
 
-/// Listens at any free port.
+/// Listens on any free port.
 pub(super) fn listen(local: &TcpBinding) -> Result<TcpListener, TcpError> {
     let address = match local.address {
         Some(ip) => SocketAddr::new(ip, 0),
         None => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
     };
     let listener = listen_at(local, address);
-    // Machines without IPv6 listen at all addresses they have.
+    // Machines without IPv6 listen on their IPv4 addresses.
     if local.address.is_none() && matches!(listener, Err(TcpError::Bind { .. })) {
         return listen_at(local, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
     }
@@ -46,7 +45,7 @@ pub(super) fn connect(
         None => SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0),
     };
     if address.is_ipv4() != peer.is_ipv4() {
-        let what = format!("{} and {} are addresses of two families", address.ip(), peer.ip());
+        let what = format!("{} and {} have different address families", address.ip(), peer.ip());
         return Err(bind_error(what, io::ErrorKind::InvalidInput.into()));
     }
     let socket = bind_socket(local, address)?;
@@ -59,13 +58,13 @@ pub(super) fn connect(
 fn bind_socket(local: &TcpBinding, address: SocketAddr) -> Result<Socket, TcpError> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))
-        .map_err(|source| bind_error("there is no such socket".to_owned(), source))?;
+        .map_err(|source| bind_error("the socket cannot be created".to_owned(), source))?;
     if let Some(device) = &local.device {
         socket.bind_device(Some(device.as_bytes())).map_err(|source| {
             let what = match source.kind() {
                 // SO_BINDTODEVICE in socket(7).
                 io::ErrorKind::PermissionDenied => format!(
-                    "device {device} cannot be bound: that needs the capability CAP_NET_RAW \
+                    "device {device} cannot be bound: this needs the capability CAP_NET_RAW \
                      (or root)"
                 ),
                 _ => format!("device {device} cannot be bound"),
@@ -73,7 +72,7 @@ fn bind_socket(local: &TcpBinding, address: SocketAddr) -> Result<Socket, TcpErr
             bind_error(what, source)
         })?;
     }
-    // Without it a wildcard IPv6 socket would leave IPv4 out on some systems.
+    // Without it, a wildcard IPv6 socket excludes IPv4 on some systems.
     if address.is_ipv6() && address.ip().is_unspecified() {
         let _ = socket.set_only_v6(false);
     }

@@ -1,6 +1,5 @@
-//! What the two sides of the probe say to each other: one JSON document a
-//! line over a connection of its own. Data flows over other connections, each
-//! of which begins with one such line.
+//! Messages between the two sides: one JSON document per line over a control connection. Data uses
+//! other connections, each of which begins with one such line.
 
 use std::time::Duration;
 
@@ -8,16 +7,16 @@ use serde::{Deserialize, Serialize};
 
 use super::{MOST_READINGS, MOST_SECONDS, MOST_STREAMS, TcpTask};
 
-/// Says that this is us, so that a stranger is known by its first line.
+/// Identifies fabricgate, so that a foreign client is detected by its first line.
 pub(super) const MAGIC: &str = "fabricgate-tcp";
 
 /// Version of these lines.
 pub(super) const PROTOCOL: u32 = 1;
 
-/// Longest line that is accepted, in bytes.
+/// Maximum bytes of a line.
 pub(super) const MAX_LINE_BYTES: usize = 8 * 1024;
 
-/// Who speaks, in the first line of every connection.
+/// The sender's identification in the first line of every connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct TcpGreeting {
     pub(super) magic: String,
@@ -31,7 +30,7 @@ impl TcpGreeting {
     }
 }
 
-/// What both sides agree on.
+/// The agreed parameters.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct TcpSessionTerms {
     pub(super) streams: u32,
@@ -50,7 +49,7 @@ impl TcpSessionTerms {
         }
     }
 
-    /// Why nobody should agree to these.
+    /// Why these parameters are unacceptable.
     pub(super) fn invalid_reason(&self) -> Option<String> {
         let seconds = |value: f64| (0.0..=MOST_SECONDS).contains(&value);
         if !(1..=MOST_STREAMS).contains(&self.streams) {
@@ -60,7 +59,7 @@ impl TcpSessionTerms {
             return Some(format!("expected 1 to {MOST_READINGS} readings, got {}", self.readings));
         }
         if !seconds(self.seconds) || !seconds(self.warmup_s) || self.seconds == 0.0 {
-            return Some(format!("expected at most {MOST_SECONDS} seconds, and more than none"));
+            return Some(format!("expected more than 0 and at most {MOST_SECONDS} seconds"));
         }
         None
     }
@@ -74,18 +73,18 @@ impl TcpSessionTerms {
     }
 }
 
-/// What arrived at the receiving side.
+/// Totals of the receiving side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct TcpReceiveTotals {
-    /// Bytes by stream, warm-up included.
+    /// Bytes by stream, including the warm-up.
     pub(super) bytes: Vec<u64>,
     /// Bytes of all streams after the warm-up.
     pub(super) counted: u64,
-    /// Over how long, in seconds.
+    /// Duration of these in seconds.
     pub(super) seconds: f64,
-    /// Pieces that were compared with what was sent.
+    /// Pieces compared with the sent data.
     pub(super) checked: u64,
-    /// Those that differed.
+    /// Pieces that differ.
     pub(super) corrupt: u64,
 }
 
@@ -95,24 +94,24 @@ pub(super) struct TcpReceiveTotals {
 pub(super) enum TcpControlLine {
     /// The client's first line.
     Open { greeting: TcpGreeting, terms: TcpSessionTerms },
-    /// The server's answer.
+    /// The server accepts.
     Opened { node: String, device: Option<String> },
-    /// The server's other answer.
+    /// The server refuses.
     Refused { why: String },
-    /// Small messages follow, to be sent back.
+    /// Latency messages follow, to be echoed.
     Echo,
-    /// Data is to flow in the client's direction or the other.
+    /// Starts a phase with data in one direction.
     Begin { phase: u32, forward: bool },
-    /// The first line of a connection for data.
+    /// The first line of a data connection.
     Join { greeting: TcpGreeting, phase: u32, stream: u32 },
-    /// All connections for data are there.
+    /// All data connections are open.
     Go,
-    /// What was sent, by stream.
+    /// Bytes sent, by stream.
     Sent { bytes: Vec<u64> },
-    /// What arrived.
+    /// The receiver's totals.
     Received { arrived: TcpReceiveTotals },
-    /// There is nothing more to do.
+    /// The client is done.
     Close,
-    /// It cannot go on.
+    /// The sender cannot continue.
     Failed { why: String },
 }

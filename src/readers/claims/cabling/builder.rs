@@ -1,7 +1,7 @@
-//! The entries of a cabling file, held against each other and put together by
-//! node, leaf and rack.
+//! Checks the entries of a cabling file against each other and combines them by node, leaf and
+//! rack.
 //!
-//! Knows neither CSV nor TOML.
+//! Independent of CSV and TOML.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,50 +13,43 @@ use model::source_report::{
     ClaimBasis, NicReport, NodeGroup, NodeGroupKind, SourceProblemKind, SourceReport,
 };
 
-/// The most nodes that all entries together may name: host lists are short to
-/// write. The largest clusters have a few ten thousand nodes with ten NICs each.
+/// Limit for the nodes in all entries together: host lists are short to write. The largest
+/// clusters have a few ten thousand nodes with ten NICs each.
 const MAX_NODES: usize = 1_000_000;
 
-/// One entry: where some nodes are, and one of their NICs.
+/// One entry: the location of some nodes, and one of their NICs.
 #[derive(Clone, Debug, Default)]
 pub(super) struct CablingEntry {
-    /// Line.
     pub(super) line: usize,
-    /// Its nodes, as a host list.
+    /// The nodes, as a host list.
     pub(super) nodes: String,
-    /// Rack.
     pub(super) rack: Option<String>,
-    /// Slot in the rack.
     pub(super) slot: Option<String>,
-    /// Device on the node.
+    /// Name of the NIC's device on the node.
     pub(super) device: Option<String>,
-    /// Rail.
     pub(super) rail: Option<String>,
-    /// Leaf switch.
     pub(super) leaf: Option<String>,
-    /// Port of the leaf.
     pub(super) port: Option<String>,
 }
 
-/// A word and the line it stands in.
+/// A value and its line number.
 type TextAtLine = (String, usize);
 
-/// Everything said of one leaf.
+/// All information about one leaf.
 #[derive(Debug, Default)]
 struct CabledLeaf {
     line: usize,
     nodes: Vec<NodeName>,
     node_set: BTreeSet<NodeName>,
     rails: BTreeSet<String>,
-    /// A cable to it names no rail.
+    /// At least one cable to it has no rail.
     without_rail: bool,
-    /// The rail that its own entry names.
+    /// The rail in its own entry.
     own_rail: Option<String>,
     /// Its own entry lists its nodes.
     has_list: bool,
 }
 
-/// Collects entries.
 pub(super) struct CablingBuilder<'s> {
     report: &'s mut SourceReport,
     nodes_left: usize,
@@ -84,7 +77,7 @@ impl<'s> CablingBuilder<'s> {
         }
     }
 
-    /// Adds a problem of this line.
+    /// Adds a problem at this line.
     pub(super) fn push_problem(
         &mut self,
         kind: SourceProblemKind,
@@ -95,7 +88,6 @@ impl<'s> CablingBuilder<'s> {
         push_problem(self.report, kind, at, message);
     }
 
-    /// Adds a remark.
     pub(super) fn push_note(&mut self, note: String) {
         self.report.notes.push(note);
     }
@@ -104,7 +96,7 @@ impl<'s> CablingBuilder<'s> {
         format!("{}:{line}", self.report.source.place)
     }
 
-    /// The nodes of a host list, or none and a problem.
+    /// The nodes of a host list; on an error, no node and a problem.
     fn expand_nodes(&mut self, line: usize, list: &str) -> Vec<NodeName> {
         let names = match hostlist::expand(list) {
             Ok(names) => names,
@@ -119,7 +111,7 @@ impl<'s> CablingBuilder<'s> {
         if self.nodes_left < names.len() {
             if 0 < self.nodes_left {
                 let message = format!(
-                    "more than {MAX_NODES} nodes by name, expected fewer; the rest is not read"
+                    "more than {MAX_NODES} nodes by name, expected fewer; the rest is ignored"
                 );
                 self.push_problem(SourceProblemKind::Unsupported, line, message);
             }
@@ -130,7 +122,6 @@ impl<'s> CablingBuilder<'s> {
         names.into_iter().map(NodeName::from).collect()
     }
 
-    /// Adds an entry.
     pub(super) fn add_entry(&mut self, entry: &CablingEntry) {
         let line = entry.line;
         let nodes = self.expand_nodes(line, &entry.nodes);
@@ -141,12 +132,12 @@ impl<'s> CablingBuilder<'s> {
             || entry.leaf.is_some()
             || entry.port.is_some();
         if !has_nic && entry.rack.is_none() && entry.slot.is_none() {
-            let message = format!("nothing is said of {first}, expected at least one other column");
+            let message = format!("only the name of {first}, expected at least one other column");
             self.push_problem(SourceProblemKind::Incomplete, line, message);
         }
         let mut port = entry.port.as_ref();
         if port.is_some() && entry.leaf.is_none() {
-            let message = "column port: a port without a leaf, expected the switch it is of";
+            let message = "column port: a port without a leaf, expected the leaf switch";
             self.push_problem(SourceProblemKind::Malformed, line, message);
             port = None;
         }
@@ -154,7 +145,7 @@ impl<'s> CablingBuilder<'s> {
         for (column, value) in [("slot", &mut slot), ("port", &mut port)] {
             if let Some(value) = value.take_if(|_| !is_one) {
                 let message = format!(
-                    "column {column}: {} for {} nodes, expected one node a line where it is given",
+                    "column {column}: {} for {} nodes, expected one node per line where it is set",
                     quote_text(value),
                     nodes.len()
                 );
@@ -162,7 +153,7 @@ impl<'s> CablingBuilder<'s> {
             }
         }
         for node in nodes {
-            // A node is listed even where nothing else is known of it.
+            // Keeps a node without any other information.
             self.report.node_mut(&node);
             if let Some(rack) = &entry.rack {
                 self.set_rack_or_slot("rack", line, &node, rack);
@@ -176,14 +167,14 @@ impl<'s> CablingBuilder<'s> {
         }
     }
 
-    /// Notes the rack or slot of a node; the first word stands.
+    /// Records the rack or slot of a node; the first value wins.
     fn set_rack_or_slot(&mut self, what: &str, line: usize, node: &NodeName, word: &str) {
         let known = if what == "rack" { &mut self.racks } else { &mut self.slots };
         let (first, before) =
             known.entry(node.clone()).or_insert_with(|| (word.to_owned(), line)).clone();
         if first != word {
             let message = format!(
-                "column {what}: node {node} is in {what} {} here and in {what} {} in line {before}",
+                "column {what}: node {node} is in {what} {} here and in {what} {} on line {before}",
                 quote_text(word),
                 quote_text(&first)
             );
@@ -201,7 +192,7 @@ impl<'s> CablingBuilder<'s> {
             let known = if what == "rail" { &mut self.rails } else { &mut self.devices };
             if let Some(before) = known.insert((node.clone(), word.clone()), line) {
                 let message = format!(
-                    "column {what}: node {node} has {what} {} here and in line {before}, \
+                    "column {what}: node {node} has {what} {} here and on line {before}, \
                      expected each once",
                     quote_text(word)
                 );
@@ -212,8 +203,8 @@ impl<'s> CablingBuilder<'s> {
             let here = (node.clone(), line);
             if let Some((other, before)) = self.ports.insert((leaf.clone(), port.clone()), here) {
                 let message = format!(
-                    "column port: port {} of leaf {} goes to {node} here and to {other} in line \
-                     {before}, expected one cable a port",
+                    "column port: port {} of leaf {} goes to {node} here and to {other} on line \
+                     {before}, expected one cable per port",
                     quote_text(port),
                     quote_text(leaf)
                 );
@@ -260,8 +251,8 @@ impl<'s> CablingBuilder<'s> {
             .or_insert_with(|| CabledLeaf { line, ..CabledLeaf::default() })
     }
 
-    /// Adds a leaf of its own entry, with the rail it serves and its nodes where
-    /// they are listed. These come before all cables.
+    /// Adds a leaf from its own entry, with its rail and its list of nodes, if any. Leaves
+    /// precede all cables.
     pub(super) fn add_leaf(
         &mut self,
         line: usize,
@@ -272,7 +263,7 @@ impl<'s> CablingBuilder<'s> {
         if let Some(known) = self.leaves.get(name) {
             let before = known.line;
             let message =
-                format!("leaf {} is already described in line {before}", quote_text(name));
+                format!("leaf {} is already described on line {before}", quote_text(name));
             self.push_problem(SourceProblemKind::Contradictory, line, message);
             return;
         }
@@ -290,7 +281,7 @@ impl<'s> CablingBuilder<'s> {
         }
     }
 
-    /// Puts leaves, racks and rails together.
+    /// Combines leaves, racks and rails.
     pub(super) fn finish(mut self) {
         for name in std::mem::take(&mut self.order) {
             let Some(leaf) = self.leaves.remove(&name) else { continue };
@@ -315,8 +306,7 @@ impl<'s> CablingBuilder<'s> {
                     }
                     Some(own)
                 }
-                // A leaf whose cables do not all name the one rail may serve
-                // several.
+                // A leaf with cables of different rails, or without one, may serve several.
                 (None, 1) if !leaf.without_rail => leaf.rails.into_iter().next(),
                 _ => None,
             };
@@ -335,7 +325,7 @@ impl<'s> CablingBuilder<'s> {
         self.set_common_rails();
     }
 
-    /// Rails that every cabled node has one end of, on the same device.
+    /// Rails to which every cabled node has one link, on the same device.
     fn set_common_rails(&mut self) {
         let cabled: Vec<&Vec<NicReport>> =
             self.report.nodes.values().map(|node| &node.nics).filter(|n| !n.is_empty()).collect();

@@ -1,7 +1,6 @@
-//! Cabling as CSV: a header, then one cable (or one node) a line.
+//! Cabling as CSV: a header, then one cable (or one node) per line.
 //!
-//! Only the shape is read here; what the lines say is held against each other
-//! by `entries`.
+//! Parses the table only; `builder` checks the lines against each other.
 
 use csv::{ReaderBuilder, StringRecord, Trim};
 
@@ -9,7 +8,7 @@ use super::builder::{CablingBuilder, CablingEntry};
 use crate::claims::reader_util::{first_line, quote_text, sanitize_text};
 use model::source_report::{SourceProblemKind, SourceReport};
 
-/// The columns, in the order they are documented in.
+/// The columns, in the order of the documentation.
 const COLUMNS: [&str; 7] = ["node", "rack", "slot", "rail", "device", "leaf", "port"];
 
 /// The first line that is neither empty nor a comment.
@@ -18,14 +17,14 @@ fn header_line(text: &str) -> &str {
     lines.find(|line| !line.is_empty() && !line.starts_with('#')).unwrap_or_default()
 }
 
-/// The separator of a header: spreadsheets of many countries write semicolons,
-/// and what is copied out of one has tabs.
+/// The separator of a header: spreadsheets of many locales write semicolons, and copied cells are
+/// separated by tabs.
 fn detect_separator(header: &str) -> u8 {
     let count = |c: char| header.matches(c).count();
     [';', '\t'].into_iter().find(|c| count(',') < count(*c)).map_or(b',', |c| c as u8)
 }
 
-/// Whether the first line is a header of ours.
+/// Whether the first line is a cabling header.
 pub(super) fn recognises(text: &str) -> bool {
     let header = header_line(text);
     let separator = char::from(detect_separator(header));
@@ -37,7 +36,7 @@ pub(super) fn recognises(text: &str) -> bool {
     names.iter().any(|name| name == COLUMNS[0]) && 2 <= known
 }
 
-/// Which column of the file is which of ours.
+/// The file's column index of each of [`COLUMNS`].
 struct CablingColumns([Option<usize>; COLUMNS.len()]);
 
 impl CablingColumns {
@@ -48,7 +47,7 @@ impl CablingColumns {
             match COLUMNS.iter().position(|column| column.eq_ignore_ascii_case(name)) {
                 Some(known) if columns[known].is_none() => columns[known] = Some(at),
                 Some(known) => {
-                    let message = format!("column {} is there twice", COLUMNS[known]);
+                    let message = format!("column {} occurs twice", COLUMNS[known]);
                     entries.push_problem(SourceProblemKind::Contradictory, line, message);
                 }
                 None if name.is_empty() => unread.push("(no name)".to_owned()),
@@ -56,7 +55,7 @@ impl CablingColumns {
             }
         }
         if !unread.is_empty() {
-            entries.push_note(format!("columns that are not read: {}", unread.join(", ")));
+            entries.push_note(format!("ignored columns: {}", unread.join(", ")));
         }
         if columns[0].is_none() || columns.iter().flatten().count() < 2 {
             let message = format!(
@@ -68,13 +67,13 @@ impl CablingColumns {
         Self(columns)
     }
 
-    /// The entry of a line, with what stands in our columns.
+    /// The entry of a line, from the known columns.
     fn parse_entry(&self, record: &StringRecord, line: usize) -> CablingEntry {
         let cell = |column: usize| {
             let cell = self.0[column].and_then(|at| record.get(at)).unwrap_or_default();
             Some(sanitize_text(cell)).filter(|cell| !cell.is_empty())
         };
-        // A host list may be longer than what is shown of a text.
+        // A host list may be longer than the display limit of a text.
         let nodes = self.0[0].and_then(|at| record.get(at)).unwrap_or_default();
         CablingEntry {
             line,
@@ -89,11 +88,10 @@ impl CablingColumns {
     }
 }
 
-/// Reads the table.
 pub(super) fn read(said: &mut SourceReport, text: &str) {
     let separator = detect_separator(header_line(text));
-    // One kind of line end, and one behind the last line, so that the line of a
-    // record is the reader's own line, less what the record spans.
+    // Uniform line ends, also after the last line, so that the line of a record is the reader's
+    // current line minus the lines of the record.
     let mut text = text.replace("\r\n", "\n").replace('\r', "\n");
     if !text.ends_with('\n') {
         text.push('\n');
@@ -145,7 +143,7 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
         if entry.nodes.is_empty() {
             let rest = record.iter().collect::<Vec<_>>().join(" ");
             let message =
-                format!("column node: empty beside {}, expected a node", quote_text(&rest));
+                format!("column node: empty next to {}, expected a node", quote_text(&rest));
             entries.push_problem(SourceProblemKind::Malformed, line, message);
             continue;
         }

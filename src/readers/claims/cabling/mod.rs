@@ -1,9 +1,8 @@
-//! An operator's cabling or asset file: which node sits where, and which of its
-//! NICs goes to which port of which leaf.
+//! An operator's cabling or asset file: the location of each node, and the leaf port of each of
+//! its NICs.
 //!
-//! A person wrote it, so nothing in it is more than a claim. `table` reads CSV,
-//! `document` TOML; `entries` holds one line against the others. The two shapes
-//! are described in `docs/cabling.md`.
+//! A file written by hand is only a claim. `csv_format` reads CSV, `toml_format` TOML; `builder`
+//! checks the lines against each other. `docs/cabling.md` describes both formats.
 
 mod builder;
 mod csv_format;
@@ -12,13 +11,13 @@ mod toml_format;
 use super::reader_util::check_text_size;
 use model::source_report::{SourceKind, SourceReport};
 
-/// Whether a text looks like one.
+/// Whether a text is a cabling file.
 pub fn recognises(text: &str) -> bool {
     let text = strip_bom(text);
     toml_format::recognises(text) || csv_format::recognises(text)
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses a cabling file. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::Cabling, place);
     if !check_text_size(&mut said, text) {
@@ -33,7 +32,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     said
 }
 
-/// The text without the byte order mark that spreadsheets put in front.
+/// The text without the byte order mark that spreadsheets prepend.
 fn strip_bom(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }

@@ -19,7 +19,7 @@ fn groups(said: &SourceReport, kind: NodeGroupKind) -> Vec<(String, Option<Strin
         .collect()
 }
 
-/// The only problem: its kind, its place and what it says.
+/// The only problem: its kind, its place and its message.
 fn complaint(text: &str) -> (SourceProblemKind, String, String) {
     let said = read("c.csv", text);
     let [problem] = said.problems.as_slice() else { panic!("{text}: {:?}", said.problems) };
@@ -57,7 +57,7 @@ fn a_spreadsheet_of_another_country_reads_the_same() {
     assert!(recognises(text));
     let said = read("c.csv", text);
     assert!(said.problems.is_empty(), "{:?}", said.problems);
-    assert_eq!(said.notes, ["columns that are not read: Owner"]);
+    assert_eq!(said.notes, ["ignored columns: Owner"]);
     assert_eq!(node_report(&said, "n1").nics[0].leaf.as_deref(), Some("leaf 1"));
     assert_eq!(node_report(&said, "n2").nics[0].at.as_deref(), Some("c.csv:5"));
     assert!(recognises("node\tleaf\nn1\tl1\n"));
@@ -73,7 +73,7 @@ fn a_line_may_speak_of_many_nodes() {
     assert_eq!((kind, at.as_str()), (SourceProblemKind::Contradictory, "c.csv:2"));
     assert_eq!(
         message,
-        "column port: \"7\" for 2 nodes, expected one node a line where it is given"
+        "column port: \"7\" for 2 nodes, expected one node per line where it is set"
     );
 }
 
@@ -87,10 +87,10 @@ fn contradictions_name_both_lines() {
     contradiction("node,rack,slot\nn1,r1,1\nn1,r1,2\n", "c.csv:3", &["slot \"2\"", "line 2"]);
     contradiction("node,rack\n\nn1,r1\n# x\nn1,r2\n", "c.csv:5", &["rack \"r2\"", "line 3"]);
     let twice = "node,leaf,port\nn1,l1,1\nn2,l1,2\nn3,l1,1\n";
-    contradiction(twice, "c.csv:4", &["port \"1\" of leaf \"l1\"", "n3", "n1 in line 2"]);
+    contradiction(twice, "c.csv:4", &["port \"1\" of leaf \"l1\"", "n3", "n1 on line 2"]);
     contradiction("node,rail,leaf\nn1,0,a\nn1,0,b\n", "c.csv:3", &["rail \"0\"", "line 2"]);
     contradiction("node,device,leaf\nn1,e0,a\nn1,e0,b\n", "c.csv:3", &["device \"e0\""]);
-    contradiction("node,leaf,leaf\nn1,a,b\n", "c.csv:1", &["column leaf is there twice"]);
+    contradiction("node,leaf,leaf\nn1,a,b\n", "c.csv:1", &["column leaf occurs twice"]);
 }
 
 #[test]
@@ -182,6 +182,6 @@ fn host_lists_cannot_make_a_small_file_a_large_cluster() {
     assert!(
         said.problems
             .iter()
-            .any(|p| p.kind == SourceProblemKind::Unsupported || p.message.contains("left out"))
+            .any(|p| p.kind == SourceProblemKind::Unsupported || p.message.contains("omitted"))
     );
 }

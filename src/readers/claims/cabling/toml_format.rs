@@ -1,7 +1,6 @@
 //! Cabling as TOML: `[[node]]` with `[[node.nic]]`, and `[[leaf]]`.
 //!
-//! Only the shape is read here; what it says is held against each other by
-//! `entries`.
+//! Parses the document only; `builder` checks the entries against each other.
 
 use std::fmt;
 
@@ -78,15 +77,14 @@ impl<'de> Deserialize<'de> for TextOrNumber {
     }
 }
 
-/// Whether the text has nodes in TOML. `claims.toml` has leaves and rails too,
-/// but always a domain.
+/// Whether the text is TOML with nodes. `claims.toml` has leaves and rails too, but always a
+/// domain.
 pub(super) fn recognises(text: &str) -> bool {
     let has =
         |table: &str| text.lines().any(|line| line.trim().replace(' ', "").starts_with(table));
     (has("[[node]]") || has("[[node.nic]]")) && !has("[[domain]]")
 }
 
-/// Reads the document.
 pub(super) fn read(said: &mut SourceReport, text: &str) {
     let file: CablingFile = match toml::from_str(text) {
         Ok(file) => file,

@@ -1,8 +1,7 @@
-//! What the settings of a job take for granted about the fabric.
+//! Assumptions about the fabric that follow from the settings of a job.
 //!
-//! The meaning of NCCL's variables is that of its source (`init.cc`, `mnnvl.cc`):
-//! multi-node NVLink is used where all ranks tell the same ClusterUUID and
-//! CliqueId, and needs cuMem.
+//! NCCL's variables have the meaning in its source (`init.cc`, `mnnvl.cc`): it uses multi-node
+//! NVLink if all ranks report the same ClusterUUID and CliqueId, and it needs cuMem.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +11,13 @@ use model::hostlist;
 use model::id::NodeName;
 use model::source_report::{JobAssumption, SourceProblemKind, SourceReport};
 
-/// The settings, with where they are.
+/// The settings, with their locations.
 struct BeliefReader<'s> {
     report: &'s mut SourceReport,
     settings: &'s JobSettings,
 }
 
-/// Says what these settings take for granted.
+/// Adds the assumptions behind these settings.
 pub(super) fn add_beliefs(said: &mut SourceReport, found: &JobSettings) {
     let mut reader = BeliefReader { report: said, settings: found };
     let nodes = reader.nodes();
@@ -28,7 +27,7 @@ pub(super) fn add_beliefs(said: &mut SourceReport, found: &JobSettings) {
     reader.add_domain_size();
     reader.add_nccl();
     reader.add_segment(gpus);
-    // One pod may be one of many: its node alone bounds no domain.
+    // One pod may be one of many: its node alone does not limit a domain.
     let is_part = reader.settings.contains_key("nodeName") && nodes.len() == 1;
     for belief in &mut reader.report.beliefs[first..] {
         if !(is_part && belief.ranks_per_domain.is_some()) {
@@ -55,7 +54,6 @@ impl BeliefReader<'_> {
         push_problem(self.report, SourceProblemKind::Malformed, at, message);
     }
 
-    /// A number above 0.
     fn positive_count(&mut self, name: &str) -> Option<u32> {
         let (_, value) = self.setting(name)?;
         let count = value.parse().ok().filter(|count| 0 < *count);
@@ -65,7 +63,6 @@ impl BeliefReader<'_> {
         count
     }
 
-    /// A switch.
     fn flag(&mut self, name: &str) -> Option<bool> {
         let (_, value) = self.setting(name)?;
         let flag = match value.to_ascii_lowercase().as_str() {
@@ -79,7 +76,7 @@ impl BeliefReader<'_> {
         flag
     }
 
-    /// A number of these.
+    /// An integer that must be one of `expected`.
     fn one_of(&mut self, name: &str, expected: &[i64]) -> Option<i64> {
         let (_, value) = self.setting(name)?;
         let number = value.parse().ok().filter(|number| expected.contains(number));
@@ -90,8 +87,7 @@ impl BeliefReader<'_> {
         number
     }
 
-    /// Those of these settings that are there, as they are written, and the place
-    /// of the first.
+    /// Those of these settings that are present, as written, and the location of the first.
     fn as_written(&self, names: &[&str]) -> (String, Option<String>) {
         let found: Vec<(&str, &JobSetting)> =
             names.iter().filter_map(|name| Some((*name, self.settings.get(name)?))).collect();
@@ -100,7 +96,6 @@ impl BeliefReader<'_> {
         (words.join(", "), found.first().map(|(_, setting)| self.location(setting)))
     }
 
-    /// The nodes of the job.
     fn nodes(&mut self) -> Vec<NodeName> {
         for name in ["SLURM_JOB_NODELIST", "SLURM_NODELIST", "--nodelist", "nodeName"] {
             let Some((_, list)) = self.setting(name) else { continue };
@@ -116,7 +111,7 @@ impl BeliefReader<'_> {
         Vec::new()
     }
 
-    /// GPUs of each node: `4`, `gb200:4`, and for gres `gpu:gb200:4` among others.
+    /// GPUs per node: `4`, `gb200:4`, and for gres `gpu:gb200:4` among others.
     fn gpus_per_node(&mut self) -> Option<u32> {
         for name in ["--gpus-per-node", "SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"] {
             let Some((_, value)) = self.setting(name) else { continue };
@@ -156,9 +151,9 @@ impl BeliefReader<'_> {
         }
     }
 
-    /// The most that a domain of the platform has, whatever of it the job has.
+    /// The largest domain of the platform, of which the job may have only a part.
     fn add_domain_size(&mut self) {
-        /// No server has more: beyond it, NVLink between nodes is meant.
+        /// The largest server has 16: a larger number implies multi-node NVLink.
         const LARGEST_SERVER: u32 = 16;
         let (says, at) = self.as_written(&["NVLINK_DOMAIN_SIZE"]);
         if let Some(size) = self.positive_count("NVLINK_DOMAIN_SIZE") {
@@ -190,23 +185,23 @@ impl BeliefReader<'_> {
         let crosses = self.flag("NCCL_MNNVL_CROSS_CLIQUE") == Some(true);
         if enable == Some(1) && memory == Some(0) {
             let message =
-                format!("{says}: multi-node NVLink is forced, and needs the cuMem that is off");
+                format!("{says}: multi-node NVLink is forced, but it needs cuMem, which is off");
             push_problem(self.report, SourceProblemKind::Contradictory, at.clone(), message);
         }
         if self.setting("NCCL_MNNVL_UUID").is_some_and(|(_, value)| value != "-1") {
             says +=
-                "; the ClusterUUID of the fabric is replaced, so ranks of several look like one";
+                "; the ClusterUUID is overridden, so ranks of several fabrics look like one";
         }
         match self.setting("NCCL_MNNVL_CLIQUE_ID").map(|(_, value)| value.to_owned()).as_deref() {
-            Some("-2") => says += "; cliques are taken from the serial of the chassis",
+            Some("-2") => says += "; cliques are derived from the chassis serial number",
             Some("-1") | None => {}
-            Some(_) => says += "; the CliqueId of the fabric is replaced",
+            Some(_) => says += "; the CliqueId is overridden",
         }
         let multi_node_nvlink = match (enable, memory) {
             (Some(0), _) | (_, Some(0)) => Some(false),
             (Some(1), _) => Some(true),
             _ if crosses => Some(true),
-            // Found out by NCCL when it starts.
+            // NCCL decides at start-up.
             _ => None,
         };
         self.report.beliefs.push(JobAssumption {
@@ -219,7 +214,7 @@ impl BeliefReader<'_> {
         });
     }
 
-    /// `--segment=N`: every N nodes are to come from one block.
+    /// `--segment=N`: every N nodes must come from one block.
     fn add_segment(&mut self, gpus: Option<u32>) {
         let Some(segment) = self.positive_count("--segment") else { return };
         let (says, at) = self.as_written(&["--segment"]);
@@ -233,12 +228,12 @@ impl BeliefReader<'_> {
         });
     }
 
-    /// Where Slurm told a task that its node is, as a mark of that node.
+    /// The node address that Slurm reports to a task, as a mark of the node.
     fn add_node_address(&mut self) {
         const ADDRESS: &str = "SLURM_TOPOLOGY_ADDR";
         let Some((_, address)) = self.setting(ADDRESS) else { return };
         let pattern = self.setting("SLURM_TOPOLOGY_ADDR_PATTERN").map(|(_, pattern)| pattern);
-        // Names of nodes may have dots: the pattern says how many parts there are.
+        // Names of nodes may contain dots: the pattern determines the number of parts.
         let last = pattern
             .filter(|pattern| pattern.ends_with("node"))
             .and_then(|pattern| address.splitn(pattern.split('.').count(), '.').last());

@@ -1,7 +1,7 @@
-//! Manifests: YAML and JSON with the environment of containers (`env` lists of
-//! name and value, mappings such as `env_vars`), and the commands in them.
+//! Manifests: YAML and JSON with the environment of containers (`env` lists of name and value,
+//! mappings such as `env_vars`), and the commands in them.
 //!
-//! What a cluster would fill in (`valueFrom`, ConfigMaps) is not known.
+//! Values that the cluster fills in (`valueFrom`, ConfigMaps) are unknown.
 
 use serde_json::{Map, Value};
 
@@ -11,8 +11,8 @@ use crate::claims::reader_util::{first_line, push_note, push_problem};
 use model::source_report::SourceProblemKind;
 use model::text_error::LineIndex;
 
-/// Whether a text is a document rather than a script: it opens with a brace, a
-/// document mark, a list entry, or `key:`.
+/// Whether a text is a document and not a script: it starts with a brace, a document marker, a
+/// list entry, or `key:`.
 pub(super) fn is_manifest(text: &str) -> bool {
     let mut lines = text.lines().map(str::trim_end);
     let is_comment = |line: &str| line.trim().is_empty() || line.trim_start().starts_with('#');
@@ -29,7 +29,6 @@ pub(super) fn is_manifest(text: &str) -> bool {
     })
 }
 
-/// Reads all documents.
 pub(super) fn read(settings: &mut JobSettingsCollector<'_>, text: &str) {
     let place = settings.report.source.place.clone();
     let documents: Vec<Value> = if text.trim_start().starts_with(['{', '[']) {
@@ -69,7 +68,7 @@ pub(super) fn read(settings: &mut JobSettingsCollector<'_>, text: &str) {
                 read_mapping(settings, &mut found, object);
                 left.extend(object.values().rev());
             }
-            // A command, or a whole script.
+            // A command, or a complete script.
             Value::String(command) if mentions(command, &["="]) => {
                 let first = command.lines().find(|line| mentions(line, &["="])).unwrap_or_default();
                 let before =
@@ -83,14 +82,14 @@ pub(super) fn read(settings: &mut JobSettingsCollector<'_>, text: &str) {
     }
 }
 
-/// How often a name may be looked for in vain: each time costs the whole text.
+/// Limit for failed searches of a name: each one scans the whole text.
 const MAX_MISSES: usize = 20;
 
-/// Names that are looked up on their own, and one place for commands.
+/// Names that are searched individually, and one slot for commands.
 const LOOKUP_SLOTS: usize = super::settings::VARIABLES.len() + super::settings::POD_KEYS.len() + 1;
 
-/// Finds the lines of names, each further than the one before: the readers of
-/// YAML and JSON do not keep them.
+/// Finds the lines of names, each after the previous one: the YAML and JSON parsers do not keep
+/// positions.
 struct LineFinder<'t> {
     text: &'t str,
     lines: LineIndex,
@@ -119,7 +118,6 @@ impl LineFinder<'_> {
     }
 }
 
-/// What one mapping sets.
 fn read_mapping(
     settings: &mut JobSettingsCollector<'_>,
     found: &mut LineFinder<'_>,
@@ -149,7 +147,6 @@ fn read_mapping(
     }
 }
 
-/// A single value as text.
 fn scalar(value: &Value) -> Option<String> {
     match value {
         Value::String(text) => Some(text.clone()),

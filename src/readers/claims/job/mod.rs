@@ -1,9 +1,9 @@
-//! What a job takes for granted about the fabric, by the description of it that
-//! somebody gave: its environment, its script, its manifest.
+//! A job's assumptions about the fabric, from its description: its environment, its script, its
+//! manifest.
 //!
-//! `script` reads `KEY=VALUE` lines, shell and sbatch scripts, `manifest` YAML and
-//! JSON; both tell `settings`, and `beliefs` says what these mean. No script is run
-//! and nothing is looked up.
+//! `script` reads `KEY=VALUE` lines, shell and sbatch scripts, `manifest` YAML and JSON; both
+//! fill `settings`, and `beliefs` derives the assumptions. No script is run and nothing is looked
+//! up.
 
 mod beliefs;
 mod manifest;
@@ -14,18 +14,18 @@ use super::reader_util::check_text_size;
 use model::source_report::{SourceKind, SourceReport};
 use settings::JobSettingsCollector;
 
-/// What stands behind a name in a document: the end of a word that is quoted or a
-/// key, of a line, or of a word in `{name: NCCL_DEBUG, value: INFO}`.
+/// Characters that may follow a name in a document: the end of a quoted word or a key, of a line,
+/// or of a word in `{name: NCCL_DEBUG, value: INFO}`.
 const NAME_DELIMITERS: &[&str] = &["\"", "'", ":", "\n", "\r", ",", "}", " "];
 
-/// Whether a text looks like one.
+/// Whether a text describes a job.
 pub fn recognises(text: &str) -> bool {
     script::has_directives(text)
         || settings::mentions(text, &["="])
         || (manifest::is_manifest(text) && settings::mentions(text, NAME_DELIMITERS))
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses a job description. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::Job, place);
     if !check_text_size(&mut said, text) {

@@ -1,17 +1,16 @@
-//! Environments and scripts: `KEY=VALUE` lines (NUL-separated ones of `/proc`
-//! too), shell with `export`, words of `env`, `mpirun -x` and `srun --export`, and
-//! the `#SBATCH` lines and options of Slurm's commands.
+//! Environments and scripts: `KEY=VALUE` lines (NUL-separated ones of `/proc` too), shell with
+//! `export`, arguments of `env`, `mpirun -x` and `srun --export`, and the `#SBATCH` lines and
+//! options of Slurm's commands.
 //!
-//! Nothing is evaluated: the last assignment in the text counts, whichever branch
-//! it stands in.
+//! Nothing is evaluated: the last assignment in the text counts, whichever branch it is in.
 
 use super::settings::{JobSettingsCollector, OPTIONS, RepeatPolicy};
 
-/// How deep commands may be quoted in commands (`bash -c "..."`).
+/// How deep commands may be nested in commands (`bash -c "..."`).
 const MAX_DEPTH: usize = 3;
 
-/// Options of Slurm's commands that take no value: the word behind one may be the command
-/// (`srun`, `sbatch` and `salloc --help`, 24.11).
+/// Options of Slurm's commands without a value: the next word may be the command (`srun`,
+/// `sbatch` and `salloc --help`, 24.11).
 const VALUELESS_OPTIONS: [&str; 28] = [
     "-E",
     "-H",
@@ -43,15 +42,15 @@ const VALUELESS_OPTIONS: [&str; 28] = [
     "--verbose",
 ];
 
-/// What may stand in front of an assignment in one word.
+/// Prefixes of an assignment within one word.
 const ASSIGNMENT_PREFIXES: [&str; 4] = ["--export=", "--env=", "-x=", "-e="];
 
-/// Whether a text has lines for sbatch.
+/// Whether a text contains `#SBATCH` lines.
 pub(super) fn has_directives(text: &str) -> bool {
     text.lines().any(|line| line.trim_start().starts_with("#SBATCH "))
 }
 
-/// Reads a script whose first line is `first` of its file.
+/// Parses a script that starts at line `first` of its file.
 pub(super) fn read(settings: &mut JobSettingsCollector<'_>, text: &str, first: usize) {
     read_nested(settings, text, first, 0);
 }
@@ -78,7 +77,7 @@ fn read_nested(settings: &mut JobSettingsCollector<'_>, text: &str, first: usize
     }
 }
 
-/// One line, as far as it concerns us.
+/// Parses the relevant parts of one line.
 fn read_command(settings: &mut JobSettingsCollector<'_>, line: &str, number: usize, depth: usize) {
     let line = line.trim();
     if let Some(directive) = line.strip_prefix("#SBATCH ") {
@@ -103,7 +102,7 @@ fn read_command(settings: &mut JobSettingsCollector<'_>, line: &str, number: usi
             if read_assignment(settings, word, number) {
                 continue;
             }
-            // A command in a word: bash -c "export A=1; ...".
+            // A command in one word: bash -c "export A=1; ...".
             if depth < MAX_DEPTH && word.contains('=') && word.contains([' ', '\t', ';']) {
                 read_nested(settings, word, number, depth + 1);
             }
@@ -111,10 +110,10 @@ fn read_command(settings: &mut JobSettingsCollector<'_>, line: &str, number: usi
     }
 }
 
-/// Takes `NAME=VALUE`, also behind `--export=ALL,`; tells whether it was one.
+/// Records `NAME=VALUE`, also after `--export=ALL,`; returns whether it was an assignment.
 fn read_assignment(settings: &mut JobSettingsCollector<'_>, word: &str, number: usize) -> bool {
     if let Some(list) = ASSIGNMENT_PREFIXES.iter().find_map(|front| word.strip_prefix(front)) {
-        // Not every comma ends a value: a host list has its own.
+        // Not every comma ends a value: a host list contains commas, too.
         let mut pieces: Vec<String> = Vec::new();
         for piece in list.split(',') {
             match pieces.last_mut() {
@@ -145,7 +144,7 @@ fn assign(settings: &mut JobSettingsCollector<'_>, word: &str, number: usize) ->
     true
 }
 
-/// The options in front of the command that Slurm's is to run: those behind are its own.
+/// Slurm's options before the command to run; later ones belong to that command.
 fn own_options(words: &[String]) -> &[String] {
     let mut takes_value = false;
     let command = words.iter().position(|word| {
@@ -159,7 +158,7 @@ fn own_options(words: &[String]) -> &[String] {
     &words[..command.unwrap_or(words.len())]
 }
 
-/// Takes the options of Slurm's commands: `--nodes=2`, `--nodes 2`, `-N2`, `-N 2`.
+/// Records options of Slurm's commands: `--nodes=2`, `--nodes 2`, `-N2`, `-N 2`.
 fn read_options(settings: &mut JobSettingsCollector<'_>, words: &[String], number: usize) {
     for (at, word) in words.iter().enumerate() {
         for (long, short) in OPTIONS {
@@ -180,7 +179,7 @@ fn read_options(settings: &mut JobSettingsCollector<'_>, words: &[String], numbe
     }
 }
 
-/// The words of a line, command by command, without quotes. `#` begins a comment.
+/// The words of a line, command by command, without quotes. `#` starts a comment.
 fn split_commands(line: &str) -> Vec<Vec<String>> {
     let mut commands = vec![Vec::new()];
     let mut word: Option<String> = None;

@@ -1,12 +1,11 @@
-//! The settings of a job that say something about the fabric, each with where it
-//! is written. What they mean is not known here.
+//! The settings of a job that concern the fabric, each with its location. `beliefs` interprets
+//! them.
 
 use std::collections::BTreeMap;
 
 use crate::claims::reader_util::{push_note, push_problem, quote_text, sanitize_text};
 use model::source_report::{SourceProblemKind, SourceReport};
 
-/// The variables that are read.
 pub(super) const VARIABLES: [&str; 16] = [
     "NCCL_MNNVL_ENABLE",
     "NCCL_MNNVL_UUID",
@@ -26,7 +25,7 @@ pub(super) const VARIABLES: [&str; 16] = [
     "SLURM_GPUS_ON_NODE",
 ];
 
-/// The options of sbatch and srun that are read, with their short forms.
+/// The supported options of sbatch and srun, with their short forms.
 pub(super) const OPTIONS: [(&str, &str); 5] = [
     ("--segment", ""),
     ("--nodelist", "-w"),
@@ -35,17 +34,17 @@ pub(super) const OPTIONS: [(&str, &str); 5] = [
     ("--gres", ""),
 ];
 
-/// What a pod asks of the scheduler and where it runs.
+/// The supported keys of a pod: its resource requests and its node.
 pub(super) const POD_KEYS: [&str; 3] = [
     "nodeName",
     "kai.scheduler/topology-required-placement",
     "kai.scheduler/topology-preferred-placement",
 ];
 
-/// The longest value that is kept whole: a host list of a large job.
+/// The longest value that is kept: a host list of a large job.
 const MAX_VALUE_BYTES: usize = 1 << 20;
 
-/// Whether a text has one of the variables, with one of these right behind it.
+/// Whether a text contains one of the variables, followed by one of these.
 pub(super) fn mentions(text: &str, behind: &[&str]) -> bool {
     VARIABLES.iter().any(|name| {
         text.match_indices(name).any(|(at, name)| {
@@ -56,30 +55,26 @@ pub(super) fn mentions(text: &str, behind: &[&str]) -> bool {
     })
 }
 
-/// A value, and where it is written.
+/// A value and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct JobSetting {
-    /// The value; none where it depends on what is not in the text.
+    /// The value; `None` where it depends on context outside the text.
     pub(super) value: Option<String>,
-    /// As it is written.
     pub(super) written: String,
-    /// Line.
     pub(super) line: usize,
 }
 
-/// What a later value of the same name means.
+/// The meaning of a repeated assignment.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum RepeatPolicy {
-    /// It replaces the earlier one, as in a script.
+    /// The new value replaces the earlier one, as in a script.
     Replaces,
     /// Another part of the job has another value.
     Differs,
 }
 
-/// Settings by name.
 pub(super) type JobSettings = BTreeMap<&'static str, JobSetting>;
 
-/// Collects settings.
 pub(super) struct JobSettingsCollector<'s> {
     pub(super) report: &'s mut SourceReport,
     settings: JobSettings,
@@ -90,13 +85,12 @@ impl<'s> JobSettingsCollector<'s> {
         Self { report, settings: JobSettings::new() }
     }
 
-    /// The name as it is known here, if it is one that is read.
+    /// The supported name that equals this one, if any.
     pub(super) fn known_name(name: &str) -> Option<&'static str> {
         let options = OPTIONS.iter().map(|(long, _)| *long);
         VARIABLES.into_iter().chain(POD_KEYS).chain(options).find(|known| *known == name)
     }
 
-    /// Notes a value.
     pub(super) fn set(
         &mut self,
         name: &'static str,
@@ -107,9 +101,10 @@ impl<'s> JobSettingsCollector<'s> {
         let (value, is_default) = resolve_value(written);
         let setting = JobSetting { value, written: sanitize_text(written), line };
         if is_default {
-            push_note(self.report, format!("{name}: {} unless it is set outside", setting.written));
+            push_note(self.report, format!("{name}: {} unless set in the \
+                environment", setting.written));
         }
-        // Every pod of a job runs somewhere; together they say where the job is.
+        // Every pod of a job has a node; together they are the nodes of the job.
         if name == "nodeName"
             && let Some(JobSetting { value: Some(nodes), .. }) = self.settings.get_mut(name)
         {
@@ -127,7 +122,7 @@ impl<'s> JobSettingsCollector<'s> {
         {
             let at = format!("{}:{line}", self.report.source.place);
             let message = format!(
-                "{name} is {} here and {} in line {}: parts of one job disagree",
+                "{name} is {} here and {} on line {}: parts of one job disagree",
                 quote_text(&setting.written),
                 quote_text(&before.written),
                 before.line
@@ -138,17 +133,16 @@ impl<'s> JobSettingsCollector<'s> {
         self.settings.insert(name, setting);
     }
 
-    /// Forgets a value.
     pub(super) fn unset(&mut self, name: &str) {
         self.settings.remove(name);
     }
 
-    /// What was found, also kept as it is written.
+    /// The settings, which are also added to the report as written.
     pub(super) fn finish(self) -> JobSettings {
         for (name, setting) in &self.settings {
             if setting.value.is_none() {
                 let note = format!(
-                    "{name}: {} depends on what is not in the text (line {})",
+                    "{name}: {} depends on context outside the text (line {})",
                     quote_text(&setting.written),
                     setting.line
                 );
@@ -160,8 +154,7 @@ impl<'s> JobSettingsCollector<'s> {
     }
 }
 
-/// The value of what is written, and whether it is only the default of a
-/// `${NAME:-value}`.
+/// The value of the written text, and whether it is only the default of a `${NAME:-value}`.
 fn resolve_value(written: &str) -> (Option<String>, bool) {
     let written = written.trim();
     if MAX_VALUE_BYTES < written.len() || written.is_empty() {

@@ -67,8 +67,8 @@ fn assignments_are_found_wherever_shells_and_launchers_take_them() {
     {
         assert!(read("x.sh", text).beliefs.is_empty(), "{text}");
     }
-    assert!(read("x.sh", "USE_MNNVL=$X").notes[0].contains("not in the text"));
-    assert!(read("x.sh", "USE_MNNVL=${X:-1}").notes[0].contains("unless it is set outside"));
+    assert!(read("x.sh", "USE_MNNVL=$X").notes[0].contains("context outside the text"));
+    assert!(read("x.sh", "USE_MNNVL=${X:-1}").notes[0].contains("unless set in the environment"));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn containers_of_one_job_that_disagree_are_named() {
     assert_eq!(told.len(), 1, "{told:?}");
     assert!(
         told[0].starts_with(
-            "Contradictory pods.yaml:23: NCCL_MNNVL_ENABLE is \"0\" here and \"1\" in line 8"
+            "Contradictory pods.yaml:23: NCCL_MNNVL_ENABLE is \"0\" here and \"1\" on line 8"
         ),
         "{told:?}"
     );
@@ -159,7 +159,7 @@ fn settings_that_cannot_work_together_are_named() {
     assert!(ranks[0].contains("8 ranks in one domain without multi-node NVLink"), "{ranks:?}");
     let said = read("x", "NCCL_MNNVL_UUID=7\nNCCL_MNNVL_CLIQUE_ID=-2\n");
     assert!(
-        belief(&said, "NCCL").says.contains("look like one; cliques are taken from the serial")
+        belief(&said, "NCCL").says.contains("look like one; cliques are derived from the chassis")
     );
 }
 
@@ -187,7 +187,7 @@ fn an_environment_in_flow_style_is_one_too() {
     assert!(recognises(pod));
     let said = read("pod.yaml", pod);
     assert_eq!((belief(&said, "NCCL").multi_node_nvlink, said.problems.len()), (Some(true), 0));
-    // The word at the end of a sentence makes no manifest of a text.
+    // A variable in prose does not make a text a manifest.
     assert!(!recognises("This says NCCL_MNNVL_ENABLE, and more.\n"));
 }
 

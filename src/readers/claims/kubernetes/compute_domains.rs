@@ -1,12 +1,12 @@
 //! ComputeDomain objects and their status.
 //!
-//! A ComputeDomain says which nodes run one IMEX domain for a workload. It is
-//! one IMEX domain per clique: nodes of two cliques never share one, and a node
-//! without a clique takes part without a fabric. `Ready` is the word of each
-//! node's own daemon, and says nothing about bandwidth.
+//! A ComputeDomain lists the nodes that run one IMEX domain for a workload. There is one IMEX
+//! domain per clique: nodes of two cliques never share one, and a node without a clique takes
+//! part without a fabric. `Ready` is reported by each node's own daemon and does not cover
+//! bandwidth.
 //!
-//! Sources: `api/nvidia.com/resource/v1beta1` of the DRA driver
-//! (`computedomain.go`, `computedomainclique.go`).
+//! Sources: `api/nvidia.com/resource/v1beta1` of the DRA driver (`computedomain.go`,
+//! `computedomainclique.go`).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,10 +22,9 @@ use model::source_report::{
     SourceProblemKind, SourceReport,
 };
 
-/// The API group.
 pub(super) const GROUP: &str = "resource.nvidia.com";
 
-/// Whether a text looks like one.
+/// Whether a text contains ComputeDomains.
 pub fn recognises(text: &str) -> bool {
     text.contains(GROUP) && objects::read("", text).objects.iter().any(is_compute_domain)
 }
@@ -34,7 +33,7 @@ fn is_compute_domain(object: &KubernetesObject) -> bool {
     object.group == GROUP && matches!(object.kind.as_str(), "ComputeDomain" | "ComputeDomainClique")
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses ComputeDomains. `place` is their name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut domains = ComputeDomainReader::new(place);
     if domains.add_page(text).is_some() {
@@ -43,7 +42,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     domains.into_report()
 }
 
-/// One node of a ComputeDomain.
+/// One member node of a ComputeDomain.
 #[derive(Clone, Debug)]
 struct ComputeDomainMember {
     node: NodeName,
@@ -52,7 +51,6 @@ struct ComputeDomainMember {
     index: Option<u64>,
 }
 
-/// One ComputeDomain.
 #[derive(Clone, Debug, Default)]
 struct ComputeDomain {
     status: String,
@@ -61,7 +59,7 @@ struct ComputeDomain {
     members: Vec<ComputeDomainMember>,
 }
 
-/// ComputeDomains while they are read, page by page.
+/// Parses ComputeDomains, page by page.
 #[derive(Debug)]
 pub struct ComputeDomainReader {
     place: String,
@@ -69,12 +67,12 @@ pub struct ComputeDomainReader {
     domains: BTreeMap<String, ComputeDomain>,
     /// Name of a domain by its UID.
     by_uid: BTreeMap<String, String>,
-    /// Members in objects of their own, by the UID of their domain.
+    /// Members in separate objects, by the UID of their domain.
     cliques: Vec<(String, Vec<ComputeDomainMember>)>,
 }
 
 impl ComputeDomainReader {
-    /// None yet. `place` is their name in messages.
+    /// A reader without objects. `place` is their name in messages.
     pub fn new(place: &str) -> Self {
         Self {
             place: place.to_owned(),
@@ -85,7 +83,7 @@ impl ComputeDomainReader {
         }
     }
 
-    /// Adds what is in a text; gives the token with which a server's list goes on.
+    /// Adds the objects of a text; returns the continue token of a server's list.
     pub fn add_page(&mut self, text: &str) -> Option<String> {
         let read = objects::read(&self.place, text);
         self.report.problems.extend(read.problems);
@@ -108,7 +106,7 @@ impl ComputeDomainReader {
         read.continue_token
     }
 
-    /// Adds a problem.
+    /// Adds a problem of the source.
     pub fn push_problem(&mut self, problem: SourceProblem) {
         self.report.problems.push(problem);
     }
@@ -123,7 +121,7 @@ impl ComputeDomainReader {
         let size = value_at(&object.map, &["spec", "numNodes"]).and_then(Value::as_u64);
         let domain = ComputeDomain {
             status: sanitize_text(text_at(&object.map, &["status", "status"]).unwrap_or_default()),
-            // 0, the default, is no expectation.
+            // 0, the default, means no expected size.
             size: size.and_then(|size| u32::try_from(size).ok()).filter(|size| 0 < *size),
             since: text_at(&object.map, &["metadata", "creationTimestamp"]).map(sanitize_text),
             members,
@@ -176,16 +174,16 @@ impl ComputeDomainReader {
         members
     }
 
-    /// What they say.
+    /// The claims of all objects.
     pub fn into_report(mut self) -> SourceReport {
         for (uid, members) in std::mem::take(&mut self.cliques) {
-            // Without its domain, the UID is all the name there is.
+            // Without the domain object, the UID is the only name.
             let name = self.by_uid.get(&uid).cloned().unwrap_or_else(|| sanitize_text(&uid));
             self.domains.entry(name).or_default().members.extend(members);
         }
         let mut owners: BTreeMap<NodeName, String> = BTreeMap::new();
         for (name, mut domain) in std::mem::take(&mut self.domains) {
-            // Newer drivers list a node in its clique and in the domain's status.
+            // Newer drivers list a node both in its clique and in the domain's status.
             let mut seen = BTreeSet::new();
             domain
                 .members
@@ -211,9 +209,9 @@ impl ComputeDomainReader {
     }
 }
 
-/// Says what one ComputeDomain says.
+/// Adds the claims of one ComputeDomain.
 fn add_to_report(name: &str, domain: &ComputeDomain, said: &mut SourceReport) {
-    let status = if domain.status.is_empty() { "not said" } else { &domain.status };
+    let status = if domain.status.is_empty() { "not reported" } else { &domain.status };
     said.settings.insert(format!("ComputeDomain {name} status"), status.to_owned());
     let mut cliques: BTreeMap<&str, Vec<&ComputeDomainMember>> = BTreeMap::new();
     for member in &domain.members {

@@ -1,8 +1,7 @@
-//! What GPU feature discovery writes on nodes: products, counts, drivers, and
-//! the clique.
+//! Node labels of GPU feature discovery: products, counts, drivers, and the clique.
 //!
-//! Sources: NVIDIA/k8s-device-plugin `internal/lm` (labels, and when the clique
-//! is left out), its documentation for MIG and sharing.
+//! Sources: NVIDIA/k8s-device-plugin `internal/lm` (labels, and when the clique is omitted), its
+//! documentation for MIG and sharing.
 
 use std::collections::BTreeMap;
 
@@ -13,30 +12,29 @@ use model::source_report::{
     ClaimBasis, FabricReport, NodeReport, SourceProblem, SourceProblemKind, SourceReport,
 };
 
-/// The prefix of its labels.
+/// Prefix of its labels.
 pub(super) const LABEL_PREFIX: &str = "nvidia.com/";
 
-/// The resource that a device plugin offers.
+/// The resource of the device plugin.
 pub(super) const GPU_RESOURCE: &str = "nvidia.com/gpu";
 
 /// The label with `<ClusterUUID>.<CliqueID>`.
 pub(super) const CLIQUE_LABEL: &str = "nvidia.com/gpu.clique";
 
-/// The clique that a fabric which nobody partitioned may give every rack: equal
-/// values do not show one domain.
+/// The clique id that every rack of an unpartitioned fabric may have: equal values do not show a
+/// common domain.
 pub(super) const DEFAULT_CLIQUE_ID: u32 = 32_766;
 
-/// A value of [`CLIQUE`], taken apart.
+/// A parsed value of [`CLIQUE_LABEL`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CliqueLabel {
-    /// ClusterUUID, lower case.
+    /// ClusterUUID, in lower case.
     pub(super) uuid: String,
-    /// CliqueID.
     pub(super) id: u32,
 }
 
 impl CliqueLabel {
-    /// Takes a value apart, or says what is wrong with it.
+    /// Parses a value; the error describes the expected form.
     pub(super) fn parse(value: &str) -> Result<Self, String> {
         let expected = "expected <ClusterUUID>.<CliqueID>";
         let Some((uuid, id)) = value.rsplit_once('.') else {
@@ -46,33 +44,34 @@ impl CliqueLabel {
         let lengths: Vec<usize> = groups.iter().map(|group| group.len()).collect();
         let is_hex = groups.iter().all(|group| group.bytes().all(|b| b.is_ascii_hexdigit()));
         if lengths != [8, 4, 4, 4, 12] || !is_hex {
-            return Err(format!("{expected}, but {:?} is no UUID", sanitize_text(uuid)));
+            return Err(format!("{expected}, but {:?} is not a UUID", sanitize_text(uuid)));
         }
         let digits = !id.is_empty() && id.bytes().all(|b| b.is_ascii_digit());
         let Some(id) = id.parse().ok().filter(|_| digits) else {
-            return Err(format!("{expected}, but {:?} is no clique id", sanitize_text(id)));
+            return Err(format!("{expected}, but {:?} is not a clique id", sanitize_text(id)));
         };
         Ok(Self { uuid: uuid.to_ascii_lowercase(), id })
     }
 
-    /// Why nobody should take it for a domain of its own, if so.
+    /// Why the value does not identify a domain, if so.
     fn doubt_reason(&self) -> Option<&'static str> {
         if is_zero_uuid(&self.uuid) {
-            Some("a ClusterUUID of zeros: the fabric was not configured when it was read")
+            Some("a ClusterUUID of zeros: the fabric was not configured when the label was written")
         } else if self.id == DEFAULT_CLIQUE_ID {
-            Some("clique 32766 is what an unpartitioned fabric gives: other racks may have it too")
+            Some("clique 32766 is the default of an unpartitioned fabric: other racks may have \
+                it too")
         } else {
             None
         }
     }
 }
 
-/// The clique that a node's label claims, where it can be read.
+/// The clique in a node's label, where it is valid.
 pub(super) fn parse_clique(labels: &BTreeMap<String, String>) -> Option<CliqueLabel> {
     CliqueLabel::parse(labels.get(CLIQUE_LABEL)?).ok()
 }
 
-/// Reads the labels of one node.
+/// Adds the labels of one node.
 pub(super) fn read(
     labelled: &NodeMetadata,
     place: &str,
@@ -90,7 +89,7 @@ pub(super) fn read(
     };
     said.product = text("gpu.product").filter(|product| !product.is_empty()).map(sanitize_text);
     said.driver = driver_version(labels);
-    // Under MIG's single strategy product and count are those of the slices.
+    // With MIG's single strategy, product and count describe the slices.
     let is_sliced = said.product.as_deref().is_some_and(|product| product.contains("-MIG-"));
     let is_shared = text("gpu.sharing-strategy").is_some_and(|strategy| strategy != "none");
     match text("gpu.count").map(|count| (count, count.parse::<u32>())) {
@@ -102,7 +101,7 @@ pub(super) fn read(
             );
         }
         Some(_) => {}
-        // Without the label, what the device plugin had when it started.
+        // Without the label, the capacity that the device plugin registered at start-up.
         None if !is_shared => {
             let capacity = said.marks.get(&format!("capacity {GPU_RESOURCE}"));
             said.gpus = capacity.and_then(|count| count.parse().ok());
@@ -144,7 +143,7 @@ fn add_mark(said: &mut NodeReport, labels: &BTreeMap<String, String>, key: &str)
     }
 }
 
-/// The driver: in one label, or of older versions in three.
+/// The driver version: in one label, or in three with older versions.
 fn driver_version(labels: &BTreeMap<String, String>) -> Option<String> {
     let text = |key: &str| labels.get(key).map(String::as_str).filter(|text| !text.is_empty());
     if let Some(full) = text("nvidia.com/cuda.driver-version.full") {
@@ -156,8 +155,8 @@ fn driver_version(labels: &BTreeMap<String, String>) -> Option<String> {
     Some(sanitize_text(&whole.into_iter().flatten().collect::<Vec<_>>().join(".")))
 }
 
-/// Whether a node is one of a rack-scale NVLink domain, by its product or the
-/// name of its machine type: there, what clouds call a sub-block is the domain.
+/// Whether a node belongs to a rack-scale NVLink domain, by its product or the name of its
+/// machine type: there, a cloud's sub-block is the domain.
 pub(super) fn is_rack_scale(labels: &BTreeMap<String, String>) -> bool {
     let product = labels.get("nvidia.com/gpu.product").map_or("", String::as_str);
     let machine = labels.get("node.kubernetes.io/instance-type").map_or("", String::as_str);
@@ -167,7 +166,7 @@ pub(super) fn is_rack_scale(labels: &BTreeMap<String, String>) -> bool {
         || machine.starts_with("a4x-")
 }
 
-/// What is worth knowing about the cliques of all nodes together.
+/// Adds remarks about the cliques of all nodes together.
 pub(super) fn add_notes(nodes: &[(&NodeName, &NodeMetadata)], said: &mut SourceReport) {
     let mut doubts: BTreeMap<(&str, &'static str), usize> = BTreeMap::new();
     let (mut with, mut without) = (0_usize, Vec::new());
@@ -190,8 +189,8 @@ pub(super) fn add_notes(nodes: &[(&NodeName, &NodeMetadata)], said: &mut SourceR
     for ((value, doubt), count) in doubts {
         said.notes.push(format!("{CLIQUE_LABEL}={value} on {count} of the nodes: {doubt}"));
     }
-    // The label also vanishes when the GPUs of one node disagree, or one of
-    // them is not attached; discovery only logs that.
+    // The label also disappears when the GPUs of one node disagree, or one of them is not
+    // attached; discovery only logs that.
     if 0 < with && !without.is_empty() {
         said.notes.push(format!(
             "{} of the nodes with GPUs have no label {CLIQUE_LABEL}, {with} have one; without it: {}",

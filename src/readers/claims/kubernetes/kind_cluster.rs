@@ -1,8 +1,8 @@
-//! The configuration of a kind cluster: nodes in containers, with the labels
-//! that they will carry. Laboratories for fabrics are written like that.
+//! The configuration of a kind cluster: nodes in containers, with their future labels. Fabric
+//! test labs are often defined this way.
 //!
-//! Source of the names: kind calls its nodes `<cluster>-<role>`, from the second
-//! of a role on with a number.
+//! Source of the names: kind names its nodes `<cluster>-<role>`, with a number from the second
+//! node of a role on.
 
 use std::collections::BTreeMap;
 
@@ -11,21 +11,20 @@ use serde_json::{Map, Value};
 use super::objects::{KubernetesObject, list_at, text_at};
 use crate::claims::reader_util::sanitize_text;
 
-/// Whether an object is one.
+/// Whether an object is a kind configuration.
 pub(super) fn is_kind_cluster(object: &KubernetesObject) -> bool {
     object.kind == "Cluster" && object.group == "kind.x-k8s.io"
 }
 
-/// One node of it.
+/// One node of the configuration.
 #[derive(Debug)]
 pub(super) struct KindNode {
     pub(super) name: String,
-    /// The container, where the node calls itself something else.
+    /// The container name, where the node registers under another name.
     pub(super) alias: Option<String>,
     pub(super) labels: BTreeMap<String, String>,
 }
 
-/// Its nodes.
 pub(super) fn nodes(object: &KubernetesObject) -> Vec<KindNode> {
     let cluster = text_at(&object.map, &["name"]).unwrap_or("kind");
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
@@ -51,7 +50,7 @@ pub(super) fn nodes(object: &KubernetesObject) -> Vec<KindNode> {
         .collect()
 }
 
-/// The name a node registers with, from its patches of kubeadm's configuration.
+/// The name under which a node registers, from its patches of kubeadm's configuration.
 fn registered_name(node: &Map<String, Value>) -> Option<String> {
     let patches = list_at(node, &["kubeadmConfigPatches"]).iter().filter_map(Value::as_str);
     let documents = patches.filter_map(|text| serde_saphyr::from_multiple::<Value>(text).ok());

@@ -1,9 +1,8 @@
-//! Tables of `kubectl get nodes`: with `--show-labels`, with the clique as a
-//! column (`-L nvidia.com/gpu.clique`), or with columns of one's own.
+//! Tables of `kubectl get nodes`: with `--show-labels`, with the clique as a column (`-L
+//! nvidia.com/gpu.clique`), or with custom columns.
 //!
-//! Only tables whose first column names nodes and that have a column with labels
-//! or cliques are taken for one. Cells may be empty or have blanks in them, so
-//! that columns are told by where their heading stands.
+//! A table must have node names in the first column, and a column with labels or cliques. Cells
+//! may be empty or contain blanks, so that the position of the heading identifies the column.
 
 use std::collections::BTreeMap;
 
@@ -11,36 +10,35 @@ use super::gpu_labels::CLIQUE_LABEL;
 use crate::claims::reader_util::sanitize_text;
 use model::source_report::{SourceProblem, SourceProblemKind};
 
-/// One row.
 #[derive(Debug)]
 pub(super) struct KubectlNodeRow {
     pub(super) node: String,
     pub(super) labels: BTreeMap<String, String>,
 }
 
-/// What the column says that is read.
+/// The content of the column.
 enum LabelColumnKind {
     Labels,
     Clique,
 }
 
-/// The column that is read.
+/// The column with labels or the clique.
 struct LabelColumn {
     kind: LabelColumnKind,
-    /// Its number, from 0.
+    /// Its index, from 0.
     number: usize,
-    /// Where it begins, in characters.
+    /// Start position, in characters.
     start: usize,
-    /// Where the next begins.
+    /// Start of the next column.
     end: usize,
 }
 
-/// Whether a text is such a table.
+/// Whether a text is a table of nodes.
 pub(super) fn recognises(text: &str) -> bool {
     text.lines().find(|line| !line.trim().is_empty()).and_then(find_column).is_some()
 }
 
-/// The column with labels or the clique, by the header.
+/// Finds the column with labels or the clique in the header.
 fn find_column(header: &str) -> Option<LabelColumn> {
     let mut words: Vec<(usize, &str)> = Vec::new();
     for word in header.split_whitespace() {
@@ -51,7 +49,7 @@ fn find_column(header: &str) -> Option<LabelColumn> {
         return None;
     }
     let find = |name: &str| words.iter().position(|(_, word)| *word == name);
-    // kubectl heads the column of a label with its last part, in capitals.
+    // kubectl's heading for a label column is the last part of the key, in capitals.
     let (number, says) = match find("LABELS") {
         Some(number) => (number, LabelColumnKind::Labels),
         None => (find("GPU.CLIQUE").or_else(|| find("CLIQUE"))?, LabelColumnKind::Clique),
@@ -62,8 +60,8 @@ fn find_column(header: &str) -> Option<LabelColumn> {
 }
 
 impl LabelColumn {
-    /// Its cell in a row: what stands under its heading, or in a table that is not
-    /// aligned the word with its number.
+    /// The cell in a row: the text below the heading, or the word with the column's index if the
+    /// table is not aligned.
     fn cell<'l>(&self, line: &'l str) -> Option<&'l str> {
         let at = |number: usize| line.char_indices().nth(number).map_or(line.len(), |(at, _)| at);
         let (before, under) = line.split_at(at(self.start));
@@ -75,7 +73,7 @@ impl LabelColumn {
     }
 }
 
-/// Its rows. Rows without labels are problems.
+/// The rows of the table. Rows without labels are problems.
 pub(super) fn read_rows(
     place: &str,
     text: &str,
@@ -95,7 +93,7 @@ pub(super) fn read_rows(
                 let pairs = cell.split(',').filter_map(|pair| pair.split_once('='));
                 labels.extend(pairs.map(|(key, value)| (key.to_owned(), value.to_owned())));
             }
-            // kubectl prints <none> where there are none.
+            // kubectl prints <none> for a node without labels.
             (LabelColumnKind::Labels, None) => {
                 problems.push(SourceProblem {
                     kind: SourceProblemKind::Incomplete,
@@ -104,7 +102,7 @@ pub(super) fn read_rows(
                 });
                 continue;
             }
-            // Nothing, or <none>, for a label that is not there.
+            // Empty, or <none>, for a missing label.
             (LabelColumnKind::Clique, None | Some("<none>")) => {}
             (LabelColumnKind::Clique, Some(clique)) => {
                 labels.insert(CLIQUE_LABEL.to_owned(), clique.to_owned());

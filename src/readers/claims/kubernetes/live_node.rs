@@ -1,14 +1,12 @@
-//! A Kubernetes node as whoever acts on it needs to know it: a state in words, our
-//! own marks on it, and what others ask for or are doing there.
+//! A Kubernetes node in the form that actions need: its state as flags, fabricgate's marks, and
+//! requests or activities of other clients.
 //!
-//! Pure. Where it matters, what is not known is taken for what keeps hands off: a
-//! node without a word about its readiness is not ready, and one whose pods were
-//! not read is not idle.
+//! Pure. Missing information counts as a reason not to act: a node without a Ready condition is
+//! not ready, and one whose pods were not read is not idle.
 //!
 //! Sources of the taints: Kubernetes' well-known labels, annotations and taints
-//! (`node.kubernetes.io`, cloud providers); cluster-autoscaler's and Karpenter's
-//! constants; medik8s; node-readiness-controller; NVIDIA NVSentinel's
-//! fault-quarantine.
+//! (`node.kubernetes.io`, cloud providers); cluster-autoscaler's and Karpenter's constants;
+//! medik8s; node-readiness-controller; NVIDIA NVSentinel's fault-quarantine.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,37 +22,35 @@ use model::kubernetes_node::{
 };
 use model::scheduler_snapshot::SchedulerNode;
 
-/// The word of a node whose pods could not be read: it may be in use.
+/// State flag of a node whose pods could not be read: it may be in use.
 pub const PODS_UNREAD: &str = "PODS_UNREAD";
 
-/// Words that pods decide, and nothing that a node object says.
+/// State flags that depend on pods and not on the node object.
 const POD_STATES: [&str; 3] = ["IDLE", "ALLOCATED", PODS_UNREAD];
 
 /// The taint that follows from `spec.unschedulable`.
 const CORDON_TAINT: &str = "node.kubernetes.io/unschedulable";
 
-/// Keys, or what keys begin with, of taints by which others say that the node is
-/// out, and not whom it is for.
+/// Keys, or prefixes of keys, of taints that take a node out of service, in contrast to taints
+/// that dedicate a node to certain users.
 const OUT_TAINTS: &[&str] = &[
     "node.kubernetes.io/",
     "node.cloudprovider.kubernetes.io/",
     "cloud.google.com/impending-node-termination",
     "aws-node-termination-handler/",
-    // A start-up taint: some agent is not there yet.
+    // A start-up taint: an agent is not running yet.
     "startup-taint.cluster-autoscaler.kubernetes.io/",
     "ignore-taint.cluster-autoscaler.kubernetes.io/",
     "karpenter.sh/unregistered",
 ];
 
-/// What keys begin with of taints that go when a condition of the node is true:
-/// node-readiness-controller's. The condition may be ours, so nobody waits here
-/// until they are gone.
+/// Prefix of node-readiness-controller's taints, which it removes when a condition of the node is
+/// true. The condition may be fabricgate's, so these taints do not defer a measurement.
 const READINESS_TAINT_PREFIX: &str = "readiness.k8s.io/";
 
-/// The same of those who are about to repair it or to take it away: they are at
-/// work on it.
+/// The same for clients that are repairing or about to remove the node.
 const REPAIR_TAINTS: &[(&str, &str)] = &[
-    ("node.kubernetes.io/out-of-service", "somebody declared it out of service"),
+    ("node.kubernetes.io/out-of-service", "declared out of service"),
     ("medik8s.io/", "medik8s is at work"),
     ("remediation.medik8s.io/", "medik8s is at work"),
     ("ToBeDeletedByClusterAutoscaler", "the cluster autoscaler removes it"),
@@ -64,32 +60,32 @@ const REPAIR_TAINTS: &[(&str, &str)] = &[
     ("dgxc.nvidia.com/nvsentinel", "NVSentinel has it in quarantine"),
 ];
 
-/// Annotations by which others say that they are at work.
+/// Annotations that mark an operation in progress by another client.
 const REPAIR_ANNOTATIONS: &[(&str, &str)] = &[
     (QUARANTINE_ANNOTATION, "NVSentinel has it in quarantine"),
     ("remediation.medik8s.io/", "medik8s is at work"),
     ("weave.works/kured-reboot-in-progress", "kured reboots it"),
 ];
 
-/// What NVSentinel keeps of the event for which it put a node in quarantine.
+/// The event for which NVSentinel quarantined a node.
 const QUARANTINE_ANNOTATION: &str = "quarantineHealthEvent";
 
-/// NVSentinel writes all its annotations in a dry run too, with one that says so.
+/// In a dry run NVSentinel writes all its annotations, too, and marks it with this suffix.
 const DRY_RUN_SUFFIX: &str = "DryRun";
 
-/// The conditions in which Slinky's operator tells of Slurm's states.
+/// Conditions in which Slinky's operator reports Slurm's states.
 const SLINKY_CONDITIONS: &str = "SlurmNodeState";
 
-/// What runs on nodes, as far as it was read.
+/// The pods on nodes, as far as they were read.
 #[derive(Clone, Copy, Debug)]
 pub enum PodsByNode<'a> {
-    /// Pods were read; who is not here has none with GPUs.
+    /// The pods were read; a missing node has no pods with GPUs.
     Known(&'a BTreeMap<NodeName, NodePods>),
-    /// They could not be read, or were not asked for.
+    /// The pods could not be read, or were not requested.
     Unknown,
 }
 
-/// A node as it is told to whoever decides. `None` for an object without a name.
+/// The scheduler's view of a node. `None` for an object without a name.
 pub fn to_live_node(object: &Node, pods: PodsByNode<'_>) -> Option<SchedulerNode> {
     let name = object.metadata.name.as_deref().filter(|name| !name.is_empty())?;
     let name = NodeName::from(name);
@@ -118,20 +114,19 @@ pub fn to_live_node(object: &Node, pods: PodsByNode<'_>) -> Option<SchedulerNode
     Some(node)
 }
 
-/// The words of a state that the node object itself decides, without those that
-/// follow from pods.
+/// The state flags that follow from the node object itself, without those that follow from pods.
 pub fn own_states(node: &SchedulerNode) -> Vec<&str> {
     node.state.iter().map(String::as_str).filter(|word| !POD_STATES.contains(word)).collect()
 }
 
-/// Whether a taint is one by which somebody says that the node is out.
+/// Whether the taint takes the node out of service.
 pub fn is_out_taint(taint: &Taint) -> bool {
     let begins = |known: &&str| taint.key.starts_with(*known);
     taint.effect != PREFER_NO_SCHEDULE
         && taint.key != CORDON_TAINT
         && (OUT_TAINTS.iter().any(begins)
             || REPAIR_TAINTS.iter().any(|(known, _)| begins(known))
-            // What network and storage agents call the taint that waits for them.
+            // The usual suffix of start-up taints of network and storage agents.
             || taint.key.ends_with("-not-ready"))
 }
 
@@ -182,7 +177,7 @@ fn find_condition<'a>(object: &'a Node, kind: &str) -> Option<&'a NodeCondition>
     conditions.iter().find(|condition| condition.type_ == kind)
 }
 
-/// Its state. `busy` says whether pods there hold GPUs, where that is known.
+/// The state flags. `busy` tells whether pods on the node hold GPUs, where known.
 fn state_words(object: &Node, seen: &KubernetesNode, busy: Option<bool>) -> Vec<String> {
     let mut words = Vec::new();
     if object.metadata.deletion_timestamp.is_some() {
@@ -209,7 +204,7 @@ fn state_words(object: &Node, seen: &KubernetesNode, busy: Option<bool>) -> Vec<
     if seen.cordoned || seen.taints.iter().any(|taint| taint.key == CORDON_TAINT) {
         words.push("CORDONED");
     }
-    // The taint of a node that is not ready follows from that.
+    // The taint of a node that is not ready follows from its state.
     let says_more = |taint: &Taint| is_out_taint(taint) && (is_ready || !is_readiness_taint(taint));
     if seen.taints.iter().any(says_more) {
         words.push("TAINTED");
@@ -229,8 +224,9 @@ fn state_words(object: &Node, seen: &KubernetesNode, busy: Option<bool>) -> Vec<
     words.into_iter().map(str::to_owned).collect()
 }
 
-/// Whether one GPU of it is out by us. For a list, the node says so; for a rule it
-/// only says that there should be one, and whoever can ask the server looks.
+/// Whether fabricgate took one GPU of the node out of service. With HAMi's list the node itself
+/// shows it; with a taint rule it only shows that the rule should exist, and a caller with access
+/// to the server checks it.
 fn is_without_a_gpu(object: &Node, seen: &KubernetesNode) -> bool {
     let Some(mark) = seen.cordoned_gpu().filter(|_| seen.annotations.contains_key(REASON)) else {
         return false;
@@ -245,7 +241,7 @@ fn is_readiness_taint(taint: &Taint) -> bool {
     matches!(taint.key.as_str(), "node.kubernetes.io/not-ready" | "node.kubernetes.io/unreachable")
 }
 
-/// Who asks that it be left alone, or is at work on it.
+/// Requests to leave the node alone, and operations of other clients on it.
 fn hands_off_reasons(
     labels: &BTreeMap<String, String>,
     annotations: &BTreeMap<String, String>,

@@ -1,4 +1,4 @@
-//! Tests of nodes as whoever acts on them knows them.
+//! Tests of the nodes that actions work on.
 
 use serde_json::{Value, json};
 
@@ -102,7 +102,7 @@ fn taints_that_mean_out_are_told_from_those_that_say_whom_a_node_is_for() {
     ] {
         assert_eq!(tainted(key, "NoSchedule").state, ["IDLE", "TAINTED"], "{key}");
     }
-    // It may wait for our condition.
+    // It may wait for fabricgate's condition.
     let awaited = tainted("readiness.k8s.io/gpu-fabric", "NoSchedule");
     assert_eq!(awaited.state, ["IDLE", "AWAITED"]);
     for (key, effect) in [

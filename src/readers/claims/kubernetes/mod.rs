@@ -1,7 +1,7 @@
-//! What Kubernetes says: node objects, ComputeDomains, topology objects.
+//! Claims from Kubernetes: node objects, ComputeDomains, topology objects.
 //!
-//! Text in, [`Said`](model::said::Said) out; the same for what a file
-//! holds and what an API server answers.
+//! Text in, [`SourceReport`](model::source_report::SourceReport) out, for files as well as for
+//! answers of an API server.
 
 pub mod compute_domains;
 mod gpu_labels;

@@ -1,9 +1,9 @@
-//! Marks that other tools leave on nodes: taints, conditions, labels and
-//! annotations; who asks to be left alone, and who is at work there.
+//! Marks of other tools on nodes: taints, conditions, labels and annotations, including requests
+//! to leave a node alone and repairs in progress.
 //!
-//! Sources: Kubernetes' well-known taints; NVIDIA NVSentinel (`common` constants
-//! of fault-quarantine); medik8s; IBM Autopilot (label values of its daemon);
-//! the DRA driver's ComputeDomain label; HAMi's score table.
+//! Sources: Kubernetes' well-known taints; NVIDIA NVSentinel (`common` constants of
+//! fault-quarantine); medik8s; IBM Autopilot (label values of its daemon); the DRA driver's
+//! ComputeDomain label; HAMi's score table.
 
 use std::collections::BTreeMap;
 
@@ -14,23 +14,23 @@ use super::topology_labels::NodeMetadata;
 use crate::claims::reader_util::sanitize_text;
 use model::source_report::{NodeReport, SourceProblem, SourceProblemKind};
 
-/// Labels with which people ask that a node be left alone.
+/// Labels that ask to leave a node alone.
 const OPT_OUT_LABELS: &[(&str, &str)] = &[
     ("nvsentinel.dgxc.nvidia.com/managed", "false"),
     ("k8saas.nvidia.com/ManagedByNVSentinel", "false"),
     ("remediation.medik8s.io/exclude-from-remediation", "true"),
 ];
 
-/// The label of the ComputeDomain that owns a node: its UID.
+/// The label with the UID of the ComputeDomain that owns a node.
 const COMPUTE_DOMAIN: &str = "resource.nvidia.com/computeDomain";
 
-/// Autopilot's word about the GPUs.
+/// Autopilot's label for the health of the GPUs.
 const AUTOPILOT_LABEL: &str = "autopilot.ibm.com/gpuhealth";
 
-/// What NVSentinel is doing with a node.
+/// NVSentinel's label for its current operation on a node.
 const NVSENTINEL_LABEL: &str = "dgxc.nvidia.com/nvsentinel-state";
 
-/// Other labels that are kept, by their beginning.
+/// Other kept labels, by prefix.
 const KEPT_LABELS: &[&str] = &[
     "autopilot.ibm.com/",
     "dgxc.nvidia.com/nvsentinel-",
@@ -50,7 +50,7 @@ const KEPT_LABELS: &[&str] = &[
     "fabricgate.io/",
 ];
 
-/// Annotations that are kept, by their beginning.
+/// Kept annotations, by prefix.
 const KEPT_ANNOTATIONS: &[&str] = &[
     "fabricgate.io/",
     "nodeset.slinky.slurm.net/node-cordon-reason",
@@ -64,10 +64,10 @@ const KEPT_ANNOTATIONS: &[&str] = &[
 /// The domain of Slinky's keys.
 const SLINKY_DOMAIN: &str = "slinky.slurm.net";
 
-/// HAMi's table of scores between GPUs.
+/// HAMi's table of scores between pairs of GPUs.
 const HAMI_SCORES: &str = "hami.io/node-nvidia-score";
 
-/// Conditions that every node has: worth a word only when they are not as here.
+/// Conditions that every node has; only values other than these are kept.
 const HEALTHY_CONDITIONS: &[(&str, &str)] = &[
     ("Ready", "True"),
     ("MemoryPressure", "False"),
@@ -76,7 +76,7 @@ const HEALTHY_CONDITIONS: &[(&str, &str)] = &[
     ("NetworkUnavailable", "False"),
 ];
 
-/// Reads the marks of one node.
+/// Adds the marks of one node.
 pub(super) fn read(
     labels: &BTreeMap<String, String>,
     annotations: &BTreeMap<String, String>,
@@ -94,13 +94,13 @@ pub(super) fn read(
         }
     }
     said.opt_out.extend(opt_outs(labels));
-    // Both probe or repair the node at this moment; one more would disturb.
+    // Both test or repair the node at present; a further test would interfere.
     if let Some(told) = active_tester(labels) {
         said.opt_out.push(told);
         said.busy = Some(true);
     }
     said.opt_out.extend(active_repairer(labels));
-    // Its IMEX domain holds the node for a workload, and there can be only one.
+    // Its IMEX domain holds the node for a workload, and a node has only one.
     if compute_domain_uid(labels).is_some() {
         said.busy = Some(true);
     }
@@ -108,7 +108,7 @@ pub(super) fn read(
     read_conditions(object, said);
 }
 
-/// The labels with which people ask that this node be left alone.
+/// The labels that ask to leave this node alone.
 pub(super) fn opt_outs(labels: &BTreeMap<String, String>) -> Vec<String> {
     let asks = |(label, value): &(&String, &String)| {
         OPT_OUT_LABELS.contains(&(label.as_str(), value.as_str()))
@@ -117,19 +117,19 @@ pub(super) fn opt_outs(labels: &BTreeMap<String, String>) -> Vec<String> {
     labels.iter().filter(asks).map(told).collect()
 }
 
-/// Who tests the GPUs of this node now.
+/// The tool that currently tests the GPUs of this node.
 pub(super) fn active_tester(labels: &BTreeMap<String, String>) -> Option<String> {
     let word = labels.get(AUTOPILOT_LABEL).filter(|word| *word == "TESTING")?;
-    Some(format!("Autopilot tests it: label {AUTOPILOT_LABEL}={word}"))
+    Some(format!("Autopilot is testing it: label {AUTOPILOT_LABEL}={word}"))
 }
 
-/// Who repairs this node now.
+/// The tool that currently repairs this node.
 pub(super) fn active_repairer(labels: &BTreeMap<String, String>) -> Option<String> {
     let state = labels.get(NVSENTINEL_LABEL).filter(|state| !state.is_empty())?;
     Some(format!("NVSentinel is at work: label {NVSENTINEL_LABEL}={}", sanitize_text(state)))
 }
 
-/// The ComputeDomain that holds this node, by its UID.
+/// UID of the ComputeDomain that holds this node.
 pub(super) fn compute_domain_uid(labels: &BTreeMap<String, String>) -> Option<&str> {
     labels.get(COMPUTE_DOMAIN).map(String::as_str).filter(|uid| !uid.is_empty())
 }
@@ -140,7 +140,7 @@ fn read_taints(object: &KubernetesObject, said: &mut NodeReport) {
         let effect = text_at(taint, &["effect"]).unwrap_or_default();
         let value = text_at(taint, &["value"]).filter(|value| !value.is_empty());
         let text = value.map_or_else(|| effect.to_owned(), |value| format!("{value}:{effect}"));
-        // One key may stand with several effects.
+        // One key may occur with several effects.
         let mark = said.marks.entry(format!("taint {}", sanitize_text(key))).or_default();
         if !mark.is_empty() {
             mark.push_str(", ");
@@ -166,10 +166,9 @@ fn read_conditions(object: &KubernetesObject, said: &mut NodeReport) {
     }
 }
 
-/// Whether Slinky runs Slurm's daemon on a node, or is told how to: its prefixes
-/// on labels and annotations (`api/v1beta1/well_known.go` of slurm-operator). A
-/// node without them may have a daemon too, which its pod tells
-/// ([`OnNode::slinky`](super::pods::OnNode::slinky)).
+/// Whether Slinky runs slurmd on a node, or is configured to: it has Slinky's prefixes on labels
+/// and annotations (`api/v1beta1/well_known.go` of slurm-operator). A node without them may still
+/// run slurmd, which its pod reveals ([`NodePods::slinky`](super::pods::NodePods::slinky)).
 pub fn is_slinky_node(
     labels: &BTreeMap<String, String>,
     annotations: &BTreeMap<String, String>,
@@ -177,15 +176,15 @@ pub fn is_slinky_node(
     labels.keys().chain(annotations.keys()).any(|key| is_slinky_key(key))
 }
 
-/// Whether a key is Slinky's: `nodeset.slinky.slurm.net/...` and its like.
+/// Whether a key belongs to Slinky, such as `nodeset.slinky.slurm.net/...`.
 pub fn is_slinky_key(key: &str) -> bool {
     let prefix = key.split_once('/').map_or("", |(prefix, _)| prefix);
     prefix == SLINKY_DOMAIN
         || prefix.strip_suffix(SLINKY_DOMAIN).is_some_and(|rest| rest.ends_with('.'))
 }
 
-/// What HAMi's score says about NVLinks, as a mark: 100 for each link, and less
-/// than 100 for the way over PCIe.
+/// NVLinks according to HAMi's scores, as a mark: 100 for each link, and less than 100 for a PCIe
+/// path.
 pub(super) fn read_pair_scores(
     labelled: &NodeMetadata,
     place: &str,
@@ -205,7 +204,7 @@ pub(super) fn read_pair_scores(
     }
 }
 
-/// How many NVLinks every pair has, the pairs that differ from most by name.
+/// The usual number of NVLinks between pairs, and the pairs that differ from it.
 fn summarise_links(text: &str) -> Result<String, String> {
     let expected = "expected [{\"uuid\": ..., \"score\": {PEER: NUMBER}}]";
     let table: Vec<Value> =
@@ -221,8 +220,8 @@ fn summarise_links(text: &str) -> Result<String, String> {
             }
         }
     }
-    // A pair with one direction missing, or two that differ, is what HAMi
-    // scores with 0; the lower of both is what it would use.
+    // HAMi scores a pair with one direction missing, or with different directions, as 0; the
+    // lower value is the one it would use.
     let mut pairs: BTreeMap<(&str, &str), u64> = BTreeMap::new();
     for ((from, to), score) in directed {
         let pair = (from.min(to), from.max(to));

@@ -1,9 +1,8 @@
 //! Node objects: labels, annotations, taints, conditions.
 //!
-//! Reads `kubectl get nodes -o json` (or `-o yaml`), single nodes, the labels of
-//! one node alone, tables of `kubectl get nodes`, and the configuration of a kind
-//! cluster. A label with nonsense in it costs that label, never its node, and
-//! never another node.
+//! Reads `kubectl get nodes -o json` (or `-o yaml`), single nodes, the labels of one node alone,
+//! tables of `kubectl get nodes`, and the configuration of a kind cluster. An invalid label is
+//! dropped alone: its node and other nodes are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,9 +20,9 @@ use model::source_report::{
 /// The labels of every node.
 pub type LabelsByNode = BTreeMap<NodeName, BTreeMap<String, String>>;
 
-/// Whether a text looks like one.
+/// Whether a text contains nodes.
 pub fn recognises(text: &str) -> bool {
-    // Cheaper than reading, and every form has one of them.
+    // A cheap check before parsing: every form contains one of these.
     if !["Node", "kind.x-k8s.io", "nvidia.com/", "kubernetes.io/", "CLIQUE", "LABELS"]
         .iter()
         .any(|word| text.contains(word))
@@ -41,8 +40,7 @@ fn is_node(object: &KubernetesObject) -> bool {
     object.kind == "Node" && object.group.is_empty()
 }
 
-/// The labels of one node without the node, as `-o jsonpath='{.metadata.labels}'`
-/// prints them.
+/// The labels of one node without the node, as printed by `-o jsonpath='{.metadata.labels}'`.
 fn bare_labels(object: &KubernetesObject) -> Option<BTreeMap<String, String>> {
     let known = |key: &String| {
         [gpu_labels::LABEL_PREFIX, "kubernetes.io/"].iter().any(|prefix| key.contains(prefix))
@@ -52,7 +50,7 @@ fn bare_labels(object: &KubernetesObject) -> Option<BTreeMap<String, String>> {
     if is_bare { pairs.collect() } else { None }
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses nodes. `place` is their name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut nodes = NodeObjectReader::new(place);
     if nodes.add_page(text).is_some() {
@@ -61,7 +59,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     nodes.into_report()
 }
 
-/// Nodes while they are read, page by page.
+/// Parses nodes, page by page.
 #[derive(Debug)]
 pub struct NodeObjectReader {
     place: String,
@@ -71,7 +69,7 @@ pub struct NodeObjectReader {
 }
 
 impl NodeObjectReader {
-    /// No nodes yet. `place` is their name in messages.
+    /// A reader without nodes. `place` is their name in messages.
     pub fn new(place: &str) -> Self {
         Self {
             place: place.to_owned(),
@@ -81,7 +79,7 @@ impl NodeObjectReader {
         }
     }
 
-    /// Adds what is in a text; gives the token with which a server's list goes on.
+    /// Adds the objects of a text; returns the continue token of a server's list.
     pub fn add_page(&mut self, text: &str) -> Option<String> {
         if kubectl_tables::recognises(text) {
             let place = self.place.clone();
@@ -108,7 +106,7 @@ impl NodeObjectReader {
                     None => self.report.push_problem(
                         SourceProblemKind::Incomplete,
                         self.place.clone(),
-                        "labels of a node that does not say its name (kubernetes.io/hostname)",
+                        "labels of a node without its name (kubernetes.io/hostname)",
                     ),
                 }
             } else {
@@ -117,24 +115,24 @@ impl NodeObjectReader {
         }
         if !strange.is_empty() {
             let kinds: Vec<String> = strange.into_iter().map(sanitize_text).collect();
-            self.report.notes.push(format!("not nodes, and not read here: {}", kinds.join(", ")));
+            self.report.notes.push(format!("not nodes, and ignored here: {}", kinds.join(", ")));
         }
         read.continue_token
     }
 
-    /// Adds a problem.
+    /// Adds a problem of the source.
     pub fn push_problem(&mut self, problem: SourceProblem) {
         self.report.problems.push(problem);
     }
 
-    /// The labels of all nodes.
+    /// The labels of every node.
     pub fn labels(&self) -> LabelsByNode {
         let labels =
             |(node, labelled): (&NodeName, &NodeMetadata)| (node.clone(), labelled.labels.clone());
         self.metadata.iter().map(labels).collect()
     }
 
-    /// What they say.
+    /// The claims of all nodes.
     pub fn into_report(mut self) -> SourceReport {
         if self.order.is_empty() && self.report.problems.is_empty() {
             self.report.notes.push("no node is listed".to_owned());
@@ -180,7 +178,7 @@ impl NodeObjectReader {
         self.add_metadata(name, labelled, said);
     }
 
-    /// Adds one node, unless it is there: then both must say the same.
+    /// Adds one node. A node that is already present must have the same labels.
     fn add_metadata(
         &mut self,
         name: &str,
@@ -189,7 +187,7 @@ impl NodeObjectReader {
     ) -> Option<(NodeName, NodeMetadata)> {
         let node = NodeName::from(sanitize_text(name));
         if node.as_str().is_empty() {
-            let message = "a node whose name holds nothing that can be shown";
+            let message = "a node whose name has no printable character";
             self.report.push_problem(SourceProblemKind::Malformed, self.place.clone(), message);
             return None;
         }
@@ -212,7 +210,7 @@ impl NodeObjectReader {
     }
 }
 
-/// Labels or annotations. One that is no text is a problem.
+/// Labels or annotations. A value that is not text is a problem.
 fn read_string_map(
     map: &Map<String, Value>,
     field: &str,
@@ -242,8 +240,8 @@ fn read_string_map(
     texts
 }
 
-/// Who wrote each label, and when that writer last wrote any, from
-/// `managedFields`. The API server gives them, `kubectl` leaves them out.
+/// The writer of each label and the time of that writer's last change, from `managedFields`. The
+/// API server returns them, `kubectl` omits them.
 fn label_writers(map: &Map<String, Value>) -> BTreeMap<String, topology_labels::LabelWriter> {
     let mut written = BTreeMap::new();
     for entry in list_at(map, &["metadata", "managedFields"]) {
@@ -266,7 +264,7 @@ fn label_writers(map: &Map<String, Value>) -> BTreeMap<String, topology_labels::
     written
 }
 
-/// Other names of the machine, and its boot.
+/// Other names of the machine, and its boot id.
 fn read_identity(
     name: &str,
     labels: &BTreeMap<String, String>,
@@ -282,7 +280,7 @@ fn read_identity(
         .into_iter()
         .chain(addresses)
         .chain(text_at(map, &["spec", "providerID"]))
-        // topograph and Slinky keep the name that a provider or Slurm uses.
+        // topograph and Slinky store the name in the provider or in Slurm.
         .chain(text_at(map, &["metadata", "annotations", "topograph.run/instance"]))
         .chain(text_at(map, &["metadata", "annotations", "topograph.nvidia.com/instance"]))
         .chain(text_at(map, &["metadata", "annotations", "slurm.node.name"]));
@@ -297,7 +295,7 @@ fn read_identity(
         .map(sanitize_text);
 }
 
-/// Ready or not, cordoned or not, and why.
+/// Readiness and cordon, with the reasons.
 fn read_condition(object: &KubernetesObject, said: &mut NodeReport) {
     let conditions = list_at(&object.map, &["status", "conditions"]);
     for condition in conditions.iter().filter_map(Value::as_object) {
@@ -307,7 +305,7 @@ fn read_condition(object: &KubernetesObject, said: &mut NodeReport) {
         let word = match text_at(condition, &["status"]) {
             Some("True") => "Ready",
             Some("False") => "NotReady",
-            // The node's agent has stopped reporting.
+            // The kubelet has stopped reporting.
             _ => "Unknown",
         };
         said.state.push(word.to_owned());
@@ -325,8 +323,8 @@ fn read_condition(object: &KubernetesObject, said: &mut NodeReport) {
     }
 }
 
-/// GPUs as the device plugin offers them. Its count is that of the machine only
-/// where nothing is shared or split, which the labels tell.
+/// The GPU capacity of the device plugin. It equals the number of GPUs only if nothing is shared
+/// or sliced, which the labels reveal.
 fn read_gpu_capacity(object: &KubernetesObject, said: &mut NodeReport) {
     for (field, of) in [("capacity", "capacity"), ("allocatable", "allocatable")] {
         let Some(count) = value_at(&object.map, &["status", field, gpu_labels::GPU_RESOURCE])

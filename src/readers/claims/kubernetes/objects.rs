@@ -1,7 +1,7 @@
-//! Takes Kubernetes objects out of text: one object, a list, several documents,
-//! JSON or YAML. A text that was cut gives the objects that were whole.
+//! Extracts Kubernetes objects from text: one object, a list, several documents, JSON or YAML.
+//! From a truncated text it extracts the complete objects.
 //!
-//! Knows nothing about any kind of object.
+//! Independent of the kind of object.
 
 use std::fmt;
 
@@ -12,21 +12,19 @@ use serde_json::{Map, Value};
 use crate::claims::reader_util::sanitize_text;
 use model::source_report::{SourceProblem, SourceProblemKind};
 
-/// One object.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct KubernetesObject {
-    /// Its kind; that of its list where it says none.
+    /// Its kind, or the kind of its list where it has none.
     pub(super) kind: String,
     /// Its API group, without the version; empty for core objects.
     pub(super) group: String,
-    /// The object itself.
     pub(super) map: Map<String, Value>,
 }
 
 impl KubernetesObject {
     fn new(map: Map<String, Value>, list: &Map<String, Value>) -> Self {
         let text = |key: &str| map.get(key).and_then(Value::as_str);
-        // Servers leave kind and version out of what is in a typed list.
+        // Servers omit kind and version of the items in a typed list.
         let listed = list.get("kind").and_then(Value::as_str).and_then(|k| k.strip_suffix("List"));
         let kind = text("kind").or(listed).unwrap_or_default().to_owned();
         let version = text("apiVersion")
@@ -36,35 +34,34 @@ impl KubernetesObject {
         Self { kind, group, map }
     }
 
-    /// Its name.
     pub(super) fn name(&self) -> Option<&str> {
         text_at(&self.map, &["metadata", "name"]).filter(|name| !sanitize_text(name).is_empty())
     }
 }
 
-/// What is in a text.
+/// The content of a text.
 #[derive(Debug, Default)]
 pub(super) struct KubernetesObjectList {
     pub(super) objects: Vec<KubernetesObject>,
-    /// Whether a list was there, if only an empty one.
+    /// Whether the text contains a list, even an empty one.
     is_list: bool,
-    /// How the list goes on, where a server gave only a part of it.
+    /// The continue token, where a server returned only a part of the list.
     pub(super) continue_token: Option<String>,
     pub(super) problems: Vec<SourceProblem>,
 }
 
-/// What is wrong with a file that holds a part of a server's list: nobody can ask for the rest.
+/// The problem of a file with only a part of a server's list: the rest cannot be requested.
 pub(super) fn truncated_list_problem(place: &str) -> SourceProblem {
     SourceProblem {
         kind: SourceProblemKind::Incomplete,
         at: Some(place.to_owned()),
-        message: "only a part of the list (metadata.continue is set), expected all of it, as \
-                  `kubectl get -o json` gives it"
+        message: "only a part of the list (metadata.continue is set), expected the complete \
+                  list, as `kubectl get -o json` returns it"
             .to_owned(),
     }
 }
 
-/// Reads all objects of a text. `place` is its name in messages.
+/// Parses all objects of a text. `place` is its name in messages.
 pub(super) fn read(place: &str, text: &str) -> KubernetesObjectList {
     let text = text.trim_start_matches('\u{feff}');
     let is_json = text.trim_start().starts_with(['{', '[']);
@@ -73,7 +70,8 @@ pub(super) fn read(place: &str, text: &str) -> KubernetesObjectList {
         found.problems.push(SourceProblem {
             kind: SourceProblemKind::Malformed,
             at: Some(place.to_owned()),
-            message: "expected Kubernetes objects, as `kubectl get -o json` gives them".to_owned(),
+            message: "expected Kubernetes objects, as `kubectl get -o json` returns \
+                them".to_owned(),
         });
     }
     found
@@ -103,16 +101,16 @@ fn parse_json(place: &str, text: &str) -> KubernetesObjectList {
     found
 }
 
-/// serde_json repeats the place at the end of its message.
+/// Removes the position, which serde_json repeats at the end of its message.
 fn message_without_position(message: &str) -> String {
     let message = message.rsplit_once(" at line ").map_or(message, |(message, _)| message);
-    format!("not readable as JSON: {message}")
+    format!("invalid JSON: {message}")
 }
 
 fn parse_yaml(place: &str, text: &str) -> KubernetesObjectList {
     let mut found = KubernetesObjectList::default();
-    // The reader's own bounds end at some hundred nodes with their labels. No
-    // honest text has more of anything than bytes; aliases keep their bounds.
+    // The parser's default limits allow only some hundred nodes with their labels. A valid text
+    // has fewer elements than bytes; the limits for aliases stay.
     let most = text.len().max(250_000);
     let options = serde_saphyr::options! {
         budget: serde_saphyr::budget! {
@@ -140,19 +138,18 @@ fn parse_yaml(place: &str, text: &str) -> KubernetesObjectList {
             found.problems.push(SourceProblem {
                 kind: SourceProblemKind::Malformed,
                 at: Some(at),
-                message: format!("not readable as YAML: {}", message.trim().replace('\n', ", ")),
+                message: format!("invalid YAML: {}", message.trim().replace('\n', ", ")),
             });
         }
     }
     found
 }
 
-/// One document while it is read.
 #[derive(Debug, Default)]
 struct ObjectDocument {
-    /// Its fields, without `items`.
+    /// The fields, without `items`.
     map: Map<String, Value>,
-    /// What `items` holds; of an array at the top, its elements.
+    /// The elements of `items`, or of a top-level array.
     items: Option<Vec<Map<String, Value>>>,
 }
 
@@ -192,8 +189,8 @@ fn into_map(value: Value) -> Option<Map<String, Value>> {
     if let Value::Object(map) = value { Some(map) } else { None }
 }
 
-/// Reads one document into what is there already, so that an error in the
-/// middle of a list leaves what came before.
+/// Parses one document into an existing value, so that an error in the middle of a list keeps the
+/// elements before it.
 struct DocumentSeed<'d>(&'d mut ObjectDocument);
 
 impl<'de> DeserializeSeed<'de> for DocumentSeed<'_> {
@@ -212,7 +209,7 @@ impl<'de> de::Visitor<'de> for DocumentSeed<'_> {
     }
 
     fn visit_map<A: de::MapAccess<'de>>(self, mut access: A) -> Result<(), A::Error> {
-        // An object that is not whole is not taken: half a node says half of it.
+        // A truncated object is dropped: it may lack arbitrary fields.
         let mut map = Map::new();
         while let Some(key) = access.next_key::<String>()? {
             if key == "items" {
@@ -232,7 +229,7 @@ impl<'de> de::Visitor<'de> for DocumentSeed<'_> {
     }
 }
 
-/// Reads the elements of a list one by one.
+/// Parses the elements of a list one by one.
 struct ItemsSeed<'d>(&'d mut ObjectDocument);
 
 impl<'de> DeserializeSeed<'de> for ItemsSeed<'_> {
@@ -250,7 +247,7 @@ impl<'de> de::Visitor<'de> for ItemsSeed<'_> {
         f.write_str("a list of objects")
     }
 
-    // Go writes an empty list as null.
+    // Go serialises an empty list as null.
     fn visit_unit<E: de::Error>(self) -> Result<(), E> {
         self.0.items.get_or_insert_default();
         Ok(())

@@ -1,13 +1,12 @@
-//! What the pods of a cluster say of its nodes: which hold GPUs, which are ours,
-//! and which jobs stand still as a whole when one of their nodes goes.
+//! Facts about nodes that follow from their pods: which hold GPUs, which belong to fabricgate,
+//! and which jobs stop as a whole when one of their nodes leaves.
 //!
-//! Pure: pods in, facts out. Decides nothing.
+//! Pure: pods in, facts out. Makes no decision.
 //!
-//! Sources of the names: Kubernetes' well-known labels (indexed Jobs); JobSet,
-//! LeaderWorkerSet, Kueue, Kubeflow's training operator and MPI operator,
-//! `KubeRay`, scheduler-plugins' coscheduling, Koordinator, Volcano, KAI
-//! (`PodGroupAnnotationForPod`), NVIDIA's DRA driver (the daemons of a
-//! `ComputeDomain`), each as its API reference or its constants name them.
+//! Sources of the names: Kubernetes' well-known labels (indexed Jobs); JobSet, LeaderWorkerSet,
+//! Kueue, Kubeflow's training operator and MPI operator, `KubeRay`, scheduler-plugins'
+//! coscheduling, Koordinator, Volcano, KAI (`PodGroupAnnotationForPod`), NVIDIA's DRA driver (the
+//! daemons of a `ComputeDomain`), each according to its API reference or its constants.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,58 +16,58 @@ use crate::claims::reader_util::sanitize_text;
 use model::id::NodeName;
 use model::kubernetes_node::RUN;
 
-/// What runs on one node, as far as it matters to whoever gates it.
+/// The pods on one node, as far as gating needs them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodePods {
-    /// Pods of others that hold GPUs or may hold some, `namespace/name`.
+    /// Pods of other owners that hold GPUs or may hold some, `namespace/name`.
     pub gpu_pods: BTreeSet<String>,
-    /// Pods that a run of ours created, `namespace/name`.
+    /// Pods that a fabricgate run created, `namespace/name`.
     pub own_pods: BTreeSet<String>,
-    /// The gangs of those that hold GPUs, `kind namespace/name`. A gang may have
-    /// this node alone: then no second node of it can be meant.
+    /// The gangs of the pods with GPUs, `kind namespace/name`. A gang may have only this node and
+    /// then does not affect a second one.
     pub gangs: BTreeSet<String>,
-    /// Slinky runs Slurm's daemon in one of them.
+    /// One of them runs slurmd for Slinky.
     pub slinky: bool,
 }
 
-/// Where a gang's name stands.
+/// The location of a gang's name.
 #[derive(Clone, Copy, Debug)]
 enum GangKeyLocation {
     Label,
     Annotation,
 }
 
-/// Where pods name their gang, each with the kind it is told as.
+/// The keys that name a pod's gang, each with the reported kind.
 const GANGS: &[(&str, GangKeyLocation, &str)] = &[
     ("JobSet", GangKeyLocation::Label, "jobset.sigs.k8s.io/jobset-name"),
     ("Kueue pod group", GangKeyLocation::Label, "kueue.x-k8s.io/pod-group-name"),
     ("Kueue Workload", GangKeyLocation::Annotation, "kueue.x-k8s.io/workload"),
-    // PyTorchJob, TFJob and their like, and MPIJob since v2beta1.
+    // PyTorchJob, TFJob and similar kinds, and MPIJob since v2beta1.
     ("Kubeflow job", GangKeyLocation::Label, "training.kubeflow.org/job-name"),
     ("RayCluster", GangKeyLocation::Label, "ray.io/cluster"),
     ("PodGroup", GangKeyLocation::Label, "scheduling.x-k8s.io/pod-group"),
     ("PodGroup", GangKeyLocation::Label, "pod-group.scheduling.sigs.k8s.io"),
     ("PodGroup", GangKeyLocation::Label, "pod-group.scheduling.sigs.k8s.io/name"),
     ("Koordinator gang", GangKeyLocation::Annotation, "gang.scheduling.koordinator.sh/name"),
-    // Volcano's; the first is also what its scheduler reads.
+    // Volcano; its scheduler also reads the first key.
     ("Volcano PodGroup", GangKeyLocation::Annotation, "scheduling.k8s.io/group-name"),
     ("Volcano PodGroup", GangKeyLocation::Annotation, "scheduling.volcano.sh/group-name"),
     // KAI's key has no prefix.
     ("KAI PodGroup", GangKeyLocation::Annotation, "pod-group-name"),
 ];
 
-/// A `LeaderWorkerSet`, whose groups are gangs of their own.
+/// A `LeaderWorkerSet`, each of whose groups is a gang.
 const LEADER_WORKER_SET: (&str, &str) =
     ("leaderworkerset.sigs.k8s.io/name", "leaderworkerset.sigs.k8s.io/group-index");
 
-/// The place of a pod in an indexed Job, which no other Job gives, and the Job.
+/// The index of a pod in an indexed Job, which other Jobs lack, and the Job.
 const INDEXED_JOB: (&str, &str) =
     ("batch.kubernetes.io/job-completion-index", "batch.kubernetes.io/job-name");
 
-/// The `ComputeDomain`, by UID, that a daemon of it serves on its node.
+/// UID of the `ComputeDomain` that a daemon pod serves on its node.
 const COMPUTE_DOMAIN: &str = "resource.nvidia.com/computeDomain";
 
-/// The labels of the pods of Slinky's `NodeSet`.
+/// Prefix of the labels of pods in Slinky's `NodeSet`.
 const SLINKY_NODE_SET: &str = "nodeset.slinky.slurm.net/";
 
 /// Owners whose pods are one gang where no label says so: API group and kinds
@@ -76,8 +75,8 @@ const SLINKY_NODE_SET: &str = "nodeset.slinky.slurm.net/";
 const GANG_OWNERS: &[(&str, &[&str])] =
     &[("kubeflow.org", &[]), ("ray.io", &[]), ("batch.volcano.sh", &["Job"])];
 
-/// What runs on every node that a pod is bound to. Pods without a node, pods that
-/// ended, and pods that hold no GPU count for nothing.
+/// The pods on every node with a bound pod. Pods without a node, ended pods, and pods without a
+/// GPU do not count.
 pub fn pods_by_node<'a>(pods: impl IntoIterator<Item = &'a Pod>) -> BTreeMap<NodeName, NodePods> {
     let mut nodes: BTreeMap<NodeName, NodePods> = BTreeMap::new();
     for pod in pods {
@@ -151,8 +150,8 @@ fn asks_for_gpus(container: &Container) -> bool {
     asked.into_iter().any(|(resource, quantity)| is_gpu(resource) && is_positive(&quantity.0))
 }
 
-/// Whether a resource is of GPUs: whole ones, shared ones, their slices; and
-/// whole ones by their model's name, as `KubeVirt`'s device plugin offers them.
+/// Whether a resource consists of GPUs: whole ones, shared ones, slices, or whole ones under
+/// their model name, as `KubeVirt`'s device plugin registers them.
 fn is_gpu(resource: &str) -> bool {
     match resource.split_once('/') {
         Some(("nvidia.com", name)) => {
@@ -165,19 +164,19 @@ fn is_gpu(resource: &str) -> bool {
     }
 }
 
-/// Whether a quantity is more than nothing: `0`, `0.0`, `0e3` and `0Ki` are not.
+/// Whether a quantity is above zero: `0`, `0.0`, `0e3` and `0Ki` are not.
 fn is_positive(quantity: &str) -> bool {
     let number = quantity.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default();
     number.contains(|digit: char| matches!(digit, '1'..='9'))
 }
 
-/// The `ComputeDomain` that this daemon serves.
+/// UID of the `ComputeDomain` that this daemon serves.
 fn served_compute_domain(pod: &Pod) -> Option<&str> {
     let uid = pod.metadata.labels.as_ref()?.get(COMPUTE_DOMAIN)?;
     (is_daemon(pod) && !uid.is_empty()).then_some(uid)
 }
 
-/// The gangs that a pod is in, `kind namespace/name`.
+/// The gangs of a pod, `kind namespace/name`.
 fn gangs(pod: &Pod) -> BTreeSet<String> {
     let meta = &pod.metadata;
     let label = |key: &str| meta.labels.as_ref()?.get(key).filter(|value| !value.is_empty());
@@ -217,7 +216,7 @@ fn gangs(pod: &Pod) -> BTreeSet<String> {
     gangs
 }
 
-/// The group of an API version: empty for the core's.
+/// The group of an API version: empty for the core group.
 fn api_group(version: &str) -> &str {
     version.split_once('/').map_or("", |(group, _)| group)
 }
@@ -228,7 +227,7 @@ mod tests {
 
     use super::*;
 
-    /// A pod on `n1` that asks for a GPU, with what else is said of it.
+    /// A pod on `n1` that requests a GPU, with changes.
     fn pod(name: &str, change: impl FnOnce(&mut Value)) -> Pod {
         let mut text = json!({
             "metadata": {"namespace": "team", "name": name, "labels": {}, "annotations": {}},

@@ -1,5 +1,4 @@
-//! Tests of what nodes say, against objects made up here; `domains` has those of
-//! other objects.
+//! Tests of node objects, with synthetic objects; `domains` tests the other kinds.
 
 mod domains;
 mod forms;
@@ -27,7 +26,7 @@ fn read(items: &[Value]) -> SourceReport {
     nodes::read("n.json", &text)
 }
 
-/// `kind scheme name: nodes`, one a group.
+/// `kind scheme name: nodes`, one line per group.
 fn group_lines(groups: &[NodeGroup]) -> Vec<String> {
     let nodes =
         |group: &NodeGroup| group.nodes.iter().map(NodeName::as_str).collect::<Vec<_>>().join(" ");
@@ -386,7 +385,7 @@ fn state_marks_and_wishes_of_others_are_kept() {
         ill.opt_out,
         [
             "label nvsentinel.dgxc.nvidia.com/managed=false",
-            "Autopilot tests it: label autopilot.ibm.com/gpuhealth=TESTING",
+            "Autopilot is testing it: label autopilot.ibm.com/gpuhealth=TESTING",
             "NVSentinel is at work: label dgxc.nvidia.com/nvsentinel-state=draining",
         ]
     );
@@ -455,7 +454,7 @@ fn fields_of_the_wrong_kind_are_problems_of_their_node() {
             "n.json: a Node without a name",
         ]
     );
-    assert_eq!(said.notes[0], "not nodes, and not read here: Pod");
+    assert_eq!(said.notes[0], "not nodes, and ignored here: Pod");
     assert_eq!(said.nodes[&NodeName::from("a")].gpus, Some(4));
 }
 

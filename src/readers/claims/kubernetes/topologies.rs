@@ -1,11 +1,11 @@
 //! Topology objects of Kueue and KAI.
 //!
-//! Such an object is an ordered list of node labels and asserts that their
-//! values nest. The groups are the nodes that share a value, so they are copied
-//! from the labels and corroborate nothing.
+//! Such an object is an ordered list of node labels and asserts that their values nest. The
+//! groups are the nodes with a common value, so they are copies of the labels and no confirmation
+//! of them.
 //!
-//! Sources: Kueue `apis/kueue/v1beta2/topology_types.go` (the same fields in
-//! v1beta1 and v1alpha1), KAI-Scheduler `crds/kai.scheduler_topologies.yaml`.
+//! Sources: Kueue `apis/kueue/v1beta2/topology_types.go` (the same fields in v1beta1 and
+//! v1alpha1), KAI-Scheduler `crds/kai.scheduler_topologies.yaml`.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -22,37 +22,37 @@ use model::source_report::{
     SourceReport,
 };
 
-/// The API groups with an object of this kind, and what people call them.
+/// The API groups with an object of this kind, and the names of their schedulers.
 const TOPOLOGY_API_GROUPS: [(&str, &str); 2] =
     [("kueue.x-k8s.io", "kueue"), ("kai.scheduler", "kai")];
 
-/// The label with a node's own name; only the last level may be it.
+/// The label with a node's own name; allowed only as the last level.
 const HOSTNAME: &str = "kubernetes.io/hostname";
 
-/// Most levels that either allows (Kueue's v1alpha1 allowed 8).
+/// Limit for levels in either scheduler (Kueue's v1alpha1 allowed 8).
 const MAX_LEVELS: usize = 16;
 
-/// Whether a text looks like one.
+/// Whether a text contains topologies.
 pub fn recognises(text: &str) -> bool {
     text.contains("Topology")
         && objects::read("", text).objects.iter().any(|object| scheduler(object).is_some())
 }
 
-/// Whose topology an object is.
+/// The scheduler that an object belongs to.
 fn scheduler(object: &KubernetesObject) -> Option<&'static str> {
     let known = TOPOLOGY_API_GROUPS.iter().find(|(group, _)| object.group == *group)?;
     (object.kind == "Topology").then_some(known.1)
 }
 
-/// Reads it. `place` is its name in messages. Nodes in the same text are those
-/// that its levels are held against; without any, only the levels are known.
+/// Parses topologies. `place` is their name in messages. Nodes in the same text provide the
+/// labels for the levels; without nodes, only the levels are known.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut nodes = NodeObjectReader::new(place);
     nodes.add_page(text);
     read_with_labels(place, text, &nodes.labels())
 }
 
-/// Reads it, with the labels of the nodes of the same cluster.
+/// Parses topologies, with the labels of the nodes of the same cluster.
 pub fn read_with_labels(place: &str, text: &str, labels: &LabelsByNode) -> SourceReport {
     let mut topologies = TopologyObjectReader::new(place);
     if topologies.add_page(text).is_some() {
@@ -61,14 +61,14 @@ pub fn read_with_labels(place: &str, text: &str, labels: &LabelsByNode) -> Sourc
     topologies.into_report(labels)
 }
 
-/// One topology: whose, its name, its labels from the outermost inwards.
+/// One topology: its scheduler, its name, its labels from the outermost inwards.
 #[derive(Debug)]
 struct TopologyObject {
     name: String,
     levels: Vec<String>,
 }
 
-/// Topologies while they are read, page by page.
+/// Parses topologies, page by page.
 #[derive(Debug)]
 pub struct TopologyObjectReader {
     place: String,
@@ -77,13 +77,13 @@ pub struct TopologyObjectReader {
 }
 
 impl TopologyObjectReader {
-    /// None yet. `place` is their name in messages.
+    /// A reader without objects. `place` is their name in messages.
     pub fn new(place: &str) -> Self {
         let report = SourceReport::new(SourceKind::KubernetesTopologies, place);
         Self { place: place.to_owned(), report, topologies: Vec::new() }
     }
 
-    /// Adds what is in a text; gives the token with which a server's list goes on.
+    /// Adds the objects of a text; returns the continue token of a server's list.
     pub fn add_page(&mut self, text: &str) -> Option<String> {
         let read = objects::read(&self.place, text);
         self.report.problems.extend(read.problems);
@@ -95,7 +95,7 @@ impl TopologyObjectReader {
         read.continue_token
     }
 
-    /// Adds a problem.
+    /// Adds a problem of the source.
     pub fn push_problem(&mut self, problem: SourceProblem) {
         self.report.problems.push(problem);
     }
@@ -148,14 +148,14 @@ impl TopologyObjectReader {
         self.topologies.push(TopologyObject { name, levels: labels });
     }
 
-    /// What they say of nodes with these labels.
+    /// The claims about nodes with these labels.
     pub fn into_report(mut self, labels: &LabelsByNode) -> SourceReport {
         for topology in &self.topologies {
             add_level_groups(topology, labels, &mut self.report);
         }
         if !self.topologies.is_empty() && labels.is_empty() {
             self.report.notes.push(
-                "no nodes are known here: the levels are read, which nodes share them is not"
+                "no nodes are known here: only the levels are read, not the nodes that share them"
                     .to_owned(),
             );
         }
@@ -170,11 +170,11 @@ struct LevelGroup {
     parent: Option<String>,
 }
 
-/// Holds the levels of a topology against the labels of nodes.
+/// Compares the levels of a topology with the labels of nodes.
 fn add_level_groups(topology: &TopologyObject, labels: &LabelsByNode, said: &mut SourceReport) {
-    // Levels whose values are one node each say nothing about several.
+    // Levels with one node per value make no claim about several nodes.
     let levels: Vec<&String> = topology.levels.iter().filter(|l| *l != HOSTNAME).collect();
-    // A value under two parents is two groups: schedulers go by the whole path.
+    // A value under two parents is two groups: schedulers use the whole path.
     let mut parents: BTreeMap<(usize, &str), BTreeSet<Vec<&str>>> = BTreeMap::new();
     let mut paths: Vec<(&NodeName, Vec<&str>)> = Vec::new();
     let (mut partly, mut outside) = (Vec::new(), 0_usize);
@@ -248,8 +248,8 @@ fn add_level_groups(topology: &TopologyObject, labels: &LabelsByNode, said: &mut
     }
 }
 
-/// What nodes share that share a value of this label, by what is known of the
-/// label, else by its name.
+/// The kind of groups with a common value of this label: for a known label its kind, else a guess
+/// from its name.
 fn level_kind(label: &str, innermost: bool) -> NodeGroupKind {
     if let Some(kind) = known_kind(label) {
         return kind;
@@ -262,7 +262,7 @@ fn level_kind(label: &str, innermost: bool) -> NodeGroupKind {
     } else if has("leaf") {
         NodeGroupKind::Leaf
     } else if innermost || ["zone", "region"].iter().any(|word| has(word)) {
-        // Nobody says what it is: no claim about the fabric.
+        // Unknown meaning: no claim about the fabric.
         NodeGroupKind::Partition
     } else {
         NodeGroupKind::Switch

@@ -1,12 +1,11 @@
-//! Node labels that place a node: which key means a domain, a leaf, a switch,
-//! a rack, and the groups that follow from their values.
+//! Node labels with a location: the keys of domains, leaves, switches and racks, and the groups
+//! that follow from their values.
 //!
-//! Sources of the keys, by who writes them: GPU feature discovery
-//! (NVIDIA/k8s-device-plugin `internal/lm/imex.go`); topograph
-//! (`pkg/topology` constants, and the names it had before 1.0); Google, EKS and
-//! HyperPod, OKE (`oci-hpc-oke` labeler), Nebius (soperator's topology reader:
-//! tier 0 is the NVLink domain on GB200 and GB300), CoreWeave and Crusoe (their
-//! label references).
+//! Sources of the keys, by writer: GPU feature discovery (NVIDIA/k8s-device-plugin
+//! `internal/lm/imex.go`); topograph (`pkg/topology` constants, and its names before 1.0);
+//! Google, EKS and HyperPod, OKE (`oci-hpc-oke` labeler), Nebius (soperator's topology reader:
+//! tier 0 is the NVLink domain on GB200 and GB300), CoreWeave and Crusoe (their label
+//! references).
 
 use std::collections::BTreeMap;
 
@@ -18,14 +17,14 @@ use model::source_report::{
     ClaimBasis, NicReport, NodeGroup, NodeGroupKind, SourceProblem, SourceProblemKind, SourceReport,
 };
 
-/// Who wrote a label, and when that writer last wrote one.
+/// The writer of a label, and the time of its last change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LabelWriter {
     pub(super) manager: String,
     pub(super) time: Option<String>,
 }
 
-/// What is attached to one node.
+/// The labels and annotations of one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodeMetadata {
     pub(super) labels: BTreeMap<String, String>,
@@ -33,10 +32,10 @@ pub(super) struct NodeMetadata {
     pub(super) writers: BTreeMap<String, LabelWriter>,
 }
 
-/// A label key, what we call its groups, and what they are.
+/// A label key, the scheme of its groups, and their kind.
 type LabelScheme = (&'static str, &'static str, NodeGroupKind);
 
-/// Labels that stand alone.
+/// Labels without nesting.
 const SINGLE_LABELS: &[LabelScheme] = &[
     (CLIQUE_LABEL, "clique", NodeGroupKind::Domain),
     ("network.topology.nvidia.com/accelerator", "topograph-accelerator", NodeGroupKind::Domain),
@@ -62,7 +61,7 @@ const NESTED_LABELS: &[&[LabelScheme]] = &[
         ("network.topology.nvidia.com/leaf", "topograph-leaf", NodeGroupKind::Leaf),
         ("network.topology.nvidia.com/spine", "topograph-spine", NodeGroupKind::Switch),
         ("network.topology.nvidia.com/core", "topograph-core", NodeGroupKind::Switch),
-        // Before it was called core.
+        // Its name before it was called core.
         ("network.topology.nvidia.com/datacenter", "topograph-datacenter", NodeGroupKind::Switch),
     ],
     &[
@@ -84,8 +83,8 @@ const NESTED_LABELS: &[&[LabelScheme]] = &[
     ],
 ];
 
-/// Labels that nest and whose values are small numbers, used again under every
-/// parent: only the whole path names a group.
+/// Labels that nest and whose values are small numbers, reused under every parent: only the whole
+/// path identifies a group.
 const NUMBERED_LABELS: &[&[LabelScheme]] = &[
     &[
         ("backend.coreweave.cloud/leafgroup", "coreweave-leafgroup", NodeGroupKind::Leaf),
@@ -99,15 +98,15 @@ const NUMBERED_LABELS: &[&[LabelScheme]] = &[
     ],
 ];
 
-/// Families of labels with a number at their end.
+/// Families of labels that end in a number.
 const TOPOGRAPH_TIER: &str = "fabric.topograph.run/tier-";
 const NEBIUS_TIER: &str = "topology.nebius.com/tier-";
 const EKS_LAYER: &str = "topology.k8s.aws/network-node-layer-";
 
-/// Where Slinky says how Slurm sees the node.
+/// Slinky's annotation with the node's place in Slurm's topology.
 const SLINKY_SPEC: &str = "topology.slinky.slurm.net/spec";
 
-/// One label of one node, and what it places the node in.
+/// One label of one node, and the group it stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct LabelGroup {
     key: String,
@@ -129,7 +128,7 @@ impl LabelGroup {
     }
 }
 
-/// What a label key means, where it is known.
+/// The kind of groups of a label key, where known.
 pub(super) fn known_kind(key: &str) -> Option<NodeGroupKind> {
     let nested = NESTED_LABELS.iter().chain(NUMBERED_LABELS).flat_map(|family| family.iter());
     if let Some((_, _, kind)) = SINGLE_LABELS.iter().chain(nested).find(|(known, ..)| *known == key)
@@ -140,12 +139,12 @@ pub(super) fn known_kind(key: &str) -> Option<NodeGroupKind> {
         (Some("0"), _) | (_, Some("1")) => Some(NodeGroupKind::Leaf),
         (_, Some("0")) => Some(NodeGroupKind::Domain),
         (Some(_), _) | (_, Some(_)) => Some(NodeGroupKind::Switch),
-        // Which layer is the lowest depends on the machine type.
+        // The lowest layer depends on the machine type.
         _ => key.starts_with(EKS_LAYER).then_some(NodeGroupKind::Switch),
     }
 }
 
-/// The groups that the labels of all nodes make.
+/// Adds the groups that follow from the labels of all nodes.
 pub(super) fn add_groups(nodes: &[(&NodeName, &NodeMetadata)], said: &mut SourceReport) {
     let mut groups: BTreeMap<(NodeGroupKind, String, String), NodeGroup> = BTreeMap::new();
     let place = said.source.place.clone();
@@ -168,7 +167,7 @@ pub(super) fn add_groups(nodes: &[(&NodeName, &NodeMetadata)], said: &mut Source
                 }
                 let label = place.key.strip_prefix("label ").unwrap_or_default();
                 let time = labelled.writers.get(label).and_then(|by| by.time.clone());
-                // The group says so only since its last node does.
+                // The group is complete only since its last node.
                 group.since = group.since.take().max(time);
             }
         }
@@ -179,7 +178,7 @@ pub(super) fn add_groups(nodes: &[(&NodeName, &NodeMetadata)], said: &mut Source
             said.push_problem(
                 SourceProblemKind::Contradictory,
                 format!("{place}: {}", group.at.as_deref().unwrap_or_default()),
-                format!("{} lies in {} at the same time", group.name, group.above.join(" and ")),
+                format!("{} is in {} at the same time", group.name, group.above.join(" and ")),
             );
         }
         if group.kind == NodeGroupKind::Domain
@@ -202,7 +201,7 @@ fn is_clique_copy(group: &NodeGroup, labels: &BTreeMap<&NodeName, &NodeMetadata>
     })
 }
 
-/// What the labels of one node place it in: chains of groups, each in the next.
+/// The groups of one node's labels, as chains of nested groups.
 fn group_chains(
     labelled: &NodeMetadata,
     place: &str,
@@ -214,7 +213,7 @@ fn group_chains(
     let mut chains = Vec::new();
     for key in SINGLE_LABELS {
         if let Some(value) = value(key.0) {
-            // What cannot be read is a problem already.
+            // An invalid value is already reported as a problem.
             if key.0 != CLIQUE_LABEL || gpu_labels::parse_clique(labels).is_some() {
                 chains.push(vec![LabelGroup::from_label(*key, value)]);
             }
@@ -232,13 +231,13 @@ fn group_chains(
         chains.push(chain);
     }
     let mut tiers = numbered_chain(labels, TOPOGRAPH_TIER, "topograph-tier-");
-    // Tier 0 may be missing; what is then the first is no leaf.
+    // Tier 0 may be missing; the first tier is then not a leaf.
     if let Some(first) = tiers.first_mut().filter(|first| first.scheme != "topograph-tier-0") {
         first.kind = NodeGroupKind::Switch;
     }
     chains.push(tiers);
     let mut nebius = numbered_chain(labels, NEBIUS_TIER, "nebius-tier-");
-    // Of a rack, tier 0 is its NVLink domain, and the leaf is above it.
+    // On a rack, tier 0 is its NVLink domain, and the leaf is above it.
     if gpu_labels::is_rack_scale(labels)
         && let [domain, rest @ ..] = nebius.as_mut_slice()
         && domain.scheme == "nebius-tier-0"
@@ -249,7 +248,7 @@ fn group_chains(
         }
     }
     chains.push(nebius);
-    // The lowest layer, the one that the machine is connected to, is the last.
+    // The lowest layer, to which the machine is connected, is the last.
     let mut layers = numbered_chain(labels, EKS_LAYER, "network-node-layer-");
     layers.reverse();
     for (at, layer) in layers.iter_mut().enumerate() {
@@ -273,7 +272,7 @@ fn group_chains(
             }),
         }
     }
-    // A value of nothing but control characters names nothing.
+    // A value that consists of control characters names no group.
     for chain in &mut chains {
         chain.retain(|place: &LabelGroup| !place.name.is_empty());
     }
@@ -281,7 +280,7 @@ fn group_chains(
     chains
 }
 
-/// Labels that count from the innermost outwards; the first is a leaf.
+/// Labels numbered from the innermost outwards; the first is a leaf.
 fn numbered_chain(
     labels: &BTreeMap<String, String>,
     prefix: &str,
@@ -310,9 +309,9 @@ fn numbered_chain(
     chain
 }
 
-/// Slurm's view of a dynamic node, `topo-switch:s2,topo-block:b2`: names of
-/// topologies, each with its unit; of a tree all switches down to the leaf. The
-/// name is all there is to tell a block from a switch.
+/// Slurm's view of a dynamic node, `topo-switch:s2,topo-block:b2`: names of topologies, each with
+/// its unit; of a tree all switches down to the leaf. Only the name distinguishes a block from a
+/// switch.
 fn parse_slinky_spec(spec: &str) -> Result<Vec<Vec<LabelGroup>>, String> {
     let mut chains = Vec::new();
     for part in spec.split(',').map(str::trim).filter(|part| !part.is_empty()) {
@@ -342,7 +341,7 @@ fn parse_slinky_spec(spec: &str) -> Result<Vec<Vec<LabelGroup>>, String> {
     Ok(chains)
 }
 
-/// Racks and slots, where a label is nothing but that.
+/// Adds racks and slots from labels that contain only those.
 fn add_racks(nodes: &[(&NodeName, &NodeMetadata)], said: &mut SourceReport) {
     const RACKS: [&str; 3] =
         ["node.coreweave.cloud/rack", "topology.gke.io/rack", "topology.kubernetes.io/rack"];
@@ -356,8 +355,8 @@ fn add_racks(nodes: &[(&NodeName, &NodeMetadata)], said: &mut SourceReport) {
     }
 }
 
-/// Which leaf and port each interface should be cabled to, and which one it sees,
-/// as CoreWeave labels them: `neighbors.expected.<interface>.device`, `.port-id`.
+/// The expected and the observed leaf and port of each interface, in CoreWeave's labels:
+/// `neighbors.expected.<interface>.device`, `.port-id`.
 fn nics_from_labels(labels: &BTreeMap<String, String>) -> Vec<NicReport> {
     const PREFIXES: [&str; 2] =
         ["backend.coreweave.cloud/neighbors.", "ib.coreweave.cloud/neighbors."];

@@ -1,7 +1,7 @@
-//! The cables of an InfiniBand fabric: adapters, switches, and what connects
-//! them, held against each other and made into leaves and what is above them.
+//! The cables of an InfiniBand fabric: adapters, switches and their links, checked for
+//! consistency and combined into leaves and the switches above.
 //!
-//! Knows no format. A cable may be told from either end, or from both.
+//! Independent of the input format. A cable may be listed at either end, or at both.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,29 +12,24 @@ use model::source_report::{
     ClaimBasis, NicReport, NodeGroup, NodeGroupKind, SourceProblemKind, SourceReport,
 };
 
-/// The most memberships of nodes in switches above leaves: their number is that
-/// of nodes times that of spines.
+/// Limit for memberships of nodes in switches above leaves: their number is the product of nodes
+/// and spines.
 const MAX_MEMBERSHIPS: usize = 1_000_000;
 
-/// How many adapters without a host are named.
+/// Limit for names in the message about adapters without a host.
 const MAX_NAMED_ADAPTERS: usize = 5;
 
 /// A port of an adapter.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IbAdapterPort {
-    /// What identifies the adapter in its source: a GUID, a description.
+    /// Identifier of the adapter in its source: a GUID, a description.
     pub(super) id: String,
-    /// The port of the adapter.
     pub(super) port: u32,
-    /// The adapter's description.
     pub(super) description: String,
-    /// The port's GUID.
     pub(super) guid: Option<String>,
-    /// Line rate.
     pub(super) rate: Option<u64>,
-    /// State, where it is said.
+    /// Link state, where present.
     pub(super) state: Option<String>,
-    /// Line.
     pub(super) line: usize,
 }
 
@@ -42,26 +37,25 @@ pub(super) struct IbAdapterPort {
 struct IbSwitch {
     description: String,
     line: usize,
-    /// The switches it is connected to.
+    /// The connected switches.
     peers: BTreeSet<String>,
 }
 
-/// A port of a switch.
 type IbSwitchPort = (String, u32);
 
-/// The fabric, as far as it is told.
+/// The fabric, as far as the source describes it.
 #[derive(Debug, Default)]
 pub(super) struct IbFabric {
     switches: BTreeMap<String, IbSwitch>,
     cables: BTreeMap<IbSwitchPort, IbAdapterPort>,
-    /// Where the port of an adapter goes.
+    /// The switch port at the other end of each adapter port.
     adapter_ports: BTreeMap<(String, u32), IbSwitchPort>,
-    /// Adapters, cabled or not.
+    /// Adapters, cabled or uncabled.
     adapters: BTreeMap<String, IbAdapterPort>,
 }
 
 impl IbFabric {
-    /// A switch, known by a key of its source.
+    /// Adds a switch, identified by its key in the source.
     pub(super) fn add_switch(&mut self, key: &str, description: &str, line: usize) {
         self.switches.entry(key.to_owned()).or_insert_with(|| IbSwitch {
             description: description.to_owned(),
@@ -70,7 +64,7 @@ impl IbFabric {
         });
     }
 
-    /// A cable between two switches, both of which are known.
+    /// Adds a cable between two known switches.
     pub(super) fn add_trunk(&mut self, a: &str, b: &str) {
         for (here, there) in [(a, b), (b, a)] {
             if let Some(switch) = self.switches.get_mut(here) {
@@ -79,12 +73,12 @@ impl IbFabric {
         }
     }
 
-    /// An adapter, whether or not anything is cabled to it.
+    /// Adds an adapter, cabled or uncabled.
     pub(super) fn add_adapter(&mut self, end: IbAdapterPort) {
         self.adapters.entry(end.id.clone()).or_insert(end);
     }
 
-    /// A cable between a port of a switch and one of an adapter.
+    /// Adds a cable between a port of a switch and one of an adapter.
     pub(super) fn add_cable(
         &mut self,
         said: &mut SourceReport,
@@ -102,8 +96,8 @@ impl IbFabric {
             .clone();
         if known != here {
             let message = format!(
-                "port {} of {name} is cabled to port {port} of {} here and to port {} of {} before: \
-                 two adapters of one name, or a wrong record",
+                "port {} of {name} is cabled to port {port} of {} here and to port {} of {} \
+                 before: two adapters have the same name, or a record is wrong",
                 end.port,
                 self.display_name(switch),
                 known.1,
@@ -121,7 +115,7 @@ impl IbFabric {
             }
             Some(known) => {
                 let message = format!(
-                    "port {port} of {shown} is cabled to {name} here and to {} in line {}",
+                    "port {port} of {shown} is cabled to {name} here and to {} on line {}",
                     quote_text(&known.description),
                     known.line
                 );
@@ -135,7 +129,7 @@ impl IbFabric {
         quote_text(&self.switches.get(switch).map_or(switch.to_owned(), |s| s.description.clone()))
     }
 
-    /// Names of switches by key: those that two would have are told apart by key.
+    /// Names of switches by key; duplicate names get the key appended.
     fn display_names(&self) -> BTreeMap<&str, String> {
         let called = |s: &IbSwitch| node_description::parse_switch_name(&s.description);
         let mut count: BTreeMap<String, usize> = BTreeMap::new();
@@ -151,11 +145,11 @@ impl IbFabric {
         self.switches.iter().map(|entry| (entry.0.as_str(), named(entry))).collect()
     }
 
-    /// Writes down what is cabled to what.
+    /// Adds the claims of all cables.
     pub(super) fn add_to_report(&self, said: &mut SourceReport) {
         let place = said.source.place.clone();
         if self.cables.is_empty() {
-            let message = "no adapter is cabled to a switch here, expected links";
+            let message = "no adapter is cabled to a switch, expected links";
             push_problem(said, SourceProblemKind::Incomplete, place.clone(), message);
         }
         let names = self.display_names();
@@ -172,7 +166,7 @@ impl IbFabric {
                     continue;
                 }
             };
-            // As NCCL names ports of adapters that have several.
+            // NCCL's notation for ports of adapters with several.
             let device =
                 device.map(|d| if end.port <= 1 { d } else { format!("{d}:{}", end.port) });
             let at = format!("{place}:{}", end.line);
@@ -181,8 +175,8 @@ impl IbFabric {
                 && other.id != end.id
             {
                 let message = format!(
-                    "two adapters call themselves {} {device} ({} and {}): two machines of one name, \
-                     or an old description",
+                    "two adapters are named {} {device} ({} and {}): two machines have the same \
+                     name, or a description is outdated",
                     node,
                     sanitize_text(&other.id),
                     sanitize_text(&end.id)
@@ -203,7 +197,7 @@ impl IbFabric {
             });
         }
         for nodes in leaves.values_mut() {
-            // In the order of ports, each once: a node may have several cables.
+            // Each leaf once, in the order of ports: a node may have several cables.
             let mut known = BTreeSet::new();
             nodes.retain(|node| known.insert(node.clone()));
         }
@@ -212,7 +206,7 @@ impl IbFabric {
             let some: Vec<&str> =
                 nameless.iter().map(String::as_str).take(MAX_NAMED_ADAPTERS).collect();
             let message = format!(
-                "{} cabled adapters have descriptions that name no host (such as {}), expected \
+                "{} cabled adapters have descriptions without a host (such as {}), expected \
                  \"HOST DEVICE\" as rdma-ndd sets it",
                 nameless.len(),
                 some.join(", ")
@@ -222,7 +216,7 @@ impl IbFabric {
         self.add_groups(said, &names, leaves);
     }
 
-    /// Adapters of hosts that nothing is cabled to.
+    /// Adds adapters of hosts without any cable.
     fn add_uncabled_adapters(&self, said: &mut SourceReport) {
         let cabled: BTreeSet<&str> = self.adapter_ports.keys().map(|(id, _)| id.as_str()).collect();
         for (id, end) in &self.adapters {
@@ -246,7 +240,7 @@ impl IbFabric {
         }
     }
 
-    /// Leaves, and above them switches by their distance to the next leaf.
+    /// Leaves, and above them switches by their distance from the nearest leaf.
     fn add_groups(
         &self,
         said: &mut SourceReport,
@@ -305,7 +299,8 @@ impl IbFabric {
         }
         if left == 0 {
             said.notes.push(format!(
-                "more than {MAX_MEMBERSHIPS} memberships of nodes in switches above leaves; some are left out"
+                "more than {MAX_MEMBERSHIPS} memberships of nodes in switches above leaves; some \
+                are omitted"
             ));
         }
     }

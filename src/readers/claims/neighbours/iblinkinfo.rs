@@ -1,8 +1,8 @@
-//! `iblinkinfo`: the ports of every switch and adapter of an InfiniBand fabric,
-//! with state and peer.
+//! `iblinkinfo`: the ports of every switch and adapter of an InfiniBand fabric, with state and
+//! peer.
 //!
-//! The format is that of rdma-core's infiniband-diags. Peers are told by their
-//! description alone, so a name that two nodes have cannot be told apart.
+//! The format is that of rdma-core's infiniband-diags. Peers are identified only by their
+//! description, so two nodes with the same name are indistinguishable.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::node_description;
 use crate::claims::reader_util::{normalise_guid, push_problem, quote_text, sanitize_text};
 use model::source_report::{SourceProblemKind, SourceReport};
 
-/// Whether a text looks like one.
+/// Whether a text is the output of `iblinkinfo`.
 pub(super) fn recognises(text: &str) -> bool {
     text.lines().any(|line| line.contains("==(") && line.contains(")==>"))
 }
@@ -62,8 +62,8 @@ fn parse_port(line: &str) -> Option<IblinkPort<'_>> {
     Some(IblinkPort { guid: own, port: number, state, rate, peer })
 }
 
-/// The data rate in Mbit/s of a lane that is signalled at this many Gbit/s: the
-/// tool prints 25.78125 for EDR and 106.25 for NDR, code and all.
+/// The data rate in Mbit/s of a lane with this signalling rate in Gbit/s: the tool prints
+/// 25.78125 for EDR and 106.25 for NDR, encoding included.
 fn lane_rate(gbps: f64) -> Option<u64> {
     const LANES: [(f64, u64); 8] = [
         (2.5, 2_500),
@@ -78,13 +78,12 @@ fn lane_rate(gbps: f64) -> Option<u64> {
     LANES.iter().find(|(signalled, _)| (signalled - gbps).abs() < 0.001).map(|(_, data)| *data)
 }
 
-/// Reads the fabric.
 pub(super) fn read(said: &mut SourceReport, text: &str) {
     let mut web = IbFabric::default();
     let mut numbers: BTreeMap<&str, &str> = BTreeMap::new();
     let lines = || text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
     let place = |said: &SourceReport, line: usize| format!("{}:{line}", said.source.place);
-    // Switches first: only their headings tell a switch from an adapter.
+    // Switches first: only their headings distinguish a switch from an adapter.
     for (at, line) in lines() {
         let Some((true, name)) = parse_heading(line) else { continue };
         web.add_switch(name, name, at);
@@ -93,8 +92,8 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
             && other != number
         {
             let message = format!(
-                "switches {other} and {number} are both called {}: their cables cannot be told \
-                 apart here, ibnetdiscover can",
+                "switches {other} and {number} are both named {}: iblinkinfo cannot distinguish \
+                 their cables, ibnetdiscover can",
                 quote_text(name)
             );
             push_problem(said, SourceProblemKind::Contradictory, place(said, at), message);
@@ -112,7 +111,7 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
             continue;
         };
         let Some((is_switch, name)) = current else {
-            // One line a port (-l) does not say what a switch is.
+            // One line per port (-l) does not identify switches.
             let message =
                 "a port before any \"Switch:\" or \"CA:\", expected iblinkinfo without -l";
             push_problem(said, SourceProblemKind::Unsupported, place(said, at), message);
@@ -151,8 +150,8 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
     web.add_to_report(said);
 }
 
-/// What tells an adapter from others: a description that names a host. Aggregation nodes, and
-/// adapters that nobody named, share theirs, and are told by the port they are cabled to.
+/// Identifies an adapter: by a description with a host. Aggregation nodes and unnamed adapters
+/// share descriptions, so their switch port identifies them.
 fn adapter_id(name: &str, switch: &str, port: u32) -> String {
     match node_description::parse_adapter_owner(name) {
         node_description::AdapterOwner::Host(..) => name.to_owned(),

@@ -1,15 +1,14 @@
-//! `ibnetdiscover`: every switch and adapter of an InfiniBand fabric with the
-//! links of its ports.
+//! `ibnetdiscover`: every switch and adapter of an InfiniBand fabric with the links of its ports.
 //!
-//! The format is that of rdma-core's infiniband-diags: a record opens with
-//! `Switch`, `Ca` or `Rt`, and each line below it is one link of one port.
+//! The format is that of rdma-core's infiniband-diags: a record opens with `Switch`, `Ca` or
+//! `Rt`, and each line below it is one link of one port.
 
 use super::ib_fabric::{IbAdapterPort, IbFabric};
 use super::node_description;
 use crate::claims::reader_util::{normalise_guid, push_note, push_problem, quote_text};
 use model::source_report::{SourceProblemKind, SourceReport};
 
-/// Whether a text looks like one.
+/// Whether a text is the output of `ibnetdiscover`.
 pub(super) fn recognises(text: &str) -> bool {
     text.lines().any(|line| parse_record(line).is_some())
 }
@@ -51,7 +50,7 @@ fn parse_name(text: &str) -> Option<(char, String, &str)> {
     Some((letter, normalise_guid(digits)?, rest))
 }
 
-/// The description in the comment, and what follows it. It may hold quotes.
+/// The description in the comment, and the rest. It may contain quotes.
 fn parse_description(text: &str) -> Option<(&str, &str)> {
     let comment = &text[text.find('#')?..];
     let first = comment.find('"')?;
@@ -59,7 +58,7 @@ fn parse_description(text: &str) -> Option<(&str, &str)> {
     Some((&comment[first + 1..last], &comment[last + 1..]))
 }
 
-/// One link, as the record it stands under tells it.
+/// One link, as listed in a record.
 struct IbnetLink<'t> {
     port: u32,
     guid: Option<String>,
@@ -83,7 +82,7 @@ fn parse_link(line: &str) -> Option<IbnetLink<'_>> {
     Some(IbnetLink { port, guid, peer, peer_key, peer_port, peer_guid, description, rate })
 }
 
-/// `[17]`, with `[ext 3]` behind it where chassis are grouped.
+/// `[17]`, followed by `[ext 3]` where chassis are grouped.
 fn parse_port(text: &str) -> Option<(u32, &str)> {
     let (number, rest) = text.strip_prefix('[')?.split_once(']')?;
     let number = number.parse().ok()?;
@@ -94,7 +93,7 @@ fn parse_port(text: &str) -> Option<(u32, &str)> {
     Some((number, rest.trim_start()))
 }
 
-/// `(<guid>)`, where there is one.
+/// `(<guid>)`, if present.
 fn parse_guid(text: &str) -> (Option<String>, &str) {
     match text.strip_prefix('(').and_then(|inside| inside.split_once(')')) {
         Some((inside, rest)) => (normalise_guid(inside), rest.trim_start()),
@@ -102,7 +101,6 @@ fn parse_guid(text: &str) -> (Option<String>, &str) {
     }
 }
 
-/// Reads the fabric.
 pub(super) fn read(said: &mut SourceReport, text: &str) {
     let mut web = IbFabric::default();
     let mut current: Option<IbnetRecord<'_>> = None;
@@ -146,15 +144,15 @@ pub(super) fn read(said: &mut SourceReport, text: &str) {
             .any(|word| line.strip_prefix(word).is_some_and(|rest| rest.starts_with([' ', '\t'])));
         if is_record && line.contains(" : ") && !listed {
             listed = true;
-            let message = "a list of nodes (ibnetdiscover -l), which tells no links";
+            let message = "a list of nodes (ibnetdiscover -l), which contains no links";
             push_problem(said, SourceProblemKind::Unsupported, location(said, at), message);
         } else if is_record && !line.contains(" : ") {
-            // What follows belongs to a record that cannot be told.
+            // The following lines belong to an unknown record.
             current = None;
             let message = format!("{}: expected a GUID and a description", quote_text(line));
             push_problem(said, SourceProblemKind::Malformed, location(said, at), message);
         }
-        // Identifiers, comments and headings of chassis say nothing of links.
+        // Identifiers, comments and headings of chassis contain no links.
     }
     web.add_to_report(said);
 }
@@ -203,14 +201,14 @@ fn add_link(
         }
         (IbnetRecordKind::Adapter, 'H') => {
             let message = format!(
-                "{}:{line}: {} is cabled to an adapter, {}, and to no switch",
+                "{}:{line}: {} is cabled to an adapter, {}, and not to a switch",
                 said.source.place,
                 quote_text(record.description),
                 quote_text(link.description)
             );
             push_note(said, message);
         }
-        // Routers join fabrics; they are no leaf of one.
+        // Routers join fabrics; they are not leaves.
         _ => {}
     }
 }

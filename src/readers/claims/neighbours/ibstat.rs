@@ -1,6 +1,5 @@
-//! A node's own InfiniBand ports (`ibstat`), and lists of hosts with the GUIDs of
-//! their ports. Neither says what is at the other end of a cable; by the GUID
-//! it can be found where another source does.
+//! A node's own InfiniBand ports (`ibstat`), and lists of hosts with the GUIDs of their ports.
+//! Neither names the other end of a cable; the GUID finds it in another source.
 
 use crate::claims::reader_util::{
     normalise_guid, parse_node_name, push_problem, quote_text, sanitize_text,
@@ -8,10 +7,10 @@ use crate::claims::reader_util::{
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, NicReport, SourceProblemKind, SourceReport};
 
-/// What a host begins with in SuperBench's list of hosts and GUIDs.
+/// Prefix of a host in SuperBench's list of hosts and GUIDs.
 const HOST_PREFIX: &str = "VM_hostname ";
 
-/// Whether a text is what `ibstat` prints, or a list of hosts with GUIDs.
+/// Whether a text is the output of `ibstat`, or a list of hosts with GUIDs.
 pub(super) fn recognises(text: &str) -> bool {
     let is_ibstat = text.lines().any(|line| parse_device(line).is_some())
         && text.lines().any(|line| line.trim().starts_with("Port GUID:"));
@@ -25,13 +24,13 @@ pub(super) fn is_host_list(text: &str) -> bool {
         && lines.next().is_some_and(|line| normalise_guid(line).is_some())
 }
 
-/// `CA 'mlx5_0'`
+/// Parses `CA 'mlx5_0'`.
 fn parse_device(line: &str) -> Option<&str> {
     let (name, rest) = line.trim_end().strip_prefix("CA '")?.split_once('\'')?;
     Some(name).filter(|_| !sanitize_text(name).is_empty() && (rest.is_empty() || rest == ":"))
 }
 
-/// Reads `ibstat` of this node.
+/// Parses `ibstat` of this node.
 pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
     let mut nics: Vec<NicReport> = Vec::new();
     let mut current: Option<&str> = None;
@@ -65,7 +64,7 @@ pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
                 nic.state =
                     Some(sanitize_text(value).to_ascii_lowercase()).filter(|s| !s.is_empty());
             }
-            // In Gbit/s, `2.5` and `40 (FDR10)` among them.
+            // In Gbit/s, with forms such as `2.5` and `40 (FDR10)`.
             "Rate" => {
                 let number = value.split_whitespace().next().unwrap_or_default();
                 nic.rate_mbit_s = match number {
@@ -74,7 +73,7 @@ pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
                 }
                 .filter(|rate| 0 < *rate);
             }
-            // Ports on Ethernet may have none, which prints as zero.
+            // An Ethernet port may have none, which prints as zero.
             "Port GUID" => {
                 nic.guid = normalise_guid(value).filter(|g| g.bytes().any(|b| b != b'0'))
             }
@@ -88,7 +87,7 @@ pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
     said.node_mut(node).nics = nics;
 }
 
-/// Reads a list of hosts with GUIDs.
+/// Parses a list of hosts with GUIDs.
 pub(super) fn read_host_list(said: &mut SourceReport, text: &str) {
     let mut current: Option<NodeName> = None;
     for (at, line) in text.lines().enumerate() {

@@ -1,9 +1,9 @@
-//! What lldpd of one node heard from its neighbours: `lldpctl` and `lldpcli show
-//! neighbors` as text, keyvalue, json and json0.
+//! Neighbours that lldpd of one node discovered: `lldpctl` and `lldpcli show neighbors` as text,
+//! keyvalue, json and json0.
 //!
-//! The shapes are those of lldpd's writers (its `src/client`). In json, lists of
-//! one are unwrapped and an object's name becomes the key it stands under, so
-//! the shape changes with the number of neighbours; json0 does neither.
+//! The formats are those of lldpd's writers (its `src/client`). In json, lists of one are
+//! unwrapped and an object's name becomes its key, so the structure depends on the number of
+//! neighbours; json0 does neither.
 
 use std::collections::BTreeMap;
 
@@ -13,23 +13,22 @@ use crate::claims::reader_util::{first_line, push_note, push_problem, quote_text
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, NicReport, SourceProblemKind, SourceReport};
 
-/// What was heard on one interface.
+/// One neighbour of one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LldpNeighbour {
     interface: String,
-    /// The neighbour's name for itself.
+    /// The system name of the neighbour.
     name: Option<String>,
-    /// The neighbour's chassis id, mostly a MAC address.
+    /// The neighbour's chassis id, usually a MAC address.
     chassis: Option<String>,
-    /// The kind of the port's id (`ifname`, `mac`, ...) and the id.
+    /// The type of the port id (`ifname`, `mac`, ...) and the id.
     port: Option<(String, String)>,
-    /// The port's description.
     description: Option<String>,
-    /// Capabilities that it states, and whether they are on.
+    /// Advertised capabilities, and whether they are enabled.
     capabilities: Vec<(String, bool)>,
 }
 
-/// Whether a text looks like one.
+/// Whether a text is output of lldpd.
 pub(super) fn recognises(text: &str) -> bool {
     let text = text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']);
     if text.starts_with('{') {
@@ -48,7 +47,7 @@ fn is_text(text: &str) -> bool {
     text.lines().any(|line| line.starts_with("LLDP neighbors:") || heard(line))
 }
 
-/// Reads it, as heard by this node.
+/// Parses the neighbours of this node.
 pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
     let text = text.trim_start_matches('\u{feff}');
     let heard = if text.trim_start().starts_with('{') {
@@ -66,13 +65,13 @@ pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
         from_text(text)
     };
     if heard.is_empty() {
-        said.notes.push("no neighbour was heard".to_owned());
+        said.notes.push("no neighbour found".to_owned());
     }
     add_nics(said, node, heard);
 }
 
-/// lldpd writes a control character behind a backslash as it is, which no JSON
-/// reader takes; such texts are mended.
+/// lldpd writes a control character after a backslash literally, which is invalid JSON; such
+/// texts are repaired.
 fn parse_document(text: &str) -> Result<Value, serde_json::Error> {
     serde_json::from_str(text).or_else(|error| {
         let mut mended = text.to_owned();
@@ -85,7 +84,7 @@ fn parse_document(text: &str) -> Result<Value, serde_json::Error> {
     })
 }
 
-/// The objects of a list, or the one object that stands for a list of one.
+/// The objects of a list, or the one object in place of a list of one.
 fn as_objects(value: Option<&Value>) -> Vec<&Map<String, Value>> {
     match value {
         Some(Value::Array(items)) => items.iter().filter_map(Value::as_object).collect(),
@@ -94,7 +93,7 @@ fn as_objects(value: Option<&Value>) -> Vec<&Map<String, Value>> {
     }
 }
 
-/// A text: bare, or as the value of an object, or the first of a list of these.
+/// A text: bare, as the value of an object, or the first element of a list of these.
 fn first_text(value: Option<&Value>) -> Option<String> {
     match value? {
         Value::String(text) => Some(sanitize_text(text)).filter(|text| !text.is_empty()),
@@ -163,7 +162,7 @@ fn parse_interface(name: &str, body: &Map<String, Value>) -> Option<LldpNeighbou
     Some(heard)
 }
 
-/// `lldp.IFACE.KEY=VALUE`. Names of interfaces may have dots themselves.
+/// `lldp.IFACE.KEY=VALUE`. Interface names may contain dots themselves.
 fn parse_keyvalue(line: &str) -> Option<(&str, &str, &str)> {
     let (path, value) = line.trim_end_matches('\r').strip_prefix("lldp.")?.split_once('=')?;
     if let Some(interface) = ["via", "rid", "age"]
@@ -184,8 +183,8 @@ fn from_keyvalue(text: &str) -> Vec<LldpNeighbour> {
         if interface.is_empty() {
             continue;
         }
-        // Every neighbour begins with `via`; two on one interface differ in it
-        // or follow each other.
+        // Every neighbour begins with `via`; two on one interface have different values or are
+        // consecutive.
         let is_new = key == "via" || heard.last().is_none_or(|last| last.interface != interface);
         if is_new {
             heard.push(LldpNeighbour { interface, ..LldpNeighbour::default() });
@@ -247,15 +246,14 @@ fn from_text(text: &str) -> Vec<LldpNeighbour> {
 }
 
 impl LldpNeighbour {
-    /// Whether it states what it is, and that it forwards nothing.
+    /// Whether it advertises capabilities, none of which forwards traffic.
     fn is_not_switch(&self) -> bool {
         let forwards = |kind: &str| matches!(kind, "Bridge" | "Router");
         !self.capabilities.is_empty()
             && !self.capabilities.iter().any(|(kind, on)| *on && forwards(kind))
     }
 
-    /// The port as people call it: an id that is an address says less than the
-    /// description, where there is one.
+    /// The usual name of the port: the description, where the id is only an address.
     fn port_name(&self) -> Option<String> {
         match &self.port {
             Some((kind, id)) if kind == "mac" || kind == "ip" => {
@@ -267,7 +265,6 @@ impl LldpNeighbour {
     }
 }
 
-/// Writes down what was heard.
 fn add_nics(said: &mut SourceReport, node: &NodeName, heard: Vec<LldpNeighbour>) {
     let mut kept: BTreeMap<String, (Option<String>, Option<String>)> = BTreeMap::new();
     for heard in heard {
@@ -280,17 +277,18 @@ fn add_nics(said: &mut SourceReport, node: &NodeName, heard: Vec<LldpNeighbour>)
         }
         if heard.is_not_switch() {
             let who = quote_text(leaf.as_deref().unwrap_or_default());
-            push_note(said, format!("{}: {who} says that it is no switch", heard.interface));
+            push_note(said, format!("{}: {who} does not advertise itself as a \
+                switch", heard.interface));
             continue;
         }
         let port = heard.port_name();
         let here = (leaf.clone(), port.clone());
         if let Some(before) = kept.get(&heard.interface) {
-            // A switch may speak two protocols on one port.
+            // A switch may use two protocols on one port.
             if before.0 != here.0 {
                 let name = |leaf: &Option<String>| quote_text(leaf.as_deref().unwrap_or_default());
                 let message = format!(
-                    "{} hears {} and {}: something between them forwards what it should keep",
+                    "{} receives LLDP from {} and {}: a device between them forwards LLDP frames",
                     heard.interface,
                     name(&before.0),
                     name(&here.0)

@@ -1,9 +1,9 @@
-//! Network neighbours as switches and nodes tell them: who is cabled to which
-//! port of which switch, by the hardware's own word.
+//! Network neighbours as switches and nodes report them: the cable between each node and its
+//! switch port, detected by the hardware.
 //!
-//! `lldp` reads what lldpd of one node saw, `adapters` its own InfiniBand
-//! ports; `discover` and `linkinfo` read a whole InfiniBand fabric and hand its
-//! cables to `web`, which makes leaves of them.
+//! `lldp` reads the neighbours of lldpd on one node, `ibstat` its own InfiniBand ports;
+//! `ibnetdiscover` and `iblinkinfo` read a whole InfiniBand fabric and pass its cables to
+//! `ib_fabric`, which derives the leaves.
 
 mod ib_fabric;
 mod iblinkinfo;
@@ -16,12 +16,12 @@ use super::reader_util::{check_text_size, node_from_path, push_problem};
 use model::id::NodeName;
 use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 
-/// The name of a switch that describes itself like this.
+/// The name of a switch with this description.
 pub fn switch_name(description: &str) -> String {
     node_description::parse_switch_name(description)
 }
 
-/// Whether a text looks like one.
+/// Whether a text lists neighbours.
 pub fn recognises(text: &str) -> bool {
     lldp::recognises(text)
         || ibnetdiscover::recognises(text)
@@ -29,14 +29,13 @@ pub fn recognises(text: &str) -> bool {
         || ibstat::recognises(text)
 }
 
-/// Reads it. `place` is its name in messages, and the node's where the file lies
-/// in `nodes/NODE/`.
+/// Parses neighbours. `place` is their name in messages; a path `nodes/NODE/` in it names the
+/// node.
 pub fn read(place: &str, text: &str) -> SourceReport {
     read_for_node(node_from_path(place).as_ref(), place, text)
 }
 
-/// Reads what one node says of its neighbours, or a whole fabric's word, for
-/// which `node` does not matter.
+/// Parses the neighbours of one node, or of a whole fabric, for which `node` is ignored.
 pub fn read_for_node(node: Option<&NodeName>, place: &str, text: &str) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::Neighbours, place);
     if !check_text_size(&mut said, text) {
@@ -50,8 +49,8 @@ pub fn read_for_node(node: Option<&NodeName>, place: &str, text: &str) -> Source
         ibstat::read_host_list(&mut said, text);
     } else if ibstat::recognises(text) || lldp::recognises(text) {
         let Some(node) = node else {
-            let message = "these are the neighbours of one node, which they do not name; \
-                           expected the file under nodes/NODE/";
+            let message = "neighbours of one node, without its name; expected the file under \
+                           nodes/NODE/";
             push_problem(&mut said, SourceProblemKind::Incomplete, place.to_owned(), message);
             return said;
         };

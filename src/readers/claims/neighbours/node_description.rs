@@ -1,27 +1,26 @@
-//! What InfiniBand node descriptions say: the host and device of an adapter, the
-//! name of a switch.
+//! Parses InfiniBand node descriptions: host and device of an adapter, name of a switch.
 //!
-//! A description is free text that rdma-ndd (`%h %d`) or a person sets; the
-//! firmware's own names no host.
+//! A description is free text, set by rdma-ndd (`%h %d`) or by hand; the firmware's default does
+//! not contain a host.
 
 use crate::claims::reader_util::{parse_node_name, sanitize_text};
 use model::id::NodeName;
 
-/// Whose adapter a description speaks of.
+/// The owner of an adapter with a description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum AdapterOwner {
-    /// That of a host, with the device's name where it is said.
+    /// A host, with the name of the device where present.
     Host(NodeName, Option<String>),
     /// The aggregation node (SHARP) inside a switch.
     Aggregation,
-    /// It names no host.
+    /// The description contains no host.
     Nameless,
 }
 
-/// Host names that a machine has before it is given one: many have them at once.
+/// Hostnames of unconfigured machines, which many share.
 const DEFAULT_HOST_NAMES: [&str; 3] = ["localhost", "localhost.localdomain", "(none)"];
 
-/// Whose adapter this description speaks of.
+/// Parses the owner of an adapter.
 pub(super) fn parse_adapter_owner(description: &str) -> AdapterOwner {
     if description.contains("Aggregation Node") {
         return AdapterOwner::Aggregation;
@@ -41,8 +40,8 @@ pub(super) fn parse_adapter_owner(description: &str) -> AdapterOwner {
     }
 }
 
-/// The name of a switch. A managed NVIDIA switch describes itself as
-/// `MF0;NAME:MODEL/U1`, a board of a director as `MF0;NAME:MODEL/L01/U1`.
+/// The name of a switch. A managed NVIDIA switch has the description `MF0;NAME:MODEL/U1`, a board
+/// of a director `MF0;NAME:MODEL/L01/U1`.
 pub(super) fn parse_switch_name(description: &str) -> String {
     let description = sanitize_text(description);
     let Some((_, managed)) = description.split_once(';') else { return description };
@@ -73,7 +72,6 @@ pub(super) fn parse_rate(word: &str) -> Option<u64> {
     Some(lane * parse_width(width)?)
 }
 
-/// A number of lanes.
 pub(super) fn parse_width(text: &str) -> Option<u64> {
     text.parse().ok().filter(|width| matches!(width, 1 | 2 | 4 | 8 | 12))
 }

@@ -1,5 +1,5 @@
-//! Neighbours in every format that they are told in. The texts are written after
-//! the source of the tools that print them.
+//! Neighbours in every supported format. The texts follow the source of the tools that print
+//! them.
 
 use super::*;
 use model::source_report::{ClaimBasis, NicReport, NodeGroup, NodeGroupKind};
@@ -64,8 +64,8 @@ fn a_fabric_tells_who_is_cabled_to_which_leaf() {
     let spine = group(&said, "spine-1");
     assert_eq!((spine.kind, spine.nodes.len()), (NodeGroupKind::Switch, 3));
     assert_eq!(said.groups.len(), 3);
-    // The adapter without a host is named by its GUID; the one inside the
-    // switch is nobody's.
+    // The adapter without a host is named by its GUID; the one inside the switch belongs to no
+    // host.
     assert_eq!(kinds(&said), [SourceProblemKind::Incomplete]);
     assert!(said.problems[0].message.starts_with("1 cabled adapters"), "{:?}", said.problems);
     assert!(said.problems[0].message.contains("00000000000000c3"));
@@ -85,9 +85,9 @@ fn a_fabric_that_contradicts_itself_is_named_with_its_lines() {
         told.iter().any(|t| t.starts_with("ib.txt:26: port 1 of \"node0001 mlx5_0\"")),
         "{told:?}"
     );
-    assert!(told.iter().any(|t| t.contains("\"node0002 mlx5_0\" in line 11")), "{told:?}");
+    assert!(told.iter().any(|t| t.contains("\"node0002 mlx5_0\" on line 11")), "{told:?}");
     let same = read("ib.txt", &FABRIC.replace("node0002 mlx5_0", "node0001 mlx5_0"));
-    assert!(same.problems.iter().any(|p| p.message.contains("two adapters call themselves")));
+    assert!(same.problems.iter().any(|p| p.message.contains("two adapters are named")));
 }
 
 #[test]

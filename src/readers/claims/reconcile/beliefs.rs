@@ -1,4 +1,4 @@
-//! What jobs and frameworks take for granted, against what is claimed.
+//! Assumptions of jobs and frameworks, compared with the claims.
 
 use std::collections::BTreeMap;
 
@@ -9,11 +9,11 @@ use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, JobAssumption};
 
-/// The key by which Ray nodes of one domain find each other (NeMo-RL `ray.sub`).
+/// The key by which a launcher groups Ray nodes of one domain (NeMo-RL `ray.sub`).
 const NVLINK_DOMAIN: &str = "nvlink_domain";
 
-/// The nodes of each domain that a belief is about: those of its job, or all
-/// where it names none.
+/// The nodes of each domain that an assumption concerns: those of its job, or all nodes where the
+/// job names none.
 fn belief_domains<'v>(
     view: &'v ReconcileContext<'_>,
     belief: &'v JobAssumption,
@@ -31,9 +31,9 @@ fn belief_domains<'v>(
     domains
 }
 
-/// Whether a belief is a group of nodes that is told as such: most of it in one
-/// rack-scale domain, so that the few elsewhere are what is wrong, or all of it in
-/// one clique of which a site made several blocks.
+/// Whether an assumption is a group of nodes that another check reports: most of it in one
+/// rack-scale domain, so that only the few other nodes are wrong, or all of it in one clique that
+/// a site divided into several blocks.
 fn is_reported_as_group(
     view: &ReconcileContext<'_>,
     belief: &JobAssumption,
@@ -60,7 +60,7 @@ pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Ve
         for (at, nodes) in parts {
             let domain = &view.placement.domains[at];
             let Some(gpus) = domain.gpus_per_node.filter(|gpus| 0 < *gpus) else { continue };
-            // GPUs of different nodes of a server platform share nothing.
+            // GPUs of different nodes of a server platform share no NVLink domain.
             let together = if view.spans_nodes(at) == Some(false) { 1 } else { nodes.len() };
             known += 1;
             let gpus = together * gpus as usize;
@@ -69,7 +69,7 @@ pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Ve
             }
         }
         let Some((worst, gpus)) = small.iter().min_by_key(|(_, gpus)| *gpus) else { continue };
-        // A job without names may be placed where it fits.
+        // A job without node names may be placed where it fits.
         let certain = !belief.nodes.is_empty() || small.len() == known;
         let servers = small.iter().all(|(at, _)| view.spans_nodes(*at) == Some(false));
         let severity = match certain {
@@ -81,8 +81,8 @@ pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Ve
         let names = list_some(small.iter().map(|(at, _)| view.domain_name(*at).as_str()));
         let of_job = if belief.nodes.is_empty() { "" } else { " for its nodes" };
         let summary = format!(
-            "{} takes {ranks} ranks to be in one NVLink domain, and {names} {} at most {}{of_job}: ranks beyond \
-             that are not reached over NVLink",
+            "{} expects {ranks} ranks in one NVLink domain, but {names} {} at most {}{of_job}: \
+             ranks beyond that are not reachable over NVLink",
             belief.who,
             if small.len() == 1 { "has" } else { "have" },
             count_of(*gpus, "GPU")
@@ -91,7 +91,8 @@ pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Ve
             .in_domain(view.domain_name(*worst))
             .with_nodes(&belief.nodes)
             .with_side(view.source_side(source, belief.at.as_deref(), ClaimBasis::Asserted, belief.says.clone()))
-            .with_remedy("set it to the GPUs of the smallest domain in the allocation, or ask for whole segments");
+            .with_remedy("set it to the number of GPUs in the smallest domain of the allocation, \
+                or request whole segments");
         let claim = view.claim_side(
             *worst,
             format!("{} in {}{of_job}", count_of(*gpus, "GPU"), view.domain_name(*worst)),
@@ -101,8 +102,8 @@ pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Ve
     }
 }
 
-/// `belief-multi-node-nvlink`: NVLink between nodes taken for usable where no
-/// domain has it, or left unused where domains have it.
+/// `belief-multi-node-nvlink`: a job expects NVLink between nodes where no domain has it, or does
+/// not use it where domains have it.
 pub(super) fn check_multi_node_nvlink(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for (source, belief) in all_beliefs(view) {
         let wanted = belief.multi_node_nvlink.filter(|_| !belief.who.contains(NVLINK_DOMAIN));
@@ -113,11 +114,11 @@ pub(super) fn check_multi_node_nvlink(view: &ReconcileContext<'_>, found: &mut V
         let (severity, said) = match wanted {
             true if !spans.is_empty() && spans.iter().all(|spans| *spans == Some(false)) => (
                 DisagreementSeverity::Contradiction,
-                "takes NVLink between nodes for usable, and no claimed domain here has it",
+                "expects NVLink between nodes, but no claimed domain here has it",
             ),
             false if here.iter().any(|(at, n)| has(n) && view.spans_nodes(*at) == Some(true)) => (
                 DisagreementSeverity::Note,
-                "leaves NVLink between nodes unused, and claimed domains here have it",
+                "does not use NVLink between nodes, but claimed domains here have it",
             ),
             _ => continue,
         };
@@ -134,7 +135,7 @@ pub(super) fn check_multi_node_nvlink(view: &ReconcileContext<'_>, found: &mut V
             ClaimBasis::Asserted,
             belief.says.clone(),
         ))
-        .with_remedy("set it as the platform of these nodes is");
+        .with_remedy("set it according to the platform of these nodes");
         let claim = view.claim_side(*first, format!("{} as claimed", view.domain_name(*first)));
         found.push(claim.into_iter().fold(told, Disagreement::with_side));
     }

@@ -1,7 +1,7 @@
-//! Cables as they are written down against the neighbours that are seen.
+//! Documented cables, compared with the detected neighbours.
 //!
-//! Swapped cables change no bandwidth on an idle network; only the name of the
-//! neighbour tells.
+//! Swapped cables do not change the bandwidth of an idle network; only the name of the neighbour
+//! reveals them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, NicReport, NodeGroupKind, SourceKind};
 
-/// One end that is written down as one cable and seen as another.
+/// One end whose documented and detected cable differ.
 struct CablePair<'s> {
     node: &'s NodeName,
     plan: (usize, &'s NicReport),
@@ -27,7 +27,7 @@ fn is_same_leaf(one: &str, other: &str) -> bool {
     NodeName::from(one).matches_host(&other)
 }
 
-/// Ports have long and short names: `Ethernet1/7`, `Eth1/7`, `swp7`.
+/// Port names have long and short forms: `Ethernet1/7`, `Eth1/7`, `swp7`.
 fn is_same_port(one: &str, other: &str) -> bool {
     let digits = |port: &str| -> Vec<String> {
         let parts = port.split(|c: char| !c.is_ascii_digit()).filter(|part| !part.is_empty());
@@ -54,7 +54,7 @@ fn describe_port(nic: &NicReport) -> String {
     }
 }
 
-/// Every end that both sides know, and whether they agree.
+/// Every end that both sources know, and whether they agree.
 fn cable_pairs<'s>(view: &ReconcileContext<'s>) -> Vec<(CablePair<'s>, bool)> {
     let mut plans: BTreeMap<&NodeName, Vec<(usize, &NicReport)>> = BTreeMap::new();
     let mut sights: BTreeMap<&NodeName, Vec<(usize, &NicReport)>> = BTreeMap::new();
@@ -107,8 +107,7 @@ fn add_cable_sides(
         .with_side(word(cable.observed, ClaimBasis::Reported))
 }
 
-/// `hosts-swapped`, `rails-swapped`, `leaf-mislabelled` and
-/// `leaf-against-neighbour`.
+/// `hosts-swapped`, `rails-swapped`, `leaf-mislabelled` and `leaf-against-neighbour`.
 pub(super) fn check_neighbours(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let pairs = cable_pairs(view);
     let wrong: Vec<&CablePair<'_>> =
@@ -139,12 +138,12 @@ pub(super) fn check_neighbours(view: &ReconcileContext<'_>, found: &mut Vec<Disa
         let (class, summary) = if a == b {
             (
                 DisagreementClass::RailsSwapped,
-                format!("{a}: {ends} between its own rails, each where the other should be"),
+                format!("{a}: {ends} swapped between its own rails"),
             )
         } else {
             (
                 DisagreementClass::HostsSwapped,
-                format!("{a} and {b}: {ends} swapped, each host is at the other's ports"),
+                format!("{a} and {b}: {ends} swapped, each host is on the other's ports"),
             )
         };
         let one = new_disagreement(class, DisagreementSeverity::Contradiction, summary)
@@ -173,32 +172,32 @@ pub(super) fn check_neighbours(view: &ReconcileContext<'_>, found: &mut Vec<Disa
     for ((from, to), cables) in moved {
         let nodes: BTreeSet<&NodeName> = cables.iter().map(|at| wrong[*at].node).collect();
         let names = list_nodes(nodes.iter().copied());
-        // All of a leaf elsewhere: it is the leaf's name that is wrong.
+        // All cables of a leaf are elsewhere: the name of the leaf is wrong.
         let whole = !healthy.contains(&from) && goals[&from].len() == 1 && 1 < nodes.len();
         let (class, summary) = if from == to {
             let summary =
-                format!("{names}: at other ports of leaf {from} than the cabling file says");
+                format!("{names}: on other ports of leaf {from} than in the cabling file");
             (DisagreementClass::LeafAgainstNeighbour, summary)
         } else if whole {
             let summary = format!(
-                "all {} that are seen of leaf {from} are at {to}: the two names are mixed up",
+                "all {} detected for leaf {from} are on {to}: the two names are swapped",
                 count_of(cables.len(), "cable")
             );
             (DisagreementClass::LeafMislabelled, summary)
         } else {
-            let summary = format!("{names}: cabled to leaf {from} by the file, seen at {to}");
+            let summary = format!("{names}: on leaf {from} in the cabling file, detected on {to}");
             (DisagreementClass::LeafAgainstNeighbour, summary)
         };
         let one = new_disagreement(class, DisagreementSeverity::Contradiction, summary)
             .with_nodes(nodes)
-            .with_remedy("look at the cable and its label; the neighbour is what is really there");
+            .with_remedy("check the cable and its label; the neighbour is the actual connection");
         found.push(
             cables.iter().take(2).fold(one, |one, at| add_cable_sides(view, wrong[*at], one)),
         );
     }
 }
 
-/// `leaves-disagree`: two sources group nodes under leaves in different ways.
+/// `leaves-disagree`: two sources group nodes into leaves differently.
 pub(super) fn check_leaf_groups(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let leaves: Vec<&Grouping<'_>> =
         view.groupings.iter().filter(|g| g.kind == NodeGroupKind::Leaf).collect();
@@ -207,7 +206,7 @@ pub(super) fn check_leaf_groups(view: &ReconcileContext<'_>, found: &mut Vec<Dis
         matches!(g.source, SourceKind::Cabling | SourceKind::Neighbours | SourceKind::NodeFacts)
     };
     let slurm = |g: &Grouping<'_>| super::grouping_conflicts::is_slurm_topology(g.source);
-    // A cable that is elsewhere than written is one cause.
+    // A cable that differs from the file is a separate cause.
     let of_cables = [
         DisagreementClass::HostsSwapped,
         DisagreementClass::RailsSwapped,
@@ -225,8 +224,8 @@ pub(super) fn check_leaf_groups(view: &ReconcileContext<'_>, found: &mut Vec<Dis
     };
     let ours = place(&own);
     for other in others {
-        // Cables and neighbours are held against each other end by end, and
-        // Slurm's file against its controller.
+        // Other checks compare cables with neighbours end by end, and Slurm's file with its
+        // controller.
         if (seen(first) && seen(other)) || (slurm(first) && slurm(other)) {
             continue;
         }
@@ -260,7 +259,7 @@ pub(super) fn check_leaf_groups(view: &ReconcileContext<'_>, found: &mut Vec<Dis
                 set(other, nodes[0]),
                 format!("leaf {elsewhere}"),
             ))
-            .with_remedy("ask the nodes for their neighbours (LLDP, ibnetdiscover)");
+            .with_remedy("query the neighbours of the nodes (LLDP, ibnetdiscover)");
             found.push(one.with_nodes(nodes));
         }
     }

@@ -1,8 +1,8 @@
-//! Cliques: what labels say of a node against what its own GPUs say.
+//! Cliques: labels of a node, compared with the state of its GPUs.
 //!
-//! A label is written once and read for weeks; the driver speaks of now. GPU
-//! feature discovery leaves the label out where the GPUs of a node disagree or
-//! are not attached, so a label that is missing among others says something too.
+//! A label is written once and stays for weeks; the driver reports the present state. GPU feature
+//! discovery omits the label where the GPUs of a node disagree or are not attached, so a missing
+//! label among labelled nodes is significant, too.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,14 +16,14 @@ use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
 use model::source_report::SourceKind;
 
-/// Nodes of one cause, with the words of the first.
+/// Nodes with the same cause, and the reports of the first.
 struct CliqueMismatch<'s> {
     nodes: Vec<&'s NodeName>,
     label: Option<SourcedFabricReport<'s>>,
     driver: Option<SourcedFabricReport<'s>>,
 }
 
-/// Causes by what is said: domain, and words.
+/// Causes by domain and the two values.
 type CliqueMismatches<'s> = BTreeMap<(Option<usize>, String, String), CliqueMismatch<'s>>;
 
 fn add_mismatch<'s>(
@@ -62,14 +62,13 @@ fn describe_mismatch(
     told
 }
 
-/// The cliques that the GPUs of a node are in, and how many of the GPUs are in
-/// none.
+/// The cliques of a node's GPUs, and the number of GPUs without one.
 fn distinct_cliques(words: &[SourcedFabricReport<'_>]) -> (BTreeSet<String>, usize) {
     let cliques = words.iter().filter_map(|(_, fabric)| usable_clique(fabric)).collect();
     (cliques, words.iter().filter(|(_, fabric)| usable_clique(fabric).is_none()).count())
 }
 
-/// The first word that names this clique, or any other.
+/// The first report with this clique, or else any other.
 fn find_clique_report<'s>(
     words: &[SourcedFabricReport<'s>],
     clique: Option<&str>,
@@ -77,8 +76,8 @@ fn find_clique_report<'s>(
     words.iter().copied().find(|(_, fabric)| usable_clique(fabric).as_deref() == clique)
 }
 
-/// Nodes whose label names another clique than all their GPUs do: what the
-/// label says about groups is then no second cause.
+/// Nodes whose label differs from the clique of all their GPUs: groups derived from the label are
+/// not a second cause.
 pub(super) fn stale_label_nodes<'s>(view: &ReconcileContext<'s>) -> BTreeSet<&'s NodeName> {
     let mut stale = BTreeSet::new();
     for (node, labels) in &view.labels {
@@ -122,10 +121,10 @@ pub(super) fn check_labels_against_drivers(
                 let all = words.len();
                 let detail = match (without, others.is_empty()) {
                     (0, _) => format!("GPUs in several cliques, also {}", list_some(&others)),
-                    (_, true) => format!("{without} of {all} GPUs attached to no fabric"),
+                    (_, true) => format!("{without} of {all} GPUs not attached to a fabric"),
                     (_, false) => {
                         format!(
-                            "{without} of {all} GPUs in no clique, others in {}",
+                            "{without} of {all} GPUs without a clique, others in {}",
                             list_some(&others)
                         )
                     }
@@ -145,7 +144,8 @@ pub(super) fn check_labels_against_drivers(
     for ((domain, labelled, other), cause) in &stale {
         let (names, number) = (list_nodes(cause.nodes.iter().copied()), cause.nodes.len());
         let summary = format!(
-            "{names} {} labelled clique {labelled}, and the driver there says {other}: the label is stale",
+            "{names} {} labelled clique {labelled}, but the driver reports {other}: the label is \
+            stale",
             is_or_are(number)
         );
         let words = (format!("clique {labelled}"), format!("clique {other}"), summary);
@@ -158,14 +158,14 @@ pub(super) fn check_labels_against_drivers(
             words,
         );
         found.push(told.with_remedy(
-            "let GPU feature discovery or the DRA driver write the label anew, and look for a partition \
-             that changed or a tray that moved",
+            "let GPU feature discovery or the DRA driver rewrite the label, and check for a \
+             changed partition or a moved tray",
         ));
     }
     for ((domain, labelled, detail), cause) in &partly {
         let names = list_nodes(cause.nodes.iter().copied());
         let summary =
-            format!("{names} carries the label of clique {labelled}, and its driver says {detail}");
+            format!("{names} has the label of clique {labelled}, but its driver reports {detail}");
         let words = (format!("clique {labelled} for the whole node"), detail.clone(), summary);
         let class = DisagreementClass::LabelWithoutAllGpus;
         let told = describe_mismatch(
@@ -177,13 +177,13 @@ pub(super) fn check_labels_against_drivers(
             words,
         );
         found.push(told.with_remedy(
-            "look at the fabric state of every GPU there, and at the fabric manager; jobs must not use the \
-             node by its label until all GPUs are attached",
+            "check the fabric state of every GPU there, and the fabric manager; jobs must not \
+             select the node by its label until all GPUs are attached",
         ));
     }
 }
 
-/// `gpus-in-two-cliques`: one driver, several cliques.
+/// `gpus-in-two-cliques`: the driver of one node reports several cliques.
 pub(super) fn check_mixed_gpus(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for (node, words) in &view.drivers {
         let (cliques, _) = distinct_cliques(words);
@@ -214,22 +214,22 @@ pub(super) fn check_mixed_gpus(view: &ReconcileContext<'_>, found: &mut Vec<Disa
             told = told.in_domain(domain);
         }
         let remedy =
-            "look at the partitions of the fabric manager: a node must be in one as a whole";
+            "check the partitions of the fabric manager: all GPUs of a node must be in the same \
+            one";
         found.push(told.with_remedy(remedy));
     }
 }
 
-/// `sentinel-clique`: an identity that names no fabric, or that every rack may
-/// have.
+/// `sentinel-clique`: an identity that stands for no fabric, or that every rack may have.
 pub(super) fn check_sentinel_cliques(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let mut zero = CliqueMismatches::new();
-    // By kind of source: the same nodes said three times are one remark.
+    // By kind of source: three reports about the same nodes are one remark.
     let mut default: BTreeMap<SourceKind, (BTreeSet<&NodeName>, SourcedFabricReport<'_>)> =
         BTreeMap::new();
     let words = view.labels.iter().map(|word| (true, word));
     for (is_label, (node, words)) in words.chain(view.drivers.iter().map(|word| (false, word))) {
         let domain = view.placement.domain_of(node);
-        // Inside a server a zero UUID is normal: there is no fabric beyond it.
+        // Within a server a zero UUID is normal: it has no multi-node fabric.
         let in_rack = domain.is_some_and(|at| view.spans_nodes(at) == Some(true));
         for word in words {
             let uuid = word.1.cluster_uuid.as_deref().unwrap_or("");
@@ -248,11 +248,11 @@ pub(super) fn check_sentinel_cliques(view: &ReconcileContext<'_>, found: &mut Ve
     for ((domain, name, _), cause) in &zero {
         let nodes = list_nodes(cause.nodes.iter().copied());
         let summary = format!(
-            "{name}: {nodes} {} in the clique of a ClusterUUID of zeros, which is no fabric: it was not \
-             configured when this was read",
+            "{name}: {nodes} {} in the clique of an all-zero ClusterUUID, which is not a fabric: \
+             it was not configured when the value was read",
             is_or_are(cause.nodes.len())
         );
-        let words = ("a ClusterUUID of zeros".to_owned(), String::new(), summary);
+        let words = ("an all-zero ClusterUUID".to_owned(), String::new(), summary);
         let told = describe_mismatch(
             view,
             DisagreementClass::SentinelClique,
@@ -263,7 +263,7 @@ pub(super) fn check_sentinel_cliques(view: &ReconcileContext<'_>, found: &mut Ve
         );
         found.push(
             told.with_remedy(
-                "do not group by this value; look at the fabric manager of these nodes",
+                "do not group by this value; check the fabric manager of these nodes",
             ),
         );
     }
@@ -273,8 +273,8 @@ pub(super) fn check_sentinel_cliques(view: &ReconcileContext<'_>, found: &mut Ve
         return;
     }
     let summary = format!(
-        "{} {} CliqueId {}, the default: what keys on the CliqueId alone takes racks that never met for one \
-         domain",
+        "{} {} CliqueId {}, the default: grouping by CliqueId alone merges separate racks into \
+         one domain",
         list_nodes(nodes.iter().copied()),
         if nodes.len() == 1 { "has" } else { "have" },
         identity::DEFAULT_CLIQUE
@@ -282,7 +282,7 @@ pub(super) fn check_sentinel_cliques(view: &ReconcileContext<'_>, found: &mut Ve
     let told =
         new_disagreement(DisagreementClass::SentinelClique, DisagreementSeverity::Note, summary)
             .with_nodes(nodes)
-            .with_remedy("key on ClusterUUID and CliqueId together");
+            .with_remedy("group by ClusterUUID and CliqueId together");
     let sides = default.values().map(|(nodes, word)| {
         let says = format!(
             "CliqueId {} on {}",
@@ -305,15 +305,15 @@ pub(super) fn check_missing_labels(view: &ReconcileContext<'_>, found: &mut Vec<
                 domain.nodes.iter().filter_map(|n| Some((n, labelled(n)?))).collect();
             let without: Vec<&NodeName> =
                 known.iter().filter(|(_, has)| !has).map(|(node, _)| *node).collect();
-            // A label with zeros is told as such.
+            // Labels with zeros are reported as `sentinel-clique`.
             let without: Vec<&NodeName> =
                 without.into_iter().filter(|node| !view.labels.contains_key(node)).collect();
             if without.is_empty() || known.len() <= 2 * without.len() {
                 continue;
             }
             let summary = format!(
-                "{} of {} {} no clique label, {} others of it have one: GPUs that disagree or are not \
-                 attached to the fabric get none",
+                "{} of {} {} no clique label, {} others of it have one: a node whose GPUs \
+                 disagree or are not attached to the fabric gets none",
                 list_nodes(without.iter().copied()),
                 domain.name,
                 if without.len() == 1 { "has" } else { "have" },
@@ -330,7 +330,7 @@ pub(super) fn check_missing_labels(view: &ReconcileContext<'_>, found: &mut Vec<
             .in_domain(&domain.name)
             .with_nodes(without)
             .with_side(view.source_side(source, label, basis, says))
-            .with_remedy("ask the driver of these nodes (fabricgate node facts)");
+            .with_remedy("query the driver of these nodes (fabricgate node facts)");
             let claim = view
                 .claim_side(at, format!("{} in one domain", count_of(domain.nodes.len(), "node")));
             found.push(claim.into_iter().fold(told, Disagreement::with_side));
@@ -338,8 +338,8 @@ pub(super) fn check_missing_labels(view: &ReconcileContext<'_>, found: &mut Vec<
     }
 }
 
-/// `fabric-not-attached`: claimed in a domain of several nodes, and its driver
-/// says that GPUs are attached to no fabric.
+/// `fabric-not-attached`: claimed in a domain of several nodes, but the driver reports GPUs that
+/// are not attached to a fabric.
 pub(super) fn check_unattached_fabric(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let mut causes = CliqueMismatches::new();
     for (node, words) in &view.drivers {
@@ -368,7 +368,7 @@ pub(super) fn check_unattached_fabric(view: &ReconcileContext<'_>, found: &mut V
     for ((domain, detail, _), cause) in &causes {
         let Some(at) = *domain else { continue };
         let summary = format!(
-            "{} {} claimed in {}, and the driver there says: {detail}",
+            "{} {} claimed in {}, but the driver reports: {detail}",
             list_nodes(cause.nodes.iter().copied()),
             is_or_are(cause.nodes.len()),
             view.domain_name(at)
@@ -384,7 +384,7 @@ pub(super) fn check_unattached_fabric(view: &ReconcileContext<'_>, found: &mut V
         );
         let claim = view.claim_side(at, format!("they are part of {}", view.domain_name(at)));
         let told =
-            told.with_remedy("look at the fabric manager and the fabric state of these GPUs");
+            told.with_remedy("check the fabric manager and the fabric state of these GPUs");
         found.push(claim.into_iter().fold(told, Disagreement::with_side));
     }
 }

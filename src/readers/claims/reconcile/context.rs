@@ -1,4 +1,4 @@
-//! What checks look at: every source, its groupings, and what is measured.
+//! The input of the checks: every source, its groupings, and the domains to measure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,33 +12,33 @@ use model::source_report::{
     ClaimBasis, FabricReport, NodeReport, SourceKind, SourceProblemKind, SourceReport,
 };
 
-/// Smallest number of GPUs behind `nvl` in the name of a platform whose NVLink
-/// domain is larger than a node: NVL36 is the smallest such rack, NVL8 and the
-/// bridges of H100 NVL are inside nodes.
+/// Smallest number after `nvl` in the name of a platform whose NVLink domain is larger than a
+/// node: NVL36 is the smallest such rack, NVL8 and the bridges of H100 NVL are within a node.
 const MIN_RACK_GPUS: u32 = 36;
 
 /// The largest NVLink domain in use: 18 nodes of 4 GPUs (GB200 and GB300 NVL72).
 pub(super) const MAX_DOMAIN_NODES: usize = 18;
 
-/// What one source says of the fabric of a node.
+/// One source's report about the fabric of a node.
 pub(super) type SourcedFabricReport<'s> = (usize, &'s FabricReport);
 
-/// Everything there is to look at.
+/// The common input of all checks.
 pub(super) struct ReconcileContext<'s> {
     pub(super) reports: &'s [SourceReport],
     pub(super) groupings: &'s [Grouping<'s>],
     pub(super) placement: &'s DomainPlacement<'s>,
     pub(super) rules: &'s ReconcileRules<'s>,
-    /// Cliques that labels and files give nodes.
+    /// Cliques of nodes according to labels and files.
     pub(super) labels: BTreeMap<&'s NodeName, Vec<SourcedFabricReport<'s>>>,
-    /// What drivers report, GPU by GPU.
+    /// Cliques according to drivers, GPU by GPU.
     pub(super) drivers: BTreeMap<&'s NodeName, Vec<SourcedFabricReport<'s>>>,
-    /// By domain, whether GPUs of different nodes share NVLink there: asked for every node.
+    /// By domain, whether GPUs of different nodes share NVLink there; cached because checks need
+    /// it for every node.
     spans: Vec<Option<bool>>,
 }
 
 impl<'s> ReconcileContext<'s> {
-    /// Looks at these.
+    /// Collects the input from the sources.
     pub(super) fn new(
         said: &'s [SourceReport],
         groupings: &'s [Grouping<'s>],
@@ -53,7 +53,8 @@ impl<'s> ReconcileContext<'s> {
             {
                 let reported =
                     matches!(fabric.basis, Some(ClaimBasis::Reported | ClaimBasis::Measured));
-                // Who knows a ClusterUUID only names no clique, unless it says there is none.
+                // A ClusterUUID without CliqueId does not identify a clique, unless it stands for
+                // no fabric.
                 let names = fabric.clique_id.as_deref().is_some_and(|id| !id.is_empty());
                 let denies = fabric.state.is_some()
                     || fabric.cluster_uuid.as_deref().is_some_and(is_zero_uuid);
@@ -81,8 +82,8 @@ impl<'s> ReconcileContext<'s> {
         self.placement.domain_of(node).map(|at| self.domain_name(at))
     }
 
-    /// Where a domain is what is left over of a group: the domain that has the
-    /// most of that group's other nodes, and how many.
+    /// For a domain that is the remainder of a group: the domain with most of that group's other
+    /// nodes, and their number.
     pub(super) fn home_domain(&self, domain: usize) -> Option<(usize, usize)> {
         let (grouping, set) = self.placement.origin[domain]?;
         let mut homes: BTreeMap<usize, usize> = BTreeMap::new();
@@ -94,7 +95,7 @@ impl<'s> ReconcileContext<'s> {
         homes.into_iter().max_by_key(|(_, others)| *others)
     }
 
-    /// The ClusterUUIDs of the cliques that labels and drivers give a node.
+    /// The ClusterUUIDs in a node's cliques, from labels and drivers.
     pub(super) fn cluster_uuids(&self, node: &NodeName) -> impl Iterator<Item = Option<String>> {
         let words = self.labels.get(node).into_iter().chain(self.drivers.get(node)).flatten();
         words.map(|(_, fabric)| {
@@ -103,9 +104,8 @@ impl<'s> ReconcileContext<'s> {
         })
     }
 
-    /// Whether labels and drivers have all of these nodes in one clique that one
-    /// rack can be: then they are in reach of each other, whatever blocks a site
-    /// made of them.
+    /// Whether labels and drivers place all of these nodes in one clique that can be a single
+    /// rack: then they reach each other, regardless of the site's blocks.
     pub(super) fn share_a_clique<'n>(&self, nodes: impl IntoIterator<Item = &'n NodeName>) -> bool {
         let mut cliques: BTreeSet<String> = BTreeSet::new();
         let mut all = 0;
@@ -126,7 +126,7 @@ impl<'s> ReconcileContext<'s> {
         all <= MAX_DOMAIN_NODES && cliques.len() == 1 && !cliques.iter().any(is_default)
     }
 
-    /// Who claims a domain says this.
+    /// The side of the source that claims a domain.
     pub(super) fn claim_side(
         &self,
         domain: usize,
@@ -136,7 +136,7 @@ impl<'s> ReconcileContext<'s> {
         Some(self.groupings[grouping].to_side(self.reports, set, says))
     }
 
-    /// A source says this, here.
+    /// The side of a source, with a location.
     pub(super) fn source_side(
         &self,
         source: usize,
@@ -147,7 +147,7 @@ impl<'s> ReconcileContext<'s> {
         build_side(self.reports, source, at.map(str::to_owned), basis, says)
     }
 
-    /// A word about a fabric, as a side.
+    /// A report about a fabric, as a side.
     pub(super) fn fabric_side(
         &self,
         (source, fabric): SourcedFabricReport<'_>,
@@ -157,8 +157,8 @@ impl<'s> ReconcileContext<'s> {
         self.source_side(source, fabric.at.as_deref(), basis, says)
     }
 
-    /// Whether GPUs of different nodes share NVLink in this domain, as its
-    /// platform or its size and cliques tell; `None` where nothing does.
+    /// Whether GPUs of different nodes share NVLink in this domain, by its platform or its size
+    /// and cliques; `None` if unknown.
     pub(super) fn spans_nodes(&self, domain: usize) -> Option<bool> {
         self.spans[domain]
     }
@@ -185,7 +185,7 @@ impl<'s> ReconcileContext<'s> {
         said.iter().enumerate().filter(move |(_, s)| kinds.contains(&s.source.kind))
     }
 
-    /// Everything said of single nodes.
+    /// Every report about a single node.
     pub(super) fn node_reports(
         &self,
     ) -> impl Iterator<Item = (usize, &'s NodeName, &'s NodeReport)> {
@@ -194,7 +194,7 @@ impl<'s> ReconcileContext<'s> {
     }
 }
 
-/// Whether a platform of this name is a rack whose nodes share NVLink.
+/// Whether this platform name is a rack whose nodes share NVLink.
 pub(super) fn is_rack(platform: &str) -> bool {
     let gpus = platform.rsplit_once("nvl").map(|(_, rest)| {
         let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -203,8 +203,7 @@ pub(super) fn is_rack(platform: &str) -> bool {
     gpus.is_some_and(|gpus| MIN_RACK_GPUS <= gpus)
 }
 
-/// Whether a source could be read to its end, so that what it does not name is
-/// not there.
+/// Whether a source was read completely, so that a missing node does not exist in it.
 pub(super) fn is_complete(said: &SourceReport) -> bool {
     let cut = [
         SourceProblemKind::Missing,
@@ -213,7 +212,7 @@ pub(super) fn is_complete(said: &SourceReport) -> bool {
         SourceProblemKind::Malformed,
         SourceProblemKind::Incomplete,
     ];
-    // A label with nonsense in it costs that label, never its node.
+    // An invalid label is dropped alone, its node is kept.
     let by_label = |kind| {
         said.source.kind == SourceKind::KubernetesNodes && kind == SourceProblemKind::Malformed
     };

@@ -1,8 +1,8 @@
-//! Who copied from whom. A copy repeats a claim and does not corroborate it.
+//! Detects copies between sources. A copy repeats a claim and does not confirm it.
 //!
-//! Only what shows is called a copy: a name that carries a ClusterUUID, the
-//! same names with the same nodes in a place that is known to be filled from
-//! the other. Two lists that merely agree may both be someone's own work.
+//! Only provable copies count: a name that contains a ClusterUUID, or the same names with the
+//! same nodes in a place that is known to be filled from the other source. Two equal lists may be
+//! independent.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ use model::claims::Claims;
 use model::id::{DomainName, NodeName};
 use model::source_report::{ClaimBasis, NodeGroup, NodeGroupKind, SourceKind, SourceReport};
 
-/// Marks groups that were taken over from another source.
+/// Marks groups that were copied from another source.
 pub(super) fn mark_copies(said: &mut [SourceReport]) {
     let files = [SourceKind::SlurmTopologyYaml, SourceKind::SlurmTopologyConf];
     let slurm = [SourceKind::SlurmTopology, files[0], files[1]];
@@ -27,7 +27,7 @@ pub(super) fn mark_copies(said: &mut [SourceReport]) {
             let key = (group.name.clone(), member_set(group));
             let from =
                 if !normal_form::is_clique(group) && identity::find_uuid(&group.name).is_some() {
-                    Some("the driver: its name carries a ClusterUUID".to_owned())
+                    Some("the driver: its name contains a ClusterUUID".to_owned())
                 } else if kind == SourceKind::SlurmTopology {
                     // The controller read its file.
                     of_files.get(&key).map(|file| format!("Slurm topology file ({file})"))
@@ -48,7 +48,7 @@ fn member_set(group: &NodeGroup) -> BTreeSet<NodeName> {
     group.nodes.iter().cloned().collect()
 }
 
-/// Domains of these kinds of sources by name and nodes, with their place.
+/// Domains of these kinds of sources by name and nodes, with their location.
 fn index_domains(
     said: &[SourceReport],
     kinds: &[SourceKind],
@@ -63,18 +63,17 @@ fn index_domains(
         .collect()
 }
 
-/// Who says that the nodes of a domain belong together.
+/// The sources that confirm a domain.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Corroboration {
-    /// Sources that say so of their own knowledge, by their index in
-    /// [`Claims::sources`].
+    /// Sources with independent knowledge, by their index in [`Claims::sources`].
     pub independent: Vec<usize>,
-    /// Sources that have it from another.
+    /// Sources that copied it from another.
     pub copied: Vec<usize>,
 }
 
-/// For every measured domain, the sources that have all of its nodes in one
-/// group of their own. Drivers of single nodes count as one where they agree.
+/// For every measured domain, the sources with all of its nodes in one group. Drivers of single
+/// nodes count as one source if they agree.
 pub fn find_corroboration(claims: &Claims) -> BTreeMap<DomainName, Corroboration> {
     let mut groups: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
     for (at, assertion) in claims.assertions.iter().enumerate() {
@@ -85,8 +84,8 @@ pub fn find_corroboration(claims: &Claims) -> BTreeMap<DomainName, Corroboration
     }
     let mut all = BTreeMap::new();
     for domain in &claims.domains {
-        // Groups of the same kind of source and name are one: each node's own
-        // facts may be a source.
+        // Groups with the same kind of source and name are one: each node's facts may be a
+        // separate source.
         let mut covered: BTreeMap<(SourceKind, &str), (BTreeSet<&NodeName>, usize)> =
             BTreeMap::new();
         for node in &domain.nodes {

@@ -1,5 +1,4 @@
-//! What nodes of one domain must have alike: how many GPUs and NICs, of which
-//! product, under which driver.
+//! Properties that nodes of one domain must share: number of GPUs and NICs, product, driver.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,18 +11,18 @@ use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, NicReport, NodeReport, SourceFamily, SourceKind};
 
-/// Who says a number first: an expectation, or a source.
+/// The origin of the reference number.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ExpectationSource {
-    /// A person, of every node.
+    /// The operator, for every node.
     Person,
-    /// Who claims this domain.
+    /// The claim of this domain.
     Domain(usize),
     /// A source.
     Source(usize),
 }
 
-/// How a source knows what it says of a node.
+/// Basis of a source's report about a node.
 fn source_basis(view: &ReconcileContext<'_>, source: usize) -> ClaimBasis {
     match view.reports[source].source.kind {
         SourceKind::NodeFacts => ClaimBasis::Reported,
@@ -31,7 +30,7 @@ fn source_basis(view: &ReconcileContext<'_>, source: usize) -> ClaimBasis {
     }
 }
 
-/// Schedulers first: they say what a node should have; then the node itself.
+/// Schedulers first, because they state the nominal number; then the node itself.
 fn kind_weight(kind: SourceKind) -> u8 {
     match kind {
         SourceKind::SlurmNodes | SourceKind::KubernetesNodes | SourceKind::Cabling => 0,
@@ -40,7 +39,7 @@ fn kind_weight(kind: SourceKind) -> u8 {
     }
 }
 
-/// Every source's number of each node, those of schedulers first.
+/// Every source's number for each node, schedulers first.
 fn numbers_by_node<'s>(
     view: &ReconcileContext<'s>,
     of: impl Fn(SourceKind, &NodeReport) -> Option<u32>,
@@ -57,16 +56,16 @@ fn numbers_by_node<'s>(
     numbers
 }
 
-/// What a check of numbers is called and about.
+/// The parameters of a check of numbers.
 struct CountCheck {
     class: DisagreementClass,
     what: &'static str,
-    /// A kind of source that may count more than is asked for.
+    /// A kind of source that may count more than the request.
     counts_more: Option<SourceKind>,
     remedy: &'static str,
 }
 
-/// Holds each node's numbers against the first that anybody expects or says.
+/// Compares each node's numbers with the first expected or reported one.
 fn check_counts(
     view: &ReconcileContext<'_>,
     counted: &CountCheck,
@@ -74,7 +73,7 @@ fn check_counts(
     expected: impl Fn(&NodeName) -> Option<(ExpectationSource, u32)>,
     found: &mut Vec<Disagreement>,
 ) {
-    // Sources of a kind are one voice: every node's own facts may be a source.
+    // Sources of one kind count once: every node's facts may be a separate source.
     type CountMismatchKey = (Option<usize>, ExpectationSource, SourceKind, u32, SourceKind, u32);
     let mut wrong: BTreeMap<CountMismatchKey, (Vec<&NodeName>, ExpectationSource, usize)> =
         BTreeMap::new();
@@ -100,7 +99,7 @@ fn check_counts(
         let names = list_nodes(nodes.iter().copied());
         let what = counted.what;
         let by = match who {
-            ExpectationSource::Person => "by what is expected of every node".to_owned(),
+            ExpectationSource::Person => "by the expectation for every node".to_owned(),
             ExpectationSource::Domain(at) => format!("by the claim of {}", view.domain_name(at)),
             ExpectationSource::Source(at) => format!("by {}", view.reports[at].source.kind.label()),
         };
@@ -131,20 +130,20 @@ fn check_counts(
     }
 }
 
-/// The group that claims this domain says so many GPUs.
+/// The number of GPUs in the claim of this domain.
 fn claimed_gpus(view: &ReconcileContext<'_>, domain: usize) -> Option<u32> {
     let (grouping, set) = view.placement.origin[domain]?;
-    // 0 says to measure the network only.
+    // 0 requests a measurement of the network only.
     domains::claimed_gpus(view.groupings[grouping].sets[set].groups[0].1).filter(|gpus| 0 < *gpus)
 }
 
-/// `gpu-count`: GPUs per node, expected or said.
+/// `gpu-count`: GPUs per node, expected or reported.
 pub(super) fn check_gpu_counts(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let counted = CountCheck {
         class: DisagreementClass::GpuCount,
         what: "GPUs",
         counts_more: None,
-        remedy: "look for a GPU that fell off the bus, or correct the number that is configured",
+        remedy: "check for a GPU that fell off the bus, or correct the configured number",
     };
     let expected = |node: &NodeName| {
         let domain = view.placement.domain_of(node)?;
@@ -152,13 +151,13 @@ pub(super) fn check_gpu_counts(view: &ReconcileContext<'_>, found: &mut Vec<Disa
             claimed_gpus(view, domain).map(|gpus| (ExpectationSource::Domain(domain), gpus));
         claimed.or_else(|| view.rules.gpus_per_node.map(|gpus| (ExpectationSource::Person, gpus)))
     };
-    // A framework counts what it was given of a node, a communicator what is in it.
+    // A framework counts the GPUs assigned to it, a communicator its members.
     let counts = |kind: SourceKind| kind.family() != SourceFamily::Frameworks;
-    // A node on purpose without GPUs in the claim is no mistake either.
+    // A claimed node without GPUs may be intentional.
     let numbers = numbers_by_node(view, |kind, said| said.gpus.filter(|_| counts(kind)));
     check_counts(view, &counted, &numbers, expected, found);
-    // Where every source says so of a node, only its neighbours show that one is
-    // missing. Nodes without any are there for something else.
+    // If every source agrees about a node, only the other nodes reveal a missing GPU. Nodes
+    // without GPUs have another purpose.
     let told: BTreeSet<NodeName> =
         found.iter().filter(|d| d.class == counted.class).flat_map(|d| d.nodes.clone()).collect();
     let own = |kind: SourceKind, said: &NodeReport| {
@@ -186,14 +185,14 @@ pub(super) fn check_nic_counts(view: &ReconcileContext<'_>, found: &mut Vec<Disa
         class: DisagreementClass::NicCount,
         what: "NICs",
         counts_more: Some(SourceKind::NodeFacts),
-        remedy: "look for a NIC that is down or was left out, or correct the number that is expected",
+        remedy: "check for a NIC that is down or missing, or correct the expected number",
     };
     let expected = |node: &NodeName| {
         view.placement.domain_of(node)?;
         view.rules.nics_per_node.map(|nics| (ExpectationSource::Person, nics))
     };
-    // Neighbours tell the ends that answer, which may be some. A node names the NICs of all
-    // its networks: where some do RDMA, those that do not are of another.
+    // Neighbours contain only the ends that respond. A node lists the NICs of all its networks:
+    // if some support RDMA, those without it belong to another network.
     let numbers = numbers_by_node(view, |kind, said| {
         let all = said.nics.len();
         let is_rdma = |nic: &&NicReport| nic.device.as_deref().is_some_and(is_rdma_device);
@@ -210,19 +209,18 @@ pub(super) fn check_nic_counts(view: &ReconcileContext<'_>, found: &mut Vec<Disa
     check_counts(view, &counted, &numbers, expected, found);
 }
 
-/// Spellings of one product: GPU feature discovery writes dashes for blanks, and
-/// names the slice where GPUs are cut (`...-MIG-1g.10gb`) or shared.
+/// Normalises spellings of one product: GPU feature discovery writes dashes for blanks, and
+/// appends the slice to MIG-sliced (`...-MIG-1g.10gb`) or shared GPUs.
 fn normalise_product(product: &str) -> String {
     let product = product.trim().to_lowercase().replace(['-', '_'], " ");
     let product = product.split(" mig ").next().unwrap_or_default();
     product.strip_suffix(" shared").unwrap_or(product).to_owned()
 }
 
-/// Values of the nodes of one domain, each with its nodes and a source; the
-/// rarest first.
+/// Values of the nodes of one domain, each with its nodes and a source; the rarest first.
 type ValueShares<'s> = Vec<(String, Vec<(&'s NodeName, usize)>)>;
 
-/// Values of the nodes of each domain by kind of source, minority first.
+/// Mixed values of the nodes of each domain by kind of source, minority first.
 fn mixed_values<'s>(
     view: &ReconcileContext<'s>,
     of: impl Fn(SourceKind, &NodeReport) -> Option<String>,
@@ -275,13 +273,14 @@ fn describe_mixed_values(
     Some(told.with_remedy(remedy))
 }
 
-/// `product-mixed` and `driver-mixed`: nodes of one domain are not alike.
+/// `product-mixed` and `driver-mixed`: nodes of one domain differ.
 pub(super) fn check_uniformity(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for one in mixed_values(view, |_, said| said.product.as_deref().map(normalise_product)) {
         let rack = view.spans_nodes(one.0) == Some(true);
         let severity =
             if rack { DisagreementSeverity::Contradiction } else { DisagreementSeverity::Doubt };
-        let words = ("product", "GPUs of two kinds share no NVLink domain: correct the claim");
+        let words = ("product", "GPUs of different products cannot share an NVLink domain: \
+            correct the claim");
         found.extend(describe_mixed_values(
             view,
             DisagreementClass::ProductMixed,
@@ -292,7 +291,7 @@ pub(super) fn check_uniformity(view: &ReconcileContext<'_>, found: &mut Vec<Disa
     }
     for one in mixed_values(view, |_, said| said.driver.clone()) {
         let words =
-            ("driver", "bring the nodes of a domain to one driver before they are compared");
+            ("driver", "install the same driver on all nodes of the domain before comparing them");
         found.extend(describe_mixed_values(
             view,
             DisagreementClass::DriverMixed,
@@ -303,8 +302,8 @@ pub(super) fn check_uniformity(view: &ReconcileContext<'_>, found: &mut Vec<Disa
     }
 }
 
-/// `product-against-claim`: the platform that a domain claims, or another
-/// source's product, is not the one of its GPUs.
+/// `product-against-claim`: the GPUs do not match the platform that a domain claims, or another
+/// source's product.
 pub(super) fn check_products(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     type ProductMismatchKey = (Option<usize>, String, SourceKind, String);
     let mut wrong: BTreeMap<ProductMismatchKey, (Vec<&NodeName>, Option<usize>, usize)> =
@@ -348,7 +347,7 @@ pub(super) fn check_products(view: &ReconcileContext<'_>, found: &mut Vec<Disagr
             summary,
         )
         .with_nodes(nodes)
-        .with_remedy("correct the claim: every expectation follows from the platform");
+        .with_remedy("correct the claim: all expectations depend on the platform");
         let side = match other {
             Some(other) => {
                 Some(view.source_side(other, None, source_basis(view, other), right.clone()))

@@ -1,7 +1,6 @@
-//! What changed in the claims between two moments.
+//! Changes of the claims between two points in time.
 //!
-//! Values in, values out, with words for people. Times and files are the
-//! caller's.
+//! Values in, values out, with texts for readers. The caller handles times and files.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +14,11 @@ use model::disagreement_class::DisagreementClass;
 use model::id::{DomainName, NodeName};
 use model::source_report::{ClaimSource, NodeReport};
 
-/// The fact that is the scheduler's own doing, or ours by it.
+/// The fact that the scheduler changes, also on fabricgate's request.
 const STATE_FACT: &str = "state";
 
-/// In the place of a fact that no source gives.
-const NOT_REPORTED: &str = "not said";
+/// Replaces a fact that no source reports.
+const NOT_REPORTED: &str = "not reported";
 
 /// Kinds of changes.
 #[derive(
@@ -27,44 +26,44 @@ const NOT_REPORTED: &str = "not said";
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum ClaimsChangeKind {
-    /// A domain that was not claimed before.
+    /// A newly claimed domain.
     DomainAppeared,
-    /// A domain that is claimed no more.
+    /// A domain that is no longer claimed.
     DomainVanished,
-    /// A domain says something else of itself: platform, GPUs, NICs.
+    /// Changed properties of a domain: platform, GPUs, NICs.
     DomainChanged,
-    /// Nodes of another domain.
+    /// Nodes that moved between domains.
     NodesMoved,
-    /// Nodes that no domain had.
+    /// Nodes that were in no domain before.
     NodesGained,
-    /// Nodes that no domain has any more.
+    /// Nodes that are no longer in a domain.
     NodesLost,
-    /// Leaves or rails are others.
+    /// Changed leaves or rails.
     NetworkChanged,
-    /// What sources say of single nodes.
+    /// Changed reports about single nodes.
     NodeChanged,
-    /// A source that was not read before.
+    /// A newly read source.
     SourceAppeared,
-    /// A source that is read no more.
+    /// A source that is no longer read.
     SourceVanished,
-    /// A disagreement that was not there.
+    /// A new disagreement.
     DisagreementAppeared,
-    /// A disagreement that is settled.
+    /// A settled disagreement.
     DisagreementVanished,
 }
 
-/// One change.
+/// One change of the claims.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ClaimsChange {
-    /// What kind.
+    /// Kind of the change.
     pub kind: ClaimsChangeKind,
-    /// The domain it is about; where nodes moved, the one they are in now.
+    /// The affected domain; for moved nodes, the new one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub domain: Option<DomainName>,
-    /// The nodes it is about, in order of name.
+    /// The affected nodes, in order of name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub nodes: Vec<NodeName>,
-    /// One sentence for a person.
+    /// The change in one sentence.
     pub says: String,
 }
 
@@ -85,7 +84,7 @@ impl ClaimsChange {
     }
 }
 
-/// What is different in `new`.
+/// The changes from `old` to `new`.
 pub fn diff_claims(old: &Claims, new: &Claims) -> Vec<ClaimsChange> {
     let mut changes = Vec::new();
     diff_domains(old, new, &mut changes);
@@ -105,7 +104,7 @@ fn diff_domains(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     let (before, after) = (domains_by_name(old), domains_by_name(new));
     for (name, domain) in &after {
         let Some(was) = before.get(name) else {
-            let says = format!("{name} is claimed now: {}", list_nodes(&domain.nodes));
+            let says = format!("{name} is newly claimed: {}", list_nodes(&domain.nodes));
             changes.push(
                 ClaimsChange::new(ClaimsChangeKind::DomainAppeared, says)
                     .with_subject(Some(name), &domain.nodes),
@@ -129,7 +128,7 @@ fn diff_domains(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
         }
     }
     for (name, domain) in before.iter().filter(|(name, _)| !after.contains_key(*name)) {
-        let says = format!("{name} is claimed no more; it had {}", list_nodes(&domain.nodes));
+        let says = format!("{name} is no longer claimed; it had {}", list_nodes(&domain.nodes));
         changes.push(
             ClaimsChange::new(ClaimsChangeKind::DomainVanished, says)
                 .with_subject(Some(name), &domain.nodes),
@@ -157,7 +156,7 @@ fn diff_members(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     for ((from, to), nodes) in moves {
         let names = list_nodes(nodes.iter().copied());
         let (kind, says, domain) = match (from, to) {
-            // Told with the domain itself.
+            // Reported with the domain itself.
             (None, Some(to)) if !old_names.contains_key(to) => continue,
             (Some(from), None) if !new_names.contains_key(from) => continue,
             (None, Some(to)) => {
@@ -213,7 +212,7 @@ fn diff_network(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     }
 }
 
-/// A rail with what it is on a node: one that keeps its name may be other cables.
+/// A rail with its devices: under the same name it may use other cables.
 fn describe_rail(rail: &ClaimedRail) -> String {
     let parts = [&rail.device, &rail.network, &rail.rdma];
     let parts: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
@@ -224,7 +223,7 @@ fn describe_rail(rail: &ClaimedRail) -> String {
     }
 }
 
-/// Facts of a node worth telling when they change, in words.
+/// Facts of a node whose changes are reported, as text.
 fn reported_facts(node: &NodeReport) -> Vec<(&'static str, Option<String>)> {
     let fabrics: BTreeSet<String> = node.fabric.iter().filter_map(|f| f.clique()).collect();
     let fabric = (!fabrics.is_empty()).then(|| fabrics.into_iter().collect::<Vec<_>>().join(", "));
@@ -244,8 +243,8 @@ fn reported_facts(node: &NodeReport) -> Vec<(&'static str, Option<String>)> {
     ]
 }
 
-/// What of a node is said otherwise now: which fact, before and after. The scheduler's
-/// state is not among it: that is what was done with the node, not what it is.
+/// Changed facts of a node: the fact, old and new value. The scheduler's state is excluded: it
+/// reflects operations on the node, not its properties.
 pub fn changed_facts(old: &NodeReport, new: &NodeReport) -> Vec<(&'static str, String, String)> {
     let word = |value: Option<String>| value.unwrap_or_else(|| NOT_REPORTED.to_owned());
     let both = reported_facts(old).into_iter().zip(reported_facts(new));
@@ -255,7 +254,7 @@ pub fn changed_facts(old: &NodeReport, new: &NodeReport) -> Vec<(&'static str, S
 }
 
 fn diff_nodes(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
-    // The same change on many nodes is one change.
+    // The same change on many nodes is reported once.
     type NodeChangeKey<'c> = (usize, &'c str, Option<String>, Option<String>);
     let mut found: BTreeMap<NodeChangeKey<'_>, Vec<&NodeName>> = BTreeMap::new();
     for (name, node) in &new.nodes {
@@ -266,7 +265,7 @@ fn diff_nodes(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
             if before == after {
                 continue;
             }
-            // Boot ids and ranks are each node's own.
+            // Boot ids, ranks and slots differ per node.
             let own = matches!(what, "boot id" | "topo_rank" | "slot");
             let key = if own { (at, what, None, None) } else { (at, what, before, after) };
             found.entry(key).or_default().push(name);
@@ -277,9 +276,9 @@ fn diff_nodes(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
         let word = |value: Option<String>| value.unwrap_or_else(|| NOT_REPORTED.to_owned());
         let says = match (what, &before, &after) {
             ("boot id", ..) => {
-                format!("{names} {} rebooted, or another machine", is_or_are(nodes.len()))
+                format!("{names} {} rebooted or replaced", is_or_are(nodes.len()))
             }
-            (_, None, None) => format!("{names}: another {what}"),
+            (_, None, None) => format!("{names}: {what} changed"),
             _ => format!("{names}: {what} {} before, {} now", word(before), word(after)),
         };
         changes
@@ -288,7 +287,7 @@ fn diff_nodes(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
 }
 
 fn diff_sources(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
-    // When it was read is no difference.
+    // The time of reading is not a difference.
     fn sources_by_identity(claims: &Claims) -> BTreeMap<ClaimSource, &ClaimSource> {
         let known = |s: &ClaimSource| ClaimSource { read_at: None, ..s.clone() };
         claims.sources.iter().map(|read| (known(&read.source), &read.source)).collect()
@@ -298,13 +297,13 @@ fn diff_sources(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
         if !before.contains_key(key) {
             changes.push(ClaimsChange::new(
                 ClaimsChangeKind::SourceAppeared,
-                format!("{source} was read now"),
+                format!("{source} is newly read"),
             ));
         }
     }
     for (key, source) in &before {
         if !after.contains_key(key) {
-            let says = format!("{source} was read before and is not now");
+            let says = format!("{source} is no longer read");
             changes.push(ClaimsChange::new(ClaimsChangeKind::SourceVanished, says));
         }
     }

@@ -1,8 +1,7 @@
-//! What is measured: domains, leaves and rails, from the weightiest source that
-//! says them.
+//! Selects what is measured: domains, leaves and rails from the source with the highest priority.
 //!
-//! Sources lie in layers, the weightiest first; each layer adds the nodes that
-//! none before it placed. Nothing here says who is right.
+//! Sources form layers in order of priority; each layer adds the nodes that earlier layers did
+//! not place. This is not a decision about which source is right.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,11 +14,11 @@ use model::source_report::{
     ClaimBasis, NodeGroup, NodeGroupKind, NodeReport, SourceFamily, SourceKind, SourceReport,
 };
 
-/// The domains that are measured, and who says them.
+/// The domains to measure, and their sources.
 pub(super) struct DomainPlacement<'s> {
     pub(super) domains: Vec<ClaimedDomain>,
-    /// For each, its grouping and the set there; nothing where nobody claims a
-    /// domain and every node is measured for itself.
+    /// For each, its grouping and the set in it; `None` where no domain is claimed and every node
+    /// is measured by itself.
     pub(super) origin: Vec<Option<(usize, usize)>>,
     /// The domain of every node.
     pub(super) domain_by_node: BTreeMap<&'s NodeName, usize>,
@@ -32,7 +31,7 @@ impl DomainPlacement<'_> {
     }
 }
 
-/// Takes the domains layer by layer.
+/// Places the domains layer by layer.
 pub(super) fn place_domains<'s>(
     said: &'s [SourceReport],
     groupings: &[Grouping<'s>],
@@ -97,26 +96,25 @@ pub(super) fn place_domains<'s>(
             let gpus = domain.gpus_per_node;
             let platform = |node: &NodeReport| {
                 let product = node.product.as_deref()?;
-                // The number it should have: with one GPU lost it is no other platform.
+                // The nominal number: a lost GPU does not change the platform.
                 Some((rules.platform_of)(product, gpus.or(node.gpus)))
             };
-            // `gpu:h100` of Slurm tells no platform: what others say of it may.
+            // Slurm's `gpu:h100` does not identify a platform; other sources may.
             domain.platform = witnesses.unanimous_values(&domain.nodes, platform).flatten().next();
         }
     }
     placed
 }
 
-/// GPUs per node as somebody claims them. What nodes report of themselves is
-/// what they have, not what they should have.
+/// Claimed GPUs per node. A node's own report is its present number, not the nominal one.
 pub(super) fn claimed_gpus(group: &NodeGroup) -> Option<u32> {
     group
         .gpus_per_node
         .filter(|_| !matches!(group.basis, ClaimBasis::Reported | ClaimBasis::Measured))
 }
 
-/// Where nobody claims a domain, every node with GPUs is one of its own: that
-/// its own GPUs reach each other is what is claimed by having them.
+/// Without a claimed domain, every node with GPUs is a domain of its own: its GPUs must reach
+/// each other.
 fn place_single_nodes<'s>(
     said: &'s [SourceReport],
     rules: &ReconcileRules<'_>,
@@ -130,8 +128,8 @@ fn place_single_nodes<'s>(
         }
         place_single_node(node, rules, names, placed);
     }
-    // A topology of leaves names its nodes and nothing of them: with a platform whose NVLink
-    // ends at the node that is all there is to say.
+    // A topology of leaves contains only the names of nodes. That is sufficient for a platform
+    // whose NVLink ends at the node.
     if !(rules.ends_at_node)(None) {
         return;
     }
@@ -160,9 +158,8 @@ fn place_single_node<'s>(
     });
 }
 
-/// What sources say of single nodes, by kind of source. Schedulers come before
-/// the nodes themselves: a node that lost a GPU reports one less, and what is
-/// expected of it is the number it should have.
+/// Reports about single nodes, by kind of source. Schedulers precede the nodes themselves: a node
+/// that lost a GPU reports one less, but the expectation is the nominal number.
 struct NodeReportsByKind<'s> {
     kinds: Vec<BTreeMap<&'s NodeName, &'s NodeReport>>,
 }
@@ -181,8 +178,7 @@ impl<'s> NodeReportsByKind<'s> {
         Self { kinds: kinds.into_values().collect() }
     }
 
-    /// What all of these nodes that say it say alike, by each kind of source
-    /// where they do.
+    /// The common value of all reporting nodes, for each kind of source that has one.
     fn unanimous_values<T: PartialEq>(
         &self,
         nodes: &[NodeName],
@@ -195,8 +191,8 @@ impl<'s> NodeReportsByKind<'s> {
         })
     }
 
-    /// What most of these nodes say, by the first kind of source where more than
-    /// half of those that say it do: one lost GPU leaves a rack what it is.
+    /// The value of most of these nodes, from the first kind of source where more than half of
+    /// the reporting nodes agree: one lost GPU does not change the platform of a rack.
     fn majority_value<T: Ord>(
         &self,
         nodes: &[NodeName],
@@ -213,9 +209,9 @@ impl<'s> NodeReportsByKind<'s> {
     }
 }
 
-/// Takes the leaves layer by layer. Where a source tells leaves per rail (or a
-/// node under several leaves without naming rails), a node has one leaf per rail: nodes with the same leaves on all rails are then one
-/// leaf here, called as the leaf of their first rail.
+/// Places the leaves layer by layer. If a source has leaves per rail (or a node under several
+/// leaves without rails), a node has one leaf per rail: nodes with the same leaves on all rails
+/// then form one leaf here, named after the leaf of their first rail.
 pub(super) fn build_leaves<'s>(
     groupings: &[Grouping<'s>],
     placed: &DomainPlacement<'s>,
@@ -244,7 +240,7 @@ pub(super) fn build_leaves<'s>(
     leaves
 }
 
-/// The leaves of a grouping such that every node is in one.
+/// The leaves of a grouping, made disjoint: every node is in one.
 pub(super) fn disjoint_leaves<'s>(grouping: &Grouping<'s>) -> Vec<(&'s str, Vec<&'s NodeName>)> {
     let has_rails =
         grouping.sets.iter().flat_map(|set| &set.groups).any(|(_, group)| group.rail.is_some());
@@ -280,7 +276,7 @@ fn group_rail(group: &NodeGroup) -> Option<&str> {
     group.rail.as_deref()
 }
 
-/// The rails of the weightiest source that says any.
+/// The rails of the source with the highest priority that has any.
 pub(super) fn build_rails(said: &[SourceReport], rules: &ReconcileRules<'_>) -> Vec<ClaimedRail> {
     let rank = |said: &&SourceReport| {
         let kind = said.source.kind;

@@ -1,40 +1,38 @@
-//! Two ways of grouping the same nodes, compared.
+//! Compares two groupings of the same nodes.
 //!
-//! Only nodes that both know count. The minority is named, not everybody: of
-//! eighteen nodes of which one is elsewhere, that one is told.
+//! Only nodes in both count. Only the minority is named: if one of eighteen nodes differs, that
+//! node is reported.
 
 use std::collections::BTreeMap;
 
 use model::id::NodeName;
 
-/// The nodes of one set that another grouping puts elsewhere than the rest.
+/// The nodes of one set that another grouping separates from the rest.
 pub(super) struct StrayNodes<'n> {
-    /// The set.
     pub(super) set: usize,
-    /// Where the other grouping has most of its nodes, where it has most of
-    /// them anywhere.
+    /// The set of the other grouping with most of the nodes, if there is one.
     pub(super) main: Option<usize>,
-    /// Where it has the others (all, where there is no main).
+    /// The sets of the remaining nodes (of all nodes without a main set).
     pub(super) elsewhere: BTreeMap<usize, Vec<&'n NodeName>>,
 }
 
-/// What two groupings make of each other.
+/// The result of comparing two groupings.
 #[derive(Default)]
 pub(super) struct GroupingComparison<'n> {
-    /// Sets whose nodes the other grouping has in several places.
+    /// Sets whose nodes are in several sets of the other grouping.
     pub(super) strays: Vec<StrayNodes<'n>>,
-    /// Sets of the other grouping, with those of ours whose main one they are.
+    /// Sets of the other grouping, with the sets for which they are the main one.
     pub(super) mains: BTreeMap<usize, Vec<usize>>,
 }
 
 impl GroupingComparison<'_> {
-    /// Sets of the other grouping that are the main one of several of ours.
+    /// Sets of the other grouping that are the main one of several sets.
     pub(super) fn joined_sets(&self) -> impl Iterator<Item = (usize, &[usize])> {
         self.mains.iter().filter(|(_, sets)| 1 < sets.len()).map(|(main, sets)| (*main, &sets[..]))
     }
 }
 
-/// Compares: `a` and `b` tell the set of a node.
+/// Compares: `a` and `b` return the set of a node.
 pub(super) fn compare_groupings<'n>(
     nodes: impl Iterator<Item = &'n NodeName>,
     a: impl Fn(&NodeName) -> Option<usize>,

@@ -1,8 +1,7 @@
-//! Groupings against each other: blocks against cliques, files against
-//! schedulers, and a grouping against itself.
+//! Compares groupings: blocks with cliques, files with schedulers, and a grouping with itself.
 //!
-//! What is measured is compared with every other way of grouping the same
-//! nodes. The minority is named, and its home where the other side knows one.
+//! The measured domains are compared with every other grouping of the same nodes. The minority is
+//! named, with the domain it belongs to where the other side knows one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,8 +15,7 @@ use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
 use model::source_report::{NodeGroupKind, SourceFamily, SourceKind};
 
-/// Whether this is one of Slurm's own views of its topology; they are held
-/// against each other apart.
+/// Whether this is one of Slurm's own views of its topology; a separate check compares those.
 pub(super) fn is_slurm_topology(kind: SourceKind) -> bool {
     matches!(
         kind,
@@ -28,7 +26,7 @@ pub(super) fn is_slurm_topology(kind: SourceKind) -> bool {
     )
 }
 
-/// What is measured against every other grouping.
+/// Compares the measured domains with every other grouping.
 pub(super) fn check_domains_against_groups(
     view: &ReconcileContext<'_>,
     found: &mut Vec<Disagreement>,
@@ -38,7 +36,7 @@ pub(super) fn check_domains_against_groups(
         if grouping.kind != NodeGroupKind::Domain {
             continue;
         }
-        // A label that its driver contradicts is one cause, told as such.
+        // A label that contradicts the driver is reported as a separate cause.
         let outdated = grouping.cliques && !grouping.is_reported();
         let nodes =
             grouping.set_by_node.keys().copied().filter(|n| !outdated || !stale.contains(n));
@@ -60,8 +58,8 @@ pub(super) fn check_domains_against_groups(
             }
         }
         for (set, domains) in comparison.joined_sets() {
-            // What is left over of a group that another domain has most of is
-            // told as `node-extra`, and claimed apart by nobody.
+            // The remainder of a group whose majority is in another domain is reported as
+            // `node-extra`, and no source claims it separately.
             let is_rest =
                 |at: &usize| view.home_domain(*at).is_some_and(|(home, _)| domains.contains(&home));
             let domains: Vec<usize> = domains.iter().copied().filter(|at| !is_rest(at)).collect();
@@ -78,8 +76,7 @@ pub(super) fn check_domains_against_groups(
     }
 }
 
-/// `split-clique` where the cliques share a ClusterUUID, else
-/// `block-against-clique`.
+/// `split-clique` where the cliques share a ClusterUUID, else `block-against-clique`.
 fn report_clique_strays(
     view: &ReconcileContext<'_>,
     grouping: &Grouping<'_>,
@@ -116,16 +113,17 @@ fn report_clique_strays(
                 describe_home(view, comparison, parts.keys().map(|set| **set), strays.set)
             ),
             None => format!(
-                "{domain} spans {} cliques and none holds most of its nodes: {}",
+                "{domain} spans {} cliques, none with most of its nodes: {}",
                 strays.elsewhere.len(),
                 list_some(names)
             ),
         };
         let remedy = if class == DisagreementClass::SplitClique {
-            "one ClusterUUID with several CliqueIds is a partitioned fabric: what keys on the UUID alone sees \
-             one domain; make the claim follow the partitions, or undo them"
+            "one ClusterUUID with several CliqueIds is a partitioned fabric: tools that group by \
+             the UUID alone see one domain; align the claim with the partitions, or remove the \
+             partitions"
         } else {
-            "find out where these nodes are cabled (fabricgate node facts), then correct the claim"
+            "find out how these nodes are cabled (fabricgate node facts), then correct the claim"
         };
         let told = new_disagreement(class, DisagreementSeverity::Contradiction, summary)
             .in_domain(domain)
@@ -135,7 +133,7 @@ fn report_clique_strays(
     }
 }
 
-/// `domains-disagree`: two claims that are no cliques.
+/// `domains-disagree`: two claims, neither of which is a clique.
 fn report_group_strays(
     view: &ReconcileContext<'_>,
     grouping: &Grouping<'_>,
@@ -147,7 +145,7 @@ fn report_group_strays(
     let nodes: Vec<&NodeName> = strays.elsewhere.values().flat_map(|n| n.iter().copied()).collect();
     let names = list_some(strays.elsewhere.keys().map(|set| grouping.sets[*set].name));
     let noun = grouping.noun();
-    // Parts that lie inside the domain are a finer map, not another one.
+    // Sets within the domain are a finer division, not a different one.
     let inside = |set: &usize| {
         let members = &grouping.sets[*set].nodes;
         members.iter().all(|node| view.placement.domain_of(node).is_none_or(|at| at == strays.set))
@@ -156,7 +154,7 @@ fn report_group_strays(
     let severity = match is_finer {
         // A level below domains is finer on purpose.
         true if noun.contains("sub-domain") => DisagreementSeverity::Note,
-        // What does not reach each other is no level of anything.
+        // Nodes that do not reach each other contradict every grouping level.
         true if grouping.source == SourceKind::MeasuredRun => DisagreementSeverity::Contradiction,
         true => DisagreementSeverity::Doubt,
         false => DisagreementSeverity::Contradiction,
@@ -175,7 +173,7 @@ fn report_group_strays(
             grouping.source.label()
         ),
     };
-    // Who took the ClusterUUID over from the driver repeats what its clique says.
+    // A source that copied the ClusterUUID from the driver repeats the clique's claim.
     let repeats = strays.elsewhere.iter().all(|(set, nodes)| {
         let uuid = identity::find_uuid(grouping.sets[*set].name).map(str::to_owned);
         uuid.is_some() && nodes.iter().all(|node| view.cluster_uuids(node).any(|own| own == uuid))
@@ -187,12 +185,12 @@ fn report_group_strays(
     };
     let told =
         new_disagreement(class, severity, summary).in_domain(domain).with_nodes(nodes).with_remedy(
-            "ask the nodes themselves (fabricgate node facts), then correct the side that is wrong",
+            "query the nodes themselves (fabricgate node facts), then correct the wrong side",
         );
     found.push(add_stray_sides(view, grouping, strays, told));
 }
 
-/// Whose these sets are mainly, where that is another domain than this one.
+/// The main domain of these sets, if it is not this one.
 fn describe_home(
     view: &ReconcileContext<'_>,
     comparison: &GroupingComparison<'_>,
@@ -205,7 +203,7 @@ fn describe_home(
     if homes.is_empty() {
         String::new()
     } else {
-        format!(", and that is where {} is", list_some(homes))
+        format!(", together with {}", list_some(homes))
     }
 }
 
@@ -248,11 +246,12 @@ fn describe_merged_cliques(
         (true, _) => {
             format!(", {} nodes, more than one NVLink domain can have", clique.nodes.len())
         }
-        (false, true) => ", with the default CliqueId that racks share which never met".to_owned(),
+        (false, true) => ", with the default CliqueId that separate racks share".to_owned(),
         (false, false) => String::new(),
     };
     let summary =
-        format!("{} are claimed apart and all in clique {}{why}", list_some(&names), clique.name);
+        format!("{} are claimed separately but are all in clique \
+            {}{why}", list_some(&names), clique.name);
     let largest = domains.iter().max_by_key(|at| view.placement.domains[**at].nodes.len());
     let others = domains.iter().filter(|at| Some(at) != largest.as_ref());
     let nodes: Vec<&NodeName> = others
@@ -260,8 +259,8 @@ fn describe_merged_cliques(
         .filter(|node| grouping.set_by_node.get(node) == Some(&set))
         .collect();
     let told = new_disagreement(DisagreementClass::MergedCliques, severity, summary).with_nodes(nodes).with_remedy(
-        "copy between one node of each (fabricgate audit): either they are one domain, or what keys on the \
-         clique merges what cannot reach each other",
+        "measure a copy between one node of each (fabricgate audit): either they are one domain, \
+         or tools that group by clique merge nodes that cannot reach each other",
     );
     let told = largest.into_iter().fold(told, |told, at| told.in_domain(view.domain_name(*at)));
     add_joined_sides(view, grouping, set, domains, told)
@@ -275,7 +274,7 @@ fn describe_nested_domains(
     domains: &[usize],
 ) -> Disagreement {
     let names: Vec<&str> = domains.iter().map(|at| view.domain_name(*at).as_str()).collect();
-    // A framework acts on it: its jobs are placed as if all were in reach.
+    // A framework acts on it: it places its jobs as if all nodes were reachable.
     let acts = grouping.source.family() == SourceFamily::Frameworks;
     let racks = domains.iter().any(|at| view.spans_nodes(*at) == Some(true));
     let in_reach = view.share_a_clique(grouping.sets[set].nodes.iter().copied());
@@ -285,7 +284,7 @@ fn describe_nested_domains(
         DisagreementSeverity::Note
     };
     let summary = format!(
-        "{} are claimed apart and are one {} {} by {}",
+        "{} are claimed separately but are one {} {} by {}",
         list_some(&names),
         grouping.noun(),
         grouping.sets[set].name,
@@ -293,7 +292,7 @@ fn describe_nested_domains(
     );
     let told = new_disagreement(DisagreementClass::DomainsNested, severity, summary)
         .in_domain(view.domain_name(domains[0]))
-        .with_remedy("no fault where the group is larger than an NVLink domain on purpose");
+        .with_remedy("not a fault if the group is larger than an NVLink domain on purpose");
     add_joined_sides(view, grouping, set, domains, told)
 }
 
@@ -314,8 +313,8 @@ fn add_joined_sides(
     claims.fold(told, Disagreement::with_side)
 }
 
-/// `split-clique`, as a remark: a ClusterUUID with several CliqueIds that no
-/// claimed domain mixes.
+/// `split-clique`, as a remark: a ClusterUUID with several CliqueIds that no claimed domain
+/// mixes.
 pub(super) fn check_split_fabrics(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for grouping in view.groupings.iter().filter(|g| g.cliques) {
         let mut fabrics: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
@@ -336,8 +335,8 @@ pub(super) fn check_split_fabrics(view: &ReconcileContext<'_>, found: &mut Vec<D
             }
             let names = list_some(sets.iter().map(|set| grouping.sets[*set].name));
             let summary = format!(
-                "the fabric {uuid} is partitioned into {} cliques: what keys on the ClusterUUID alone sees \
-                 one domain of {}",
+                "the fabric {uuid} is partitioned into {} cliques: tools that group by \
+                 ClusterUUID alone see one domain of {}",
                 sets.len(),
                 count_of(nodes().count(), "node")
             );
@@ -349,7 +348,7 @@ pub(super) fn check_split_fabrics(view: &ReconcileContext<'_>, found: &mut Vec<D
                     summary,
                 )
                 .with_side(grouping.to_side(view.reports, sets[0], says))
-                .with_remedy("key on ClusterUUID and CliqueId together"),
+                .with_remedy("group by ClusterUUID and CliqueId together"),
             );
         }
     }
@@ -382,7 +381,7 @@ pub(super) fn check_nodes_in_two_domains(
             .with_nodes(nodes.iter().copied())
             .with_side(grouping.to_side(view.reports, first, format!("{names} in {noun} {a}")))
             .with_side(grouping.to_side(view.reports, second, format!("{names} in {noun} {b}")))
-            .with_remedy("a node has one place: correct the source");
+            .with_remedy("a node belongs to one place: correct the source");
             let domain = nodes.first().and_then(|node| view.domain_of(node));
             found.push(domain.into_iter().fold(told, Disagreement::in_domain));
         }

@@ -1,5 +1,5 @@
-//! Groups laid out as groupings: all groups of one kind that one kind of
-//! source makes in one way, so that two ways of grouping can be compared.
+//! Arranges groups as groupings: all groups of one kind with the same scheme from one kind of
+//! source, so that two groupings can be compared.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,8 +11,7 @@ use model::source_report::{
     ClaimBasis, NodeGroup, NodeGroupKind, SourceFamily, SourceKind, SourceReport,
 };
 
-/// One set of nodes, with every group that says so: the driver of each node
-/// may be a source of its own.
+/// One set of nodes, with all its groups: the driver of each node may be a separate source.
 pub(super) struct GroupingSet<'s> {
     pub(super) name: &'s str,
     pub(super) nodes: Vec<&'s NodeName>,
@@ -21,14 +20,13 @@ pub(super) struct GroupingSet<'s> {
 }
 
 impl<'s> GroupingSet<'s> {
-    /// Every node that its groups name, those that the grouping has in another
-    /// set, or has from another source, included.
+    /// Every node named by its groups, including those that the grouping places in another set or
+    /// takes from another source.
     pub(super) fn named_nodes(&self) -> BTreeSet<&'s NodeName> {
         self.groups.iter().flat_map(|(_, group)| &group.nodes).collect()
     }
 }
 
-/// One way of grouping.
 pub(super) struct Grouping<'s> {
     pub(super) kind: NodeGroupKind,
     pub(super) source: SourceKind,
@@ -36,26 +34,25 @@ pub(super) struct Grouping<'s> {
     pub(super) sets: Vec<GroupingSet<'s>>,
     /// The set of every node; the first where it is in several.
     pub(super) set_by_node: BTreeMap<&'s NodeName, usize>,
-    /// Nodes that are in a second set of another name.
+    /// Nodes that are also in a second set with another name.
     pub(super) nodes_in_two_sets: Vec<(&'s NodeName, usize, usize)>,
-    /// Its sets are cliques.
     pub(super) cliques: bool,
     rank: (usize, u8, bool),
 }
 
 impl Grouping<'_> {
-    /// What the source calls one such group.
+    /// The source's term for one such group.
     pub(super) fn noun(&self) -> &str {
         if self.cliques { normal_form::CLIQUE_SCHEME } else { self.scheme }
     }
 
-    /// Whether its sets are told by the driver itself.
+    /// Whether the driver itself reports its sets.
     pub(super) fn is_reported(&self) -> bool {
         let mut bases = self.sets.iter().flat_map(|set| &set.groups).map(|(_, g)| &g.basis);
         bases.all(|basis| matches!(basis, ClaimBasis::Reported | ClaimBasis::Measured))
     }
 
-    /// One side of a disagreement: this set says this.
+    /// One side of a disagreement: the statement of this set.
     pub(super) fn to_side(
         &self,
         said: &[SourceReport],
@@ -67,7 +64,6 @@ impl Grouping<'_> {
     }
 }
 
-/// One side of a disagreement.
 pub(super) fn build_side(
     said: &[SourceReport],
     source: usize,
@@ -78,13 +74,13 @@ pub(super) fn build_side(
     DisagreementSide { source: said[source].source.clone(), at, basis, says: says.into() }
 }
 
-/// Where a family stands in the order; `None` where it does not count.
+/// Rank of a family in the order; `None` if it does not count.
 pub(super) fn family_rank(order: &[SourceFamily], family: SourceFamily) -> Option<usize> {
     let order = if order.is_empty() { &SourceFamily::ALL[..] } else { order };
     order.iter().position(|f| *f == family)
 }
 
-/// Where a kind of source stands in its family: what is in force first.
+/// Rank of a kind of source in its family: sources in force first.
 pub(super) fn kind_rank(kind: SourceKind) -> u8 {
     match kind {
         SourceKind::ClaimsFile | SourceKind::SlurmTopology | SourceKind::KubernetesNodes => 0,
@@ -95,7 +91,7 @@ pub(super) fn kind_rank(kind: SourceKind) -> u8 {
     }
 }
 
-/// All ways of grouping that are in force, the weightiest first.
+/// All groupings in force, highest priority first.
 pub(super) fn build_groupings<'s>(
     said: &'s [SourceReport],
     order: &[SourceFamily],
@@ -103,13 +99,13 @@ pub(super) fn build_groupings<'s>(
     type GroupingKey<'s> = (NodeGroupKind, SourceKind, bool, &'s str, Option<&'s str>);
     let mut found: Vec<Grouping<'s>> = Vec::new();
     let mut known: BTreeMap<GroupingKey<'s>, usize> = BTreeMap::new();
-    // A clique has one name everywhere; a block of that name in another
-    // file is another block.
+    // The name of a clique is global; a block of the same name in another file is a different
+    // block.
     let mut named: BTreeMap<(usize, &'s str, Option<usize>), usize> = BTreeMap::new();
     for (source, one) in said.iter().enumerate() {
         for group in one.groups.iter().filter(|group| group.in_force) {
             let cliques = normal_form::is_clique(group);
-            // A zero UUID is the absence of a clique, not one that all share.
+            // A zero UUID means no clique; it is not a clique that all share.
             if cliques && identity::parse_clique(&group.name).is_some_and(|(u, _)| is_zero_uuid(u))
             {
                 continue;

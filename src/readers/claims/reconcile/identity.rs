@@ -5,16 +5,15 @@ use std::collections::BTreeMap;
 use crate::claims::reader_util::is_zero_uuid;
 use model::source_report::FabricReport;
 
-/// The CliqueId that GPUs show when nobody gave their partition one; racks
-/// that never met share it.
+/// The CliqueId of GPUs in an unpartitioned fabric; separate racks share it.
 pub(super) const DEFAULT_CLIQUE: &str = "32766";
 
 /// Digits of each part of a UUID.
 const UUID_PARTS: [usize; 5] = [8, 4, 4, 4, 12];
-/// Its length with the dashes.
+/// Its length, dashes included.
 const UUID_LENGTH: usize = 36;
 
-/// Names longer than this are cut: they become folders and columns.
+/// Longer names are truncated: they become folders and columns.
 const MAX_NAME_LENGTH: usize = 120;
 
 fn is_uuid(text: &[u8]) -> bool {
@@ -25,7 +24,7 @@ fn is_uuid(text: &[u8]) -> bool {
     text.len() == UUID_LENGTH && UUID_PARTS.iter().all(fits)
 }
 
-/// The UUID in a name, where there is one.
+/// The UUID in a name, if any.
 pub(super) fn find_uuid(name: &str) -> Option<&str> {
     let bytes = name.as_bytes();
     let start = bytes.windows(UUID_LENGTH).position(is_uuid)?;
@@ -39,7 +38,7 @@ pub(super) fn parse_clique(name: &str) -> Option<(&str, &str)> {
     (is_id && is_uuid(uuid.as_bytes())).then_some((uuid, id))
 }
 
-/// The clique that this word names, where it can be one.
+/// The clique in this report, if it is a usable one.
 pub(super) fn usable_clique(fabric: &FabricReport) -> Option<String> {
     let uuid =
         fabric.cluster_uuid.as_deref().filter(|uuid| !uuid.is_empty() && !is_zero_uuid(uuid))?;
@@ -47,21 +46,21 @@ pub(super) fn usable_clique(fabric: &FabricReport) -> Option<String> {
     is_attached(fabric).then(|| format!("{}.{id}", uuid.to_lowercase()))
 }
 
-/// Whether a GPU is attached to its fabric, or nothing was said about it.
+/// Whether a GPU is attached to its fabric; true if its state is not reported.
 pub(super) fn is_attached(fabric: &FabricReport) -> bool {
     fabric.state.as_deref().is_none_or(|state| state.eq_ignore_ascii_case("completed"))
 }
 
-/// Names that can be folders and columns, each once.
+/// Assigns unique names that are safe as folders and columns.
 #[derive(Default)]
 pub(super) struct PlainNames {
-    /// Each with the number to try next behind it: many names may become one.
+    /// Each with the next number to append: many names may become equal.
     taken: BTreeMap<String, u32>,
 }
 
 impl PlainNames {
-    /// This name as letters, digits, `.`, `_` and `-`; with a number behind it
-    /// where it is taken. A clique stays as it is.
+    /// The name reduced to letters, digits, `.`, `_` and `-`, with a number appended if it is
+    /// taken. A clique is kept unchanged.
     pub(super) fn assign(&mut self, name: &str) -> String {
         let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         let text: String = name.chars().map(|c| if plain(c) { c } else { '-' }).collect();

@@ -1,4 +1,4 @@
-//! IMEX domains (ComputeDomains) against the NVLink domains they lie in.
+//! IMEX domains (ComputeDomains), compared with their NVLink domains.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,8 +28,8 @@ pub(super) fn check_domain_span(view: &ReconcileContext<'_>, found: &mut Vec<Dis
                 minority.flat_map(|(_, nodes)| nodes.iter().copied()).collect();
             let names = list_some(domains.keys().map(|at| view.domain_name(*at).as_str()));
             let summary = format!(
-                "{} {} spans {} NVLink domains ({names}): its nodes can import each other's memory only inside \
-                 one of them",
+                "{} {} spans {} NVLink domains ({names}): its nodes can import each other's \
+                 memory only within one of them",
                 grouping.noun(),
                 set.name,
                 domains.len()
@@ -42,7 +42,7 @@ pub(super) fn check_domain_span(view: &ReconcileContext<'_>, found: &mut Vec<Dis
             )
             .with_nodes(nodes)
             .with_side(grouping.to_side(view.reports, at, says))
-            .with_remedy("place such a job inside one domain, by the clique label or the block");
+            .with_remedy("place such a job in a single domain, by the clique label or the block");
             for (domain, nodes) in domains.iter().take(4) {
                 let says = format!(
                     "{} in {}",
@@ -60,7 +60,7 @@ pub(super) fn check_domain_span(view: &ReconcileContext<'_>, found: &mut Vec<Dis
     }
 }
 
-/// `imex-size`: a ComputeDomain asked for more nodes than it has.
+/// `imex-size`: a ComputeDomain requests more nodes than it has.
 pub(super) fn check_compute_domain_sizes(
     view: &ReconcileContext<'_>,
     found: &mut Vec<Disagreement>,
@@ -70,35 +70,36 @@ pub(super) fn check_compute_domain_sizes(
             let Some(size) = set.groups.iter().find_map(|(_, group)| group.size) else { continue };
             let named = set.named_nodes();
             let counted = named.len();
-            // 0 is the default of the field and asks for nothing.
+            // 0 is the default of the field and requests nothing.
             if size == 0 || counted == size as usize {
                 continue;
             }
             let noun = grouping.noun();
-            let summary = format!("{noun} {} asks for {size} nodes and lists {counted}", set.name);
-            let says = format!("{size} nodes asked for, {counted} listed");
+            let summary = format!("{noun} {} requests {size} nodes and lists {counted}", set.name);
+            let says = format!("{size} nodes requested, {counted} listed");
             let told = new_disagreement(DisagreementClass::ImexSize, DisagreementSeverity::Doubt, summary)
                 .with_nodes(named)
                 .with_side(grouping.to_side(view.reports, at, says))
-                .with_remedy("look for nodes whose IMEX daemon did not join; the field is deprecated and may be old");
+                .with_remedy("check for nodes whose IMEX daemon did not join; the field is \
+                    deprecated and may be outdated");
             let domain = set.nodes.first().and_then(|node| view.domain_of(node));
             found.push(domain.into_iter().fold(told, Disagreement::in_domain));
         }
     }
 }
 
-/// Whether a ComputeDomain says that a node is ready.
+/// Whether a ComputeDomain reports the node as ready.
 fn is_ready(node: &NodeReport) -> bool {
     let last = |word: &String| {
         word.rsplit([' ', ':', '=']).next().is_some_and(|word| word.eq_ignore_ascii_case("ready"))
     };
-    // As a mark, it is `Ready, <clique or none>`.
+    // The mark has the form `Ready, <clique or none>`.
     let mut marks = node.marks.iter().filter(|(mark, _)| mark.starts_with("ComputeDomain"));
     node.state.iter().any(last) || marks.any(|(_, value)| value.split(',').next() == Some("Ready"))
 }
 
-/// `ready-without-clique`: a ComputeDomain is ready on a node that is in no
-/// clique: it fell back to no fabric, and its pods start all the same.
+/// `ready-without-clique`: a ComputeDomain is ready on a node without a clique: it fell back to
+/// no fabric, but its pods start anyway.
 pub(super) fn check_ready_without_clique(
     view: &ReconcileContext<'_>,
     found: &mut Vec<Disagreement>,
@@ -116,8 +117,8 @@ pub(super) fn check_ready_without_clique(
             let Some(first) = nodes.first() else { continue };
             let names = list_nodes(nodes.iter().copied());
             let summary = format!(
-                "{} {} is ready on {names} without a clique: it fell back to no fabric, and its pods start \
-                 all the same",
+                "{} {} is ready on {names} without a clique: it fell back to no fabric, but its \
+                 pods start anyway",
                 group.scheme, group.name
             );
             let at = group.at.as_deref();
@@ -130,7 +131,7 @@ pub(super) fn check_ready_without_clique(
             .with_nodes(nodes.iter().copied())
             .with_side(view.source_side(source, at, group.basis.clone(), says))
             .with_remedy(
-                "look at the fabric state of these nodes; ready means only that the daemon runs",
+                "check the fabric state of these nodes; ready only means that the daemon runs",
             );
             let label = view.labels.get(first).or_else(|| view.drivers.get(first));
             if let Some(word) = label.and_then(|words| words.first()) {
@@ -148,8 +149,7 @@ pub(super) fn check_ready_without_clique(
     }
 }
 
-/// `imex-against-clique`: the clique in a ComputeDomain's status is not the one
-/// the node is labelled with.
+/// `imex-against-clique`: the clique in a ComputeDomain's status differs from the node's label.
 pub(super) fn check_status_against_label(
     view: &ReconcileContext<'_>,
     found: &mut Vec<Disagreement>,
@@ -171,12 +171,13 @@ pub(super) fn check_status_against_label(
     for ((source, (own, other)), nodes) in differ {
         let names = list_nodes(nodes.iter().copied());
         let summary = format!(
-            "{names}: the ComputeDomain's status says clique {own}, the node's label {other}"
+            "{names}: clique {own} in the ComputeDomain's status, {other} in the node's label"
         );
         let mut told = new_disagreement(DisagreementClass::ImexAgainstClique, DisagreementSeverity::Contradiction, summary)
             .with_nodes(nodes.iter().copied())
             .with_side(view.source_side(source, None, ClaimBasis::Asserted, format!("{names} in {own}")))
-            .with_remedy("both are read once and kept: restart the plugin and the daemon after a change of partitions");
+            .with_remedy("both values are read once and cached: restart the plugin and the \
+                daemon after a change of partitions");
         if let Some(word) = view.labels.get(nodes[0]).and_then(|w| w.iter().find(|w| w.0 != source))
         {
             told = told.with_side(view.fabric_side(*word, format!("{names} in {other}")));

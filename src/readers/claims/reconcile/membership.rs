@@ -1,7 +1,6 @@
-//! Who is missing and who is extra: nodes that only one side knows, and sizes
-//! that do not fit.
+//! Missing and extra nodes: nodes that only one side knows, and group sizes that do not match.
 //!
-//! Only a source that was read to its end can lack a node.
+//! Only a source that was read completely can lack a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,12 +11,11 @@ use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, NodeGroupKind, SourceFamily, SourceKind, SourceReport};
 
-/// Lists of all nodes of a scheduler.
+/// Sources with all nodes of a scheduler.
 const SCHEDULERS: [SourceKind; 3] =
     [SourceKind::SlurmNodes, SourceKind::Sinfo, SourceKind::KubernetesNodes];
 
-/// The nodes of a scheduler, by its family; nothing where it could not be read
-/// to its end.
+/// The nodes of a scheduler, by its family; `None` if it could not be read completely.
 fn scheduled_nodes<'s>(
     view: &ReconcileContext<'s>,
 ) -> BTreeMap<SourceFamily, (usize, BTreeSet<&'s NodeName>)> {
@@ -34,7 +32,7 @@ fn scheduled_nodes<'s>(
     families
 }
 
-/// `unknown-to-scheduler`: a topology names nodes that its scheduler lacks.
+/// `unknown-to-scheduler`: a topology contains nodes that its scheduler lacks.
 pub(super) fn check_unknown_nodes(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let scheduled = scheduled_nodes(view);
     if scheduled.is_empty() {
@@ -50,8 +48,8 @@ pub(super) fn check_unknown_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
             continue;
         }
         let family = grouping.source.family();
-        // A scheduler's map is held against its own nodes; a file against those
-        // of any scheduler.
+        // A scheduler's topology is compared with its own nodes, a file with those of any
+        // scheduler.
         let (witness, known) = match scheduled.get(&family) {
             Some((at, nodes)) => (*at, nodes),
             None if matches!(
@@ -69,7 +67,7 @@ pub(super) fn check_unknown_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
             unknown.entry(*set).or_default().push(node);
         }
         let Some((first, _)) = unknown.first_key_value() else { continue };
-        // A list of less than half of them was never meant to hold all.
+        // A list with less than half of them is not meant to be complete.
         let unlisted: usize = unknown.values().map(Vec::len).sum();
         if grouping.set_by_node.len() <= 2 * unlisted {
             continue;
@@ -78,14 +76,14 @@ pub(super) fn check_unknown_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
         let source = &view.reports[witness].source;
         let names = list_nodes(nodes.iter().copied());
         let summary = format!(
-            "{} names {names}, and {} {} no such node{}",
+            "{} contains {names}, but {} {} no such node{}",
             grouping.source.label(),
             source.kind.label(),
             if source.kind == SourceKind::Sinfo { "knows" } else { "know" },
             if nodes.len() == 1 { "" } else { "s" }
         );
         let says = format!("{names} in {} {}", grouping.noun(), grouping.sets[*first].name);
-        let lacks = format!("{}, {names} not among them", count_of(known.len(), "node"));
+        let lacks = format!("{}, without {names}", count_of(known.len(), "node"));
         let told = new_disagreement(
             DisagreementClass::UnknownToScheduler,
             DisagreementSeverity::Doubt,
@@ -102,8 +100,8 @@ pub(super) fn check_unknown_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
     }
 }
 
-/// `in-no-domain`: a scheduler's GPU nodes that no claim places. Where nobody
-/// claims any domain, `no-domain-claimed`.
+/// `in-no-domain`: a scheduler's GPU nodes that no claim places. Without any claimed domain,
+/// `no-domain-claimed`.
 pub(super) fn check_unplaced_nodes(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     if view.placement.origin.iter().any(Option::is_none) {
         found.push(describe_no_domain_claimed(view));
@@ -114,7 +112,7 @@ pub(super) fn check_unplaced_nodes(view: &ReconcileContext<'_>, found: &mut Vec<
     }
     let servers = server_nodes(view);
     for (at, said) in view.sources(&SCHEDULERS) {
-        // Where some nodes are said to have GPUs or a fabric, the others have none.
+        // If some nodes have reported GPUs or a fabric, the others have none.
         let mut all = said.nodes.values();
         let counted = all.any(|node| node.gpus.is_some() || !node.fabric.is_empty());
         let has_gpus = |said: &SourceReport, node: &NodeName| {
@@ -139,8 +137,8 @@ pub(super) fn check_unplaced_nodes(view: &ReconcileContext<'_>, found: &mut Vec<
     }
 }
 
-/// Nodes whose platform has no NVLink between nodes and is in no claimed domain:
-/// blocks of racks leave servers out for good reason.
+/// Nodes outside every claimed domain whose platform has no NVLink between nodes: blocks of racks
+/// omit servers on purpose.
 fn server_nodes<'s>(view: &ReconcileContext<'s>) -> BTreeSet<&'s NodeName> {
     let claimed: BTreeSet<&str> =
         view.placement.domains.iter().filter_map(|d| d.platform.as_deref()).collect();
@@ -164,7 +162,7 @@ fn describe_unplaced_nodes(
 ) -> Disagreement {
     let names = list_nodes(nodes.iter().copied());
     let listing = format!(
-        "{names} {} among the {} and in no claimed domain",
+        "{names} {} among the {} but in no claimed domain",
         is_or_are(nodes.len()),
         view.reports[source].source.kind.label()
     );
@@ -172,13 +170,13 @@ fn describe_unplaced_nodes(
         (
             DisagreementSeverity::Note,
             "servers without NVLink between them, which are not measured with these domains",
-            "to measure them too, name each as a domain in a claims file",
+            "to measure them too, claim each as a domain in a claims file",
         )
     } else {
         (
             DisagreementSeverity::Doubt,
-            "nothing across nodes is measured there",
-            "add them to their block or domain, or leave them out on purpose with a claims file",
+            "no measurement across these nodes takes place",
+            "add them to their block or domain, or exclude them explicitly with a claims file",
         )
     };
     let told =
@@ -203,10 +201,10 @@ fn describe_no_domain_claimed(view: &ReconcileContext<'_>) -> Disagreement {
     let more = if racks == 0 {
         ""
     } else {
-        ", though their platform has NVLink between nodes: what runs across nodes is not measured"
+        ", although their platform has NVLink between nodes: traffic across nodes is not measured"
     };
     let summary = format!(
-        "no source claims a domain: each of {} is measured for itself{more}",
+        "no source claims a domain: each of {} is measured by itself{more}",
         count_of(domains.len(), "node")
     );
     let told = new_disagreement(DisagreementClass::NoDomainClaimed, severity, summary)
@@ -232,10 +230,10 @@ pub(super) fn check_missing_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
             .iter()
             .flat_map(|set| &set.groups)
             .all(|(source, _)| is_complete(&view.reports[*source]));
-        // A job has some nodes, and labels that are missing are told apart.
+        // A job has only some nodes, and another check reports missing labels.
         let partial =
             matches!(grouping.source.family(), SourceFamily::Frameworks | SourceFamily::Nodes);
-        // An override names single nodes.
+        // An override concerns single nodes.
         let single = grouping.source == SourceKind::SlurmNodes;
         if grouping.kind != NodeGroupKind::Domain || grouping.cliques || partial || single || !whole
         {
@@ -257,8 +255,8 @@ pub(super) fn check_missing_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
             let (noun, who) = (grouping.noun(), grouping.source.label());
             let domain_name = &claimed.name;
             let summary = format!(
-                "{names} {} claimed in {domain_name}, and {who} has {} in no {noun}, unlike {} others of \
-                 {domain_name}",
+                "{names} {} claimed in {domain_name}, but {who} has {} in no {noun}, unlike {} \
+                 others of {domain_name}",
                 is_or_are(missing.len()),
                 if missing.len() == 1 { "it" } else { "them" },
                 there.len()
@@ -273,7 +271,7 @@ pub(super) fn check_missing_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
             .in_domain(&claimed.name)
             .with_nodes(missing)
             .with_side(grouping.to_side(view.reports, set, says))
-            .with_remedy("add the node there, or take it out of the claim");
+            .with_remedy("add the node there, or remove it from the claim");
             let claim = view.claim_side(domain, format!("{names} in {}", claimed.name));
             found.push(claim.into_iter().fold(told, Disagreement::with_side));
         }
@@ -288,7 +286,7 @@ pub(super) fn check_extra_nodes(view: &ReconcileContext<'_>, found: &mut Vec<Dis
         let Some((home, others)) = view.home_domain(domain) else { continue };
         let names = list_nodes(&claimed.nodes);
         let summary = format!(
-            "{} has {names} in one {} with {others} nodes of {}, whose claim does not name {}",
+            "{} has {names} in one {} with {others} nodes of {}, whose claim does not contain {}",
             grouping.source.label(),
             grouping.noun(),
             view.domain_name(home),
@@ -307,10 +305,10 @@ pub(super) fn check_extra_nodes(view: &ReconcileContext<'_>, found: &mut Vec<Dis
     }
 }
 
-/// `domain-size`: a group has another number of nodes than it says.
+/// `domain-size`: the number of nodes in a group differs from its stated size.
 pub(super) fn check_domain_sizes(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for grouping in view.groupings {
-        // What a ComputeDomain asks for is told in `imex`.
+        // `imex` reports the requested size of a ComputeDomain.
         if !matches!(
             grouping.kind,
             NodeGroupKind::Domain | NodeGroupKind::Leaf | NodeGroupKind::Rack
@@ -322,8 +320,8 @@ pub(super) fn check_domain_sizes(view: &ReconcileContext<'_>, found: &mut Vec<Di
             let Some(size) = set.groups.iter().find_map(|(_, group)| group.size) else { continue };
             let counted = set.named_nodes().len();
             let fewer = counted < size as usize;
-            // Slurm's block size is what it schedules by; more are spare, and
-            // an empty block is a place kept free.
+            // Slurm schedules by its block size; more nodes are spares, and an empty block is a
+            // reserved place.
             let fits = if grouping.scheme == "block" { !fewer } else { counted == size as usize };
             if 0 < size && 0 < counted && !fits {
                 wrong.entry((size, fewer)).or_default().push(at);
@@ -352,7 +350,7 @@ pub(super) fn check_domain_sizes(view: &ReconcileContext<'_>, found: &mut Vec<Di
             )
             .with_side(grouping.to_side(view.reports, sets[0], says))
             .with_remedy(if fewer {
-                "look for nodes that were left out"
+                "check for omitted nodes"
             } else {
                 "correct the size or the list"
             });

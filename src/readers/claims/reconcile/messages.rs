@@ -1,6 +1,6 @@
-//! The words of disagreements, and the order in which they are told.
+//! The texts of disagreements, and their order.
 //!
-//! Nothing is decided here: checks decide, this file puts it into sentences.
+//! Nothing is decided here: the checks decide, this file formats sentences.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,10 +9,10 @@ use model::disagreement_class::DisagreementClass;
 use model::hostlist;
 use model::id::{DomainName, NodeName};
 
-/// A list of nodes longer than this is shortened.
+/// A longer list of nodes is shortened.
 const MAX_LIST_LENGTH: usize = 72;
 
-/// A disagreement with nothing but its sentence.
+/// A disagreement with only its sentence.
 pub(super) fn new_disagreement(
     class: DisagreementClass,
     severity: DisagreementSeverity,
@@ -29,7 +29,7 @@ pub(super) fn new_disagreement(
     }
 }
 
-/// Nodes as people list them: folded, and shortened where that is still long.
+/// Nodes as a folded host list, shortened if it is long.
 pub(super) fn list_nodes<'n>(nodes: impl IntoIterator<Item = &'n NodeName>) -> String {
     let nodes: BTreeSet<&NodeName> = nodes.into_iter().collect();
     let folded = hostlist::fold(nodes.iter().map(|node| node.as_str()));
@@ -46,12 +46,11 @@ pub(super) fn count_of(number: usize, noun: &str) -> String {
     format!("{number} {noun}{plural}")
 }
 
-/// "is" or "are".
 pub(super) fn is_or_are(number: usize) -> &'static str {
     if number == 1 { "is" } else { "are" }
 }
 
-/// Names one after the other, the first few of them.
+/// Joins the first few names.
 pub(super) fn list_some(names: impl IntoIterator<Item = impl AsRef<str>>) -> String {
     const MAX_LISTED: usize = 4;
     let names: Vec<String> = names.into_iter().map(|name| name.as_ref().to_owned()).collect();
@@ -61,15 +60,15 @@ pub(super) fn list_some(names: impl IntoIterator<Item = impl AsRef<str>>) -> Str
     format!("{} and {} more", names[..MAX_LISTED].join(", "), names.len() - MAX_LISTED)
 }
 
-/// Worst first. What is the same but for who says it becomes one, with all
-/// sides: two sources that repeat one cause are not two causes.
+/// Sorts worst first. Disagreements that differ only in their sources are merged, with all sides:
+/// two sources that repeat one cause are not two causes.
 pub(super) fn sort_and_merge(found: Vec<Disagreement>) -> Vec<Disagreement> {
     type DisagreementMergeKey =
         (DisagreementClass, Option<DomainName>, Vec<NodeName>, Option<String>);
     let mut kept: Vec<Disagreement> = Vec::new();
     let mut known: BTreeMap<DisagreementMergeKey, usize> = BTreeMap::new();
     for one in found {
-        // Without a node or a domain only the sentence tells causes apart.
+        // Without a node or a domain, only the sentence distinguishes causes.
         let told = !one.nodes.is_empty() || one.domain.is_some();
         let sentence = (!told).then(|| one.summary.clone());
         let key = (one.class.clone(), one.domain.clone(), one.nodes.clone(), sentence);

@@ -1,9 +1,9 @@
-//! One `Claims` value from what all sources say, with their disagreements.
+//! Combines the reports of all sources into one `Claims` value with their disagreements.
 //!
-//! Names are unified first, then sources lie in layers: the weightiest that says
-//! domains says what is measured, later ones add nodes that it does not place.
-//! Every other word is held against that. Nobody is believed here: who is right
-//! is measured later.
+//! Names are unified first. Then sources form layers: the one with the highest priority among
+//! those with domains determines what is measured, later ones add nodes that it does not place.
+//! All other reports are compared with that. No source is trusted here: the measurement decides
+//! which one is right.
 
 mod beliefs;
 mod cables;
@@ -40,34 +40,32 @@ use model::source_report::{SourceFamily, SourceProblemKind, SourceReport};
 use context::ReconcileContext;
 pub use out_of_service::is_out_state;
 
-/// Tells the platform (a name in `thresholds/`) from a product name and the
-/// number of GPUs.
+/// Returns the platform (a name in `thresholds/`) for a product name and the number of GPUs.
 pub type PlatformLookup<'p> = dyn Fn(&str, Option<u32>) -> Option<String> + 'p;
 
-/// Tells from the platform that a domain claims whether NVLink ends at the node.
+/// Returns whether NVLink ends at the node on the platform that a domain claims.
 pub type NvlinkEndsAtNode<'p> = dyn Fn(Option<&str>) -> bool + 'p;
 
-/// How sources are weighed, and what a person expects of every node.
+/// The priority of sources, and the operator's expectations for every node.
 #[expect(missing_debug_implementations, reason = "holds a function")]
 pub struct ReconcileRules<'r> {
-    /// Whose domains are measured: the first family that says any. Families
-    /// that are left out are compared and never measured by; without any, all
-    /// count in the order of [`Family::ALL`].
+    /// Families whose domains are measured, by priority. Families that are not listed are
+    /// compared but never select what is measured; an empty list means all families in the order
+    /// of [`SourceFamily::ALL`].
     pub order: Vec<SourceFamily>,
-    /// GPUs every node must have, where a person said.
+    /// Number of GPUs expected in every node by the operator.
     pub gpus_per_node: Option<u32>,
-    /// NICs of the compute network every node must have, where a person said.
+    /// Number of NICs of the compute network expected in every node by the operator.
     pub nics_per_node: Option<u32>,
-    /// Tells the platform from a product name.
+    /// Returns the platform for a product name.
     pub platform_of: &'r PlatformLookup<'r>,
-    /// Whether NVLink ends at the node where a domain claims this platform, or none.
+    /// Whether NVLink ends at the node on this claimed platform, or without one.
     pub ends_at_node: &'r NvlinkEndsAtNode<'r>,
 }
 
-/// One check: what it finds, it adds.
+/// One check, which appends its results.
 type ReconcileCheck = fn(&ReconcileContext<'_>, &mut Vec<Disagreement>);
 
-/// All checks.
 const CHECKS: &[ReconcileCheck] = &[
     grouping_conflicts::check_nodes_in_two_domains,
     grouping_conflicts::check_domains_against_groups,
@@ -106,15 +104,14 @@ const CHECKS: &[ReconcileCheck] = &[
     out_of_service::check_out_of_service,
 ];
 
-/// Leaves out counts beyond what is taken in, and says so: whatever is made of a count
-/// later is of that size.
+/// Drops counts above the limit and reports them: later allocations depend on such counts.
 fn drop_excess_counts(said: &mut SourceReport) {
     let mut wrong = Vec::new();
     let mut held = |count: &mut Option<u32>, most, of: &str, at: &Option<String>, who: &str| {
         let told = count.and_then(|count| limits::limit_error(count.into(), most, of));
         if let Some(why) = told {
             *count = None;
-            wrong.push((at.clone(), format!("{who}: {why}; the number is left out")));
+            wrong.push((at.clone(), format!("{who}: {why}; the number is ignored")));
         }
     };
     for group in &mut said.groups {
@@ -134,7 +131,7 @@ fn drop_excess_counts(said: &mut SourceReport) {
     }
 }
 
-/// Weighs what the sources say.
+/// Combines the reports of the sources.
 pub fn reconcile_reports(said: Vec<SourceReport>, rules: &ReconcileRules<'_>) -> Claims {
     let mut said = said;
     said.iter_mut().for_each(drop_excess_counts);

@@ -1,12 +1,12 @@
-//! What all sources together say of each node.
+//! Merges the reports of all sources about each node.
 
 use std::collections::BTreeMap;
 
 use model::id::NodeName;
 use model::source_report::{FabricReport, NicReport, NodeReport, SourceKind, SourceReport};
 
-/// Puts together what the sources say of single nodes. Where they differ, what
-/// the node itself reports comes first, then the sources in their `order`.
+/// Merges the reports about single nodes. Where they differ, the node's own report has priority,
+/// then the sources in their `order`.
 pub(super) fn merge_nodes(
     said: &[SourceReport],
     order: &[usize],
@@ -44,12 +44,12 @@ fn merge_node(all: &mut NodeReport, node: &NodeReport, source: &SourceReport) {
     first(&mut all.topo_rank, node.topo_rank.as_ref());
     first(&mut all.reason, node.reason.as_ref());
     first(&mut all.boot_id, node.boot_id.as_ref());
-    // Idle to one scheduler says nothing of the others.
+    // Idle in one scheduler does not mean idle in the others.
     all.busy = match (all.busy, node.busy) {
         (Some(one), Some(other)) => Some(one || other),
         (one, other) => one.or(other),
     };
-    // Which source a fabric or a cable is of shows in its place.
+    // The location shows which source a fabric or a cable comes from.
     let place = |at: Option<&String>| match at {
         Some(at) if at.contains(&source.source.place) => at.clone(),
         Some(at) => format!("{}, {at}", source.source),

@@ -1,9 +1,8 @@
-//! The same machine under different names: short name and FQDN, hostname and
-//! address.
+//! Unifies different names of the same machine: short name and FQDN, hostname and address.
 //!
-//! Sources are read in the order of their weight, and the first name of a
-//! machine stays. What could be two machines is left alone and told: a wrong
-//! merge hides a node, a missing one only repeats it.
+//! Sources are read in the order of their priority, and the first name of a machine stays. A name
+//! that may mean two machines is kept and reported: a wrong merge hides a node, a missing one
+//! only duplicates it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -14,15 +13,15 @@ use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, SourceReport};
 
-/// Machines kept per clue: more than one is ambiguous already.
+/// Machines kept per name or alias: more than one is already ambiguous.
 const MAX_CANDIDATES: usize = 4;
 
 /// All names known so far.
 #[derive(Default)]
 struct KnownNodeNames {
-    /// Every name in force.
+    /// Every name in use.
     names: BTreeSet<NodeName>,
-    /// Machines by each of their names' beginnings at a dot, lower case.
+    /// Machines by each prefix of their names that ends at a dot, in lower case.
     prefixes: BTreeMap<String, Vec<NodeName>>,
     /// Machines by name, lower case.
     lower: BTreeMap<String, Vec<NodeName>>,
@@ -30,7 +29,7 @@ struct KnownNodeNames {
     aliases: BTreeMap<String, Vec<NodeName>>,
 }
 
-/// What is known of a name.
+/// The meaning of a name.
 enum NodeNameMatch {
     Unique(NodeName),
     Ambiguous(Vec<NodeName>),
@@ -44,15 +43,15 @@ fn push_candidate(index: &mut BTreeMap<String, Vec<NodeName>>, key: String, node
     }
 }
 
-/// What of a name stands before each of its dots. An address has none: its
-/// dots part no host from a domain.
+/// The part of a name before each of its dots. An address has none: its dots do not separate a
+/// host from a domain.
 fn name_prefixes(name: &str) -> impl Iterator<Item = &str> {
     let ends = name.match_indices('.').map(|(at, _)| at);
     let is_address = name.parse::<IpAddr>().is_ok();
     ends.filter(move |at| !is_address && 0 < *at).map(|at| &name[..at])
 }
 
-/// Whether an alias can tell a machine from another.
+/// Whether an alias identifies a machine.
 fn is_distinctive(alias: &str) -> bool {
     let loopback = alias.parse::<IpAddr>().is_ok_and(|a| a.is_loopback() || a.is_unspecified());
     !alias.is_empty() && !loopback && !alias.starts_with("localhost")
@@ -69,7 +68,7 @@ impl KnownNodeNames {
         }
     }
 
-    /// The machines that a word may mean by name.
+    /// The machines with this name or prefix.
     fn by_name(&self, word: &str) -> Vec<NodeName> {
         let own = [word].into_iter().chain(name_prefixes(word)).filter_map(|w| self.lower.get(w));
         let longer = self.prefixes.get(word).into_iter();
@@ -97,8 +96,7 @@ impl KnownNodeNames {
     }
 }
 
-/// Gives every machine one name in all sources. `order` is the order of their
-/// weight.
+/// Gives every machine one name in all sources. `order` is the order of their priority.
 pub(super) fn unify_names(
     said: &mut [SourceReport],
     order: &[usize],
@@ -113,7 +111,7 @@ pub(super) fn unify_names(
         for name in names.iter().filter(|name| !known.names.contains(*name)) {
             let aliases = source.nodes.get(name).map_or(&[][..], |node| &node.aliases);
             match known.find(name, aliases) {
-                // Two names of one source are two machines to it.
+                // A source with two names means two machines.
                 NodeNameMatch::Unique(machine) if names.contains(&machine) => {
                     unclear.entry(at).or_default().insert(name.clone(), vec![machine]);
                 }
@@ -152,7 +150,7 @@ pub(super) fn unify_names(
     found.extend(unclear.iter().map(|(at, names)| describe_ambiguous_name(&said[*at], names)));
 }
 
-/// Every node that a source names.
+/// Every node in a source.
 fn all_node_names(said: &SourceReport) -> BTreeSet<NodeName> {
     let groups = said.groups.iter().flat_map(|group| &group.nodes);
     let beliefs = said.beliefs.iter().flat_map(|belief| &belief.nodes);
@@ -172,7 +170,7 @@ fn rename_nodes(said: &mut SourceReport, renamed: &BTreeMap<NodeName, NodeName>)
     }
     for (name, machine) in renamed {
         if let Some(mut node) = said.nodes.remove(name) {
-            // What it is called here stays findable.
+            // The original name stays searchable.
             let alias = name.as_str().to_owned();
             if !node.aliases.contains(&alias) {
                 node.aliases.push(alias);
@@ -182,8 +180,8 @@ fn rename_nodes(said: &mut SourceReport, renamed: &BTreeMap<NodeName, NodeName>)
     }
 }
 
-/// `ambiguous-name`: a name that could mean several machines, or one that
-/// another name of the same source means already.
+/// `ambiguous-name`: a name that may mean several machines, or a machine that the same source
+/// already has under another name.
 fn describe_ambiguous_name(
     said: &SourceReport,
     names: &BTreeMap<NodeName, Vec<NodeName>>,
@@ -193,7 +191,7 @@ fn describe_ambiguous_name(
     };
     let says = list_some(names.iter().map(of_one));
     let summary = format!(
-        "{} names {} in a way that does not tell which machine is meant: {says}",
+        "{} names {} ambiguously: {says}",
         said.source.kind.label(),
         list_nodes(names.keys()),
     );
@@ -203,10 +201,10 @@ fn describe_ambiguous_name(
             source: said.source.clone(),
             at: None,
             basis: ClaimBasis::Asserted,
-            says: format!("these are nodes: {}", list_nodes(names.keys())),
+            says: format!("existing nodes: {}", list_nodes(names.keys())),
         })
         .with_remedy(
-            "use one name per machine in all sources, or the fully qualified ones everywhere",
+            "use one name per machine in all sources, or fully qualified names everywhere",
         )
 }
 

@@ -1,7 +1,7 @@
-//! What sources say, brought to one form before it is weighed.
+//! Brings the reports of sources into a common form.
 //!
-//! Sources tell a clique as a group, as the identity of a node, or as both;
-//! here each becomes both. Nothing is dropped and nothing is judged.
+//! Sources represent a clique as a group, as the identity of a node, or as both; here each
+//! becomes both. Nothing is dropped and nothing is judged.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,22 +11,21 @@ use model::source_report::{
     ClaimBasis, FabricReport, NodeGroup, NodeGroupKind, SourceKind, SourceReport,
 };
 
-/// The scheme of groups that are cliques.
+/// Scheme of groups that are cliques.
 pub(super) const CLIQUE_SCHEME: &str = "clique";
-/// The scheme of leaves that are read off the cables of single nodes.
+/// Scheme of leaves that are derived from the cables of single nodes.
 const CABLE_LEAF_SCHEME: &str = "leaf";
 
-/// Brings all sources to one form.
+/// Brings all reports into the common form.
 pub(super) fn normalise_reports(said: &mut [SourceReport]) {
     let yaml =
         said.iter().any(|s| s.source.kind == SourceKind::SlurmTopologyYaml && !s.groups.is_empty());
     for source in said {
-        // With a topology.yaml, Slurm does not read topology.conf
-        // (topology.yaml(5)).
+        // With a topology.yaml, Slurm does not read topology.conf (topology.yaml(5)).
         if yaml && source.source.kind == SourceKind::SlurmTopologyConf && !source.groups.is_empty()
         {
             source.groups.iter_mut().for_each(|group| group.in_force = false);
-            let note = "there is a topology.yaml too: Slurm does not read this file";
+            let note = "a topology.yaml also exists: Slurm does not read this file";
             source.notes.push(note.to_owned());
         }
         lowercase_identities(source);
@@ -36,7 +35,7 @@ pub(super) fn normalise_reports(said: &mut [SourceReport]) {
     }
 }
 
-/// Whether this group is a clique, whatever its source calls it.
+/// Whether this group is a clique, under any scheme of its source.
 pub(super) fn is_clique(group: &NodeGroup) -> bool {
     group.kind == NodeGroupKind::Domain
         && group.scheme.contains(CLIQUE_SCHEME)
@@ -48,8 +47,7 @@ fn lowercase_identities(said: &mut SourceReport) {
         if let Some(uuid) = &mut fabric.cluster_uuid {
             uuid.make_ascii_lowercase();
         }
-        // A node's own driver reports; whoever else names an identity has it
-        // from somewhere.
+        // A node's own driver reports it; every other source copied the identity.
         let reports = said.source.kind == SourceKind::NodeFacts;
         let basis = if reports { ClaimBasis::Reported } else { ClaimBasis::Asserted };
         fabric.basis.get_or_insert(basis);
@@ -59,7 +57,7 @@ fn lowercase_identities(said: &mut SourceReport) {
     }
 }
 
-/// Members of clique groups have that identity.
+/// Adds the identity to members of clique groups.
 fn add_identities(said: &mut SourceReport) {
     for group in said.groups.iter().filter(|group| group.in_force && is_clique(group)) {
         let Some((uuid, id)) = identity::parse_clique(&group.name) else { continue };
@@ -78,7 +76,7 @@ fn add_identities(said: &mut SourceReport) {
     }
 }
 
-/// Nodes whose GPUs all have one identity are in that clique.
+/// Adds clique groups of nodes whose GPUs all have one identity.
 fn add_cliques(said: &mut SourceReport) {
     if said.groups.iter().any(is_clique) {
         return;
@@ -103,7 +101,7 @@ fn add_cliques(said: &mut SourceReport) {
     said.groups.extend(groups);
 }
 
-/// Leaves that only the cables of single nodes tell.
+/// Adds leaves that only the cables of single nodes contain.
 fn add_leaves(said: &mut SourceReport) {
     let tells = matches!(said.source.kind, SourceKind::Cabling | SourceKind::Neighbours);
     if !tells || said.groups.iter().any(|group| group.kind == NodeGroupKind::Leaf) {

@@ -1,6 +1,6 @@
-//! Nodes that somebody asks to leave alone, or has taken out of service.
+//! Nodes that are marked to be left alone or are out of service.
 //!
-//! Remarks, not faults: who decides what to do must know them.
+//! Remarks, not faults: a decision about an action must consider them.
 
 use std::collections::BTreeMap;
 
@@ -11,8 +11,8 @@ use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
 use model::source_report::ClaimBasis;
 
-/// Words of states in which a scheduler places nothing. Slurm writes flags after
-/// a plus sign or a mark (`IDLE+DRAIN`, `down*`).
+/// State flags with which a scheduler does not place jobs. Slurm appends flags after a plus sign
+/// or a mark (`IDLE+DRAIN`, `down*`).
 const OUT_STATES: [&str; 13] = [
     "drain",
     "drained",
@@ -29,13 +29,13 @@ const OUT_STATES: [&str; 13] = [
     "invalid_reg",
 ];
 
-/// Whether a word of a scheduler's state says that it places nothing there.
+/// Whether a scheduler with this state flag does not place jobs on the node.
 pub fn is_out_state(state: &str) -> bool {
     let mut words = state.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
     words.any(|word| OUT_STATES.iter().any(|out| word.eq_ignore_ascii_case(out)))
 }
 
-/// `opted-out`: a mark asks that the node be left alone.
+/// `opted-out`: a mark asks to leave the node alone.
 pub(super) fn check_opt_outs(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let mut marks: BTreeMap<(&str, usize), Vec<&NodeName>> = BTreeMap::new();
     for (source, node, said) in view.node_reports() {
@@ -45,19 +45,20 @@ pub(super) fn check_opt_outs(view: &ReconcileContext<'_>, found: &mut Vec<Disagr
     }
     for ((mark, source), nodes) in marks {
         let names = list_nodes(nodes.iter().copied());
-        let summary = format!("{names} {} to be left alone: {mark}", is_or_are(nodes.len()));
+        let summary = format!("{names} {} marked to be left alone: {mark}", is_or_are(nodes.len()));
         found.push(
             new_disagreement(DisagreementClass::OptedOut, DisagreementSeverity::Note, summary)
                 .with_nodes(nodes)
                 .with_side(view.source_side(source, None, ClaimBasis::Asserted, mark))
                 .with_remedy(
-                    "measure only with the consent of who set this; nothing is done to such a node",
+                    "measure only with the consent of the owner of the mark; fabricgate does not \
+                    act on such a node",
                 ),
         );
     }
 }
 
-/// `out-of-service`: a scheduler places nothing on it.
+/// `out-of-service`: the scheduler does not place jobs on the node.
 pub(super) fn check_out_of_service(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let mut causes: BTreeMap<(usize, String), Vec<&NodeName>> = BTreeMap::new();
     for (source, node, said) in view.node_reports() {
@@ -78,7 +79,7 @@ pub(super) fn check_out_of_service(view: &ReconcileContext<'_>, found: &mut Vec<
             new_disagreement(DisagreementClass::OutOfService, DisagreementSeverity::Note, summary)
                 .with_nodes(nodes)
                 .with_side(view.source_side(source, None, ClaimBasis::Asserted, words))
-                .with_remedy("whoever took it out decides when it comes back"),
+                .with_remedy("the operator who took it out of service decides about its return"),
         );
     }
 }

@@ -1,8 +1,8 @@
-//! Racks and slots: two sources against each other, one against itself, and
-//! racks against NVLink domains.
+//! Racks and slots: two sources compared, one with itself, and racks compared with NVLink
+//! domains.
 //!
-//! One source writes a chassis serial where another writes a place in the hall:
-//! names of racks are not compared, only who shares one.
+//! One source may use a chassis serial number and another a floor position: the names of racks
+//! are not compared, only the sets of nodes.
 
 use std::collections::BTreeMap;
 
@@ -77,13 +77,13 @@ impl SourceRacks<'_> {
     }
 }
 
-/// `rack-disagrees` between sources; `rack-against-domain` where a domain of a
-/// rack-scale platform has nodes in another rack.
+/// `rack-disagrees` between sources; `rack-against-domain` where a domain of a rack-scale
+/// platform has nodes in another rack.
 pub(super) fn check_racks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let racks = racks_by_source(view);
     for (at, one) in racks.iter().enumerate() {
         for other in &racks[at + 1..] {
-            // A rack of one that is split by the other shows from one side only.
+            // A rack of one source that the other splits is visible from one side only.
             if !compare_racks(view, one, other, found) {
                 compare_racks(view, other, one, found);
             }
@@ -116,7 +116,7 @@ pub(super) fn check_racks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreem
             .with_side(one.to_side(view, nodes[0], format!("{names} in rack {there}")))
             .with_nodes(nodes)
             .with_remedy(
-                "NVLink ends at the rack on such platforms: find out where these nodes are",
+                "NVLink ends at the rack on such platforms: find the location of these nodes",
             );
             let claim = view.claim_side(strays.set, format!("{names} in {domain}"));
             found.push(claim.into_iter().fold(told, Disagreement::with_side));
@@ -124,8 +124,7 @@ pub(super) fn check_racks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreem
     }
 }
 
-/// Nodes that one source has in a rack with others, and the other source not;
-/// whether there are any.
+/// Compares the racks of nodes in two sources; returns whether they differ.
 fn compare_racks(
     view: &ReconcileContext<'_>,
     one: &SourceRacks<'_>,
@@ -156,13 +155,13 @@ fn compare_racks(
             .with_side(one.to_side(view, nodes[0], format!("rack {}", one.names[strays.set])))
             .with_side(other.to_side(view, nodes[0], format!("rack {there}")))
             .with_nodes(nodes)
-            .with_remedy("look at the trays: one was moved, or one list is old"),
+            .with_remedy("check the trays: one was moved, or one list is outdated"),
         );
     }
     !comparison.strays.is_empty()
 }
 
-/// A node in a rack, by two sources that number slots.
+/// The slots of a node in two sources that number slots.
 struct SlotPair<'s> {
     rack: usize,
     ours: i64,
@@ -176,9 +175,10 @@ impl SlotPair<'_> {
     }
 }
 
-/// Nodes that are in another place by the second source, where most of all have the same
-/// difference. Some count slots from 0, some from 1, some rack units, and some the switch
-/// trays too (NVML's `slotNumber` does): those shift all above them alike and change no order.
+/// Nodes whose slot differs in the second source, relative to the most common offset. Some
+/// sources count slots from 0, some from 1, some count rack units, and some include the switch
+/// trays (NVML's `slotNumber` does): those shift all slots above them equally and do not change
+/// the order.
 fn find_moved_nodes<'s>(places: &[SlotPair<'s>]) -> Vec<&'s NodeName> {
     let mut shifts: BTreeMap<i64, usize> = BTreeMap::new();
     let mut racks: BTreeMap<usize, Vec<&SlotPair<'_>>> = BTreeMap::new();
@@ -200,8 +200,8 @@ fn find_moved_nodes<'s>(places: &[SlotPair<'s>]) -> Vec<&'s NodeName> {
     differs.filter(|place| is_alone(place) || is_turned(place)).map(|place| place.node).collect()
 }
 
-/// `slot-taken`: two nodes in one slot of one rack. `slot-disagrees`: a node in
-/// another slot, counted from where most of its rack agree.
+/// `slot-taken`: two nodes in one slot of one rack. `slot-disagrees`: a node in another slot,
+/// relative to the offset of most nodes in its rack.
 pub(super) fn check_slots(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     let racks = racks_by_source(view);
     for one in &racks {
@@ -264,7 +264,7 @@ pub(super) fn check_slots(view: &ReconcileContext<'_>, found: &mut Vec<Disagreem
                     format!("{first} in slot {}", other.slots[first]),
                 ))
                 .with_nodes(nodes.iter().copied())
-                .with_remedy("look at the trays: two may be swapped"),
+                .with_remedy("check the trays: two may be swapped"),
             );
         }
     }

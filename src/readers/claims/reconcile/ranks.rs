@@ -1,8 +1,8 @@
-//! `topo_rank`, by which a framework puts nodes in order.
+//! `topo_rank`, by which a framework orders nodes.
 //!
-//! Ray drops resources of value 0, so such a node loses its rank; two nodes of
-//! one rank were seen to end in NCCL's "Duplicate GPU" (NeMo-RL, pull request
-//! 3178). A rank says an order, not a place.
+//! Ray drops resources of value 0, so such a node loses its rank; two nodes with the same rank
+//! caused NCCL's "Duplicate GPU" (NeMo-RL, pull request 3178). A rank defines an order, not a
+//! place.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +13,13 @@ use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, SourceReport};
 
-/// A rank as it is written; Ray writes whole numbers as `7.0`.
+/// Parses a rank; Ray writes whole numbers as `7.0`.
 fn parse_rank(text: &str) -> Option<u64> {
     let text = text.trim();
     let whole = text.split_once('.').filter(|(_, rest)| rest.bytes().all(|b| b == b'0'));
     whole.map_or(text, |(whole, _)| whole).parse().ok()
 }
 
-/// The sources that give ranks.
 fn ranked_sources<'s>(
     view: &ReconcileContext<'s>,
 ) -> impl Iterator<Item = (usize, &'s SourceReport)> {
@@ -39,8 +38,8 @@ fn describe_rank_problem(
     let told = new_disagreement(class, severity, summary)
         .with_nodes(nodes.iter().copied())
         .with_side(view.source_side(source, Some("topo_rank"), ClaimBasis::Asserted, says))
-        .with_remedy("give every node a rank of its own above 0, ascending along each domain");
-    // In one domain only where all of them are.
+        .with_remedy("give every node a unique rank above 0, ascending within each domain");
+    // In one domain only if all of them are.
     let domains: BTreeSet<Option<usize>> =
         nodes.iter().map(|node| view.placement.domain_of(node)).collect();
     match domains.first() {
@@ -49,7 +48,7 @@ fn describe_rank_problem(
     }
 }
 
-/// `topo-rank-duplicate`: two nodes of one rank.
+/// `topo-rank-duplicate`: two nodes with the same rank.
 pub(super) fn check_duplicate_ranks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for (source, said) in ranked_sources(view) {
         let mut ranks: BTreeMap<u64, Vec<&NodeName>> = BTreeMap::new();
@@ -70,7 +69,7 @@ pub(super) fn check_duplicate_ranks(view: &ReconcileContext<'_>, found: &mut Vec
             .map(|(rank, nodes)| format!("{rank} on {}", list_nodes(nodes.iter().copied())));
         let pairs = list_some(pairs);
         let summary = format!(
-            "topo_rank is not unique by {}: {pairs}; ranks of a job fall onto each other",
+            "topo_rank is not unique by {}: {pairs}; ranks of a job collide",
             said.source.kind.label()
         );
         let severity = DisagreementSeverity::Contradiction;
@@ -85,15 +84,15 @@ pub(super) fn check_duplicate_ranks(view: &ReconcileContext<'_>, found: &mut Vec
     }
 }
 
-/// `topo-rank-unusable`: 0 or no number; `topo-rank-missing`: none, where
-/// others have one.
+/// `topo-rank-unusable`: 0 or not a number; `topo-rank-missing`: absent, where other nodes have
+/// one.
 pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for (source, said) in ranked_sources(view) {
         let mut bad: Vec<(&NodeName, &str)> = Vec::new();
         let mut missing: Vec<&NodeName> = Vec::new();
         for (node, words) in &said.nodes {
             match words.topo_rank.as_deref() {
-                // A head without GPUs runs no rank.
+                // A head node without GPUs runs no rank.
                 None if words.gpus.is_some_and(|gpus| 0 < gpus) => missing.push(node),
                 None => {}
                 Some(text) if parse_rank(text).is_none_or(|rank| rank == 0) => {
@@ -107,7 +106,8 @@ pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<
             let says = list_some(bad.iter().map(|(node, text)| format!("{text:?} on {node}")));
             let nodes: Vec<&NodeName> = bad.iter().map(|(node, _)| *node).collect();
             let summary = format!(
-                "topo_rank of {} {} no rank by {who}: {says}; Ray drops a 0, and what is no number has no order",
+                "topo_rank of {} {} no rank by {who}: {says}; Ray drops a 0, and a non-numeric \
+                value has no order",
                 list_nodes(nodes.iter().copied()),
                 is_or_are(nodes.len())
             );
@@ -124,7 +124,7 @@ pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<
         if !missing.is_empty() {
             let names = list_nodes(missing.iter().copied());
             let summary = format!(
-                "{names} {} no topo_rank by {who}, others have one: a 0 is dropped without a word",
+                "{names} {} no topo_rank by {who}, but others have one: Ray silently drops a 0",
                 if missing.len() == 1 { "has" } else { "have" }
             );
             let words = (summary, format!("no topo_rank for {names}"));
@@ -140,8 +140,8 @@ pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<
     }
 }
 
-/// Domains that come in several pieces in this order, and the nodes that are
-/// apart from the piece with most of theirs.
+/// Domains that are split into several pieces in this order, and the nodes outside the largest
+/// piece.
 fn find_split_domains<'s>(
     ranks: &[(u64, usize, &'s NodeName)],
 ) -> (BTreeSet<usize>, Vec<&'s NodeName>) {
@@ -162,8 +162,8 @@ fn find_split_domains<'s>(
         }
     }
     let mut apart = Vec::new();
-    // A few nodes between two larger pieces of another domain interrupt it; its
-    // pieces are where they belong.
+    // A few nodes between two larger pieces of another domain only interrupt it; its pieces are
+    // in the right place.
     let mut merged: Vec<(usize, Vec<&NodeName>)> = Vec::new();
     for run in runs {
         if let [.., (before, larger), (_, few)] = &merged[..]
@@ -178,15 +178,15 @@ fn find_split_domains<'s>(
             merged.push(run);
         }
     }
-    // A piece with most of its domain is where that domain is.
+    // A piece with most of its domain is in the right place.
     let is_most = |domain: &usize, nodes: &[&NodeName]| sizes[domain] < 2 * nodes.len();
     let others = merged.into_iter().filter(|(domain, nodes)| !is_most(domain, nodes));
     apart.extend(others.flat_map(|(_, nodes)| nodes));
     (torn, apart)
 }
 
-/// `topo-rank-order`: domains that take turns, or an order within a domain that
-/// is not the claim's.
+/// `topo-rank-order`: domains that interleave, or an order within a domain that differs from the
+/// claim.
 pub(super) fn check_rank_order(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for (source, said) in ranked_sources(view) {
         let mut ranks: Vec<(u64, usize, &NodeName)> = Vec::new();
@@ -203,12 +203,12 @@ pub(super) fn check_rank_order(view: &ReconcileContext<'_>, found: &mut Vec<Disa
         if let Some(torn_first) = torn.first().copied() {
             let names = list_some(torn.iter().map(|at| view.domain_name(*at).as_str()));
             let summary = format!(
-                "in the order of topo_rank by {who}, {names} {} in several pieces, by the ranks of {}: neighbours \
-                 in rank are not neighbours in NVLink",
+                "in the order of topo_rank by {who}, {names} {} in several pieces, because of \
+                 the ranks of {}: adjacent ranks are not adjacent in NVLink",
                 if torn.len() == 1 { "comes" } else { "come" },
                 list_nodes(nodes.iter().copied())
             );
-            let says = format!("{} apart from their domain", list_nodes(nodes.iter().copied()));
+            let says = format!("{} separated from their domain", list_nodes(nodes.iter().copied()));
             let told = describe_rank_problem(
                 view,
                 source,

@@ -1,5 +1,5 @@
-//! Slurm against itself: the file against the topology in force, a node's own
-//! override against both, and a plugin that blocks need.
+//! Consistency of Slurm's own views: the file with the topology in force, a node's override with
+//! both, and the plugin that blocks require.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,15 +11,15 @@ use model::disagreement_class::DisagreementClass;
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, NodeGroupKind, SourceKind};
 
-/// Where a grouping has a node, by name.
+/// Name of the set that contains a node in a grouping.
 fn set_name_of_node<'s>(grouping: &Grouping<'s>, node: &NodeName) -> Option<&'s str> {
     grouping.set_by_node.get(node).map(|set| grouping.sets[*set].name)
 }
 
-/// A unit of a topology: the grouping, and which of its sets.
+/// A unit of a topology: the grouping, and the index of its set.
 type TopologyUnit<'v, 's> = (&'v Grouping<'s>, usize);
 
-/// What `Topology=` of single nodes says: by node, a unit of each topology.
+/// The `Topology=` values of single nodes: by node, a unit of each topology.
 fn node_overrides<'v, 's>(
     view: &'v ReconcileContext<'s>,
 ) -> BTreeMap<&'s NodeName, Vec<TopologyUnit<'v, 's>>> {
@@ -32,13 +32,13 @@ fn node_overrides<'v, 's>(
     overrides
 }
 
-/// Whether both may be of one topology: files name theirs, 24.11's controller does not.
+/// Whether both may be the same topology: files name theirs, 24.11's controller does not.
 fn is_same_topology(one: &Grouping<'_>, other: &Grouping<'_>) -> bool {
     let name = |g: &Grouping<'_>| g.sets.first().and_then(|s| s.groups[0].1.topology.clone());
     name(one).zip(name(other)).is_none_or(|(one, other)| one == other)
 }
 
-/// `file-not-in-force`: the controller works by another topology than its file.
+/// `file-not-in-force`: the controller's topology differs from its file.
 pub(super) fn check_file_against_controller(
     view: &ReconcileContext<'_>,
     found: &mut Vec<Disagreement>,
@@ -74,8 +74,8 @@ pub(super) fn check_file_against_controller(
         };
         let set = |grouping: &Grouping<'_>| grouping.set_by_node.get(first).copied().unwrap_or(0);
         let summary = format!(
-            "{} and the topology in force differ about {}: the file was edited and Slurm not reconfigured, or \
-             nodes were moved with scontrol and will move back",
+            "{} and the topology in force differ about {}: the file was edited without \
+             reconfiguring Slurm, or nodes were moved with scontrol and will move back",
             file.source.label(),
             list_nodes(differ.iter().copied())
         );
@@ -87,7 +87,7 @@ pub(super) fn check_file_against_controller(
         .with_nodes(differ.iter().copied())
         .with_side(file.to_side(view.reports, set(file), said(file)))
         .with_side(live.to_side(view.reports, set(live), said(live)))
-        .with_remedy("scontrol reconfigure, or bring the file up to date");
+        .with_remedy("run scontrol reconfigure, or update the file");
         let domain = view.domain_of(first);
         found.push(domain.into_iter().fold(told, Disagreement::in_domain));
     }
@@ -119,7 +119,7 @@ pub(super) fn check_overrides_against_file(
         let noun = file.noun();
         let was = was.map_or_else(|| format!("no {noun}"), |name| format!("{noun} {name}"));
         let summary = format!(
-            "{names}: the node itself is set to {noun} {is}, and {} has it in {was}",
+            "{names}: {noun} {is} in the setting of the node itself, but {} has it in {was}",
             file.source.label()
         );
         let file_set = file.set_by_node.get(nodes[0]).copied().unwrap_or(0);
@@ -127,13 +127,14 @@ pub(super) fn check_overrides_against_file(
             .with_nodes(nodes.iter().copied())
             .with_side(own.to_side(view.reports, set, format!("{names} in {noun} {is}")))
             .with_side(file.to_side(view.reports, file_set, format!("{names} in {was}")))
-            .with_remedy("what scontrol set is lost with the next reconfigure: write it into the file, or undo it");
+            .with_remedy("a setting made with scontrol is lost at the next reconfigure: add it \
+                to the file, or revert it");
         let domain = view.domain_of(nodes[0]);
         found.push(domain.into_iter().fold(told, Disagreement::in_domain));
     }
 }
 
-/// `imex-plugin-unset`: blocks of a rack, and Slurm gives jobs no IMEX channel.
+/// `imex-plugin-unset`: blocks of a rack, but Slurm does not assign IMEX channels to jobs.
 pub(super) fn check_imex_plugin(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     const KEY: &str = "SwitchType";
     let config =
@@ -157,13 +158,14 @@ pub(super) fn check_imex_plugin(view: &ReconcileContext<'_>, found: &mut Vec<Dis
     let value = value.map_or("(not set)", String::as_str);
     let names = list_some(racks.iter().map(|at| view.domain_name(*at).as_str()));
     let summary = format!(
-        "{} with NVLink between nodes ({names}), and Slurm's {KEY} is {value}: jobs get no IMEX channel from \
-         Slurm",
+        "{} with NVLink between nodes ({names}), but Slurm's {KEY} is {value}: jobs get no IMEX \
+         channel from Slurm",
         count_of(racks.len(), "block")
     );
     let told = new_disagreement(DisagreementClass::ImexPluginUnset, DisagreementSeverity::Note, summary)
         .with_side(view.source_side(source, Some(KEY), ClaimBasis::Asserted, format!("{KEY} = {value}")))
-        .with_remedy("SwitchType=switch/nvidia_imex, unless channels are made otherwise (one for all users, by a prolog)");
+        .with_remedy("set SwitchType=switch/nvidia_imex, unless channels are created in another \
+            way (one for all users, by a prolog)");
     let claim = view.claim_side(*first, format!("{} is one domain", view.domain_name(*first)));
     found.push(claim.into_iter().fold(told, Disagreement::with_side));
 }

@@ -1,44 +1,42 @@
-//! Last week's jobs as `sacct -X -P` prints them, and how many nodes they used
-//! for how long, by segment.
+//! Accounting of past jobs from `sacct -X -P`: node time by segment.
 //!
-//! Pure. The fields are those of `sacct(1)`. `SegmentSize` is one of them since
-//! Slurm 25.05 and empty where a job asked for none; before, a segment stands at
-//! most in `SubmitLine`, which has no options of the script itself.
+//! Pure. The fields are those of `sacct(1)`. `SegmentSize` exists since Slurm 25.05 and is empty
+//! where a job requested none; before, a segment appears at most in `SubmitLine`, which does not
+//! contain the options of the script itself.
 
 use std::collections::BTreeMap;
 
 use crate::claims::reader_util::quote_text;
 
-/// What to ask `sacct` for. `SubmitLine` comes last: it may hold anything, and
-/// nothing in it is escaped.
+/// The `sacct` command to run. `SubmitLine` comes last: it may contain any character, without
+/// escapes.
 pub const SACCT_COMMAND: &str = "sacct -X -P -o JobID,NNodes,ElapsedRaw,SegmentSize,SubmitLine";
 
-/// What jobs used.
+/// The node time of jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SegmentUsage {
     /// Nodes times seconds, by segment.
     pub node_seconds: BTreeMap<u32, f64>,
-    /// Jobs that ran.
+    /// Number of jobs that ran.
     pub jobs: u64,
-    /// Those of them that asked for a segment.
+    /// Number of those jobs that requested a segment.
     pub with_segment: u64,
-    /// Lines of job steps, which are not counted beside their jobs.
+    /// Lines of job steps, which are not counted in addition to their jobs.
     pub steps: u64,
-    /// Lines taken for the rest of a command of several lines.
+    /// Lines that continue a command of several lines.
     pub continuation_lines: u64,
 }
 
-/// Why a file is no accounting.
+/// Why the accounting file is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{line}: {message}")]
 pub struct AccountingError {
-    /// The line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// What is wrong there and what was expected.
+    /// The error, and what was expected.
     pub message: String,
 }
 
-/// The places of columns.
 struct SacctColumns {
     count: usize,
     id: usize,
@@ -78,7 +76,7 @@ impl SacctColumns {
         })
     }
 
-    /// The fields of a line; nothing where they are too few to be one.
+    /// The fields of a line; `None` if there are too few.
     fn split_fields<'t>(&self, line: &'t str) -> Option<Vec<&'t str>> {
         let is_last = self.command == Some(self.count - 1);
         let fields: Vec<&str> = if is_last {
@@ -90,13 +88,13 @@ impl SacctColumns {
     }
 }
 
-/// Reads what `sacct` printed, for blocks of this many nodes. A job without a
-/// segment counts as one that wants its nodes in as few blocks as can be.
+/// Parses the output of `sacct`, for blocks of this many nodes. A job without a segment counts as
+/// one that needs its nodes in as few blocks as possible.
 pub fn read(text: &str, block: u32) -> Result<SegmentUsage, AccountingError> {
     let mut lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
     let wrong = |at: usize, message: String| AccountingError { line: at + 1, message };
     let Some((first, header)) = lines.next() else {
-        let message = format!("nothing is in it, expected what `{SACCT_COMMAND}` prints");
+        let message = format!("the file is empty, expected the output of `{SACCT_COMMAND}`");
         return Err(wrong(0, message));
     };
     let header = header.trim_start_matches('\u{feff}');
@@ -108,7 +106,7 @@ pub fn read(text: &str, block: u32) -> Result<SegmentUsage, AccountingError> {
                 add_job(&fields, &columns, block, &mut found)
                     .map_err(|message| wrong(at, message))?;
             }
-            // A command may have line breaks; they are printed as they are.
+            // A command may contain line breaks, which are printed unchanged.
             None if columns.command == Some(columns.count - 1) && 0 < found.jobs + found.steps => {
                 found.continuation_lines += 1;
             }
@@ -134,7 +132,8 @@ fn add_job(
 ) -> Result<(), String> {
     if columns.count < fields.len() {
         return Err(format!(
-            "{} fields, expected {}: where a command holds `|`, ask for SubmitLine last",
+            "{} fields, expected {}: if a command contains `|`, request SubmitLine as the last \
+            field",
             fields.len(),
             columns.count
         ));
@@ -149,8 +148,8 @@ fn add_job(
     }
     let nodes = fields[columns.nodes].trim();
     let nodes: u32 = nodes.parse().map_err(|_| {
-        // AllocNodes is shortened (1.50K), NNodes is not (sacct's print.c).
-        let remedy = if columns.nodes_name == "AllocNodes" { ", as NNodes has it" } else { "" };
+        // AllocNodes is abbreviated (1.50K), NNodes is not (sacct's print.c).
+        let remedy = if columns.nodes_name == "AllocNodes" { ", as in NNodes" } else { "" };
         let name = columns.nodes_name;
         format!("{name} {}, expected a whole number of nodes{remedy}", quote_text(nodes))
     })?;
@@ -158,7 +157,7 @@ fn add_job(
     let elapsed: u64 = elapsed
         .parse()
         .map_err(|_| format!("ElapsedRaw {}, expected seconds", quote_text(elapsed)))?;
-    // Jobs that never began have nodes they asked for, and no time.
+    // Jobs that never started have requested nodes, but no time.
     if nodes == 0 || elapsed == 0 {
         return Ok(());
     }
@@ -171,7 +170,7 @@ fn add_job(
     };
     let command = columns.command.map_or("", |at| fields[at]);
     let asked = own.filter(|own| 0 < *own).or_else(|| segment_from_command(command));
-    // What fits into one segment is not divided, and needs no more than it has.
+    // A job that fits into one segment is not divided and needs only its own nodes.
     let segment = asked.unwrap_or(block).min(nodes).max(1);
     found.jobs += 1;
     found.with_segment += u64::from(asked.is_some());
@@ -179,7 +178,7 @@ fn add_job(
     Ok(())
 }
 
-/// `--segment=N` or `--segment N` in a command.
+/// Parses `--segment=N` or `--segment N` in a command.
 fn segment_from_command(command: &str) -> Option<u32> {
     let mut words = command.split_whitespace();
     while let Some(word) = words.next() {
@@ -247,7 +246,7 @@ mod tests {
 
     #[test]
     fn what_is_no_accounting_is_told_with_its_line() {
-        assert!(error_text("").starts_with("1: nothing is in it, expected what `sacct -X -P"));
+        assert!(error_text("").starts_with("1: the file is empty, expected"));
         assert!(error_text("JobID NNodes\n").starts_with("1: no column NNodes, expected a header"));
         assert!(error_text("JobID|NNodes\n").starts_with("1: no column ElapsedRaw, expected"));
         assert!(error_text("NNodes|ElapsedRaw\n").starts_with("1: no column JobID, expected"));
@@ -260,7 +259,7 @@ mod tests {
         assert_eq!(with("1|2|00:10:00"), "2: ElapsedRaw \"00:10:00\", expected seconds");
         assert_eq!(with("1|2|0"), "2: no job has run, expected one or more");
         let shortened = error_text("JobID|AllocNodes|ElapsedRaw\n1|1.50K|3\n");
-        assert!(shortened.ends_with("whole number of nodes, as NNodes has it"), "{shortened}");
+        assert!(shortened.ends_with("whole number of nodes, as in NNodes"), "{shortened}");
         let segment = error_text("JobID|NNodes|ElapsedRaw|SegmentSize\n1|2|3|x\u{1b}\n");
         assert!(segment.starts_with("2: SegmentSize \"x"), "{segment}");
         assert!(!segment.contains('\u{1b}'));

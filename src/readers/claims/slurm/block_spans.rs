@@ -1,8 +1,8 @@
-//! Where in a topology file the nodes of each block are written: for edits that
-//! leave every other letter as it is.
+//! Locates the node lists of blocks in a topology file, for edits that leave every other
+//! character unchanged.
 //!
-//! A place is given only where the text there is exactly the list that was
-//! read; what a list means is `hostlist`'s, what a block means the readers'.
+//! A location is returned only if its text is exactly the parsed list; `hostlist` interprets a
+//! list, the readers interpret a block.
 
 use std::ops::Range;
 
@@ -11,21 +11,20 @@ use super::key_value::{parse_entries, read_lines};
 use super::yaml_tree;
 use super::yaml_tree::{YamlNode, YamlValue};
 
-/// A block's list of nodes.
+/// The location of a block's node list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockSpan {
-    /// The topology, where a file can hold several.
+    /// The topology, where a file can contain several.
     pub topology: Option<String>,
-    /// The block.
+    /// Name of the block.
     pub block: String,
-    /// The line, from 1.
+    /// Line number, from 1.
     pub line: usize,
-    /// The host list, in bytes of the file; or why there is no one place to
-    /// change.
+    /// Byte range of the host list, or why there is no single range to edit.
     pub list: Result<Range<usize>, &'static str>,
 }
 
-/// The blocks of a `topology.yaml`.
+/// Locates the blocks of a `topology.yaml`.
 pub fn find_in_yaml(text: &str) -> Vec<BlockSpan> {
     let plain = strip_bom(text);
     let mark = text.len() - plain.len();
@@ -48,14 +47,15 @@ pub fn find_in_yaml(text: &str) -> Vec<BlockSpan> {
     places
 }
 
-/// A value that stands on one line.
+/// The range of a value on one line.
 fn scalar_span(text: &str, mark: usize, node: &YamlNode) -> Result<Range<usize>, &'static str> {
     let value = match &node.value {
         YamlValue::Text(value) => value.as_str(),
         YamlValue::Null => return Err("it has no nodes"),
-        YamlValue::List(_) | YamlValue::Map(_) => return Err("its nodes are no single host list"),
+        YamlValue::List(_) | YamlValue::Map(_) => return Err("its nodes are not a single host \
+            list"),
     };
-    const ELSEWHERE: &str = "its host list is not written on one line as it is read";
+    const ELSEWHERE: &str = "its host list is not written literally on one line";
     let start = byte_offset(text, node.line, node.column).ok_or(ELSEWHERE)?;
     let rest = &text[start..];
     let quote = rest.chars().next().filter(|c| matches!(c, '"' | '\''));
@@ -75,7 +75,7 @@ fn scalar_span(text: &str, mark: usize, node: &YamlNode) -> Result<Range<usize>,
     Ok(mark + begin..mark + begin + value.len())
 }
 
-/// The blocks of a `topology.conf`, and the files that it includes.
+/// Locates the blocks of a `topology.conf`, and its included files.
 pub fn find_in_conf(text: &str) -> (Vec<BlockSpan>, Vec<String>) {
     let plain = strip_bom(text);
     let mark = text.len() - plain.len();
@@ -106,7 +106,7 @@ pub fn find_in_conf(text: &str) -> (Vec<BlockSpan>, Vec<String>) {
     (places, includes)
 }
 
-/// Bytes in front of this line and column, both from 1.
+/// Byte offset of this line and column, both from 1.
 fn byte_offset(text: &str, line: usize, column: usize) -> Option<usize> {
     let mut start = 0;
     for _ in 1..line {

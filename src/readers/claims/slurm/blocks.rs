@@ -1,5 +1,4 @@
-//! Blocks of one topology, whatever text they were read from: checked, and
-//! made groups.
+//! Checks the blocks of one topology, from any input format, and converts them into groups.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -7,47 +6,44 @@ use super::host_list_budget::{fold_nodes, list_some};
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, NodeGroup, NodeGroupKind, SourceProblemKind, SourceReport};
 
-/// More pairs of blocks that share nodes are not worth naming one by one.
+/// Limit for pairs of blocks with common nodes that are named individually.
 const MAX_PAIRS: usize = 100;
 
 /// The setting with the sizes of all levels of the topology in force, the base block size first.
 pub const BLOCK_SIZES: &str = "block_sizes";
 
-/// One block, as written.
+/// One block, as written in the source.
 #[derive(Debug)]
 pub(super) struct SlurmBlock {
     pub(super) name: String,
-    /// `None` where its list cannot be read; empty where it has none.
+    /// `None` if its list is invalid; empty if it has none.
     pub(super) nodes: Option<Vec<NodeName>>,
-    /// The base block size said beside it, where one is.
+    /// The base block size in its entry.
     pub(super) size: Option<u32>,
     pub(super) basis: ClaimBasis,
     pub(super) at: String,
 }
 
-/// What the blocks of one topology share.
+/// The common properties of one topology's blocks.
 #[derive(Debug)]
 pub(super) struct SlurmBlockTopology<'t> {
     pub(super) topology: Option<&'t str>,
     pub(super) in_force: bool,
-    /// The base block size and those of aggregates above it, as written.
+    /// The base block size and the sizes of aggregates above it, as written.
     pub(super) sizes: Vec<u32>,
-    /// Where these are.
     pub(super) sizes_at: Option<String>,
 }
 
 impl SlurmBlockTopology<'_> {
-    /// How remarks begin.
     fn note_prefix(&self) -> String {
         self.topology.map_or_else(String::new, |name| format!("topology {name}: "))
     }
 
-    /// The base block size.
     fn base_size(&self) -> Option<u32> {
         self.sizes.first().copied().filter(|size| *size != 0)
     }
 
-    /// Puts the groups of these blocks, and remarks on them, into `said`.
+    /// Adds the groups of these blocks, and remarks about them.
     pub(super) fn add_to_report(&self, said: &mut SourceReport, blocks: Vec<SlurmBlock>) {
         let begin = self.note_prefix();
         if self.check_sizes(said) && self.in_force && !self.sizes.is_empty() {
@@ -61,7 +57,7 @@ impl SlurmBlockTopology<'_> {
                 kept.push(block);
             } else {
                 let message = format!(
-                    "{begin}block {} is defined twice; Slurm refuses that, the first is used",
+                    "{begin}block {} is defined twice; Slurm rejects that, the first one is used",
                     block.name
                 );
                 said.push_problem(SourceProblemKind::Contradictory, block.at, message);
@@ -98,10 +94,10 @@ impl SlurmBlockTopology<'_> {
             self.sizes.iter().filter(|size| !fits(size)).map(u32::to_string).collect();
         if !wrong.is_empty() {
             let message = if *base == 0 {
-                format!("{}a base block size of 0 means nothing", self.note_prefix())
+                format!("{}a base block size of 0 is invalid", self.note_prefix())
             } else {
                 format!(
-                    "{}block size {} is not {base} times a power of two; Slurm refuses that",
+                    "{}block size {} is not {base} times a power of two; Slurm rejects that",
                     self.note_prefix(),
                     wrong.join(", ")
                 )
@@ -111,13 +107,13 @@ impl SlurmBlockTopology<'_> {
         wrong.is_empty()
     }
 
-    /// Which blocks are empty, incomplete, or have nodes to spare.
+    /// Adds remarks about empty blocks, incomplete blocks, and spare nodes.
     fn add_notes(&self, said: &mut SourceReport, blocks: &[SlurmBlock]) {
         let begin = self.note_prefix();
         if 1 < self.sizes.len() {
             let sizes: Vec<String> = self.sizes[1..].iter().map(u32::to_string).collect();
             said.notes.push(format!(
-                "{begin}aggregates of {} nodes are for scheduling, no domains",
+                "{begin}aggregates of {} nodes are for scheduling, they are not domains",
                 sizes.join(", ")
             ));
         }
@@ -151,13 +147,13 @@ impl SlurmBlockTopology<'_> {
         }
         for (size, blocks) in more {
             said.notes.push(format!(
-                "{begin}nodes to spare above the base block size {size}: {}",
+                "{begin}spare nodes above the base block size {size}: {}",
                 list_some(blocks.iter().map(String::as_str))
             ));
         }
     }
 
-    /// Nodes that two blocks claim.
+    /// Reports nodes in two blocks.
     fn add_overlaps(&self, said: &mut SourceReport, blocks: &[SlurmBlock]) {
         let mut owners: HashMap<&NodeName, usize> = HashMap::new();
         let mut shared: BTreeMap<(usize, usize), Vec<&NodeName>> = BTreeMap::new();
@@ -223,10 +219,10 @@ mod tests {
         assert_eq!(
             said.notes,
             [
-                "aggregates of 6 nodes are for scheduling, no domains",
+                "aggregates of 6 nodes are for scheduling, they are not domains",
                 "blocks without nodes: d",
                 "fewer nodes than the base block size 3: c (1)",
-                "nodes to spare above the base block size 3: b (4)",
+                "spare nodes above the base block size 3: b (4)",
             ]
         );
         assert!(said.problems.is_empty());

@@ -1,12 +1,12 @@
 //! `scontrol show config`: the settings that matter to a gate.
 //!
-//! Only these are taken over: the rest is long, and some of it (users, paths
-//! of keys) has no business in a stored run.
+//! Only these are kept: the rest is long, and some of it (users, paths of keys) must not be
+//! stored in a run.
 
 use super::host_list_budget::{SlurmTextPosition, strip_bom};
 use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 
-/// What is taken over, by its name there.
+/// The kept settings, by their name in the output.
 const KEPT_SETTINGS: &[&str] = &[
     "AuthAltTypes",
     "AuthType",
@@ -39,10 +39,10 @@ const KEPT_SETTINGS: &[&str] = &[
     "TopologyPlugin",
 ];
 
-/// How the answer begins.
+/// First words of the output.
 const HEADER: &str = "Configuration data as of";
 
-/// Whether a text looks like one.
+/// Whether a text is the output of `scontrol show config`.
 pub fn recognises(text: &str) -> bool {
     let text = strip_bom(text).trim_start();
     text.starts_with(HEADER)
@@ -51,14 +51,14 @@ pub fn recognises(text: &str) -> bool {
         })
 }
 
-/// `Name = value`.
+/// Parses `Name = value`.
 fn parse_setting(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once(" = ").or_else(|| Some((line.strip_suffix(" =")?, "")))?;
     let name = name.trim();
     (!name.is_empty() && !name.contains(char::is_whitespace)).then_some((name, value.trim()))
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses the output. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::SlurmConfig, place);
     for (index, line) in strip_bom(text).lines().enumerate() {
@@ -74,16 +74,16 @@ pub fn read(place: &str, text: &str) -> SourceReport {
         }
     }
     if said.settings.is_empty() {
-        let message = "none of the settings that are looked for is in it; the controller may not have answered";
+        let message = "none of the expected settings found; the controller may not have answered";
         said.push_problem(SourceProblemKind::Incomplete, None, message);
         return said;
     }
     match said.settings.get("SwitchType").map(String::as_str) {
         Some(kind) if kind.contains("nvidia_imex") => {
-            said.notes.push(format!("Slurm gives IMEX channels to jobs (SwitchType={kind})"));
+            said.notes.push(format!("Slurm assigns IMEX channels to jobs (SwitchType={kind})"));
         }
         Some(kind) => {
-            said.notes.push(format!("Slurm gives no IMEX channels to jobs (SwitchType={kind})"));
+            said.notes.push(format!("Slurm assigns no IMEX channels to jobs (SwitchType={kind})"));
         }
         None => {}
     }
@@ -123,7 +123,7 @@ mod tests {
         assert!(said.problems.is_empty());
         assert_eq!(
             said.notes,
-            ["Slurm gives IMEX channels to jobs (SwitchType=switch/nvidia_imex)"]
+            ["Slurm assigns IMEX channels to jobs (SwitchType=switch/nvidia_imex)"]
         );
     }
 
@@ -131,7 +131,7 @@ mod tests {
     fn a_missing_imex_plugin_and_a_dead_controller_are_said() {
         let text = TEXT.replace("switch/nvidia_imex", "(null)").replace("is UP", "is DOWN");
         let said = read("f", &text);
-        assert_eq!(said.notes, ["Slurm gives no IMEX channels to jobs (SwitchType=(null))"]);
+        assert_eq!(said.notes, ["Slurm assigns no IMEX channels to jobs (SwitchType=(null))"]);
         assert_eq!(said.problems[0].kind, SourceProblemKind::Unreachable);
         assert_eq!(said.problems[0].at.as_deref(), Some("f:18:1"));
     }

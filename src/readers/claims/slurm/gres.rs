@@ -1,16 +1,16 @@
 //! GPUs in a node's generic resources: `gpu:4`,
 //! `gpu:nvidia_h100_80gb_hbm3:8(S:0-1)`, or `gres/gpu=4` in TRES.
 
-/// What is said of a node's GPUs.
+/// The GPUs of a node in Slurm.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GresGpus {
-    /// How many; `None` where slices of GPUs (MIG) are counted instead.
+    /// Their number; `None` where slices of GPUs (MIG) are counted instead.
     pub(super) count: Option<u32>,
-    /// Their type, where all have the same one.
+    /// Their type, if all have the same one.
     pub(super) product: Option<String>,
 }
 
-/// Reads a `Gres=` value. `None` where it says nothing of GPUs.
+/// Parses a `Gres=` value. `None` if it has no GPUs.
 pub(super) fn from_gres(gres: &str) -> Option<GresGpus> {
     let mut found = false;
     let mut count = Some(0u32);
@@ -46,7 +46,7 @@ pub(super) fn from_gres(gres: &str) -> Option<GresGpus> {
     found.then_some(GresGpus { count, product })
 }
 
-/// Reads a `CfgTRES=` value.
+/// Parses a `CfgTRES=` value.
 pub(super) fn from_tres(tres: &str) -> Option<GresGpus> {
     let mut gpus = None;
     let mut types = Vec::new();
@@ -68,7 +68,7 @@ pub(super) fn from_tres(tres: &str) -> Option<GresGpus> {
     gpus
 }
 
-/// The items of a list, not cut inside parentheses: `gpu:4(S:0,1),mps:400`.
+/// The items of a list; commas inside parentheses do not separate: `gpu:4(S:0,1),mps:400`.
 fn split_items(gres: &str) -> Vec<&str> {
     let mut items = Vec::new();
     let (mut depth, mut start) = (0usize, 0);
@@ -87,7 +87,7 @@ fn split_items(gres: &str) -> Vec<&str> {
     items
 }
 
-/// `1g.10gb`, `a100_3g.20gb`: a MIG profile, of which one GPU holds several.
+/// `1g.10gb`, `a100_3g.20gb`: a MIG profile; one GPU holds several instances.
 fn is_mig_slice(kind: &str) -> bool {
     kind.match_indices("g.").any(|(at, _)| {
         let memory = kind[at + 2..].trim_start_matches(|c: char| c.is_ascii_digit());

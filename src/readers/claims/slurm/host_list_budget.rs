@@ -1,5 +1,5 @@
-//! Places in Slurm's texts, and the host lists there, expanded within one
-//! budget: no file, however it is written, may stand for names without end.
+//! Locations in Slurm's texts, and expansion of host lists within one budget: a short file must
+//! not expand to an unlimited number of names.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -8,15 +8,14 @@ use model::hostlist;
 use model::id::NodeName;
 use model::source_report::{SourceProblemKind, SourceReport};
 
-/// The most names that all lists of one source may stand for together: ten
-/// times the largest single list.
+/// Limit for the names in all lists of one source together: ten times the largest single list.
 const MAX_NAMES: usize = 10 * hostlist::MAX_NAMES;
 
-/// The most names that a remark spells out.
+/// The most names in one remark.
 const MAX_SHOWN: usize = 8;
 
-/// A place in a text, as messages show it: `topology.yaml:7:9`, or, in JSON,
-/// whose values have no places, `partitions[3]`.
+/// A location in a text, as messages show it: `topology.yaml:7:9`, or, for JSON, whose parser
+/// keeps no positions, `partitions[3]`.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum SlurmTextPosition<'p> {
     LineColumn { place: &'p str, line: usize, column: usize },
@@ -28,7 +27,7 @@ impl<'p> SlurmTextPosition<'p> {
         Self::LineColumn { place, line, column }
     }
 
-    /// This many characters to the right.
+    /// Moves the position to the right.
     fn offset_by(self, characters: usize) -> Self {
         match self {
             Self::LineColumn { place, line, column } => Self::new(place, line, column + characters),
@@ -46,11 +45,11 @@ impl fmt::Display for SlurmTextPosition<'_> {
     }
 }
 
-/// What is left of a source's budget of names.
+/// The remaining budget of a source.
 #[derive(Debug)]
 pub(super) struct HostListBudget {
     names_left: usize,
-    /// It was spent, and `said` says so.
+    /// The budget is exhausted, and the problem is reported.
     spent: bool,
 }
 
@@ -59,15 +58,15 @@ impl HostListBudget {
         Self { names_left: MAX_NAMES, spent: false }
     }
 
-    /// The names of a list, each once. `None` where they cannot be told; the
-    /// problem is in `said`. An empty list (`""`, `(null)`) has no names.
+    /// The names of a list, without duplicates. `None` on an error, which is added to `said`. An
+    /// empty list (`""`, `(null)`) has no names.
     pub(super) fn expand_names(
         &mut self,
         said: &mut SourceReport,
         spot: SlurmTextPosition<'_>,
         list: &str,
     ) -> Option<Vec<String>> {
-        // Slurm reads over a comma too many at the end.
+        // Slurm ignores a trailing comma.
         let list = list.trim_end().trim_end_matches(',');
         if matches!(list.trim_start(), "" | "(null)" | "N/A" | "n/a") {
             return Some(Vec::new());
@@ -89,15 +88,15 @@ impl HostListBudget {
             }
         };
         if names.iter().any(|name| name.eq_ignore_ascii_case("ALL")) {
-            let message = "ALL stands for every node, and which these are is said elsewhere";
+            let message = "ALL stands for every node, and this text does not list the nodes";
             said.push_problem(SourceProblemKind::Unsupported, spot.to_string(), message);
             return None;
         }
         if self.names_left < names.len() {
             self.spent = true;
             let message = format!(
-                "the lists of this source stand for more than {MAX_NAMES} names; those from here \
-                 on are not read"
+                "the lists of this source contain more than {MAX_NAMES} names; those from here \
+                 on are ignored"
             );
             said.push_problem(SourceProblemKind::Unsupported, spot.to_string(), message);
             return None;
@@ -114,7 +113,6 @@ impl HostListBudget {
         Some(names.iter().filter(|name| seen.insert(name.as_str())).cloned().collect())
     }
 
-    /// The same, as nodes.
     pub(super) fn expand_nodes(
         &mut self,
         said: &mut SourceReport,
@@ -126,7 +124,7 @@ impl HostListBudget {
     }
 }
 
-/// Names in a remark: the first few, and how many more there are.
+/// Names in a remark: the first few, and the number of others.
 pub(super) fn list_some<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut names = names.into_iter();
     let first: Vec<&str> = names.by_ref().take(MAX_SHOWN).collect();
@@ -136,7 +134,7 @@ pub(super) fn list_some<'a>(names: impl IntoIterator<Item = &'a str>) -> String 
     }
 }
 
-/// Nodes in a remark: a host list, cut where it is long.
+/// Nodes in a remark: a host list, truncated if it is long.
 pub(super) fn fold_nodes<'a>(nodes: impl IntoIterator<Item = &'a NodeName>) -> String {
     const LONGEST: usize = 200;
     let list = hostlist::fold(nodes.into_iter().map(NodeName::as_str));
@@ -146,7 +144,7 @@ pub(super) fn fold_nodes<'a>(nodes: impl IntoIterator<Item = &'a NodeName>) -> S
     }
 }
 
-/// A text without the mark that some editors put in front.
+/// The text without a byte order mark.
 pub(super) fn strip_bom(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }

@@ -1,8 +1,8 @@
-//! Answers of Slurm's commands and of slurmrestd in JSON: what all of them
-//! have around what was asked for, and how they write numbers and words.
+//! JSON answers of Slurm's commands and of slurmrestd: the common envelope, and the notation of
+//! numbers and flags.
 //!
-//! Layouts differ by version (`data_parser` v0.0.39 to v0.0.45): every key may
-//! be missing, and no word or number is refused for being new.
+//! Layouts differ by version (`data_parser` v0.0.39 to v0.0.45): every key may be missing, and
+//! unknown flags and numbers are accepted.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use serde_json::Value;
 use super::host_list_budget::{SlurmTextPosition, strip_bom};
 use model::source_report::{SourceProblemKind, SourceReport};
 
-/// Keys of the outermost object, where a text is one.
+/// Keys of the outermost object, if the text is one.
 pub(super) fn top_level_keys(text: &str) -> Option<BTreeSet<String>> {
     let text = strip_bom(text).trim_start();
     if !text.starts_with('{') {
@@ -22,15 +22,15 @@ pub(super) fn top_level_keys(text: &str) -> Option<BTreeSet<String>> {
     Some(found.into_keys().collect())
 }
 
-/// Whether a text begins as an answer whose first key is this one, though it
-/// may be cut off or broken further on.
+/// Whether a text begins as an answer with this first key, even if it is truncated or invalid
+/// later.
 pub(super) fn starts_with_key(text: &str, key: &str) -> bool {
     let inside = strip_bom(text).trim_start().strip_prefix('{').unwrap_or_default();
     let rest = inside.trim_start().strip_prefix('"').and_then(|rest| rest.strip_prefix(key));
     rest.is_some_and(|rest| rest.starts_with('"'))
 }
 
-/// Reads an answer, with what it says of itself, of errors and of warnings.
+/// Parses an answer, and adds its metadata, errors and warnings.
 pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Option<Value> {
     let text = strip_bom(text);
     if text.trim().is_empty() {
@@ -48,7 +48,7 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Option<V
             let at = SlurmTextPosition::new(place, error.line().max(1), error.column().max(1));
             let message = error.to_string();
             let message = message.split(" at line ").next().unwrap_or(&message);
-            said.push_problem(kind, at.to_string(), format!("no JSON: {message}"));
+            said.push_problem(kind, at.to_string(), format!("invalid JSON: {message}"));
             return None;
         }
     };
@@ -57,7 +57,7 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Option<V
     Some(value)
 }
 
-/// Versions and the cluster's name.
+/// Adds versions and the cluster's name.
 fn add_meta(said: &mut SourceReport, value: &Value) {
     // 23.02 wrote `Slurm`, later versions `slurm`.
     let meta = &value["meta"];
@@ -73,7 +73,7 @@ fn add_meta(said: &mut SourceReport, value: &Value) {
     }
 }
 
-/// Errors and warnings: HTTP says 200 and exit codes say 0 beside both.
+/// Adds errors and warnings: HTTP status 200 and exit code 0 may accompany both.
 fn add_errors(said: &mut SourceReport, value: &Value) {
     for error in as_list(&value["errors"]) {
         let number = as_number(&error["error_number"]);
@@ -83,39 +83,38 @@ fn add_errors(said: &mut SourceReport, value: &Value) {
             (true, Some(text)) => text.to_owned(),
             _ => words.join(": "),
         };
-        // Numbers of slurm_errno.h: 1007 authentication, 2002 access denied,
-        // 2010 invalid user; 1800 and up: the controller cannot be reached.
+        // Numbers of slurm_errno.h: 1007 authentication, 2002 access denied, 2010 invalid user;
+        // 1800 and up: the controller is unreachable.
         let kind = match number {
             Some(1007 | 2002 | 2010) => SourceProblemKind::Denied,
             Some(1800..=1899) => SourceProblemKind::Unreachable,
             _ => SourceProblemKind::Incomplete,
         };
         let at = as_text(&error["source"]).map(str::to_owned);
-        said.push_problem(kind, at, format!("Slurm says: {message}"));
+        said.push_problem(kind, at, format!("Slurm reports an error: {message}"));
     }
     for warning in as_list(&value["warnings"]) {
         let words = as_text(&warning["description"]).or_else(|| warning.as_str());
-        said.notes.extend(words.map(|words| format!("Slurm warns: {words}")));
+        said.notes.extend(words.map(|words| format!("Slurm reports a warning: {words}")));
     }
 }
 
-/// Items of a list; none where it is no list.
+/// Items of a list; empty if it is not a list.
 pub(super) fn as_list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-/// A text that says something.
 pub(super) fn as_text(value: &Value) -> Option<&str> {
     value.as_str().filter(|text| !is_null_text(text))
 }
 
-/// Slurm's ways to write that there is nothing.
+/// Slurm's notations for an absent value.
 pub(super) fn is_null_text(text: &str) -> bool {
     matches!(text.trim(), "" | "(null)" | "N/A" | "n/a")
 }
 
-/// A number, written plainly, as `{set, infinite, number}`, or as text.
-/// Infinite and unset ones are none.
+/// A number, written plainly, as `{set, infinite, number}`, or as text. `None` if it is infinite
+/// or unset.
 pub(super) fn as_number(value: &Value) -> Option<u64> {
     match value {
         Value::Number(_) => value.as_u64(),
@@ -128,7 +127,7 @@ pub(super) fn as_number(value: &Value) -> Option<u64> {
     }
 }
 
-/// Words of a list, or of a text with commas.
+/// Flags of a list, or of a comma-separated text.
 pub(super) fn as_words(value: &Value) -> Vec<String> {
     match value {
         Value::Array(items) => {
@@ -186,7 +185,7 @@ mod tests {
                 SourceProblemKind::Unreachable
             ]
         );
-        assert_eq!(said.notes, ["Slurm warns: No nodes to dump"]);
+        assert_eq!(said.notes, ["Slurm reports a warning: No nodes to dump"]);
         assert_eq!(said.settings["SLURM_VERSION"], "26.05.5");
         assert_eq!(said.settings["ClusterName"], "lab");
         assert_eq!(said.settings["data_parser"], "data_parser/v0.0.45");

@@ -1,15 +1,14 @@
-//! Lines of `Key=Value` words, as Slurm's configuration files and answers have
-//! them.
+//! Lines of `Key=Value` entries, as in Slurm's configuration files and answers.
 //!
-//! Text in, words and their places out; what keys mean is their readers'.
+//! Text in, entries and positions out; the readers interpret the keys.
 
-/// A line, with lines that a backslash joins to it, without its comment.
+/// A line, joined with its backslash continuations, without its comment.
 #[derive(Debug, Default)]
 pub(super) struct ConfigLine {
     text: String,
-    /// Where each piece begins: offset in `text`, line and column in the file.
+    /// Start of each joined piece: offset in `text`, line and column in the file.
     pieces: Vec<(usize, usize, usize)>,
-    /// The comment, where there is one: what is behind `#`.
+    /// The comment after `#`, if any.
     pub(super) comment: Option<String>,
 }
 
@@ -31,15 +30,14 @@ impl ConfigLine {
         self.pieces.first().map_or(1, |(_, line, _)| *line)
     }
 
-    /// Whether nothing but blanks is on it (a comment aside).
+    /// Whether it contains only blanks (a comment aside).
     pub(super) fn is_blank(&self) -> bool {
         self.text.trim().is_empty()
     }
 }
 
-/// The lines of a configuration file. `#` begins a comment, also behind values,
-/// unless a backslash stands before it; a backslash at the end joins the next
-/// line.
+/// The lines of a configuration file. `#` starts a comment, also after values, unless a backslash
+/// precedes it; a backslash at the end joins the next line.
 pub(super) fn read_lines(text: &str) -> Vec<ConfigLine> {
     let mut lines = Vec::new();
     let mut open: Option<ConfigLine> = None;
@@ -65,7 +63,7 @@ pub(super) fn read_lines(text: &str) -> Vec<ConfigLine> {
     lines
 }
 
-/// A line before its comment, and the comment.
+/// Splits a line into text and comment.
 fn split_comment(line: &str) -> (&str, Option<&str>) {
     let mut escaped = false;
     for (at, c) in line.char_indices() {
@@ -77,7 +75,6 @@ fn split_comment(line: &str) -> (&str, Option<&str>) {
     (line, None)
 }
 
-/// One `Key=Value`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyValueEntry<'l> {
     pub(super) key: &'l str,
@@ -87,14 +84,14 @@ pub(super) struct KeyValueEntry<'l> {
 }
 
 impl KeyValueEntry<'_> {
-    /// Whether this is its key; Slurm's keys know no case.
+    /// Whether this is its key; Slurm's keys are case-insensitive.
     pub(super) fn has_key(&self, key: &str) -> bool {
         self.key.eq_ignore_ascii_case(key)
     }
 }
 
-/// The words of a line: entries, and what is none (with its offset). Blanks
-/// around `=` are allowed, as Slurm allows them, and values may be in quotes.
+/// The words of a line: entries, and words that are not entries (with their offset). As in Slurm,
+/// blanks around `=` are allowed, and values may be quoted.
 pub(super) fn parse_entries(line: &str) -> (Vec<KeyValueEntry<'_>>, Vec<(usize, &str)>) {
     let mut found = Vec::new();
     let mut strange = Vec::new();
@@ -115,7 +112,7 @@ pub(super) fn parse_entries(line: &str) -> (Vec<KeyValueEntry<'_>>, Vec<(usize, 
         };
         let is_set_off = line[value_at..].starts_with(char::is_whitespace);
         if let Some(after) = next_non_blank(line, value_at).filter(|_| is_set_off) {
-            // `Nodes= BlockSize=18`: no value, then the next entry.
+            // `Nodes= BlockSize=18`: an empty value, then the next entry.
             let following = &line[after..word_end(line, after)];
             let then = next_non_blank(line, word_end(line, after));
             let is_entry =
@@ -135,7 +132,7 @@ pub(super) fn parse_entries(line: &str) -> (Vec<KeyValueEntry<'_>>, Vec<(usize, 
     (found, strange)
 }
 
-/// The value that begins here, with its offset and where it ends.
+/// The value that begins here, with its offset and its end.
 fn parse_value(line: &str, start: usize) -> (usize, &str, usize) {
     if let Some(inside) = line[start..].strip_prefix('"')
         && let Some(length) = inside.find('"')
@@ -146,7 +143,6 @@ fn parse_value(line: &str, start: usize) -> (usize, &str, usize) {
     (start, &line[start..end], end)
 }
 
-/// The next character that is no blank.
 fn next_non_blank(line: &str, from: usize) -> Option<usize> {
     line[from..].find(|c: char| !c.is_whitespace()).map(|offset| from + offset)
 }

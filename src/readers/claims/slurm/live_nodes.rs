@@ -1,10 +1,9 @@
-//! Nodes as `scontrol show node --json` and slurmrestd list them, for acting:
-//! states, reasons with who and when, features, free fields, boot times.
+//! Nodes from `scontrol show node --json` and slurmrestd, for actions: states, reasons with user
+//! and time, features, free fields, boot times.
 //!
-//! Pure: text in, nodes and troubles out. A key that is absent (older Slurms
-//! leave some out) is nothing; one of another shape is told, and the rest stays.
-//! Where it matters, what cannot be read is taken for what keeps hands off: a
-//! state for `UNKNOWN`, never for idle, and a reason for somebody's.
+//! Pure: text in, nodes and problems out. An absent key (older Slurm versions omit some) is
+//! ignored; one of another type is reported, and the rest is kept. Unreadable values count as a
+//! reason not to act: a state as `UNKNOWN`, never as idle, and a reason as another user's.
 
 use std::collections::btree_map::Entry;
 
@@ -17,11 +16,11 @@ use model::id::NodeName;
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 
-/// Slurm's own word for a state that it does not know.
+/// Slurm's flag for an unknown state.
 const UNKNOWN: &str = "UNKNOWN";
 
-/// Words of states that no reason belongs to. Slurm 24.11 leaves the reason of
-/// an old drain on a node that was resumed; 26.05 takes it away.
+/// State flags without a reason. Slurm 24.11 keeps the reason of an earlier drain on a resumed
+/// node; 26.05 removes it.
 const STATES_WITHOUT_REASON: [&str; 12] = [
     "IDLE",
     "MIXED",
@@ -37,7 +36,7 @@ const STATES_WITHOUT_REASON: [&str; 12] = [
     "EXTERNAL",
 ];
 
-/// Reads a listing of nodes; what is wrong with it is among its troubles.
+/// Parses a list of nodes; errors are added to its problems.
 pub fn read(place: &str, text: &str) -> SchedulerSnapshot {
     let mut said = SourceReport::new(SourceKind::SlurmNodes, place);
     let mut live = SchedulerSnapshot::default();
@@ -68,7 +67,7 @@ fn add_node(live: &mut SchedulerSnapshot, row: &mut LiveNodeItem<'_>, node: Sche
         }
         Entry::Occupied(mut known) if *known.get() != node => {
             known.get_mut().state = vec![UNKNOWN.to_owned()];
-            let message = "it is listed twice, and not alike; its state is taken for unknown";
+            let message = "it is listed twice with different data; its state counts as unknown";
             row.push_problem(SourceProblemKind::Contradictory, message);
         }
         Entry::Occupied(_) => {}
@@ -102,7 +101,7 @@ impl LiveNodeItem<'_> {
         let Some(name) = self.value["name"].as_str().filter(|name| hostlist::is_name(name)) else {
             self.push_problem(
                 SourceProblemKind::Malformed,
-                "a node without the name of one is skipped",
+                "a node without a valid name is skipped",
             );
             return None;
         };
@@ -122,15 +121,14 @@ impl LiveNodeItem<'_> {
         node.reservation = self.read_text("reservation");
         node.topology = self.read_text("topology").or_else(|| self.read_text("topology_str"));
         node.after_reboot = self.read_words("next_state_after_reboot");
-        // What Slurm writes where no reboot is pending.
+        // Slurm's value without a pending reboot.
         node.after_reboot.retain(|word| word != "INVALID");
         node.allocated_cpus = self.read_number("alloc_cpus").and_then(|it| u32::try_from(it).ok());
         node.partitions = self.read_words("partitions");
         Some(node)
     }
 
-    /// All its words, or `UNKNOWN` alone: a word that is left out may be the one
-    /// that matters.
+    /// All state flags, or only `UNKNOWN`: an omitted flag may be the important one.
     fn read_state(&mut self) -> Vec<String> {
         let whole = ["state", "state_flags"].iter().all(|key| match &self.value[*key] {
             Value::Null => *key != "state",
@@ -140,13 +138,13 @@ impl LiveNodeItem<'_> {
         });
         let words = if whole { json::parse_state(self.value) } else { Vec::new() };
         if words.is_empty() {
-            self.push_unexpected("state", "words such as [\"IDLE\"]; it is taken for unknown");
+            self.push_unexpected("state", "flags such as [\"IDLE\"]; the state counts as unknown");
             return vec![UNKNOWN.to_owned()];
         }
         words
     }
 
-    /// As it was written, also where somebody wrote `N/A`.
+    /// The text as written, including a literal `N/A`.
     fn read_text(&mut self, key: &str) -> Option<String> {
         match &self.value[key] {
             Value::Null => None,
@@ -160,7 +158,7 @@ impl LiveNodeItem<'_> {
 
     fn read_reason(&mut self) -> Option<String> {
         let known = self.value.get("reason").is_some_and(|it| !it.is_null() && !it.is_string());
-        // It is somebody's, whoever that is.
+        // It counts as another user's reason.
         self.read_text("reason").or_else(|| known.then(|| self.value["reason"].to_string()))
     }
 
@@ -186,7 +184,7 @@ impl LiveNodeItem<'_> {
         number
     }
 
-    /// Seconds since 1970; 0 is what Slurm writes for never.
+    /// Seconds since 1970; Slurm writes 0 for never.
     fn read_time(&mut self, key: &str) -> Option<i64> {
         self.read_number(key).and_then(|it| i64::try_from(it).ok()).filter(|it| 0 < *it)
     }

@@ -1,5 +1,5 @@
-//! Nodes for acting, as real Slurms of two versions listed them (`tests/recorded/slurm`),
-//! and as none should.
+//! Nodes for actions, as recorded from two Slurm versions (`tests/recorded/slurm`), and malformed
+//! ones.
 
 use std::fs;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn node<'a>(live: &'a SchedulerSnapshot, name: &str) -> &'a SchedulerNode {
     &live.nodes[&NodeName::from(name)]
 }
 
-/// One node with these keys besides its name.
+/// One node with these keys in addition to its name.
 fn read_item(keys: &str) -> SchedulerSnapshot {
     read("f", &format!(r#"{{"nodes":[{{"name":"n1",{keys}}}]}}"#))
 }
@@ -100,7 +100,7 @@ fn a_state_that_cannot_be_read_is_never_idle() {
         assert_eq!(live.troubles.len(), 1, "{keys}");
         assert!(live.troubles[0].starts_with("f: nodes[0] (n1): `state` is"), "{live:?}");
     }
-    // A word that is new here is kept, for whoever decides to be wary of.
+    // An unknown flag is kept, so that decisions can take it into account.
     assert_eq!(
         node(&read_item(r#""state":["IDLE","BRAND_NEW"]"#), "n1").state,
         ["IDLE", "BRAND_NEW"]
@@ -183,7 +183,7 @@ fn texts_that_are_no_answer_are_troubles() {
         assert!(live.nodes.is_empty(), "{text}");
         assert!(!live.troubles.is_empty(), "{text}");
     }
-    // Bytes that were no UTF-8 were replaced before, and are part of a reason.
+    // Bytes that were not UTF-8 were replaced earlier, and are part of a reason.
     let live = read_item("\"state\":[\"IDLE\",\"DRAIN\"],\"reason\":\"a\u{fffd}b\"");
     assert_eq!(node(&live, "n1").reason.as_deref(), Some("a\u{fffd}b"));
 }

@@ -1,7 +1,7 @@
-//! What Slurm says: its topology files, its controller, its nodes.
+//! Claims from Slurm: its topology files, its controller, its nodes.
 //!
-//! Text in, [`Said`](model::said::Said) out. What cannot be read is a
-//! problem in the answer and leaves the rest usable.
+//! Text in, [`SourceReport`](model::source_report::SourceReport) out. Unreadable parts are
+//! problems in the report and leave the rest usable.
 
 pub mod accounting;
 pub mod block_spans;

@@ -1,11 +1,11 @@
-//! Words of node states, in Slurm's long form, whichever form they were in.
+//! Flags of node states, normalised to Slurm's long form.
 //!
-//! `sinfo` shows one word for a combination (`drained` is `IDLE` or `DOWN`
-//! with `DRAIN`), and that one is kept: it cannot be taken apart again.
+//! `sinfo` shows one word for a combination (`drained` is `IDLE` or `DOWN` with `DRAIN`), which
+//! is kept: it cannot be split again.
 
 use crate::claims::reader_util::sanitize_text;
 
-/// Short and lower-case forms of `sinfo`, and the word of the long form.
+/// Short and lower-case forms of `sinfo`, with the long form.
 const SHORT_FORMS: &[(&str, &str)] = &[
     ("alloc", "ALLOCATED"),
     ("mix", "MIXED"),
@@ -30,7 +30,7 @@ const SHORT_FORMS: &[(&str, &str)] = &[
     ("npc", "PERFCTRS"),
 ];
 
-/// Long words that need no change.
+/// Long forms, which need no change.
 const LONG_FORMS: &[&str] = &[
     "ALLOCATED",
     "MIXED",
@@ -67,7 +67,7 @@ const LONG_FORMS: &[&str] = &[
     "RESUME",
 ];
 
-/// What marks behind a word mean (`sinfo(1)`, NODE STATE CODES).
+/// The meaning of suffixes after a state (`sinfo(1)`, NODE STATE CODES).
 const STATE_SUFFIXES: &[(char, &str)] = &[
     ('*', "NOT_RESPONDING"),
     ('~', "POWERED_DOWN"),
@@ -80,18 +80,18 @@ const STATE_SUFFIXES: &[(char, &str)] = &[
     ('-', "PLANNED"),
 ];
 
-/// What a plus behind all of a state says.
+/// The meaning of a plus sign after a complete state.
 const COMPLETING: &str = "COMPLETING";
 
-/// The words of a state such as `IDLE+DRAIN`, `drng*` or `idle+not_responding`.
+/// The flags of a state such as `IDLE+DRAIN`, `drng*` or `idle+not_responding`.
 pub(super) fn split_state(state: &str) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
-    // They are shown: nothing in them steers a terminal.
+    // Sanitized, because flags are displayed.
     let state = sanitize_text(state);
     let is_combined = state.contains('+');
     for part in state.split('+') {
         let (word, marks) = split_suffixes(part.trim());
-        // In a combination `drain` is the flag, alone it is the whole state.
+        // In a combination `drain` is a flag, alone it is the complete state.
         let is_flag = is_combined && word.eq_ignore_ascii_case("drain");
         let known = SHORT_FORMS.iter().find(|(form, _)| form.eq_ignore_ascii_case(word));
         let known = known.filter(|_| !is_flag);
@@ -105,8 +105,8 @@ pub(super) fn split_state(state: &str) -> Vec<String> {
     words
 }
 
-/// The words of a state in a column of `sinfo`, where a plus behind all of it stands for
-/// jobs that are about to end.
+/// The flags of a state in a column of `sinfo`, where a plus sign at the end means that jobs are
+/// completing.
 pub(super) fn split_sinfo_state(state: &str) -> Vec<String> {
     let (state, is_ending) = strip_completing(state);
     let mut words = split_state(state);
@@ -116,13 +116,12 @@ pub(super) fn split_sinfo_state(state: &str) -> Vec<String> {
     words
 }
 
-/// A state without the mark of `alloc+`: jobs run there and others are about to end.
+/// A state without the plus sign of `alloc+`: jobs run there and others are completing.
 fn strip_completing(state: &str) -> (&str, bool) {
     state.strip_suffix('+').map_or((state, false), |state| (state, true))
 }
 
-/// Whether every word of a state is one that Slurm has: how a column of states
-/// is told from others.
+/// Whether every flag of a state is known to Slurm: this identifies a column of states.
 pub(super) fn is_state(state: &str) -> bool {
     let is_word = |part: &str| {
         let (word, _) = split_suffixes(part);
@@ -133,7 +132,7 @@ pub(super) fn is_state(state: &str) -> bool {
     !state.is_empty() && state.split('+').all(is_word)
 }
 
-/// A word and what the marks behind it mean.
+/// A state and the flags of its suffixes.
 fn split_suffixes(part: &str) -> (&str, Vec<String>) {
     let word = part.trim_end_matches(|c| STATE_SUFFIXES.iter().any(|(mark, _)| *mark == c));
     let meaning =
@@ -141,8 +140,7 @@ fn split_suffixes(part: &str) -> (&str, Vec<String>) {
     (word, part[word.len()..].chars().filter_map(meaning).collect())
 }
 
-/// Whether something runs on a node in this state; `None` where that is not
-/// said.
+/// Whether a workload runs on a node in this state; `None` if unknown.
 pub(super) fn is_busy(words: &[String]) -> Option<bool> {
     let has = |any: &[&str]| words.iter().any(|word| any.contains(&word.as_str()));
     if has(&["ALLOCATED", "MIXED", "COMPLETING", "DRAINING"]) {
@@ -177,7 +175,7 @@ mod tests {
         assert_eq!(split_sinfo_state("alloc+"), ["ALLOCATED", "COMPLETING"]);
         assert_eq!(split_sinfo_state("idle+drain"), ["IDLE", "DRAIN"]);
         assert!(split_sinfo_state("+").is_empty());
-        // JSON's single words are told from short forms by it.
+        // This distinguishes JSON's single flags from short forms.
         assert_eq!(split_state("DRAIN+"), ["DRAIN"]);
     }
 

@@ -1,9 +1,8 @@
-//! Slurm's partitions and the topology each uses, from `scontrol show
-//! partition` (text or JSON) or slurmrestd.
+//! Slurm's partitions and the topology of each, from `scontrol show partition` (text or JSON) or
+//! slurmrestd.
 //!
-//! A partition claims nothing about the fabric. It is wanted because it says
-//! which topology of several is in force for whom (since 25.05), and whether a
-//! job takes whole blocks.
+//! A partition makes no claim about the fabric. It shows which of several topologies is in force
+//! for its nodes (since 25.05), and whether a job takes whole blocks.
 
 use serde_json::Value;
 
@@ -13,7 +12,7 @@ use super::key_value::{KeyValueEntry, parse_entries};
 use crate::claims::reader_util::{limit_notes, sanitize_text};
 use model::source_report::{NodeGroup, NodeGroupKind, SourceKind, SourceProblemKind, SourceReport};
 
-/// Whether a text looks like one.
+/// Whether a text lists partitions.
 pub fn recognises(text: &str) -> bool {
     if let Some(keys) = json_response::top_level_keys(text) {
         return keys.contains("partitions")
@@ -24,13 +23,13 @@ pub fn recognises(text: &str) -> bool {
     if text.starts_with('{') {
         return json_response::starts_with_key(text, "partitions");
     }
-    // slurm.conf has such lines too, without what only the controller counts.
+    // slurm.conf has such lines too, but without the controller's counters.
     text.starts_with("PartitionName=")
         && ["TotalNodes=", "TotalCPUs=", "AllocNodes="].iter().any(|key| text.contains(key))
         || text.starts_with("Partition ") && text.trim_end().ends_with(" not found")
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses partitions. `place` is their name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::SlurmPartitions, place);
     let text = strip_bom(text);
@@ -40,7 +39,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
         read_text(&mut said, place, text)
     };
     if partitions.is_empty() && said.problems.is_empty() {
-        said.push_problem(SourceProblemKind::Incomplete, None, "it names no partition");
+        said.push_problem(SourceProblemKind::Incomplete, None, "it contains no partition");
     }
     let mut listed = HostListBudget::new();
     for partition in &partitions {
@@ -49,12 +48,12 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     limit_notes(said)
 }
 
-/// The partition whose topology the setting of this name is.
+/// The partition behind a setting of this name.
 pub fn partition_of_topology(setting: &str) -> Option<&str> {
     setting.strip_prefix("PartitionName=")?.strip_suffix(" Topology")
 }
 
-/// One partition, as either form (or `sinfo`) says it.
+/// One partition, in either form (or from `sinfo`).
 #[derive(Debug)]
 pub(super) struct SlurmPartition<'p> {
     pub(super) name: String,
@@ -62,13 +61,13 @@ pub(super) struct SlurmPartition<'p> {
     /// Its nodes: a host list.
     pub(super) nodes: Option<String>,
     pub(super) topology: Option<String>,
-    /// Who gets whole blocks or nodes alone: `TOPO`, `USER`, `NO`.
+    /// Exclusive allocation of blocks or nodes: `TOPO`, `USER`, `NO`.
     pub(super) exclusive: Option<String>,
     pub(super) state: Option<String>,
 }
 
 impl SlurmPartition<'_> {
-    /// Puts its group and settings into `said`.
+    /// Adds its group and settings.
     pub(super) fn add_to_report(&self, said: &mut SourceReport, listed: &mut HostListBudget) {
         for (what, value, ordinary) in [
             ("Topology", &self.topology, ""),
@@ -122,7 +121,7 @@ fn read_json<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<Slu
         value => match value.get("partitions") {
             Some(Value::Array(items)) => items.as_slice(),
             Some(_) => {
-                said.push_problem(SourceProblemKind::Malformed, None, "`partitions` is no list");
+                said.push_problem(SourceProblemKind::Malformed, None, "`partitions` is not a list");
                 &[]
             }
             None => {
@@ -164,7 +163,7 @@ fn read_text<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<Slu
         let mut rest = line;
         let mut before = 0;
         if let Some(named) = line.strip_prefix("PartitionName=") {
-            // Names may hold blanks; what follows them in one line is this key.
+            // Names may contain blanks; in the one-line form this key follows them.
             let end = named.find(" AllowGroups=").unwrap_or(named.len());
             partitions.push(SlurmPartition {
                 name: named[..end].trim().to_owned(),
@@ -185,7 +184,7 @@ fn read_text<'p>(said: &mut SourceReport, place: &'p str, text: &str) -> Vec<Slu
             said.push_problem(
                 kind,
                 spot(0).to_string(),
-                format!("no line of a partition: {}", sanitize_text(line)),
+                format!("not a line of a partition: {}", sanitize_text(line)),
             );
             continue;
         }

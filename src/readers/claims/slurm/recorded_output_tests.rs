@@ -1,5 +1,5 @@
-//! What real Slurm daemons answered (`tests/recorded/slurm`), read by every
-//! reader: one knows it and no other does.
+//! Recorded answers of real Slurm daemons (`tests/recorded/slurm`), tried with every reader:
+//! exactly one recognises each.
 
 use std::fs;
 use std::path::Path;
@@ -15,7 +15,7 @@ fn recorded(name: &str) -> String {
     fs::read_to_string(folder.join(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// What the one reader that knows it says, and which that is.
+/// The report and the name of the one reader that recognises it.
 fn read(name: &str) -> (&'static str, SourceReport) {
     let text = recorded(name);
     let mut nothing = |file: &str| Err(format!("{file} is not here"));

@@ -1,8 +1,8 @@
-//! What `scontrol show topology` prints, from 23.11 (no block sizes) to 26.05
-//! (aggregated blocks).
+//! The output of `scontrol show topology`, from 23.11 (no block sizes) to 26.05 (aggregated
+//! blocks).
 //!
-//! It exits with 0 on every error and then prints nothing, so an empty answer
-//! is never an empty topology.
+//! On every error it exits with 0 and prints nothing, so an empty output never means an empty
+//! topology.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +13,7 @@ use super::switch_tree::{SlurmSwitch, SlurmSwitchTree};
 use crate::claims::reader_util::{limit_notes, sanitize_text};
 use model::source_report::{ClaimBasis, SourceKind, SourceProblemKind, SourceReport};
 
-/// Whether a text looks like one.
+/// Whether a text is the output of `scontrol show topology`.
 pub fn recognises(text: &str) -> bool {
     let Some(line) = strip_bom(text).lines().find(|line| !line.trim().is_empty()) else {
         return false;
@@ -27,7 +27,7 @@ pub fn recognises(text: &str) -> bool {
         || (begins("RingName") && has("RingSize"))
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses the output. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::SlurmTopology, place);
     let mut listed = HostListBudget::new();
@@ -62,7 +62,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
             let size = find("BlockSize").and_then(|entry| entry.value.parse().ok());
             blocks.push(SlurmBlock { name, nodes, size, basis: ClaimBasis::Asserted, at });
         } else if first.has_key("SwitchName") {
-            // Nodes of a switch above leaves are those below it, said again.
+            // The nodes of a switch above leaves repeat those below it.
             let below = expand_list(find("Switches"), |entry| {
                 listed.expand_names(&mut said, spot(entry.offset), entry.value)
             });
@@ -77,21 +77,21 @@ pub fn read(place: &str, text: &str) -> SourceReport {
         }
     }
     if blocks.is_empty() && switches.is_empty() && others.is_empty() {
-        let message = "it holds neither blocks nor switches: the topology is flat, or the \
-                       controller did not answer (which scontrol does not tell by its exit code)";
+        let message = "no blocks and no switches: the topology is flat, or the controller did \
+                       not answer (scontrol does not signal it by its exit code)";
         said.push_problem(SourceProblemKind::Incomplete, None, message);
         return limit_notes(said);
     }
     if !aggregates.is_empty() {
         said.notes.push(format!(
-            "aggregates of blocks are no domains: {}",
+            "aggregates of blocks are not domains: {}",
             list_some(aggregates.iter().map(String::as_str))
         ));
     }
     if !others.is_empty() {
         said.notes.push(format!("not read: {}", list_some(others.iter().map(String::as_str))));
     }
-    // From 24.11 on: base blocks have one size, and levels show by their aggregates.
+    // From 24.11 on: base blocks have one size, and aggregates reveal the levels.
     let bases: BTreeSet<Option<u32>> = blocks.iter().map(|block| block.size).collect();
     if let Some(Some(base)) = bases.first().filter(|_| bases.len() == 1) {
         let above = sizes.iter().filter(|size| *base < **size);
@@ -108,7 +108,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     limit_notes(said)
 }
 
-/// What a list holds: nothing where there is no list.
+/// The content of a list, or `None` without a list.
 fn expand_list<'e, 'l, T>(
     entry: Option<&'e KeyValueEntry<'l>>,
     list: impl FnOnce(&'e KeyValueEntry<'l>) -> Option<Vec<T>>,
@@ -116,8 +116,8 @@ fn expand_list<'e, 'l, T>(
     entry.map_or_else(|| Some(Vec::new()), list)
 }
 
-/// A line that is no part of such an answer. `Unable to contact slurm
-/// controller` and the like go to the error output, which may be mixed in.
+/// Reports an unexpected line. `Unable to contact slurm controller` and similar messages go to
+/// standard error, which may be mixed in.
 fn report_unexpected_line(said: &mut SourceReport, spot: SlurmTextPosition<'_>, line: &str) {
     let words = line.to_ascii_lowercase();
     let kind = if words.contains("unable to contact") || words.contains("timed out") {
@@ -133,7 +133,7 @@ fn report_unexpected_line(said: &mut SourceReport, spot: SlurmTextPosition<'_>, 
     said.push_problem(
         kind,
         spot.to_string(),
-        format!("no line of a topology: {}", sanitize_text(line)),
+        format!("not a line of a topology: {}", sanitize_text(line)),
     );
 }
 

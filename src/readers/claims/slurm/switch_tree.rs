@@ -1,5 +1,5 @@
-//! Switches of one tree, whatever text they were read from: checked, and made
-//! groups, leaves below and switches above.
+//! Checks the switches of one tree, from any input format, and converts them into groups: leaves,
+//! and the switches above.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -7,17 +7,17 @@ use super::host_list_budget::{fold_nodes, list_some};
 use model::id::NodeName;
 use model::source_report::{NodeGroup, NodeGroupKind, SourceProblemKind, SourceReport};
 
-/// Most nodes that are listed again for the switches above leaves. A tree of
-/// 100,000 nodes that is 20 levels deep (Slurm's own limit) stays below.
+/// Limit for nodes repeated in the switches above leaves. A tree of 100,000 nodes that is 20
+/// levels deep (Slurm's own limit) stays below.
 const MAX_REPEATED_NODES: usize = 2_000_000;
 
-/// One switch, as written.
+/// One switch, as written in the source.
 #[derive(Debug)]
 pub(super) struct SlurmSwitch {
     pub(super) name: String,
-    /// Nodes right at it. `None` where its list cannot be read.
+    /// Nodes attached to it. `None` if its list is invalid.
     pub(super) nodes: Option<Vec<NodeName>>,
-    /// Switches right below it. `None` where its list cannot be read.
+    /// Child switches. `None` if their list is invalid.
     pub(super) below: Option<Vec<String>>,
     pub(super) at: String,
 }
@@ -28,14 +28,14 @@ impl SlurmSwitch {
     }
 }
 
-/// What the switches of one tree share.
+/// The common properties of one tree's switches.
 #[derive(Debug)]
 pub(super) struct SlurmSwitchTree<'t> {
     pub(super) topology: Option<&'t str>,
     pub(super) in_force: bool,
 }
 
-/// The switches by number, and who is above whom.
+/// The links between switches, by index.
 struct SwitchLinks {
     below: Vec<Vec<usize>>,
     above: Vec<Vec<usize>>,
@@ -46,7 +46,7 @@ impl SlurmSwitchTree<'_> {
         self.topology.map_or_else(String::new, |name| format!("topology {name}: "))
     }
 
-    /// Puts the groups of these switches, and remarks on them, into `said`.
+    /// Adds the groups of these switches, and remarks about them.
     pub(super) fn add_to_report(&self, said: &mut SourceReport, switches: Vec<SlurmSwitch>) {
         let begin = self.note_prefix();
         let mut names = HashSet::new();
@@ -56,7 +56,7 @@ impl SlurmSwitchTree<'_> {
                 kept.push(switch);
             } else {
                 let message = format!(
-                    "{begin}switch {} is defined twice; Slurm refuses that, the first is used",
+                    "{begin}switch {} is defined twice; Slurm rejects that, the first one is used",
                     switch.name
                 );
                 said.push_problem(SourceProblemKind::Contradictory, switch.at, message);
@@ -92,7 +92,7 @@ impl SlurmSwitchTree<'_> {
         }
     }
 
-    /// Who is right above and below whom; switches that are not there.
+    /// Resolves parents and children; reports undefined switches.
     fn resolve_links(&self, said: &mut SourceReport, switches: &[SlurmSwitch]) -> SwitchLinks {
         let index: HashMap<&str, usize> =
             switches.iter().enumerate().map(|(index, s)| (s.name.as_str(), index)).collect();
@@ -113,7 +113,7 @@ impl SlurmSwitchTree<'_> {
             }
             if !unknown.is_empty() {
                 let message = format!(
-                    "{}switch {} is above switches that are not defined: {}",
+                    "{}switch {} has children that are not defined: {}",
                     self.note_prefix(),
                     switch.name,
                     list_some(unknown)
@@ -124,8 +124,8 @@ impl SlurmSwitchTree<'_> {
         links
     }
 
-    /// All switches, those below before those above. A link that would close a
-    /// circle is named and left out of account.
+    /// All switches, children before parents. A link that would close a cycle is reported and
+    /// ignored.
     fn order_upwards(
         &self,
         said: &mut SourceReport,
@@ -171,7 +171,7 @@ impl SlurmSwitchTree<'_> {
                             .collect();
                         circle.push(&switches[down].name);
                         let message = format!(
-                            "{}switches are above each other in a circle: {}",
+                            "{}switches form a cycle: {}",
                             self.note_prefix(),
                             list_some(circle)
                         );
@@ -182,12 +182,12 @@ impl SlurmSwitchTree<'_> {
             }
         }
         if 1 < circles {
-            said.notes.push(format!("{}{circles} links close a circle", self.note_prefix()));
+            said.notes.push(format!("{}{circles} links close a cycle", self.note_prefix()));
         }
         order
     }
 
-    /// Whether one root joins everything.
+    /// Reports a topology without a common root.
     fn note_separate_parts(
         &self,
         said: &mut SourceReport,
@@ -218,14 +218,14 @@ impl SlurmSwitchTree<'_> {
             let tops: BTreeMap<usize, &str> =
                 roots.iter().rev().map(|root| (part[*root], name(root))).collect();
             said.notes.push(format!(
-                "{}{} parts that no switch joins, with {} at their tops",
+                "{}{} separate parts without a common switch, with {} at their tops",
                 self.note_prefix(),
                 parts.len(),
                 list_some(tops.into_values())
             ));
         } else if 1 < roots.len() {
             said.notes.push(format!(
-                "{}{} switches at the top, side by side: {}",
+                "{}{} switches at the top level: {}",
                 self.note_prefix(),
                 roots.len(),
                 list_some(roots.iter().map(name))
@@ -233,8 +233,7 @@ impl SlurmSwitchTree<'_> {
         }
     }
 
-    /// Nodes at two leaves: Slurm accepts that (and only logs it), for nodes
-    /// with several ports.
+    /// Nodes at two leaves: Slurm accepts them (and only logs it), for nodes with several ports.
     fn note_nodes_at_two_leaves(&self, said: &mut SourceReport, switches: &[SlurmSwitch]) {
         let mut owners: HashMap<&NodeName, usize> = HashMap::new();
         let mut shared: BTreeMap<(usize, usize), Vec<&NodeName>> = BTreeMap::new();
@@ -260,8 +259,7 @@ impl SlurmSwitchTree<'_> {
         }
     }
 
-    /// All nodes below each switch that is above others; `None` for leaves,
-    /// and where it cannot be told.
+    /// All nodes below each switch with children; `None` for leaves, and if they are unknown.
     fn nodes_below(
         &self,
         said: &mut SourceReport,
@@ -290,8 +288,8 @@ impl SlurmSwitchTree<'_> {
             let count = lists().map(<[NodeName]>::len).sum::<usize>() + links.below[*index].len();
             if left < count {
                 let message = format!(
-                    "{}the switches above leaves list more than {MAX_REPEATED_NODES} nodes; those \
-                     from {} on are left out",
+                    "{}the switches above leaves list more than {MAX_REPEATED_NODES} nodes; \
+                     those from {} on are ignored",
                     self.note_prefix(),
                     switch.name
                 );
@@ -370,7 +368,7 @@ mod tests {
             switch("y", "", "a,b"),
         ]);
         assert_eq!(said.groups[0].above, ["x", "y"]);
-        assert_eq!(said.notes, ["2 switches at the top, side by side: x, y"]);
+        assert_eq!(said.notes, ["2 switches at the top level: x, y"]);
     }
 
     #[test]
@@ -381,14 +379,17 @@ mod tests {
             switch("b", "n2", ""),
             switch("alone", "n3", ""),
         ]);
-        assert_eq!(said.notes, ["2 parts that no switch joins, with x, alone at their tops"]);
+        assert_eq!(
+            said.notes,
+            ["2 separate parts without a common switch, with x, alone at their tops"]
+        );
         assert!(said.problems.is_empty());
     }
 
     #[test]
     fn a_circle_is_named_and_what_is_below_it_stays() {
         let said = say(vec![switch("x", "", "y"), switch("y", "", "x,a"), switch("a", "n1", "")]);
-        assert_eq!(said.problems[0].message, "switches are above each other in a circle: x, y, x");
+        assert_eq!(said.problems[0].message, "switches form a cycle: x, y, x");
         assert_eq!(group_lines(&said), ["Switch x n1 ^y", "Switch y n1 ^x", "Leaf a n1 ^y"]);
         assert_eq!(say(vec![switch("x", "", "x")]).problems.len(), 1);
     }
@@ -399,7 +400,7 @@ mod tests {
             say(vec![switch("x", "", "a,gone"), switch("a", "n1", ""), switch("a", "n2", "")]);
         let messages: Vec<&str> = said.problems.iter().map(|p| p.message.as_str()).collect();
         assert!(messages[0].starts_with("switch a is defined twice"), "{messages:?}");
-        assert_eq!(messages[1], "switch x is above switches that are not defined: gone");
+        assert_eq!(messages[1], "switch x has children that are not defined: gone");
         assert_eq!(group_lines(&said), ["Switch x n1 ^", "Leaf a n1 ^x"]);
     }
 

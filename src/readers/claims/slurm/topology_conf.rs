@@ -1,8 +1,7 @@
 //! Slurm's `topology.conf`: blocks, or switches.
 //!
-//! What it includes is opened by the caller. `LinkSpeed` is read over: Slurm
-//! itself makes no use of it. Since Slurm 25.05 a `topology.yaml` beside it
-//! makes it void; whether there is one is not known here.
+//! The caller opens included files. `LinkSpeed` is ignored, as in Slurm itself. Since Slurm 25.05
+//! a `topology.yaml` in the same folder overrides it; its existence is not known here.
 
 use super::blocks::{SlurmBlock, SlurmBlockTopology};
 use super::host_list_budget::{HostListBudget, SlurmTextPosition, list_some, strip_bom};
@@ -12,21 +11,21 @@ use crate::claims::reader_util::limit_notes;
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, SourceKind, SourceProblemKind, SourceReport};
 
-/// Includes in includes, and files in all, that are opened. Slurm has no use
-/// for more than a few; a chain that names files by other paths ends here.
+/// Limits for nested includes, and for included files in total. Slurm needs only a few; a cycle
+/// through different paths ends here.
 const MAX_INCLUDE_DEPTH: usize = 10;
 const MAX_FILES: usize = 100;
 
-/// So much of a strange word is shown.
+/// Truncates unknown words in messages.
 const MAX_SHOWN: usize = 80;
 
-/// Keys that begin a line of this file.
+/// Keys at the start of a line of this file.
 const LINE_KEYS: [&str; 4] = ["SwitchName", "BlockName", "BlockSizes", "RingName"];
 
-/// Keys that only the controller's answer has (`scontrol show topology`).
+/// Keys that only the controller's answer contains (`scontrol show topology`).
 const CONTROLLER_KEYS: [&str; 4] = ["BlockIndex", "BlockSize", "Level", "RingSize"];
 
-/// Whether a text looks like one, also where all its lines are commented out.
+/// Whether a text is a `topology.conf`, even if all its lines are commented out.
 pub fn recognises(text: &str) -> bool {
     let begins = |text: &str| {
         let (found, _) = parse_entries(text);
@@ -51,10 +50,10 @@ pub fn recognises(text: &str) -> bool {
     found
 }
 
-/// Opens a file that an `Include` names, or says why not.
+/// Opens a file named by an `Include`; the error is the reason why it cannot.
 pub type IncludeOpener<'o> = dyn FnMut(&str) -> Result<String, String> + 'o;
 
-/// Reads it. `place` is its name in messages, `include` opens what it includes.
+/// Parses the file. `place` is its name in messages, `include` opens included files.
 pub fn read(place: &str, text: &str, include: &mut IncludeOpener<'_>) -> SourceReport {
     let mut reader = TopologyConfReader {
         report: SourceReport::new(SourceKind::SlurmTopologyConf, place),
@@ -73,7 +72,7 @@ pub fn read(place: &str, text: &str, include: &mut IncludeOpener<'_>) -> SourceR
     limit_notes(reader.finish())
 }
 
-/// The file that a line includes, and where its name stands.
+/// The file that a line includes, and the position of its name.
 fn parse_include(line: &ConfigLine) -> Option<(usize, &str)> {
     let text = line.text();
     let start = text.len() - text.trim_start().len();
@@ -90,13 +89,13 @@ struct TopologyConfReader {
     blocks: Vec<SlurmBlock>,
     switches: Vec<SlurmSwitch>,
     rings: Vec<String>,
-    /// Blocks and switches that are commented out, with their places.
+    /// Commented-out blocks and switches, with their locations.
     commented: Vec<String>,
     sizes: Vec<u32>,
     sizes_at: Option<String>,
-    /// Where ports stand by their GUIDs instead of nodes.
+    /// Location of ports given by GUID instead of nodes.
     guids: Option<String>,
-    /// The files that are being read, outermost first.
+    /// Open files, outermost first.
     open_files: Vec<String>,
     files: usize,
 }
@@ -125,7 +124,7 @@ impl TopologyConfReader {
         }
     }
 
-    /// Whether a comment is a block or switch that somebody took out.
+    /// Records a comment that is a commented-out block or switch.
     fn note_commented_entry(&mut self, place: &str, line: &ConfigLine, comment: &str) -> bool {
         let (found, _) = parse_entries(comment);
         let taken_out =
@@ -142,8 +141,8 @@ impl TopologyConfReader {
             self.report.push_problem(SourceProblemKind::Contradictory, at, message);
         } else if MAX_INCLUDE_DEPTH < self.open_files.len() || MAX_FILES <= self.files {
             let message = format!(
-                "{file} is not opened: more than {MAX_INCLUDE_DEPTH} includes inside each other, or \
-                 {MAX_FILES} files in all"
+                "{file} is not opened: more than {MAX_INCLUDE_DEPTH} nested includes, or \
+                 {MAX_FILES} files in total"
             );
             self.report.push_problem(SourceProblemKind::Unsupported, at, message);
         } else {
@@ -168,11 +167,10 @@ impl TopologyConfReader {
             SlurmTextPosition::new(place, line, column)
         };
         let (found, strange) = parse_entries(line.text());
-        // One remark a line: counting columns again and again takes long where
-        // somebody made a book of one line.
+        // One remark per line: repeated column counting would be slow on an extremely long line.
         if let Some((offset, word)) = strange.first() {
             let word: String = word.chars().take(MAX_SHOWN).collect();
-            let message = format!("{word:?} is no Key=Value");
+            let message = format!("{word:?} is not Key=Value");
             self.report.push_problem(
                 SourceProblemKind::Malformed,
                 spot(*offset).to_string(),
@@ -196,7 +194,7 @@ impl TopologyConfReader {
             &["Nodes"]
         } else {
             let message = format!(
-                "{} is no key of topology.conf; expected SwitchName, BlockName or BlockSizes",
+                "{} is not a key of topology.conf; expected SwitchName, BlockName or BlockSizes",
                 first.key
             );
             self.report.push_problem(SourceProblemKind::Unsupported, at, message);
@@ -204,7 +202,7 @@ impl TopologyConfReader {
         };
         let is_known = |entry: &&KeyValueEntry<'_>| known.iter().any(|key| entry.has_key(key));
         if let Some(entry) = rest.iter().find(|entry| !is_known(entry)) {
-            let message = format!("{} is not known beside {}", entry.key, first.key);
+            let message = format!("{} is unknown next to {}", entry.key, first.key);
             let at = spot(entry.offset).to_string();
             self.report.push_problem(SourceProblemKind::Unsupported, at, message);
         }
@@ -274,7 +272,7 @@ impl TopologyConfReader {
             None => Some(Vec::new()),
         };
         if find("Nodes").is_some() && find("Switches").is_some() {
-            let message = format!("switch {name} has both nodes and switches; Slurm refuses that");
+            let message = format!("switch {name} has both nodes and switches; Slurm rejects that");
             self.report.push_problem(SourceProblemKind::Contradictory, at.to_owned(), message);
         }
         self.switches.push(SlurmSwitch { name: name.to_owned(), nodes, below, at: at.to_owned() });
@@ -282,7 +280,7 @@ impl TopologyConfReader {
 
     fn read_sizes(&mut self, entry: &KeyValueEntry<'_>, at: &str) {
         if self.sizes_at.is_some() {
-            let message = "BlockSizes are given twice; the first are used";
+            let message = "BlockSizes is given twice; the first one is used";
             self.report.push_problem(SourceProblemKind::Contradictory, at.to_owned(), message);
             return;
         }
@@ -300,7 +298,7 @@ impl TopologyConfReader {
         let mut said = self.report;
         if !self.rings.is_empty() {
             said.notes.push(format!(
-                "rings are not read: {}",
+                "rings are ignored: {}",
                 list_some(self.rings.iter().map(String::as_str))
             ));
         }
@@ -321,7 +319,7 @@ impl TopologyConfReader {
         }
         if !self.blocks.is_empty() && !self.switches.is_empty() {
             said.notes.push(
-                "both blocks and switches are defined; TopologyPlugin says which are used"
+                "both blocks and switches are defined; TopologyPlugin decides which are used"
                     .to_owned(),
             );
         }
@@ -331,8 +329,8 @@ impl TopologyConfReader {
                 .add_to_report(&mut said, self.blocks);
         }
         if let Some(at) = self.guids {
-            let message = "the switches name GUIDs of ports (as written for SHARP), not nodes: \
-                           which nodes share a leaf cannot be told";
+            let message = "the switches list port GUIDs (as written for SHARP), not nodes: the \
+                           nodes of a leaf are unknown";
             said.push_problem(SourceProblemKind::Unsupported, at, message);
         } else if !self.switches.is_empty() {
             SlurmSwitchTree { topology: None, in_force: true }
@@ -342,17 +340,17 @@ impl TopologyConfReader {
     }
 }
 
-/// `0x155dfffd33ff7d`: a port GUID, which has up to 64 bits. Node names that
-/// begin with `0x` are shorter than eight digits, if there are any.
+/// `0x155dfffd33ff7d`: a port GUID, which has up to 64 bits. Node names that begin with `0x`, if
+/// any, are shorter than eight digits.
 fn is_port_guid(node: &NodeName) -> bool {
     node.as_str().strip_prefix("0x").is_some_and(|digits| {
         (8..=16).contains(&digits.len()) && digits.bytes().all(|b| b.is_ascii_hexdigit())
     })
 }
 
-/// Whom a block was taken from, as a comment right above it says.
+/// The origin of a block, from a comment directly above it.
 struct BlockOrigin {
-    /// The block it speaks of, where it names one.
+    /// The block named in the comment.
     block: Option<String>,
     from: String,
 }
@@ -367,21 +365,21 @@ impl BlockOrigin {
     }
 }
 
-/// What a comment says of the block below it: topograph writes `block=clique`,
-/// azslurm the ClusterUUID.
+/// Parses a comment about the block below it: topograph writes `block=clique`, azslurm the
+/// ClusterUUID.
 fn parse_origin(comment: &str) -> Option<BlockOrigin> {
     let comment = comment.trim();
     if let Some((what, value)) = comment.split_once(": ")
         && what.to_ascii_lowercase().contains("clusteruuid")
     {
-        let from = format!("ClusterUUID {}, by a comment", value.trim());
+        let from = format!("ClusterUUID {}, according to a comment", value.trim());
         return Some(BlockOrigin { block: None, from });
     }
     let (name, value) = comment.split_once('=')?;
     let is_word = |text: &str| !text.is_empty() && !text.contains(char::is_whitespace);
     (is_word(name) && is_word(value)).then(|| BlockOrigin {
         block: Some(name.to_owned()),
-        from: format!("{value}, by a comment"),
+        from: format!("{value}, according to a comment"),
     })
 }
 

@@ -76,9 +76,9 @@ fn a_clique_in_the_comment_right_above_is_where_a_block_comes_from() {
     assert_eq!(
         bases,
         [
-            &from("uuid-a.7, by a comment"),
+            &from("uuid-a.7, according to a comment"),
             &ClaimBasis::Asserted,
-            &from("ClusterUUID uuid-b, by a comment"),
+            &from("ClusterUUID uuid-b, according to a comment"),
             &ClaimBasis::Asserted,
             &ClaimBasis::Asserted,
             &ClaimBasis::Asserted,
@@ -138,7 +138,7 @@ fn ports_by_guid_are_no_nodes() {
 #[test]
 fn rings_are_named_and_skipped() {
     let said = read_alone("RingName=r0 Nodes=n[1-8]\nRingName=r1 Nodes=n[9-16]\n");
-    assert_eq!(said.notes, ["rings are not read: r0, r1"]);
+    assert_eq!(said.notes, ["rings are ignored: r0, r1"]);
     assert!(said.groups.is_empty() && said.problems.is_empty());
 }
 

@@ -1,9 +1,8 @@
-//! Slurm's `topology.yaml` (25.05 and later), and what `scontrol show
-//! topoconf` prints of it: several topologies, of which one is the default and
-//! partitions may use others.
+//! Slurm's `topology.yaml` (25.05 and later), and the output of `scontrol show topoconf`: several
+//! topologies, of which one is the default and partitions may use others.
 //!
-//! Slurm refuses a file with one mistake whole. Here each topology stands for
-//! itself, so that what the others claim can still be tested.
+//! Slurm rejects a file with one mistake as a whole. Here each topology is parsed separately, so
+//! that the claims of the others can still be tested.
 
 use std::collections::{BTreeMap, HashSet};
 use std::rc::Rc;
@@ -16,14 +15,14 @@ use super::yaml_tree::{YamlNode, YamlValue};
 use crate::claims::reader_util::limit_notes;
 use model::source_report::{ClaimBasis, SourceKind, SourceProblemKind, SourceReport};
 
-/// Kinds of topologies that Slurm has (26.05).
+/// Kinds of topologies in Slurm (26.05).
 const KINDS: [&str; 5] = ["block", "tree", "flat", "ring", "torus3d"];
 
-/// Whether a text looks like one: a line that begins a topology. A mistake
-/// further on does not make it something else.
+/// Whether a text is a `topology.yaml`: it has a line that begins a topology. A later mistake
+/// does not change that.
 pub fn recognises(text: &str) -> bool {
     let is_key = |line: &str| {
-        // Keys of an item stand right below its dash, not deeper.
+        // Keys of an item align with the text after its dash.
         if line.starts_with("    ") {
             return false;
         }
@@ -42,7 +41,7 @@ pub fn recognises(text: &str) -> bool {
         || (is_list && rest.iter().take(200).any(|line| is_key(line)))
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses the file. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::SlurmTopologyYaml, place);
     let document = yaml_tree::read(strip_bom(text));
@@ -52,7 +51,7 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     }
     if let Some(remark) = document.error {
         let at = SlurmTextPosition::new(place, remark.line, remark.column).to_string();
-        let message = format!("{}; Slurm refuses the whole file", remark.message);
+        let message = format!("{}; Slurm rejects the whole file", remark.message);
         said.push_problem(SourceProblemKind::Malformed, at, message);
     }
     if document.has_more {
@@ -75,7 +74,7 @@ struct TopologyYamlReader<'p> {
     host_lists: HostListBudget,
 }
 
-/// One topology, as far as its own keys go.
+/// One topology, parsed from its own keys.
 struct YamlTopology {
     name: String,
     is_default: bool,
@@ -119,12 +118,12 @@ impl TopologyYamlReader<'_> {
         let mut default: Option<String> = None;
         let mut read: Vec<YamlTopology> = Vec::new();
         for item in &items {
-            // The name is registered before anything else can be wrong, so that
-            // a broken default stays the default.
+            // The name is registered before any further error, so that a broken default stays the
+            // default.
             let Some(name) = self.read_name(item) else { continue };
             if let Some(first) = seen.get(&name) {
                 let message = format!(
-                    "topology {name} is defined twice; Slurm refuses that, the first is used \
+                    "topology {name} is defined twice; Slurm rejects that, the first one is used \
                      ({first})"
                 );
                 self.push_problem(SourceProblemKind::Contradictory, item, message);
@@ -154,7 +153,7 @@ impl TopologyYamlReader<'_> {
         {
             first.is_default = true;
             self.report.notes.push(format!(
-                "no topology is cluster_default; the first one, {}, is taken for it",
+                "no topology is cluster_default; the first one, {}, is used as the default",
                 first.name
             ));
         }
@@ -165,7 +164,7 @@ impl TopologyYamlReader<'_> {
 
     fn read_name(&mut self, item: &Rc<YamlNode>) -> Option<String> {
         let YamlValue::Map(_) = item.value else {
-            let message = format!("a topology is expected, found {}", item.kind_name());
+            let message = format!("expected a topology, found {}", item.kind_name());
             self.push_problem(SourceProblemKind::Malformed, item, message);
             return None;
         };
@@ -184,15 +183,15 @@ impl TopologyYamlReader<'_> {
         match parse_bool(&node) {
             Some(flag) => flag,
             None => {
-                let message = format!("{key}: true or false is expected");
+                let message = format!("{key}: expected true or false");
                 self.push_problem(SourceProblemKind::Malformed, &node, message);
                 false
             }
         }
     }
 
-    /// The one kind of a topology. Empty ones count for nothing: that is how
-    /// `scontrol show topoconf` writes all kinds that a topology is not of.
+    /// The single kind of a topology. Empty kinds do not count: `scontrol show topoconf` writes
+    /// every other kind that way.
     fn read_kind(
         &mut self,
         item: &Rc<YamlNode>,
@@ -221,7 +220,7 @@ impl TopologyYamlReader<'_> {
                 let unknown = list_some(unknown);
                 self.report
                     .notes
-                    .push(format!("topology {name}: no kind that is known ({unknown}); skipped"));
+                    .push(format!("topology {name}: no known kind ({unknown}); skipped"));
                 None
             }
             [] => {
@@ -232,8 +231,7 @@ impl TopologyYamlReader<'_> {
             several => {
                 let kinds = list_some(several.iter().map(|(kind, _)| *kind));
                 let message = format!(
-                    "topology {name} is of several kinds ({kinds}); Slurm refuses that, it is \
-                     skipped"
+                    "topology {name} has several kinds ({kinds}); Slurm rejects that, it is skipped"
                 );
                 self.push_problem(SourceProblemKind::Contradictory, item, message);
                 None
@@ -249,9 +247,9 @@ impl TopologyYamlReader<'_> {
             "flat" => self
                 .report
                 .notes
-                .push(format!("topology {}{is_default}: flat, it claims nothing", topology.name)),
+                .push(format!("topology {}{is_default}: flat, it makes no claim", topology.name)),
             kind => self.report.notes.push(format!(
-                "topology {}{is_default}: {kind} topologies are not read",
+                "topology {}{is_default}: {kind} topologies are ignored",
                 topology.name
             )),
         }
@@ -305,7 +303,7 @@ impl TopologyYamlReader<'_> {
             .add_to_report(&mut self.report, switches);
     }
 
-    /// The entries of a list that a topology must have.
+    /// The entries of a required list of a topology.
     fn read_list(
         &mut self,
         config: &Rc<YamlNode>,
@@ -319,7 +317,7 @@ impl TopologyYamlReader<'_> {
         };
         if let YamlValue::Text(_) = list.value {
             let message = format!(
-                "topology {topology}: {key} must be a list; Slurm refuses that, it is skipped"
+                "topology {topology}: {key} must be a list; Slurm rejects that, it is skipped"
             );
             self.push_problem(SourceProblemKind::Malformed, list, message);
             return None;
@@ -327,7 +325,7 @@ impl TopologyYamlReader<'_> {
         Some(list.items())
     }
 
-    /// Name and place of an entry.
+    /// Name and location of an entry.
     fn read_named_entry(
         &mut self,
         entry: &Rc<YamlNode>,
@@ -349,13 +347,13 @@ impl TopologyYamlReader<'_> {
         }
     }
 
-    /// The names that a host list, or a list of them, stands for.
+    /// The names in a host list, or in a list of them.
     fn read_names(&mut self, entry: &YamlNode, key: &str) -> Option<Vec<String>> {
         let Some(node) = entry.get(key).cloned() else { return Some(Vec::new()) };
         let mut names = Vec::new();
         for item in node.items() {
             let Some(list) = item.text() else {
-                let message = format!("{key}: a host list is expected, found {}", item.kind_name());
+                let message = format!("{key}: expected a host list, found {}", item.kind_name());
                 self.push_problem(SourceProblemKind::Malformed, &item, message);
                 return None;
             };
@@ -367,7 +365,7 @@ impl TopologyYamlReader<'_> {
         names.retain(|name| seen.insert(name.clone()));
         if names.len() < count {
             let at = self.location(entry);
-            self.report.notes.push(format!("{at}: {key} name some more than once"));
+            self.report.notes.push(format!("{at}: {key} contain duplicates"));
         }
         Some(names)
     }
@@ -381,7 +379,7 @@ impl TopologyYamlReader<'_> {
         let at = self.location(&node);
         let mut sizes = Vec::new();
         for item in node.items() {
-            // `18,36` in one text is not what Slurm reads either.
+            // Slurm does not accept `18,36` as one text either.
             match item.text().and_then(|text| text.trim().parse().ok()) {
                 Some(size) => sizes.push(size),
                 None => {
@@ -395,7 +393,7 @@ impl TopologyYamlReader<'_> {
     }
 }
 
-/// Whether a kind is there with anything in it.
+/// Whether a kind is present and not empty.
 fn has_content(kind: &str, config: &YamlNode) -> bool {
     match &config.value {
         YamlValue::Null => false,
@@ -405,7 +403,7 @@ fn has_content(kind: &str, config: &YamlNode) -> bool {
     }
 }
 
-/// What Slurm takes for true and false.
+/// Slurm's notations for true and false.
 fn parse_bool(node: &YamlNode) -> Option<bool> {
     match node.text()?.to_ascii_lowercase().as_str() {
         "true" | "yes" | "on" | "y" | "1" => Some(true),

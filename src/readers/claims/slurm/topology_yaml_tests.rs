@@ -69,12 +69,12 @@ fn all_topologies_of_a_file_are_read_and_one_is_in_force() {
         assert_eq!(
             said.notes,
             [
-                "topology racks: aggregates of 6 nodes are for scheduling, no domains",
+                "topology racks: aggregates of 6 nodes are for scheduling, they are not domains",
                 "topology racks: blocks without nodes: spare",
                 "topology racks: fewer nodes than the base block size 3: r2 (2)",
-                "topology racks: nodes to spare above the base block size 3: r1 (4)",
-                "topology none: flat, it claims nothing",
-                "topology circle: ring topologies are not read",
+                "topology racks: spare nodes above the base block size 3: r1 (4)",
+                "topology none: flat, it makes no claim",
+                "topology circle: ring topologies are ignored",
             ]
         );
     }
@@ -124,7 +124,7 @@ fn a_broken_topology_leaves_the_others_usable() {
         ("- topology: x\n  cluster_default: perhaps\n  flat: true\n", "true or false"),
         ("- block: {blocks: [{block: b, nodes: n1}]}\n", "without a name"),
         ("- topology:\n  flat: true\n", "without a name"),
-        ("- just text\n", "a topology is expected"),
+        ("- just text\n", "expected a topology"),
         ("- topology: x\n  flat: true\n  flat: true\n", "given twice"),
     ];
     for (text, expected) in broken {
@@ -176,7 +176,7 @@ fn a_default_that_is_broken_leaves_nothing_in_force() {
 #[test]
 fn kinds_that_nobody_knows_are_named_and_skipped() {
     let said = read("t.yaml", "- topology: x\n  dragonfly: {groups: 4}\n");
-    assert_eq!(said.notes, ["topology x: no kind that is known (dragonfly); skipped"]);
+    assert_eq!(said.notes, ["topology x: no known kind (dragonfly); skipped"]);
     let said = read("t.yaml", "- topology: x\n  flat: true\n  colour: red\n");
     assert_eq!(said.notes[0], "topology x: unknown keys: colour");
 }

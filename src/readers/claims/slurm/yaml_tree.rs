@@ -1,10 +1,9 @@
-//! A YAML document as a tree of values with their places, read as far as it
-//! goes.
+//! A YAML document as a tree of values with positions, parsed up to the first error.
 //!
-//! `serde` would give all or nothing; what stands before a mistake is wanted
-//! too, so the tree is built from the parser's events. It is limited in depth
-//! and size, and an alias shares what it stands for instead of copying it: a
-//! short text cannot become a large tree. What values mean is their reader's.
+//! `serde` would return all or nothing; the values before an error are needed too, so the tree is
+//! built from the parser's events. It is limited in depth and size, and an alias shares its value
+//! instead of copying it: a short text cannot become a large tree. The readers interpret the
+//! values.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,49 +11,46 @@ use std::rc::Rc;
 
 use serde_saphyr::granit_parser::{Event, Marker, Parser, ScalarStyle};
 
-/// Deeper than any topology; a limit because trees are dropped recursively.
+/// Deeper than any topology; needed because trees are dropped recursively.
 const MAX_DEPTH: usize = 48;
 
-/// Most values of one document: a hundred thousand nodes listed one by one
-/// need a hundred thousand.
+/// Limit for values of one document: a hundred thousand nodes listed one by one need a hundred
+/// thousand.
 const MAX_VALUES: usize = 1_000_000;
 
-/// A value and where it stands (line and column from 1).
+/// A value and its position (line and column from 1).
 #[derive(Debug)]
 pub(super) struct YamlNode {
     pub(super) value: YamlValue,
     pub(super) line: usize,
     pub(super) column: usize,
-    /// How many values are inside each other here.
+    /// Nesting depth below this value.
     depth: usize,
 }
 
-/// What a value is.
 #[derive(Debug)]
 pub(super) enum YamlValue {
-    /// Nothing, or `null`.
+    /// Empty, or `null`.
     Null,
-    /// Text, as written; whether it is a number is its reader's to decide.
+    /// Text, as written; the reader decides whether it is a number.
     Text(String),
-    /// A list.
     List(Vec<Rc<YamlNode>>),
     /// Keys and values, in order.
     Map(Vec<(String, Rc<YamlNode>)>),
 }
 
 impl YamlNode {
-    /// The value of a key; the last, where one is given twice.
+    /// The value of a key; the last one of duplicates.
     pub(super) fn get(&self, key: &str) -> Option<&Rc<Self>> {
         let YamlValue::Map(entries) = &self.value else { return None };
         entries.iter().rev().find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
-    /// Its text.
     pub(super) fn text(&self) -> Option<&str> {
         if let YamlValue::Text(text) = &self.value { Some(text) } else { None }
     }
 
-    /// The items of a list. Slurm takes a single value for a list of one.
+    /// The items of a list. Slurm accepts a single value in place of a list of one.
     pub(super) fn items(self: &Rc<Self>) -> Vec<Rc<Self>> {
         match &self.value {
             YamlValue::Null => Vec::new(),
@@ -63,7 +59,7 @@ impl YamlNode {
         }
     }
 
-    /// What it is, in words.
+    /// The name of the kind, for messages.
     pub(super) fn kind_name(&self) -> &'static str {
         match self.value {
             YamlValue::Null => "nothing",
@@ -74,7 +70,7 @@ impl YamlNode {
     }
 }
 
-/// A remark on a place of the document.
+/// A remark about a position in the document.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct YamlRemark {
     pub(super) line: usize,
@@ -82,35 +78,33 @@ pub(super) struct YamlRemark {
     pub(super) message: String,
 }
 
-/// What was read of a text.
+/// The result of parsing a text.
 #[derive(Debug, Default)]
 pub(super) struct YamlDocument {
-    /// Its value: whole, or, where it stops at a mistake, the items of its
-    /// outermost list that were whole.
+    /// The root value, complete, or, after an error, the complete items of the outermost list.
     pub(super) root: Option<Rc<YamlNode>>,
-    /// Why it stops early.
+    /// The error that ended the parsing.
     pub(super) error: Option<YamlRemark>,
-    /// Keys that are given twice.
     pub(super) duplicate_keys: Vec<YamlRemark>,
-    /// More documents follow, and are not read.
+    /// More documents follow, which are ignored.
     pub(super) has_more: bool,
 }
 
-/// A list or map that is not closed yet.
+/// An unclosed list or map.
 struct OpenYamlCollection {
     value: YamlValue,
     key: Option<String>,
     anchor: usize,
     line: usize,
     column: usize,
-    /// Depth of the deepest value in it.
+    /// Depth of its deepest value.
     deepest: usize,
 }
 
-/// Most keys of one map. Every new one is held against all before it.
+/// Limit for keys of one map. Every new one is compared with all before it.
 const MAX_KEYS: usize = 200;
 
-/// Reads the first document of a text.
+/// Parses the first document of a text.
 pub(super) fn read(text: &str) -> YamlDocument {
     let mut builder = YamlTreeBuilder::default();
     let mut parser = Parser::new_from_str(text);
@@ -196,7 +190,7 @@ impl YamlTreeBuilder {
                     let node = Rc::clone(node);
                     self.insert_node(node, 0, at, twice)
                 }
-                None => Err(remark_at(at, "this alias stands for what it is a part of")),
+                None => Err(remark_at(at, "this alias refers to a value that contains it")),
             },
             _ => Ok(()),
         }
@@ -209,14 +203,14 @@ impl YamlTreeBuilder {
         at: Marker,
     ) -> Result<(), YamlRemark> {
         if MAX_DEPTH <= self.open.len() {
-            return Err(remark_at(at, format!("values in more than {MAX_DEPTH} other values")));
+            return Err(remark_at(at, format!("values nested deeper than {MAX_DEPTH} levels")));
         }
         let (line, column) = (at.line().max(1), at.col() + 1);
         self.open.push(OpenYamlCollection { value, key: None, anchor, line, column, deepest: 0 });
         Ok(())
     }
 
-    /// Puts a whole value where it belongs.
+    /// Inserts a complete value into the open collection.
     fn insert_node(
         &mut self,
         node: Rc<YamlNode>,
@@ -227,9 +221,9 @@ impl YamlTreeBuilder {
         if anchor != 0 {
             self.anchors.insert(anchor, Rc::clone(&node));
         }
-        // An alias is as deep as what it stands for.
+        // An alias is as deep as its value.
         if MAX_DEPTH < self.open.len() + node.depth {
-            return Err(remark_at(at, format!("values in more than {MAX_DEPTH} other values")));
+            return Err(remark_at(at, format!("values nested deeper than {MAX_DEPTH} levels")));
         }
         let Some(parent) = self.open.last_mut() else {
             self.root = Some(node);
@@ -263,7 +257,7 @@ impl YamlTreeBuilder {
         Ok(())
     }
 
-    /// The tree; of a list that was cut off, what was whole.
+    /// The tree; for a truncated list, its complete items.
     fn finish(mut self) -> Option<Rc<YamlNode>> {
         if self.root.is_some() || self.open.is_empty() {
             return self.root;
@@ -275,7 +269,7 @@ impl YamlTreeBuilder {
     }
 }
 
-/// A scalar: `null` and its like only where they are not quoted.
+/// A scalar: `null` and its variants count only without quotes.
 fn parse_scalar(text: Cow<'_, str>, style: ScalarStyle) -> YamlValue {
     let is_plain = style == ScalarStyle::Plain;
     if is_plain && matches!(&*text, "" | "~" | "null" | "Null" | "NULL") {

@@ -1,9 +1,9 @@
-//! The table that `dcgmi diag` prints without `-j`, of DCGM 3 and 4.
+//! The table that `dcgmi diag` prints without `-j`, in DCGM 3 and 4.
 //!
-//! Two columns between bars. A rule with words in it begins a category. A row with a
-//! status is a test; rows below it say for which GPUs, and why. In DCGM 3 the status
-//! itself names the GPUs (`Fail - GPUs: 0, 2`), in DCGM 4 each has a row without a name
-//! (`GPU0: Fail`). Long messages go on in rows without a name.
+//! Two columns between bars. A rule with text in it begins a category. A row with a status is a
+//! test; rows below it list the GPUs and the reason. In DCGM 3 the status itself names the GPUs
+//! (`Fail - GPUs: 0, 2`), in DCGM 4 each GPU has a row without a name (`GPU0: Fail`). Long messages
+//! continue in rows without a name.
 
 use super::{MOST_GPUS, MOST_MESSAGES, push_problems, text};
 use crate::outputs::ParserInput;
@@ -11,32 +11,31 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 use model::tool_facts::DcgmDiagnostic;
 
-/// What the tool prints where it reaches no host engine, in lower case.
+/// The tool's messages, in lower case, if it reaches no host engine.
 const UNREACHED: [&str; 3] = [
     "error: unable to establish a connection to the specified host",
     "error: unable to connect to host engine",
     "error: unable to complete diagnostic for group",
 ];
 
-/// Whether this line heads the table.
+/// Whether this line is the table's heading.
 pub(super) fn is_heading(line: &str) -> bool {
     split_columns(line) == Some(("Diagnostic", "Result"))
 }
 
-/// Whether the tool says here that it could not run.
+/// Whether this line reports that the tool could not run.
 pub(super) fn is_unreached(line: &str) -> bool {
     let line = line.trim().to_ascii_lowercase();
     UNREACHED.iter().any(|start| line.starts_with(start))
 }
 
-/// The two columns of a row.
 fn split_columns(line: &str) -> Option<(&str, &str)> {
     let inside = line.trim().strip_prefix('|')?.strip_suffix('|')?;
     let (name, value) = inside.split_once('|')?;
     Some((name.trim(), value.trim()))
 }
 
-/// A rule: the name of the category that begins below it, or nothing.
+/// Parses a rule: the name of the category that begins below it, or an empty name.
 fn parse_rule(line: &str) -> Option<&str> {
     let line = line.trim();
     let is_rule = line.starts_with(['+', '|']) && line.ends_with(['+', '|']);
@@ -45,7 +44,7 @@ fn parse_rule(line: &str) -> Option<&str> {
     (is_rule && plain && (line.contains("----") || line.contains("===="))).then_some(inside)
 }
 
-/// A status in the second column: what it is, and the GPUs that it names.
+/// Parses a status in the second column: the status, and the GPUs that it names.
 fn parse_status(value: &str) -> Option<(String, Vec<u32>)> {
     let (word, rest) = value.split_once(" - ").unwrap_or((value, ""));
     let word = word.trim().to_ascii_lowercase();
@@ -58,14 +57,14 @@ fn parse_status(value: &str) -> Option<(String, Vec<u32>)> {
     Some((word, ids.filter_map(|id| u32::try_from(id).ok()).filter(|id| *id < MOST_GPUS).collect()))
 }
 
-/// `GPU3: Fail`, and what follows other entities, which have no index of ours.
+/// Parses `GPU3: Fail`; other entities have no GPU index.
 fn parse_part(value: &str) -> Option<(Option<u32>, String)> {
     let (entity, value) = value.split_once(':')?;
     let (status, _) = parse_status(value.trim())?;
     Some((parse_gpu(entity).filter(|gpu| *gpu < MOST_GPUS), status))
 }
 
-/// `GPU3` or `GPU 3` at the beginning.
+/// Parses a leading `GPU3` or `GPU 3`.
 fn parse_gpu(text: &str) -> Option<u32> {
     let rest = text.trim().strip_prefix("GPU")?.trim_start();
     let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
@@ -79,13 +78,13 @@ struct DcgmTest {
     category: Option<String>,
     status: String,
     gpus: Vec<u32>,
-    /// Status by GPU, where rows say it.
+    /// Status by GPU, if rows report it.
     parts: Vec<(Option<u32>, String)>,
     messages: Vec<(Option<u32>, String)>,
 }
 
 impl DcgmTest {
-    /// What this test says of each part.
+    /// The diagnostics of this test, one per part.
     fn diagnostics(&self) -> Vec<DcgmDiagnostic> {
         let of = |gpu: Option<u32>, status: &str| DcgmDiagnostic {
             category: self.category.clone(),
@@ -101,7 +100,7 @@ impl DcgmTest {
         };
         let mut all: Vec<DcgmDiagnostic> = self.parts.iter().map(|(gpu, s)| of(*gpu, s)).collect();
         all.extend(self.gpus.iter().map(|gpu| of(Some(*gpu), &self.status)));
-        // The test's own status repeats that of its parts, unless no part says it.
+        // The test's own status repeats that of its parts, unless no part has one.
         if all.is_empty() || (self.status == "fail" && all.iter().all(|d| d.status != "fail")) {
             all.push(of(None, &self.status));
         }
@@ -109,7 +108,7 @@ impl DcgmTest {
     }
 }
 
-/// Reads the table; `None` where there is none.
+/// Reads the table; `None` without a table.
 pub(super) fn parse(input: &ParserInput<'_>) -> Option<ParseOutput> {
     let mut parsed = ParseOutput::for_tool(Tool::DcgmDiag);
     let (mut begun, mut closed) = (false, false);
@@ -133,7 +132,7 @@ pub(super) fn parse(input: &ParserInput<'_>) -> Option<ParseOutput> {
             continue;
         } else if let Some(name) = parse_rule(line.text) {
             push_test(test.take(), &mut parsed);
-            // The rule below the heading is of equals signs.
+            // The rule below the heading consists of equals signs.
             closed = name.is_empty() && !line.text.contains('=');
             if !name.is_empty() {
                 category = Some(clean(name));
@@ -166,7 +165,7 @@ fn truncation_problem(line: u32) -> OutputProblem {
         .at_line(line)
 }
 
-/// One row: a test, a part of it, a message, or a fact.
+/// Reads one row: a test, a part of it, a message, or a fact.
 fn read_row(
     name: &str,
     value: &str,
@@ -211,7 +210,7 @@ fn read_row(
     *test = Some(DcgmTest { name, category, status, gpus, ..DcgmTest::default() });
 }
 
-/// Enters a test whose rows are all read.
+/// Enters a test whose rows are complete.
 fn push_test(test: Option<DcgmTest>, parsed: &mut ParseOutput) {
     let Some(test) = test else { return };
     let diagnostics = test.diagnostics();

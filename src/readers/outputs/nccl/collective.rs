@@ -1,12 +1,12 @@
-//! The collectives of nccl-tests: what their rows look like, and by which
-//! factor bus bandwidth follows from algorithm bandwidth.
+//! The collectives of nccl-tests: the shape of their rows, and the factor between bus bandwidth and
+//! algorithm bandwidth.
 //!
-//! Facts are from the `GetBw`, `GetCollByteCount` and `RunTest` functions of
-//! nccl-tests 2.0 to 2.19. Nothing here reads text.
+//! Facts are from the `GetBw`, `GetCollByteCount` and `RunTest` functions of nccl-tests 2.0 to
+//! 2.19. This module reads no text.
 
 use super::rounded_number::NumberRange;
 
-/// How busbw follows from algbw among n ranks.
+/// The factor from algbw to busbw among n ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BusbwFactor {
     /// 2 (n - 1) / n.
@@ -27,13 +27,12 @@ impl BusbwFactor {
     }
 }
 
-/// busbw over algbw of this program among so many ranks.
+/// busbw divided by algbw for this program and number of ranks.
 pub(in crate::outputs) fn busbw_factor(name: &str, ranks: u32) -> Option<f64> {
     let known = find_program(name)?;
     Some(known.factor.for_ranks(f64::from(ranks.max(1))))
 }
 
-/// One test program.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct NcclTestProgram {
     /// Its name without a build's suffix.
@@ -45,9 +44,9 @@ pub(super) struct NcclTestProgram {
     rooted: bool,
     /// The printed size is n times count elements; `None`: it depends.
     is_size_multiplied: Option<bool>,
-    /// It checks data in place. Where it does not, `N/A` is no gap.
+    /// It checks data in place. If it does not, `N/A` is not a gap.
     pub(super) checks_in_place: bool,
-    /// algbw is the printed size over the time.
+    /// algbw is the printed size divided by the time.
     pub(super) size_over_time: bool,
 }
 
@@ -66,19 +65,19 @@ const COLLECTIVES: [NcclTestProgram; 11] = [
     NcclTestProgram { name: "hypercube_perf", factor: BusbwFactor::One, reduces: false, rooted: false, is_size_multiplied: Some(true), checks_in_place: true, size_over_time: false },
 ];
 
-/// Beyond so many ranks (n - 1) / n cannot be told from 1 in what is printed.
+/// With more ranks, (n - 1) / n equals 1 at the printed precision.
 const MOST_RANKS: f64 = 10_000.0;
 
-/// What is known about the number of ranks.
+/// The known bounds of the number of ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RankCount {
-    /// Exactly so many.
+    /// The exact number.
     pub(super) exact: Option<u32>,
-    /// At least so many; 0 when nothing is known.
+    /// The minimum; 0 if unknown.
     pub(super) at_least: u32,
 }
 
-/// What a run's rows show, as far as they agree.
+/// Properties on which all rows of a run agree.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NcclRowEvidence {
     /// The rows name a reduction (not `none`).
@@ -89,7 +88,7 @@ pub(super) struct NcclRowEvidence {
     pub(super) redop_column: bool,
     /// The table has both a redop and a root column (2.13 and later).
     pub(super) modern: bool,
-    /// Printed size / (count x element size), where all rows agree.
+    /// Printed size / (count x element size), if all rows agree.
     pub(super) size_multiple: Option<u64>,
     /// busbw / algbw.
     pub(super) factor: NumberRange,
@@ -97,14 +96,13 @@ pub(super) struct NcclRowEvidence {
     pub(super) in_place_unchecked: bool,
     /// Data was checked in place.
     pub(super) in_place_checked: bool,
-    /// In several rows algbw is what size over time gives.
+    /// In several rows algbw equals size over time.
     pub(super) size_over_time: bool,
-    /// Number of ranks.
     pub(super) ranks: RankCount,
 }
 
 impl NcclTestProgram {
-    /// The factors possible with that many ranks.
+    /// The possible factors for that number of ranks.
     pub(super) fn possible_factors(&self, ranks: RankCount, modern: bool) -> Vec<NumberRange> {
         let at = |n: f64| self.factor.for_ranks(n);
         let mut factors = Vec::new();
@@ -126,9 +124,9 @@ impl NcclTestProgram {
         factors
     }
 
-    /// Whether this program could have printed such rows, their factor apart.
+    /// Whether this program could have printed such rows, apart from their factor.
     fn can_print(&self, seen: &NcclRowEvidence) -> bool {
-        // Later sendrecv loops over reductions and prints them without using any.
+        // Later sendrecv releases loop over reductions and print them without using one.
         let redop = self.reduces || (seen.modern && self.name == "sendrecv_perf");
         // Before 2.13 each test had its own columns; alltoall left redop blank.
         let column =
@@ -156,8 +154,8 @@ impl NcclTestProgram {
     }
 }
 
-/// The collective of this program name, with or without a path and a build's
-/// suffix (`all_reduce_perf_mpi`).
+/// The collective of this program name, with or without a path and a build's suffix
+/// (`all_reduce_perf_mpi`).
 pub(super) fn find_program(name: &str) -> Option<&'static NcclTestProgram> {
     let file = name.rsplit(['/', '\\']).next().unwrap_or(name);
     COLLECTIVES.iter().find(|c| {
@@ -167,12 +165,12 @@ pub(super) fn find_program(name: &str) -> Option<&'static NcclTestProgram> {
     })
 }
 
-/// The programs that can have printed such rows with such a factor.
+/// The programs that could have printed such rows with such a factor.
 pub(super) fn find_candidates(seen: &NcclRowEvidence) -> Vec<&'static NcclTestProgram> {
     COLLECTIVES.iter().filter(|c| c.can_print(seen) && c.is_candidate(seen)).collect()
 }
 
-/// Bytes of one element of an NCCL type by the name nccl-tests gives it.
+/// Bytes of one element of an NCCL type, by its nccl-tests name.
 pub(super) fn element_size(type_name: &str) -> Option<u64> {
     Some(match type_name {
         "int8" | "uint8" | "char" | "f8e4m3" | "f8e5m2" | "fp8_e4m3" | "fp8_e5m2" => 1,
@@ -238,7 +236,7 @@ mod tests {
         assert_eq!(names(&rows), ["alltoall_perf", "alltoallv_perf"]);
         rows.size_over_time = true;
         assert_eq!(names(&rows), ["alltoall_perf"]);
-        // Where nothing was checked the two look alike.
+        // Without a data check the two look alike.
         rows.in_place_unchecked = false;
         assert_eq!(names(&rows), ["all_gather_perf", "alltoall_perf"]);
     }

@@ -1,9 +1,8 @@
-//! Whether a run's numbers can be what the tool computed.
+//! Checks whether the tool could have computed a run's numbers.
 //!
-//! The tool derives algbw from size and time, busbw from algbw, and the
-//! average from the rows; all are printed rounded. A contradiction is reported
-//! only where no unrounded values could explain what is printed. How good the
-//! numbers are is not asked here.
+//! The tool derives algbw from size and time, busbw from algbw, and the average from the rows; all
+//! are printed rounded. A contradiction is reported only if no unrounded values could explain the
+//! printed ones. This module does not judge the numbers.
 
 use super::collective;
 use super::collective::{NcclRowEvidence, NcclTestProgram};
@@ -16,14 +15,14 @@ use model::parse_output::{OutputProblem, OutputProblemKind};
 const AVERAGE: &str =
     "the average bus bandwidth is not the mean of the rows, and no row is missing";
 
-/// How far algbw may lie from size over time: some builds average or trim
-/// times before they print them.
+/// Allowed deviation of algbw from size over time: some builds average or trim times before they
+/// print them.
 const TIME_SLACK: f64 = 0.02;
 
-/// How far the average may lie from the mean of the rows.
+/// Allowed deviation of the average from the mean of the rows.
 const AVERAGE_SLACK: f64 = 0.005;
 
-/// busbw / algbw as all rows together allow it.
+/// The range of busbw / algbw that all rows together allow.
 struct ObservedFactor {
     range: NumberRange,
     low_at: Option<(u32, u64)>,
@@ -66,7 +65,7 @@ fn collect_evidence(run: &NcclRun, factor: NumberRange) -> NcclRowEvidence {
     }
 }
 
-/// Size / (count x element size), where all rows with data agree.
+/// Size / (count x element size), if all rows with data agree.
 fn size_multiple(rows: &[NcclRow]) -> Option<u64> {
     let mut agreed = None;
     for row in rows.iter().filter(|row| 0 < row.count) {
@@ -82,7 +81,7 @@ fn size_multiple(rows: &[NcclRow]) -> Option<u64> {
     agreed
 }
 
-/// The test that printed these rows, where only one can have.
+/// The test that printed these rows, if only one could have.
 pub(super) fn infer_program(run: &NcclRun) -> Option<&'static str> {
     let seen = observe_factor(run);
     if seen.range.high < seen.range.low || run.rows.is_empty() {
@@ -94,9 +93,9 @@ pub(super) fn infer_program(run: &NcclRun) -> Option<&'static str> {
     }
 }
 
-/// The contradictions in a run, without that of its average.
+/// The contradictions in a run, except for its average.
 pub(super) fn check_run(run: &NcclRun, name: Option<&str>) -> Vec<OutputProblem> {
-    // A program that is not one of the known tests has a formula of its own.
+    // A program outside the known tests has its own formula.
     let known = name.map(collective::find_program);
     if known == Some(None) || run.rows.is_empty() {
         return Vec::new();
@@ -130,7 +129,7 @@ fn check_factor(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<Output
             .possible_factors(evidence.ranks, evidence.modern)
             .iter()
             .any(|f| f.overlaps(seen.range)),
-        // Rows without a reduction may be a test that is not known here.
+        // Rows without a reduction may belong to an unknown test.
         None => !evidence.redop || !collective::find_candidates(&evidence).is_empty(),
     };
     if possible {
@@ -146,26 +145,26 @@ fn check_factor(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<Output
     Some(inconsistency(detail, line))
 }
 
-/// Whether algbw is size over time in all rows, and that is no chance.
+/// Whether algbw equals size over time in all rows, beyond chance.
 fn is_size_over_time(run: &NcclRun) -> bool {
-    /// So many rows of different sizes.
+    /// The minimum number of rows of different sizes.
     const FEWEST: usize = 3;
     !run.cpu_time
         && FEWEST <= run.rows.iter().filter(|row| 0 < row.bytes).count()
         && run.halves().all(|(row, _, half)| half.time.is_some() && !contradicts_time(row, half))
 }
 
-/// Whether algbw cannot be size over time.
+/// Whether algbw contradicts size over time.
 #[expect(clippy::cast_precision_loss, reason = "sizes are far below 2^53 bytes")]
 fn contradicts_time(row: &NcclRow, half: &NcclRowHalf) -> bool {
     let (Some(time), Some(algbw)) = (half.time, half.algbw) else { return false };
-    // Bytes per microsecond are MB/s.
+    // Bytes per microsecond equal MB/s.
     let expected = NumberRange::from_value(row.bytes as f64 / 1e3).divide(time.range());
     !expected.widen(TIME_SLACK).overlaps(algbw.range())
 }
 
 fn check_time(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<OutputProblem> {
-    // Unknown tests and releases before 2.13 may count the bytes otherwise.
+    // Unknown tests and releases before 2.13 may count the bytes differently.
     let plain = match known {
         Some(collective) => collective.size_over_time && run.modern,
         None => false,
@@ -177,7 +176,7 @@ fn check_time(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<OutputPr
     let (row, ..) = bad.next()?;
     let more = bad.count();
     let detail =
-        format!("algbw is not size over time at {} bytes and {more} more points", row.bytes);
+        format!("algbw is not size over time at {} bytes and {more} other points", row.bytes);
     Some(inconsistency(detail, row.line))
 }
 
@@ -193,12 +192,12 @@ fn check_sizes(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<OutputP
     let max = run.sweep?.max;
     let row = run.rows.iter().find(|row| max < row.bytes)?;
     Some(inconsistency(
-        format!("{} bytes are more than the maxBytes {max} named", row.bytes),
+        format!("{} bytes exceed the stated maxBytes {max}", row.bytes),
         row.line,
     ))
 }
 
-/// The average of a run that no row is missing of is not the mean of its rows.
+/// Whether the average of a run without missing rows differs from the mean of its rows.
 pub(super) fn check_average(run: &NcclRun, name: Option<&str>) -> Option<OutputProblem> {
     if name.is_some_and(|name| collective::find_program(name).is_none()) || run.rows.is_empty() {
         return None;
@@ -208,7 +207,7 @@ pub(super) fn check_average(run: &NcclRun, name: Option<&str>) -> Option<OutputP
     (!mean_busbw(run)?.overlaps(printed)).then(|| inconsistency(AVERAGE.to_owned(), average.line))
 }
 
-/// The mean of busbw over all rows, as far as rounding lets it be known.
+/// The mean of busbw over all rows, within rounding.
 #[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^53 rows")]
 fn mean_busbw(run: &NcclRun) -> Option<NumberRange> {
     let mut sum = NumberRange { low: 0.0, high: 0.0 };
@@ -223,16 +222,16 @@ fn mean_busbw(run: &NcclRun) -> Option<NumberRange> {
     Some(NumberRange { low: sum.low / count, high: sum.high / count }.widen(AVERAGE_SLACK))
 }
 
-/// Whether the average can be the beginning of the number that the rows give.
+/// Whether the average can be a truncated form of the number that the rows give.
 pub(super) fn is_average_cut(run: &NcclRun) -> bool {
-    /// Digits of `%g` that can stand before the point.
+    /// The maximum number of digits before the decimal point in `%g`.
     const MOST_LOST: i32 = 5;
     let Some((mean, printed)) = mean_busbw(run).zip(run.average.and_then(|average| average.value))
     else {
         return false;
     };
     let value = printed.value;
-    // With decimals, what was lost is worth less than a tenth.
+    // With decimals, the lost part is below a tenth.
     let begins = |value: f64, lost: f64| value <= mean.high && mean.low < value + lost;
     if value.fract() != 0.0 {
         return begins(value, 0.1);

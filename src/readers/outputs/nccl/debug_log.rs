@@ -1,9 +1,9 @@
-//! What NCCL itself says between the lines of a test (NCCL_DEBUG).
+//! NCCL's own log lines between the lines of a test (NCCL_DEBUG).
 //!
-//! A record is `HOST:PID:TID [DEV] NCCL INFO text`, a warning has a source
-//! place before `NCCL WARN`, and some builds put a date in front. A record can
-//! begin in the middle of a row. Only transports, versions and a fixed list of
-//! settings become facts: other settings of an environment are not ours to show.
+//! A record is `HOST:PID:TID [DEV] NCCL INFO text`, a warning has a source location before `NCCL
+//! WARN`, and some builds print a date first. A record can begin in the middle of a row. Only
+//! transports, versions and a fixed list of settings become facts: other environment variables are
+//! private.
 
 use std::collections::BTreeSet;
 
@@ -11,10 +11,9 @@ use crate::outputs::text;
 use model::text::clean;
 use model::tool_facts::ToolFacts;
 
-/// One record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NcclLogRecord<'a> {
-    /// The host, as far as it can be told from what stands in front.
+    /// The host, as far as the prefix shows it.
     pub(super) host: &'a str,
     /// CUDA device of the thread that wrote it.
     pub(super) device: Option<u32>,
@@ -22,7 +21,7 @@ pub(super) struct NcclLogRecord<'a> {
     pub(super) text: &'a str,
 }
 
-/// Settings that say which path NCCL was told to take.
+/// Settings that force a path in NCCL.
 const SETTINGS: [&str; 13] = [
     "NCCL_ALGO",
     "NCCL_PROTO",
@@ -39,7 +38,7 @@ const SETTINGS: [&str; 13] = [
     "NCCL_SOCKET_IFNAME",
 ];
 
-/// The text before a record, and the record, in one line.
+/// Splits a line into the text before a record, and the record.
 pub(super) fn split_record(line: &str) -> (&str, Option<NcclLogRecord<'_>>) {
     let marks =
         [("NCCL INFO", false), ("NCCL WARN", true), ("NCCL TRACE", false), ("NCCL CALL", false)];
@@ -83,14 +82,14 @@ fn text_before_host(head: &str, start: usize) -> &str {
     if dated { head[..open].trim_end() } else { head }
 }
 
-/// Keeps what a record tells about transports, versions and settings.
+/// Stores a record's transports, versions and settings.
 pub(super) fn note_message(message: &str, facts: &mut ToolFacts) {
     if let Some((_, via)) = message.split_once(" via ") {
         note_transport(via, facts);
     } else if message.starts_with("MNNVL 1 ") || message.ends_with(" MNNVL 1") {
         facts.add_transport("MNNVL");
     } else if message.contains("NVLS multicast support is available")
-        // Newer libraries say whether they make use of it.
+        // Newer libraries report whether they use it.
         && !message.contains("transport disabled")
     {
         facts.add_transport("NVLS");
@@ -116,14 +115,14 @@ pub(super) fn note_message(message: &str, facts: &mut ToolFacts) {
 pub(super) fn note_version(version: &str, facts: &mut ToolFacts) {
     let Some(version) = version.split_whitespace().next() else { return };
     let known = facts.nccl.as_deref().unwrap_or_default();
-    // The library's own line says more (`+cuda12.8`) than a version code.
+    // The library's own line is more precise (`+cuda12.8`) than a version code.
     if version.starts_with(|c: char| c.is_ascii_digit()) && version.starts_with(known) {
         facts.nccl = Some(clean(version));
     }
 }
 
-/// The version code that headers and the JSON file carry: 22809 is 2.28.9, and
-/// before 2.9 the last two parts had two digits and one (2804 is 2.8.4).
+/// The version code in headers and the JSON file: 22809 is 2.28.9; before 2.9 the last two parts
+/// had two digits and one (2804 is 2.8.4).
 pub(super) fn note_version_code(code: u64, facts: &mut ToolFacts) {
     let version = if code < 10_000 {
         format!("{}.{}.{}", code / 1000, code % 1000 / 100, code % 100)

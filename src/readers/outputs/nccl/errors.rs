@@ -1,37 +1,34 @@
-//! The failures that a test, its launcher or the batch system print.
+//! Failures that a test, its launcher or the batch system print.
 //!
-//! Every reading is of one line. Which of these lines matter is decided in
-//! `text`: a chain of `Test failure` lines only repeats its first cause.
+//! Every function reads one line. `text` decides which lines matter: a chain of `Test failure`
+//! lines only repeats its first cause.
 
 use super::collective;
 use model::cuda_error::CudaError;
 use model::text;
 
-/// One failure.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct NcclTestFailure {
-    /// The host that reports it, exactly as it stands before the colon.
+    /// The host that reports it, exactly as printed before the colon.
     pub(super) host: Option<String>,
     pub(super) rank: Option<u32>,
     pub(super) code: Option<String>,
     pub(super) detail: String,
-    /// It only says that a call failed, which another line explains.
+    /// It only reports that a call failed, which another line explains.
     pub(super) is_echo: bool,
-    /// Where the failure's text begins in its line; what stands before can be
-    /// a piece of a row.
+    /// Offset of the failure's text in its line; the text before it may be a piece of a row.
     pub(super) start: usize,
 }
 
-/// Whether a line has a word: two letters in a row. Failures have, rows of
-/// matrices have not, and looking for every failure in each of those costs more
-/// than reading them.
+/// Whether a line has two consecutive letters. Failures have, matrix rows have not, and matching
+/// every failure against each row would cost more than parsing it.
 fn has_word(line: &str) -> bool {
     line.as_bytes().windows(2).any(|two| two.iter().all(u8::is_ascii_alphabetic))
 }
 
-/// A failure printed by the test itself.
+/// Parses a failure printed by the test itself.
 pub(super) fn parse_test_failure(line: &str) -> Option<NcclTestFailure> {
-    // One of these is in each of them, and in hardly any other line.
+    // Every failure contains one of these, and almost no other line does.
     if !line.contains("Test ") && !line.contains("NCCL failure ") {
         return None;
     }
@@ -47,7 +44,7 @@ pub(super) fn parse_test_failure(line: &str) -> Option<NcclTestFailure> {
         let detail = text::clean(&format!("{what} {rest}"));
         return Some(NcclTestFailure { host, rank: None, code, detail, is_echo: false, start });
     }
-    // The first release names neither itself nor its host.
+    // The first release prints neither its own name nor its host.
     if let Some(rest) = line.trim_start().strip_prefix("NCCL failure ")
         && let Some((place, message)) = rest.split_once(" '")
         && place.contains(".cu:")
@@ -74,7 +71,7 @@ pub(super) fn parse_test_failure(line: &str) -> Option<NcclTestFailure> {
     Some(NcclTestFailure { host, rank: None, code: None, detail, is_echo: true, start })
 }
 
-/// `HOST` of `HOST: Test ...`, and where it begins.
+/// `HOST` of `HOST: Test ...`, and its offset.
 fn host_before(line: &str, at: usize) -> (Option<String>, usize) {
     let head = line[..at].trim_end();
     let Some(head) = head.strip_suffix(':') else { return (None, at) };
@@ -83,7 +80,7 @@ fn host_before(line: &str, at: usize) -> (Option<String>, usize) {
     ((!host.is_empty()).then_some(host), start)
 }
 
-/// Texts of `ncclGetErrorString` and the names of what they describe.
+/// Texts of `ncclGetErrorString` and the error names.
 const NCCL_ERRORS: &[(&str, &str)] = &[
     ("unhandled cuda error", "ncclUnhandledCudaError"),
     ("unhandled system error", "ncclSystemError"),
@@ -104,15 +101,14 @@ fn cuda_code(message: &str) -> Option<String> {
     CudaError::from_message(message).map(|error| error.runtime_name().to_owned())
 }
 
-/// The error of CUDA that a warning of NCCL tells: `Cuda failure 'TEXT'`, in later
-/// releases with its number before the text.
+/// The CUDA error in an NCCL warning: `Cuda failure 'TEXT'`, in later releases with its number
+/// before the text.
 pub(super) fn parse_warning_code(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("Cuda failure ")?;
     cuda_code(rest.split_once('\'')?.1)
 }
 
-/// A failure of the launcher, the batch system, the shell, or of the test
-/// before it starts.
+/// Parses a failure of the launcher, the batch system, the shell, or of the test before it starts.
 pub(super) fn parse_launcher_failure(line: &str) -> Option<NcclTestFailure> {
     if !has_word(line) {
         return None;
@@ -156,7 +152,7 @@ pub(super) fn parse_launcher_failure(line: &str) -> Option<NcclTestFailure> {
         .or_else(|| PARTS.iter().any(|part| line.contains(part)).then(|| plain(line)))
 }
 
-/// What these failures begin with, whatever a launcher puts in front.
+/// The beginnings of these failures, after any launcher prefix.
 const STARTS: &[&str] = &[
     "There are not enough slots available",
     "Primary job  terminated normally",
@@ -179,7 +175,7 @@ const STARTS: &[&str] = &[
     "Device implementation ",
 ];
 
-/// What these failures hold somewhere: their beginning is a name.
+/// Fragments of these failures, which begin with a name.
 const PARTS: &[&str] = &[
     "error while loading shared libraries:",
     "Segmentation fault (core dumped)",
@@ -188,7 +184,7 @@ const PARTS: &[&str] = &[
     "_perf: No such file or directory",
 ];
 
-/// `node7: task 3: Exited with exit code 3`.
+/// Parses `node7: task 3: Exited with exit code 3`.
 fn parse_srun_task(rest: &str) -> (Option<String>, Option<u32>) {
     let mut parts = rest.split(": ");
     let (Some(host), Some(task)) = (parts.next(), parts.next()) else { return (None, None) };

@@ -1,9 +1,8 @@
 //! The columns of one nccl-tests table, and the rows under them.
 //!
-//! The columns changed in almost every release, so they are read from the
-//! header line itself: leading columns, then the out-of-place half and the
-//! in-place half with the same names, then whatever trails. A row is a list of
-//! words here; finding the words among a log's lines is `text`'s work.
+//! The columns changed in almost every release, so they are read from the header line: leading
+//! columns, then the out-of-place half and the in-place half with the same names, then trailing
+//! columns. A row is a list of tokens here; `text` finds the tokens among a log's lines.
 
 use super::collective;
 use super::rounded_number::{NumberRange, RoundedNumber};
@@ -11,7 +10,7 @@ use super::run::{DataCheck, NcclRow, NcclRowHalf};
 use crate::outputs::text;
 use model::measurement::BufferPlacement;
 
-/// What a column holds.
+/// The content of a column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NcclColumn {
     Time,
@@ -19,13 +18,13 @@ enum NcclColumn {
     BusBw,
     /// Number of wrong elements (2.13 and later).
     Wrong,
-    /// Largest relative difference (before 2.13): no count.
+    /// Largest relative difference (before 2.13): not a count.
     Difference,
     Shortest,
     Longest,
     P99,
     Iterations,
-    /// Date and time: two words.
+    /// Date and time: two tokens.
     Timestamp,
     Other,
 }
@@ -52,17 +51,16 @@ impl NcclColumn {
     }
 }
 
-/// The columns of one table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NcclTableLayout {
-    /// There is a redop column.
+    /// The table has a redop column.
     pub(super) redop: bool,
-    /// There is a root column.
+    /// The table has a root column.
     pub(super) root: bool,
-    /// The time column is CPU time; bandwidth is from elapsed time all the same.
+    /// The time column is CPU time; bandwidth still uses elapsed time.
     pub(super) cpu_time: bool,
-    /// The first release prints milliseconds. They are not kept, since a printed
-    /// number is never converted.
+    /// The first release prints milliseconds. They are dropped, since a printed number is never
+    /// converted.
     pub(super) milliseconds: bool,
     leading: usize,
     half: Vec<NcclColumn>,
@@ -70,20 +68,19 @@ pub(super) struct NcclTableLayout {
     trailing: Vec<NcclColumn>,
 }
 
-/// What the words of a row came to.
+/// The result of reading a row's tokens.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum NcclRowReading {
-    /// All columns were there.
+    /// All columns are present.
     Whole(NcclRow),
-    /// The row stops early; what is whole of it, if a half is.
+    /// The row stops early; its complete part, if it has a complete half.
     Part(Option<NcclRow>),
-    /// There are words that are of no column, so that a half may be moved: only
-    /// the halves that can be true are left.
+    /// Some tokens belong to no column, so a half may be shifted: only the plausible halves remain.
     Long(NcclRow),
 }
 
 impl NcclTableLayout {
-    /// The layout a header line declares; `None` where it is no header.
+    /// The layout of a header line; `None` for any other line.
     pub(super) fn from_header(words: &[&str]) -> Option<Self> {
         let start = |names: [&str; 3]| words.windows(3).position(|w| w == names).map(|at| at + 3);
         let modern = start(["size", "count", "type"]);
@@ -101,7 +98,7 @@ impl NcclTableLayout {
         if !half.contains(&NcclColumn::AlgBw) || !half.contains(&NcclColumn::BusBw) {
             return None;
         }
-        // Halves that differ have lost a name: which column is which is not known.
+        // If the halves differ, a name is lost and the columns are ambiguous.
         let names_of_half = |at: usize| names.get(at..at + half.len());
         let rest = names.get(end..).unwrap_or(&[]);
         let more = rest.iter().any(|name| {
@@ -129,8 +126,8 @@ impl NcclTableLayout {
         })
     }
 
-    /// The layout of a row whose header is lost, where the number of its words
-    /// leaves one possibility: 3 + redop + root + 2 x (time algbw busbw check).
+    /// The layout of a row without a header, if its number of tokens allows only one: 3 + redop +
+    /// root + 2 x (time algbw busbw check).
     pub(super) fn from_row(words: &[&str]) -> Option<Self> {
         let named = words.get(3).is_some_and(|w| is_redop(w));
         let (redop, root) = match (words.len(), named) {
@@ -167,17 +164,17 @@ impl NcclTableLayout {
         }
     }
 
-    /// Number of words that follow a row's leading columns.
+    /// Number of tokens after a row's leading columns.
     fn value_count(&self) -> usize {
         self.half.len() * self.halves
     }
 
-    /// Number of words in one half, and in all halves.
+    /// Number of tokens in one half, and in all halves.
     pub(super) fn piece_lengths(&self) -> (usize, usize) {
         (self.half.len(), self.value_count())
     }
 
-    /// How many words a row that begins like this still lacks, at most.
+    /// The maximum number of tokens that a row with this beginning still lacks.
     pub(super) fn missing_words(&self, words: &[&str]) -> usize {
         let redop = usize::from(self.redop && words.get(3).is_none_or(|w| is_redop(w)));
         let lead = 3 + redop + usize::from(self.root) + self.leading;
@@ -185,8 +182,8 @@ impl NcclTableLayout {
         (lead + self.value_count() + trailing).saturating_sub(words.len())
     }
 
-    /// Reads the words of a row, from its size on. `gap`: the row leaves the
-    /// out-of-place half blank (a trace replay measures in place only).
+    /// Reads the tokens of a row, from its size on. `gap`: the row leaves the out-of-place half
+    /// blank (a trace replay measures in place only).
     pub(super) fn read_row(&self, words: &[&str], line: u32, gap: bool) -> NcclRowReading {
         let Some(mut row) = read_leading(words, line) else { return NcclRowReading::Part(None) };
         let mut at = 3;
@@ -237,10 +234,10 @@ impl NcclTableLayout {
         }
     }
 
-    /// Whether a half of a row that lacks words can be what its columns say: a
-    /// word lost before it moves a time into the place of a bandwidth.
+    /// Whether a half of a row with missing tokens is plausible: a token lost before it shifts a
+    /// time into a bandwidth column.
     fn is_plausible(&self, half: &NcclRowHalf, bytes: u64) -> bool {
-        /// No test's factor between sizes, or from algbw to busbw, is larger.
+        /// The largest factor of any test between sizes, or from algbw to busbw.
         const MOST: f64 = 2.2;
         let (Some(algbw), Some(busbw)) = (half.algbw, half.busbw) else { return false };
         let time = match half.time {
@@ -256,7 +253,7 @@ impl NcclTableLayout {
             && half.check != DataCheck::Unreadable
     }
 
-    /// One half; `None` where it stops before its bandwidths.
+    /// One half; `None` if it stops before its bandwidths.
     fn read_half(&self, words: &[&str]) -> Option<NcclRowHalf> {
         let needed =
             self.half.iter().rposition(|c| matches!(c, NcclColumn::AlgBw | NcclColumn::BusBw))?;
@@ -280,7 +277,7 @@ impl NcclTableLayout {
                     let count = plain.filter(|count| count.fract() == 0.0);
                     half.check = count.map_or(DataCheck::Unreadable, DataCheck::Wrong);
                 }
-                // `%.0e` never goes without its exponent.
+                // `%.0e` always prints an exponent.
                 NcclColumn::Difference => {
                     let difference = plain.filter(|_| *word == "0" || word.contains('e'));
                     half.check = difference.map_or(DataCheck::Unreadable, DataCheck::Difference);
@@ -295,7 +292,7 @@ impl NcclTableLayout {
         Some(half)
     }
 
-    /// The columns after both halves.
+    /// Reads the columns after both halves.
     fn read_trailing(&self, words: &[&str], row: &mut NcclRow) {
         let mut at = 0;
         for column in &self.trailing {
@@ -310,34 +307,34 @@ impl NcclTableLayout {
     }
 }
 
-/// A reduction's name stands here (and no number, which a blank redop leaves).
+/// Whether this token is a reduction name (a blank redop leaves a number here).
 fn is_redop(word: &str) -> bool {
     word.starts_with(|c: char| c.is_ascii_alphabetic())
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
         && !matches!(word, "inf" | "nan" | "N")
 }
 
-/// Size, count and type.
+/// Reads size, count and type.
 fn read_leading(words: &[&str], line: u32) -> Option<NcclRow> {
     let [size, count, kind, ..] = words else { return None };
     collective::element_size(kind)?;
     Some(NcclRow {
         line,
         bytes: text::parse_integer(size)?,
-        // People shorten large counts to 2.7e+08; such a count is only not used.
+        // Users shorten large counts to 2.7e+08; such a count is ignored.
         count: text::parse_integer(count).or_else(|| text::parse_number(count).map(|_| 0))?,
         type_name: (*kind).to_owned(),
         ..NcclRow::default()
     })
 }
 
-/// Where a row begins among these words: two integers and an element type,
-/// behind at most a few words that somebody put in front.
+/// The start of a row among these tokens: two integers and an element type, after at most a few
+/// prefixed tokens.
 pub(super) fn row_start(words: &[&str]) -> Option<usize> {
     const FURTHEST: usize = 4;
     (0..=FURTHEST).find(|&at| {
         let row = words.get(at..).and_then(|words| read_leading(words, 0));
-        // What is in front of a row can also be the first half of its size.
+        // The token before a row may also be the first part of its size.
         row.is_some_and(|row| at == 0 || !row.is_smaller_than_its_elements())
     })
 }

@@ -1,8 +1,8 @@
 //! The file that `-J` writes.
 //!
-//! One object a run, on one line; a killed run leaves a broken one. Its `env`
-//! holds the whole environment of whoever ran it, secrets included: that key
-//! is never looked at, and nothing from it leaves this file.
+//! One object per run, on one line; a killed run leaves a broken one. Its `env` holds the caller's
+//! whole environment, secrets included: that key is never read, and its content never leaves the
+//! file.
 
 use serde_json::{Map, Value};
 
@@ -16,20 +16,19 @@ use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text;
 use model::tool_facts::ToolRank;
 
-/// Decimals of every number the file holds (`%lf`).
+/// Decimals of every number in the file (`%lf`).
 const DECIMALS: i32 = 6;
 
-/// How often the text may be read over while looking for objects.
+/// The maximum number of passes over the text while looking for objects.
 const MOST_PASSES: usize = 8;
 
-/// Whether a text may hold such a file. Cheap: no JSON is read.
+/// Whether a text may hold such a file. Cheap: parses no JSON.
 pub(super) fn is_likely(text: &str) -> bool {
     text.contains('{')
         && (text.contains("\"bus_bw\"")
             || (text.contains("\"nccl_version\"") && text.contains("\"start_time\"")))
 }
 
-/// Reads all runs of a text.
 pub(super) fn read_runs(text: &str) -> NcclOutputBuilder {
     let mut out = NcclOutputBuilder::default();
     let mut at = 0;
@@ -54,7 +53,6 @@ pub(super) fn read_runs(text: &str) -> NcclOutputBuilder {
     out
 }
 
-/// Whether an object is one of these files.
 fn is_document(map: &Map<String, Value>) -> bool {
     let results = || map.get("results").is_some_and(Value::is_array);
     let config = || map.get("config").is_some_and(|c| c.get("nthreads").is_some());
@@ -65,8 +63,8 @@ fn is_document(map: &Map<String, Value>) -> bool {
         || (map.contains_key("out_of_bounds") && results())
 }
 
-/// Where an object ends: at its closing brace, where the next file begins (a
-/// killed run has no closing brace), or with the text.
+/// The end of an object: its closing brace, the start of the next file (a killed run has no closing
+/// brace), or the end of the text.
 fn object_end(text: &str, start: usize) -> usize {
     let bytes = text.as_bytes();
     let (mut depth, mut at) = (0usize, start);
@@ -85,8 +83,8 @@ fn object_end(text: &str, start: usize) -> usize {
         }
         at += 1;
     }
-    // An open string may hide the next file; its version key stands outside
-    // of strings only, since quotes inside of them are escaped.
+    // An unclosed string may hide the next file; its version key appears only outside of strings,
+    // since quotes inside of them are escaped.
     let next = text[start + 1..].match_indices("{\"version\":").next();
     next.map_or(text.len(), |(at, _)| start + 1 + at)
 }
@@ -98,7 +96,7 @@ fn begins_document(text: &str) -> bool {
         .is_some_and(|r| r.trim_start().starts_with(':'))
 }
 
-/// Where a string's closing quote stands, or the end.
+/// The offset of a string's closing quote, or the end.
 fn string_end(bytes: &[u8], start: usize) -> usize {
     let mut at = start + 1;
     while let Some(&byte) = bytes.get(at) {
@@ -158,7 +156,7 @@ fn read_run(
             .push(OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(line));
     }
     run.out_of_bounds = map.get("out_of_bounds").map(|v| parse_footer(v, &["count"], 0, line));
-    // Releases before 2.17.9 misspell the word in both places.
+    // Releases before 2.17.9 misspell the key in both places.
     let average = ["average_bus_bandwidth", "average_bus_bandwidith"];
     run.average = average
         .iter()
@@ -184,7 +182,7 @@ fn read_run(
     out.runs.push(run);
 }
 
-/// What the text output calls the same things.
+/// The names of these parameters in the text output.
 const PARAMETER_NAMES: [(&str, &str); 12] = [
     ("nthreads", "nThread"),
     ("ngpus", "nGpus"),
@@ -225,7 +223,7 @@ fn read_config(config: &Value, run: &mut NcclRun, out: &mut NcclOutputBuilder) {
         out.note_rank(&rank);
         run.ranks.push(rank);
     }
-    // One entry per process, whatever its number of threads and GPUs.
+    // One entry per process, independent of its number of threads and GPUs.
     let group = run.ranks.first().and_then(|r| r.group);
     let processes = run.ranks.iter().filter(|r| r.group == group).count() as u64;
     let each = number("nthreads").zip(number("ngpus")).and_then(|(t, g)| t.checked_mul(g));

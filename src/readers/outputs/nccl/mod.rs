@@ -1,8 +1,7 @@
-//! nccl-tests: the text of every release since 2.0, and the file `-J` writes.
+//! nccl-tests: the text of every release since 2.0, and the file that `-J` writes.
 //!
-//! `text` and `json` find the runs, `run` says what each one gives, and
-//! `consistency` whether its numbers can be true. How fast is fast enough is
-//! decided elsewhere.
+//! `text` and `json` find the runs, `run` builds the result of each, and `consistency` checks
+//! whether its numbers are possible. The judge compares them with expectations.
 
 pub(super) mod collective;
 mod consistency;
@@ -25,7 +24,7 @@ use model::parse_output::ParseOutput;
 /// Rows of all layouts are shorter: 25 columns of at most 14 characters.
 const LONGEST_ROW: usize = 400;
 
-/// How sure this is an output of nccl-tests.
+/// The confidence that this is an output of nccl-tests.
 pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     let mut best = if json::is_likely(input.text) { CERTAIN } else { 0 };
     let mut program = false;
@@ -49,14 +48,14 @@ pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
         {
             best = LIKELY;
         }
-        // The names of all its programs end so; looking at every word of every
-        // matrix of other tools would cost more than reading them.
+        // The names of all its programs end like this; checking every token of other tools'
+        // matrices would cost more than reading them.
         program = program
             || (text.contains("_perf")
                 && line.split_words().any(|word| collective::find_program(word).is_some()));
     }
-    // Most outputs are another tool's and name no program of these, so that no line of
-    // theirs has to be held against every failure there is.
+    // Most outputs come from another tool and name none of these programs, so their lines need not
+    // be matched against every failure.
     let failed =
         || input.lines.iter().any(|line| errors::parse_launcher_failure(line.text).is_some());
     if program && best < POSSIBLE && failed() { POSSIBLE } else { best }
@@ -64,11 +63,11 @@ pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
 
 /// Reads an output of nccl-tests.
 pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
-    // A log that holds a table holds the same numbers as the file beside it.
+    // A log that holds a table repeats the numbers of the file next to it.
     let table = input.lines.iter().any(text::is_header);
     let outcome = if !table && json::is_likely(input.text) {
         let read = json::read_runs(input.text);
-        // A launcher's margins can stand between the object's lines.
+        // Launcher prefixes may appear between the object's lines.
         if read.runs.is_empty() { json::read_runs(&input.plain_text()) } else { read }
     } else {
         text::read_runs(input)

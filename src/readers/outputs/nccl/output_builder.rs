@@ -1,7 +1,7 @@
-//! Everything one output gave, on its way to a [`Parsed`].
+//! Collects the content of one output and builds a [`Parsed`].
 //!
-//! Runs are closed here in order, failures get the name of their run, and
-//! what only repeats another failure is left out.
+//! Runs are closed here in order, failures get the name of their run, and repetitions of another
+//! failure are dropped.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -13,10 +13,10 @@ use model::measurement::Measurement;
 use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::tool_facts::{ToolDevice, ToolFacts, ToolRank};
 
-/// So many warnings explain a failure; more only repeat it.
+/// Warnings kept per failure; more only repeat it.
 const MOST_WARNINGS: usize = 64;
 
-/// A failure and where it was printed.
+/// A failure and its position.
 #[derive(Debug)]
 pub(super) struct NcclFailureReport {
     pub(super) failure: NcclTestFailure,
@@ -26,7 +26,6 @@ pub(super) struct NcclFailureReport {
     pub(super) run: usize,
 }
 
-/// A warning of NCCL.
 #[derive(Debug)]
 pub(super) struct NcclWarning {
     pub(super) host: Option<String>,
@@ -36,32 +35,32 @@ pub(super) struct NcclWarning {
     pub(super) run: usize,
 }
 
-/// What was read so far.
+/// The content read so far.
 #[derive(Debug, Default)]
 pub(super) struct NcclOutputBuilder {
     pub(super) runs: Vec<NcclRun>,
     pub(super) facts: ToolFacts,
     roster: FactsBuilder,
-    /// Hosts and devices that ranks were listed on.
+    /// Hosts and devices of listed ranks.
     rank_devices: HashSet<(String, u32)>,
     pub(super) tool_version: Option<String>,
     /// Parameters by index of their run.
     pub(super) parameters: Vec<(usize, BTreeMap<String, String>)>,
     pub(super) failures: Vec<NcclFailureReport>,
     pub(super) warnings: Vec<NcclWarning>,
-    /// The one test that is named where no run began.
+    /// The only test named without a run.
     pub(super) program: Option<String>,
 }
 
 impl NcclOutputBuilder {
-    /// Keeps a rank with its host and device, each once.
+    /// Adds a rank with its host and device, each once.
     pub(super) fn note_rank(&mut self, rank: &ToolRank) {
         let facts = &mut self.facts;
         if !self.roster.add_rank(facts, rank) {
             return;
         }
         self.roster.add_host(facts, &rank.host);
-        // The first line about a GPU is kept, whatever a later one calls it.
+        // The first line about a GPU counts, whatever name a later one prints.
         if self.rank_devices.insert((rank.host.clone(), rank.device)) {
             facts.devices.push(ToolDevice {
                 index: rank.device,
@@ -73,7 +72,6 @@ impl NcclOutputBuilder {
         }
     }
 
-    /// Closes all runs.
     pub(super) fn into_parsed(self) -> ParseOutput {
         let mut parsed = ParseOutput::for_tool(Tool::NcclTests);
         parsed.tool_version = self.tool_version;
@@ -119,7 +117,7 @@ impl NcclOutputBuilder {
     }
 }
 
-/// Keeps a parameter; that of a later run only where it differs.
+/// Stores a parameter; that of a later run only if it differs.
 fn keep_parameter(facts: &mut ToolFacts, run: usize, name: &str, value: &str) {
     let first = facts.parameters.entry(name.to_owned()).or_insert_with(|| value.to_owned());
     if *first != value {
@@ -127,7 +125,7 @@ fn keep_parameter(facts: &mut ToolFacts, run: usize, name: &str, value: &str) {
     }
 }
 
-/// The failures, each once, without those that only follow from another.
+/// The distinct failures, without consequences of another.
 fn failure_problems<'n>(
     reported: &[NcclFailureReport],
     called_failed: bool,
@@ -158,7 +156,7 @@ fn failure_problems<'n>(
     problems
 }
 
-/// NCCL's warnings, which explain a failure and are noise without one.
+/// NCCL's warnings: they explain a failure and are noise without one.
 fn warning_problems<'n>(
     warnings: &[NcclWarning],
     name: impl Fn(usize) -> Option<&'n str>,

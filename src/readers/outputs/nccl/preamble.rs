@@ -1,6 +1,6 @@
 //! The lines before a table: versions, test name, parameters, devices.
 //!
-//! Every reading is of one line and says nothing about which run it is for.
+//! Every function reads one line, independently of its run.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,9 @@ use crate::outputs::text;
 use model::text::clean;
 use model::tool_facts::ToolRank;
 
-/// The parameter line.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct NcclParameters {
-    /// All of them by the tool's names.
+    /// All parameters by the tool's names.
     pub(super) by_name: BTreeMap<String, String>,
     pub(super) sweep: Option<SizeSweep>,
     pub(super) validation: Option<bool>,
@@ -52,11 +51,11 @@ pub(super) fn parse_parameters(line: &str) -> Option<NcclParameters> {
     Some(NcclParameters { by_name: named, sweep, validation })
 }
 
-/// `Rank  0 Group  0 Pid 42 on HOST device  0 [0000:1b:00] NAME`, where older
-/// releases lack the group, and the first the process too.
+/// `Rank  0 Group  0 Pid 42 on HOST device  0 [0000:1b:00] NAME`; older releases lack the group,
+/// and the first also the process.
 pub(super) fn parse_rank(line: &str) -> Option<ToolRank> {
     let at = line.find("Rank ")?;
-    // People copy these lines without their mark.
+    // Users copy these lines without their mark.
     if !line[..at].trim_end().ends_with('#') && !line[..at].trim().is_empty() {
         return None;
     }
@@ -85,7 +84,7 @@ pub(super) fn parse_rank(line: &str) -> Option<ToolRank> {
     Some(rank)
 }
 
-/// What follows `mark` in a line, up to the next blank.
+/// The token after `mark` in a line.
 pub(super) fn word_after<'a>(line: &'a str, mark: &str) -> Option<&'a str> {
     let (_, rest) = line.split_once(mark)?;
     rest.split_whitespace().next()

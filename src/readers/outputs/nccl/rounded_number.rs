@@ -1,7 +1,7 @@
-//! Numbers as a tool rounded them, with the range the true value lies in.
+//! Rounded numbers of a tool, with the range of the true value.
 //!
-//! Checks compare ranges, so that rounding alone never looks like a
-//! contradiction. Nothing here knows what a number means.
+//! Checks compare ranges, so rounding alone never looks like a contradiction. This module does not
+//! know a number's meaning.
 
 use crate::outputs::text;
 
@@ -14,7 +14,7 @@ pub(super) struct RoundedNumber {
 }
 
 impl RoundedNumber {
-    /// The number in this word; `None` where the word is no finite number.
+    /// The number in this token; `None` if it is not a finite number.
     pub(super) fn parse(word: &str) -> Option<Self> {
         let value = text::parse_number(word)?;
         let (mantissa, exponent) = match word.find(['e', 'E']) {
@@ -26,13 +26,13 @@ impl RoundedNumber {
         Some(Self { value, half: 0.5 * 10f64.powi(exponent.saturating_sub(decimals)) })
     }
 
-    /// A number printed with this many decimals.
+    /// A number with this many printed decimals.
     pub(super) fn with_decimals(value: f64, decimals: i32) -> Self {
         Self { value, half: 0.5 * 10f64.powi(-decimals) }
     }
 
-    /// A number printed with `%g`, which keeps six significant digits but drops
-    /// trailing zeros, so that its length says nothing about its precision.
+    /// A number printed with `%g`, which keeps six significant digits but drops trailing zeros, so
+    /// its length does not show its precision.
     pub(super) fn with_six_digits(value: f64) -> Self {
         let magnitude = if value == 0.0 { -6.0 } else { value.abs().log10().floor() };
         Self { value, half: 0.5 * 10f64.powf(magnitude - 5.0) }
@@ -40,7 +40,7 @@ impl RoundedNumber {
 
     /// The range of true values that print like this.
     pub(super) fn range(self) -> NumberRange {
-        // Values that lie exactly on a boundary may be rounded either way.
+        // Values exactly on a boundary may be rounded either way.
         let slack = self.half * (1.0 + 1e-6) + self.value.abs() * 1e-12;
         NumberRange { low: self.value - slack, high: self.value + slack }
     }
@@ -54,27 +54,26 @@ pub(super) struct NumberRange {
 }
 
 impl NumberRange {
-    /// Every number from 0.
+    /// Every non-negative number.
     pub(super) const ANY: Self = Self { low: 0.0, high: f64::INFINITY };
 
-    /// One number, give or take what rounding in binary may cost.
+    /// One number, within the error of binary rounding.
     pub(super) fn from_value(value: f64) -> Self {
         Self { low: value * (1.0 - 1e-9), high: value * (1.0 + 1e-9) }
     }
 
-    /// Whether the two have a number in common.
     pub(super) fn overlaps(self, other: Self) -> bool {
         self.low <= other.high && other.low <= self.high
     }
 
-    /// `self / other` for numbers that are not negative.
+    /// `self / other` for non-negative numbers.
     pub(super) fn divide(self, other: Self) -> Self {
         let low = if other.high <= 0.0 { 0.0 } else { self.low.max(0.0) / other.high };
         let high = if other.low <= 0.0 { f64::INFINITY } else { self.high / other.low };
         Self { low, high }
     }
 
-    /// The same range, wider by this share on both sides.
+    /// The range widened by this share on both sides.
     pub(super) fn widen(self, share: f64) -> Self {
         Self { low: self.low - self.low.abs() * share, high: self.high + self.high.abs() * share }
     }

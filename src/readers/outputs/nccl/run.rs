@@ -1,8 +1,7 @@
-//! One run of a test as both of the tool's formats give it, and what follows
-//! from it: the series, and what is wrong with it.
+//! One run of a test in either of the tool's formats, and its result: the series and its problems.
 //!
-//! `text` and `json` fill a [`Run`]; this file closes it. Nothing here reads
-//! text, and nothing here knows what a bandwidth should be.
+//! `text` and `json` fill a [`Run`]; this module closes it. It parses no text and knows no
+//! expectations.
 
 use super::collective::RankCount;
 use super::rounded_number::RoundedNumber;
@@ -12,20 +11,20 @@ use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::tool_facts::ToolRank;
 use model::unit::Unit;
 
-/// What became of checking a half's data.
+/// The result of checking a half's data.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) enum DataCheck {
-    /// Nothing is printed about it.
+    /// No result is printed.
     #[default]
     Absent,
     /// `N/A`.
     NotDone,
-    /// So many wrong elements.
+    /// Number of wrong elements.
     Wrong(f64),
-    /// The largest relative difference; whether it is too large is the tool's
-    /// verdict at the end of the run.
+    /// The largest relative difference; the tool's verdict at the end of the run decides whether it
+    /// is too large.
     Difference(f64),
-    /// Something that is neither.
+    /// Any other text.
     Unreadable,
 }
 
@@ -35,11 +34,10 @@ impl DataCheck {
     }
 }
 
-/// One half of a row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct NcclRowHalf {
     pub(super) time: Option<RoundedNumber>,
-    /// A time is there, in a unit that is not kept.
+    /// A time is printed, in a unit that is not stored.
     pub(super) is_untimed: bool,
     pub(super) algbw: Option<RoundedNumber>,
     pub(super) busbw: Option<RoundedNumber>,
@@ -51,7 +49,7 @@ pub(super) struct NcclRowHalf {
 }
 
 impl NcclRowHalf {
-    /// Whether time, bandwidths and check are what they should be.
+    /// Whether time, bandwidths and check are valid.
     pub(super) fn is_readable(&self) -> bool {
         (self.time.is_some() || self.is_untimed)
             && self.algbw.is_some()
@@ -60,7 +58,6 @@ impl NcclRowHalf {
     }
 }
 
-/// One row: one size.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct NcclRow {
     pub(super) line: u32,
@@ -74,8 +71,8 @@ pub(super) struct NcclRow {
 }
 
 impl NcclRow {
-    /// Whether the size is less than that of the elements counted, which is not
-    /// possible: it is that of the larger buffer.
+    /// Whether the size is less than that of the counted elements, which is impossible: it is that
+    /// of the larger buffer.
     pub(super) fn is_smaller_than_its_elements(&self) -> bool {
         collective::element_size(&self.type_name)
             .and_then(|size| size.checked_mul(self.count))
@@ -83,7 +80,7 @@ impl NcclRow {
     }
 }
 
-/// The sizes a run says it sweeps.
+/// The sizes that a run's parameters list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SizeSweep {
     pub(super) min: u64,
@@ -91,7 +88,7 @@ pub(super) struct SizeSweep {
     pub(super) step: SizeStep,
 }
 
-/// How it goes from one size to the next.
+/// The step from one size to the next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SizeStep {
     Factor(u64),
@@ -99,7 +96,7 @@ pub(super) enum SizeStep {
 }
 
 impl SizeSweep {
-    /// Number of rows of one sweep; `None` where it would never end.
+    /// Number of rows of one sweep; `None` for an endless one.
     fn row_count(self) -> Option<u64> {
         if self.max < self.min {
             return None;
@@ -125,23 +122,22 @@ impl SizeSweep {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct NcclFooter {
     pub(super) value: Option<RoundedNumber>,
-    /// `OK` or `FAILED`, where printed.
+    /// `OK` or `FAILED`, if printed.
     pub(super) okay: Option<bool>,
     pub(super) line: u32,
-    /// The text ends on this number, so that digits may be lost.
+    /// The text ends on this number, so digits may be lost.
     pub(super) at_end: bool,
 }
 
-/// One run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NcclRun {
-    /// The test, where the tool or the log around it names it.
+    /// The test, if the tool or the surrounding log names it.
     pub(super) name: Option<String>,
     pub(super) sweep: Option<SizeSweep>,
     /// `validation:` of the parameter line.
     pub(super) validation: Option<bool>,
     pub(super) ranks: Vec<ToolRank>,
-    /// Number of ranks, where it is known otherwise than from `ranks`.
+    /// Number of ranks, from sources other than `ranks`.
     pub(super) rank_count: RankCount,
     /// Every rank has its line (text); the JSON file has one per process.
     pub(super) every_rank_listed: bool,
@@ -154,22 +150,22 @@ pub(super) struct NcclRun {
     pub(super) out_of_bounds: Option<NcclFooter>,
     pub(super) average: Option<NcclFooter>,
     pub(super) bitwise: Option<NcclFooter>,
-    /// Somebody cut something out.
+    /// Line at which part of the text was cut out.
     pub(super) elided: Option<u32>,
-    /// Why the run did not end, where its format says so otherwise.
+    /// Why the run did not end, if its format reports that separately.
     pub(super) unfinished: Option<OutputProblem>,
-    /// Rows that could not be read, and the like.
+    /// Unreadable rows and similar problems.
     pub(super) problems: Vec<OutputProblem>,
     pub(super) line: u32,
 }
 
-/// What a closed run gives.
+/// The result of a closed run.
 #[derive(Debug)]
 pub(super) struct NcclRunResult {
     pub(super) series: Option<MeasurementSeries>,
     pub(super) problems: Vec<OutputProblem>,
     pub(super) complete: bool,
-    /// The test's name follows from the numbers only.
+    /// The test's name was inferred from the numbers.
     pub(super) inferred: bool,
 }
 
@@ -184,7 +180,7 @@ impl NcclRun {
         })
     }
 
-    /// What is known about the number of ranks.
+    /// The known bounds of the number of ranks.
     pub(super) fn known_ranks(&self) -> RankCount {
         if self.rank_count != RankCount::default() || self.ranks.is_empty() {
             return self.rank_count;
@@ -196,12 +192,12 @@ impl NcclRun {
         if self.missing_ranks() == 0 && self.elided.is_none() {
             return RankCount { exact: Some(count), at_least: count };
         }
-        // Lines left over from an edited log need not belong to its table: a
-        // published one shows rank 143 above a table that 128 ranks printed.
+        // Leftover lines in an edited log may not belong to its table: a published one shows rank
+        // 143 above a table of 128 ranks.
         RankCount { exact: None, at_least: count.min(2) }
     }
 
-    /// How many rank lines are missing below the highest.
+    /// The number of missing rank lines below the highest rank.
     fn missing_ranks(&self) -> usize {
         let mut ranks: Vec<u32> = self.ranks.iter().map(|r| r.rank).collect();
         ranks.sort_unstable();
@@ -225,7 +221,7 @@ impl NcclRun {
         self.halves().any(|(_, placement, half)| placement == wanted && half.check.is_done())
     }
 
-    /// Closes the run, as the `number`th of its file that has numbers.
+    /// Closes the run, as number `number` among the runs of its file with numbers.
     pub(super) fn into_result(mut self, number: u32) -> NcclRunResult {
         let mut problems = std::mem::take(&mut self.problems);
         let inferred_name =
@@ -274,22 +270,21 @@ impl NcclRun {
         NcclRunResult { series, problems, complete: complete && !average_lost, inferred }
     }
 
-    /// The text ends on the average and the rows say that it lost digits.
+    /// The text ends on the average, and the rows show that it lost digits.
     fn average_is_cut(&self) -> bool {
         self.average.is_some_and(|average| average.at_end) && consistency::is_average_cut(self)
     }
 
-    /// What is missing.
     fn find_gaps(&self, found: &[OutputProblem]) -> Vec<OutputProblem> {
         let mut problems = Vec::new();
         let truncated = |detail: String| OutputProblem::new(OutputProblemKind::Truncated, detail);
         if let Some(line) = self.elided {
-            problems.push(truncated("something was cut out here".to_owned()).at_line(line));
+            problems.push(truncated("part of the text was cut out here".to_owned()).at_line(line));
         }
         let missing = self.missing_ranks();
         if self.every_rank_listed && 0 < missing {
             problems.push(
-                truncated(format!("the device lines of {missing} ranks are not there"))
+                truncated(format!("the device lines of {missing} ranks are missing"))
                     .at_line(self.line),
             );
         }
@@ -298,7 +293,7 @@ impl NcclRun {
         } else if self.out_of_bounds.is_none() || self.average.is_none() {
             let detail = match (self.rows.last(), self.average.is_none()) {
                 (None, true) => "the run stops before its first row".to_owned(),
-                (None, false) | (Some(_), false) => "the end of the run is not whole".to_owned(),
+                (None, false) | (Some(_), false) => "the end of the run is not complete".to_owned(),
                 (Some(row), true) => {
                     format!("the run stops after {} bytes, before its end", row.bytes)
                 }
@@ -314,18 +309,18 @@ impl NcclRun {
         problems
     }
 
-    /// Sizes that the sweep should have and the rows have not.
+    /// Sizes of the sweep that have no row.
     fn missing_sizes(&self) -> Option<OutputProblem> {
         let have = self.rows.len() as u64;
         if let Some(rows) = self.sweep.and_then(SizeSweep::row_count) {
             // Run cycles, types, reductions and roots each repeat the sweep.
             return (!have.is_multiple_of(rows)).then(|| {
-                let detail = format!("{have} rows where a sweep of the sizes named has {rows}");
+                let detail = format!("{have} rows, but a sweep of the stated sizes has {rows}");
                 OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(self.line)
             });
         }
-        // Without the parameter line a hole shows only in a geometric sweep, and
-        // only where rounding to a multiple of the ranks is negligible.
+        // Without the parameter line, a gap is visible only in a geometric sweep, and only if
+        // rounding to a multiple of the ranks is negligible.
         const LARGE: u64 = 1 << 20;
         let steps = || {
             let pairs =
@@ -338,11 +333,11 @@ impl NcclRun {
         }
         let (before, after, _) = steps().find(|(_, _, r)| smallest * smallest * 0.95 <= *r)?;
         let detail =
-            format!("the sizes between {} and {} bytes are not there", before.bytes, after.bytes);
+            format!("the sizes between {} and {} bytes are missing", before.bytes, after.bytes);
         Some(OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(after.line))
     }
 
-    /// Wrong data, and an average that the tool itself calls too low.
+    /// Wrong data, and an average that the tool itself reports as too low.
     fn find_damage(&self) -> Vec<OutputProblem> {
         let mut problems = Vec::new();
         let wrong = |half: &NcclRowHalf| matches!(half.check, DataCheck::Wrong(w) if 0.0 < w);
@@ -354,7 +349,7 @@ impl NcclRun {
             };
             let more = bad.count();
             let detail =
-                format!("wrong elements at {} bytes {place} and {more} more points", row.bytes);
+                format!("wrong elements at {} bytes {place} and {more} other points", row.bytes);
             problems.push(OutputProblem::new(OutputProblemKind::Corrupt, detail).at_line(row.line));
         }
         for (footer, what) in
@@ -363,7 +358,7 @@ impl NcclRun {
             let Some(footer) = footer.filter(|f| f.okay == Some(false)) else { continue };
             let count =
                 footer.value.map_or("an unknown number of".to_owned(), |v| v.value.to_string());
-            let detail = format!("the tool counts {count} {what} and calls it failed");
+            let detail = format!("the tool counts {count} {what} and reports FAILED");
             problems
                 .push(OutputProblem::new(OutputProblemKind::Corrupt, detail).at_line(footer.line));
         }
@@ -375,7 +370,7 @@ impl NcclRun {
         problems
     }
 
-    /// Data that nobody checked.
+    /// Data that was not verified.
     fn find_unverified(&self, name: Option<&str>) -> Option<OutputProblem> {
         if self.rows.is_empty() {
             return None;
@@ -386,7 +381,7 @@ impl NcclRun {
         };
         if self.validation == Some(false) {
             return Some(problem(
-                "the run was told not to check data (validation 0)".to_owned(),
+                "the run was started without data checks (validation 0)".to_owned(),
                 first,
             ));
         }
@@ -396,7 +391,7 @@ impl NcclRun {
                     .and_then(collective::find_program)
                     .is_some_and(|collective| collective.checks_in_place)
         };
-        // A piece of a row may lack its check; a table without the column lacks all.
+        // A partial row may lack its check; in a table without the column all rows do.
         let no_column = self.halves().all(|(.., half)| half.check == DataCheck::Absent);
         let unchecked = |(_, placement, half): &(&NcclRow, BufferPlacement, &NcclRowHalf)| {
             must(*placement) && (half.check == DataCheck::NotDone || no_column)

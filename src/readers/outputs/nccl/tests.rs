@@ -1,4 +1,4 @@
-//! Whole outputs in the tool's grammar, with numbers and hosts of our own.
+//! Complete outputs in the tool's grammar, with generated numbers and hosts.
 
 mod failures;
 mod json;
@@ -42,7 +42,7 @@ fn every_release_gives_the_same_points() {
         let last = &series.points[7];
         assert_eq!((last.bytes, last.placement), (32768, Some(BufferPlacement::InPlace)));
         assert_eq!((last.time_us, last.algbw, last.busbw), (Some(21.5), Some(1.52), Some(2.67)));
-        // The old column is a relative difference, which is no count.
+        // The old column is a relative difference, not a count.
         let wrong = if release == NcclTestsRelease::Old { None } else { Some(0.0) };
         assert_eq!(last.wrong, wrong, "{release:?}");
         let p99 = if release == NcclTestsRelease::Iterations { Some(24.9) } else { None };

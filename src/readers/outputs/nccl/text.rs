@@ -1,10 +1,9 @@
-//! The text output: which line belongs to which run, and which words are a row.
+//! The text output: assigns lines to runs, and tokens to rows.
 //!
-//! One pass over the lines. A line is of the preamble, the table or the
-//! footer, and going back to an earlier part begins the next run. Rows are
-//! printed in pieces, so NCCL's own records and failure messages can begin in
-//! the middle of one; pieces are joined only where they fit exactly. What a
-//! finished run means is for `run`.
+//! One pass over the lines. A line belongs to the preamble, the table or the footer, and returning
+//! to an earlier part begins the next run. Rows are printed in pieces, so NCCL's own records and
+//! failure messages can begin in the middle of one; pieces are joined only if they fit exactly.
+//! `run` interprets a finished run.
 
 mod row_pieces;
 
@@ -22,7 +21,7 @@ use crate::outputs::{ParserInput, text};
 use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 
-/// How far a run has come.
+/// The progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum NcclTextStage {
     Version,
@@ -36,36 +35,35 @@ enum NcclTextStage {
     Average,
 }
 
-/// A row whose end has not come yet.
+/// An incomplete row.
 struct PendingNcclRow {
     words: Vec<String>,
     line: u32,
-    /// So many words stand where those of the row before stand; what comes
-    /// behind a word that was lost does not.
+    /// The number of tokens at the same positions as in the previous row; tokens after a lost one
+    /// do not align.
     aligned: usize,
 }
 
-/// The state of the pass.
 struct NcclTextReader {
     out: NcclOutputBuilder,
     run: Option<NcclRun>,
     stage: NcclTextStage,
     has_header: bool,
     layout: Option<NcclTableLayout>,
-    /// Where the words of the last whole row end on their line.
+    /// The end positions of the tokens of the last complete row.
     ends: Vec<usize>,
     pending: Option<PendingNcclRow>,
     /// Test programs named in the noise before the current run and its table.
     programs: BTreeSet<&'static str>,
-    /// Those named since the end of its table: of the next run, if one comes.
+    /// Programs named after the end of its table: they belong to the next run, if any.
     next_programs: BTreeSet<&'static str>,
-    /// Something was cut out since the last run.
+    /// Line at which text was cut out since the last run.
     elided: Option<u32>,
-    /// The line that the text ends on without a line end.
+    /// The last line, if the text ends without a line end.
     open_line: Option<u32>,
 }
 
-/// Whether these words are a table's header.
+/// Whether this line is a table's header.
 pub(super) fn is_header(line: &OutputLine<'_>) -> bool {
     (line.text.contains("size") || line.text.contains("bytes")) && {
         let words: Vec<&str> = line.split_words().collect();
@@ -73,7 +71,6 @@ pub(super) fn is_header(line: &OutputLine<'_>) -> bool {
     }
 }
 
-/// Reads all runs of a text.
 pub(super) fn read_runs(input: &ParserInput<'_>) -> NcclOutputBuilder {
     let mut reader = NcclTextReader {
         out: NcclOutputBuilder::default(),
@@ -100,8 +97,8 @@ pub(super) fn read_runs(input: &ParserInput<'_>) -> NcclOutputBuilder {
     reader.out
 }
 
-/// The lines as one stream, or one per task where several tasks print tables
-/// of their own (a build without MPI, started as several processes).
+/// The lines as one stream, or one per task if several tasks print their own tables (a build
+/// without MPI, started as several processes).
 fn split_streams<'a>(input: &'a ParserInput<'a>) -> Vec<Vec<&'a OutputLine<'a>>> {
     let whole = || vec![input.lines.iter().collect()];
     let mut printers: BTreeMap<u32, usize> = BTreeMap::new();
@@ -113,7 +110,7 @@ fn split_streams<'a>(input: &'a ParserInput<'a>) -> Vec<Vec<&'a OutputLine<'a>>>
     if printers.len() < 2 {
         return whole();
     }
-    // What nobody labelled, or a task without a table did, goes with the first.
+    // Lines without a label, or from a task without a table, go with the first stream.
     let mut streams = vec![Vec::new(); printers.len()];
     for line in &input.lines {
         let at = line.label.and_then(|label| printers.get(&label)).copied().unwrap_or(0);
@@ -145,8 +142,8 @@ impl NcclTextReader {
         }
     }
 
-    /// Parts the end of a row from the host that follows it without a blank:
-    /// (what is the row's, the host). Neither where that cannot be told.
+    /// Splits the end of a row from a host that follows it without a blank: (row part, host).
+    /// `None` for both if the split is ambiguous.
     fn split_glued_host<'t>(
         &self,
         piece: &str,
@@ -175,10 +172,10 @@ impl NcclTextReader {
         (Some(front).filter(|f| !f.is_empty()), Some(host))
     }
 
-    /// A line, or what is left of it beside NCCL's records.
+    /// Reads a line, or the rest of it without NCCL's records.
     fn read_piece(&mut self, piece: &str, line: &OutputLine<'_>) {
-        // A `-J` file beside the text holds an environment: nothing for us, nor
-        // are its strings where it was laid out line by line.
+        // A `-J` file next to the text holds an environment, which is not read, nor are its strings
+        // in a pretty-printed file.
         if piece.trim().is_empty() || piece.trim_start().starts_with(['{', '"']) {
             return;
         }
@@ -204,7 +201,7 @@ impl NcclTextReader {
                 run.cpu_time = layout.cpu_time;
             }
             self.layout = Some(layout);
-            // Names are aligned as the values below them.
+            // Column names are aligned with the values below them.
             let size = words.iter().position(|word| matches!(*word, "size" | "bytes"));
             let size = size.unwrap_or(0);
             self.ends = word_ends(piece).skip(size).collect();
@@ -244,7 +241,7 @@ impl NcclTextReader {
     }
 
     fn push_failure(&mut self, failure: errors::NcclTestFailure, line: &OutputLine<'_>) {
-        // A launcher counts processes, which are ranks only with one GPU each.
+        // A launcher counts processes, which equal ranks only with one GPU each.
         let counts = self.out.parameters.last().map(|(_, named)| {
             ["nThread", "nGpus"].iter().all(|name| named.get(*name).is_some_and(|n| n == "1"))
         });
@@ -253,7 +250,7 @@ impl NcclTextReader {
         self.out.failures.push(NcclFailureReport { rank, failure, line: line.number, run });
     }
 
-    /// What is no part of the test's own output.
+    /// Reads text outside the test's own output.
     fn read_noise(&mut self, piece: &str, line: &OutputLine<'_>) {
         if let Some(failure) = errors::parse_launcher_failure(piece) {
             self.push_failure(failure, line);
@@ -271,7 +268,7 @@ impl NcclTextReader {
         }
     }
 
-    /// The lines before a table.
+    /// Reads the lines before a table.
     fn read_preamble(&mut self, piece: &str, line: u32) -> bool {
         if let Some(version) = preamble::word_after(piece, "nccl-tests version ") {
             self.enter_stage(NcclTextStage::Version, line);
@@ -313,10 +310,10 @@ impl NcclTextReader {
         true
     }
 
-    /// The lines after a table.
+    /// Reads the lines after a table.
     fn read_footer(&mut self, piece: &str, line: u32) -> bool {
         if let Some(name) = preamble::word_after(piece, "Collective test concluded: ") {
-            // The end of this run, and no word of the next.
+            // The end of this run, not the name of the next.
             let name = Some(clean(name)).filter(|name| !name.is_empty());
             self.with_run(|run| run.name = run.name.take().or(name));
             return true;
@@ -335,7 +332,7 @@ impl NcclTextReader {
             Some((value, NcclFooter { value: None, okay, line, at_end: at_end && okay.is_none() }))
         };
         if let Some((count, footer)) = footer("Out of bounds values") {
-            // Without its verdict the line is cut.
+            // Without its verdict the line is truncated.
             if footer.okay.is_some() {
                 self.enter_stage(NcclTextStage::Bounds, line);
                 let value = count.map(|count| RoundedNumber::with_decimals(count, 0));
@@ -365,7 +362,7 @@ impl NcclTextReader {
         }
     }
 
-    /// Goes on to a stage; going back begins the next run.
+    /// Enters a stage; returning to an earlier one begins the next run.
     fn enter_stage(&mut self, stage: NcclTextStage, line: u32) {
         self.flush();
         let repeats = matches!(stage, NcclTextStage::Ranks | NcclTextStage::Rows);
@@ -374,7 +371,7 @@ impl NcclTextReader {
         if !goes_on {
             let programs = std::mem::take(&mut self.next_programs);
             let elided = self.elided.take().filter(|_| NcclTextStage::Header <= stage);
-            // What was named before the first run is still that run's.
+            // A name before the first run belongs to that run.
             if self.run.is_some() {
                 self.close_run();
                 self.programs = programs;
@@ -385,11 +382,10 @@ impl NcclTextReader {
         self.stage = stage;
     }
 
-    /// Ends the current run.
     fn close_run(&mut self) {
         self.flush();
         if self.programs.is_empty() {
-            // Nothing follows that it could be the name of.
+            // No further run follows that the name could belong to.
             self.programs = std::mem::take(&mut self.next_programs);
         }
         if let Some(mut run) = self.run.take() {
@@ -408,7 +404,7 @@ impl NcclTextReader {
         self.next_programs.clear();
     }
 
-    /// Words that may be a row or a piece of one; false where they are neither.
+    /// Reads tokens that may be a row or part of one; returns false if they are neither.
     fn read_row_words(&mut self, words: &[&str], piece: &str, line: u32) -> bool {
         if let Some(start) = header::row_start(words) {
             self.enter_stage(NcclTextStage::Rows, line);
@@ -443,13 +439,13 @@ impl NcclTextReader {
         self.note_damaged_row(words, values, line)
     }
 
-    /// Whether a row that the text ends on is all there.
+    /// Whether the last row of the text is complete.
     fn is_row_whole(&self, words: &[&str]) -> bool {
         self.layout.as_ref().is_some_and(|layout| layout.missing_words(words) == 0)
             && is_last_word_whole(words)
     }
 
-    /// Adds a run's only header-shaped knowledge where its header is lost.
+    /// Assumes a layout from the row's shape if the header is lost.
     fn assume_header(&mut self, words: &[&str], line: u32) {
         if self.has_header {
             return;
@@ -462,7 +458,7 @@ impl NcclTextReader {
         let root = self.layout.as_ref().is_some_and(|l| l.root);
         let problem = OutputProblem::new(
             OutputProblemKind::Truncated,
-            "the header of the table is not there",
+            "the header of the table is missing",
         )
         .at_line(line);
         self.with_run(|run| {
@@ -502,7 +498,7 @@ impl NcclTextReader {
 
     fn push_row(&mut self, row: NcclRow) {
         let problem = (!row.halves.iter().flatten().all(NcclRowHalf::is_readable)).then(|| {
-            let detail = format!("a value at {} bytes is no finite number", row.bytes);
+            let detail = format!("a value at {} bytes is not a finite number", row.bytes);
             OutputProblem::new(OutputProblemKind::Unrecognised, detail).at_line(row.line)
         });
         self.with_run(|run| {
@@ -512,7 +508,7 @@ impl NcclTextReader {
     }
 }
 
-/// Where the words of a line end, in characters.
+/// The end positions of a line's tokens, in characters.
 fn word_ends(text: &str) -> impl Iterator<Item = usize> + '_ {
     let mut chars = text.chars().enumerate().peekable();
     std::iter::from_fn(move || {
@@ -525,7 +521,7 @@ fn word_ends(text: &str) -> impl Iterator<Item = usize> + '_ {
     })
 }
 
-/// More ways to say that something was cut out than a bare ellipsis.
+/// Marks for cut-out text other than a bare ellipsis.
 fn is_elision(piece: &str) -> bool {
     let body = piece.trim().trim_start_matches(['#', '|', '>', '[', '(', '<', ' ']);
     let dots = body.starts_with("...") || body.starts_with('…') || body.starts_with('⋮');

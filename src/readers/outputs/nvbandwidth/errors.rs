@@ -1,33 +1,32 @@
-//! What failures look like: nvbandwidth's own, and those of what started it.
+//! Failure messages of nvbandwidth and of its launchers.
 //!
-//! Source: `error_handling.h`, `memcpy.cpp` and `nvbandwidth.cpp`, v0.1 to
-//! v0.8. What a failure means for a node is not decided here.
+//! Source: `error_handling.h`, `memcpy.cpp` and `nvbandwidth.cpp`, v0.1 to v0.8. The judge decides
+//! the meaning of a failure for a node.
 
 use crate::outputs::text::OutputLine;
 use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 
-/// One failure.
 #[derive(Debug, PartialEq)]
 pub(super) struct NvbandwidthFailure {
-    /// What to report. A test is named only where the message names one.
+    /// The problem to report. It names a test only if the message does.
     pub problem: OutputProblem,
-    /// What it ends.
+    /// The part of the run that it ends.
     pub scope: FailureScope,
 }
 
-/// How far a failure reaches.
+/// The reach of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FailureScope {
     /// The process stops here.
     Run,
-    /// The test that is running has no result; the next one starts.
+    /// The running test has no result; the next one starts.
     Test,
-    /// Nothing that had started.
+    /// No started test is affected.
     Nothing,
 }
 
-/// The failure that this line reports, if it reports one.
+/// The failure in this line, if any.
 pub(super) fn parse_failure(line: &OutputLine<'_>) -> Option<NvbandwidthFailure> {
     let text = line.trimmed();
     let mut failure = parse_tool_failure(text).or_else(|| parse_launcher_failure(text))?;
@@ -38,7 +37,7 @@ pub(super) fn parse_failure(line: &OutputLine<'_>) -> Option<NvbandwidthFailure>
     Some(failure)
 }
 
-/// The failure in a JSON `error`. Whatever it says, it is one.
+/// The failure in a JSON `error`, whatever its text.
 pub(super) fn failure_from_message(message: &str) -> NvbandwidthFailure {
     parse_tool_failure(message.trim())
         .unwrap_or_else(|| new_failure(OutputProblemKind::Error, message, FailureScope::Run))
@@ -74,8 +73,7 @@ fn parse_tool_failure(text: &str) -> Option<NvbandwidthFailure> {
     {
         return Some(new_failure(OutputProblemKind::Error, text, FailureScope::Run));
     }
-    // The status `ERROR` is given to tests that do not exist, `Error` to those
-    // that threw.
+    // The status `ERROR` marks nonexistent tests, `Error` those that threw an exception.
     if let Some(message) = text.strip_prefix("ERROR: ") {
         let mut error = new_failure(OutputProblemKind::Error, text, FailureScope::Nothing);
         if let Some(rest) = message.strip_prefix("Testcase ") {
@@ -118,7 +116,7 @@ pub(super) fn is_host(word: &str) -> bool {
         && word.bytes().any(|b| b.is_ascii_alphanumeric())
 }
 
-/// What mpirun, srun and the shell say when nvbandwidth dies or never starts.
+/// Messages of mpirun, srun and the shell if nvbandwidth dies or never starts.
 fn parse_launcher_failure(text: &str) -> Option<NvbandwidthFailure> {
     const DEATHS: [&str; 7] = [
         "MPI_ABORT was invoked on rank ",
@@ -149,12 +147,12 @@ fn parse_launcher_failure(text: &str) -> Option<NvbandwidthFailure> {
     Some(died)
 }
 
-/// Two ranks on one GPU: what is measured between them is no link.
+/// Two ranks on one GPU: the measurement between them is not a link.
 pub(super) fn parse_oversubscription(text: &str) -> Option<OutputProblem> {
     let (_, rest) = text.split_once("there are more processes than GPUs on ")?;
     let host = rest.split(". ").next().unwrap_or(rest).trim_end_matches('.');
     let detail = format!(
-        "more processes than GPUs on {}: ranks share a GPU, so their cells are no link",
+        "more processes than GPUs on {}: ranks share a GPU, so their cells are not links",
         clean(host)
     );
     let mut problem = OutputProblem::new(OutputProblemKind::Inconsistent, detail);

@@ -1,7 +1,7 @@
-//! What nvbandwidth prints about itself and the machine before its tests.
+//! nvbandwidth's header: its version and the machine, before the tests.
 //!
-//! Lines in, facts out. Device lists come in three layouts: per host (v0.1 on),
-//! per rank (MPI build, v0.7 on), and as strings in JSON (v0.8 on).
+//! Reads lines into facts. Device lists come in three layouts: per host (v0.1 on), per rank (MPI
+//! build, v0.7 on), and as strings in JSON (v0.8 on).
 
 use super::errors::is_host;
 use crate::outputs::facts_builder::FactsBuilder;
@@ -9,22 +9,21 @@ use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text;
 use model::tool_facts::{ToolDevice, ToolFacts, ToolRank};
 
-/// What one line of the head of an output says.
+/// The content of one header line.
 #[derive(Debug, PartialEq)]
 pub(super) enum NvbandwidthHeadItem {
     /// The version, without a leading v.
     Version(Option<String>),
-    /// A fact that is now in `facts`.
+    /// A fact, already stored in `facts`.
     Fact,
-    /// A GPU of this host, its host not known from this line.
+    /// A GPU of this host; the line does not name the host.
     Device(ToolDevice),
-    /// A rank.
     Rank(ToolRank),
     /// The MPI build.
     Mpi,
 }
 
-/// Reads one line; `None` where it says nothing of that kind.
+/// Reads one line; `None` if it is not a header line.
 pub(super) fn parse_head_line(line: &str, facts: &mut ToolFacts) -> Option<NvbandwidthHeadItem> {
     let (key, value) = line.split_once(':')?;
     let value = value.trim();
@@ -49,7 +48,7 @@ pub(super) fn parse_head_line(line: &str, facts: &mut ToolFacts) -> Option<Nvban
     }
 }
 
-/// Keeps a parameter by name, the first value of several.
+/// Stores a parameter by name; the first of several values counts.
 pub(super) fn keep_parameter(
     facts: &mut ToolFacts,
     name: &str,
@@ -61,7 +60,7 @@ pub(super) fn keep_parameter(
     Some(NvbandwidthHeadItem::Fact)
 }
 
-/// A version without a leading v; `None` where it is no version.
+/// A version without a leading v; `None` if it is not a version.
 pub(super) fn parse_version(text: &str) -> Option<String> {
     let word = text.split_whitespace().next()?;
     let word = word.strip_prefix(['v', 'V']).unwrap_or(word);
@@ -79,15 +78,15 @@ pub(super) fn minor_version(version: &str) -> Option<u32> {
     rest[..digits].parse().ok()
 }
 
-/// `Device 0: NVIDIA H100 (00000000:1b:00)`; the bus id since v0.6.
+/// `Device 0: NVIDIA H100 (00000000:1b:00)`; the bus ID since v0.6.
 fn parse_device(line: &str) -> Option<ToolDevice> {
     let (index, product) = line.strip_prefix("Device ")?.split_once(": ")?;
     let (name, bus_id) = split_product_and_bus(product)?;
     Some(ToolDevice { index: index.trim().parse().ok()?, name, bus_id, ..ToolDevice::default() })
 }
 
-/// `Process  7 (host): device 3: NVIDIA GB200 (00000019:01:00)`; ranks are
-/// padded with blanks to the width of the last one.
+/// `Process  7 (host): device 3: NVIDIA GB200 (00000019:01:00)`; ranks are padded with blanks to
+/// the width of the last one.
 fn parse_rank(line: &str) -> Option<ToolRank> {
     let rest = line.strip_prefix("Process ")?.trim_start();
     let (rank, rest) = rest.split_once(" (")?;
@@ -107,7 +106,7 @@ fn parse_rank(line: &str) -> Option<ToolRank> {
     })
 }
 
-/// `NAME (BUS)`; without brackets it is all name.
+/// `NAME (BUS)`; without brackets the whole text is the name.
 fn split_product_and_bus(product: &str) -> Option<(Option<String>, Option<String>)> {
     let product = product.trim();
     let split = product.strip_suffix(')').and_then(|p| p.rsplit_once(" ("));
@@ -143,8 +142,8 @@ pub(super) fn parse_listed_device(entry: &str) -> Option<NvbandwidthHeadItem> {
     }))
 }
 
-/// Enters a rank and its GPU once. A rank that was somewhere else before is a
-/// problem: the file's matrices cannot be mapped to machines.
+/// Adds a rank and its GPU once. A rank that was listed elsewhere before is a problem: the file's
+/// matrices cannot be mapped to machines.
 pub(super) fn add_rank(
     roster: &mut FactsBuilder,
     facts: &mut ToolFacts,

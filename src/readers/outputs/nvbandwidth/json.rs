@@ -1,8 +1,8 @@
 //! nvbandwidth's JSON output, `-j` from v0.5 and `--format json` later.
 //!
-//! Source: `json_output.cpp`, v0.5 to v0.8. The object is printed once, when
-//! the process ends, with sorted keys; cells are strings with six significant
-//! digits, `sum` has all of them. Keys nobody knows are passed over.
+//! Source: `json_output.cpp`, v0.5 to v0.8. The object is printed once, when the process ends, with
+//! sorted keys; cells are strings with six significant digits, `sum` has full precision. Unknown
+//! keys are ignored.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,13 +21,13 @@ use model::text::clean;
 
 const ROOT: &str = "nvbandwidth";
 
-/// Whether the root key stands anywhere in this text.
+/// Whether the root key appears anywhere in this text.
 pub(super) fn is_named_in(text: &str) -> bool {
     const KEY: &str = "\"nvbandwidth\"";
     text.match_indices(KEY).any(|(at, _)| text[at + KEY.len()..].trim_start().starts_with(':'))
 }
 
-/// Reads the JSON outputs in a file; `None` where there is none.
+/// Reads the JSON outputs in a file; `None` without any.
 pub(super) fn parse(input: &ParserInput<'_>) -> Option<ParseOutput> {
     if !is_named_in(input.text) {
         return None;
@@ -55,8 +55,8 @@ pub(super) fn parse(input: &ParserInput<'_>) -> Option<ParseOutput> {
     Some(parsed)
 }
 
-/// The texts to look into: the file, or what is left of it without launchers'
-/// prefixes and standard error, one text a process.
+/// The texts to search: the file, or its remainder without launcher prefixes and standard error,
+/// one text per process.
 fn candidate_texts<'a>(input: &ParserInput<'a>) -> Vec<Cow<'a, str>> {
     fn joined<'l, 'a: 'l>(lines: impl Iterator<Item = &'l OutputLine<'a>>) -> String {
         lines.filter(|l| !l.stderr).flat_map(|l| [l.text, "\n"]).collect()
@@ -72,13 +72,12 @@ fn candidate_texts<'a>(input: &ParserInput<'a>) -> Vec<Cow<'a, str>> {
     }
 }
 
-/// A text without the lines that are no JSON: other ranks and libraries print
-/// whenever they like.
+/// A text without its non-JSON lines: other ranks and libraries print at any time.
 fn drop_noise(text: &str) -> String {
     text.split_inclusive('\n').filter(|line| is_json_line(line.trim())).collect()
 }
 
-/// Every document in the text. One that broke off before a whole one counts.
+/// Every document in the text. One that broke off before a complete one counts.
 fn find_documents(text: &str) -> Vec<JsonDocument> {
     let mut documents = Vec::new();
     let mut rest = text;
@@ -98,7 +97,7 @@ fn find_documents(text: &str) -> Vec<JsonDocument> {
     documents
 }
 
-/// What comes before and after a line, counted from 1.
+/// The text before and after a line, counted from 1.
 fn split_around_line(text: &str, line: u32) -> (&str, &str) {
     let mut ends = text.match_indices('\n').map(|(at, _)| at + 1);
     let skip = usize::try_from(line.saturating_sub(2)).unwrap_or(usize::MAX);
@@ -107,8 +106,7 @@ fn split_around_line(text: &str, line: u32) -> (&str, &str) {
     (&text[..start], &text[end..])
 }
 
-/// The document again, without the lines inside it that are no JSON. `None`
-/// where that is no help.
+/// The document again, without the non-JSON lines inside it. `None` if that does not help.
 fn without_noise(text: &str, broken: &JsonDocument) -> Option<JsonDocument> {
     if broken.stopped.as_ref().is_none_or(|stop| stop.at_end) {
         return None;
@@ -117,8 +115,8 @@ fn without_noise(text: &str, broken: &JsonDocument) -> Option<JsonDocument> {
         .filter(|document| document.stopped.is_none())
 }
 
-/// Whether a line can be one of the object's own: the writer puts every key,
-/// every bracket and every short array on a line of its own.
+/// Whether a line can belong to the object: the writer puts every key, every bracket and every
+/// short array on its own line.
 fn is_json_line(line: &str) -> bool {
     let array = line.strip_prefix('[').map(str::trim_start);
     line.starts_with(['"', '{', '}', ']'])
@@ -133,7 +131,7 @@ struct NvbandwidthJsonReader {
     run: u32,
     /// Tests with a matrix in this run.
     names: BTreeSet<String>,
-    /// Cells that matrices so far lack.
+    /// The number of cells missing from matrices so far.
     lost: usize,
     measured: bool,
 }
@@ -157,7 +155,7 @@ impl NvbandwidthJsonReader {
         }
         self.read_head(root);
         let tests = root.get("testcases").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
-        // Where the text broke off, only the last test can be cut.
+        // If the text broke off, only the last test can be cut.
         let whole = tests.len() - usize::from(document.stopped.is_some() && !tests.is_empty());
         let mut states: BTreeMap<String, NvbandwidthTestStatus> = BTreeMap::new();
         for (at, test) in tests.iter().enumerate() {
@@ -167,7 +165,7 @@ impl NvbandwidthJsonReader {
                 states.insert(name, state);
             }
         }
-        // A failed test stands there twice: still running, then with an error.
+        // A failed test appears twice: first as running, then with an error.
         let running: Vec<&str> = states
             .iter()
             .filter(|(_, state)| **state == NvbandwidthTestStatus::Running)
@@ -267,14 +265,14 @@ impl NvbandwidthJsonReader {
         }
         match status.to_ascii_lowercase().as_str() {
             "waived" => {
-                let detail = "the tool says that this test does not apply here";
+                let detail = "the tool reports that this test does not apply here";
                 self.push_problem(OutputProblemKind::Waived, Some(&name), detail);
                 return NvbandwidthTestStatus::Other;
             }
             "running" if matrix.is_none() => return NvbandwidthTestStatus::Running,
-            // `ERROR` is a name that is no test; nothing had started.
+            // `ERROR` marks a name without a test; no test had started.
             "error" | "not found" | "failed" => {
-                let detail = format!("status {status}; the JSON does not say why");
+                let detail = format!("status {status}; the JSON gives no reason");
                 self.push_problem(OutputProblemKind::Error, Some(&name), detail);
                 let never_ran = status == "ERROR" || status == "Not Found";
                 return if never_ran {
@@ -302,7 +300,7 @@ impl NvbandwidthJsonReader {
             self.parsed.complete = false;
             return NvbandwidthTestStatus::Other;
         };
-        // The sum is the last key: without it the matrix may be cut too.
+        // The sum is the last key: without it, the matrix may also be truncated.
         if is_cut && test.get("sum").is_none() {
             self.push_problem(OutputProblemKind::Truncated, Some(&name), "this test is cut off");
             return NvbandwidthTestStatus::Other;
@@ -311,8 +309,8 @@ impl NvbandwidthJsonReader {
         NvbandwidthTestStatus::Passed
     }
 
-    /// The matrix of a test, or the three that bidirectional tests append to
-    /// each other since v0.6; `sum` is the last one's.
+    /// The matrix of a test, or the three that bidirectional tests append to each other since v0.6;
+    /// `sum` belongs to the last one.
     fn read_matrices(&mut self, name: &str, test: &Value, matrix: &[Value]) {
         let title = test.get("bandwidth_description").and_then(Value::as_str);
         let sum = test.get("sum").and_then(Value::as_f64);
@@ -383,7 +381,7 @@ impl NvbandwidthJsonReader {
                 significant_error,
             )
         {
-            let detail = format!("the cells add up to {computed:.2}, sum says {sum:.2}");
+            let detail = format!("the cells add up to {computed:.2}, sum is {sum:.2}");
             self.push_problem(OutputProblemKind::Inconsistent, Some(&name), detail);
         }
         let labels = |count: usize| (0..count).map(|i| i.to_string()).collect();
@@ -401,7 +399,7 @@ impl NvbandwidthJsonReader {
         }));
     }
 
-    /// Failures that others report around the object.
+    /// Failures that other programs report around the object.
     fn read_lines_around(&mut self, lines: &[OutputLine<'_>]) {
         let outside = lines.iter().filter(|l| !l.text.trim_start().starts_with(['"', '{', '}']));
         for failure in outside.filter_map(errors::parse_failure) {
@@ -411,7 +409,7 @@ impl NvbandwidthJsonReader {
     }
 }
 
-/// What became of a test.
+/// The result of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NvbandwidthTestStatus {
     Passed,
@@ -420,8 +418,7 @@ enum NvbandwidthTestStatus {
     Other,
 }
 
-/// How far a cell can be from the number behind it: six significant digits,
-/// the default of a C++ stream.
+/// The maximum rounding error of a cell: six significant digits, the default of a C++ stream.
 fn significant_error(value: f64) -> f64 {
     5e-6 * value.abs()
 }

@@ -1,11 +1,11 @@
 //! nvbandwidth, text v0.1 to v0.10 and JSON from v0.5, one node or many.
 //!
-//! `text` and `json` read the two formats, `table` one printed matrix,
-//! `testcases` knows what the tool's tests are called, `errors` what its
-//! failures look like. Which end of a cell is the source is not decided here.
+//! `text` and `json` read the two formats, `table` reads one printed matrix, `testcases` knows the
+//! tool's test names, `errors` its failure messages. The judge decides which end of a cell is the
+//! source.
 //!
-//! Facts come from the tool's source, tags v0.1 to v0.8, and for v0.9 and
-//! v0.10, whose source was not at hand, from published logs and its README.
+//! Facts come from the tool's source, tags v0.1 to v0.8; for v0.9 and v0.10, whose source was not
+//! available, from published logs and its README.
 
 mod errors;
 mod header;
@@ -23,7 +23,7 @@ use super::text::OutputLine;
 use super::{CERTAIN, LIKELY, POSSIBLE, ParserConfidence, ParserInput};
 use model::parse_output::ParseOutput;
 
-/// Whether nvbandwidth wrote this.
+/// Whether nvbandwidth wrote this output.
 pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     if json::is_named_in(input.text) {
         return CERTAIN;
@@ -44,7 +44,7 @@ fn text_confidence(text: &str) -> ParserConfidence {
         "nvbandwidth" if text.starts_with("nvbandwidth Version:") => CERTAIN,
         "nvbandwidth" if text.starts_with("nvbandwidth CLI") => CERTAIN,
         "Usage:" if text.starts_with("Usage: nvbandwidth") => CERTAIN,
-        // nvloom announces tests of such names too, without the dot.
+        // nvloom announces tests with the same names, without the dot.
         "Running" | "Waiving"
             if testcases::parse_announcement(text).is_some_and(testcases::is_known) =>
         {
@@ -65,9 +65,9 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     json::parse(input).unwrap_or_else(|| text::parse(input))
 }
 
-/// The lines of each process, where a launcher labelled them and `is_start`
-/// holds for lines of more than one label: `srun -l` on many nodes mixes whole
-/// outputs line by line. `None` where there is only one output.
+/// The lines of each process, if a launcher labelled them and `is_start` matches lines of more than
+/// one label: `srun -l` on many nodes mixes complete outputs line by line. `None` for a single
+/// output.
 fn split_streams<'a, 'b>(
     lines: &'b [OutputLine<'a>],
     is_start: impl Fn(&OutputLine<'a>) -> bool,
@@ -79,8 +79,8 @@ fn split_streams<'a, 'b>(
     if labels.len() < 2 {
         return None;
     }
-    // What carries no label, or that of a process without an output of its
-    // own, can still be an error: it goes with the first.
+    // Lines without a label, or with the label of a process without its own output, can still be
+    // errors: they go with the first stream.
     let mut streams = vec![Vec::new(); labels.len()];
     for line in lines {
         let stream = line.label.and_then(|label| labels.binary_search(&label).ok()).unwrap_or(0);

@@ -1,20 +1,20 @@
-//! What is known of one run of the tool, and of the test it is in.
+//! The state of one run of the tool, and of its current test.
 //!
-//! State only: `text` fills it in and decides what it means.
+//! State only: `text` fills and interprets it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::testcases::TestcaseEvent;
 
-/// The test that is running.
+/// The running test.
 #[derive(Debug)]
 pub(super) struct NvbandwidthTest {
-    /// `None` where the name is damaged.
+    /// `None` for a damaged name.
     pub(super) name: Option<String>,
     pub(super) line: u32,
-    /// Its last sum was seen, or it reported an error: nothing more is due.
+    /// Its last sum was read, or it reported an error: it is complete.
     pub(super) is_settled: bool,
-    /// A problem says already that it is not whole.
+    /// A problem already reports that it is incomplete.
     pub(super) is_reported: bool,
 }
 
@@ -27,21 +27,21 @@ pub(super) struct NvbandwidthRun {
     pub(super) minor: Option<u32>,
     pub(super) is_multinode: bool,
     pub(super) is_listing: bool,
-    /// It got as far as asking the driver.
+    /// It got as far as querying the driver.
     pub(super) has_machine: bool,
     pub(super) host: Option<String>,
     pub(super) events: Vec<TestcaseEvent>,
-    /// Where in the problems the nameless waived tests are.
+    /// Indices of the nameless waived tests among the problems.
     pub(super) waived: Vec<usize>,
-    /// Tests that were announced.
+    /// Announced tests.
     pub(super) started: BTreeSet<String>,
-    /// Tests, or parts, with a matrix, and where it is among the measurements.
+    /// Tests, or parts, with a matrix, and its index among the measurements.
     pub(super) printed: BTreeMap<String, usize>,
-    /// Line of its head, or where it starts without one.
+    /// Line of its header, or its first line without one.
     pub(super) line: u32,
     pub(super) has_closing_note: bool,
     pub(super) has_failed: bool,
-    /// Something is missing.
+    /// Part of it is missing.
     pub(super) is_broken: bool,
 }
 
@@ -50,7 +50,7 @@ impl NvbandwidthRun {
         !self.events.is_empty() || !self.printed.is_empty()
     }
 
-    /// v0.6 moved the note from the head to the end (`printInfo`).
+    /// v0.6 moved the note from the header to the end (`printInfo`).
     pub(super) fn needs_closing_note(&self) -> bool {
         self.minor.is_some_and(|minor| 6 <= minor)
     }

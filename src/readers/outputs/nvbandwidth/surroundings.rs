@@ -1,11 +1,10 @@
-//! What people leave around an output: command lines, and marks where they cut.
+//! Text that users leave around an output: command lines, and marks where they cut.
 //!
-//! Nothing here reads a result.
+//! This module reads no results.
 
 use crate::outputs::text::OutputLine;
 
-/// The options on a command line that runs nvbandwidth; `None` for anything
-/// else that mentions it.
+/// The options on a command line that runs nvbandwidth; `None` for any other line that mentions it.
 pub(super) fn parse_command_options(text: &str) -> Option<Vec<&str>> {
     let is_program = |word: &str| word.rsplit('/').next() == Some("nvbandwidth");
     let mut words = text.split_whitespace().skip_while(|word| !is_program(word));
@@ -18,7 +17,7 @@ pub(super) fn parse_command_options(text: &str) -> Option<Vec<&str>> {
     (is_command && are_options).then_some(options)
 }
 
-/// Whether a person cut something out here, in more ways than a bare ellipsis.
+/// Whether a user cut text out here, beyond a bare ellipsis.
 pub(super) fn is_elision_mark(line: &OutputLine<'_>, text: &str) -> bool {
     if line.is_elision() {
         return true;

@@ -1,8 +1,8 @@
-//! One printed matrix: title, column labels, rows, and what is wrong with it.
+//! One printed matrix: title, column labels, rows, and its problems.
 //!
-//! Source: `PeerValueMatrix` of v0.1 to v0.8. Cells are right-aligned in 10
-//! and always carry two decimals, row labels are the row's number or, for the
-//! bisection test, `rank->peer`. A cell that may have lost digits is no number.
+//! Source: `PeerValueMatrix` of v0.1 to v0.8. Cells are right-aligned in 10 characters and always
+//! have two decimals; row labels are the row's number or, for the bisection test, `rank->peer`. A
+//! cell that may have lost digits is not a number.
 
 mod row;
 
@@ -16,56 +16,55 @@ use model::parse_output::{OutputProblem, OutputProblemKind};
 pub(super) use row::has_two_decimals;
 use row::{NvbandwidthRowCells, ProblemCount};
 
-/// Characters of a cell (`setw(10)`).
+/// Characters per cell (`setw(10)`).
 const CELL: usize = 10;
 
-/// The largest row number that is believed after a gap: the largest NVLink
-/// domain announced has 576 GPUs.
+/// The largest row number that is accepted after a gap: the largest announced NVLink domain has 576
+/// GPUs.
 const MOST_ROWS: usize = 4096;
 
-/// Cells of one output that are kept empty because they were lost: those of a
-/// domain of 576 GPUs a dozen times. A line of labels and a cell below it are
-/// few bytes and stand for many cells.
+/// The maximum number of lost cells that one output keeps as empty: those of a domain of 576 GPUs a
+/// dozen times. A line of labels and a cell below it take few bytes and expand to many cells.
 pub(super) const MOST_LOST: usize = 4 << 20;
 
-/// A matrix while its lines come in.
+/// A matrix while its lines are read.
 #[derive(Debug)]
 pub(super) struct NvbandwidthTable<'a> {
     /// The line before the column labels.
     title: Option<&'a str>,
     columns: Option<Vec<&'a str>>,
-    /// A person cut columns out.
+    /// A user cut columns out.
     is_elided: bool,
-    /// Width of the row labels and length of a line, where the column labels
-    /// stand as the tool aligns them.
+    /// Width of the row labels and length of a line, if the column labels are aligned as the tool
+    /// prints them.
     layout: Option<(usize, usize)>,
     rows: Vec<NvbandwidthTableRow<'a>>,
-    /// The number that the next row should have.
+    /// The expected number of the next row.
     next: usize,
-    /// Where it starts.
+    /// Its first line.
     pub line: u32,
-    /// Cells that tables before this one lost.
+    /// Cells lost in previous tables.
     lost_before: usize,
-    /// Cells that had to be left empty because a piece is missing.
+    /// Cells left empty because a piece is missing.
     cut: ProblemCount,
-    /// Cells or rows that are there and cannot be read.
+    /// Cells or rows that are present and unreadable.
     unreadable: ProblemCount,
-    /// Rows that came again with other numbers.
+    /// Rows that were repeated with other numbers.
     contested: usize,
 }
 
-/// A row as it was printed, or the place of one that was not.
+/// A row as printed, or a placeholder for a missing one.
 #[derive(Debug)]
 struct NvbandwidthTableRow<'a> {
     label: String,
     cells: Vec<Option<f64>>,
     text: &'a str,
-    /// How many words stood there.
+    /// Number of tokens in the row.
     count: usize,
     is_printed: bool,
 }
 
-/// A line taken apart.
+/// A line split into label and cells.
 #[derive(Debug)]
 struct NvbandwidthRowSplit<'a> {
     label: String,
@@ -75,20 +74,20 @@ struct NvbandwidthRowSplit<'a> {
 
 #[derive(Debug)]
 enum RowCellText<'a> {
-    /// Words between blanks.
+    /// Tokens between blanks.
     Words(&'a str),
-    /// Every [`CELL`] characters a cell.
+    /// A cell every [`CELL`] characters.
     Aligned(&'a str),
 }
 
-/// What a line is to a table.
+/// The role of a line in a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TableLineKind {
-    /// Its next row, or a row further down.
+    /// The next row, or a later one.
     Row,
-    /// The first row of another table, whose head was lost.
+    /// The first row of another table whose header was lost.
     Restart,
-    /// No row.
+    /// Not a row.
     No,
 }
 
@@ -100,8 +99,8 @@ pub(super) fn is_description(text: &str) -> bool {
         || text.starts_with("Bisect benchmarking")
 }
 
-/// The column labels on this line: 0, 1, 2 and on. Where a person cut columns
-/// out, the rest must still rise.
+/// The column labels on this line: 0, 1, 2 and on. If a user cut columns out, the rest must still
+/// increase.
 pub(super) fn parse_column_labels(text: &str) -> Option<(Vec<&str>, bool)> {
     let mut labels = Vec::new();
     let mut elided = false;
@@ -125,8 +124,8 @@ fn is_ellipsis(word: &str) -> bool {
     matches!(word, "..." | "…" | "[...]")
 }
 
-/// The label at the start of a row, its number, and the cells after it. Padding
-/// inside `36-> 0` goes.
+/// The label at the start of a row, its number, and the cells after it. Removes padding inside
+/// `36-> 0`.
 fn split_row_label(text: &str) -> Option<(String, usize, &str)> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let index = text[..digits].parse::<usize>().ok()?;
@@ -146,7 +145,6 @@ fn split_row_label(text: &str) -> Option<(String, usize, &str)> {
 }
 
 impl<'a> NvbandwidthTable<'a> {
-    /// An empty table under this title.
     pub(super) fn new(
         title: Option<&'a str>,
         columns: Option<(Vec<&'a str>, bool)>,
@@ -176,23 +174,23 @@ impl<'a> NvbandwidthTable<'a> {
         }
     }
 
-    /// Cells that are lost so far, with those of the tables before.
+    /// The number of lost cells so far, including previous tables.
     pub(super) fn lost_cells(&self) -> usize {
         self.lost_before + self.cut.number
     }
 
-    /// The title, where one was printed.
+    /// The title, if printed.
     pub(super) fn title(&self) -> Option<&'a str> {
         self.title
     }
 
-    /// Whether nothing but column labels came so far.
+    /// Whether only column labels were read so far.
     pub(super) fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Takes a line in as a row if it is one. `is_last` says that the file ends
-    /// on this line, without a line end: its last number may have lost digits.
+    /// Adds a line if it is a row. `is_last` means that the file ends on this line without a line
+    /// end: its last number may have lost digits.
     pub(super) fn add_line(&mut self, line: &OutputLine<'a>, is_last: bool) -> TableLineKind {
         let Some(split) = self.split_row(line.text) else { return TableLineKind::No };
         let width = self.columns.as_ref().map_or(0, Vec::len);
@@ -203,7 +201,7 @@ impl<'a> NvbandwidthTable<'a> {
                     if !is_ellipsis(word) {
                         row.push(word);
                     } else if !self.is_elided {
-                        // Which columns the cells behind it belong to is not known.
+                        // The columns of the remaining cells are unknown.
                         break;
                     }
                 }
@@ -218,11 +216,11 @@ impl<'a> NvbandwidthTable<'a> {
         if row.cells.is_empty() || row.cells.len() < row.foreign * 2 {
             return TableLineKind::No;
         }
-        // Without column labels the rows say how many there are; see `finish`.
+        // Without column labels the rows determine their number; see `finish`.
         let count = row.cells.len();
         let width = if self.columns.is_some() { width } else { count };
         let is_short = count < width;
-        // The rest of a row that a line end broke can begin like a row.
+        // The rest of a row that a line end broke can look like a row.
         if is_short && !self.is_in_place(line.text, &split) {
             return TableLineKind::No;
         }
@@ -231,7 +229,7 @@ impl<'a> NvbandwidthTable<'a> {
         }
         let lost = width.saturating_sub(row.cells.len());
         if MOST_LOST < self.lost_cells() + lost {
-            // It is told that cells are missing, and not kept how many rows had them.
+            // The problem reports missing cells without the number of affected rows.
             self.cut.add(lost, line.number);
             return TableLineKind::No;
         }
@@ -249,7 +247,7 @@ impl<'a> NvbandwidthTable<'a> {
                 if split.index == 0 && !is_short && 1 < self.next {
                     return TableLineKind::Restart;
                 }
-                // Two rows of this number: which one it is cannot be told.
+                // Two rows with this number: the correct one is ambiguous.
                 known.cells.fill(None);
                 self.contested += 1;
             }
@@ -267,7 +265,7 @@ impl<'a> NvbandwidthTable<'a> {
         };
         match self.rows.get_mut(place) {
             Some(lost) => {
-                // It comes late; it had been counted as missing.
+                // It comes late; it was counted as missing before.
                 self.cut.number = self.cut.number.saturating_sub(lost.cells.len());
                 *lost = printed;
             }
@@ -277,16 +275,16 @@ impl<'a> NvbandwidthTable<'a> {
         TableLineKind::Row
     }
 
-    /// Label and cells of a row. The tool right-aligns cells in ten characters,
-    /// so a line as long as the column labels is cut there and even numbers that
-    /// touch come apart; any other line is read word by word.
+    /// Label and cells of a row. The tool right-aligns cells in ten characters, so a line as long
+    /// as the column labels is split by position, which separates even adjoining numbers; any other
+    /// line is split at blanks.
     fn split_row(&self, text: &'a str) -> Option<NvbandwidthRowSplit<'a>> {
         if let Some((label_width, length)) = self.layout
             && text.len() >= length
             && text.is_ascii()
         {
             let (label, cells) = text.split_at(text.len() + label_width - length);
-            // Before v0.5 labels are not padded and 10 moves its row.
+            // Before v0.5 labels are not padded, and label 10 shifts its row.
             let is_aligned = label.len() == label_width
                 || (label_width == 1 && label.bytes().all(|b| b.is_ascii_digit()));
             let is_aligned = is_aligned
@@ -309,8 +307,8 @@ impl<'a> NvbandwidthTable<'a> {
         })
     }
 
-    /// Whether the first cell of a row stands where this table has it. In tables
-    /// whose blanks were folded only the order of the rows can tell.
+    /// Whether the first cell of a row is at this table's position. In tables with folded blanks
+    /// only the order of the rows decides.
     fn is_in_place(&self, text: &str, split: &NvbandwidthRowSplit<'_>) -> bool {
         let Some((label_width, _)) = self.layout else { return split.index == self.next };
         let RowCellText::Words(cells) = split.cells else { return true };
@@ -319,9 +317,8 @@ impl<'a> NvbandwidthTable<'a> {
         text.len() - cells.len() + blanks + word == label_width + CELL
     }
 
-    /// How many cells of a row that has too few stand where their column is. What
-    /// is missing can be missing in the middle: only the place on the line tells,
-    /// or that the file ends here.
+    /// The number of cells in an incomplete row that are at their column's position. The missing
+    /// part may be in the middle: only the position on the line, or the end of the file, shows it.
     fn count_cells_in_place(
         &self,
         text: &str,
@@ -336,7 +333,7 @@ impl<'a> NvbandwidthTable<'a> {
         if is_shortened {
             return usize::MAX;
         }
-        // Before v0.5 the label of row 10 moves its row.
+        // Before v0.5 the label of row 10 shifts its row.
         let start = label_width.max(text.len() - cells.len());
         let mut at = text.len() - cells.len();
         let mut placed = 0;
@@ -350,7 +347,7 @@ impl<'a> NvbandwidthTable<'a> {
         placed
     }
 
-    /// Decides what of a row's numbers can be trusted, and counts what cannot.
+    /// Keeps the reliable numbers of a row, and counts the others.
     fn settle_row(
         &mut self,
         row: &mut NvbandwidthRowCells,
@@ -359,23 +356,22 @@ impl<'a> NvbandwidthTable<'a> {
         line: u32,
     ) {
         if width < row.cells.len() {
-            // A number fell apart: which words belong together is not known.
+            // A number was split: the grouping of its tokens is ambiguous.
             self.unreadable.add(1, line);
             row.cells.clear();
             return;
         }
         let is_short = row.cells.len() < width;
-        // The last number may be the beginning of one.
+        // The last number may be truncated.
         let is_cut = (is_short || is_last)
             && row.unreadable.last().is_some_and(|at| at + 1 == row.cells.len());
         if is_cut {
             row.cells.pop();
             row.unreadable.retain(|at| *at < row.cells.len());
         }
-        // A word too many and a cell too few look like one unreadable cell, and
-        // move what follows. Only where the line is as long as it must be, or its
-        // blanks were folded and the tool can have printed that word, is the
-        // place of the cells behind it known.
+        // An extra token combined with a missing cell looks like one unreadable cell, and shifts
+        // the rest. The position of the following cells is known only if the line has its full
+        // length, or if its blanks were folded and the tool can have printed that token.
         let is_folded = self.layout.is_none() && self.columns.is_some() && row.damaged == 0;
         let is_shifted = is_short || is_last || !(row.is_aligned || is_folded);
         if is_shifted && let Some(first) = row.unreadable.first() {
@@ -390,8 +386,8 @@ impl<'a> NvbandwidthTable<'a> {
         }
     }
 
-    /// Makes room for a row and for those that were lost before it. False where
-    /// the number is too far off to be a row's.
+    /// Adds slots for a row and for those lost before it. False if the number is too large for a
+    /// row.
     fn make_room(&mut self, split: &NvbandwidthRowSplit<'_>, width: usize, line: u32) -> bool {
         if self.is_elided || split.index <= self.next {
             return true;
@@ -421,8 +417,8 @@ impl<'a> NvbandwidthTable<'a> {
         }
     }
 
-    /// How many columns there are: as many as labels, else as many as most rows
-    /// have words.
+    /// The number of columns: the number of labels, else the most frequent number of tokens per
+    /// row.
     fn column_count(&self) -> usize {
         if let Some(columns) = &self.columns {
             return columns.len();
@@ -438,17 +434,17 @@ impl<'a> NvbandwidthTable<'a> {
         self.rows.iter().flat_map(|row| &row.cells).flatten().copied()
     }
 
-    /// Whether every cell of this matrix can be held against its sum.
+    /// Whether every cell of this matrix can be compared with its sum.
     fn is_whole(&self) -> bool {
         self.cut.number == 0 && self.unreadable.number == 0 && !self.is_elided
     }
 
-    /// Whether the cells add up to this, every one of them readable.
+    /// Whether all cells are readable and add up to this sum.
     pub(super) fn adds_up_to(&self, sum: f64) -> bool {
         self.is_whole() && sum_deviation(self.cells(), sum, text_rounding_error).is_none()
     }
 
-    /// The matrix, and what is wrong with it.
+    /// The matrix and its problems.
     pub(super) fn finish(
         mut self,
         run: u32,
@@ -472,7 +468,7 @@ impl<'a> NvbandwidthTable<'a> {
             row.cells.resize(width, None);
         }
         if 1 < self.contested {
-            // Two tables run into each other; the rest is of either.
+            // Two tables run into each other; the rest may belong to either.
             for row in &mut self.rows {
                 row.cells.fill(None);
             }
@@ -504,7 +500,7 @@ impl<'a> NvbandwidthTable<'a> {
             && self.is_whole()
             && let Some(computed) = sum_deviation(self.cells(), sum, text_rounding_error)
         {
-            let detail = format!("the cells add up to {computed:.2}, SUM says {sum:.2}");
+            let detail = format!("the cells add up to {computed:.2}, SUM is {sum:.2}");
             report(OutputProblemKind::Inconsistent, self.line, detail);
         }
         let cols = match self.columns {
@@ -537,13 +533,13 @@ pub(super) fn clear_unmeasured_diagonal<'a>(rows: impl Iterator<Item = &'a mut V
     }
 }
 
-/// How far a text cell can be from the number behind it: two decimals.
+/// The maximum rounding error of a text cell: two decimals.
 fn text_rounding_error(_: f64) -> f64 {
     0.005
 }
 
-/// What the cells add up to, where that is not `sum` within their rounding
-/// (`error` per cell): the tool adds up unrounded numbers.
+/// The sum of the cells, if it differs from `sum` beyond their rounding (`error` per cell): the
+/// tool adds unrounded numbers.
 pub(super) fn sum_deviation(
     cells: impl Iterator<Item = f64>,
     sum: f64,

@@ -1,8 +1,8 @@
-//! What nvbandwidth's tests are called, and in which order it runs them.
+//! The names of nvbandwidth's tests, and their execution order.
 //!
-//! Names and order come from `createTestcases` and `testcase.h` of the tags
-//! v0.5 to v0.8. The order is needed for one thing: those versions print
-//! `Waived: ` without saying what was waived. No expectation lives here.
+//! Names and order come from `createTestcases` and `testcase.h` of the tags v0.5 to v0.8. The order
+//! has one use: those versions print `Waived: ` without the name of the waived test. This module
+//! has no expectations.
 
 use model::unit::Unit;
 
@@ -84,21 +84,20 @@ const ORDER: &[DefaultTestcase] = &[
     ranks("multinode_bisect_write_ce"),
 ];
 
-/// What became of one test, in the order of the output.
+/// The event of one test, in output order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum TestcaseEvent {
-    /// It ran (or tried to); `None` where its name was unreadable.
+    /// It ran (or tried to); `None` for an unreadable name.
     Ran(Option<String>),
     /// It was waived, namelessly.
     Waived,
 }
 
-/// The names of the nameless waived tests, in their order; `None` where more
-/// than one assignment fits.
+/// The names of the nameless waived tests, in order; `None` if more than one assignment fits.
 ///
-/// Between two tests that ran, the default order leaves a set of tests that
-/// can be waived. Only when all of them must have been is each one known: a
-/// user may have selected tests with `-t` or `-p`.
+/// Between two tests that ran, the default order leaves a set of tests that can be waived. Only if
+/// all of them must have been waived is each one known: a user may have selected tests with `-t` or
+/// `-p`.
 pub(super) fn name_waived(
     minor: u32,
     multinode: bool,
@@ -106,7 +105,7 @@ pub(super) fn name_waived(
 ) -> Vec<Option<&'static str>> {
     let nameless = events.iter().filter(|e| **e == TestcaseEvent::Waived).count();
     let mut names = Vec::with_capacity(nameless);
-    // Earlier versions print the name, the order of later ones is not known.
+    // Earlier versions print the name; the order of later ones is unknown.
     if !(5..=8).contains(&minor) {
         return vec![None; nameless];
     }
@@ -131,7 +130,7 @@ pub(super) fn name_waived(
         };
         let at = order.iter().position(|t| Some(t.name) == name.as_deref());
         let Some(at) = at.filter(|at| from <= *at) else {
-            // Not the default order: nothing can be told.
+            // Not the default order: the names stay unknown.
             return vec![None; nameless];
         };
         settle(&mut names, &order[from..at], waived);
@@ -142,15 +141,14 @@ pub(super) fn name_waived(
     names
 }
 
-/// Whether this is written like the name of a test, known or not.
+/// Whether this looks like the name of a test, known or not.
 pub(super) fn is_name(word: &str) -> bool {
     word.contains('_')
         && word.starts_with(|c: char| c.is_ascii_lowercase())
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_')
 }
 
-/// Whether this is the name of one of nvbandwidth's tests, of any version, or
-/// of a part of one.
+/// Whether this is the name of one of nvbandwidth's tests, of any version, or of a part of one.
 pub(super) fn is_known(word: &str) -> bool {
     const FAMILIES: [&str; 8] = [
         "host_to_device_",
@@ -165,7 +163,7 @@ pub(super) fn is_known(word: &str) -> bool {
     is_name(word) && FAMILIES.iter().any(|family| word.starts_with(family))
 }
 
-/// Tests that came after v0.8, from the `--list` of v0.10.
+/// Tests that were added after v0.8, from the `--list` of v0.10.
 const LATER: [&str; 9] = [
     "device_to_device_memcpy_read_tma",
     "device_to_device_memcpy_write_tma",
@@ -178,8 +176,7 @@ const LATER: [&str; 9] = [
     "device_local_copy_tma",
 ];
 
-/// Whether this is exactly a test of a version that was looked at, or a part of
-/// one.
+/// Whether this is exactly a test of a version with known source, or a part of one.
 pub(super) fn is_listed(word: &str) -> bool {
     let name = ["_read1", "_read2", "_write1", "_write2", "_total"]
         .iter()
@@ -188,7 +185,7 @@ pub(super) fn is_listed(word: &str) -> bool {
     ORDER.iter().any(|test| test.name == name) || LATER.contains(&name)
 }
 
-/// A line without the mark that a person put in front of an announcement.
+/// A line without the mark that a user put in front of an announcement.
 pub(super) fn strip_mark(text: &str) -> &str {
     let bare = text.trim_start_matches(['>', '#', '*', '-', '=', '|', '`', '$', '+', ' ']);
     let is_known =
@@ -214,8 +211,8 @@ pub(super) fn parse_listed_testcase(text: &str) -> Option<&str> {
     (super::super::text::parse_integer(index).is_some() && is_known(name)).then_some(name)
 }
 
-/// Whether row and column both stand for GPUs (or ranks), so that the diagonal
-/// is a GPU with itself.
+/// Whether row and column both stand for GPUs (or ranks), so that the diagonal is a GPU with
+/// itself.
 pub(super) fn is_pairwise(name: &str) -> bool {
     name.strip_prefix("multinode_").unwrap_or(name).starts_with("device_to_device_")
         && !["all_to_one", "all_from_one", "broadcast"].iter().any(|one| name.contains(one))
@@ -236,8 +233,8 @@ pub(super) fn part_suffixes(name: &str) -> [&'static str; 3] {
     }
 }
 
-/// The suffix of the matrix under this title. The number counts, not the word:
-/// the multi-node write test titles its parts `Read1` and `Read2` (v0.7, v0.8).
+/// The suffix of the matrix under this title. The number decides, not the text: the multi-node
+/// write test titles its parts `Read1` and `Read2` (v0.7, v0.8).
 pub(super) fn part_for_title(name: &str, title: &str) -> Option<&'static str> {
     let [first, second, total] = part_suffixes(name);
     title.split_whitespace().find_map(|word| match word {
@@ -248,7 +245,7 @@ pub(super) fn part_for_title(name: &str, title: &str) -> Option<&'static str> {
     })
 }
 
-/// The unit of a test's numbers: what its title says, else what its name means.
+/// The unit of a test's numbers, from its title, else from its name.
 pub(super) fn testcase_unit(name: Option<&str>, title: Option<&str>) -> Option<Unit> {
     let said = title.and_then(|title| {
         [

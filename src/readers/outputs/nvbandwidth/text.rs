@@ -1,9 +1,8 @@
 //! nvbandwidth's text output, line by line.
 //!
-//! A test is announced, prints one table or three, and ends with the `SUM` (or
-//! `PERF`) line of the last. Since v0.6 a run ends with a note. Anything else
-//! between those lines is noise of other programs and is passed over; only what
-//! reports a failure is kept. Numbers are read in `table` and nowhere else.
+//! A test is announced, prints one table or three, and ends with the `SUM` (or `PERF`) line of the
+//! last. Since v0.6 a run ends with a note. Other text between those lines is noise of other
+//! programs and is skipped; only failure reports are kept. `table` alone reads numbers.
 
 mod matrix_names;
 
@@ -20,11 +19,10 @@ use model::measurement::Measurement;
 use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 
-/// Reads a text output.
 pub(super) fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let is_start =
         |line: &OutputLine<'_>| line.text.trim_start().starts_with("nvbandwidth Version:");
-    // Without a line end at the end of the file, the last number may be cut.
+    // Without a line end at the end of the file, the last number may be truncated.
     let end = input.lines.last().map(|l| l.number).filter(|_| !input.text.ends_with('\n'));
     let mut reader = NvbandwidthTextReader::new(end);
     match super::split_streams(&input.lines, is_start) {
@@ -56,11 +54,11 @@ struct NvbandwidthTextReader<'a> {
     /// A table's title, before its column labels.
     title: Option<&'a str>,
     table: Option<NvbandwidthTable<'a>>,
-    /// Cells that the tables so far lost.
+    /// The number of cells lost in the tables so far.
     lost: usize,
-    /// A lone word since the last line of the head: v0.8 prints the host so.
+    /// A single token since the last header line: v0.8 prints the host like this.
     lone_word: Option<&'a str>,
-    /// The number of the last line, where that has no line end.
+    /// The number of the last line, if it has no line end.
     end: Option<u32>,
     measured: bool,
     complete: bool,
@@ -86,11 +84,11 @@ impl<'a> NvbandwidthTextReader<'a> {
     fn read_line(&mut self, line: &OutputLine<'a>) {
         let text = testcases::strip_mark(line.text.trim_start());
         let Some(first) = text.bytes().next() else { return };
-        // A string of somebody's JSON, perhaps of an environment.
+        // A string of an embedded JSON document, possibly an environment.
         if first == b'"' {
             return;
         }
-        // Rows first: nearly every line of a large output is one.
+        // Rows first: they are almost all lines of a large output.
         if first.is_ascii_digit() && !line.stderr && self.read_numbers(line, text) {
             return;
         }
@@ -133,7 +131,7 @@ impl<'a> NvbandwidthTextReader<'a> {
         }
     }
 
-    /// Column labels or a row, where one of them can stand.
+    /// Reads column labels or a row, where either can appear.
     fn read_numbers(&mut self, line: &OutputLine<'a>, text: &'a str) -> bool {
         let is_due = self.title.is_some() || self.test.as_ref().is_some_and(|t| !t.is_settled);
         if text.starts_with('0')
@@ -152,7 +150,7 @@ impl<'a> NvbandwidthTextReader<'a> {
                 TableLineKind::Row => return true,
                 TableLineKind::No => return false,
                 TableLineKind::Restart => {
-                    // A table whose head was lost follows one whose sum was.
+                    // A table whose header was lost follows one whose sum was lost.
                     self.close_table(None);
                     self.test = None;
                 }
@@ -182,8 +180,8 @@ impl<'a> NvbandwidthTextReader<'a> {
         }
         let is_whole = text.ends_with('.') || self.end != Some(line.number);
         let name = testcases::parse_announcement(text).filter(|_| is_whole);
-        // Other programs run things too: without a name it must at least end
-        // like an announcement, or be the cut end of one.
+        // Other programs print "running" too: without a name the line must at least end like an
+        // announcement, or be a truncated one.
         if name.is_none() && !(text.ends_with('.') && text.split_whitespace().count() == 2) {
             if self.end != Some(line.number) {
                 return false;
@@ -213,7 +211,7 @@ impl<'a> NvbandwidthTextReader<'a> {
         } else {
             self.run.events.push(TestcaseEvent::Ran(name.map(str::to_owned)));
         }
-        let detail = "the tool says that this test does not apply here";
+        let detail = "the tool reports that this test does not apply here";
         let waived = OutputProblem::new(OutputProblemKind::Waived, detail);
         self.parsed.problems.push(waived.in_test(name).at_line(line.number));
     }
@@ -223,7 +221,7 @@ impl<'a> NvbandwidthTextReader<'a> {
         self.title = None;
         let is_repeated = name.is_some_and(|name| self.run.started.contains(name));
         if self.run.has_closing_note {
-            // The head of the next output was cut off.
+            // The header of the next output was cut off.
             self.end_run();
             self.run = NvbandwidthRun {
                 index: self.run.index + 1,
@@ -250,10 +248,10 @@ impl<'a> NvbandwidthTextReader<'a> {
         });
     }
 
-    /// `SUM key value`, `&&&& PERF key value unit`, and what v0.9 adds.
+    /// Reads `SUM key value`, `&&&& PERF key value unit`, and the additions of v0.9.
     fn read_total(&mut self, line: &OutputLine<'a>, text: &'a str) -> bool {
-        // Two words behind the keyword, and a unit behind those of PERF: anything
-        // else is another program's, or its name or number fell apart.
+        // Two tokens after the keyword, and a unit after those of PERF: any other line belongs to
+        // another program, or its name or number was split.
         let mut words = text.split_whitespace();
         let (is_spread, most) = match words.next() {
             Some("SUM") => (false, 3),
@@ -268,14 +266,14 @@ impl<'a> NvbandwidthTextReader<'a> {
         let key = words.next().filter(|key| testcases::is_name(key));
         let word = words.next().filter(|word| !is_last || table::has_two_decimals(word));
         let (Some(key), Some(word)) = (key, word) else {
-            // Cut off, or a word of another program.
+            // Truncated, or text of another program.
             if is_last {
                 self.close_test(None);
             }
             return is_last;
         };
-        // The tool prints two decimals. A number with fewer has lost some, or it
-        // was typed; then it must at least fit the cells.
+        // The tool prints two decimals. A number with fewer lost some, or was typed by a user; then
+        // it must at least match the cells.
         let value = text::parse_number(word).filter(|value| {
             table::has_two_decimals(word)
                 || self.table.as_ref().is_some_and(|table| table.adds_up_to(*value))
@@ -304,13 +302,13 @@ impl<'a> NvbandwidthTextReader<'a> {
         }
     }
 
-    /// A sum without a table before it: printed twice, or its table is gone.
+    /// A sum without a table before it: printed twice, or its table is missing.
     fn read_sum_alone(&mut self, key: &str, value: Option<f64>, line: u32) {
         let same = self.run.printed.get(key).map(|at| &self.parsed.measurements[*at]);
         match same {
             Some(Measurement::Matrix(matrix)) if matrix.sum == value => {}
             Some(_) => {
-                let detail = "a second sum for this test, and another one";
+                let detail = "a second, different sum for this test";
                 let problem = OutputProblem::new(OutputProblemKind::Inconsistent, detail);
                 self.parsed.problems.push(problem.in_test(Some(key)).at_line(line));
             }
@@ -323,8 +321,8 @@ impl<'a> NvbandwidthTextReader<'a> {
         }
     }
 
-    /// Ends the table. `total` is the key and value of its sum and the line
-    /// that has them; without it that line is missing.
+    /// Ends the table. `total` is the key and value of its sum and its line; `None` if that line is
+    /// missing.
     fn close_table(&mut self, total: Option<(&str, Option<f64>, u32)>) {
         let Some(table) = self.table.take() else { return };
         self.lost = table.lost_cells();
@@ -363,7 +361,7 @@ impl<'a> NvbandwidthTextReader<'a> {
         self.measured = true;
     }
 
-    /// Ends the test that is running. What of it is missing is reported, once.
+    /// Ends the running test, and reports its missing parts once.
     fn close_test(&mut self, name: Option<&str>) {
         self.close_table(None);
         let Some(test) = self.test.take() else { return };
@@ -383,7 +381,7 @@ impl<'a> NvbandwidthTextReader<'a> {
         self.parsed.problems.push(problem.in_test(test).at_line(line));
     }
 
-    /// A person cut something out here.
+    /// Records a user's mark for cut-out text.
     fn note_elision(&mut self, line: &OutputLine<'a>) {
         let name = self.test.as_ref().filter(|t| !t.is_settled).and_then(|t| t.name.clone());
         self.note_truncation(
@@ -402,13 +400,13 @@ impl<'a> NvbandwidthTextReader<'a> {
         self.parsed.problems.push(problem);
         match failure.scope {
             FailureScope::Run => {
-                // Other ranks may still print; the tables they find are kept.
+                // Other ranks may still print; their tables are kept.
                 self.run.has_failed = true;
                 self.run.is_broken = true;
             }
             FailureScope::Test => {
                 self.run.is_broken = true;
-                // With rows already printed it is somebody else's error.
+                // If rows were already printed, the error belongs to another program.
                 if self.table.is_none()
                     && let Some(test) = &mut self.test
                 {
@@ -430,7 +428,7 @@ impl<'a> NvbandwidthTextReader<'a> {
             NvbandwidthHeadItem::Mpi => self.run.is_multinode = true,
             NvbandwidthHeadItem::Device(mut device) => {
                 self.run.has_machine = true;
-                // v0.8 prints the host on a line of its own before the list.
+                // v0.8 prints the host on its own line before the list.
                 if device.index == 0
                     && let Some(host) = lone_word
                 {
@@ -469,7 +467,7 @@ impl<'a> NvbandwidthTextReader<'a> {
         }
     }
 
-    /// The same test again, without a new head: another run of the same tool.
+    /// The same test again, without a new header: another run of the same tool.
     fn repeat_run(&mut self) {
         self.name_waived();
         self.complete &= !self.run.is_broken;
@@ -490,8 +488,8 @@ impl<'a> NvbandwidthTextReader<'a> {
         self.name_waived();
         let run = &self.run;
         if !run.has_tests() {
-            // A listing or `--version` is no run; a head with the machine's
-            // facts and nothing after it is one that never got to its tests.
+            // A listing or `--version` is not a run; a header with the machine's facts and no
+            // further output is a run that never reached its tests.
             if run.has_failed || (run.has_machine && !run.is_listing) {
                 self.complete = false;
             }
@@ -513,7 +511,7 @@ impl<'a> NvbandwidthTextReader<'a> {
         self.complete &= !run.is_broken && !lacks_note;
     }
 
-    /// The lines of one process end here.
+    /// Ends the lines of one process.
     fn end_stream(&mut self) {
         self.close_test(None);
         let is_bare_head = self.run.has_head
@@ -534,7 +532,7 @@ impl<'a> NvbandwidthTextReader<'a> {
         };
     }
 
-    /// A command line in front of the output.
+    /// Reads a command line in front of the output.
     fn read_command(&mut self, line: &OutputLine<'a>, text: &str) {
         let Some(options) = surroundings::parse_command_options(text) else { return };
         header::keep_parameter(&mut self.parsed.facts, "options", &options.join(" "));

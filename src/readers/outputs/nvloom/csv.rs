@@ -1,10 +1,9 @@
-//! The CSV of `csv_pattern`: one copy or latency a line, with its result last.
+//! The CSV of `csv_pattern`: one copy or latency per line, with its result last.
 //!
-//! Lines of one `measurement_id` ran at the same time. Those of one kind make
-//! a matrix named `csv_pattern_ID_COMMENT` of one column, with a row for each
-//! line labelled `source->destination`, as in the tool's bisect tests; for a
-//! latency these are the rank whose memory is read and the rank that reads. A
-//! line without a result is input, no result.
+//! Lines with one `measurement_id` ran concurrently. Lines of one kind form a matrix named
+//! `csv_pattern_ID_COMMENT` with one column, with a row for each line labelled
+//! `source->destination`, as in the tool's bisect tests; for a latency these are the rank whose
+//! memory is read and the rank that reads. A line without a result is input, not a result.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput};
 use model::text::clean;
 use model::unit::Unit;
 
-/// Fields of a line of input, and of one with its result.
+/// Fields of an input line, and of one with its result.
 const INPUT_FIELDS: usize = 11;
 const FIELDS: usize = 12;
 
@@ -24,10 +23,9 @@ pub(super) fn is_header(text: &str) -> bool {
     fields.next() == Some("measurement_id") && fields.next() == Some("bandwidth/latency")
 }
 
-/// One line.
 #[derive(Debug)]
 struct NvloomCsvEntry {
-    /// All that must be equal for two lines to share a matrix.
+    /// The fields that must match for two lines to share a matrix.
     group: Vec<String>,
     name: String,
     unit: Unit,
@@ -50,7 +48,7 @@ impl NvloomCsvRows {
         Self { line, entries: Vec::new(), without_result: 0, damaged: 0, ended: false }
     }
 
-    /// Takes a line as a row, where it is one. `cut`: the text ends in it.
+    /// Adds a line if it is a row. `cut`: the text ends in it.
     pub(super) fn add_line(&mut self, text: &str, cut: bool) -> bool {
         let fields: Vec<&str> = text.split(',').map(str::trim).collect();
         let known = fields.get(1).is_some_and(|kind| {
@@ -90,7 +88,6 @@ impl NvloomCsvRows {
         true
     }
 
-    /// Makes matrices of the lines.
     pub(super) fn finish(self, runs: &mut BTreeMap<String, u32>, parsed: &mut ParseOutput) {
         let mut problem = |kind, detail: String| {
             let problem = OutputProblem::new(kind, detail).at_line(self.line);

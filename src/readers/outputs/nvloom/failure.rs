@@ -1,10 +1,10 @@
-//! What nvloom prints when something fails.
+//! nvloom's failure messages.
 
 use super::text;
 use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 
-/// The failure that this line reports, if it does.
+/// The failure in this line, if any.
 pub(super) fn parse_failure(line: &str) -> Option<OutputProblem> {
     let (place, text) = split_location(from_message(line));
     let kind =
@@ -38,8 +38,8 @@ pub(super) fn parse_failure(line: &str) -> Option<OutputProblem> {
     Some(problem)
 }
 
-/// The line from where its message begins: cells are printed one by one, so a
-/// failure can follow half a row.
+/// The line from the start of its message: cells are printed one by one, so a failure can follow
+/// half a row.
 fn from_message(line: &str) -> &str {
     let placed = ["]: [", "]: ASSERT in expression "].iter().find_map(|mark| line.find(mark));
     let start = match placed {
@@ -49,7 +49,7 @@ fn from_message(line: &str) -> &str {
     start.map_or(line, |start| &line[start..])
 }
 
-/// The comparison of the destination with what was written to the source.
+/// The comparison of the destination with the data written to the source.
 fn is_wrong_data(text: &str) -> bool {
     text.starts_with("ASSERT in expression ") && text.contains("dst->check(")
 }

@@ -1,20 +1,17 @@
-//! nvloom (`nvloom_cli`): tables of an MNNVL domain, one process per GPU.
-//! What a value should be is not known here.
+//! nvloom (`nvloom_cli`): tables of an MNNVL domain, one process per GPU. This module knows no
+//! expectations.
 //!
-//! Read from the public sources only (NVIDIA/nvloom, commits of 1.0.0, 1.1.0,
-//! 1.2.0 and 1.3.0): no output of a real run was available, so the grammar
-//! below has never been held against one.
+//! Based on the public sources only (NVIDIA/nvloom, commits of 1.0.0, 1.1.0, 1.2.0 and 1.3.0): no
+//! output of a real run was available, so the grammar below is untested on hardware.
 //!
-//! - `cli/nvloom_cli.cpp`: head lines (none in 1.0.0 but the allocator),
-//!   `Running NAME`, `ExecutionTime`, `Done NAME`; with `-c` or `-d` the name
-//!   carries `_iter_N`. There is no footer: a run that was killed between two
-//!   tests looks like one that ended.
-//! - `cli/util.cpp`: `Process R (HOST): device D: GPU (BUS); rackGuid: G`; cells
-//!   between tabs, two decimals, `N/A` for 0, `;(i-j)` behind a cell of
-//!   `--richOutput`, `|` between racks.
-//! - `cli/util.h`: `Min`, `Avg`, `Max`, `Total NAME VALUE UNIT` under a table;
-//!   in 1.0.0 `MinBW NAME VALUE` without a unit, where all tests are in GB/s.
-//! - `cli/testcases.{h,cpp}`: `testcase WAIVED`, and what a table means:
+//! - `cli/nvloom_cli.cpp`: header lines (in 1.0.0 only the allocator), `Running NAME`,
+//!   `ExecutionTime`, `Done NAME`; with `-c` or `-d` the name ends in `_iter_N`. There is no
+//!   footer: a run that was killed between two tests looks like a complete one.
+//! - `cli/util.cpp`: `Process R (HOST): device D: GPU (BUS); rackGuid: G`; cells between tabs, two
+//!   decimals, `N/A` for 0, `;(i-j)` after a cell of `--richOutput`, `|` between racks.
+//! - `cli/util.h`: `Min`, `Avg`, `Max`, `Total NAME VALUE UNIT` under a table; in 1.0.0 `MinBW NAME
+//!   VALUE` without a unit, with all tests in GB/s.
+//! - `cli/testcases.{h,cpp}`: `testcase WAIVED`, and the meaning of each table:
 //!
 //! | testcase | rows | columns |
 //! |---|---|---|
@@ -31,8 +28,8 @@
 //! - `library/error.h`, `library/nvloom.cpp`: failures, `[HOST:DEVICE]: ...`; a
 //!   failed check of the copied data; processes in different cliques.
 //!
-//! A rack's processes are kept as `facts.parameters["rack GUID"]`. Which peer a
-//! cell of `--richOutput` was measured with is not kept.
+//! A rack's processes are stored as `facts.parameters["rack GUID"]`. The peer behind a cell of
+//! `--richOutput` is not stored.
 
 mod csv;
 mod failure;
@@ -53,7 +50,7 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 use model::tool_facts::ToolRank;
 
-/// How the names of this tool's tests begin, besides those of memory types.
+/// Prefixes of this tool's test names, in addition to memory types.
 const FAMILIES: [&str; 10] = [
     "bisect_",
     "all_to_one_",
@@ -67,7 +64,7 @@ const FAMILIES: [&str; 10] = [
     "egm_to_",
 ];
 
-/// Bytes kept of warnings.
+/// Maximum bytes of stored warnings.
 const MOST_WARNED: usize = 2_000;
 
 /// Whether this tool wrote the output.
@@ -98,7 +95,7 @@ fn is_test(name: &str) -> bool {
     name == "csv_pattern" || FAMILIES.iter().any(|family| name.starts_with(family))
 }
 
-/// What the output says.
+/// Parses the output.
 pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let mut reader = NvloomReader {
         parsed: ParseOutput::for_tool(Tool::Nvloom),
@@ -166,10 +163,10 @@ struct NvloomReader {
     parsed: ParseOutput,
     roster: FactsBuilder,
     test: Option<NvloomTest>,
-    /// Cells that the tables so far lost.
+    /// The number of cells lost in the tables so far.
     lost: usize,
     csv: Option<NvloomCsvRows>,
-    /// How often each test has been measured.
+    /// The number of runs of each test.
     runs: BTreeMap<String, u32>,
     known_ranks: BTreeSet<(u32, String, u32)>,
 }
@@ -202,7 +199,7 @@ impl NvloomReader {
         self.csv.as_mut().is_some_and(|rows| rows.add_line(text, cut))
     }
 
-    /// A line of the open test's own.
+    /// Reads a line that belongs to the open test.
     fn read_table_line(&mut self, line: &OutputLine<'_>, cut: bool) {
         let text = line.trimmed();
         let mut problem = |kind, detail: &str, testcase: &str| {
@@ -212,7 +209,7 @@ impl NvloomReader {
         match &mut self.test {
             Some(test) if text == "testcase WAIVED" => {
                 test.waived = true;
-                let detail = "the tool says the test does not apply here";
+                let detail = "the tool reports that the test does not apply here";
                 problem(OutputProblemKind::Waived, detail, test.name());
             }
             Some(test) if line.is_elision() => test.table.elided = true,
@@ -232,12 +229,12 @@ impl NvloomReader {
         } else if is_test(base_name(name)) {
             self.finish_test(false);
             let problem =
-                OutputProblem::new(OutputProblemKind::Truncated, "the end of a test without it");
+                OutputProblem::new(OutputProblemKind::Truncated, "the end of a test without its beginning");
             self.parsed.problems.push(problem.at_line(number).in_test(Some(base_name(name))));
         }
     }
 
-    /// Ends the test that is open; `done` when it said so itself.
+    /// Ends the open test; `done` if the tool printed its end.
     fn finish_test(&mut self, done: bool) {
         if let Some(rows) = self.csv.take() {
             rows.finish(&mut self.runs, &mut self.parsed);
@@ -268,7 +265,7 @@ impl NvloomReader {
         }
     }
 
-    /// The lines above the first test, and warnings.
+    /// Reads the lines above the first test, and warnings.
     fn read_head(&mut self, text: &str) -> bool {
         let facts = &mut self.parsed.facts;
         if let Some(version) = text.strip_prefix("nvloom_cli ")
@@ -282,7 +279,8 @@ impl NvloomReader {
         {
             let warnings = facts.parameters.entry("warning".to_owned()).or_default();
             let text = clean(text.trim_start_matches("WARNING: "));
-            // More are no facts about a run, and each is held against all before.
+            // Further warnings are not facts about a run, and each is compared with all previous
+            // ones.
             if warnings.len() < MOST_WARNED && !warnings.contains(&text) {
                 let gap = if warnings.is_empty() { "" } else { " " };
                 *warnings = format!("{warnings}{gap}{text}");
@@ -322,14 +320,14 @@ impl NvloomReader {
     }
 }
 
-/// `Running NAME`. nvbandwidth's line of that kind ends in a dot.
+/// `Running NAME`. nvbandwidth's announcement ends in a dot.
 fn parse_running(text: &str) -> Option<&str> {
     let name = text.strip_prefix("Running ")?;
     let plain = name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_');
     (plain && !name.is_empty()).then_some(name)
 }
 
-/// The name of a test without the `_iter_N` of its repetition.
+/// The name of a test without its repetition suffix `_iter_N`.
 fn base_name(name: &str) -> &str {
     match name.rsplit_once("_iter_") {
         Some((base, count)) if text::parse_integer(count).is_some() => base,

@@ -7,11 +7,10 @@ use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 use model::unit::Unit;
 
-/// Cells are rounded to two decimals, the total is not their sum but that of
-/// the numbers behind them.
+/// Cells are rounded to two decimals; the total is the sum of the unrounded numbers.
 const ROUNDING: f64 = 0.005;
 
-/// `Total NAME VALUE UNIT`, and its siblings.
+/// A line such as `Total NAME VALUE UNIT`.
 #[derive(Debug, PartialEq)]
 pub(super) struct NvloomStatistic<'a> {
     pub(super) name: &'a str,
@@ -21,7 +20,7 @@ pub(super) struct NvloomStatistic<'a> {
 }
 
 impl<'a> NvloomStatistic<'a> {
-    /// The statistic in this line, when it is one.
+    /// The statistic in this line, if it is one.
     pub(super) fn parse(text: &'a str) -> Option<Self> {
         let mut words = text.split_whitespace();
         let kind = words.next()?;
@@ -37,7 +36,7 @@ impl<'a> NvloomStatistic<'a> {
         let unit = match words.next() {
             Some("GB/s") => Some(Unit::GigabytesPerSecond),
             Some("ns") => Some(Unit::Nanoseconds),
-            // 1.0.0 names no unit and knows GB/s only.
+            // 1.0.0 prints no unit; all its tests are in GB/s.
             None if old => Some(Unit::GigabytesPerSecond),
             _ => None,
         };
@@ -49,11 +48,11 @@ impl<'a> NvloomStatistic<'a> {
     }
 }
 
-/// Cells of one output that are kept empty because they were lost: a line of
-/// labels and a cell below it are few bytes and stand for many cells.
+/// The maximum number of lost cells that one output keeps as empty: a line of labels and a cell
+/// below it take few bytes and expand to many cells.
 const MOST_LOST: usize = 4 << 20;
 
-/// A table that is being read.
+/// A table while it is read.
 #[derive(Debug)]
 pub(super) struct NvloomTable {
     testcase: String,
@@ -62,10 +61,10 @@ pub(super) struct NvloomTable {
     total: Option<f64>,
     unit: Option<Unit>,
     ended: bool,
-    /// A blank line stood where the labels should: racks without a name.
+    /// A blank line in place of the labels: racks without a name.
     blank: bool,
     pub(super) elided: bool,
-    /// Cells that this table and those before it lost.
+    /// The number of cells lost in this table and the previous ones.
     pub(super) lost: usize,
 }
 
@@ -84,7 +83,7 @@ impl NvloomTable {
         }
     }
 
-    /// Takes a line that belongs to the test.
+    /// Adds a line of the test.
     pub(super) fn add_line(
         &mut self,
         line: &OutputLine<'_>,
@@ -115,7 +114,7 @@ impl NvloomTable {
         }
         let like_cells = words.iter().skip(1).filter(|word| parse_cell(word).is_ok()).count();
         if words.len() < 2 || like_cells * 2 < words.len() - 1 {
-            // Another process's log line.
+            // A log line of another process.
             return;
         }
         self.add_row(&words, columns, line.number, cut, problems);
@@ -130,7 +129,7 @@ impl NvloomTable {
     ) {
         let indented = line.text.starts_with(char::is_whitespace);
         let whole = |word: &&str| text::parse_integer(word).is_some();
-        // Cells have decimals or are `N/A`; a line without either is no row.
+        // Cells have decimals or are `N/A`; a line without either is not a row.
         let labels = words.iter().all(|word| parse_cell(word).is_err() || whole(word));
         if labels && (indented || words.iter().all(whole)) {
             if words.first().is_some_and(|word| word.is_empty()) {
@@ -171,7 +170,7 @@ impl NvloomTable {
         };
         let label = clean(words[0]);
         let mut cells = &words[1..];
-        // A tab follows every cell, so the last of a cut line may be half.
+        // A tab follows every cell, so the last cell of a truncated line may be incomplete.
         if cut {
             cells = &cells[..cells.len() - 1];
             problem(OutputProblemKind::Truncated, format!("the text ends inside row {label}"));
@@ -194,7 +193,7 @@ impl NvloomTable {
             match parse_cell(word) {
                 Ok(value) => *place = value,
                 Err(()) => {
-                    let detail = format!("row {label}: {:?} is no number", clean(word));
+                    let detail = format!("row {label}: {:?} is not a number", clean(word));
                     problem(OutputProblemKind::Unrecognised, detail);
                 }
             }
@@ -202,7 +201,7 @@ impl NvloomTable {
         self.rows.push((label, row));
     }
 
-    /// The matrix; nothing where no row was read.
+    /// The matrix; `None` without rows.
     pub(super) fn finish(
         self,
         run: u32,
@@ -221,16 +220,16 @@ impl NvloomTable {
         }
         if is_square(&self.testcase) {
             let read = rows.len();
-            // A header alone is not worth a square of empty cells.
+            // A header alone does not justify a square of empty cells.
             if columns.len() <= read * 2 {
                 rows = square_rows(rows, &columns);
             }
             if read != columns.len() {
-                problem(OutputProblemKind::Truncated, "the table has not as many rows as columns");
+                problem(OutputProblemKind::Truncated, "the table has fewer rows than columns");
             }
         }
         if !self.ended {
-            problem(OutputProblemKind::Truncated, "the statistics under the table are not there");
+            problem(OutputProblemKind::Truncated, "the statistics under the table are missing");
         }
         let numbers = || rows.iter().flat_map(|(_, row)| row.iter().flatten());
         let sum: f64 = numbers().sum();
@@ -253,7 +252,7 @@ impl NvloomTable {
     }
 }
 
-/// Tests whose table has a row for every column.
+/// Whether the test's table has a row for every column.
 fn is_square(testcase: &str) -> bool {
     let pairs = testcase.contains("_to_")
         && (testcase.contains("_unidir_") || testcase.contains("_bidir_"));
@@ -262,8 +261,7 @@ fn is_square(testcase: &str) -> bool {
 
 type NvloomTableRows = Vec<(String, Vec<Option<f64>>)>;
 
-/// The rows in the order of the columns, those that are missing empty. Rows
-/// under other labels stay as they are.
+/// The rows in column order, with missing rows empty. Rows under other labels stay unchanged.
 fn square_rows(rows: NvloomTableRows, columns: &[String]) -> NvloomTableRows {
     let fits = |label: &String| columns.contains(label);
     let distinct: std::collections::BTreeSet<&String> = rows.iter().map(|(l, _)| l).collect();
@@ -279,8 +277,8 @@ fn square_rows(rows: NvloomTableRows, columns: &[String]) -> NvloomTableRows {
         .collect()
 }
 
-/// The cells of a line: between tabs, or between blanks where a copy has lost
-/// its tabs. The bars between racks are no cells.
+/// The cells of a line: between tabs, or between blanks if a copy lost its tabs. The bars between
+/// racks are not cells.
 fn split_cells(text: &str) -> Vec<&str> {
     let bar = |word: &&str| *word != "|";
     if text.contains('\t') {
@@ -290,7 +288,7 @@ fn split_cells(text: &str) -> Vec<&str> {
     }
 }
 
-/// A cell: a number, `N/A`, with or without `;(3-7)` behind it.
+/// Parses a cell: a number or `N/A`, optionally followed by `;(3-7)`.
 fn parse_cell(word: &str) -> Result<Option<f64>, ()> {
     let value = word.split_once(";(").map_or(word, |(value, _)| value);
     if value == "N/A" {

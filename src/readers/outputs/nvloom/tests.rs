@@ -1,5 +1,4 @@
-//! Outputs made here, in the grammar of the tool's sources. None of a real
-//! run was available.
+//! Generated outputs in the grammar of the tool's sources. No output of a real run was available.
 
 use proptest::prelude::*;
 
@@ -187,7 +186,7 @@ fn a_waived_test_measures_nothing_and_the_run_is_complete() {
 #[test]
 fn failures_name_the_place_the_code_and_the_test() {
     let start = head(2) + &format!("Running {PAIRS}\n\t0\t1\t\n0\tN/A\t");
-    // What is printed is not flushed line by line: the message follows half a row.
+    // Output is not flushed line by line: the message follows half a row.
     for gap in ["", "\n"] {
         let message =
             "[tray0:1]: [CUDA_ERROR_INVALID_HANDLE] bad in expression cuX() in f() : a.cpp:7\n";

@@ -1,8 +1,8 @@
-//! p2pBandwidthLatencyTest of cuda-samples: titled square tables, one row and
-//! one column per GPU. What a value should be is not known here.
+//! p2pBandwidthLatencyTest of cuda-samples: titled square tables, one row and one column per GPU.
+//! This module knows no expectations.
 //!
-//! Established from NVIDIA/cuda-samples (`p2pBandwidthLatencyTest.cu`, 2018 to
-//! 2025) and from the 2015 copy that came with CUDA 8.
+//! Based on NVIDIA/cuda-samples (`p2pBandwidthLatencyTest.cu`, 2018 to 2025) and on the 2015 copy
+//! in CUDA 8.
 //!
 //! | testcase | title | direction of the data |
 //! |---|---|---|
@@ -16,16 +16,14 @@
 //! | `p2p_latency_{gpu,cpu}_{write,read}_enabled` | P2P=Enabled Latency | as the bandwidth |
 //! | `p2p_latency_disabled`, `..._enabled` | CUDA 8: one table, corner `D\D` | column to row |
 //!
-//! In CUDA 8 `p2p_unidirectional_disabled` too is column to row. A table under
-//! no title has no testcase and no unit. The diagonal is a copy inside one GPU,
-//! counted twice. Where peers cannot access each other the tool measures the
-//! fallback path without saying so: `p2p_connectivity` and the parameters
-//! `peer_access` and `cannot_access_peer` are what shows it.
+//! In CUDA 8 `p2p_unidirectional_disabled` is also column to row. A table without a title has no
+//! testcase and no unit. The diagonal is a copy inside one GPU, counted twice. If peers cannot
+//! access each other the tool silently measures the fallback path: `p2p_connectivity` and the
+//! parameters `peer_access` and `cannot_access_peer` show that.
 //!
-//! An output is complete when every table that was begun is whole and, where
-//! the beginning of a run was captured, its closing note and all its tables
-//! are there. An excerpt without the tool's own beginning has no end to look
-//! for; it is complete when its tables are.
+//! An output is complete if every started table is complete and, if it contains the beginning of a
+//! run, its closing note and all its tables are present. An excerpt without the tool's own
+//! beginning has no required end; it is complete if its tables are.
 
 mod table;
 mod title;
@@ -49,8 +47,8 @@ const BANNER: &str = "P2P (Peer-to-Peer) GPU Bandwidth Latency Test";
 const CLOSING_NOTE: &str = "NOTE: The CUDA Samples are not meant for performance";
 const PROGRAM: &str = "p2pBandwidthLatencyTest";
 
-/// What every release prints between its banner and its closing note, as
-/// beginning and end of the testcase.
+/// The tables that every release prints between its banner and its closing note, as beginning and
+/// end of the testcase name.
 const ALWAYS_PRINTED: [(&str, &str); 6] = [
     ("p2p_unidirectional_", "disabled"),
     ("p2p_unidirectional_", "enabled"),
@@ -78,13 +76,13 @@ fn line_confidence(text: &str) -> ParserConfidence {
     }
 }
 
-/// What the output says.
+/// Parses the output.
 pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let mut parsed = ParseOutput::for_tool(Tool::P2pBandwidthLatencyTest);
     // Only a last line without a line end can have lost digits.
     let cut =
         if input.text.ends_with('\n') { None } else { input.lines.last().map(|line| line.number) };
-    // Copies that a launcher ran side by side are read one by one.
+    // Copies that a launcher ran concurrently are read separately.
     let mut copies: BTreeMap<Option<u32>, Vec<&OutputLine<'_>>> = BTreeMap::new();
     for line in &input.lines {
         copies.entry(line.label).or_default().push(line);
@@ -118,12 +116,11 @@ struct P2pReader<'p> {
     parsed: &'p mut ParseOutput,
     cut: Option<u32>,
     run: u32,
-    /// The beginning of this run was captured.
+    /// The output contains the beginning of this run.
     begun: bool,
-    /// Its closing note was.
+    /// The output contains its closing note.
     ended: bool,
     tests: BTreeSet<String>,
-    /// This run has a matrix.
     measured: bool,
     title: Option<P2pTitle>,
     table: Option<P2pTable>,
@@ -186,14 +183,14 @@ impl<'p> P2pReader<'p> {
     fn open_table(&mut self, header: &P2pTableHeader<'_>, line: &OutputLine<'_>) {
         self.close_table();
         let Some(title) = &mut self.title else {
-            // `GPU 0 1` without a title can be anything.
+            // Without a title, `GPU 0 1` is ambiguous.
             if header.corner == P2pCorner::Devices {
                 self.table = Some(P2pTable::new(None, None, header, line.number));
             }
             return;
         };
         if !title.accept_corner(header.corner) {
-            // The title of this table is lost; it is not the one before it.
+            // The title of this table is lost; the previous title does not apply.
             self.close_title();
             if header.corner == P2pCorner::Devices {
                 self.table = Some(P2pTable::new(None, None, header, line.number));
@@ -218,7 +215,7 @@ impl<'p> P2pReader<'p> {
             table.elided = true;
         } else {
             let problem =
-                OutputProblem::new(OutputProblemKind::Truncated, "a part was cut out by hand");
+                OutputProblem::new(OutputProblemKind::Truncated, "part of the text was cut out by hand");
             self.parsed.problems.push(problem.at_line(line.number));
         }
     }
@@ -227,7 +224,7 @@ impl<'p> P2pReader<'p> {
         let testcase = self.table.as_ref().and_then(|table| table.testcase.clone());
         let waiting = self.title.as_ref().and_then(P2pTitle::missing_testcase);
         self.close_table();
-        // The test whose title is printed and whose table is not is the one that failed.
+        // A test with a printed title and no table is the one that failed.
         let testcase = waiting.or(testcase);
         let mut problem = OutputProblem::new(OutputProblemKind::Error, clean(text)).at_line(number);
         let error = text.split_once('\'').and_then(|(_, said)| CudaError::from_message(said));
@@ -260,14 +257,14 @@ impl<'p> P2pReader<'p> {
         let failed = self.parsed.has_problem(OutputProblemKind::Error);
         self.close_title();
         if self.begun && !self.ended && !failed {
-            let detail = "the run began and its closing note is not there";
+            let detail = "the run began and its closing note is missing";
             self.parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail));
         }
         if self.begun && self.ended {
             for (start, end) in ALWAYS_PRINTED {
                 if !self.tests.iter().any(|test| test.starts_with(start) && test.ends_with(end)) {
                     let detail =
-                        format!("the run is there from begin to end, without {start}{end}");
+                        format!("the run is complete except for {start}{end}");
                     self.parsed
                         .problems
                         .push(OutputProblem::new(OutputProblemKind::Truncated, detail));
@@ -281,7 +278,7 @@ impl<'p> P2pReader<'p> {
         (self.begun, self.ended, self.measured) = (false, false, false);
     }
 
-    /// Ends the copy and gives the number of the next run.
+    /// Ends the copy and returns the number of the next run.
     fn finish(mut self) -> u32 {
         self.close_run();
         if 0 < self.peers || !self.not_peers.is_empty() {
@@ -296,8 +293,8 @@ impl<'p> P2pReader<'p> {
     }
 }
 
-/// `Device: 0, NAME, pciBusID: 1b, pciDeviceID: 0, pciDomainID:0`. The numbers
-/// are hexadecimal; the bus id is put together as other tools print it.
+/// `Device: 0, NAME, pciBusID: 1b, pciDeviceID: 0, pciDomainID:0`. The numbers are hexadecimal; the
+/// bus ID is formatted as in other tools.
 fn parse_device(text: &str) -> Option<ToolDevice> {
     let (index, rest) = text.strip_prefix("Device:")?.split_once(',')?;
     let index = text::parse_integer(index.trim())?.try_into().ok()?;
@@ -316,7 +313,7 @@ fn parse_device(text: &str) -> Option<ToolDevice> {
     Some(ToolDevice { index, name: Some(clean(name)), bus_id, ..ToolDevice::default() })
 }
 
-/// `Device=0 CAN Access Peer Device=1`.
+/// Parses `Device=0 CAN Access Peer Device=1`.
 fn parse_peer_access(text: &str) -> Option<(u64, bool, u64)> {
     let mut words = text.strip_prefix("Device=")?.split_whitespace();
     let from = text::parse_integer(words.next()?)?;

@@ -1,8 +1,7 @@
-//! One square table: its header, its rows, and what is missing from it.
+//! One square table: its header, its rows, and missing parts.
 //!
-//! Cells go to columns by their place in the row. Only where a row has fewer
-//! cells than the header has labels does the position on the line decide, and
-//! where that is not clear the row stays empty.
+//! Cells are assigned to columns by their order in the row. If a row has fewer cells than the
+//! header has labels, the position on the line decides; if that is ambiguous, the row stays empty.
 
 use super::text;
 use super::text::OutputLine;
@@ -11,15 +10,15 @@ use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 use model::unit::Unit;
 
-/// How far the end of a cell is from the end of its label: rows stand one blank
-/// further right. A cell that a lost neighbour moved is off by two or more.
+/// The maximum distance between the end of a cell and the end of its label: rows are shifted one
+/// blank to the right. A cell shifted by a lost neighbour is off by two or more.
 const FURTHEST: usize = 1;
 
-/// A table of more GPUs than any node has is no table of this tool; sixteen is
-/// the most that NVIDIA put in one (HGX-2).
+/// A table with more GPUs than any node has does not come from this tool; the maximum in one NVIDIA
+/// node is sixteen (HGX-2).
 pub(super) const MOST_COLUMNS: usize = 128;
 
-/// What stands above the row labels.
+/// The text above the row labels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum P2pCorner {
     /// `D\D`.
@@ -40,7 +39,7 @@ pub(super) struct P2pTableHeader<'a> {
 }
 
 impl<'a> P2pTableHeader<'a> {
-    /// The header in this line, when it is one.
+    /// The header in this line, if it is one.
     pub(super) fn parse(text: &'a str) -> Option<Self> {
         let mut words = PositionedWords::new(text);
         let corner = match words.next()?.0 {
@@ -66,7 +65,7 @@ impl<'a> P2pTableHeader<'a> {
     }
 }
 
-/// A table that is being read.
+/// A table while it is read.
 #[derive(Debug)]
 pub(super) struct P2pTable {
     pub(super) testcase: Option<String>,
@@ -74,11 +73,11 @@ pub(super) struct P2pTable {
     labels: Vec<String>,
     ends: Vec<usize>,
     rows: Vec<Option<Vec<Option<f64>>>>,
-    /// Something was cut out by hand.
+    /// Part of it was cut out by hand.
     pub(super) elided: bool,
-    /// The row before.
+    /// The previous row.
     last: Option<usize>,
-    /// Rows of another table, whose head was lost, stand below.
+    /// Rows of another table, whose header was lost, follow below.
     is_over: bool,
     line: u32,
 }
@@ -103,7 +102,7 @@ impl P2pTable {
         }
     }
 
-    /// Takes a line as a row, where it is one. `cut`: the text ends in it.
+    /// Adds a line if it is a row. `cut`: the text ends in it.
     pub(super) fn add_line(
         &mut self,
         line: &OutputLine<'_>,
@@ -123,13 +122,13 @@ impl P2pTable {
             // A log line that begins with a number.
             return;
         }
-        // Rows come in order, and connections have no decimals: anything else is
-        // of the next table.
+        // Rows come in order, and connections have no decimals: any other line belongs to the next
+        // table.
         let connects = self.unit == Some(Unit::Count);
         let foreign = connects && words.iter().any(|(word, _)| word.contains('.'));
         if self.is_over || foreign || self.last.is_some_and(|last| index < last) {
             if !self.is_over {
-                let detail = "rows of another table, whose title and labels are not there";
+                let detail = "rows of another table, whose title and labels are missing";
                 let problem =
                     OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(line.number);
                 problems.push(problem);
@@ -150,7 +149,7 @@ impl P2pTable {
             }
         }
         let placed = if cut && words.len() < self.ends.len() {
-            // The text ends here, so what is there is the beginning of the row.
+            // The text ends here, so the present cells are the beginning of the row.
             Some((0..words.len()).collect())
         } else {
             assign_columns(&words, &self.ends)
@@ -176,7 +175,7 @@ impl P2pTable {
                 P2pCell::Damaged => {
                     let column = &self.labels[place];
                     let detail =
-                        format!("row {label}, column {column}: {:?} is no number", clean(word));
+                        format!("row {label}, column {column}: {:?} is not a number", clean(word));
                     problem(OutputProblemKind::Unrecognised, detail);
                 }
             }
@@ -185,13 +184,13 @@ impl P2pTable {
             None => self.rows[index] = Some(row),
             Some(first) if *first == row => {}
             Some(_) => {
-                let detail = format!("row {label} stands there twice, with different numbers");
+                let detail = format!("row {label} appears twice, with different numbers");
                 problem(OutputProblemKind::Inconsistent, detail);
             }
         }
     }
 
-    /// The matrix; nothing where no row was read.
+    /// The matrix; `None` without rows.
     pub(super) fn finish(
         self,
         run: u32,
@@ -202,7 +201,7 @@ impl P2pTable {
             let detail = if read < all {
                 format!("{read} of {all} rows")
             } else {
-                "a part of the table was cut out by hand".to_owned()
+                "part of the table was cut out by hand".to_owned()
             };
             let problem =
                 OutputProblem::new(OutputProblemKind::Truncated, detail).at_line(self.line);
@@ -244,9 +243,8 @@ fn is_gap(word: &str) -> bool {
     matches!(word, "..." | ".." | "…" | "....")
 }
 
-/// Whether the last of these cells may have lost digits at the end of the
-/// text: the tool prints two decimals, so a cell with fewer than the others
-/// was cut.
+/// Whether the last of these cells may have lost digits at the end of the text: the tool prints two
+/// decimals, so a cell with fewer than the others is truncated.
 fn has_lost_digits(words: &[(&str, usize)]) -> bool {
     let decimals = |word: &str| word.split_once('.').map_or(0, |(_, tail)| tail.len());
     let Some(((last, _), others)) = words.split_last() else { return false };
@@ -256,14 +254,14 @@ fn has_lost_digits(words: &[(&str, usize)]) -> bool {
     }
 }
 
-/// The column of each cell: its place in the row when all are there, else the
-/// label that ends where it ends.
+/// The column of each cell: by order if all cells are present, else by the label that ends at the
+/// same position.
 fn assign_columns(words: &[(&str, usize)], ends: &[usize]) -> Option<Vec<usize>> {
     if words.len() == ends.len() {
         return Some((0..ends.len()).collect());
     }
     if ends.len() < words.len() {
-        // Remarks behind the last cell are no cells.
+        // Remarks after the last cell are not cells.
         let (cells, remarks) = words.split_at(ends.len());
         let plain = remarks.iter().all(|(word, _)| parse_cell(word) == P2pCell::Damaged);
         let whole = cells.iter().all(|(word, _)| parse_cell(word) != P2pCell::Damaged);
@@ -281,7 +279,7 @@ fn assign_columns(words: &[(&str, usize)], ends: &[usize]) -> Option<Vec<usize>>
     Some(places)
 }
 
-/// The words of a line, each with the screen column where it ends.
+/// The tokens of a line, each with the screen column of its end.
 struct PositionedWords<'a> {
     text: &'a str,
     chars: std::iter::Peekable<std::str::CharIndices<'a>>,
@@ -294,7 +292,7 @@ impl<'a> PositionedWords<'a> {
     }
 
     fn advance(&mut self, c: char) {
-        // The connectivity table has a tab behind its row labels.
+        // The connectivity table has a tab after its row labels.
         self.column = if c == '\t' { (self.column / 8 + 1) * 8 } else { self.column + 1 };
     }
 }

@@ -55,7 +55,7 @@ fn connectivity(gpus: usize, cut_off: Option<usize>) -> String {
     out
 }
 
-/// A whole run; GPU `cut_off` can reach nobody.
+/// A complete run; GPU `cut_off` can reach no other GPU.
 fn whole_run(gpus: usize, reads: bool, cut_off: Option<usize>) -> String {
     let mut out = format!("[{BANNER}]\n");
     for i in 0..gpus {
@@ -354,7 +354,7 @@ fn help_and_a_mention_measure_nothing() {
     assert_eq!(parse_output(b"GPU 0 1 2\n0 1 2 3\n").tool, None);
 }
 
-/// Every number of `part` stands at the same place in `whole`.
+/// Whether every number of `part` is at the same place in `whole`.
 fn is_within(part: &ParseOutput, whole: &ParseOutput) -> bool {
     matrices(part).iter().all(|m| {
         let full = matrix(whole, m.testcase.as_deref().expect("all tables are titled"));

@@ -1,4 +1,4 @@
-//! The line above a table: which test it is, and in which unit.
+//! The line above a table: its test and its unit.
 
 use super::table::P2pCorner;
 use model::unit::Unit;
@@ -11,12 +11,12 @@ enum P2pSubject {
     Latency,
 }
 
-/// A title, and which of its tables have been seen.
+/// A title, and which of its tables were read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct P2pTitle {
     subject: P2pSubject,
     enabled: bool,
-    /// `write_`, `read_`, or nothing in releases that do not say.
+    /// `write_`, `read_`, or empty in releases that do not print it.
     method: &'static str,
     pub(super) unit: Option<Unit>,
     pub(super) line: u32,
@@ -24,9 +24,9 @@ pub(super) struct P2pTitle {
 }
 
 impl P2pTitle {
-    /// The title in this line, when it is one.
+    /// The title in this line, if it is one.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        // Releases and reports leave single words out; without these it is a sentence.
+        // Releases and reports omit single words; without these it is an ordinary sentence.
         let enabled = text.contains("P2P=Enabled");
         let is_test = enabled || text.contains("P2P=Disabled");
         let subject = if text.contains("P2P Connectivity") {
@@ -56,13 +56,12 @@ impl P2pTitle {
         Some(Self { subject, enabled, method, unit, line: 0, seen: Vec::new() })
     }
 
-    /// The same title, at this line.
     pub(super) fn at_line(self, line: u32) -> Self {
         Self { line, ..self }
     }
 
-    /// Whether a table with this corner can stand under this title now; it is
-    /// then taken as seen.
+    /// Whether a table with this corner can follow this title now; the table is then marked as
+    /// read.
     pub(super) fn accept_corner(&mut self, corner: P2pCorner) -> bool {
         let fits = match (self.subject, corner) {
             (P2pSubject::Latency, P2pCorner::Devices) => self.seen.is_empty(),
@@ -94,8 +93,8 @@ impl P2pTitle {
         format!("p2p_{subject}_{clock}{}{state}", self.method)
     }
 
-    /// The test that this title announces and whose table has not been seen.
-    /// Every release with a `GPU` table prints the `CPU` table after it.
+    /// The announced test whose table was not read. Every release with a `GPU` table prints the
+    /// `CPU` table after it.
     pub(super) fn missing_testcase(&self) -> Option<String> {
         let corner = match (self.subject, self.seen.as_slice()) {
             (P2pSubject::Latency, [P2pCorner::Gpu]) => P2pCorner::Cpu,

@@ -11,8 +11,7 @@ const VERBS: [(&str, &str, &str); 6] = [
     ("Atomic", "ib_atomic", ""),
 ];
 
-/// The words that can stand between the verb and `Test`, and what they add to
-/// the name.
+/// The words that can appear between the verb and `Test`, and their suffixes in the name.
 const WORDS: [(&str, &str); 6] = [
     ("CMP_AND_SWAP", "_cmp_and_swap"),
     ("FETCH_AND_ADD", "_fetch_and_add"),
@@ -55,7 +54,6 @@ const OPTIONS: [&str; 29] = [
     "numa_node",
 ];
 
-/// What a test measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PerftestQuantity {
     Bandwidth,
@@ -105,7 +103,7 @@ impl PerftestBanner {
         Self { raw_ethernet, ..self }
     }
 
-    /// The name of the test. `seen` is what the table's header shows.
+    /// The name of the test. `seen` comes from the table's header.
     pub(super) fn testcase(&self, seen: Option<PerftestQuantity>) -> String {
         let verb = if self.raw_ethernet { "raw_ethernet" } else { self.verb };
         let quantity = match self.quantity.or(seen) {
@@ -116,13 +114,13 @@ impl PerftestBanner {
         format!("{verb}{quantity}{}", self.suffix)
     }
 
-    /// What the test measures, where its banner says so.
+    /// The measured quantity, if the banner names it.
     pub(super) fn quantity(&self) -> Option<PerftestQuantity> {
         self.quantity
     }
 }
 
-/// The parameter that an option's printed name stands for.
+/// The parameter for an option's printed name.
 pub(super) fn option_key(printed: &str) -> Option<&'static str> {
     let mut key = String::with_capacity(printed.len());
     for c in printed.chars() {

@@ -1,7 +1,7 @@
 //! The file of `--out_json`: one test, the result of its last size.
 //!
-//! Until 2022 the words were not quoted and the commas were wrong, so that
-//! the file was no JSON; it has always been one `key: value` a line.
+//! Until 2022 the strings were unquoted and the commas wrong, so the file was not valid JSON; it
+//! has always had one `key: value` per line.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 use model::unit::Unit;
 
-/// How far into the file its first fields are looked for.
+/// The number of leading bytes to search for its first fields.
 const HEAD: usize = 2_000;
 
 /// Whether this text is such a file.
@@ -34,7 +34,7 @@ pub(super) fn is_document(text: &str) -> bool {
         && names.into_iter().any(|name| PerftestBanner::parse(name).is_some())
 }
 
-/// What the file says.
+/// Parses the file.
 pub(super) fn parse(text: &str) -> ParseOutput {
     let mut parsed = ParseOutput::for_tool(Tool::Perftest);
     let (fields, whole) = read_fields(text);
@@ -54,7 +54,7 @@ pub(super) fn parse(text: &str) -> ParseOutput {
         || ["t_avg", "t_min", "avg_lat"].iter().any(|key| fields.contains_key(*key));
     let seen = if latency { PerftestQuantity::Latency } else { PerftestQuantity::Bandwidth };
     let testcase = banner.map(|banner| banner.testcase(Some(seen)));
-    // The file does not say whether bandwidth is in MiB/s or in Gb/s.
+    // The file does not state whether bandwidth is in MiB/s or in Gb/s.
     let unit = latency.then_some(Unit::Microseconds);
     if let Some(bytes) = count("MsgSize") {
         let point = SeriesPoint {
@@ -89,7 +89,7 @@ pub(super) fn parse(text: &str) -> ParseOutput {
     parsed
 }
 
-/// All fields of the two blocks by name, and whether the file is whole.
+/// All fields of the two blocks by name, and whether the file is complete.
 fn read_fields(text: &str) -> (BTreeMap<String, String>, bool) {
     if let Some(document) = lenient_json::find_document(text, &["test_info"])
         && document.stopped.is_none()

@@ -1,9 +1,9 @@
-//! What perftest prints when something fails. Most of it goes to standard
-//! error, and in old versions the exit code was 0 all the same.
+//! perftest's failure messages. Most of them go to standard error, and old versions still exit with
+//! code 0.
 
 use model::parse_output::OutputProblemKind;
 
-/// How messages begin that mean the test did not run, or not to its end.
+/// The beginnings of messages after which a test did not run, or did not finish.
 const BEGINNINGS: [&str; 30] = [
     "couldn't ",
     "can't produce a report",
@@ -37,7 +37,7 @@ const BEGINNINGS: [&str; 30] = [
     "accept() failed",
 ];
 
-/// Of those, the ones that only mean a failure with this word in them.
+/// Beginnings that only mean a failure if the message contains this word.
 const WITH_WORD: [(&str, &str); 3] =
     [("ib device ", "not found"), ("function ", "failed"), ("rdma_", "failed")];
 
@@ -94,7 +94,7 @@ pub(super) struct PerftestFailure {
     pub(super) code: Option<&'static str>,
 }
 
-/// The failure that this line reports, if it does.
+/// The failure in this line, if any.
 pub(super) fn parse_failure(text: &str) -> Option<PerftestFailure> {
     if let Some(verdict) = text.strip_prefix("VALIDATION: ") {
         return parse_validation(verdict);
@@ -122,7 +122,7 @@ pub(super) fn is_perftest_message(text: &str) -> bool {
     port || status || is_not_installed(text) || OWN.iter().any(|own| text.starts_with(own))
 }
 
-/// The shell's words for a missing binary.
+/// The shell's message for a missing binary.
 fn is_not_installed(text: &str) -> bool {
     let named = ["ib_write_", "ib_read_", "ib_send_", "ib_atomic_", "raw_ethernet_"];
     let missing =
@@ -130,7 +130,7 @@ fn is_not_installed(text: &str) -> bool {
     missing && named.iter().any(|name| text.contains(name))
 }
 
-/// `--data_validation`: what the tool found about the data itself.
+/// `--data_validation`: the tool's verdict on the data itself.
 fn parse_validation(verdict: &str) -> Option<PerftestFailure> {
     let kind = if verdict.starts_with("FAILED") {
         OutputProblemKind::Corrupt

@@ -1,31 +1,28 @@
-//! perftest: `ib_{write,read,send,atomic}_{bw,lat}` and `raw_ethernet_*`. Text
-//! as printed, and the file of `--out_json`. What a rate should be is not
-//! known here.
+//! perftest: `ib_{write,read,send,atomic}_{bw,lat}` and `raw_ethernet_*`. Text as printed, and the
+//! file of `--out_json`. This module knows no expectations.
 //!
-//! Established from linux-rdma/perftest, the history of
-//! `perftest_parameters.{h,c}` from 2013 to 2026 and the tests' main files:
+//! Based on linux-rdma/perftest, the history of `perftest_parameters.{h,c}` from 2013 to 2026 and
+//! the tests' main files:
 //!
-//! - Header and row formats. `MB/sec` up to 2022 and `MiB/sec` since divide by
-//!   the same 0x100000; `Gb/sec` divides by 125,000,000 bytes.
-//! - Both sides print the table. A bandwidth server prints the client's
-//!   numbers, so equal rows of the two sides are one reading; a latency server
-//!   prints its own, which is another reading. Two blocks are the two sides of
-//!   one test when the local address of one is the remote address of the other.
+//! - Header and row formats. `MB/sec` up to 2022 and `MiB/sec` since divide by the same 0x100000;
+//!   `Gb/sec` divides by 125,000,000 bytes.
+//! - Both sides print the table. A bandwidth server prints the client's numbers, so equal rows of
+//!   the two sides are one reading; a latency server prints its own, which is another reading. Two
+//!   blocks are the two sides of one test if the local address of one is the remote address of the
+//!   other.
 //! - `-a` runs the powers of two from 2 up; a gap between them is a lost line.
-//! - A table ends with a line of dashes, with which an output is complete.
-//! - The JSON file names no unit for bandwidth, and until 2022 its words were
-//!   not quoted.
+//! - A table ends with a line of dashes, which completes an output.
+//! - The JSON file names no unit for bandwidth, and until 2022 its strings were not quoted.
 //!
-//! Testcases are the binaries' names from the banner: `RDMA_Write BW Test` is
-//! `ib_write_bw`; `_imm`, `_cmp_and_swap`, `_fetch_and_add`, `_bidirectional`,
-//! `_multicast`, `_forwarding` where the banner says so; `_local` and `_remote`
-//! for the parts of `--report-both`. The option block is kept in
-//! `facts.parameters` (`device`, `link_type`, `mtu`, `number_of_qps`, ...);
-//! different values of several blocks are listed with commas. `gid` is the address
-//! of the end that printed it. `sides` says that client and server are both in the file.
+//! Testcases are the binaries' names from the banner: `RDMA_Write BW Test` is `ib_write_bw`;
+//! `_imm`, `_cmp_and_swap`, `_fetch_and_add`, `_bidirectional`, `_multicast`, `_forwarding` if the
+//! banner has them; `_local` and `_remote` for the parts of `--report-both`. The option block is
+//! stored in `facts.parameters` (`device`, `link_type`, `mtu`, `number_of_qps`, ...); different
+//! values of several blocks are listed with commas. `gid` is the address of the end that printed
+//! it. `sides` means that the file contains both client and server.
 //!
-//! Not read: the bare number of `--output`, the table of raw_ethernet_fs_rate,
-//! `rdma_bw` and `rdma_lat` of perftest 1.x, the report of perftest_cluster.
+//! Not supported: the bare number of `--output`, the table of raw_ethernet_fs_rate, `rdma_bw` and
+//! `rdma_lat` of perftest 1.x, the report of perftest_cluster.
 
 mod banner;
 mod document;
@@ -48,7 +45,7 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 use model::tool_facts::ToolFacts;
 
-/// Bytes kept of one option's different values.
+/// Maximum bytes of one option's different values.
 const MOST_KEPT: usize = 2_000;
 
 /// Whether this tool wrote the output.
@@ -65,14 +62,14 @@ fn line_confidence(text: &str) -> ParserConfidence {
     }
     match PerftestBanner::parse(text) {
         Some(banner) if banner.quantity().is_some() => CERTAIN,
-        // Two words that can stand in any text.
+        // Two words that can appear in any text.
         Some(_) => POSSIBLE,
         None if failure::is_perftest_message(text) => POSSIBLE,
         None => 0,
     }
 }
 
-/// What the output says.
+/// Parses the output.
 pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     if document::is_document(input.text) {
         return document::parse(input.text);
@@ -80,7 +77,7 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let mut parsed = ParseOutput::for_tool(Tool::Perftest);
     let cut =
         if input.text.ends_with('\n') { None } else { input.lines.last().map(|line| line.number) };
-    // Client and server that a launcher labels are read one by one.
+    // Client and server that a launcher labels are read separately.
     let mut copies: BTreeMap<Option<u32>, Vec<&OutputLine<'_>>> = BTreeMap::new();
     for line in &input.lines {
         copies.entry(line.label).or_default().push(line);
@@ -108,9 +105,9 @@ struct PerftestReader<'p> {
     parsed: &'p mut ParseOutput,
     cut: Option<u32>,
     sessions: Vec<PerftestSession>,
-    /// A server said that it waits; its banner comes next.
+    /// A server reported that it waits; its banner comes next.
     waits: bool,
-    /// The line before is the address of the end that prints.
+    /// The previous line is the address of the printing end.
     local: bool,
 }
 
@@ -171,7 +168,7 @@ impl PerftestReader<'_> {
     fn add_banner(&mut self, banner: PerftestBanner, line: u32) {
         let waits = std::mem::take(&mut self.waits);
         match self.sessions.last_mut() {
-            // Both sides start at once, and their blocks are mixed line by line.
+            // Both sides start together, and their blocks are mixed line by line.
             Some(open) if open.is_started_with(&banner) => open.add_second_side(),
             _ => self.sessions.push(PerftestSession::new(Some(banner), waits, line)),
         }
@@ -181,13 +178,13 @@ impl PerftestReader<'_> {
         let without_banner =
             self.sessions.last().is_some_and(PerftestSession::is_done_without_banner);
         if without_banner {
-            // A collection of tables whose banners were left out.
+            // A collection of tables without their banners.
             self.sessions.push(PerftestSession::new(None, false, line));
         }
         self.current_session(line).set_columns(columns);
     }
 
-    /// `Number of qps : 1   Transport type : IB`: keeps what is known.
+    /// `Number of qps : 1   Transport type : IB`: stores known options.
     fn read_options(&mut self, text: &str) -> bool {
         if !text.contains(':') {
             return false;
@@ -212,14 +209,14 @@ impl PerftestReader<'_> {
     }
 }
 
-/// Keeps one option; different values of several blocks are all kept.
+/// Stores one option, with all different values of several blocks.
 fn keep_option(facts: &mut ToolFacts, key: &str, value: &str) {
     let value = clean(value);
     if value.is_empty() {
         return;
     }
     let kept = facts.parameters.entry(key.to_owned()).or_default();
-    // More values than a node has devices are no facts about it.
+    // A list with more values than a node has devices is not useful.
     if MOST_KEPT < kept.len() {
         return;
     }
@@ -256,8 +253,8 @@ fn parse_gid(text: &str) -> Option<String> {
     })
 }
 
-/// ` local address: LID 0x06 QPN 0x5f PSN 0x82 RKey ...`: whether it is the
-/// local one, and what names the queue pair.
+/// ` local address: LID 0x06 QPN 0x5f PSN 0x82 RKey ...`: whether it is the local one, and the
+/// identification of the queue pair.
 fn parse_address(text: &str) -> Option<(bool, String)> {
     let (local, tail) = match text.strip_prefix("local address:") {
         Some(tail) => (true, tail),

@@ -1,4 +1,4 @@
-//! One test as one side printed it, and what two sides make together.
+//! One test as printed by one side, and the combination of two sides.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use super::table::{PerftestColumns, PerftestRow};
 use model::measurement::{Measurement, MeasurementSeries, SeriesPoint};
 use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput};
 
-/// How far back the other side of a block or of a row is looked for: a sweep
-/// has 23 sizes, and a file of every NIC of a node a few dozen blocks.
+/// How many blocks or rows back the search for the other side goes: a sweep has 23 sizes, and a
+/// file of every NIC of a node a few dozen blocks.
 const LOOK_BACK: usize = 64;
 
 /// One block of output: banner, options, addresses, table.
@@ -16,7 +16,7 @@ const LOOK_BACK: usize = 64;
 pub(super) struct PerftestSession {
     banner: Option<PerftestBanner>,
     part: &'static str,
-    /// A server said it waits before this block.
+    /// A server reported that it waits before this block.
     server: bool,
     /// How many blocks are mixed in here line by line.
     blocks: u32,
@@ -46,23 +46,23 @@ impl PerftestSession {
         }
     }
 
-    /// A part of this test that has a table of its own.
+    /// A part of this test with its own table.
     pub(super) fn start_part(&self, part: &'static str, line: u32) -> Self {
         let mut new = Self::new(self.banner.clone(), self.server, line);
         new.part = part;
         new
     }
 
-    /// The name of the test, where a banner was seen.
+    /// The name of the test, if a banner was read.
     pub(super) fn testcase(&self) -> Option<String> {
         let seen = self.columns.as_ref().map(|columns| columns.quantity);
         self.banner.as_ref().map(|banner| banner.testcase(seen) + self.part)
     }
 
-    /// Whether this banner is that of the other side, started at the same
-    /// moment: the block before it has not come to its addresses.
+    /// Whether this banner belongs to the other side, started at the same moment: the previous
+    /// block has not printed its addresses.
     pub(super) fn is_started_with(&self, banner: &PerftestBanner) -> bool {
-        // What a banner says about the connection comes below it.
+        // Connection details follow below a banner.
         let same = self.banner.clone().is_some_and(|own| own.with_raw_ethernet(false) == *banner);
         same && self.blocks == 1
             && self.locals.is_empty()
@@ -88,7 +88,7 @@ impl PerftestSession {
         self.banner.is_none() && !self.points.is_empty()
     }
 
-    /// A line of dashes: the end, where rows stand above it.
+    /// A line of dashes: the end, if rows precede it.
     pub(super) fn end_table(&mut self) {
         self.closed |= !self.points.is_empty();
     }
@@ -133,7 +133,7 @@ impl PerftestSession {
         answers(self, other) || answers(other, self) || (silent && self.server != other.server)
     }
 
-    /// Takes the other side in. False where both have numbers, and not the same.
+    /// Merges the other side. False if both have numbers that differ.
     fn merge_side(&mut self, other: &Self) -> bool {
         if !self.points.is_empty() && !other.points.is_empty() && self.points != other.points {
             return false;
@@ -147,12 +147,12 @@ impl PerftestSession {
         true
     }
 
-    /// Both sides are in this block: their addresses answer each other.
+    /// Whether this block contains both sides: their addresses match.
     fn has_both_sides(&self) -> bool {
         1 < self.blocks || (!self.locals.is_empty() && self.locals == self.remotes)
     }
 
-    /// Counts a row once that both sides printed.
+    /// Removes the second copy of a row that both sides printed.
     fn drop_second_prints(&mut self) {
         let mut once: Vec<(SeriesPoint, bool)> = Vec::with_capacity(self.points.len());
         for point in self.points.drain(..) {

@@ -1,5 +1,5 @@
-//! The header of a table and its rows. The header's names decide what a
-//! number is; nothing is read by position alone.
+//! The header of a table and its rows. The header's names determine the meaning of a number;
+//! position alone never does.
 
 use super::banner::PerftestQuantity;
 use super::text;
@@ -17,7 +17,7 @@ enum PerftestColumn {
     Longest,
     Mean,
     Percentile99,
-    /// Known, and not kept: service level, ports, deviation, CPU load.
+    /// Known, but not stored: service level, ports, deviation, CPU load.
     Other,
 }
 
@@ -29,12 +29,12 @@ pub(super) struct PerftestColumns {
     pub(super) unit: Option<Unit>,
 }
 
-/// What a line under a header is.
+/// The result of reading a line under a header.
 #[derive(Debug, PartialEq)]
 pub(super) enum PerftestRow {
     /// A whole row.
     Whole(SeriesPoint),
-    /// A row with a number that cannot be read.
+    /// A row with an unreadable number.
     Damaged,
     /// A row with too few or too many numbers.
     Short,
@@ -43,9 +43,9 @@ pub(super) enum PerftestRow {
 }
 
 impl PerftestColumns {
-    /// The columns that this line names, when it is a header.
+    /// The columns in this line, if it is a header.
     pub(super) fn parse(text: &str) -> Option<Self> {
-        // `BW peak[MB/sec]` and `BW peak [MB/sec]` are the same two words.
+        // `BW peak[MB/sec]` and `BW peak [MB/sec]` are the same two tokens.
         let text = text.trim().replace(" [", "[");
         let mut words = text.split_whitespace();
         if words.next()? != "#bytes" {
@@ -172,7 +172,7 @@ fn latency_unit(unit: &str) -> Option<Unit> {
     (unit == "usec").then_some(Unit::Microseconds)
 }
 
-/// A number, or what C prints where there is none.
+/// A number, or C's output for a non-finite one.
 fn is_numeric(word: &str) -> bool {
     text::parse_number(word).is_some() || matches!(word, "inf" | "-inf" | "nan" | "-nan")
 }

@@ -1,14 +1,14 @@
-//! What `nvidia-smi` prints where it cannot answer: NVML's errors.
+//! NVML errors that `nvidia-smi` prints instead of an answer.
 //!
-//! The same sentences come from every subcommand, so they are known in one
-//! place. What they mean for a node is not decided here.
+//! Every subcommand prints the same sentences, so they are handled in one place. The judge decides
+//! their meaning for a node.
 
 use crate::outputs::text::OutputLine;
 use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 
-/// How such a line begins, in lower case. The sentences are `nvidia-smi`'s own;
-/// the part behind a colon is NVML's name for the error.
+/// The beginnings of such a line, in lower case. The sentences are `nvidia-smi`'s own; the part
+/// after a colon is NVML's name for the error.
 const OPENINGS: &[&str] = &[
     "unable to determine the device handle for",
     "nvidia-smi has failed because",
@@ -20,10 +20,10 @@ const OPENINGS: &[&str] = &[
     "nvml:",
 ];
 
-/// What NVML puts in place of one value when the GPU does not answer.
+/// NVML's text in place of a value if the GPU does not answer.
 const LOST_VALUES: &[&str] = &["unknown error", "gpu is lost", "gpu requires reset", "err!"];
 
-/// The error that this line reports, with its GPU where it names one by index.
+/// The error in this line, with its GPU if the line names one by index.
 pub(super) fn parse_failure(line: &OutputLine<'_>) -> Option<OutputProblem> {
     let text = line.trimmed();
     is_failure_opening(text).then(|| {
@@ -34,7 +34,7 @@ pub(super) fn parse_failure(line: &OutputLine<'_>) -> Option<OutputProblem> {
     })
 }
 
-/// Whether a value says that the GPU did not answer, rather than what it is.
+/// Whether a value means that the GPU did not answer.
 pub(super) fn is_lost_value(value: &str) -> bool {
     let value = value.trim_matches(['[', ']']).trim_end_matches('.').to_ascii_lowercase();
     LOST_VALUES.contains(&value.as_str())
@@ -44,8 +44,8 @@ fn is_failure_opening(text: &str) -> bool {
     OPENINGS.iter().any(|o| text.get(..o.len()).is_some_and(|head| head.eq_ignore_ascii_case(o)))
 }
 
-/// The index in `... for GPU3: 0000:5F:00.0: Unknown Error`. Other releases
-/// name the bus address only, and its domain is not an index.
+/// The index in `... for GPU3: 0000:5F:00.0: Unknown Error`. Other releases name only the bus
+/// address, and its domain is not an index.
 fn parse_gpu_index(text: &str) -> Option<u32> {
     let after = text.split_once("for GPU").or_else(|| text.split_once("for gpu"))?.1.trim_start();
     let digits = after.bytes().take_while(u8::is_ascii_digit).count();

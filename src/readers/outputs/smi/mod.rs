@@ -1,7 +1,7 @@
-//! `nvidia-smi`: one file per subcommand that is read.
+//! `nvidia-smi`: one module per supported subcommand.
 //!
-//! What they share is here: the lines of one task together, whoever labelled
-//! them. What a line means belongs to the subcommands.
+//! This module groups the lines of one task, whatever launcher labelled them. The subcommand
+//! modules interpret the lines.
 
 mod failure;
 pub mod nvlink;
@@ -11,9 +11,9 @@ pub mod topo;
 use super::ParserInput;
 use super::text::OutputLine;
 
-/// The lines of each task that a launcher labelled, tasks in order of first
-/// appearance; all lines as one task where nobody labelled any. `srun -l` mixes
-/// the lines of nodes, and a GPU block must not swallow another node's links.
+/// The lines of each task that a launcher labelled, in order of first appearance; without labels,
+/// all lines as one task. `srun -l` mixes the lines of nodes, and a GPU block must not absorb
+/// another node's links.
 fn split_tasks<'i, 'a>(input: &'i ParserInput<'a>) -> Vec<Vec<&'i OutputLine<'a>>> {
     let mut labels = std::collections::BTreeMap::new();
     let mut tasks: Vec<Vec<&OutputLine<'_>>> = Vec::new();
@@ -27,7 +27,7 @@ fn split_tasks<'i, 'a>(input: &'i ParserInput<'a>) -> Vec<Vec<&'i OutputLine<'a>
     tasks
 }
 
-/// The number of the last line that holds anything.
+/// The number of the last non-blank line.
 fn last_line_number(input: &ParserInput<'_>) -> u32 {
     input.lines.iter().rev().find(|l| !l.trimmed().is_empty()).map_or(0, |l| l.number)
 }

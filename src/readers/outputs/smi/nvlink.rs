@@ -1,8 +1,8 @@
 //! `nvidia-smi nvlink`: the links of each GPU (`-s`) and their counters (`-e`).
 //!
-//! The other subcommands (`-c`, `-R`, `-p`, `-gt`, `-info`) print lines of the
-//! same shape; they are recognised and give no facts. There is no footer, so
-//! "whole" means: every GPU answers, and as many links as its equals.
+//! The other subcommands (`-c`, `-R`, `-p`, `-gt`, `-info`) print lines of the same shape; they are
+//! recognised and yield no facts. There is no footer, so "complete" means: every GPU answers, with
+//! as many links as others of its kind.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,18 +13,18 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 use model::tool_facts::{GpuLinks, ToolDevice, ToolNvlink};
 
-/// More parameters than this are no `nvidia-smi` output: 72 GPUs of 18 links
-/// with two error rates each are 2,592.
+/// More parameters than this are not `nvidia-smi` output: 72 GPUs of 18 links with two error rates
+/// each are 2,592.
 const MOST_PARAMETERS: usize = 4096;
 
-/// Links are numbered below this: NVLink 5 has 18, NVML's headers allow 36.
+/// Link numbers are below this: NVLink 5 has 18, NVML's headers allow 36.
 const MOST_LINKS: u32 = 128;
 
-/// GPUs in one file, all tasks together: a rack of 72 many times over. Lists
-/// are searched in order, so a made-up file must not make them long.
+/// GPUs in one file, over all tasks: many times a rack of 72. Lists are searched linearly, so a
+/// forged file must not make them long.
 const MOST_GPUS: usize = 1024;
 
-/// How sure it is that this is `nvidia-smi nvlink`.
+/// The confidence that this is `nvidia-smi nvlink`.
 pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     let (mut headings, mut identified, mut links, mut rates) = (0, 0, 0, 0);
     for line in &input.lines {
@@ -53,7 +53,7 @@ pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     }
 }
 
-/// Reads the links of every GPU listed.
+/// Reads the links of every listed GPU.
 pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let mut reading = NvlinkReader {
         parsed: ParseOutput::for_tool(Tool::NvidiaSmiNvlink),
@@ -72,7 +72,7 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     reading.finish()
 }
 
-/// The two sentences that stand in place of a list of links.
+/// The two sentences that replace a list of links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NvlinkNotice {
     AllInactive,
@@ -93,7 +93,7 @@ impl NvlinkNotice {
     }
 }
 
-/// What one line is.
+/// The content of one line.
 enum NvlinkLine<'a> {
     Gpu {
         index: u32,
@@ -106,7 +106,7 @@ enum NvlinkLine<'a> {
         rest: &'a str,
     },
     Notice(NvlinkNotice),
-    /// The beginning of a heading or of a link, and no more.
+    /// Only the beginning of a heading or of a link.
     Stub,
     Other,
 }
@@ -145,7 +145,7 @@ fn parse_numbered<'a>(text: &'a str, word: &str) -> Option<(u32, &'a str)> {
     Some((number.parse().ok()?, rest))
 }
 
-/// What follows `Link 3:`.
+/// The text after `Link 3:`.
 enum NvlinkValue<'a> {
     State {
         active: Option<bool>,
@@ -160,14 +160,14 @@ enum NvlinkValue<'a> {
         name: &'a str,
         value: &'a str,
     },
-    /// Another subcommand's answer, or traffic.
+    /// Output of another subcommand, or traffic counters.
     OtherSubcommand,
     Unreadable,
 }
 
 impl<'a> NvlinkValue<'a> {
-    /// Only what is positively known becomes a state or a count; a link is never
-    /// up because nothing says that it is down.
+    /// Only an explicit value becomes a state or a count; a link without a state never counts as
+    /// up.
     fn parse(rest: &'a str) -> Self {
         if rest.eq_ignore_ascii_case("<inactive>") {
             return Self::State { active: Some(false), rate: None };
@@ -222,22 +222,22 @@ fn is_bus_id(text: &str) -> bool {
         && text.bytes().all(|b| b.is_ascii_hexdigit() || matches!(b, b':' | b'.'))
 }
 
-/// One GPU as far as it was read.
+/// One GPU while its block is read.
 struct NvlinkGpuBlock {
     gpu: GpuLinks,
     line: u32,
-    /// It says anything at all about its links.
+    /// It has any output about its links.
     answered: bool,
 }
 
-/// Everything read so far; a line at a time goes in.
+/// The parser state; reads line by line.
 struct NvlinkReader {
     parsed: ParseOutput,
     blocks: Vec<NvlinkGpuBlock>,
     last_line: u32,
-    /// Links stood before any GPU heading.
+    /// Links appeared before any GPU heading.
     headless: bool,
-    /// A verdict stood without a heading (`-i` of some drivers).
+    /// A notice appeared without a heading (`-i` of some drivers).
     answered: bool,
 }
 
@@ -305,8 +305,8 @@ impl NvlinkReader {
         self.blocks.len() - 1
     }
 
-    /// Keeps a verdict on the GPU above it. The error is named here, since the
-    /// tool itself prints it as one; whether it matters is the judge's.
+    /// Stores a notice for the GPU above it. It becomes an error here, since the tool prints it as
+    /// one; the judge decides whether it matters.
     fn add_notice(&mut self, verdict: NvlinkNotice, at: Option<usize>, line: u32) {
         self.answered = true;
         let gpu = at.map(|at| {
@@ -325,7 +325,7 @@ impl NvlinkReader {
         self.parsed.problems.push(problem);
     }
 
-    /// Keeps what one `Link` line says of the current GPU.
+    /// Stores one `Link` line of the current GPU.
     fn add_link(&mut self, number: u32, rest: &str, at: Option<usize>, line: u32) {
         let answer = NvlinkValue::parse(rest);
         if MOST_LINKS <= number || matches!(answer, NvlinkValue::Unreadable) {
@@ -334,7 +334,7 @@ impl NvlinkReader {
         let Some(at) = at else {
             if !self.headless {
                 self.headless = true;
-                self.note_truncation("links stand here before any GPU is named", Some(line));
+                self.note_truncation("links are listed here before any GPU", Some(line));
             }
             return;
         };
@@ -370,8 +370,8 @@ impl NvlinkReader {
         }
     }
 
-    /// A line that begins as a result and cannot be read. At the end of the
-    /// file that is a cut.
+    /// A line that begins as a result and cannot be read. At the end of the file it counts as
+    /// truncated.
     fn note_unreadable(&mut self, line: u32) {
         if line == self.last_line {
             self.note_truncation("the last line breaks off", Some(line));
@@ -389,7 +389,7 @@ impl NvlinkReader {
         self.parsed.problems.push(problem);
     }
 
-    /// Checks what can only be seen at the end, and hands over the facts.
+    /// Runs the final checks and returns the facts.
     fn finish(mut self) -> ParseOutput {
         for (detail, line) in find_missing_gpus(&self.blocks, &self.parsed.problems) {
             self.note_truncation(detail, line);
@@ -414,7 +414,7 @@ impl NvlinkReader {
     }
 }
 
-/// The entry of this link, in the order printed.
+/// The entry of this link, in printed order.
 fn link_entry(links: &mut Vec<ToolNvlink>, number: u32) -> &mut ToolNvlink {
     let at = match links.iter().position(|l| l.link == number) {
         Some(at) => at,
@@ -426,8 +426,8 @@ fn link_entry(links: &mut Vec<ToolNvlink>, number: u32) -> &mut ToolNvlink {
     &mut links[at]
 }
 
-/// GPUs that are not listed though others around them are. One GPU alone is
-/// `-i`; a GPU that an NVML error names is missing for a reason already given.
+/// GPUs that are missing between listed ones. A single GPU comes from `-i`; a GPU that an NVML
+/// error names is missing for a known reason.
 fn find_missing_gpus(
     blocks: &[NvlinkGpuBlock],
     problems: &[OutputProblem],
@@ -449,14 +449,14 @@ fn find_missing_gpus(
             } else {
                 format!("GPUs {next} to {} are", gpu - 1)
             };
-            out.push((format!("{gap} not listed, GPU {gpu} is"), line));
+            out.push((format!("{gap} not listed, but GPU {gpu} is"), line));
         }
         next = gpu.saturating_add(1);
     }
     out
 }
 
-/// GPUs that list nothing, or less than another GPU of the same name.
+/// GPUs that list no link, or fewer than another GPU of the same product.
 fn find_missing_links(blocks: &[NvlinkGpuBlock]) -> Vec<(String, u32)> {
     let mut most: BTreeMap<Option<&str>, usize> = BTreeMap::new();
     let mut counters: BTreeMap<Option<&str>, BTreeSet<&str>> = BTreeMap::new();
@@ -472,7 +472,7 @@ fn find_missing_links(blocks: &[NvlinkGpuBlock]) -> Vec<(String, u32)> {
     for block in blocks {
         let (gpu, links, name) = (block.gpu.gpu, &block.gpu.links, block.gpu.name.as_deref());
         if !block.answered {
-            out.push((format!("GPU {gpu} is named and nothing is said of its links"), block.line));
+            out.push((format!("GPU {gpu} is listed without its links"), block.line));
             continue;
         }
         if links.is_empty() {

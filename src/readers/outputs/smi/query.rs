@@ -1,9 +1,9 @@
-//! `nvidia-smi -q`, whole or filtered with `-d`: driver, devices, the fabric
-//! block of every GPU, and what else bears on its links.
+//! `nvidia-smi -q`, complete or filtered with `-d`: driver, devices, the fabric block of every GPU,
+//! and other values that affect its links.
 //!
-//! The log is a tree by indentation, `key : value` at its leaves; the width of
-//! keys differs between drivers. Nothing read here is judged: a fabric that is
-//! not ready is a fact, a GPU that does not answer is an error.
+//! The log is a tree by indentation, with `key : value` at its leaves; the width of keys differs
+//! between drivers. This module does not judge: a fabric that is not ready is a fact, a GPU that
+//! does not answer is an error.
 
 use std::collections::BTreeSet;
 
@@ -14,8 +14,8 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 use model::tool_facts::{GpuFabric, ToolDevice};
 
-/// Sections whose values are kept as parameters, and the name each gets. A
-/// section is the path of its headings, or a single key.
+/// Sections whose values are stored as parameters, and the name of each. A section is the path of
+/// its headings, or a single key.
 const KEPT_SECTIONS: &[(&str, &str)] = &[
     ("Retired Pages", "retired_pages"),
     ("Remapped Rows", "remapped_rows"),
@@ -34,18 +34,18 @@ const KEPT_SECTIONS: &[(&str, &str)] = &[
     ("GSP Firmware Version", "gsp_firmware"),
 ];
 
-/// More parameters than this are no log of one machine: 16 GPUs of 64.
+/// More parameters than this are not a log of one machine: 16 GPUs of 64.
 const MOST_PARAMETERS: usize = 1024;
 
-/// GPUs in one file, all logs together. Lists are searched in order, so a
-/// made-up file must not make them long.
+/// GPUs in one file, over all logs. Lists are searched linearly, so a forged file must not make
+/// them long.
 const MOST_GPUS: usize = 1024;
 
-/// Headings deeper than this are no `nvidia-smi` output; it uses five levels.
+/// Deeper headings are not `nvidia-smi` output; it uses five levels.
 const DEEPEST: usize = 8;
 
-/// How sure it is that this is `nvidia-smi -q`, or one of the sentences that
-/// any `nvidia-smi` prints instead of an answer.
+/// The confidence that this is `nvidia-smi -q`, or one of the sentences that any `nvidia-smi`
+/// prints instead of an answer.
 pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     let (mut gpus, mut attached, mut leaves, mut fabric, mut failed) = (0, 0, 0, 0, 0);
     for line in &input.lines {
@@ -85,19 +85,19 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     reading.finish()
 }
 
-/// `key : value`, split at the first colon that stands free: keys hold none,
-/// values (bus ids, times) do.
+/// `key : value`, split at the first colon between blanks: keys contain none, values (bus IDs,
+/// times) do.
 fn split_leaf(text: &str) -> Option<(&str, &str)> {
     let (key, value) = match text.split_once(" : ") {
         Some((key, value)) => (key, value),
-        // The blank behind the colon of an empty value was trimmed away.
+        // The blank after the colon of an empty value was trimmed.
         None => (text.strip_suffix(" :")?, ""),
     };
     let key = key.trim();
     (!key.is_empty()).then_some((key, value.trim()))
 }
 
-/// The bus id of a GPU heading, `GPU 00000000:1B:00.0`.
+/// The bus ID of a GPU heading, `GPU 00000000:1B:00.0`.
 fn parse_bus_id(text: &str) -> Option<&str> {
     let id = text.strip_prefix("GPU ")?.trim();
     let (domain, rest) = id.split_once(':')?;
@@ -109,7 +109,7 @@ fn parse_bus_id(text: &str) -> Option<&str> {
     (hex(domain, 8) && hex(bus, 2) && hex(device, 2) && hex(function, 1)).then_some(id)
 }
 
-/// A key as part of a parameter's name.
+/// A key as part of a parameter name.
 fn slug(key: &str) -> String {
     let key = match key {
         "Pending Page Blacklist" | "Pending Page Retirement" => "Pending",
@@ -125,27 +125,27 @@ fn slug(key: &str) -> String {
     out
 }
 
-/// A value that says something.
+/// The value unless it is empty or a placeholder.
 fn meaningful_value(value: &str) -> Option<String> {
     Some(clean(value)).filter(|v| !matches!(v.as_str(), "" | "N/A" | "Not Found"))
 }
 
-/// One GPU as far as it was read.
+/// One GPU while its block is read.
 #[derive(Default)]
 struct SmiGpuBlock {
     line: u32,
     device: ToolDevice,
     fabric: Option<GpuFabric>,
     parameters: Vec<(String, String)>,
-    /// Every path seen, the list of processes as one.
+    /// Every path in the block; the process list counts as one.
     paths: BTreeSet<String>,
     last_path: String,
-    /// Errors that stand in place of values, each once.
+    /// Errors in place of values, each once.
     lost: BTreeSet<String>,
 }
 
 impl SmiGpuBlock {
-    /// Keeps one `key : value` under its headings.
+    /// Stores one `key : value` under its headings.
     fn add_leaf(&mut self, path: &[&str], key: &str, value: &str) {
         let full = path.iter().copied().chain([key]).collect::<Vec<_>>().join("/");
         self.last_path = if path.first() == Some(&"Processes") || key == "Processes" {
@@ -171,7 +171,7 @@ impl SmiGpuBlock {
         }
     }
 
-    /// Keeps one line of the Fabric block as printed: `N/A` there says something.
+    /// Stores one line of the Fabric block as printed: `N/A` is meaningful there.
     fn add_fabric_leaf(&mut self, path: &[&str], key: &str, value: &str) {
         let fabric = self.fabric.get_or_insert_default();
         let value = clean(value);
@@ -190,7 +190,7 @@ impl SmiGpuBlock {
         }
     }
 
-    /// Keeps a value of the sections in [`KEPT`].
+    /// Stores a value of the sections in [`KEPT`].
     fn keep_parameter(&mut self, path: &str, value: &str) {
         let Some(value) = meaningful_value(value) else { return };
         let kept = KEPT_SECTIONS.iter().find_map(|(section, name)| {
@@ -213,7 +213,7 @@ struct SmiQueryLog {
     blocks: Vec<SmiGpuBlock>,
 }
 
-/// Everything read so far; a line at a time goes in.
+/// The parser state; reads line by line.
 struct SmiQueryReader {
     parsed: ParseOutput,
     log: SmiQueryLog,
@@ -257,7 +257,7 @@ impl SmiQueryReader {
                 ..SmiGpuBlock::default()
             });
         } else if line.is_elision() || text == "--" {
-            // `--` is what grep -A puts between pieces.
+            // grep -A prints `--` between pieces.
             self.note_truncation("lines were left out here", Some(line.number));
         } else if let Some(problem) = failure::parse_failure(line) {
             self.parsed.problems.push(problem);
@@ -288,7 +288,7 @@ impl SmiQueryReader {
                 }
             }
             "Timestamp" => {}
-            // A byte was lost in it: what is left must not pass for the value.
+            // The value lost a byte: the remainder must not count as the value.
             _ if value.contains('\u{fffd}') => {
                 let detail = format!("the value of {} is damaged", clean(key));
                 let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail);
@@ -303,7 +303,7 @@ impl SmiQueryReader {
         }
     }
 
-    /// A line without a value: the heading of what is indented below it.
+    /// A line without a value: the heading of the indented lines below it.
     fn read_heading(&mut self, line: &OutputLine<'_>) {
         let text = line.trimmed();
         let indentation = indentation(line.text);
@@ -315,10 +315,10 @@ impl SmiQueryReader {
             && self.log.blocks.len() < MOST_GPUS
             && self.log.blocks.last().is_none_or(|b| b.device.bus_id.is_none())
         {
-            // Cut out of the log with grep: whose block it is was lost.
+            // Extracted from the log with grep: the block's GPU is unknown.
             self.log.blocks.push(SmiGpuBlock { line: line.number, ..SmiGpuBlock::default() });
         }
-        // A copy that lost its indentation keeps the one tree that matters.
+        // A copy without indentation keeps only the one subtree that matters.
         let inside = text == "Health" && self.path.last().is_some_and(|(_, h)| h == "Fabric");
         if indentation == 0 && !inside {
             self.path.clear();
@@ -328,7 +328,7 @@ impl SmiQueryReader {
         }
     }
 
-    /// Leaves the headings that a line of this indentation is not under.
+    /// Leaves the headings that do not contain a line of this indentation.
     fn leave_headings(&mut self, indentation: usize) {
         while let Some((at, _)) = self.path.last()
             && indentation <= *at
@@ -344,7 +344,7 @@ impl SmiQueryReader {
         self.parsed.problems.push(problem);
     }
 
-    /// Checks and keeps the log read so far.
+    /// Checks and stores the current log.
     fn end_log(&mut self) {
         self.path.clear();
         let log = std::mem::take(&mut self.log);
@@ -380,8 +380,7 @@ impl SmiQueryReader {
         self.logs += 1;
     }
 
-    /// Adds one GPU to the facts. `-l` prints the same GPU again and again: its
-    /// last state stays.
+    /// Adds one GPU to the facts. `-l` prints the same GPU repeatedly: its last state counts.
     fn keep_gpu(&mut self, index: u32, mut block: SmiGpuBlock) {
         for text in std::mem::take(&mut block.lost) {
             let detail = format!("GPU {index}: {text}");
@@ -395,7 +394,7 @@ impl SmiQueryReader {
         let known = facts.devices.iter().find(|d| d.index == index);
         if self.logs != 0 && known.is_some_and(|d| *d != block.device) {
             if !self.several_machines {
-                let detail = "logs of several machines stand in one file";
+                let detail = "one file contains logs of several machines";
                 self.parsed
                     .problems
                     .push(OutputProblem::new(OutputProblemKind::Inconsistent, detail));
@@ -422,7 +421,7 @@ impl SmiQueryReader {
         }
     }
 
-    /// A file of nothing but errors holds no log and is not complete.
+    /// A file with errors only holds no log and is not complete.
     fn finish(mut self) -> ParseOutput {
         self.parsed.complete = 0 < self.logs
             && !self.parsed.has_problem(OutputProblemKind::Truncated)
@@ -435,14 +434,14 @@ fn indentation(text: &str) -> usize {
     text.chars().take_while(|c| c.is_whitespace()).count()
 }
 
-/// What GPUs lack that the first GPU of the same product has. Only the end of
-/// the last one is compared key by key: keys in between come and go with modes.
+/// Entries that a GPU lacks compared with the first GPU of the same product. Only the end of the
+/// last one is compared key by key: keys in between depend on modes.
 fn find_missing(blocks: &[SmiGpuBlock]) -> Vec<(String, u32)> {
     let mut out = Vec::new();
     for (index, block) in blocks.iter().enumerate() {
         let equal = blocks[..index].iter().find(|b| b.device.name == block.device.name);
         if block.paths.is_empty() {
-            out.push((format!("nothing is said of GPU {index}"), block.line));
+            out.push((format!("GPU {index} has no entries"), block.line));
         } else if let Some(equal) = equal {
             let shape = |b: &SmiGpuBlock| {
                 b.fabric.as_ref().map(|f| {
@@ -463,7 +462,7 @@ fn find_missing(blocks: &[SmiGpuBlock]) -> Vec<(String, u32)> {
             && block.device.name.is_some()
             && !block.paths.contains("Processes")
         {
-            // Whole logs (those with a product name) list processes near the end.
+            // Complete logs (those with a product name) list processes near the end.
             out.push((format!("GPU {index} ends before its processes"), block.line));
         }
     }

@@ -1,9 +1,8 @@
-//! `nvidia-smi topo -m`: how devices of one machine are connected; also the
-//! `-p2p` matrices, which have the same shape.
+//! `nvidia-smi topo -m`: the connections between devices of one machine; also the `-p2p` matrices,
+//! which have the same shape.
 //!
-//! Cells never hold blanks, so a row is read by words; only the affinity
-//! columns, which may be empty, need tabs or positions. Whether a connection is
-//! the right one is not asked here.
+//! Cells contain no blanks, so a row is split into tokens; only the affinity columns, which may be
+//! empty, need tabs or positions. This module does not judge connections.
 
 use super::failure;
 use crate::outputs::text::OutputLine;
@@ -12,20 +11,20 @@ use model::parse_output::{OutputProblem, OutputProblemKind, ParseOutput, Tool};
 use model::text::clean;
 use model::tool_facts::{SmiTopology, SmiTopologyRow};
 
-/// Connections of `-m`, as its legend lists them; SOC is SYS of old drivers.
+/// Connections of `-m`, as its legend lists them; old drivers print SOC for SYS.
 const PATHS: &[&str] = &["X", "PIX", "PXB", "PHB", "NODE", "SYS", "SOC", "PSB", "N/A"];
 
 /// Answers of `-p2p`, as its legend lists them.
 const PEER_ANSWERS: &[&str] = &["OK", "CNS", "GNS", "TNS", "NS", "DR", "U"];
 
-/// Devices in one matrix: 16 GPUs and their NICs many times over. Rows and
-/// columns are searched in order, so a made-up file must not make them long.
+/// Devices in one matrix: many times 16 GPUs and their NICs. Rows and columns are searched
+/// linearly, so a forged file must not make them long.
 const MOST_DEVICES: usize = 256;
 
-/// The words of the affinity headings.
+/// The tokens of the affinity headings.
 const AFFINITY_WORDS: &[&str] = &["CPU", "Affinity", "NUMA", "GPU", "ID"];
 
-/// How sure it is that this is `nvidia-smi topo`.
+/// The confidence that this is `nvidia-smi topo`.
 pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     let mut heading = false;
     let mut rows = 0;
@@ -44,7 +43,6 @@ pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     if 2 <= rows || (heading && input.text.contains("CPU Affinity")) { LIKELY } else { 0 }
 }
 
-/// Reads the matrix.
 pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let mut parsed = ParseOutput::for_tool(Tool::NvidiaSmiTopo);
     let mut matrices = Vec::new();
@@ -55,13 +53,13 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
         let detail = "the heading that names the columns is missing";
         parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, detail));
     }
-    // A capture of `-m` and `-p2p` together: the paths are what is asked for.
+    // A capture of `-m` and `-p2p` together: the paths are kept.
     let first = matrices.iter().position(|m| !m.is_peer_matrix()).unwrap_or(0);
     let kept = (first < matrices.len()).then(|| matrices.swap_remove(first));
     if let Some(kept) = kept {
         let others = matrices.iter().filter(|m| m.is_peer_matrix() == kept.is_peer_matrix());
         if !kept.is_peer_matrix() && others.clone().any(|m| m.topology != kept.topology) {
-            let detail = "several different matrices stand in one file; the first is kept";
+            let detail = "one file contains several different matrices; the first is kept";
             parsed.problems.push(OutputProblem::new(OutputProblemKind::Inconsistent, detail));
         }
         if kept.is_peer_matrix() {
@@ -78,8 +76,7 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     parsed
 }
 
-/// Reads the matrices of one task. Text that is neither heading, row nor legend
-/// stands between them and means nothing.
+/// Reads the matrices of one task. Other text between them is ignored.
 fn read_task(
     lines: &[&OutputLine<'_>],
     last_line: u32,
@@ -101,8 +98,8 @@ fn read_task(
         if line.is_elision() {
             matrix.elided = true;
         } else if in_rows && text.is_empty() {
-            // The blank line behind the heading of `-p2p` ends nothing, nor does one
-            // that a copy put between the rows.
+            // A blank line after the heading of `-p2p`, or one that a copy inserted between rows,
+            // does not end the matrix.
             in_rows = matrix.topology.rows.len() < matrix.topology.columns.len();
         } else if let Some(label) = parse_row_label(line.text).filter(|_| in_rows) {
             if matrix.topology.rows.len() < MOST_DEVICES {
@@ -134,7 +131,7 @@ fn parse_nic_name(text: &str) -> Option<(&str, &str)> {
         .then_some((nic, name))
 }
 
-/// The device whose row this is.
+/// The device of this row.
 fn parse_row_label(text: &str) -> Option<&str> {
     let mut words = text.split_whitespace();
     let label = words.next().filter(|w| is_device(w))?;
@@ -158,7 +155,7 @@ fn is_known_cell(word: &str) -> bool {
     is_nvlink(word) || PATHS.contains(&word) || PEER_ANSWERS.contains(&word)
 }
 
-/// A cell, known or of a later driver: a short word in capitals.
+/// A cell, known or of a later driver: a short token in capitals.
 fn is_cell(word: &str) -> bool {
     is_known_cell(word)
         || (word.len() <= 5
@@ -166,12 +163,12 @@ fn is_cell(word: &str) -> bool {
             && word.bytes().all(|b| b.is_ascii_uppercase() || b == b'/'))
 }
 
-/// Where an affinity column stands.
+/// The position of an affinity column.
 #[derive(Clone, Copy, Debug)]
 struct AffinityColumn {
-    /// Which tab-separated field.
+    /// Index of the tab-separated field.
     field: usize,
-    /// At which character.
+    /// Offset in characters.
     offset: usize,
 }
 
@@ -180,9 +177,9 @@ struct TopoHeading {
     columns: Vec<String>,
     cpu: Option<AffinityColumn>,
     numa: Option<AffinityColumn>,
-    /// All affinity headings' offsets, in order.
+    /// The offsets of all affinity headings, in order.
     offsets: Vec<usize>,
-    /// The heading itself was cut out of.
+    /// Part of the heading itself was cut out.
     elided: bool,
 }
 
@@ -221,7 +218,7 @@ fn find_affinity_column(text: &str, name: &str) -> Option<AffinityColumn> {
     Some(AffinityColumn { field: before.matches('\t').count(), offset: before.chars().count() })
 }
 
-/// One matrix as far as it was read.
+/// One matrix while it is read.
 struct TopoMatrix {
     heading: TopoHeading,
     line: u32,
@@ -237,8 +234,7 @@ impl TopoMatrix {
         Self { elided: heading.elided, heading, line, topology, uneven: Vec::new() }
     }
 
-    /// Adds one row. What is missing in it stays empty, so that every row has
-    /// one entry for each column.
+    /// Adds one row. Missing cells stay empty, so every row has one entry per column.
     fn add_row(&mut self, label: &str, line: &OutputLine<'_>) {
         let words = words_with_offsets(line.text);
         let columns = self.heading.columns.len();
@@ -266,9 +262,9 @@ impl TopoMatrix {
         });
     }
 
-    /// CPU and NUMA affinity: by tab where the row has tabs, else by position.
-    /// The driver's rows have an empty field more than its heading before the
-    /// last column (seen from 5xx on), so only the first two are looked up.
+    /// CPU and NUMA affinity: by tab if the row has tabs, else by position. The driver's rows have
+    /// one more empty field than its heading before the last column (observed from 5xx on), so only
+    /// the first two are read.
     fn parse_affinities(
         &self,
         text: &str,
@@ -298,13 +294,13 @@ impl TopoMatrix {
         self.heading.offsets.iter().copied().min_by_key(|o| o.abs_diff(at))
     }
 
-    /// Whether this is `-p2p`; its answers share no word with the paths of `-m`.
+    /// Whether this is `-p2p`; its answers share no token with the paths of `-m`.
     fn is_peer_matrix(&self) -> bool {
         let mut cells = self.topology.rows.iter().flat_map(|r| &r.connections);
         cells.any(|c| PEER_ANSWERS.contains(&c.as_str()))
     }
 
-    /// What the matrix lacks.
+    /// The missing parts of the matrix.
     fn find_gaps(&self) -> Vec<OutputProblem> {
         let truncated = |detail: String| OutputProblem::new(OutputProblemKind::Truncated, detail);
         let topology = &self.topology;
@@ -356,13 +352,12 @@ impl TopoMatrix {
         out
     }
 
-    /// Where the matrix contradicts itself. Peer access may differ by
-    /// direction; a path may not.
+    /// Contradictions within the matrix. Peer access may differ by direction; a path may not.
     fn find_contradictions(&self) -> Vec<OutputProblem> {
         let inconsistent =
             |detail: String| OutputProblem::new(OutputProblemKind::Inconsistent, detail);
         let topology = &self.topology;
-        // Looks at every cell: not once for each of them.
+        // Checks every cell in one pass.
         let is_peer_matrix = self.is_peer_matrix();
         let mut out = Vec::new();
         for (i, row) in topology.rows.iter().enumerate() {
@@ -400,7 +395,7 @@ impl TopoMatrix {
     }
 }
 
-/// The words of a line with their character positions.
+/// The tokens of a line with their character positions.
 fn words_with_offsets(text: &str) -> Vec<(usize, &str)> {
     let mut out = Vec::new();
     let mut position = 0;

@@ -1,14 +1,14 @@
-//! Lines that came as strings of JSON: results of Ansible, logs of container engines.
+//! Lines inside JSON strings: Ansible results, container engine logs.
 //!
-//! Each string is put back as the line it was, in its place, so that lines keep their
-//! numbers. What stands around it is left alone.
+//! Each string is converted back to its original line, in place, so that lines keep their numbers.
+//! The surrounding text stays unchanged.
 
 use serde_json::Value;
 
-/// How Ansible calls a list of lines.
+/// Ansible's keys for a list of lines.
 const LISTS: [&str; 3] = ["\"stdout_lines\": [", "\"stderr_lines\": [", "\"msg\": ["];
 
-/// How Ansible calls the same lines in one string.
+/// Ansible's keys for the same lines in one string.
 const WHOLE: [&str; 2] = ["\"stdout\": \"", "\"stderr\": \""];
 
 /// The text with such strings as plain lines.
@@ -22,7 +22,7 @@ pub(super) fn unquote(text: String) -> String {
     text
 }
 
-/// `"stdout_lines": [` or `"stderr_lines": [`, one string a line, `]`.
+/// `"stdout_lines": [` or `"stderr_lines": [`, one string per line, `]`.
 fn unquote_lists(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut inside = false;
@@ -41,7 +41,7 @@ fn unquote_lists(text: &str) -> String {
             inside = true;
             out.push('\n');
         } else if WHOLE.iter().any(|whole| bare.starts_with(whole)) {
-            // The same once more.
+            // A repetition of the same lines.
             out.push('\n');
         } else {
             out.push_str(line);
@@ -50,7 +50,7 @@ fn unquote_lists(text: &str) -> String {
     out
 }
 
-/// `{"log":"...\n","stream":"stdout","time":"..."}`, one object a line.
+/// `{"log":"...\n","stream":"stdout","time":"..."}`, one object per line.
 fn unquote_logs(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.split_inclusive('\n') {
@@ -65,7 +65,7 @@ fn unquote_logs(text: &str) -> String {
     out
 }
 
-/// One line, whatever line ends the string has.
+/// Writes the string as one line, whatever line ends it contains.
 fn push_lines(out: &mut String, said: &str) {
     let said = said.strip_suffix('\n').unwrap_or(said);
     out.push_str(&super::normalise(said).replace('\n', " "));

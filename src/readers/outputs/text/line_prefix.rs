@@ -1,10 +1,9 @@
-//! What launchers, log collectors and people put in front of every line.
+//! Prefixes that launchers, log collectors and users put in front of every line.
 //!
-//! Tags that only one launcher writes are taken from any line. Marks that a
-//! tool could print itself (`0: `, `> `, a time of day) are taken only where
-//! most lines, or many lines in a row, carry one; marks that tools do print
-//! (`# `, `| `) only where all do. Margins can lie over each other, so they are
-//! taken off one by one. What stands behind them is not looked at here.
+//! Tags that only one launcher writes are removed from any line. Marks that a tool could print
+//! itself (`0: `, `> `, a time of day) are removed only if most lines, or many consecutive lines,
+//! have one; marks that tools do print (`# `, `| `) only if all lines have one. Prefixes can be
+//! nested, so they are removed one by one. The text after them is not examined here.
 
 mod common_prefix;
 mod hosts;
@@ -14,18 +13,18 @@ mod timestamps;
 use self::marks::{COMMENTS, PrefixFormat, PrefixMark};
 use super::OutputLine;
 
-/// More margins than this lie over no output.
+/// No output has more nested prefixes.
 const DEEPEST: usize = 6;
 
-/// So many lines in a row with the same kind of mark did not get it by chance.
+/// This many consecutive lines with the same kind of mark are not a coincidence.
 const IN_A_ROW: usize = 8;
 
-/// Takes all margins off. Where hosts stood in front, the lines of one host are
-/// brought together, in the order in which hosts first appear.
+/// Removes all prefixes. If the prefixes include hosts, the lines of one host are grouped, in the
+/// order in which hosts first appear.
 pub(super) fn strip_prefixes(lines: &mut [OutputLine<'_>]) {
     hosts::assign_section_hosts(lines);
     for _ in 0..DEEPEST {
-        // From outside in: a launcher's tag can stand behind any of the others.
+        // From outside in: a launcher's tag can follow any of the others.
         let any = marks::strip_line_numbers(lines)
             || marks::FORMATS.iter().any(|style| strip_format(lines, *style))
             || COMMENTS.iter().any(|mark| marks::strip_comment(lines, mark))
@@ -39,12 +38,12 @@ pub(super) fn strip_prefixes(lines: &mut [OutputLine<'_>]) {
     }
 }
 
-/// Takes a tag off every line that has one.
+/// Removes a tag from every line that has one.
 fn strip_tag(lines: &mut [OutputLine<'_>], style: fn(&mut OutputLine<'_>) -> bool) -> bool {
     lines.iter_mut().fold(false, |any, line| style(line) | any)
 }
 
-/// Takes a kind of mark off the lines it is a margin of.
+/// Removes a kind of mark from the lines it prefixes.
 fn strip_format(lines: &mut [OutputLine<'_>], style: PrefixFormat) -> bool {
     let filled = nonblank_lines(lines);
     let marked: Vec<bool> = filled.iter().map(|at| style(lines[*at].text).is_some()).collect();
@@ -67,7 +66,7 @@ fn strip_format(lines: &mut [OutputLine<'_>], style: PrefixFormat) -> bool {
     any
 }
 
-/// Where the lines are that hold anything.
+/// The indices of non-blank lines.
 fn nonblank_lines(lines: &[OutputLine<'_>]) -> Vec<usize> {
     (0..lines.len()).filter(|at| !lines[*at].text.trim().is_empty()).collect()
 }

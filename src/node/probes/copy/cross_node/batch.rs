@@ -1,9 +1,8 @@
-//! The copies of one process in a round: all its streams at once, each with a
-//! number taken over its window.
+//! The copies of one process in a round: all its streams concurrently, each with a number taken
+//! over its window.
 //!
-//! Nothing is held back at the start: enqueuing is interleaved, and what it
-//! costs lies before the windows. Waiting is polling with a limit, because a
-//! copy to memory of a node that is gone may never end.
+//! Streams are not held at the start: enqueuing is interleaved, and its cost falls before the
+//! windows. Waits poll with a time limit, because a copy to memory of a lost node may never end.
 
 use std::collections::BTreeMap;
 use std::thread::sleep;
@@ -14,13 +13,13 @@ use super::pairs::GpuFlow;
 use super::window::{CopySpan, WindowPlan};
 use crate::ffi::cuda::{CudaCallError, CudaContext, CudaEvent, CudaLibrary, DevicePointer};
 
-/// How often a stream is asked whether it is done.
+/// Polling interval of a stream.
 const POLL: Duration = Duration::from_micros(200);
 
-/// Copies whose rate says how long the round is, after those of the warm-up.
+/// Copies after the warm-up that measure the rate, from which the round's length follows.
 const RATE_COPIES: u32 = 2;
 
-/// What a GPU copies with.
+/// Streams and events of a GPU.
 #[derive(Debug)]
 pub(super) struct BatchEngine<'c> {
     cuda: &'c CudaLibrary,
@@ -32,7 +31,7 @@ pub(super) struct BatchEngine<'c> {
     stopped: OwnedEvent<'c>,
 }
 
-/// A copy, and where its ends are.
+/// A copy and its addresses.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BatchLane {
     pub(super) flow: GpuFlow,
@@ -41,21 +40,20 @@ pub(super) struct BatchLane {
     pub(super) bytes: usize,
 }
 
-/// Why a copy came to nothing.
+/// Why a copy failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BatchFailure {
-    /// The driver refused.
+    /// The driver returned an error.
     Refused(CudaCallError),
-    /// It did not end in time. What it uses must not be touched any more.
+    /// It did not end in time. Its resources must not be touched any more.
     Stuck(Duration),
 }
 
-/// What the copies of a process gave: milliseconds of one copy, or why there is
-/// none.
+/// Results of a process's copies: milliseconds of one copy, or the failure.
 pub(super) type BatchOutcome = BTreeMap<GpuFlow, Result<f64, BatchFailure>>;
 
 impl<'c> BatchEngine<'c> {
-    /// An engine in this context.
+    /// Creates an engine in this context.
     pub(super) fn new(cuda: &'c CudaLibrary, context: CudaContext) -> Result<Self, CudaCallError> {
         Ok(Self {
             cuda,
@@ -78,7 +76,7 @@ impl<'c> BatchEngine<'c> {
         self.cuda.record_event(event.event, self.stream.stream)
     }
 
-    /// Waits until its last event is reached.
+    /// Waits until the last event is reached.
     fn wait_until_stopped(&self, until: Instant, limit: Duration) -> Result<(), BatchFailure> {
         self.cuda.set_current_context(self.context).map_err(BatchFailure::Refused)?;
         loop {
@@ -97,7 +95,7 @@ impl<'c> BatchEngine<'c> {
         self.cuda.elapsed_ms(from, to).map(f64::from).map_err(BatchFailure::Refused)
     }
 
-    /// How long one copy of a warm-up took, in milliseconds.
+    /// Milliseconds of one copy in a warm-up.
     fn measure_rate(
         &self,
         lane: &BatchLane,
@@ -115,7 +113,7 @@ impl<'c> BatchEngine<'c> {
         Ok(self.elapsed_ms(self.opened.event, self.stopped.event)? / f64::from(RATE_COPIES))
     }
 
-    /// The nth copy of a round, with the events that belong there.
+    /// Enqueues the nth copy of a round with its events.
     fn enqueue_step(
         &self,
         lane: &BatchLane,
@@ -135,7 +133,7 @@ impl<'c> BatchEngine<'c> {
         Ok(())
     }
 
-    /// What a round gave that began this many milliseconds after it was told to.
+    /// Reads the result of a round that started this many milliseconds after the start signal.
     fn read_result(&self, starts: f64, plan: WindowPlan) -> Result<(f64, CopySpan), BatchFailure> {
         let began = self.began.event;
         let span = CopySpan {
@@ -153,8 +151,7 @@ fn total_copies(plan: WindowPlan) -> u32 {
     plan.before + plan.window + plan.after
 }
 
-/// Warms all lanes up, one after the other: how long one copy of each takes, in
-/// milliseconds.
+/// Warms up all lanes, one after the other. Returns the milliseconds of one copy of each.
 pub(super) fn warm_up_lanes(
     lanes: &[(BatchLane, &BatchEngine<'_>)],
     warmup: u32,
@@ -166,8 +163,8 @@ pub(super) fn warm_up_lanes(
         .collect()
 }
 
-/// Runs all lanes at once. Answers how long one copy of each window took, and
-/// when copies ran, where any did.
+/// Runs all lanes concurrently. Returns the time of one copy in each window, and the time span of
+/// the copies, if any ran.
 pub(super) fn run_batch(
     lanes: &[(BatchLane, &BatchEngine<'_>, WindowPlan)],
     limit: Duration,

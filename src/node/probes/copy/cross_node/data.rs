@@ -1,7 +1,7 @@
-//! What is copied across nodes, and whether it arrived: filling, stamping,
-//! clearing and comparing the memory of this process' GPUs.
+//! Data of cross-node copies: fills, stamps, clears and compares the memory of this process's GPUs.
 //!
-//! Every GPU looks only at its own memory, so that what is compared is what
+//! Every GPU only reads its own memory, so the comparison covers the received data and no return
+//! path.
 //! arrived, and no way back is part of it.
 
 use super::super::devices::OpenGpu;
@@ -9,15 +9,15 @@ use super::super::pattern;
 use super::super::pattern::{CopyPattern, DataDifference, WORD};
 use crate::ffi::cuda::{CudaCallError, CudaLibrary, DevicePointer, HostMemory};
 
-/// Bytes of the pinned memory that data passes through.
+/// Bytes of the pinned staging memory.
 const STAGE_BYTES: usize = 32 << 20;
 
-/// Whose data it is, and of which copy.
+/// The pattern of this place's data for this copy.
 pub(crate) fn new_pattern(place: &str, copy: &str, bytes: usize) -> CopyPattern {
     CopyPattern { seed: pattern::hash_parts(&[place]), stamp: pattern::hash_parts(&[copy]), bytes }
 }
 
-/// Fills memory of a GPU with the pattern.
+/// Fills GPU memory with the pattern.
 pub(crate) fn fill_memory(
     cuda: &CudaLibrary,
     gpu: &OpenGpu<'_>,
@@ -34,7 +34,7 @@ pub(crate) fn fill_memory(
     Ok(())
 }
 
-/// Makes what was filled before the data of this copy.
+/// Turns the filled memory into the data of this copy.
 pub(crate) fn stamp_memory(
     cuda: &CudaLibrary,
     gpu: &OpenGpu<'_>,
@@ -48,7 +48,7 @@ pub(crate) fn stamp_memory(
     gpu.wait()
 }
 
-/// Clears where this is copied to.
+/// Clears the destination of a copy.
 pub(crate) fn clear_memory(
     cuda: &CudaLibrary,
     gpu: &OpenGpu<'_>,
@@ -60,7 +60,7 @@ pub(crate) fn clear_memory(
     gpu.wait()
 }
 
-/// Holds memory of a GPU against what was sent.
+/// Compares GPU memory with the sent data.
 pub(crate) fn compare_memory(
     cuda: &CudaLibrary,
     gpu: &OpenGpu<'_>,
@@ -79,12 +79,12 @@ pub(crate) fn compare_memory(
     Ok(difference)
 }
 
-/// Bytes that are staged for data of this size.
+/// Bytes of staging memory for data of this size.
 pub(crate) fn stage_bytes(bytes: usize) -> usize {
     bytes.clamp(WORD, STAGE_BYTES)
 }
 
-/// The pieces that data passes in: where each begins, and its size.
+/// The pieces for staging: offset and size.
 fn pieces(bytes: usize, most: usize) -> impl Iterator<Item = (usize, usize)> {
     (0..bytes).step_by(most).map(move |from| (from, most.min(bytes - from)))
 }

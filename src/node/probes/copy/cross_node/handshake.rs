@@ -1,7 +1,7 @@
-//! What processes that measure together tell each other.
+//! Messages between processes that measure together.
 //!
-//! Types, and how they become values of an exchange and back. What a process of
-//! another version says is not guessed at: it takes no part.
+//! Defines the types and their conversion to and from exchange values. A process does not interpret
+//! messages of another version; that peer does not participate.
 
 use std::collections::BTreeMap;
 
@@ -14,25 +14,25 @@ use super::super::task::{CopyTask, CrossNodePairs};
 use super::window::CopySpan;
 use crate::ffi::cuda::FABRIC_HANDLE_BYTES;
 
-/// The language of this version. It grows when something changes its meaning.
+/// Protocol version; incremented when a message changes its meaning.
 const PROTOCOL_VERSION: u32 = 1;
 
-/// Characters of a reason that are passed on.
+/// Maximum characters of a reason to pass on.
 const MAX_REASON_CHARS: usize = 400;
 
-/// Who somebody is, and the memory of its GPUs.
+/// A process's introduction, with the memory of its GPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct PeerHello {
     language: u32,
     work: AgreedParameters,
-    /// Its GPUs, in the order of their numbers.
+    /// Its GPUs in the order of their indices.
     pub(super) gpus: Vec<PeerHelloGpu>,
-    /// Why it takes no part at all.
+    /// Why it does not participate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) trouble: Option<String>,
 }
 
-/// What must be the same for all.
+/// Parameters that must be equal on all processes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct AgreedParameters {
     tests: Vec<String>,
@@ -42,14 +42,13 @@ struct AgreedParameters {
     across: Option<CrossNodePairs>,
 }
 
-/// A GPU.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct PeerHelloGpu {
-    /// Its number on the node.
+    /// Index on the node.
     pub(super) gpu: u32,
     pub(super) bus_id: Option<String>,
     pub(super) name: Option<String>,
-    /// Its memory, or why there is none.
+    /// Its memory, or why it has none.
     pub(super) memory: Result<FabricMemoryOffer, String>,
 }
 
@@ -58,9 +57,9 @@ pub(super) struct PeerHelloGpu {
 pub(super) struct FabricMemoryOffer {
     /// The handle, base64 (RFC 4648 section 4).
     handle: String,
-    /// Bytes of the whole memory.
+    /// Total bytes.
     pub(super) bytes: usize,
-    /// Where the half that is copied to begins.
+    /// Offset of the half that copies write to.
     pub(super) sink: usize,
 }
 
@@ -69,7 +68,7 @@ impl FabricMemoryOffer {
         Self { handle: STANDARD.encode(handle), bytes, sink }
     }
 
-    /// The handle; none where what was told is none.
+    /// The decoded handle; `None` if it is invalid.
     pub(super) fn decode_handle(&self) -> Option<[u8; FABRIC_HANDLE_BYTES]> {
         STANDARD.decode(&self.handle).ok()?.try_into().ok()
     }
@@ -85,29 +84,29 @@ impl PeerHello {
         }
     }
 
-    /// Of somebody who takes no part.
+    /// The introduction of a process that does not participate.
     pub(super) fn new_refusal(task: &CopyTask, why: &str) -> Self {
         Self { trouble: Some(why.to_owned()), ..Self::new(task, Vec::new()) }
     }
 
-    /// As a value of an exchange.
+    /// Converts it to an exchange value.
     pub(super) fn to_value(&self) -> Value {
         serde_json::to_value(self).expect("plain data")
     }
 
-    /// What somebody said; an error is why it cannot take part.
+    /// Parses a peer's introduction; an error is why the peer cannot participate.
     pub(super) fn from_value(value: &Value, task: &CopyTask) -> Result<Self, String> {
         let language = value.get("language").and_then(Value::as_u64);
         if language != Some(PROTOCOL_VERSION.into()) {
             return Err("it runs another version of fabricgate".to_owned());
         }
         let hello: Self = serde_json::from_value(value.clone())
-            .map_err(|_| "what it says of its GPUs cannot be understood".to_owned())?;
+            .map_err(|_| "its list of GPUs is unreadable".to_owned())?;
         if let Some(why) = hello.trouble {
             return Err(why.chars().take(MAX_REASON_CHARS).collect());
         }
         if hello.work != AgreedParameters::from_task(task) {
-            return Err("it was asked for another measurement".to_owned());
+            return Err("it runs a different measurement".to_owned());
         }
         let fits = |gpu: &PeerHelloGpu| {
             let bytes = usize::try_from(task.buffer_bytes).unwrap_or(usize::MAX);
@@ -117,7 +116,7 @@ impl PeerHello {
             })
         };
         if !hello.gpus.iter().all(fits) {
-            return Err("its memory is smaller than what is copied".to_owned());
+            return Err("its memory is smaller than the copies".to_owned());
         }
         Ok(hello)
     }
@@ -135,43 +134,43 @@ impl AgreedParameters {
     }
 }
 
-/// What a process tells in every exchange after the first.
+/// A process's value in every later exchange.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct PeerReport {
-    /// Its ranks that cannot be measured any more, and why.
+    /// Its ranks that cannot be measured any more, with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) lost: BTreeMap<u32, String>,
-    /// Which of its ranks cannot reach the memory of which rank.
+    /// Pairs of its rank and a rank whose memory it cannot access.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) unreached: Vec<(u32, u32)>,
     /// When the last window of its streams will close, in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) closes_ms: Option<f64>,
-    /// How long its last exchange took, in milliseconds.
+    /// Duration of its last exchange in milliseconds.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) exchange_ms: Option<f64>,
-    /// When its copies ran.
+    /// Time span of its copies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) span: Option<CopySpan>,
-    /// From and to of copies that brought wrong data to its memory, and how.
+    /// Copies (from, to) that wrote wrong data to its memory, with the difference.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) wrong: Vec<(u32, u32, String)>,
-    /// From and to of copies whose data it found right.
+    /// Copies (from, to) whose data is correct.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) right: Vec<(u32, u32)>,
 }
 
 impl PeerReport {
-    /// As a value of an exchange.
+    /// Converts it to an exchange value.
     pub(super) fn to_value(&self) -> Value {
         serde_json::to_value(self).expect("plain data")
     }
 
-    /// What somebody said.
+    /// Parses a peer's report.
     pub(super) fn from_value(value: &Value) -> Result<Self, String> {
         serde_json::from_value(value.clone())
-            .map_err(|_| "what it says cannot be understood".to_owned())
+            .map_err(|_| "its report is unreadable".to_owned())
     }
 }
 
@@ -214,7 +213,7 @@ pub(super) mod tests {
         assert_eq!(PeerReport::from_value(&word.to_value()), Ok(word));
         assert_eq!(
             PeerReport::from_value(&Value::Null),
-            Err("what it says cannot be understood".to_owned())
+            Err("its report is unreadable".to_owned())
         );
     }
 
@@ -225,11 +224,11 @@ pub(super) mod tests {
         let offer = FabricMemoryOffer::new([0; FABRIC_HANDLE_BYTES], 4 << 20, 2 << 20);
         let why = PeerHello::from_value(&hello(&other, offer).to_value(), &mine)
             .expect_err("another size");
-        assert_eq!(why, "it was asked for another measurement");
+        assert_eq!(why, "it runs a different measurement");
         let small = FabricMemoryOffer::new([0; FABRIC_HANDLE_BYTES], 1 << 20, 1 << 20);
         let why =
             PeerHello::from_value(&hello(&mine, small).to_value(), &mine).expect_err("too small");
-        assert_eq!(why, "its memory is smaller than what is copied");
+        assert_eq!(why, "its memory is smaller than the copies");
         let endless = FabricMemoryOffer::new([0; FABRIC_HANDLE_BYTES], 1, usize::MAX);
         assert!(PeerHello::from_value(&hello(&mine, endless).to_value(), &mine).is_err());
         for value in [Value::Null, Value::from(3), serde_json::json!({"language": 2})] {

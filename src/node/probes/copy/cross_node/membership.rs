@@ -1,9 +1,7 @@
-//! Who takes part in a measurement across nodes: members, their GPUs by rank,
-//! and who of them is left.
+//! Membership of a cross-node measurement: members, their GPUs by rank, and the remaining ones.
 //!
-//! Pure. Everybody gets the same shares of an exchange, so everybody who
-//! remembers them here knows the same of who is left, and plans the same
-//! rounds.
+//! Pure. All processes receive the same shares of an exchange, so all derive the same membership
+//! from them and plan the same rounds.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,38 +11,38 @@ use super::pairs::GpuFlow;
 use model::exchange::{ExchangeReply, ExchangeShare};
 use model::probe_report::ProbedRank;
 
-/// Everybody, as the first exchange left them.
+/// The members after the first exchange.
 #[derive(Clone, Debug)]
 pub(super) struct ProbeMembership {
-    /// Which member this process is.
+    /// Index of this process.
     pub(super) me: usize,
-    /// What members are called.
+    /// Names of the members.
     names: Vec<String>,
-    /// Members that are gone, and why.
+    /// Lost members, with the reason.
     gone: BTreeMap<usize, String>,
     /// All GPUs.
     pub(super) ranks: Vec<ProbedRank>,
-    /// Which member a rank belongs to, and its memory.
+    /// Member and memory of each rank.
     gpus: Vec<(usize, PeerHelloGpu)>,
-    /// Ranks that cannot be measured, and why.
+    /// Ranks that cannot be measured, with the reason.
     lost: BTreeMap<u32, String>,
-    /// Which rank cannot reach the memory of which.
+    /// Pairs of a rank and a rank whose memory it cannot access.
     unreachable: BTreeSet<(u32, u32)>,
 }
 
-/// What an exchange brought.
+/// Changes from one exchange.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct MembershipUpdate {
-    /// What those said who are left, by member.
+    /// Reports of the remaining members.
     pub(super) reports: BTreeMap<usize, PeerReport>,
-    /// Who is gone since, and why.
+    /// Newly lost members, with the reason.
     pub(super) gone: Vec<(usize, String)>,
-    /// Ranks of others that were lost since, and why.
+    /// Newly lost ranks of others, with the reason.
     pub(super) lost: Vec<(u32, String)>,
 }
 
 impl ProbeMembership {
-    /// From the first exchange.
+    /// Builds the membership from the first exchange.
     pub(super) fn from_answer(answer: &ExchangeReply, task: &CopyTask) -> Self {
         let names = answer.shares.iter().map(|share| share.member.clone()).collect();
         let mut party = Self {
@@ -83,7 +81,7 @@ impl ProbeMembership {
         self.gpus.push((member, gpu));
     }
 
-    /// Remembers what an exchange brought.
+    /// Applies the answer of an exchange.
     pub(super) fn apply_answer(&mut self, answer: &ExchangeReply) -> MembershipUpdate {
         let mut news = MembershipUpdate::default();
         for (member, share) in answer.shares.iter().enumerate() {
@@ -106,7 +104,7 @@ impl ProbeMembership {
 
     fn apply_report(&mut self, member: usize, word: &PeerReport, news: &mut Vec<(u32, String)>) {
         for (rank, why) in &word.lost {
-            // Nobody speaks for the GPUs of others.
+            // A member only reports its own GPUs.
             if self.member_of(*rank) == Some(member) && !self.lost.contains_key(rank) {
                 self.lost.insert(*rank, why.clone());
                 news.extend((member != self.me).then(|| (*rank, why.clone())));
@@ -117,27 +115,27 @@ impl ProbeMembership {
         self.unreachable.extend(own);
     }
 
-    /// What a member is called.
+    /// Name of a member.
     pub(super) fn member_name(&self, member: usize) -> &str {
         self.names.get(member).map_or("?", String::as_str)
     }
 
-    /// Members that were gone from the beginning, or since, and why.
+    /// All lost members, with the reason.
     pub(super) fn gone_members(&self) -> &BTreeMap<usize, String> {
         &self.gone
     }
 
-    /// The member that a rank belongs to.
+    /// The member of a rank.
     pub(super) fn member_of(&self, rank: u32) -> Option<usize> {
         self.gpus.get(usize::try_from(rank).ok()?).map(|(member, _)| *member)
     }
 
-    /// Whether a rank is a GPU of this process.
+    /// True if a rank is a GPU of this process.
     pub(super) fn is_local(&self, rank: u32) -> bool {
         self.member_of(rank) == Some(self.me)
     }
 
-    /// What a rank said of itself.
+    /// A rank's entry in its member's introduction.
     pub(super) fn gpu_of(&self, rank: u32) -> Option<&PeerHelloGpu> {
         self.gpus.get(usize::try_from(rank).ok()?).map(|(_, gpu)| gpu)
     }
@@ -147,19 +145,19 @@ impl ProbeMembership {
         self.ranks.iter().filter(|rank| self.is_local(rank.rank))
     }
 
-    /// A rank for people: node and GPU.
+    /// Label of a rank in messages: node and GPU.
     pub(super) fn rank_label(&self, rank: u32) -> String {
         let known = self.ranks.get(usize::try_from(rank).unwrap_or(usize::MAX));
         known.map_or_else(|| format!("rank {rank}"), |it| format!("{}:{}", it.node, it.gpu))
     }
 
-    /// Whether a rank can be measured.
+    /// True if a rank can be measured.
     pub(super) fn is_active(&self, rank: u32) -> bool {
         let member = self.member_of(rank);
         member.is_some_and(|it| !self.gone.contains_key(&it)) && !self.lost.contains_key(&rank)
     }
 
-    /// Whether a copy can be measured.
+    /// True if a copy can be measured.
     pub(super) fn can_copy(&self, flow: &GpuFlow) -> bool {
         self.is_active(flow.from)
             && self.is_active(flow.to)
@@ -167,12 +165,12 @@ impl ProbeMembership {
     }
 }
 
-/// What somebody gave, or why there is nothing.
+/// The value of a share, or why it is missing.
 fn share_value(share: &ExchangeShare) -> Result<&serde_json::Value, String> {
     match (&share.gone, &share.value) {
         (Some(why), _) => Err(why.clone()),
         (None, Some(value)) => Ok(value),
-        (None, None) => Err("it gave nothing".to_owned()),
+        (None, None) => Err("it sent no value".to_owned()),
     }
 }
 
@@ -255,7 +253,8 @@ mod tests {
                 ],
             )
         };
-        // Rank 2 cannot reach rank 0; rank 0 reaches rank 2. Nobody speaks for others.
+        // Rank 2 cannot access rank 0; rank 0 can access rank 2. A member only reports its own
+        // ranks.
         let told = PeerReport { unreached: vec![(2, 0), (0, 2)], ..PeerReport::default() };
         let news = party.apply_answer(&word(told));
         assert_eq!(left(&party), [(0, 2)]);

@@ -1,21 +1,19 @@
-//! Copies between GPUs of several nodes of one NVLink domain, over memory that
-//! is shared by fabric handles.
+//! Copies between GPUs of several nodes of one NVLink domain, over memory shared by fabric handles.
 //!
-//! One process per node with all its GPUs. The order is NVIDIA's for shared
-//! memory: create, export, tell, import, map, copy, unmap everywhere, wait for
-//! all, release. Everything is told through exchanges, in which all processes
-//! stay in step: whatever one of them decides follows from what all were
-//! answered (`party`), so that nobody needs a leader. Who is gone costs its own
-//! pairs and no others.
+//! One process per node with all its GPUs. The order is NVIDIA's for shared memory: create, export,
+//! send the handle, import, map, copy, unmap everywhere, wait for all, release. All communication
+//! goes through exchanges, which keep all processes in step: every decision follows from the answer
+//! that all received (`membership`), so no leader is needed. A lost member costs its own pairs and
+//! no others.
 //!
 //! A round, each line an exchange that all wait for:
 //!
-//! 1. warm up, and tell when the last window will close (`window`);
-//! 2. stamp sources and clear destinations; two exchanges, the second to time how
-//!    far apart all begin to copy;
-//! 3. copy, and tell when copies ran; a bisection whose windows were not covered
-//!    by the copies of all others is repeated;
-//! 4. compare what arrived, and tell. Who copied says the number.
+//! 1. warm up, and report when the last window will close (`window`);
+//! 2. stamp sources and clear destinations; two exchanges, the second to time the
+//! skew between the starts;
+//! 3. copy, and report the time span of the copies; a bisection is repeated if its windows
+//! were not covered by the copies of all others;
+//! 4. compare the received data, and report it. The issuer of a copy reports the number.
 //!
 //! Never run on hardware with more than one node.
 
@@ -46,14 +44,14 @@ use model::probe_report::ProbeProblem;
 use pairs::{CrossNodeTest, GpuFlow};
 use peer_memory::{PeerMemory, UnreachableMemory};
 
-/// How long others are waited for at first, in seconds: eight GPUs without the
-/// persistence daemon take half a minute to open.
+/// How long to wait for the others at first, in seconds: eight GPUs without the persistence daemon
+/// take half a minute to open.
 const HELLO_S: f64 = 180.0;
 
-/// How long others are waited for at any later exchange, in seconds.
+/// How long to wait for the others at any later exchange, in seconds.
 const STEP_S: f64 = 120.0;
 
-/// Exchanges that are timed before the first round.
+/// Exchanges to time before the first round.
 const SKEW_EXCHANGES: u32 = 3;
 
 /// A sweep over several nodes.
@@ -64,19 +62,19 @@ struct CrossNodeSweep<'s, 'c, 'm> {
     emitter: &'s mut ProbeEmitter<'m>,
     membership: ProbeMembership,
     memory: PeerMemory<'c>,
-    /// Ranks of this process that were lost, and why.
+    /// Lost ranks of this process, with the reason.
     lost: BTreeMap<u32, String>,
-    /// How long the last exchange took, in milliseconds.
+    /// Duration of the last exchange in milliseconds.
     last_exchange_ms: f64,
-    /// How far apart nodes may begin, as all agreed, in milliseconds.
+    /// Agreed upper bound of the skew between nodes, in milliseconds.
     skew_ms: f64,
-    /// A copy never ended: what it uses must not be given back.
+    /// A copy never ended: its resources must not be released.
     is_stuck: bool,
-    /// Nothing is missing so far.
+    /// No number is missing yet.
     is_complete: bool,
 }
 
-/// Measures, and says what comes of it. An error is that nobody listens.
+/// Measures and reports the results. Returns an error if the output is closed.
 pub(super) fn measure(
     task: &CopyTask,
     across: CrossNodePairs,
@@ -104,7 +102,7 @@ fn run_sweep(
 ) -> Result<bool, ProbeAbort> {
     mouth.announce_step("loading the driver's library");
     let loaded = CudaLibrary::load(task.cuda.as_deref());
-    // It is never unloaded: a copy that never ended may still be under way.
+    // Never unloaded: a copy that never ended may still be in flight.
     let cuda = match loaded.map(ManuallyDrop::new) {
         Ok(cuda) => cuda,
         Err(error) => {
@@ -115,7 +113,7 @@ fn run_sweep(
         }
     };
     let Some((gpus, failed)) = super::open_gpus(&cuda, &task.root, &task.gpus, mouth)? else {
-        return send_refusal(task, "none of its GPUs can be used: see its own problems", mouth);
+        return send_refusal(task, "none of its GPUs can be used: see its problems", mouth);
     };
     let (bytes, problem) = copy_bytes(task);
     if let Some(problem) = problem {
@@ -132,7 +130,7 @@ fn run_sweep(
     result
 }
 
-/// Tells the others that nothing can be measured here, so that they do not wait.
+/// Tells the other processes that nothing can be measured here, so that they do not wait.
 fn send_refusal(
     task: &CopyTask,
     why: &str,
@@ -142,7 +140,7 @@ fn send_refusal(
     Ok(false)
 }
 
-/// The longest that anybody told an exchange took, in milliseconds.
+/// The longest exchange duration that any process reported, in milliseconds.
 fn slowest_exchange_ms(news: &MembershipUpdate) -> f64 {
     news.reports.values().filter_map(|word| word.exchange_ms).fold(0.0, f64::max)
 }
@@ -161,7 +159,7 @@ fn copy_bytes(task: &CopyTask) -> (usize, Option<ProbeProblem>) {
 const WORD: usize = super::pattern::WORD;
 
 impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
-    /// Shares the memory of all GPUs, and meets the others.
+    /// Shares the memory of all GPUs, and collects the members.
     fn start(
         cuda: &'c CudaLibrary,
         task: &'s CopyTask,
@@ -195,7 +193,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         Ok(sweep)
     }
 
-    /// Says who is there, and who is not.
+    /// Reports all ranks and the missing members.
     fn emit_ranks(&mut self) -> Result<(), ProbeAbort> {
         self.memory.assign_ranks(&self.membership);
         for rank in &self.membership.ranks {
@@ -229,7 +227,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
             match CrossNodeTest::from_testcase(testcase) {
                 Some(kind) => tests.push((testcase.clone(), kind)),
                 None => {
-                    let what = format!("{testcase} is no test that runs across nodes");
+                    let what = format!("{testcase} is not a test that runs across nodes");
                     let problem = ProbeProblem::new(OutputProblemKind::Error, "unknown-test", what);
                     self.emit_problem(problem)?;
                 }
@@ -256,7 +254,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         pairs::plan_rounds(kind, self.across, &self.membership.ranks, of)
     }
 
-    /// Imports what is needed, and tells what cannot be had.
+    /// Imports the needed memory, and reports failures.
     fn import_memory(&mut self, flows: &BTreeSet<GpuFlow>) -> Result<(), ProbeAbort> {
         let unreached = self.memory.import_peers(flows, &self.membership, self.emitter);
         let pairs = unreached.iter().map(|it| (it.importer, it.owner)).collect();
@@ -270,7 +268,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         Ok(())
     }
 
-    /// Agrees on how far apart nodes may begin.
+    /// Agrees on the maximum skew between nodes.
     fn agree_on_skew(&mut self) -> Result<(), ProbeAbort> {
         self.exchange_reports("memory was filled", PeerReport::default())?;
         let mut exchange_ms: f64 = 0.0;
@@ -284,7 +282,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         Ok(())
     }
 
-    /// One problem for each other node and class, not one for each pair.
+    /// Reports one problem per other node and class, not one per pair.
     fn summarize_unreachable(&self, unreached: &[UnreachableMemory]) -> Vec<ProbeProblem> {
         let mut groups: BTreeMap<(Option<usize>, String), Vec<&UnreachableMemory>> =
             BTreeMap::new();
@@ -296,7 +294,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
             |((member, _), group): (&(Option<usize>, String), &Vec<&UnreachableMemory>)| {
                 let mut problem = group[0].problem.clone();
                 if let Some(more) = group.len().checked_sub(1).filter(|more| 0 < *more) {
-                    problem.detail = format!("{}; {more} more pairs likewise", problem.detail);
+                    problem.detail = format!("{}; the same for {more} more pairs", problem.detail);
                 }
                 problem.node = member.map(|it| self.membership.member_name(it).to_owned());
                 problem
@@ -304,7 +302,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         groups.iter().map(problem).collect()
     }
 
-    /// Fills what is copied from.
+    /// Fills the sources of copies.
     fn fill_sources(&mut self) -> Result<(), ProbeAbort> {
         let mine: Vec<u32> = self.membership.local_ranks().map(|rank| rank.rank).collect();
         for rank in mine {
@@ -321,7 +319,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
                 Ok(Some(difference)) => {
                     let how = round::describe_difference(&difference, &pattern);
                     let what = format!(
-                        "{} does not hold what the host wrote there, before any copy: {how}",
+                        "{} differs from the data that the host wrote, before any copy: {how}",
                         self.membership.rank_label(rank)
                     );
                     self.lost.insert(rank, what.clone());
@@ -378,15 +376,15 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
     /// Unmaps everywhere, then releases.
     fn finish(&mut self) -> Result<(), ProbeAbort> {
         if !self.is_stuck {
-            self.emitter.announce_step("giving back the memory of others");
+            self.emitter.announce_step("unmapping the memory of others");
             self.memory.release_imports();
         }
-        self.exchange_reports("memory of others was given back", PeerReport::default())?;
-        self.emitter.announce_step("giving back memory");
+        self.exchange_reports("memory of others was unmapped", PeerReport::default())?;
+        self.emitter.announce_step("releasing memory");
         Ok(())
     }
 
-    /// Tells the others something and hears what they tell.
+    /// Sends a report to the others and returns their reports.
     fn exchange_reports(
         &mut self,
         what: &str,
@@ -414,7 +412,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
 
     fn emit_gone(&mut self, member: usize, why: &str) -> Result<(), ProbeAbort> {
         let name = self.membership.member_name(member).to_owned();
-        let what = format!("{name} takes no part any more, so its pairs are not measured: {why}");
+        let what = format!("{name} dropped out, so its pairs are not measured: {why}");
         let mut problem = ProbeProblem::new(OutputProblemKind::Error, "peer-gone", what);
         problem.node = Some(name);
         self.emit_problem(problem)
@@ -422,7 +420,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
 
     fn emit_lost(&mut self, rank: u32, why: &str) -> Result<(), ProbeAbort> {
         let place = self.membership.rank_label(rank);
-        let what = format!("{place} takes no part, so its pairs are not measured: {why}");
+        let what = format!("{place} does not participate, so its pairs are not measured: {why}");
         let mut problem = ProbeProblem::new(OutputProblemKind::Error, "peer-lost", what);
         let known = self.membership.ranks.iter().find(|it| it.rank == rank);
         (problem.node, problem.gpu) = known.map(|it| (it.node.clone(), it.gpu)).unzip();
@@ -438,7 +436,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
                 continue;
             }
             let place = self.membership.rank_label(rank);
-            let what = format!("no other node has a GPU of the number of {place} to copy with");
+            let what = format!("no other node has a GPU with the index of {place} to copy with");
             let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-counterpart", what);
             problem.gpu = self.membership.local_ranks().find(|it| it.rank == rank).map(|it| it.gpu);
             self.emit_problem(problem)?;
@@ -446,7 +444,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         Ok(())
     }
 
-    /// A rank of this process cannot be measured any more.
+    /// Removes a rank of this process that cannot be measured any more.
     fn drop_rank(
         &mut self,
         rank: u32,

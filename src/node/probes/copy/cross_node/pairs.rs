@@ -1,18 +1,18 @@
-//! Which GPU copies to which, and when: the rounds of a test across nodes.
+//! Schedule of GPU pairs: the rounds of a cross-node test.
 //!
-//! Pure. No GPU has two partners in a round. In tests of one direction a GPU
-//! either gives or takes in a round, as if its pair were alone; in the
-//! bisection it does both, because that is what the test measures.
+//! Pure. No GPU has two partners in a round. In one-directional tests, a GPU either sends or
+//! receives in a round, as if its pair were alone; in the bisection it does both, because the test
+//! measures that.
 
 use model::probe_report::ProbedRank;
 use model::tournament;
 
 use super::super::task::CrossNodePairs;
 
-/// Who begins does not matter, so it is always the same.
+/// The starting round does not matter, so it is fixed.
 const SEED: u64 = 0;
 
-/// What a test across nodes measures.
+/// Tests across nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CrossNodeTest {
     /// `multinode_device_to_device_memcpy_write_ce`.
@@ -24,7 +24,7 @@ pub(super) enum CrossNodeTest {
 }
 
 impl CrossNodeTest {
-    /// The test of this name, where it is one that runs across nodes.
+    /// The test of this name, if it runs across nodes.
     pub(super) fn from_testcase(testcase: &str) -> Option<Self> {
         match testcase {
             "multinode_device_to_device_memcpy_write_ce" => Some(Self::Write),
@@ -38,11 +38,11 @@ impl CrossNodeTest {
 /// A copy between two GPUs, by their ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GpuFlow {
-    /// Where the data comes from.
+    /// Source.
     pub(super) from: u32,
-    /// Where it goes.
+    /// Destination.
     pub(super) to: u32,
-    /// Who copies: the source where it writes, the destination where it reads.
+    /// The copying GPU: the source for a write, the destination for a read.
     pub(super) issuer: u32,
 }
 
@@ -52,13 +52,13 @@ impl GpuFlow {
         Self { from, to, issuer }
     }
 
-    /// The end that does not copy; its memory must be reached by the other.
+    /// The end that does not copy; the other one must be able to access its memory.
     pub(super) fn passive_rank(self) -> u32 {
         if self.issuer == self.from { self.to } else { self.from }
     }
 
-    /// Row and column of its number. A row is the GPU that copies; a row of the
-    /// bisection names both ends in the direction of the data.
+    /// Row and column of its number. A row is the copying GPU; a row of the bisection names both
+    /// ends in the direction of the data.
     pub(super) fn labels(self, kind: CrossNodeTest) -> (String, String) {
         match kind {
             CrossNodeTest::Write | CrossNodeTest::Read => {
@@ -69,7 +69,7 @@ impl GpuFlow {
     }
 }
 
-/// The rounds of a test. `member` says to which of the members a rank belongs.
+/// The rounds of a test. `member` returns the member of a rank.
 pub(super) fn plan_rounds(
     kind: CrossNodeTest,
     across: CrossNodePairs,
@@ -103,7 +103,7 @@ pub(super) fn plan_rounds(
     halves.collect()
 }
 
-/// GPU i of one node with GPU i of another, node by node.
+/// Pairs GPU i of one node with GPU i of another, node by node.
 fn lane_rounds(ranks: &[ProbedRank], member: impl Fn(u32) -> usize) -> Vec<Vec<(u32, u32)>> {
     let mut members: Vec<usize> = ranks.iter().map(|rank| member(rank.rank)).collect();
     members.sort_unstable();
@@ -124,7 +124,7 @@ fn lane_rounds(ranks: &[ProbedRank], member: impl Fn(u32) -> usize) -> Vec<Vec<(
     tournament::make_rounds(members.len(), SEED).iter().map(meet).collect()
 }
 
-/// GPUs that no other node has a counterpart of.
+/// GPUs without a counterpart on any other node.
 pub(super) fn unpaired_gpus(
     ranks: &[ProbedRank],
     member: impl Fn(u32) -> usize,

@@ -1,9 +1,8 @@
-//! The GPUs of this process with their shared memory, and the memory of others
-//! that it has imported.
+//! The GPUs of this process with their shared memory, and the imported memory of other processes.
 //!
-//! Memory of another process is imported and mapped once per sweep, however
-//! many pairs need it: importing takes longer than copying. What cannot be
-//! reached is a problem with its reason, and the pairs of others go on.
+//! Memory of another process is imported and mapped once per sweep, however many pairs need it:
+//! importing takes longer than copying. Inaccessible memory is reported as a problem with its
+//! reason, and the other pairs continue.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,14 +26,14 @@ use model::probe_report::ProbeProblem;
 /// A GPU of this process, ready to measure.
 #[derive(Debug)]
 struct LocalGpu<'c> {
-    // In the order in which they are to be given back.
+    // Fields are in drop order.
     memory: MappedFabricMemory<'c>,
     engine: BatchEngine<'c>,
     sink_offset: usize,
     gpu: OpenGpu<'c>,
 }
 
-/// Everything that is in use.
+/// All memory in use.
 #[derive(Debug)]
 pub(super) struct PeerMemory<'c> {
     cuda: &'c CudaLibrary,
@@ -42,28 +41,27 @@ pub(super) struct PeerMemory<'c> {
     /// Memory of others, by rank.
     imported: BTreeMap<u32, MappedFabricMemory<'c>>,
     stage: Option<HostMemory<'c>>,
-    /// In the order of their numbers; then, once ranks are known, by rank.
+    /// In the order of GPU indices until ranks are known; then they move to the map by rank.
     unranked: Vec<Option<LocalGpu<'c>>>,
     local: BTreeMap<u32, LocalGpu<'c>>,
 }
 
-/// Which half of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum MemoryHalf {
     Source,
     Sink,
 }
 
-/// How data arrived.
+/// Result of comparing received data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArrivalCheck {
     Correct,
     Wrong(DataDifference),
-    /// It is right in the memory of the GPU, and was spoiled on its way to the host.
+    /// Correct in the GPU's memory, but corrupted on the way to the host.
     ReadbackCorrupted(DataDifference),
 }
 
-/// A pair that cannot be measured: who cannot reach whose memory, and why.
+/// A pair that cannot be measured: the accessing rank, the owner, and the reason.
 #[derive(Clone, Debug)]
 pub(super) struct UnreachableMemory {
     pub(super) importer: u32,
@@ -72,8 +70,8 @@ pub(super) struct UnreachableMemory {
 }
 
 impl<'c> PeerMemory<'c> {
-    /// Makes the memory of all GPUs. Answers with what is told to the others, and
-    /// with the problems of those GPUs that have none.
+    /// Creates the memory of all GPUs. Returns the introduction for the others, and the problems of
+    /// GPUs without memory.
     pub(super) fn open(
         cuda: &'c CudaLibrary,
         gpus: Vec<OpenGpu<'c>>,
@@ -84,7 +82,7 @@ impl<'c> PeerMemory<'c> {
         let (mut hello, mut problems, mut waiting) = (Vec::new(), Vec::new(), Vec::new());
         for gpu in gpus {
             let index = gpu.index();
-            let doing = format!("making {} MiB to share on GPU {index}", (2 * bytes) >> 20);
+            let doing = format!("allocating {} MiB to share on GPU {index}", (2 * bytes) >> 20);
             mouth.announce_step(&doing);
             let (bus_id, name) = (gpu.probed.bus_id.clone(), gpu.probed.name.clone());
             let memory = match share_memory(cuda, gpu, bytes) {
@@ -116,15 +114,14 @@ impl<'c> PeerMemory<'c> {
         )
     }
 
-    /// Gives the GPUs their ranks.
+    /// Assigns ranks to the GPUs.
     pub(super) fn assign_ranks(&mut self, party: &ProbeMembership) {
         let ranks: Vec<u32> = party.local_ranks().map(|rank| rank.rank).collect();
         let seated = ranks.into_iter().zip(self.unranked.drain(..));
         self.local = seated.filter_map(|(rank, own)| Some((rank, own?))).collect();
     }
 
-    /// Imports the memory that these copies need, as far as they are of this
-    /// process. Answers what could not be reached.
+    /// Imports the memory that this process's copies need. Returns the pairs that failed.
     pub(super) fn import_peers(
         &mut self,
         flows: &BTreeSet<GpuFlow>,
@@ -147,7 +144,7 @@ impl<'c> PeerMemory<'c> {
                     Ok(Some(mapped)) => {
                         self.imported.insert(whose, mapped);
                     }
-                    // It was told to be there, and its handle is none.
+                    // The peer offered memory, but its handle is invalid.
                     Ok(None) => continue,
                     Err(failure) => {
                         refused.insert(whose, failure);
@@ -159,7 +156,7 @@ impl<'c> PeerMemory<'c> {
                 None => self.allow_access(whose, by).err(),
             };
             let Some(failure) = failure else { continue };
-            let doing = format!("getting at the memory of {from} from {}", party.rank_label(by));
+            let doing = format!("accessing the memory of {from} from {}", party.rank_label(by));
             let problem =
                 error_class::classify_error(&failure.error, failure.step, &doing, &self.channels);
             unreached.push(UnreachableMemory { importer: by, owner: whose, problem });
@@ -188,8 +185,7 @@ impl<'c> PeerMemory<'c> {
         mapped.map_or(Ok(()), |it| it.allow(own.gpu.device))
     }
 
-    /// The copy of this flow, with the engine that does it; nothing where this
-    /// process has no part in it.
+    /// The copy of this flow with its engine; `None` if another process issues it.
     pub(super) fn lane(
         &self,
         flow: GpuFlow,
@@ -251,14 +247,13 @@ impl<'c> PeerMemory<'c> {
         own.map_or(Ok(()), |(gpu, memory)| data::stamp_memory(self.cuda, gpu, memory, pattern))
     }
 
-    /// Clears where a rank of this process is copied to.
+    /// Clears the destination of a rank of this process.
     pub(super) fn clear(&self, rank: u32, pattern: &CopyPattern) -> Result<(), CudaCallError> {
         let own = self.local_half(rank, MemoryHalf::Sink);
         own.map_or(Ok(()), |(gpu, memory)| data::clear_memory(self.cuda, gpu, memory, pattern))
     }
 
-    /// What is in a source of a rank of this process against what it was filled
-    /// with.
+    /// Compares a source of a rank of this process with the data written to it.
     pub(super) fn check_source(
         &self,
         rank: u32,
@@ -272,9 +267,9 @@ impl<'c> PeerMemory<'c> {
         data::compare_memory(self.cuda, gpu, memory, pattern, stage)
     }
 
-    /// What arrived at a rank of this process against what was sent; nothing where
-    /// it cannot be looked at. What is wrong is looked at twice, so that the way to
-    /// the host is not taken for the way between the GPUs.
+    /// Compares the data received by a rank of this process with the sent data; `None` if it cannot
+    /// be read. Wrong data is read twice, so that an error on the way to the host is not blamed on
+    /// the way between the GPUs.
     pub(super) fn compare(
         &self,
         rank: u32,
@@ -290,7 +285,7 @@ impl<'c> PeerMemory<'c> {
         Ok(Some(look()?.map_or(ArrivalCheck::ReadbackCorrupted(first), ArrivalCheck::Wrong)))
     }
 
-    /// What an error at a rank means.
+    /// Classifies an error at a rank.
     pub(super) fn problem(&self, rank: u32, error: &CudaCallError, doing: &str) -> ProbeProblem {
         let mut problem =
             error_class::classify_error(error, FabricCallStep::Other, doing, &self.channels);
@@ -298,13 +293,13 @@ impl<'c> PeerMemory<'c> {
         problem
     }
 
-    /// Gives back what was imported.
+    /// Releases the imported memory.
     pub(super) fn release_imports(&mut self) {
         self.imported.clear();
     }
 }
 
-/// Makes the memory of a GPU and everything that measures with it.
+/// Creates the memory of a GPU and its engine.
 fn share_memory<'c>(
     cuda: &'c CudaLibrary,
     gpu: OpenGpu<'c>,
@@ -321,5 +316,5 @@ fn share_memory<'c>(
     Ok((LocalGpu { memory, engine, sink_offset: sink, gpu }, offer))
 }
 
-/// What the second half of a memory begins at a multiple of: a large page.
+/// Alignment of the second half of a memory: a large page.
 const ALIGNMENT: usize = 2 << 20;

@@ -1,4 +1,4 @@
-//! One round: who copies, what comes of it, and whether it counts.
+//! //! One round: runs the copies, and decides whether the result counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -15,25 +15,24 @@ use crate::probes::protocol::{ProbeAbort, ProbeMatrixCell, ProbeMessage};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// How often a bisection is tried whose windows are not covered.
+/// Maximum attempts for a bisection whose windows are not covered.
 const ATTEMPTS: u32 = 4;
 
-/// The slowest copy that is waited for, in bytes a second: a hundredth of what
-/// PCIe gives. What is slower is stuck.
+/// Minimum copy rate to wait for, in bytes per second: a hundredth of PCIe. A slower copy counts as
+/// stuck.
 const MIN_BYTES_PER_S: f64 = 0.5e9;
 
-/// What a round is.
 pub(super) struct CopyRound<'r> {
     pub(super) testcase: &'r str,
     pub(super) kind: CrossNodeTest,
     pub(super) reading: u32,
     pub(super) flows: &'r [GpuFlow],
-    /// What it is called while it runs.
+    /// Description for progress messages.
     pub(super) name: String,
 }
 
 impl CrossNodeSweep<'_, '_, '_> {
-    /// Measures the pairs of a round, as far as they are left.
+    /// Measures the remaining pairs of a round.
     pub(super) fn run_round(&mut self, round: &CopyRound<'_>) -> Result<(), ProbeAbort> {
         let mut rates: Option<BTreeMap<GpuFlow, f64>> = None;
         for attempt in 1..=ATTEMPTS {
@@ -50,15 +49,16 @@ impl CrossNodeSweep<'_, '_, '_> {
             let (took, news) = self.run_copies(round, &known, last_closes)?;
             if round.kind == CrossNodeTest::Bisect && !self.is_covered(round, &news) {
                 if attempt < ATTEMPTS {
-                    // What the round itself took is better than what came before it.
+                    // The duration of this round's exchanges is a better estimate than earlier
+                    // ones.
                     self.skew_ms = self.skew_ms.max(window::plan_skew(slowest_exchange_ms(&news)));
                     rates = Some(known.into_iter().chain(took).collect());
                     continue;
                 }
                 self.check_round(round, &stamp, None)?;
                 let what = format!(
-                    "nodes did not copy at the same time for long enough, {ATTEMPTS} times over \
-                     (the last exchange took {:.0} ms): larger buffers make copies that last \
+                    "the copies of the nodes did not overlap for long enough, {ATTEMPTS} times \
+                     (the last exchange took {:.0} ms): larger buffers make copies last \
                      longer",
                     slowest_exchange_ms(&news)
                 );
@@ -79,7 +79,7 @@ impl CrossNodeSweep<'_, '_, '_> {
         round.flows.iter().filter(|flow| self.membership.can_copy(flow)).copied().collect()
     }
 
-    /// How long one copy takes, of those that this process does.
+    /// Warms up; returns the duration of one copy for each copy of this process.
     fn warm_up_round(
         &mut self,
         round: &CopyRound<'_>,
@@ -99,7 +99,7 @@ impl CrossNodeSweep<'_, '_, '_> {
         self.record_outcome(round, outcome)
     }
 
-    /// Tells when the last window here will close; answers when the last of all
+    /// Shares when the last window of this process will close; returns when the last window of all
     /// will.
     fn agree_on_close(
         &mut self,
@@ -115,7 +115,7 @@ impl CrossNodeSweep<'_, '_, '_> {
         Ok(news.reports.values().filter_map(|word| word.closes_ms).fold(0.0, f64::max))
     }
 
-    /// Makes what is copied the data of this round, and clears where it goes.
+    /// Writes this round's data to the sources and clears the destinations.
     fn prepare_round(&mut self, round: &CopyRound<'_>, stamp: &str) -> Result<(), ProbeAbort> {
         for flow in self.active_flows(round) {
             let pattern = self.flow_pattern(flow, stamp);
@@ -134,8 +134,8 @@ impl CrossNodeSweep<'_, '_, '_> {
         Ok(())
     }
 
-    /// Copies: how long one copy took, of those that this process does, and what
-    /// the others tell.
+    /// Runs the copies; returns the duration of one copy for each copy of this process, and the
+    /// others' reports.
     fn run_copies(
         &mut self,
         round: &CopyRound<'_>,
@@ -160,29 +160,28 @@ impl CrossNodeSweep<'_, '_, '_> {
             self.describe_flows(&left)
         ));
         let (outcome, span) = batch::run_batch(&lanes, limit);
-        // Problems are told afterwards: all wait for nobody between the answer and the
-        // first copy.
+        // Report problems afterwards: no process waits between the answer and the first copy.
         let took = self.record_outcome(round, outcome)?;
         let word = PeerReport { span, exchange_ms: Some(began_ms), ..PeerReport::default() };
         let news = self.exchange_reports(&format!("{}, copied", round.name), word)?;
         Ok((took, news))
     }
 
-    /// Whether every window was covered by the copies of all others.
+    /// True if the copies of all others covered every window.
     fn is_covered(&self, round: &CopyRound<'_>, news: &MembershipUpdate) -> bool {
         let left = self.active_flows(round);
         let members: BTreeSet<usize> =
             left.iter().filter_map(|flow| self.membership.member_of(flow.issuer)).collect();
         let spans = members.iter().map(|member| news.reports.get(member)?.span);
         let spans: Option<Vec<CopySpan>> = spans.collect();
-        // Who left in the middle of it took a part of the load away.
+        // A lost member took part of the load away.
         news.gone.is_empty()
             && spans
                 .is_some_and(|spans| window::are_windows_covered(&spans, slowest_exchange_ms(news)))
     }
 
-    /// Compares what arrived here, hears what arrived elsewhere, and says numbers
-    /// of copies whose data was right.
+    /// Compares the data received here, collects the results from elsewhere, and reports numbers of
+    /// copies with correct data.
     fn check_round(
         &mut self,
         round: &CopyRound<'_>,
@@ -192,7 +191,7 @@ impl CrossNodeSweep<'_, '_, '_> {
         let mut word = PeerReport::default();
         for flow in self.active_flows(round) {
             let pattern = self.flow_pattern(flow, stamp);
-            let doing = format!("comparing what {} brought", self.describe_flows(&[flow]));
+            let doing = format!("comparing the data of {}", self.describe_flows(&[flow]));
             self.emitter.announce_step(&doing);
             match self.memory.compare(flow.to, &pattern) {
                 Ok(None) => {}
@@ -208,8 +207,8 @@ impl CrossNodeSweep<'_, '_, '_> {
                     word.right.push((flow.from, flow.to));
                     let how = describe_difference(&difference, &pattern);
                     let what = format!(
-                        "what {} brought was spoiled on its way to the host, which compares it: \
-                         {how}; a second look found all of it right",
+                        "the data of {} was corrupted on its way to the host, which compares it: \
+                         {how}; a second reading was correct",
                         self.describe_flows(&[flow])
                     );
                     self.emit_spoiled(Some(round.testcase), flow.to, what)?;
@@ -270,14 +269,14 @@ impl CrossNodeSweep<'_, '_, '_> {
         flow: GpuFlow,
         how: &str,
     ) -> Result<(), ProbeAbort> {
-        let what = format!("what {} copied is wrong: {how}", self.describe_flows(&[flow]));
+        let what = format!("the data of {} is wrong: {how}", self.describe_flows(&[flow]));
         let mut problem = ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", what);
         problem.gpu =
             self.membership.local_ranks().find(|it| it.rank == flow.issuer).map(|it| it.gpu);
         self.emit_round_problem(round, problem)
     }
 
-    /// Data of a GPU of this process was spoiled between it and the host.
+    /// Reports data corrupted between a GPU of this process and the host.
     pub(super) fn emit_spoiled(
         &mut self,
         testcase: Option<&str>,
@@ -298,7 +297,7 @@ impl CrossNodeSweep<'_, '_, '_> {
         self.emit_problem(ProbeProblem { testcase: Some(round.testcase.to_owned()), ..problem })
     }
 
-    /// Keeps what was measured, and loses those ranks whose copies came to nothing.
+    /// Records the results, and drops the ranks whose copies failed.
     fn record_outcome(
         &mut self,
         round: &CopyRound<'_>,
@@ -334,13 +333,13 @@ impl CrossNodeSweep<'_, '_, '_> {
         Ok(kept)
     }
 
-    /// What a copy carries.
+    /// The data of a copy.
     fn flow_pattern(&self, flow: GpuFlow, stamp: &str) -> CopyPattern {
         let copy = format!("{stamp} {}->{}", flow.from, flow.to);
         data::new_pattern(&self.membership.rank_label(flow.from), &copy, self.bytes)
     }
 
-    /// Flows for people.
+    /// Names of copies in messages.
     fn describe_flows(&self, flows: &[GpuFlow]) -> String {
         let one = |flow: &GpuFlow| {
             format!(
@@ -352,7 +351,7 @@ impl CrossNodeSweep<'_, '_, '_> {
         flows.iter().map(one).collect::<Vec<_>>().join(", ")
     }
 
-    /// How long this many copies may take.
+    /// Time limit for this many copies.
     fn time_limit(&self, copies: u32) -> Duration {
         let slowest = self.bytes as f64 / MIN_BYTES_PER_S * f64::from(copies);
         Duration::from_secs_f64(slowest.clamp(5.0, 30.0))

@@ -1,80 +1,76 @@
-//! How many copies a GPU makes in a round, so that its number is taken while
-//! all others of the round copy too, although nodes do not begin at the same
-//! moment.
+//! Plans the number of copies of each GPU in a round, so that its number is taken while all others
+//! of the round copy too, although nodes do not start at the same moment.
 //!
-//! Pure. Nodes begin when the answer of an exchange reaches them, over ssh or
-//! an exec session, and so some milliseconds apart: the skew. So each copies for
-//! longer than the skew, then takes its number over a window, and copies on for
-//! longer than the skew after the last window of all has closed:
+//! Pure. Nodes start when the answer of an exchange reaches them, over ssh or an exec session, and
+//! so some milliseconds apart: the skew. Each node therefore copies for longer than the skew, then
+//! takes its number over a window, and continues to copy for longer than the skew after the last
+//! window of all has closed:
 //!
 //! ```text
 //! node A  |-- before --|-- window --|-- after --|
 //! node B      |-- before --|-- window --|-- after --|
 //! ```
 //!
-//! The skew is measured. Of two exchanges of which everybody asks for the second
-//! as soon as the first is answered, the second takes as long as the slowest way
-//! to the board and back; nobody is told to begin later than that after another.
-//! Counts come from the rate of the warm-up. Whether both held is checked after
-//! the round by [`covered`], from the times and the skew of that round.
+//! The skew is measured. When every process requests a second exchange immediately after the first
+//! is answered, the second takes as long as the slowest path to the coordinator and back; no
+//! process receives its start later than that after another. Counts follow from the rate of the
+//! warm-up. After the round, [`are_windows_covered`] checks both with the times and the skew of
+//! that round.
 
 use serde::{Deserialize, Serialize};
 
-/// How far apart nodes may begin at least, in milliseconds, however fast their
-/// exchanges were so far: chosen, for one that is slower than those.
+/// Minimum assumed skew in milliseconds, however fast the exchanges were: a chosen margin for a
+/// slower one.
 const LEAST_SKEW_MS: f64 = 20.0;
 
-/// How far apart at most. With exchanges slower than this nothing can be measured
-/// at the same time.
+/// Maximum skew. With slower exchanges, concurrent measurement is impossible.
 const MOST_SKEW_MS: f64 = 1_000.0;
 
-/// How long copies go on before and after the window, in skews: half of one more,
-/// for rates that differ from those of the warm-up.
+/// Duration of copies before and after the window, in skews: the extra half covers rates that
+/// differ from the warm-up's.
 const SKEW_FACTOR: f64 = 1.5;
 
-/// The skew to plan with where exchanges took this long.
+/// The skew to plan with if exchanges took this long.
 pub(super) fn plan_skew(exchange_ms: f64) -> f64 {
     (SKEW_FACTOR * exchange_ms).clamp(LEAST_SKEW_MS, MOST_SKEW_MS)
 }
 
-/// The shortest window. The resolution of events is half a microsecond, so that
-/// this is exact to 1 in 10,000.
+/// Minimum window. The resolution of events is half a microsecond, so this is exact to 1 in 10,000.
 const LEAST_WINDOW_MS: f64 = 10.0;
 
-/// The longest. A pair at a hundredth of its rate takes fewer copies instead of
-/// holding up all others.
+/// Maximum window. A pair at a hundredth of its rate makes fewer copies instead of holding up all
+/// others.
 const MOST_WINDOW_MS: f64 = 500.0;
 
-/// The most copies before a window, and in it. Copies so short that this is too
-/// few are told by [`covered`].
+/// Maximum copies before and in a window. [`are_windows_covered`] detects copies so short that this
+/// is too few.
 const MOST_COPIES: u32 = 3_000;
 
-/// The most copies after a window: at 0.7 ms each they last four seconds, longer
-/// than it takes a pair at a thousandth of its rate to close its window.
+/// Maximum copies after a window: at 0.7 ms each they last four seconds, longer than a pair at a
+/// thousandth of its rate needs to close its window.
 const MOST_AFTER: u32 = 6_000;
 
-/// The shortest time that a copy is believed to take, in milliseconds.
+/// Minimum plausible duration of a copy in milliseconds.
 const LEAST_COPY_MS: f64 = 0.001;
 
 /// Copies of one stream in a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct WindowPlan {
     pub(super) before: u32,
-    /// Those that the number is taken over.
+    /// Copies that the number covers.
     pub(super) window: u32,
     pub(super) after: u32,
 }
 
-/// When a window closes, in milliseconds after its stream began, where one copy
-/// takes this long and this many are asked for. The longest of all is what
-/// [`plan`] wants to know.
+/// When a window closes, in milliseconds after its stream began, for copies of this duration and
+/// this many requested. [`plan_copies`] needs the maximum over all processes.
 pub(super) fn window_close_ms(copy_ms: f64, asked: u32, skew_ms: f64) -> f64 {
     let copy_ms = copy_ms.max(LEAST_COPY_MS);
     f64::from(copies_before(copy_ms, skew_ms) + copies_in_window(copy_ms, asked)) * copy_ms
 }
 
-/// The copies of a stream whose copies take this long, where the last window of
-/// all who copy in this round closes at this time.
+/// Plans the copies of a stream with this duration per copy, if the last window of the round closes
+/// at this time.
 pub(super) fn plan_copies(copy_ms: f64, asked: u32, last_closes: f64, skew_ms: f64) -> WindowPlan {
     let copy_ms = copy_ms.max(LEAST_COPY_MS);
     let rest =
@@ -90,7 +86,7 @@ fn copies_before(copy_ms: f64, skew_ms: f64) -> u32 {
     clamp_count((SKEW_FACTOR * skew_ms / copy_ms).ceil(), MOST_COPIES).max(1)
 }
 
-/// As many as are asked for, more where they are short, fewer where they are long.
+/// The requested number; more if copies are short, fewer if they are long.
 fn copies_in_window(copy_ms: f64, asked: u32) -> u32 {
     let enough = clamp_count((LEAST_WINDOW_MS / copy_ms).ceil(), MOST_COPIES).max(asked);
     let most = clamp_count((MOST_WINDOW_MS / copy_ms).floor(), MOST_COPIES);
@@ -102,23 +98,22 @@ fn clamp_count(count: f64, most: u32) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
-        reason = "clamped to a small range, and what is no number becomes 0"
+        reason = "clamped to a small range, and NaN becomes 0"
     )]
     let count = within as u32;
     count
 }
 
-/// When copies of a process ran in a round, in milliseconds since it was told to
-/// begin.
+/// Times of a process's copies in a round, in milliseconds since its start signal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct CopySpan {
-    /// The last of its streams to begin began.
+    /// Start of its last stream to start.
     pub(super) starts: f64,
-    /// The first of its windows opened.
+    /// Start of its first window.
     pub(super) opens: f64,
-    /// The last of its windows closed.
+    /// End of its last window.
     pub(super) closes: f64,
-    /// The first of its streams to stop stopped.
+    /// End of its first stream to end.
     pub(super) stops: f64,
 }
 
@@ -134,13 +129,13 @@ impl CopySpan {
     }
 }
 
-/// Whether every window lay within the time in which all others copied, where
-/// nodes began this far apart at most.
+/// True if every window lies within the time in which all others copied, given this maximum skew
+/// between nodes.
 pub(super) fn are_windows_covered(spans: &[CopySpan], skew_ms: f64) -> bool {
     let inside = |own: &CopySpan, other: &CopySpan| {
         other.starts + skew_ms <= own.opens && own.closes + skew_ms <= other.stops
     };
-    // Streams of one process begin with a skew that is known.
+    // The skew between streams of one process is known.
     let own = |span: &CopySpan| span.starts <= span.opens && span.closes <= span.stops;
     spans.iter().enumerate().all(|(at, span)| {
         let mut others = spans.iter().enumerate().filter(|(who, _)| *who != at);
@@ -152,7 +147,7 @@ pub(super) fn are_windows_covered(spans: &[CopySpan], skew_ms: f64) -> bool {
 mod tests {
     use super::*;
 
-    /// What a stream does whose copies take this long.
+    /// The span of a stream whose copies take this long.
     fn span(starts: f64, copy_ms: f64, plan: WindowPlan) -> CopySpan {
         let opens = starts + f64::from(plan.before) * copy_ms;
         let closes = opens + f64::from(plan.window) * copy_ms;

@@ -1,4 +1,4 @@
-//! Tests of what ComputeDomains and topology objects say.
+//! Tests of ComputeDomains and topology objects.
 
 use serde_json::{Value, json};
 

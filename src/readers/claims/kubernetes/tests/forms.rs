@@ -1,5 +1,5 @@
-//! In which forms nodes come: lists and single ones, tables of kubectl, YAML, and text
-//! that is cut or no node at all.
+//! Input forms of nodes: lists and single nodes, tables of kubectl, YAML, and text that is
+//! truncated or contains no node.
 
 use serde_json::json;
 

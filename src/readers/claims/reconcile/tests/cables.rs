@@ -3,7 +3,7 @@
 use super::*;
 use model::source_report::NicReport;
 
-/// Four nodes with two rails each; `move_to` changes where an end is.
+/// Four nodes with two rails each; `moved` changes the other end of a cable.
 fn ends(kind: SourceKind, moved: &[(u32, u32, &str, u32)]) -> SourceReport {
     let mut said = SourceReport::new(kind, place(kind));
     for number in 1..=4 {
@@ -12,7 +12,7 @@ fn ends(kind: SourceKind, moved: &[(u32, u32, &str, u32)]) -> SourceReport {
             if let Some((_, _, to, at)) = moved.iter().find(|m| (m.0, m.1) == (number, rail)) {
                 (leaf, port) = ((*to).to_owned(), *at);
             }
-            // Switches spell their ports in more than one way.
+            // Switches spell their ports in several ways.
             let name = if kind == SourceKind::Cabling { "Ethernet1" } else { "Eth1" };
             said.node_mut(&node(number)).nics.push(NicReport {
                 device: Some(format!("mlx5_{rail}")),

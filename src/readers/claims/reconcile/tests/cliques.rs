@@ -36,7 +36,7 @@ fn a_label_without_all_gpus_attached_says_how_many() {
     let claims = reconciled(all);
     let told = only(&claims, "label-without-all-gpus");
     assert_eq!(told.nodes, [node(4)]);
-    assert!(told.summary.contains("1 of 4 GPUs attached to no fabric"), "{}", told.summary);
+    assert!(told.summary.contains("1 of 4 GPUs not attached to a fabric"), "{}", told.summary);
     assert_eq!(told.sides.len(), 2);
 }
 
@@ -85,7 +85,7 @@ fn a_label_that_is_missing_among_others_is_a_doubt() {
     let claims = reconciled(vec![slurm(), kubernetes]);
     let told = only(&claims, "label-missing");
     assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Doubt, &vec![node(4)]));
-    // A cluster without any label is no rack.
+    // A cluster without any label does not count as a rack.
     let mut bare = SourceReport::new(SourceKind::KubernetesNodes, "nodes.json");
     nodes(1, 4).iter().for_each(|node| bare.node_mut(node).state.push("Ready".to_owned()));
     assert_eq!(reconciled(vec![slurm(), bare]).disagreements, []);

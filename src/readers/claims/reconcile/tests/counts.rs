@@ -23,7 +23,7 @@ fn fewer_gpus_than_claimed_expected_or_scheduled_are_told_against_the_first_of_t
 
     let expected = ReconcileRules { gpus_per_node: Some(4), ..rules() };
     let claims = reconcile_reports(with(&[4, 4, 3]), &expected);
-    assert!(only(&claims, "gpu-count").summary.contains("expected of every node"));
+    assert!(only(&claims, "gpu-count").summary.contains("by the expectation for every node"));
 
     let mut scheduled = with(&[4, 4, 3]);
     let mut slurm = SourceReport::new(SourceKind::SlurmNodes, "scontrol");

@@ -1,4 +1,4 @@
-//! What changed between two moments.
+//! Changes between two points in time.
 
 use super::super::diff::{ClaimsChangeKind, changed_facts, diff_claims};
 use super::*;
@@ -30,8 +30,8 @@ fn nodes_that_come_go_and_move_are_told_with_their_domains() {
     assert_eq!(
         told,
         [
-            (ClaimsChangeKind::DomainAppeared, "d is claimed now: n[10-11]".to_owned()),
-            (ClaimsChangeKind::DomainVanished, "c is claimed no more; it had n09".to_owned()),
+            (ClaimsChangeKind::DomainAppeared, "d is newly claimed: n[10-11]".to_owned()),
+            (ClaimsChangeKind::DomainVanished, "c is no longer claimed; it had n09".to_owned()),
             (ClaimsChangeKind::NodesMoved, "n04 moved from a to b".to_owned()),
             (ClaimsChangeKind::NodesLost, "b lost n08".to_owned()),
         ]
@@ -68,7 +68,7 @@ fn reboots_drivers_sources_and_disagreements_are_told_once_for_many_nodes() {
     let told = kinds(&reconciled(old), &reconciled(new));
     let seen: Vec<&str> = told.iter().map(|(_, says)| says.as_str()).collect();
     assert_eq!(seen.len(), 5, "{seen:#?}");
-    assert_eq!(seen[0], "n[01-02] are rebooted, or another machine");
+    assert_eq!(seen[0], "n[01-02] are rebooted or replaced");
     assert_eq!(seen[1], "n[01-36]: driver 580.1 before, 590.1 now");
     assert_eq!(seen[2], "n03: number of GPUs 4 before, 3 now");
     assert!(told.iter().any(|(kind, _)| *kind == ClaimsChangeKind::SourceVanished));
@@ -84,6 +84,6 @@ fn a_drain_changes_the_state_of_a_node_and_not_what_the_node_is() {
     let told = |what, before: &str, after: &str| (what, before.to_owned(), after.to_owned());
     assert_eq!(
         changed_facts(&was, &fewer),
-        [told("product", "not said", "GB200"), told("number of GPUs", "4", "3")]
+        [told("product", "not reported", "GB200"), told("number of GPUs", "4", "3")]
     );
 }

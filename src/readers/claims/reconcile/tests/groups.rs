@@ -21,7 +21,7 @@ fn one_uuid_with_two_cliques_in_a_block_is_split_and_names_the_minority() {
     let claims = rack(&[(UUID, 1, nodes(1, 9)), (UUID, 2, nodes(10, 18))]);
     let told = only(&claims, "split-clique");
     assert_eq!(told.nodes.len(), 18);
-    assert!(told.summary.contains("none holds most"), "{}", told.summary);
+    assert!(told.summary.contains("none with most"), "{}", told.summary);
 }
 
 #[test]
@@ -122,7 +122,7 @@ fn a_file_that_is_not_in_force_is_told_with_the_nodes_that_differ() {
     assert_eq!(told.sides[0].says, "n04 in block b2");
     assert_eq!(told.sides[1].says, "n04 in block b1");
 
-    // Where the node's own setting explains it, that is the cause.
+    // If the node's own setting explains it, that is the cause.
     let mut own = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
     for node in nodes(1, 8) {
         own.node_mut(&node).state.push("IDLE".to_owned());

@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// Nodes, and the clique that the status gives them.
+/// Nodes, and their clique in the status.
 type ComputeDomainNode<'t> = (&'t [NodeName], Option<(&'t str, u32)>);
 
-/// A ComputeDomain over these nodes, with the clique its status gives them.
+/// A ComputeDomain over these nodes, with their cliques in the status.
 fn compute_domain(list: &[ComputeDomainNode<'_>], size: Option<u32>) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::ComputeDomains, "computedomains.json");
     let all = list.iter().flat_map(|(nodes, _)| nodes.iter().cloned()).collect();

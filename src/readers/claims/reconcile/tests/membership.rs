@@ -1,4 +1,4 @@
-//! Who is missing, who is extra, and who is marked.
+//! Missing, extra and marked nodes.
 
 use super::*;
 use model::source_report::SourceProblemKind;

@@ -1,5 +1,5 @@
-//! Sources written by hand, and what is made of them: every class of
-//! disagreement, and the healthy fleet that has none.
+//! Tests with hand-written sources: every class of disagreement, and a consistent fleet without
+//! any.
 
 mod cables;
 mod cliques;
@@ -20,7 +20,6 @@ pub(super) const UUID: &str = "7b968a6d-c8aa-45e1-9e07-e1e51be99c31";
 pub(super) const OTHER: &str = "0a0a0a0a-c8aa-45e1-9e07-e1e51be99c31";
 pub(super) const ZERO: &str = "00000000-0000-0000-0000-000000000000";
 
-/// Nodes `n{from:02}` to `n{to:02}`.
 pub(super) fn nodes(from: u32, to: u32) -> Vec<NodeName> {
     (from..=to).map(node).collect()
 }
@@ -76,7 +75,7 @@ pub(super) fn gpu(index: u32, uuid: &str, id: u32, state: &str) -> FabricReport 
     }
 }
 
-/// What these nodes report of themselves, each in a file of its own.
+/// The facts of these nodes, each in a separate file.
 pub(super) fn facts(list: &[(&str, u32, Vec<NodeName>)]) -> Vec<SourceReport> {
     let mut all = Vec::new();
     for (uuid, id, nodes) in list {
@@ -90,7 +89,7 @@ pub(super) fn facts(list: &[(&str, u32, Vec<NodeName>)]) -> Vec<SourceReport> {
     all
 }
 
-/// GB200 where a product says so, H100 in the same way.
+/// GB200 if the product contains it, likewise H100.
 pub(super) fn platform_of(product: &str, _gpus: Option<u32>) -> Option<String> {
     let known = [("GB200", "gb200-nvl72"), ("H100", "hgx-h100")];
     known.iter().find(|(part, _)| product.contains(part)).map(|(_, name)| (*name).to_owned())
@@ -124,7 +123,7 @@ pub(super) fn only<'c>(claims: &'c Claims, class: &str) -> &'c Disagreement {
     one
 }
 
-/// Two racks of 18 as every source sees them when all is well.
+/// Two racks of 18 as every source reports them without a disagreement.
 pub(super) fn healthy() -> Vec<SourceReport> {
     let racks = [("block01", nodes(1, 18)), ("block02", nodes(19, 36))];
     let cliques = [(UUID, 1, nodes(1, 18)), (OTHER, 2, nodes(19, 36))];

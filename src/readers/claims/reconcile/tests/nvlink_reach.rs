@@ -1,4 +1,4 @@
-//! What is measured: domains, leaves and rails.
+//! Selection of domains, leaves and rails to measure.
 
 use super::*;
 use crate::claims::claims_file;
@@ -66,7 +66,7 @@ fn gpus_and_platform_come_from_nodes_where_all_that_say_it_agree() {
     slurm.node_mut(&node(1)).gpus = Some(8);
     slurm.node_mut(&node(2)).gpus = Some(8);
     slurm.node_mut(&node(1)).product = Some("NVIDIA H100 80GB HBM3".to_owned());
-    // A GPU that fell off the bus does not change what is expected.
+    // A GPU that fell off the bus does not change the expectation.
     let mut own = SourceReport::new(SourceKind::NodeFacts, "n01.json");
     own.node_mut(&node(1)).gpus = Some(7);
     let claims = reconciled(vec![own, block(), slurm.clone()]);

@@ -1,4 +1,4 @@
-//! Ranks, and what frameworks take for granted.
+//! Ranks, and assumptions of frameworks.
 
 use super::*;
 use model::source_report::JobAssumption;
@@ -77,7 +77,7 @@ fn a_belief_larger_than_the_domain_of_its_job_is_told_with_both() {
     assert_eq!(told.severity, DisagreementSeverity::Contradiction);
     assert!(told.summary.contains("at most 32 GPUs for its nodes"), "{}", told.summary);
     assert_eq!(told.sides[0].at.as_deref(), Some("job.env:3"));
-    // A job whose nodes nobody names may fit into one domain and not the other.
+    // A job without node names may fit into one domain and not the other.
     let claims = believing(hybrid(64, vec![]), rack);
     assert_eq!(only(&claims, "belief-beyond-domain").severity, DisagreementSeverity::Doubt);
     let claims = believing(hybrid(72, vec![]), rack);

@@ -1,4 +1,4 @@
-//! Nodes in JSON, of `scontrol show node --json` and slurmrestd.
+//! Nodes in JSON, from `scontrol show node --json` and slurmrestd.
 
 use serde_json::Value;
 
@@ -6,7 +6,7 @@ use super::super::{json_response, node_states};
 use super::SlurmNodeListing;
 use model::source_report::{SourceProblemKind, SourceReport};
 
-/// Keys of answers about something else, which may hold nodes too.
+/// Keys of other answers, which may contain nodes too.
 const OTHER_ANSWER_KEYS: [&str; 5] = ["sinfo", "partitions", "jobs", "reservations", "items"];
 
 /// Keys that only Slurm's nodes have.
@@ -46,7 +46,7 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Vec<Slur
     listings
 }
 
-/// The nodes of an answer, as it lists them.
+/// The nodes of an answer, in its order.
 pub(in crate::claims::slurm) fn node_items<'a>(
     said: &mut SourceReport,
     answer: &'a Value,
@@ -56,21 +56,21 @@ pub(in crate::claims::slurm) fn node_items<'a>(
         Value::Object(keys) => match keys.get("nodes") {
             Some(Value::Array(nodes)) => nodes,
             Some(_) => {
-                let message = "`nodes` is no list of nodes";
+                let message = "`nodes` is not a list of nodes";
                 said.push_problem(SourceProblemKind::Malformed, None, message);
                 &[]
             }
             None if keys.contains_key("name") => std::slice::from_ref(answer),
             None => {
                 if said.problems.is_empty() {
-                    let message = "the answer has no `nodes`, and no error that says why";
+                    let message = "the answer has no `nodes`, and no error that explains it";
                     said.push_problem(SourceProblemKind::Incomplete, None, message);
                 }
                 &[]
             }
         },
         _ => {
-            said.push_problem(SourceProblemKind::Malformed, None, "it is no list of nodes");
+            said.push_problem(SourceProblemKind::Malformed, None, "it is not a list of nodes");
             &[]
         }
     }
@@ -102,13 +102,13 @@ fn parse_listing(name: &str, index: usize, node: &Value) -> SlurmNodeListing {
     }
 }
 
-/// A list of words since v0.0.40; before, a word and `state_flags` beside it.
+/// A list of flags since v0.0.40; before, one flag and `state_flags` next to it.
 pub(in crate::claims::slurm) fn parse_state(node: &Value) -> Vec<String> {
     let mut words: Vec<String> = Vec::new();
     let flags = json_response::as_words(&node["state_flags"]);
     let many = 1 < json_response::as_list(&node["state"]).len() || !flags.is_empty();
     for word in json_response::as_words(&node["state"]).into_iter().chain(flags) {
-        // One word of several is a flag of a combination.
+        // One flag of several is part of a combination.
         let combined = if many { format!("{word}+") } else { word };
         for word in node_states::split_state(&combined) {
             if !words.contains(&word) {
@@ -224,7 +224,7 @@ mod tests {
     fn slices_are_said_instead_of_counted() {
         let said = read_nodes("f", r#"{"nodes":[{"name":"a","gres":"gpu:1g.10gb:7"}]}"#);
         assert_eq!(node(&said, "a").gpus, None);
-        assert_eq!(said.notes, ["GPUs are not counted where MIG slices are: a"]);
+        assert_eq!(said.notes, ["GPUs are not counted on nodes with MIG slices: a"]);
     }
 
     #[test]

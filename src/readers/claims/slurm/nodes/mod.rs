@@ -1,11 +1,10 @@
-//! Slurm's nodes, as `scontrol show node` prints them (JSON, one line per node,
-//! or several) or slurmrestd answers.
+//! Slurm's nodes, as `scontrol show node` prints them (JSON, one line per node, or several) or
+//! slurmrestd returns them.
 //!
-//! A node's `Topology=` is only there where somebody set it (`scontrol update`,
-//! slurm.conf); nodes placed by a topology file have none. Each becomes a group
-//! of the scheme `node topology`, so that an override that contradicts the file
-//! is seen. Such a unit is taken for a block, since nothing here says what kind
-//! its topology is of: hold it against the topology of that name.
+//! A node's `Topology=` exists only where it was set explicitly (`scontrol update`, slurm.conf);
+//! nodes placed by a topology file have none. Each becomes a group of the scheme `node topology`,
+//! so that an override that contradicts the file is visible. Such a unit counts as a block,
+//! because the kind of its topology is unknown here: compare it with the topology of that name.
 
 pub(super) mod json;
 mod text;
@@ -20,21 +19,21 @@ use model::source_report::{
     NodeGroup, NodeGroupKind, NodeReport, SourceKind, SourceProblemKind, SourceReport,
 };
 
-/// The scheme of groups that nodes themselves name.
+/// The scheme of groups from nodes' own settings.
 pub const SCHEME: &str = "node topology";
 
-/// Features that a gate sets; they are its own word, not the site's.
+/// Features that a gate sets; they do not come from the site.
 const OWN_FEATURES: [&str; 2] = ["fabric_verified", "fabric_degraded"];
 
-/// How comments that this program writes begin.
+/// Prefix of comments written by fabricgate.
 const OWN_COMMENT_PREFIX: &str = "fabricgate";
 
-/// Whether a text looks like one.
+/// Whether a text lists nodes.
 pub fn recognises(text: &str) -> bool {
     json::recognises(text) || text::recognises(text)
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses nodes. `place` is their name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::SlurmNodes, place);
     let is_json = super::host_list_budget::strip_bom(text).trim_start().starts_with(['{', '[']);
@@ -44,13 +43,13 @@ pub fn read(place: &str, text: &str) -> SourceReport {
         text::read(&mut said, place, text)
     };
     if nodes.is_empty() && said.problems.is_empty() {
-        said.push_problem(SourceProblemKind::Incomplete, None, "it names no node");
+        said.push_problem(SourceProblemKind::Incomplete, None, "it contains no node");
     }
     add_to_report(&mut said, nodes);
     limit_notes(said)
 }
 
-/// One node, as either form says it. Empty texts are absent.
+/// One node in either form. Empty texts are absent.
 #[derive(Debug, Default)]
 struct SlurmNodeListing {
     name: String,
@@ -68,7 +67,7 @@ struct SlurmNodeListing {
     reason: Option<String>,
     reason_by: Option<String>,
     reservation: Option<String>,
-    /// Words of the state, in the long form.
+    /// Flags of the state, in the long form.
     state: Vec<String>,
     allocated_cpus: Option<u64>,
     topology: Option<String>,
@@ -76,7 +75,7 @@ struct SlurmNodeListing {
     version: Option<String>,
 }
 
-/// Puts nodes and the groups they name into `said`.
+/// Adds nodes and the groups they name.
 fn add_to_report(said: &mut SourceReport, nodes: Vec<SlurmNodeListing>) {
     let mut shared: HashMap<String, u32> = HashMap::new();
     for other in nodes.iter().flat_map(other_names) {
@@ -101,7 +100,7 @@ fn add_to_report(said: &mut SourceReport, nodes: Vec<SlurmNodeListing>) {
                         nodes.push(name.clone());
                     }
                 }
-                None => said.notes.push(format!("node {name}: Topology={unit} is not read")),
+                None => said.notes.push(format!("node {name}: Topology={unit} is ignored")),
             }
         }
         versions.extend(listing.version.clone());
@@ -113,7 +112,7 @@ fn add_to_report(said: &mut SourceReport, nodes: Vec<SlurmNodeListing>) {
     }
     if !slices.is_empty() {
         said.notes.push(format!(
-            "GPUs are not counted where MIG slices are: {}",
+            "GPUs are not counted on nodes with MIG slices: {}",
             list_some(slices.iter().map(String::as_str))
         ));
     }
@@ -129,8 +128,8 @@ fn add_to_report(said: &mut SourceReport, nodes: Vec<SlurmNodeListing>) {
     }
 }
 
-/// Topology and unit of `topo:unit`. `topo:top:mid:leaf` is a path in a tree,
-/// `topo:ring:3` a position, which is no unit.
+/// Topology and unit of `topo:unit`. `topo:top:mid:leaf` is a path in a tree, `topo:ring:3` a
+/// position, which is not a unit.
 fn parse_unit(text: &str) -> Option<((String, String), NodeGroupKind)> {
     let mut parts = text.split(':');
     let topology = parts.next().filter(|part| !part.is_empty())?;
@@ -144,7 +143,7 @@ fn parse_unit(text: &str) -> Option<((String, String), NodeGroupKind)> {
     Some(((topology.to_owned(), (*last).to_owned()), kind))
 }
 
-/// Host name, address and instance, as far as they differ from the name.
+/// Hostname, address and instance id, where they differ from the name.
 fn other_names(listing: &SlurmNodeListing) -> impl Iterator<Item = &str> {
     let is_local = |name: &str| name.starts_with("127.") || matches!(name, "localhost" | "::1");
     let names = [&listing.hostname, &listing.address, &listing.instance];
@@ -170,8 +169,8 @@ fn node_report(listing: &SlurmNodeListing, shared: &HashMap<String, u32>) -> Nod
         node.gpus = gpus.count;
         node.product = gpus.product;
     }
-    // A name that several nodes have (all slurmds of a test on one host) names
-    // none of them.
+    // A name that several nodes share (all slurmds of a test on one host) identifies none of
+    // them.
     node.aliases = other_names(listing)
         .filter(|name| shared.get(*name).is_none_or(|count| *count < 2))
         .map(str::to_owned)

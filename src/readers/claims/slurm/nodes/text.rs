@@ -1,9 +1,8 @@
-//! Nodes as `scontrol show node` prints them without `--json`: several lines
-//! for each, or (`-o`) one.
+//! Nodes as `scontrol show node` prints them without `--json`: several lines per node, or one
+//! (`-o`).
 //!
-//! Reasons, comments and `Extra` are free text and come last, so a key is only
-//! taken for one where it can stand: a reason that says `State=IDLE` is no
-//! state.
+//! Reasons, comments and `Extra` are free text and come last, so a key counts only in its valid
+//! positions: a reason that contains `State=IDLE` does not set the state.
 
 use super::super::host_list_budget::{SlurmTextPosition, strip_bom};
 use super::super::node_states;
@@ -11,7 +10,7 @@ use super::SlurmNodeListing;
 use crate::claims::reader_util::sanitize_text;
 use model::source_report::{SourceProblemKind, SourceReport};
 
-/// Keys in front of free text, which hold no blanks (`OS` aside).
+/// Keys before the free text, whose values contain no blanks (except `OS`).
 const HEAD_KEYS: &[&str] = &[
     "NodeName",
     "Arch",
@@ -65,7 +64,6 @@ const HEAD_KEYS: &[&str] = &[
     "ExtSensorsTemp",
 ];
 
-/// Keys of free text.
 const FREE_TEXT_KEYS: &[&str] = &["Reason", "Comment", "Extra"];
 
 /// Keys that may follow free text.
@@ -95,7 +93,7 @@ pub(super) fn recognises(text: &str) -> bool {
         && !text.contains("SlurmctldHost=")
 }
 
-/// `Node x not found`, which stands on the standard output.
+/// `Node x not found`, which scontrol prints on standard output.
 fn is_not_found(line: &str) -> bool {
     line.starts_with("Node ") && line.trim_end().ends_with(" not found")
 }
@@ -114,7 +112,7 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Vec<Slur
         {
             lines.push(line);
         } else {
-            let message = format!("no line of a node: {}", sanitize_text(line));
+            let message = format!("not a line of a node: {}", sanitize_text(line));
             said.push_problem(SourceProblemKind::Malformed, at(), message);
         }
     }
@@ -131,7 +129,7 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) -> Vec<Slur
     listings
 }
 
-/// Keys and values of one node, the first of each key.
+/// Keys and values of one node, the first occurrence of each key.
 fn parse_values(lines: &[&str]) -> Vec<(&'static str, String)> {
     let is_one_line = lines.len() == 1;
     let mut found: Vec<(&'static str, String)> = Vec::new();
@@ -154,7 +152,7 @@ fn parse_values(lines: &[&str]) -> Vec<(&'static str, String)> {
     found
 }
 
-/// Puts text behind the value it belongs to; a line of its own is one there.
+/// Appends text to the value it belongs to; a separate line stays a line.
 fn append_text(found: &mut [(&'static str, String)], text: &str, is_line: bool) {
     let Some((_, value)) = found.last_mut() else { return };
     let text = text.trim_end();
@@ -166,8 +164,8 @@ fn append_text(found: &mut [(&'static str, String)], text: &str, is_line: bool) 
     }
 }
 
-/// The next key of a line. Once free text has begun, only keys that may follow
-/// it are taken, and in the form of several lines only at the start of a line.
+/// The next key of a line. After the start of free text, only keys that may follow it count, and
+/// in the multi-line form only at the start of a line.
 fn next_key(
     line: &str,
     from: usize,
@@ -185,7 +183,7 @@ fn next_key(
             let head = HEAD_KEYS.iter().filter(|_| !is_free);
             head.chain(TRAILING_KEYS).find(|known| **known == key).copied()
         });
-        // Free text of several lines is set off further than keys are.
+        // Continued free text is indented further than keys.
         let begins = || is_first && start <= 4 && line[..start].trim().is_empty();
         let may_stand = !is_free || is_one_line || begins();
         if let Some(key) = known.filter(|_| may_stand) {
@@ -198,8 +196,8 @@ fn next_key(
 fn parse_listing(lines: &[&str], at: String) -> SlurmNodeListing {
     let mut found = parse_values(lines);
     let mut take = |key: &str| {
-        // `OS` is the nodes' own text and may look like keys; the real ones come
-        // after it. Free text comes after its keys.
+        // `OS` is text from the node and may look like keys; the real ones come after it. Free
+        // text comes after its keys.
         let is_it = |(name, _): &(&str, String)| *name == key;
         let index = if TRAILING_KEYS.contains(&key) {
             found.iter().position(is_it)?
@@ -240,8 +238,7 @@ fn parse_listing(lines: &[&str], at: String) -> SlurmNodeListing {
     }
 }
 
-/// A reason without the `[user@time]` that Slurm puts behind its first line,
-/// and that user.
+/// A reason without the `[user@time]` that Slurm appends to its first line, and that user.
 fn split_reason(text: &str) -> (Option<String>, Option<String>) {
     let stamp = text.match_indices(" [").filter_map(|(start, _)| {
         let word = text[start + 2..].split(char::is_whitespace).next()?;
@@ -255,7 +252,7 @@ fn split_reason(text: &str) -> (Option<String>, Option<String>) {
         return (Some(text.trim().to_owned()), None);
     };
     let mut reason = text[..start].to_owned();
-    // What follows are the further lines; `-o` writes them on this one.
+    // The remaining lines follow; `-o` writes them on this one.
     let rest = text[end + 1..].trim();
     if !rest.is_empty() {
         reason.push('\n');

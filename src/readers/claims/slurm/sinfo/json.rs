@@ -1,4 +1,4 @@
-//! `sinfo --json`: records of equal nodes, each with its partition.
+//! `sinfo --json`: records of nodes with equal data, each with its partition.
 
 use serde_json::Value;
 

@@ -1,7 +1,7 @@
-//! `sinfo`, as JSON or text: the state of each node, as far as it is told.
+//! `sinfo`, as JSON or text: the state of each node, as far as it is listed.
 //!
-//! What it says is grouped, by partition and by equal nodes; a node may come
-//! several times. The JSON form says most, then `-N` and `-o` with a header.
+//! Its rows are grouped by partition and by equal nodes; a node may occur several times. The JSON
+//! form has the most detail, followed by `-N` and `-o` with a header.
 
 mod json;
 mod text;
@@ -13,7 +13,7 @@ use super::{gres, json_response, node_states};
 use crate::claims::reader_util::limit_notes;
 use model::source_report::{NodeGroup, NodeGroupKind, SourceKind, SourceProblemKind, SourceReport};
 
-/// Whether a text looks like one.
+/// Whether a text is the output of `sinfo`.
 pub fn recognises(text: &str) -> bool {
     if let Some(keys) = json_response::top_level_keys(text) {
         return keys.contains("sinfo");
@@ -21,7 +21,7 @@ pub fn recognises(text: &str) -> bool {
     json_response::starts_with_key(text, "sinfo") || text::recognises(text)
 }
 
-/// Reads it. `place` is its name in messages.
+/// Parses the output. `place` is its name in messages.
 pub fn read(place: &str, text: &str) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::Sinfo, place);
     let text = strip_bom(text);
@@ -30,22 +30,22 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     } else {
         text::read(&mut said, place, text);
     }
-    // Rows of one partition may name a node more than once, in two states say.
+    // Rows of one partition may contain a node more than once, for example in two states.
     for group in &mut said.groups {
         let mut seen = BTreeSet::new();
         group.nodes.retain(|node| seen.insert(node.clone()));
     }
     if said.nodes.is_empty() && said.problems.is_empty() {
-        said.push_problem(SourceProblemKind::Incomplete, None, "it names no node");
+        said.push_problem(SourceProblemKind::Incomplete, None, "it contains no node");
     }
     limit_notes(said)
 }
 
-/// What one line or record says of its nodes.
+/// One line or record for its nodes.
 #[derive(Debug, Default)]
 struct SinfoRow {
     nodes: String,
-    /// Words of the state, in the long form.
+    /// Flags of the state, in the long form.
     state: Vec<String>,
     reason: Option<String>,
     gres: Option<String>,
@@ -53,8 +53,7 @@ struct SinfoRow {
     partition: Option<String>,
 }
 
-/// Puts a row into `said`. A partition is a group only where its rows are all
-/// that it has (`partitions`).
+/// Adds a row. A partition is a group only if its rows are complete (`partitions`).
 fn add_row(
     said: &mut SourceReport,
     listed: &mut HostListBudget,

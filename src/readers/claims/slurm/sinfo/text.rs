@@ -1,5 +1,5 @@
-//! Tables of `sinfo`: the default one, `-N`, `-l`, `-R`, and any `-o` or `-O`
-//! whose columns can be told from their header or from what stands in them.
+//! Tables of `sinfo`: the default one, `-N`, `-l`, `-R`, and any `-o` or `-O` whose columns are
+//! identifiable by their header or their content.
 
 use super::super::host_list_budget::{HostListBudget, SlurmTextPosition};
 use super::super::{json_response, node_states};
@@ -8,11 +8,11 @@ use crate::claims::reader_util::sanitize_text;
 use model::hostlist;
 use model::source_report::{SourceProblemKind, SourceReport};
 
-/// Headers of what is read, as `sinfo` writes them (compared in capitals).
+/// Known headers, as `sinfo` writes them (compared in capitals).
 const NODE_HEADERS: &[&str] = &["NODELIST", "HOSTNAMES", "NODE_ADDR"];
 const STATE_HEADERS: &[&str] = &["STATE", "STATECOMPLETE", "STATELONG", "STATECOMPACT"];
 
-/// Every header of which a line of headers has at least two.
+/// All headers, of which a header line contains at least two.
 const HEADERS: &[&str] = &[
     "NODELIST",
     "HOSTNAMES",
@@ -31,18 +31,18 @@ const HEADERS: &[&str] = &[
     "MEMORY",
 ];
 
-/// `sinfo` also writes `none` for no reason.
+/// `sinfo` also writes `none` for an absent reason.
 fn is_nothing(cell: &str) -> bool {
     json_response::is_null_text(cell) || cell.eq_ignore_ascii_case("none")
 }
 
-/// `sinfo -R` cuts reasons here, unless a width is given.
+/// Without a width, `sinfo -R` truncates reasons here.
 const REASON_WIDTH: usize = 20;
 
 /// `sinfo` has some 80 fields.
 const MAX_COLUMNS: usize = 100;
 
-/// So many rows say what columns hold.
+/// Number of rows that determine the content of columns.
 const SAMPLE_ROWS: usize = 50;
 
 pub(super) fn recognises(text: &str) -> bool {
@@ -51,11 +51,11 @@ pub(super) fn recognises(text: &str) -> bool {
     if is_header(first) {
         return true;
     }
-    // `sinfo -l` writes the time first.
+    // `sinfo -l` prints the time first.
     if lines.clone().next().is_some_and(is_header) && first.contains(':') {
         return true;
     }
-    // Without a header, every line must have a state and a name.
+    // Without a header, every line must contain a state and a name.
     let rows: Vec<Vec<&str>> = text
         .lines()
         .filter(|line| !line.trim().is_empty())
@@ -74,7 +74,7 @@ fn is_header(line: &str) -> bool {
         && cells.iter().any(|cell| *cell == "NODELIST" || *cell == "STATE" || *cell == "HOSTNAMES")
 }
 
-/// The cells of a line: between bars, or between blanks.
+/// The cells of a line, separated by bars or by blanks.
 fn split_cells(line: &str, has_bars: bool) -> Vec<&str> {
     if has_bars {
         line.split('|').map(str::trim).collect()
@@ -83,7 +83,7 @@ fn split_cells(line: &str, has_bars: bool) -> Vec<&str> {
     }
 }
 
-/// Columns in which every row has a state.
+/// Columns with a state in every row.
 fn find_state_columns(rows: &[Vec<&str>]) -> Vec<usize> {
     let width = rows.iter().map(Vec::len).min().unwrap_or(0).min(MAX_COLUMNS);
     (0..width).filter(|column| rows.iter().all(|row| node_states::is_state(row[*column]))).collect()
@@ -102,7 +102,7 @@ pub(super) fn read(said: &mut SourceReport, place: &str, text: &str) {
     }
 }
 
-/// What the columns hold.
+/// The content of the columns.
 #[derive(Debug, Default)]
 struct SinfoColumns {
     count: usize,
@@ -134,7 +134,7 @@ impl SinfoColumns {
         }
     }
 
-    /// What one row says. Of several states the fullest one is taken.
+    /// Parses one row. Of several state columns, the most detailed one counts.
     fn parse_row(&self, cells: &[&str]) -> SinfoRow {
         let text = |column: Option<usize>| {
             column
@@ -160,7 +160,7 @@ fn read_with_header(said: &mut SourceReport, place: &str, header: &str, lines: &
     let names = split_cells(header, has_bars);
     let columns = SinfoColumns::from_header(&names);
     if columns.nodes.is_none() {
-        let message = "no column names nodes (NODELIST or HOSTNAMES)";
+        let message = "no column with node names (NODELIST or HOSTNAMES)";
         said.push_problem(SourceProblemKind::Unsupported, None, message);
         return;
     }
@@ -184,12 +184,12 @@ fn read_with_header(said: &mut SourceReport, place: &str, header: &str, lines: &
         super::add_row(said, &mut listed, spot, &row, columns.partition.is_some());
     }
     if cut {
-        said.notes.push(format!("reasons may be cut off at {REASON_WIDTH} characters"));
+        said.notes.push(format!("reasons may be truncated at {REASON_WIDTH} characters"));
     }
 }
 
-/// A row of `sinfo -R`: the reason comes first and may hold blanks, so the
-/// other columns are taken off the end.
+/// A row of `sinfo -R`: the reason comes first and may contain blanks, so the other columns are
+/// split off the end.
 fn parse_reason_row(line: &str, columns: usize) -> Option<SinfoRow> {
     let mut rest = line.trim();
     let mut nodes = None;
@@ -205,8 +205,8 @@ fn parse_reason_row(line: &str, columns: usize) -> Option<SinfoRow> {
     })
 }
 
-/// A row with as many cells as the table has columns, or nearly so: with blanks
-/// between cells, a reason at the end may hold more, an empty cell fewer.
+/// A row with as many cells as the table has columns, or nearly as many: with blanks as
+/// separators, a reason at the end adds cells, and an empty cell removes one.
 fn parse_full_row(
     line: &str,
     has_bars: bool,
@@ -243,7 +243,7 @@ fn parse_full_row(
     None
 }
 
-/// `sinfo -h`: columns are told by what stands in them.
+/// `sinfo -h`: the content identifies the columns.
 fn read_without_header(said: &mut SourceReport, place: &str, lines: &[(usize, &str)]) {
     let has_bars = lines.iter().all(|(_, line)| line.contains('|'));
     let rows: Vec<Vec<&str>> = lines.iter().map(|(_, line)| split_cells(line, has_bars)).collect();
@@ -253,7 +253,7 @@ fn read_without_header(said: &mut SourceReport, place: &str, lines: &[(usize, &s
         if lines.is_empty() {
             said.push_problem(SourceProblemKind::Incomplete, None, "an empty answer");
         } else {
-            let message = "there is no header, and no column can be told to hold nodes and states";
+            let message = "no header, and no column is recognisable as nodes or states";
             said.push_problem(SourceProblemKind::Unsupported, None, message);
         }
         return;
@@ -267,8 +267,8 @@ fn read_without_header(said: &mut SourceReport, place: &str, lines: &[(usize, &s
     }
 }
 
-/// The column of nodes: host lists whose lengths another column counts, or that
-/// has brackets, or, with `-N`, the first.
+/// The column of nodes: host lists whose lengths match another column, or with brackets, or, with
+/// `-N`, the first.
 fn find_node_column(rows: &[Vec<&str>], width: usize, states: &[usize]) -> Option<usize> {
     let rows = &rows[..rows.len().min(SAMPLE_ROWS)];
     let mut left = hostlist::MAX_NAMES;
@@ -402,7 +402,7 @@ mod tests {
         assert_eq!(node(&said, "t4").reason.as_deref(), Some("hw ticket 4711: swap"));
         assert_eq!(node(&said, "t2").reason.as_deref(), Some("line"));
         assert_eq!(said.problems[0].at.as_deref(), Some("f:3:1"));
-        assert_eq!(said.notes, ["reasons may be cut off at 20 characters"]);
+        assert_eq!(said.notes, ["reasons may be truncated at 20 characters"]);
         assert!(node(&said, "t4").state.is_empty() && node(&said, "t4").busy.is_none());
     }
 

@@ -1,5 +1,5 @@
-//! What goes wrong with a run: wrong elements, checks that are missing, failures
-//! of launchers and libraries, numbers that contradict each other.
+//! Problems of a run: wrong elements, missing checks, failures of launchers and libraries,
+//! contradictory numbers.
 
 use super::render::{NcclTestsRelease, RenderedNcclOutput};
 use super::{problem, problem_kinds, read, series};
@@ -93,7 +93,7 @@ fn a_cuda_failure_in_the_middle_of_a_row_names_its_host() {
     assert_eq!(errors[1].testcase.as_deref(), Some("all_reduce_perf"));
     assert_eq!(series(&parsed, 0).points.len(), 6);
     assert!(parsed.has_problem(OutputProblemKind::Truncated));
-    // A process with two GPUs is no rank.
+    // A process with two GPUs is not a rank.
     let parsed = read(&broken.replace("nGpus 1", "nGpus 2"));
     assert!(parsed.problems.iter().all(|p| p.rank.is_none()), "{:?}", parsed.problems);
 }
@@ -131,7 +131,7 @@ fn a_launcher_that_fails_is_an_error_without_numbers() {
 fn an_impossible_factor_is_inconsistent() {
     let mut output = RenderedNcclOutput::new(NcclTestsRelease::Wrong);
     for (_, halves) in &mut output.rows {
-        // Larger numbers, so that rounding explains nothing.
+        // Larger numbers, so that rounding explains no difference.
         halves.iter_mut().for_each(|half| {
             half.time /= 100.0;
             half.algbw *= 100.0;

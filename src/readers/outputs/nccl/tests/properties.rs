@@ -1,4 +1,4 @@
-//! Properties: nothing ends the reader, and what is printed is read back equal.
+//! Properties: no input crashes the reader, and printed numbers are read back unchanged.
 
 use proptest::prelude::*;
 
@@ -10,7 +10,7 @@ use crate::outputs::nccl;
 use model::measurement::SeriesPoint;
 use model::parse_output::OutputProblemKind;
 
-/// What a text can be damaged with.
+/// Damage to apply to a text.
 fn damage() -> impl Strategy<Value = (usize, usize, String)> {
     let garbage = prop_oneof![
         Just(String::new()),

@@ -1,4 +1,4 @@
-//! Outputs as each release prints them, with numbers and hosts of our own.
+//! Outputs in each release's format, with generated numbers and hosts.
 
 /// The columns of one release.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,7 +94,7 @@ pub(super) fn render_row(
     format!("{lead}{}{}{trail}\n", render_half(out, release), render_half(within, release))
 }
 
-/// A whole run of all_reduce_perf on eight GPUs of two hosts.
+/// A complete run of all_reduce_perf on eight GPUs of two hosts.
 pub(super) struct RenderedNcclOutput {
     pub(super) release: NcclTestsRelease,
     pub(super) rows: Vec<(u64, [RenderedRowHalf; 2])>,

@@ -1,4 +1,4 @@
-//! Rows that were torn: pieces that are joined where they fit, and what remains of the rest.
+//! Torn rows: joins pieces that fit, and reports the rest.
 
 use super::super::collective;
 use super::super::header::{NcclRowReading, NcclTableLayout};
@@ -8,7 +8,7 @@ use model::parse_output::{OutputProblem, OutputProblemKind};
 use model::text::clean;
 
 impl NcclTextReader {
-    /// Joins the next piece to a row, where it is not more than the row lacks.
+    /// Appends the next piece to a row, unless it exceeds the missing part.
     pub(super) fn join_piece(
         &mut self,
         mut pending: PendingNcclRow,
@@ -38,7 +38,7 @@ impl NcclTextReader {
         true
     }
 
-    /// Gives up waiting for the rest of a row.
+    /// Stops waiting for the rest of a row.
     pub(super) fn flush(&mut self) {
         let Some(pending) = self.pending.take() else { return };
         let words = &pending.words[..pending.aligned.min(pending.words.len())];
@@ -88,8 +88,8 @@ impl NcclTextReader {
     }
 }
 
-/// Whether the last of these words cannot be the beginning of a longer one: a
-/// count of 0, `N/A`, or a number that has its exponent.
+/// Whether the last of these tokens cannot be the beginning of a longer one: a count of 0, `N/A`,
+/// or a number with its exponent.
 pub(super) fn is_last_word_whole(words: &[&str]) -> bool {
     let exponent = |word: &str| {
         word.rsplit_once(['+', '-']).is_some_and(|(mantissa, digits)| {

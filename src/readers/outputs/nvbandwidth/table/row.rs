@@ -1,5 +1,4 @@
-//! The cells of one printed row, word by word, before their table decides which
-//! of them can be trusted.
+//! The cells of one printed row, token by token, before their table decides which are reliable.
 
 use crate::outputs::text;
 
@@ -7,13 +6,13 @@ use crate::outputs::text;
 #[derive(Debug, Default)]
 pub(super) struct NvbandwidthRowCells {
     pub(super) cells: Vec<Option<f64>>,
-    /// Where the words are that are neither numbers nor `N/A`.
+    /// Indices of tokens that are neither numbers nor `N/A`.
     pub(super) unreadable: Vec<usize>,
-    /// How many of them the tool cannot have printed.
+    /// The number of them that the tool cannot have printed.
     pub(super) damaged: usize,
-    /// The cells were cut out by position, so each is where it belongs.
+    /// The cells were split by position, so each has its column.
     pub(super) is_aligned: bool,
-    /// Words that do not even look like damaged numbers.
+    /// Tokens that do not even look like damaged numbers.
     pub(super) foreign: usize,
 }
 
@@ -34,14 +33,14 @@ impl NvbandwidthRowCells {
         self.cells.push(value);
     }
 
-    /// Keeps so many cells, from the left.
+    /// Keeps this many cells, from the left.
     pub(super) fn truncate(&mut self, cells: usize) {
         self.cells.truncate(cells);
         self.unreadable.retain(|at| *at < cells);
     }
 }
 
-/// How many, and the first line of them.
+/// A count of problems, and the line of the first.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ProblemCount {
     pub(super) number: usize,
@@ -57,24 +56,24 @@ impl ProblemCount {
     }
 }
 
-/// Whether a word stands where a number should, readable or not.
+/// Whether a token is at a number's place, readable or not.
 fn looks_like_cell(word: &str) -> bool {
     word.contains('.') && word.bytes().any(|b| b.is_ascii_digit())
 }
 
-/// What a C++ stream prints for numbers that are none.
+/// Tokens that a C++ stream prints for non-finite numbers.
 fn is_not_finite(word: &str) -> bool {
     matches!(word.trim_start_matches('-'), "nan" | "inf" | "NaN")
 }
 
-/// A cell's number: digits, a point, two digits. The tool prints no sign, no
-/// exponent and never more or fewer decimals, so anything else is damaged.
+/// A cell's number: digits, a point, two digits. The tool prints no sign, no exponent and always
+/// two decimals, so any other form is damaged.
 fn parse_cell(word: &str) -> Option<f64> {
     let is_plain = word.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     text::parse_number(word).filter(|_| is_plain && has_two_decimals(word))
 }
 
-/// Whether all of a number's digits are there.
+/// Whether all of a number's digits are present.
 pub(in crate::outputs::nvbandwidth) fn has_two_decimals(word: &str) -> bool {
     word.rsplit_once('.').is_some_and(|(_, decimals)| decimals.len() == 2)
 }

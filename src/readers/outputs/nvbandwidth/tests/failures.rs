@@ -1,4 +1,4 @@
-//! Failures: the tool's own, the launcher's, and outputs that just stop.
+//! Failures of the tool and the launcher, and truncated outputs.
 
 use super::render::{DEVICES, H2D, NOTE, READ, head, line, multinode, old_head, square};
 use super::{matrices, matrix, names, problems, read};
@@ -192,6 +192,6 @@ fn an_error_without_a_text_still_says_that_it_is_one() {
     let parsed = read(r#"{"nvbandwidth": {"error": " ", "version": "v0.8", "testcases": []}}"#);
     let [problem] = parsed.problems.as_slice() else { panic!("{:?}", parsed.problems) };
     assert_eq!(problem.kind, Error);
-    assert_eq!(problem.detail, "error, without a word of why");
+    assert_eq!(problem.detail, "error, no reason given");
     assert!(!parsed.complete);
 }

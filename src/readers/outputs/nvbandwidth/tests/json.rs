@@ -1,4 +1,4 @@
-//! The JSON output: statuses, parts, cuts, and what stands around it.
+//! The JSON output: statuses, parts, truncation, and surrounding text.
 
 use super::render::{READ, RenderedMatrix, line, square};
 use super::{matrices, matrix, names, problems, read};
@@ -89,7 +89,7 @@ fn three_matrices_appended_to_one_entry_are_taken_apart() {
         assert_eq!((&got[1].cells, &got[2].cells), (&part, &total));
         assert_eq!((got[0].sum, got[1].sum, got[2].sum), (None, None, Some(sum)));
         assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
-        // v0.5 has one matrix; two thirds are nothing.
+        // v0.5 has one matrix; two thirds of three matrices are invalid.
         let parsed = read(&document("", &[rows(name, READ, &part, sum / 2.0)]));
         assert_eq!(names(&parsed), [name]);
         let parsed = read(&document("", &[rows(name, READ, &all[..10], sum)]));

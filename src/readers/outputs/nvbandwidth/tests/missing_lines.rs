@@ -1,5 +1,5 @@
-//! Words, rows and blocks that went missing in the middle: what stands around
-//! the hole keeps its place or loses its number.
+//! Tokens, rows and blocks missing in the middle: the text around the gap keeps its place or loses
+//! its number.
 
 use super::render::{DEVICES, NOTE, READ, RenderedMatrix, head, number, square};
 use super::{matrices, matrix, problems, read};

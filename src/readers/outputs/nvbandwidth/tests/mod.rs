@@ -1,5 +1,5 @@
-//! Tests of the nvbandwidth parser. The outputs are rendered here, in the
-//! layouts of the tool, with numbers and host names of our own.
+//! Tests of the nvbandwidth parser. The outputs are rendered here, in the tool's layouts, with
+//! generated numbers and host names.
 
 mod failures;
 mod json;

@@ -1,4 +1,4 @@
-//! What launchers, other programs and people put around and into outputs.
+//! Text that launchers, other programs and users put around and into outputs.
 
 use super::render::{DEVICES, H2D, NOTE, READ, head, line, multinode, square};
 use super::{matrices, matrix, problems, read};
@@ -108,7 +108,7 @@ fn columns_that_were_cut_out_keep_the_labels_of_the_others() {
     assert_eq!(got.rows, ["0", "71"]);
     assert_eq!(got.cells[1], [Some(803.75), Some(804.0), None]);
     assert!(parsed.has_problem(Truncated) && !parsed.has_problem(Inconsistent) && !parsed.complete);
-    // Under whole labels the place of what follows the gap is not known.
+    // Under complete labels the columns after the gap are unknown.
     let text = format!("{title}   0  1  2  3\n 0  N/A 801.25 ... 802.50\n");
     let parsed = read(&text);
     assert_eq!(matrix(&parsed, NAME).cells[0], [None, Some(801.25), None, None]);

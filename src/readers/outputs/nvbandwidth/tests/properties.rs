@@ -1,4 +1,4 @@
-//! Laws: what was printed is read back, and damage never becomes a number.
+//! Properties: printed numbers are read back, and damage never becomes a number.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -179,7 +179,7 @@ fn a_hundred_files_of_a_full_domain_are_read_in_time() {
     for _ in 0..100 {
         assert_eq!(matrices(&outputs::parse_output(text.as_bytes())).len(), 2);
     }
-    // Far above what it takes even without optimisation; it guards against
-    // quadratic reading, not against a slow machine.
+    // Far above the time needed even without optimisation; it guards against quadratic parsing, not
+    // against a slow machine.
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
 }

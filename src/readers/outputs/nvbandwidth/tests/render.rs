@@ -10,7 +10,7 @@ pub(super) struct RenderedMatrix {
     pub(super) cells: Vec<Vec<Option<f64>>>,
 }
 
-/// Numbers that depend on their place and have two decimals.
+/// Numbers that depend on their position and have two decimals.
 pub(super) fn number(row: usize, column: usize) -> f64 {
     let hundredths = 39_000 + (row * 7_919 + column * 104_729) % 2_000;
     f64::from(u32::try_from(hundredths).expect("a small number")) / 100.0
@@ -59,7 +59,7 @@ impl RenderedMatrix {
         out
     }
 
-    /// The whole test with its announcement and sum.
+    /// The complete test with its announcement and sum.
     pub(super) fn test(&self, width: usize) -> String {
         format!("Running {}.\n{}", self.name, self.part(width))
     }

@@ -1,4 +1,4 @@
-//! The text layouts, version by version, and how runs are told apart.
+//! The text layouts, version by version, and the separation of runs.
 
 use super::render::{
     DEVICES, H2D, NOTE, READ, RenderedMatrix, head, line, multinode, old_head, square,
@@ -258,7 +258,7 @@ fn nameless_waived_tests_are_named_by_the_fixed_order_where_only_one_fits() {
     body.push_str(&peers_ce);
     run(&mut body, &["all_to_host_memcpy_ce", "all_to_host_bidirectional_memcpy_ce"]);
     run(&mut body, &["host_to_all_memcpy_ce", "host_to_all_bidirectional_memcpy_ce"]);
-    // One of four is missing here: which is not known.
+    // One of four is missing here: which one is unknown.
     body.push_str("Waived:\nWaived:\nWaived:\n");
     run(&mut body, &["host_to_device_memcpy_sm", "device_to_host_memcpy_sm"]);
     run(&mut body, &["device_to_host_bidirectional_memcpy_sm"]);
@@ -371,7 +371,7 @@ fn cells_that_are_no_plain_numbers_are_null_and_reported() {
 fn behind_a_word_that_moved_the_row_no_cell_is_trusted() {
     let printed = square(READ_CE, READ, 4);
     let right = format!("{:.2}", printed.cells[3][1].expect("a number"));
-    // A word more, and the last cell gone: four words under four labels.
+    // An extra token, and the last cell missing: four tokens under four labels.
     let text = printed.test(2).replacen(&right, &format!("{right} \u{fffd}"), 1);
     let text = text.replacen("       N/A\n\nSUM", "\n\nSUM", 1);
     let parsed = read(&format!("{}{text}{NOTE}", head("v0.8", DEVICES)));
@@ -449,7 +449,7 @@ fn cells_whose_lines_were_lost_go_to_nobody_but_their_own_sum() {
     let parsed = read(&text);
     assert_eq!(matrix(&parsed, H2D_CE).cells, second.cells, "its sum proves whose it is");
     assert!(problems(&parsed).contains(&(Truncated, Some(READ_CE))));
-    // With a sum that proves nothing the cells are nobody's.
+    // If the sum proves nothing, the cells belong to no test.
     let damaged = text.replace(&format!("SUM {H2D_CE} "), &format!("SUM {H2D_CE} 9"));
     let parsed = read(&damaged);
     assert_eq!(names(&parsed), ["?"]);

@@ -1,5 +1,5 @@
-//! What a matrix is of where the tool did not say so beside it: its title, its sum, and
-//! what stands around them.
+//! Names a matrix if the tool did not name it next to it: from its title, its sum, and the
+//! surrounding lines.
 
 use super::super::table::NvbandwidthTable;
 use super::super::testcases;
@@ -8,7 +8,7 @@ use super::NvbandwidthTextReader;
 use model::parse_output::{OutputProblem, OutputProblemKind};
 
 impl<'a> NvbandwidthTextReader<'a> {
-    /// What a table of this test is called when its sum is missing.
+    /// The name of this test's table if its sum is missing.
     pub(super) fn name_by_title(
         &self,
         table: &NvbandwidthTable<'a>,
@@ -19,8 +19,8 @@ impl<'a> NvbandwidthTextReader<'a> {
         }
         match table.title().and_then(|title| testcases::part_for_title(&name, title)) {
             Some(part) => Some(name + part),
-            // Before v0.6 there is one matrix, and its title says no part; since
-            // then there are three.
+            // Before v0.6 there is one matrix, and its title names no part; since then there are
+            // three.
             None => {
                 let is_one = match self.run.minor {
                     Some(minor) => minor < 6,
@@ -31,8 +31,7 @@ impl<'a> NvbandwidthTextReader<'a> {
         }
     }
 
-    /// Which test a table with this sum belongs to, and what of the sum can be
-    /// kept.
+    /// The test of a table with this sum, and the usable part of the sum.
     pub(super) fn name_by_sum(
         &mut self,
         table: &NvbandwidthTable<'a>,
@@ -47,7 +46,7 @@ impl<'a> NvbandwidthTextReader<'a> {
         let is_damaged_name = self.test.as_ref().is_some_and(|t| !t.is_settled && t.name.is_none());
         if fits || is_damaged_name {
             let base = running.as_deref().unwrap_or(key);
-            // Since v0.6 a bidirectional test goes on until its total.
+            // Since v0.6 a bidirectional test continues until its total.
             let goes_on = testcases::has_parts(base)
                 && ["_read1", "_read2", "_write1", "_write2"].iter().any(|p| key.ends_with(p));
             if !goes_on && let Some(test) = &mut self.test {
@@ -55,18 +54,18 @@ impl<'a> NvbandwidthTextReader<'a> {
             }
             let titled = table.title().and_then(|title| testcases::part_for_title(base, title));
             if titled.is_some_and(|part| key != base && !key.ends_with(part)) {
-                // The end of one part under the beginning of another.
-                let detail = "these cells stand under the title of another part of the test";
+                // The end of one part follows the beginning of another.
+                let detail = "these cells are under the title of another part of the test";
                 self.note_truncation(Some(key), line, detail);
                 return (None, None);
             }
             return (Some(key.to_owned()), sum);
         }
-        // Of a name that is known and one that is not, the latter is damaged.
+        // Of a known and an unknown name, the unknown one is damaged.
         if let Some(name) = running.clone().filter(|name| testcases::is_listed(name))
             && !testcases::is_listed(key)
         {
-            let detail = format!("the sum is called {key}");
+            let detail = format!("the sum is named {key}");
             let problem = OutputProblem::new(OutputProblemKind::Unrecognised, detail);
             self.parsed.problems.push(problem.in_test(Some(&name)).at_line(line));
             self.run.is_broken = true;
@@ -78,8 +77,8 @@ impl<'a> NvbandwidthTextReader<'a> {
         let detail = "the line that announces this test is missing";
         self.note_truncation(Some(key), line, detail);
         match running {
-            // Lines are missing between the announcement of one test and the
-            // sum of another. Only the sum can say whose cells these are.
+            // Lines are missing between the announcement of one test and the sum of another. Only
+            // the sum shows which test the cells belong to.
             Some(running) if !sum.is_some_and(|sum| table.adds_up_to(sum)) => {
                 let detail = format!("cells between the start of {running} and the sum of {key}");
                 let problem = OutputProblem::new(OutputProblemKind::Inconsistent, detail);
@@ -99,8 +98,7 @@ impl<'a> NvbandwidthTextReader<'a> {
         }
     }
 
-    /// Gives the nameless waived tests of this run their names, where those
-    /// can be told.
+    /// Names the nameless waived tests of this run, if their names can be inferred.
     pub(super) fn name_waived(&mut self) {
         let names = testcases::name_waived(
             self.run.minor.unwrap_or(0),

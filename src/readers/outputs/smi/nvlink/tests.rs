@@ -19,7 +19,7 @@ fn uuid(gpu: u32) -> String {
     format!("GPU-0f1e2d3c-4b5a-6978-8796-a5b4c3d2e1{gpu:02x}")
 }
 
-/// `rates[gpu][link]`, nothing where the link is down.
+/// `rates[gpu][link]`, `None` for a link that is down.
 fn render(name: &str, rates: &[Vec<Option<f64>>]) -> String {
     let mut out = String::new();
     for (gpu, links) in (0u32..).zip(rates) {

@@ -1,20 +1,20 @@
-//! A prefix that nobody foresaw: the same words in front of every line.
+//! An unknown prefix: the same text in front of every line.
 
 use super::hosts::is_program;
 use super::marks::skip_blank;
 use super::nonblank_lines;
 use crate::outputs::text::OutputLine;
 
-/// Fewer lines than this can begin alike by chance.
+/// Fewer lines can start alike by chance.
 const FEWEST: usize = 4;
 
 /// Prefixes are shorter.
 const LONGEST: usize = 120;
 
-/// What such a prefix ends with, before a blank.
+/// The last characters of such a prefix, before a blank.
 const ENDS: [char; 7] = [':', ']', ')', '>', '|', '-', '}'];
 
-/// Takes a prefix off that stands in front of nine lines in ten.
+/// Removes a prefix that at least nine of ten lines share.
 pub(super) fn strip_common_prefix(lines: &mut [OutputLine<'_>]) -> bool {
     let filled = nonblank_lines(lines);
     if filled.len() < FEWEST {
@@ -47,17 +47,17 @@ pub(super) fn strip_common_prefix(lines: &mut [OutputLine<'_>]) -> bool {
     true
 }
 
-/// What stands behind the prefix.
+/// The text after the prefix.
 fn text_after_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     text.strip_prefix(prefix)
         .filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
         .map(skip_blank)
 }
 
-/// The beginnings of a line that could be such a prefix, the shortest first: margins
-/// are taken off from outside in.
+/// The beginnings of a line that could be such a prefix, the shortest first: prefixes are removed
+/// from outside in.
 fn candidate_prefixes(text: &str) -> Vec<&str> {
-    // Numbers in brackets are streams of iperf3, and JSON has words of its own.
+    // Numbers in brackets are iperf3 streams, and JSON has its own syntax.
     if text.trim_start().starts_with(['{', '"', '#', '|', '[', ' ']) && !is_named_bracket(text) {
         return Vec::new();
     }
@@ -70,13 +70,13 @@ fn candidate_prefixes(text: &str) -> Vec<&str> {
         .filter(|prefix| {
             let word = prefix.trim_start().split([' ', ':']).next().unwrap_or("");
             let says = prefix.bytes().any(|b| b.is_ascii_alphabetic());
-            // Tags of MPI say which rank it is.
+            // MPI tags name the rank.
             says && !is_program(word) && !prefix.contains("<std")
         })
         .collect()
 }
 
-/// `[name] `, and no number.
+/// `[name] `, without a number.
 fn is_named_bracket(text: &str) -> bool {
     let inside = text.trim_start().strip_prefix('[').and_then(|rest| rest.split_once(']'));
     inside.is_some_and(|(inside, _)| {

@@ -1,15 +1,14 @@
-//! Hosts in front of lines, or above the lines that came from them.
+//! Hosts in front of lines, or above the lines that they printed.
 
 use std::collections::BTreeMap;
 
 use super::marks::{PrefixMark, is_name, parse_label};
 use crate::outputs::text::OutputLine;
 
-/// A host in front of fewer lines than this could be a word of the text, unless
-/// it is in front of all of them.
+/// A host in front of fewer lines could be part of the text, unless it is in front of all lines.
 const LEAST_OF_A_HOST: usize = 4;
 
-/// Programs and levels, which stand in front of a colon and are no hosts.
+/// Programs and log levels: they precede a colon and are not hosts.
 const PROGRAMS: [&str; 16] = [
     "srun",
     "sbatch",
@@ -29,21 +28,21 @@ const PROGRAMS: [&str; 16] = [
     "nvml",
 ];
 
-/// Names of streams, and what iperf3 prints in brackets.
+/// Names of streams, and iperf3's bracketed text.
 const STREAMS: [&str; 8] = ["stdout", "stderr", "out", "err", "output", "log", "sum", "id"];
 
-/// Whether this is a program or a level, and no host.
+/// Whether this is a program or a log level instead of a host.
 pub(super) fn is_program(word: &str) -> bool {
     PROGRAMS.iter().any(|known| word.eq_ignore_ascii_case(known))
 }
 
-/// Whether a launcher can mean a host by this.
+/// Whether a launcher can use this as a host name.
 fn is_host(word: &str) -> bool {
     let is_stream = STREAMS.iter().any(|known| word.eq_ignore_ascii_case(known));
     is_name(word) && !is_program(word) && !is_stream
 }
 
-/// How a launcher puts a host in front of a line.
+/// A launcher's format for a host in front of a line.
 type HostFormat = for<'a> fn(&'a str) -> Option<(&'a str, PrefixMark<'a>)>;
 
 const HOST_FORMATS: [HostFormat; 3] = [host_and_colon, host_in_brackets, host_and_tab];
@@ -61,7 +60,7 @@ fn host_and_colon(text: &str) -> Option<(&str, PrefixMark<'_>)> {
     if !is_host(host) {
         return None;
     }
-    // `Link 3: ` is no host; the nodes of a machine with PALS are numbered.
+    // `Link 3: ` is not a host; the nodes of a machine with PALS are numbered.
     if label.is_some() && !host.bytes().any(|b| b.is_ascii_digit()) {
         return None;
     }
@@ -81,7 +80,7 @@ fn host_in_brackets(text: &str) -> Option<(&str, PrefixMark<'_>)> {
         .then(|| (host, PrefixMark { stderr, ..PrefixMark::new(rest) }))
 }
 
-/// GNU parallel `--tag`: `HOST` and a tab. Rows of matrices begin so too.
+/// GNU parallel `--tag`: `HOST` and a tab. Matrix rows start the same way.
 fn host_and_tab(text: &str) -> Option<(&str, PrefixMark<'_>)> {
     let (host, rest) = text.split_once('\t').unwrap_or((text, ""));
     let is_device = ["GPU", "NIC", "mlx", "ib"].iter().any(|word| host.starts_with(word));
@@ -89,7 +88,7 @@ fn host_and_tab(text: &str) -> Option<(&str, PrefixMark<'_>)> {
     is_host.then_some((host, PrefixMark { rest, ..PrefixMark::default() }))
 }
 
-/// Takes hosts off where all but a few lines have one.
+/// Removes hosts if all but a few lines have one.
 pub(super) fn strip_hosts(lines: &mut [OutputLine<'_>]) -> bool {
     HOST_FORMATS.iter().any(|form| strip_host_format(lines, *form))
 }
@@ -115,7 +114,7 @@ fn strip_host_format(lines: &mut [OutputLine<'_>], form: HostFormat) -> bool {
         order.iter().map(|(host, (at, _))| ((*host).to_owned(), *at)).collect();
     let mut places: Vec<usize> = Vec::with_capacity(lines.len());
     for line in lines.iter_mut() {
-        // A line without a host goes with the line before it.
+        // A line without a host belongs to the line before it.
         let mut place = places.last().copied().unwrap_or(0);
         if let Some((name, mark)) = form(line.text) {
             place = order.get(name).copied().unwrap_or(place);
@@ -130,7 +129,7 @@ fn strip_host_format(lines: &mut [OutputLine<'_>], form: HostFormat) -> bool {
     true
 }
 
-/// Sorts lines by their places; those of one place stay in order.
+/// Sorts lines by their indices; the sort is stable.
 fn group_by_host(lines: &mut [OutputLine<'_>], places: Vec<usize>) {
     let mut sorted: Vec<(usize, OutputLine<'_>)> =
         places.into_iter().zip(lines.iter().cloned()).collect();
@@ -140,8 +139,8 @@ fn group_by_host(lines: &mut [OutputLine<'_>], places: Vec<usize>) {
     }
 }
 
-/// Hosts that stand above the lines that came from them: Ansible's
-/// `HOST | CHANGED | rc=0 >>`, `dshbak` and `clush -b` between two rules, parallel-ssh.
+/// Hosts in a heading above their lines: Ansible's `HOST | CHANGED | rc=0 >>`, `dshbak` and `clush
+/// -b` between two rules, parallel-ssh.
 pub(super) fn assign_section_hosts(lines: &mut [OutputLine<'_>]) {
     let is_rule = |text: &str| 4 <= text.len() && text.bytes().all(|b| b == b'-');
     let mut host = None;

@@ -1,10 +1,10 @@
-//! The marks themselves: what stands in front of one line.
+//! The marks in front of a single line.
 
 use super::timestamps::time_mark;
 use super::{apply_mark, nonblank_lines};
 use crate::outputs::text::OutputLine;
 
-/// What a mark says besides being there.
+/// The content of a mark.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct PrefixMark<'a> {
     pub(super) label: Option<u32>,
@@ -18,12 +18,12 @@ impl<'a> PrefixMark<'a> {
     }
 }
 
-/// A kind of mark: what it says of a line that carries one.
+/// A kind of mark: parses the mark of a line.
 pub(super) type PrefixFormat = for<'a> fn(&'a str) -> Option<PrefixMark<'a>>;
 
 const LEVELS: [&str; 6] = ["INFO", "DEBUG", "WARNING", "WARN", "NOTICE", "TRACE"];
 
-/// Marks that are margins where most lines carry them.
+/// Marks that are prefixes if most lines have them.
 pub(super) const FORMATS: [PrefixFormat; 8] = [
     quote_mark,
     time_mark,
@@ -35,10 +35,10 @@ pub(super) const FORMATS: [PrefixFormat; 8] = [
     stream_mark,
 ];
 
-/// Marks that are margins only where (nearly) all lines carry them.
+/// Marks that are prefixes only if (nearly) all lines have them.
 pub(super) const COMMENTS: [&str; 9] = ["#", "//", "|", "\u{2502}", ";", "%", "--", "*", "$"];
 
-/// How lines begin, behind `#`, that nccl-tests print.
+/// Beginnings of nccl-tests' lines after `#`.
 const NCCL_TESTS: [&str; 12] = [
     "nThread",
     "nccl-tests",
@@ -55,8 +55,8 @@ const NCCL_TESTS: [&str; 12] = [
 ];
 
 /// Open MPI: `[1,0]<stdout>:`, with or without blanks or a date in front,
-/// `[prterun-host-12@1,0]<stderr>: ` of later releases, and `DATE<stdout>:`
-/// where only times were asked for.
+/// `[prterun-host-12@1,0]<stderr>: ` of later releases, and `DATE<stdout>:` if only times were
+/// requested.
 pub(super) fn strip_mpi_tag(line: &mut OutputLine<'_>) -> bool {
     const FURTHEST: usize = 160;
     let mut cut = line.text.len().min(FURTHEST);
@@ -79,7 +79,7 @@ pub(super) fn strip_mpi_tag(line: &mut OutputLine<'_>) -> bool {
         line.label = rank.or(line.label);
         line.stderr = stderr;
         let rest = &line.text[at + tag.len()..];
-        // PRRTE puts one blank after the colon; a matrix row keeps its own.
+        // PRRTE prints one blank after the colon; a matrix row keeps its own.
         let late = inside.is_some_and(|inside| inside.contains('@'));
         line.text = if late { rest.strip_prefix(' ').unwrap_or(rest) } else { rest };
         return true;
@@ -95,7 +95,7 @@ pub(super) fn strip_pod_prefix(line: &mut OutputLine<'_>) -> bool {
     true
 }
 
-/// `> ` of a mail or of Markdown.
+/// `> ` of mail or Markdown.
 fn quote_mark(text: &str) -> Option<PrefixMark<'_>> {
     let rest = text.trim_start().strip_prefix('>')?;
     Some(PrefixMark::new(rest))
@@ -115,8 +115,8 @@ fn task_mark(text: &str) -> Option<PrefixMark<'_>> {
     Some(PrefixMark { label, ..PrefixMark::new(rest) })
 }
 
-/// Intel MPI and MPICH `-l`: `[0] `; torchrun: `[default0]:`, `[rank0]: `. iperf3 pads
-/// its own.
+/// Intel MPI and MPICH `-l`: `[0] `; torchrun: `[default0]:`, `[rank0]: `. iperf3 pads its own
+/// brackets.
 fn bracketed_task_mark(text: &str) -> Option<PrefixMark<'_>> {
     let (label, rest) = text.trim_start().strip_prefix('[')?.split_once(']')?;
     if label.starts_with(' ') || label.ends_with(' ') {
@@ -128,7 +128,7 @@ fn bracketed_task_mark(text: &str) -> Option<PrefixMark<'_>> {
     Some(PrefixMark { label, ..PrefixMark::new(rest) })
 }
 
-/// The level that loggers name, bare, in brackets, or between dashes behind a time.
+/// A log level, bare, in brackets, or between dashes after a time.
 fn level_mark(text: &str) -> Option<PrefixMark<'_>> {
     if let Some((word, rest)) = text.strip_prefix("- ").and_then(|rest| rest.split_once(" -")) {
         let ends = rest.is_empty() || rest.starts_with(' ');
@@ -162,7 +162,7 @@ fn worker_mark(text: &str) -> Option<PrefixMark<'_>> {
     plain.then(|| PrefixMark::new(rest))
 }
 
-/// `cat -n`, `nl` and `grep -n`: lines counted one by one.
+/// `cat -n`, `nl` and `grep -n`: consecutive line numbers.
 pub(super) fn strip_line_numbers(lines: &mut [OutputLine<'_>]) -> bool {
     fn read(text: &str) -> Option<(u32, &str)> {
         let text = text.trim_start();
@@ -192,8 +192,7 @@ pub(super) fn strip_line_numbers(lines: &mut [OutputLine<'_>]) -> bool {
     true
 }
 
-/// Takes the mark of a comment, a quotation or a prompt off, where (nearly) all lines
-/// carry it.
+/// Removes the mark of a comment, a quotation or a prompt if (nearly) all lines have it.
 pub(super) fn strip_comment(lines: &mut [OutputLine<'_>], mark: &str) -> bool {
     fn read<'a>(text: &'a str, mark: &str) -> Option<&'a str> {
         let rest = text.trim_start().strip_prefix(mark)?;
@@ -242,7 +241,7 @@ pub(super) fn skip_blank(text: &str) -> &str {
     text.strip_prefix(' ').unwrap_or(text)
 }
 
-/// A word that can be the name of a host, a service or a program.
+/// A token that can be the name of a host, a service or a program.
 pub(super) fn is_name(word: &str) -> bool {
     word.bytes().any(|b| b.is_ascii_alphabetic())
         && word.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'.' | b'_'))

@@ -1,9 +1,9 @@
-//! Times in front of lines, and what collectors put behind them.
+//! Timestamps in front of lines, and fields that collectors add after them.
 
 use super::marks::{PrefixMark, is_name, skip_blank};
 
-/// A time, as kubectl, container engines, `ts`, journals and loggers write it,
-/// and the process or stream that some of them put behind it.
+/// A timestamp in the formats of kubectl, container engines, `ts`, journals and loggers, and the
+/// process or stream after it.
 pub(super) fn time_mark(text: &str) -> Option<PrefixMark<'_>> {
     let text = text.trim_start();
     let (open, inner) = match text.strip_prefix('[') {
@@ -17,7 +17,7 @@ pub(super) fn time_mark(text: &str) -> Option<PrefixMark<'_>> {
     let dated = weekday.unwrap_or(inner);
     let rest = skip_iso_date(dated).or_else(|| skip_month_and_day(dated)).unwrap_or(inner);
     let rest = skip_clock(rest)?;
-    // `date` puts the year last.
+    // `date` prints the year last.
     let year = || skip_digits(rest.strip_prefix(' ')?, 4);
     let rest = weekday.and_then(|_| year()).unwrap_or(rest);
     let rest = if open { rest.strip_prefix(']')? } else { rest };
@@ -95,7 +95,7 @@ fn skip_clock(text: &str) -> Option<&str> {
     Some(zone.unwrap_or(rest))
 }
 
-/// What follows exactly so many digits.
+/// The rest after exactly `count` digits.
 fn skip_digits(text: &str, count: usize) -> Option<&str> {
     (text.bytes().take_while(u8::is_ascii_digit).count() == count).then(|| &text[count..])
 }
