@@ -11,7 +11,6 @@ use super::budget::Budget;
 use super::classes;
 use super::classes::Accusation;
 use super::classes::Met;
-use super::device;
 use super::grounds;
 use super::instrument::Doubt;
 use super::ledger::OwnDrain;
@@ -32,7 +31,6 @@ use crate::model::action::Again;
 use crate::model::action::Mark;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
-use crate::model::kubernetes_node::DeviceMark;
 use crate::model::live::LiveNode;
 use crate::model::text::clean;
 use crate::model::verdict::Finding;
@@ -94,8 +92,6 @@ struct Verdict<'f> {
     findings: Vec<&'f Finding>,
     price: Option<f64>,
     because: Option<String>,
-    /// The one GPU that goes instead of the node.
-    device: Option<DeviceMark>,
 }
 
 impl<'a> Desk<'a> {
@@ -176,41 +172,7 @@ impl<'a> Desk<'a> {
         {
             return Err(Refusal { again: Some(again), ..Refusal::from(why) });
         }
-        let (device, why) = self.device(suspect, kind, &findings, live)?;
-        let because = because.into_iter().chain(why).reduce(|all, why| format!("{all}; {why}"));
-        Ok(Verdict { kind, found, findings, price, because, device })
-    }
-
-    /// The one GPU that goes instead of the node, or why the node goes where the
-    /// policy would rather have taken a GPU; an error where one that is out is all
-    /// that is accused.
-    fn device(
-        &self,
-        suspect: &Suspect<'_>,
-        kind: ActionKind,
-        findings: &[&Finding],
-        live: Option<&LiveNode>,
-    ) -> Result<(Option<DeviceMark>, Option<String>), String> {
-        let alone = live.filter(|live| device::is_alone(live));
-        if let Some(out) = alone.and_then(|live| live.kubernetes.as_deref()?.device()) {
-            let told = device::told(&out);
-            if kind != ActionKind::Drain || device::accused(findings) == Ok(out.index) {
-                return Err(format!("{told} of it is out already, by us"));
-            }
-            return Ok((None, Some(format!("{told} of it is out already, and more is accused"))));
-        }
-        if kind != ActionKind::Drain {
-            return Ok((None, None));
-        }
-        let known = device::Known {
-            live,
-            uuids: self.situation.gpus.get(suspect.node),
-            claimed: self.prices.places().domain_of(suspect.node).and_then(|it| it.gpus_per_node),
-        };
-        Ok(match device::to_blame(self.policy.device, findings, known) {
-            Ok(device) => (device, None),
-            Err(why) => (None, Some(format!("the whole node: {why}"))),
-        })
+        Ok(Verdict { kind, found, findings, price, because })
     }
 
     /// That nothing is frozen, here or everywhere.
@@ -332,7 +294,7 @@ impl<'a> Desk<'a> {
         verdict: &Verdict<'_>,
         live: Option<&LiveNode>,
     ) -> Action {
-        let Verdict { kind, found, findings, price, because, device } = verdict;
+        let Verdict { kind, found, findings, price, because } = verdict;
         let run = self.situation.run;
         let mut why = format!("{} {}: {}", found.locus, found.outcome, found.summary);
         if 1 < findings.len() {
@@ -341,15 +303,11 @@ impl<'a> Desk<'a> {
         if !findings.iter().any(|f| f.confirmed) {
             why.push_str("; not confirmed by a second measurement yet");
         }
-        if let Some(device) = device {
-            why.push_str(&format!("; {} alone goes, the node stays", device::told(device)));
-        }
         for more in because.clone().into_iter().chain(live.and_then(standing::remark)) {
             why.push_str(&format!("; {more}"));
         }
         let mark = Mark {
-            // What is left of the node works.
-            outcome: if device.is_some() { Outcome::Degraded } else { found.outcome },
+            outcome: found.outcome,
             class: Some(found.class.clone()),
             run: run.id.clone(),
             at: run.created.clone(),
@@ -362,7 +320,7 @@ impl<'a> Desk<'a> {
             None => mark,
         };
         // Which words a mark takes, only the node as it is can say.
-        let said = |live| marks::beside(*kind, device.as_ref(), live, &mark, &self.policy.marks);
+        let said = |live| marks::of_action(*kind, live, &mark, &self.policy.marks);
         let mut change = live.map(said).unwrap_or_default();
         let mut reason = String::new();
         let plane = live.map_or(Plane::Slurm, Plane::of);
@@ -384,7 +342,7 @@ impl<'a> Desk<'a> {
             command,
             reason,
             mark: Some(mark),
-            device: device.clone(),
+            device: None,
             findings: findings.iter().map(|f| f.id.clone()).collect(),
             ratio: found.share(),
             ratio_of: found.found_by().map(|(_, of)| of),

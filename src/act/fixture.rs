@@ -51,7 +51,6 @@ pub(super) struct World {
     pub controls: BTreeSet<NodeName>,
     pub drivers: BTreeMap<NodeName, String>,
     pub boots: BTreeMap<NodeName, String>,
-    pub gpus: BTreeMap<NodeName, Vec<String>>,
     pub now: Stamp,
     pub policy: Policy,
 }
@@ -120,7 +119,6 @@ impl World {
             controls: BTreeSet::new(),
             drivers: BTreeMap::new(),
             boots: BTreeMap::new(),
-            gpus: BTreeMap::new(),
             now,
             // Budgets of a share leave room for what a test is not about, and one run
             // is enough.
@@ -166,7 +164,6 @@ impl World {
             drivers: &self.drivers,
             now: &self.now,
             boots: &self.boots,
-            gpus: &self.gpus,
         }
     }
 

@@ -471,6 +471,9 @@ impl Ledger {
             }
         }
         match action.kind {
+            // An earlier version took out one GPU of it: the node is not drained, and there is
+            // nothing to release or to make again.
+            ActionKind::Drain if action.device.is_some() => {}
             ActionKind::Drain => {
                 self.undone.remove(&node);
                 self.suspected.remove(&node);

@@ -24,7 +24,6 @@ use crate::model::change::Change;
 use crate::model::id::DomainName;
 use crate::model::id::NodeName;
 use crate::model::journal::Stamp;
-use crate::model::kubernetes_node::DeviceMark;
 use crate::model::kubernetes_node::KubernetesMarks;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
@@ -113,24 +112,6 @@ pub fn of_action(kind: ActionKind, node: &LiveNode, mark: &Mark, names: &MarkNam
         return marked(kubernetes::change(it, mark, names, kind == ActionKind::Drain));
     }
     on_slurm(node, mark, names)
-}
-
-/// The same beside an action that may concern one GPU alone: a node that stays in
-/// service carries the soft taint.
-pub fn beside(
-    kind: ActionKind,
-    device: Option<&DeviceMark>,
-    node: &LiveNode,
-    mark: &Mark,
-    names: &MarkNames,
-) -> Change {
-    let is_soft = kind == ActionKind::Drain && device.is_some();
-    let kind = if is_soft { ActionKind::Relabel } else { kind };
-    let mut change = of_action(kind, node, mark, names);
-    if let Some(device) = device.filter(|_| node.kubernetes.is_some()) {
-        change.kubernetes.get_or_insert_default().device = Some(device.clone());
-    }
-    change
 }
 
 fn marked(marks: KubernetesMarks) -> Change {

@@ -133,8 +133,6 @@ pub struct Policy {
     pub certificate_void: VoidOn,
     /// Whose nodes of Kubernetes are that Slurm's daemon runs on.
     pub slinky: SlinkyOwner,
-    /// What is taken out where one GPU of a node is to blame (Kubernetes).
-    pub device: Devices,
     /// The site's names for what is said on nodes.
     pub marks: MarkNames,
 }
@@ -172,21 +170,6 @@ pub enum SlinkyOwner {
     Kubernetes,
 }
 
-/// What is taken out of service where one GPU of a node is to blame.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Devices {
-    /// The node.
-    #[default]
-    None,
-    /// That GPU, with a `DeviceTaintRule` of dynamic resource allocation.
-    TaintRule,
-    /// That GPU, with HAMi's annotation for cordoned devices.
-    Hami,
-}
-
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -221,7 +204,6 @@ impl Default for Policy {
             certificate_days_burn_in: None,
             certificate_void: VoidOn::default(),
             slinky: SlinkyOwner::Slurm,
-            device: Devices::None,
             marks: MarkNames::default(),
         }
     }
@@ -305,7 +287,6 @@ pub fn of_verdicts(
         drivers: &BTreeMap::new(),
         now: &Stamp::default(),
         boots: &BTreeMap::new(),
-        gpus: &BTreeMap::new(),
     };
     propose(&situation, policy)
 }

@@ -9,7 +9,6 @@ use super::certificate;
 use super::clean::Counted;
 use super::clean::apart_s;
 use super::clean::counted;
-use super::device;
 use super::grounds;
 use super::ledger::OwnDrain;
 use super::marks;
@@ -121,16 +120,14 @@ impl<'a> Proposal<'a> {
         }
         let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
         let mark = self.mark_of(&clean, drain, live);
-        let device = device::of_release(live, drain)?;
         let (kind, names) = (ActionKind::Release, &self.policy.marks);
         let change = Change {
             state: Some(StateChange::Resume),
-            ..marks::beside(kind, device.as_ref(), live, &mark, names)
+            ..marks::of_action(kind, live, &mark, names)
         };
         Ok(Action {
             command: words::line(node, &change, Plane::of(live)),
             mark: Some(mark),
-            device,
             findings: drain.action.findings.clone(),
             why: format!("drained for run {}; passed {} since", drain.run, joined(&runs)),
             ..self.action(ActionKind::Release, node)

@@ -106,7 +106,6 @@ impl World {
             drivers: &BTreeMap::new(),
             now: &self.now,
             boots: &BTreeMap::new(),
-            gpus: &BTreeMap::new(),
         };
         propose(&situation, &self.policy)
     }

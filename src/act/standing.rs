@@ -5,7 +5,6 @@
 //! node of Kubernetes is told in Slurm's words where they mean the same, and in
 //! some of its own.
 
-use super::device;
 use super::ledger::Ledger;
 use super::ledger::OwnDrain;
 use super::plane::Plane;
@@ -15,7 +14,6 @@ pub use crate::inventory::kubernetes::live::PODS_UNREAD;
 use crate::model::id::NodeName;
 use crate::model::kubernetes_node::DEGRADED;
 use crate::model::kubernetes_node::GATE;
-use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::kubernetes_node::REASON;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
@@ -112,7 +110,6 @@ const WORDS: &[(&str, Word, &str)] = &[
     ("TAINTED", Word::Barred, "has a taint of somebody else that keeps pods away"),
     (UNVERIFIED, Word::Unproven, "has not been certified since it joined"),
     ("AWAITED", Word::Unproven, "is kept out until a condition of it is true"),
-    ("DEVICE_UNREAD", Word::Changing, "has a GPU taken out, by a rule that could not be read"),
     ("TESTING", Word::Kept, "is in use by another prober or a compute domain"),
     (PODS_UNREAD, Word::Unseen, "has pods that could not be read"),
 ];
@@ -143,10 +140,6 @@ fn told(node: &LiveNode, kinds: &[Word]) -> Option<String> {
 fn in_words(node: &LiveNode, word: &str) -> String {
     match (Plane::of(node), meaning(word).0) {
         (Plane::Kubernetes, Word::Busy) => "has pods that hold GPUs".to_owned(),
-        (Plane::Kubernetes, Word::Drained) if device::is_alone(node) => {
-            let mark = node.kubernetes.as_deref().and_then(KubernetesNode::device);
-            format!("has {} taken out", mark.map(|it| device::told(&it)).unwrap_or_default())
-        }
         (Plane::Kubernetes, Word::Drained) => format!("has the taint {DEGRADED}"),
         _ => meaning(word).1.to_owned(),
     }
@@ -338,8 +331,6 @@ pub fn may_not_drain(node: &LiveNode, ledger: &Ledger) -> Option<String> {
         }
     }
     match owner(node, ledger) {
-        // The rest of the node is in service, and may yet have to go.
-        Owner::Us(_) if device::is_alone(node) => {}
         Owner::Us(own) => {
             return Some(format!("it is drained already, by us ({})", clean(&own.action.reason)));
         }

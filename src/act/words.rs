@@ -15,10 +15,6 @@ use crate::model::id::NodeName;
 use crate::model::kubernetes_node::CONDITION;
 use crate::model::kubernetes_node::Condition;
 use crate::model::kubernetes_node::DEGRADED;
-use crate::model::kubernetes_node::DEVICE;
-use crate::model::kubernetes_node::DEVICE_CORDON;
-use crate::model::kubernetes_node::DeviceMark;
-use crate::model::kubernetes_node::DeviceWay;
 use crate::model::kubernetes_node::NO_SCHEDULE;
 use crate::model::kubernetes_node::REASON;
 use crate::model::kubernetes_node::Taint;
@@ -93,19 +89,13 @@ pub fn kubectl(nodes: &[NodeName], change: &Change, options: &[String]) -> Vec<V
     let mut after: Vec<String> = Vec::new();
     match &change.state {
         Some(StateChange::Drain { reason }) => {
-            match &marks.device {
-                Some(mark) => before.push(format!("{DEVICE}={}", mark.text())),
-                None => {
-                    let Taint { key, value, effect } = taint_of(reason);
-                    taints.push(format!("{key}={value}:{effect}"));
-                }
-            }
+            let Taint { key, value, effect } = taint_of(reason);
+            taints.push(format!("{key}={value}:{effect}"));
             before.push(format!("{REASON}={reason}"));
         }
         Some(StateChange::Resume) => {
             taints.push(format!("{DEGRADED}:{NO_SCHEDULE}-"));
             after.push(format!("{REASON}-"));
-            after.extend(marks.device.as_ref().map(|_| format!("{DEVICE}-")));
         }
         None => {}
     }
@@ -121,12 +111,6 @@ pub fn kubectl(nodes: &[NodeName], change: &Change, options: &[String]) -> Vec<V
     let labels: Vec<String> = marks.labels.iter().map(edit).collect();
     after.extend(marks.annotations.iter().map(edit));
     let mut calls: Vec<Vec<String>> = Vec::new();
-    let is_out = matches!(change.state, Some(StateChange::Drain { .. }));
-    let device = |out: bool| {
-        let mark = marks.device.iter().filter(move |_| out == is_out);
-        mark.flat_map(move |mark| nodes.iter().map(move |node| device_words(node, mark, out)))
-    };
-    calls.extend(device(false));
     for (verb, edits) in
         [("annotate", before), ("taint", taints), ("label", labels), ("annotate", after)]
     {
@@ -135,27 +119,9 @@ pub fn kubectl(nodes: &[NodeName], change: &Change, options: &[String]) -> Vec<V
         }
         calls.push(head(&[verb, "--overwrite"], &["node"]).into_iter().chain(edits).collect());
     }
-    calls.extend(device(true));
     let patch = |condition| head(&["patch"], &["node"]).into_iter().chain(patched(condition));
     calls.extend(marks.condition.as_ref().map(|condition| patch(condition).collect()));
     calls
-}
-
-/// What a person does about one GPU. The rule is named by its contents, and the
-/// list by the entry in it: both are more than a word.
-fn device_words(node: &NodeName, mark: &DeviceMark, is_out: bool) -> Vec<String> {
-    let uuid = &mark.uuid;
-    let words = match (mark.way, is_out) {
-        (DeviceWay::TaintRule, true) => vec!["kubectl", "create", "-f"],
-        (DeviceWay::TaintRule, false) => vec!["kubectl", "delete", "-f"],
-        (DeviceWay::Hami, _) => vec!["kubectl", "annotate", "--overwrite", "node", node.as_str()],
-    };
-    let last = match (mark.way, is_out) {
-        (DeviceWay::TaintRule, _) => format!("DeviceTaintRule:{uuid}"),
-        (DeviceWay::Hami, true) => format!("{DEVICE_CORDON}=<with {uuid}>"),
-        (DeviceWay::Hami, false) => format!("{DEVICE_CORDON}=<without {uuid}>"),
-    };
-    words.into_iter().map(str::to_owned).chain([last]).collect()
 }
 
 /// The moments of a condition are left to the server and to whoever types.

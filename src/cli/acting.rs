@@ -155,7 +155,6 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
     let unsure = identity::unsure(&taken.machines, &taken.results, &taken.recordings);
     let run = RunSeen { unsealed: keys.unsealed(), unsure, ..run };
     let (drivers, boots) = (taken.drivers(), identity::boots(&taken.machines));
-    let gpus = identity::uuids(&taken.machines);
     let mut say = |text: &str| note(text);
     let (stopper, stop) = watch::channel(false);
     let taking = turn::turn(Turn {
@@ -175,7 +174,6 @@ pub fn turn(config: &Config, judged: &Judged<'_>, apply: bool) -> Result<Turned,
         run: &run,
         drivers: &drivers,
         boots: &boots,
-        gpus: &gpus,
         trust: &keys.trust,
         apply,
         stop,

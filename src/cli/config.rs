@@ -17,7 +17,6 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::acting;
 use super::asking;
 use super::auditing;
 use super::burning;
@@ -39,13 +38,11 @@ use super::sources::Wanted;
 use super::stored;
 use super::watching;
 use super::watching::Watching;
-use crate::act::policy::Devices;
 use crate::act::policy::Policy;
 use crate::coordinator::Confirm;
 use crate::exec;
 use crate::inventory::claims_file;
 use crate::launch::Launcher;
-use crate::launch::kubernetes::Gpus;
 use crate::model::claims::Claims;
 use crate::model::probe::Probe;
 use crate::model::span::TextError;
@@ -215,18 +212,12 @@ impl ProbesSection {
     }
 }
 
-/// What may be done about nodes, where nodes are reached this way.
-fn policy(said: Option<Spanned<Policy>>, launcher: &Launcher) -> Result<Policy, Mistake> {
+/// What may be done about nodes.
+fn policy(said: Option<Spanned<Policy>>) -> Result<Policy, Mistake> {
     let Some(policy) = said else { return Ok(Policy::default()) };
     let at = policy.span().start;
     let policy = policy.into_inner();
     policy.check().map_err(|message| (at, message))?;
-    let asks_hami = acting::pods(launcher).is_some_and(|it| it.gpus == Gpus::DevicePlugin);
-    if policy.device == Devices::Hami && asks_hami {
-        let why = "device = \"hami\" with pods that ask a device plugin for GPUs: the one \
-                   that is out would never be measured again, and so never come back";
-        return Err((at, why.to_owned()));
-    }
     Ok(policy)
 }
 
@@ -398,7 +389,7 @@ fn parse(
     let (readings, most_readings) = read.probes.readings().map_err(&mistake)?;
     let catalog = probes_in_force(read.probes.dir.as_ref().map(|dir| base.join(dir)).as_deref())?;
     let probes = read.probes.named(&catalog).map_err(&mistake)?;
-    let policy = policy(read.policy, &launcher).map_err(&mistake)?;
+    let policy = policy(read.policy).map_err(&mistake)?;
     let watch = watching::watching(read.watch, &policy, gate.as_ref()).map_err(&mistake)?;
     let certificates = certifying::certifying(read.certificates, base).map_err(&mistake)?;
     let burn_in = burning::burning(read.burn_in, &catalog).map_err(&mistake)?;

@@ -20,6 +20,7 @@ use super::pausing;
 use super::stdout;
 use super::stdout::note;
 use crate::act::budget;
+use crate::act::device;
 use crate::act::ledger::Ledger;
 use crate::act::older;
 use crate::act::overview;
@@ -211,6 +212,9 @@ fn status(config: &Config, gate: &Gate, globals: &Globals) -> anyhow::Result<u8>
     stdout::text(&report::gate::text(&ledger, &now, shown))?;
     if let Some(live) = &live {
         stdout::text(&by_person::unrecorded(live, &ledger))?;
+        for told in live.nodes.values().filter_map(device::left_out) {
+            stdout::text(&format!("{told}\n"))?;
+        }
     }
     for budget in left(config, &ledger, live.as_ref(), &now).into_iter().flatten() {
         stdout::text(&format!("{budget}\n"))?;

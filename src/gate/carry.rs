@@ -397,9 +397,7 @@ impl<'p> Turn<'_, 'p> {
         };
         let journal = &*self.carrier.journal;
         let state = state(action, node, journal.ledger(), self.run, journal.epoch())?;
-        let device = still::device(action, node, journal.ledger())?;
-        let said =
-            |mark| marks::beside(action.kind, device.as_ref(), node, mark, self.carrier.names);
+        let said = |mark| marks::of_action(action.kind, node, mark, self.carrier.names);
         let said = action.mark.as_ref().map(said);
         let mut change = Change { state, ..said.unwrap_or_default() };
         sign(&mut change, node, journal.ledger());

@@ -11,6 +11,8 @@ use super::*;
 use crate::act::standing;
 use crate::act::standing::Owner;
 use crate::model::finding_class::FindingClass;
+use crate::model::kubernetes_node::DeviceMark;
+use crate::model::kubernetes_node::DeviceWay;
 use crate::model::kubernetes_node::GATE;
 
 const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
@@ -53,6 +55,17 @@ fn after_a_drain(fake: &Fake) -> (tempfile::TempDir, Journal) {
     assert_eq!(results(&records), [("n1", ActionResult::Done)]);
     fake.calls.borrow_mut().clear();
     (folder, journal)
+}
+
+#[test]
+fn an_action_on_one_gpu_of_an_earlier_version_is_refused_and_drains_no_node() {
+    let fake = Fake::of(1);
+    let (_folder, mut journal) = journal();
+    let device = DeviceMark { way: DeviceWay::Hami, index: 0, uuid: "GPU-0a".to_owned() };
+    let one = Action { device: Some(device), ..action(ActionKind::Drain, "n1") };
+    let records = carried(&fake, &mut journal, &plan(vec![one]));
+    assert_eq!(results(&records), [("n1", ActionResult::Refused)]);
+    assert!(fake.changed().is_empty());
 }
 
 #[test]

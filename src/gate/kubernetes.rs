@@ -8,7 +8,6 @@
 //! cordoned GPUs, where the policy asks for it.
 
 mod desk;
-mod devices;
 pub mod events;
 mod line;
 mod look;

@@ -18,7 +18,10 @@ use super::sight::is_untold;
 use super::sight::sight;
 use super::stamp;
 use super::stamp::age;
+use crate::act::device;
 use crate::act::ledger::Open;
+use crate::model::action::Action;
+use crate::model::action::ActionKind;
 use crate::model::action::ActionRecord;
 use crate::model::action::ActionResult;
 use crate::model::id::NodeName;
@@ -68,7 +71,8 @@ async fn recover_after(
     }
     (carrier.say)(&format!("looking at {} actions that were begun and not concluded", open.len()));
     let now = stamp::stamp();
-    let mut found: BTreeMap<String, (ActionResult, String)> = BTreeMap::new();
+    let mut found: BTreeMap<String, (ActionResult, String)> =
+        open.iter().filter_map(|it| Some((it.id.clone(), of_one_gpu(&it.action)?))).collect();
     let mut untold: BTreeSet<String> = BTreeSet::new();
     for look in 0..2 {
         // Whoever was not done yet is looked at twice before that is said.
@@ -128,6 +132,17 @@ async fn recover_after(
     let faults = certificates::at_fault(&records);
     certificates::void_all(carrier.journal.folder(), faults, FAULT, carrier.say);
     Ok(records)
+}
+
+/// How an intent of an earlier version ends that was to take out one GPU alone: whatever
+/// became of it, nothing here would go on with it.
+fn of_one_gpu(action: &Action) -> Option<(ActionResult, String)> {
+    let mark = action.device.as_ref().filter(|_| action.kind == ActionKind::Drain)?;
+    let why = format!(
+        "an earlier version began to take out {} alone, which this one neither does nor takes back",
+        device::told(mark)
+    );
+    Some((ActionResult::Superseded, why))
 }
 
 /// How an intent ended, by what its node shows. Where something of the answer

@@ -15,6 +15,8 @@ use crate::model::action::Action;
 use crate::model::action::ActionKind;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
+use crate::model::kubernetes_node::DeviceMark;
+use crate::model::kubernetes_node::DeviceWay;
 use crate::model::live::LiveNode;
 use crate::record::signing::Trust;
 
@@ -55,6 +57,22 @@ fn recovered(fake: &Fake, journal: &mut Journal) -> Vec<ActionRecord> {
 
 fn idle(name: &str) -> LiveNode {
     LiveNode::new(name, &["IDLE"])
+}
+
+#[test]
+fn one_gpu_that_an_earlier_version_began_to_take_out_is_concluded_and_nothing_is_done() {
+    let (_folder, mut journal) = journal();
+    let device = DeviceMark { way: DeviceWay::TaintRule, index: 2, uuid: "GPU-2a".to_owned() };
+    let begun = Action { device: Some(device), ..action(ActionKind::Drain, "n1") };
+    journal.write(intent("a", begun, drain(), idle("n1"))).expect("written");
+    let fake = Fake::of(1);
+    let records = recovered(&fake, &mut journal);
+    let [record] = records.as_slice() else { panic!("{records:?}") };
+    assert_eq!(record.result, ActionResult::Superseded);
+    assert!(record.detail.contains("GPU 2 (GPU-2a, taint-rule)"), "{}", record.detail);
+    assert!(journal.ledger().open.is_empty() && journal.ledger().drains.is_empty());
+    assert!(fake.changed().is_empty(), "nothing was written");
+    assert!(recovered(&fake, &mut journal).is_empty(), "and it is concluded once");
 }
 
 #[test]

@@ -203,7 +203,6 @@ fn marks_as_they_were(before: &LiveNode, wanted: &KubernetesMarks) -> Kubernetes
         labels: words(&wanted.labels, &was.labels),
         annotations: words(&wanted.annotations, &was.annotations),
         condition: None,
-        device: None,
     }
 }
 

@@ -25,6 +25,7 @@ use super::scheduler::Scheduler;
 use super::scheduler::SchedulerError;
 use super::stamp;
 use crate::act::budget;
+use crate::act::device;
 use crate::act::ledger::Ledger;
 use crate::act::notice;
 use crate::act::older;
@@ -87,8 +88,6 @@ pub struct Turn<'a> {
     pub drivers: &'a BTreeMap<NodeName, String>,
     /// The boot in which the run measured each node, as far as workers told it.
     pub boots: &'a BTreeMap<NodeName, String>,
-    /// UUIDs of the GPUs of each node in order of index, as workers told them.
-    pub gpus: &'a BTreeMap<NodeName, Vec<String>>,
     /// Whose certificates count.
     pub trust: &'a Trust,
     /// Carry it out.
@@ -158,6 +157,7 @@ async fn looking(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
         (turn.say)(&format!("{who} lost our drain of {nodes}: it would be made again"));
     }
     tell_unrecorded(&mut turn, &live, &ledger);
+    tell_left_out(&mut turn, &live);
     let controls = controls(&mut turn, &live);
     for event in decided(&turn, &live, &ledger, &controls, |it| notice::events(it, turn.policy)) {
         take(&mut ledger, event);
@@ -200,6 +200,7 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
         live = read(&turn, journal.ledger()).await?;
     }
     tell_unrecorded(&mut turn, &live, journal.ledger());
+    tell_left_out(&mut turn, &live);
     let again = reassert::reassert(turn.scheduler, &live, journal.ledger(), turn.policy).await;
     if !again.is_empty() {
         journal.write_all(reassert::noted(&again, journal.ledger()))?;
@@ -235,6 +236,13 @@ async fn acting(mut turn: Turn<'_>) -> Result<Turned, TurnError> {
     let ledger = journal.ledger().clone();
     let budgets = budget::left(&ledger, Some(&live), turn.fleet, turn.policy, &stamp::stamp());
     Ok(Turned { plan, recovered, ledger, live, budgets })
+}
+
+/// Tells of GPUs that an earlier version took out alone.
+fn tell_left_out(turn: &mut Turn<'_>, live: &Live) {
+    for told in live.nodes.values().filter_map(device::left_out) {
+        (turn.say)(&told);
+    }
 }
 
 /// Tells of drains of our form that nothing here knows of: they are in every budget.
@@ -307,7 +315,6 @@ fn decided<T>(
         drivers: turn.drivers,
         now: &stamp::stamp(),
         boots: turn.boots,
-        gpus: turn.gpus,
     })
 }
 
@@ -376,7 +383,6 @@ mod tests {
             run: &RunSeen::default(),
             drivers: &BTreeMap::new(),
             boots: &BTreeMap::new(),
-            gpus: &BTreeMap::new(),
             trust: &Trust::default(),
             apply: false,
             stop,
@@ -450,7 +456,6 @@ mod tests {
             run: &RunSeen::default(),
             drivers: &BTreeMap::new(),
             boots: &BTreeMap::new(),
-            gpus: &BTreeMap::new(),
             trust: &Trust::default(),
             apply: true,
             stop,

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::plain::counted;
 use super::plain::plain;
+use crate::act::device;
 use crate::act::reason;
 use crate::model::action::Action;
 use crate::model::action::ActionKind;
@@ -187,7 +188,11 @@ fn outcome(action: &Action, result: ActionResult, run: &str) -> (&'static str, S
     let class = reason::read(&action.reason).map(|own| format!(" ({})", own.class));
     let class = class.unwrap_or_default();
     let (word, what) = match action.kind {
-        ActionKind::Drain => ("drain", format!("drain{class}")),
+        ActionKind::Drain => match &action.device {
+            // Of an earlier version.
+            Some(mark) => ("drain", format!("taking out {} alone{class}", device::told(mark))),
+            None => ("drain", format!("drain{class}")),
+        },
         ActionKind::Release => ("release", "release".to_owned()),
         ActionKind::Relabel => ("relabel", "mark".to_owned()),
         ActionKind::Certify => ("certify", "certificate".to_owned()),
@@ -210,6 +215,8 @@ mod tests {
     use crate::model::eviction::Eviction;
     use crate::model::journal::JOURNAL_FORMAT;
     use crate::model::journal::Stamp;
+    use crate::model::kubernetes_node::DeviceMark;
+    use crate::model::kubernetes_node::DeviceWay;
     use crate::model::live::LiveNode;
 
     fn entry(seq: u64, event: Event) -> Entry {
@@ -277,6 +284,17 @@ mod tests {
         assert_eq!(words(300, Some(&node)), ["drain", "undone"]);
         assert_eq!(words(500, None), ["undone", "reset"]);
         assert_eq!(words(9_999, None), [""; 0]);
+    }
+
+    #[test]
+    fn one_gpu_that_an_earlier_version_took_out_is_told() {
+        let mut lines = journal();
+        let Event::Intent { action, .. } = &mut lines[1].event else { panic!("{lines:?}") };
+        let way = DeviceWay::TaintRule;
+        action.device = Some(DeviceMark { way, index: 2, uuid: "GPU-2a".to_owned() });
+        let told = text(&happened(&lines, 0, None));
+        let wanted = "taking out GPU 2 (GPU-2a, taint-rule) alone (nvlink-low) for run r1, done";
+        assert!(told.contains(wanted), "{told}");
     }
 
     #[test]

@@ -4,7 +4,6 @@
 //! Pure. The decision was made on an earlier reading; what is refused here is left
 //! to the next turn.
 
-use crate::act::device;
 use crate::act::ledger::Ledger;
 use crate::act::reason;
 use crate::act::standing;
@@ -17,7 +16,6 @@ use crate::model::action::ActionResult;
 use crate::model::action::Mark;
 use crate::model::change::Change;
 use crate::model::change::StateChange;
-use crate::model::kubernetes_node::DeviceMark;
 use crate::model::kubernetes_node::GATE;
 use crate::model::live::LiveNode;
 
@@ -43,7 +41,11 @@ pub(super) fn state(
         return Err(refuse(why));
     }
     match action.kind {
-        ActionKind::Relabel if device::is_alone(node) => Err((ActionResult::Already, words(node))),
+        // As an earlier version proposed it: the node itself is not to be drained.
+        ActionKind::Drain if action.device.is_some() => {
+            let why = "no single GPU is taken out any more".to_owned();
+            Err((ActionResult::Refused, why))
+        }
         ActionKind::Drain => {
             if is_ours && own.is_some_and(|drain| drain.run == run) {
                 // Its record has the reason that stands there, and the runs that
@@ -52,15 +54,6 @@ pub(super) fn state(
             }
             if let Some(why) = standing::may_not_drain(node, ledger) {
                 return Err(refuse(why));
-            }
-            if device::is_alone(node) {
-                return match action.device {
-                    // What is accused besides was decided on the node as it was then.
-                    Some(_) => Err((ActionResult::Already, words(node))),
-                    None => Ok(Some(StateChange::Drain {
-                        reason: reason::write(run, &class(action), epoch),
-                    })),
-                };
             }
             if standing::has_drain(node) || node.reason.as_deref().is_some_and(is_foreign) {
                 return Err(superseded());
@@ -117,26 +110,6 @@ pub(super) fn sign(change: &mut Change, node: &LiveNode, ledger: &Ledger) {
         Some(StateChange::Resume) | None => return,
     };
     change.kubernetes.get_or_insert_default().annotations.insert(GATE.to_owned(), gate);
-}
-
-/// The one GPU that an action takes out or gives back now.
-pub(super) fn device(
-    action: &Action,
-    node: &LiveNode,
-    ledger: &Ledger,
-) -> Result<Option<DeviceMark>, (ActionResult, String)> {
-    match (action.kind, ledger.drains.get(&action.node)) {
-        (ActionKind::Drain, _) if action.device.is_some() && action.mark.is_none() => {
-            let why = "one GPU goes only with words on its node".to_owned();
-            Err((ActionResult::Refused, why))
-        }
-        (ActionKind::Drain, _) => Ok(action.device.clone()),
-        (ActionKind::Release, Some(own)) => {
-            let device = device::of_release(node, own);
-            device.map_err(|why| (ActionResult::Refused, why))
-        }
-        _ => Ok(None),
-    }
 }
 
 fn is_foreign(reason: &str) -> bool {

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 
 use super::Group;
-use crate::act::device;
 use crate::model::action::ActionKind;
 use crate::model::change::StateChange;
 use crate::model::hostlist;
@@ -16,14 +15,10 @@ use crate::model::text;
 pub(super) fn announced(groups: &[Group<'_>]) -> Vec<String> {
     let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for group in groups {
-        let one = group.change.kubernetes.as_ref().and_then(|it| it.device.as_ref());
         let words = match &group.change.state {
-            Some(StateChange::Drain { reason }) => match one {
-                Some(mark) => {
-                    format!("taking out {} of {{}}: {}", device::told(mark), text::clean(reason))
-                }
-                None => format!("draining {{}}: {}", text::clean(reason)),
-            },
+            Some(StateChange::Drain { reason }) => {
+                format!("draining {{}}: {}", text::clean(reason))
+            }
             Some(StateChange::Resume) => "giving back {}".to_owned(),
             None => "marking {}".to_owned(),
         };

@@ -9,13 +9,10 @@ use http_body_util::BodyExt;
 use http_body_util::LengthLimitError;
 use http_body_util::Limited;
 use kube::Client;
-use kube::api::DeleteParams;
 use kube::api::GetParams;
 use kube::api::ListParams;
 use kube::api::Patch;
 use kube::api::PatchParams;
-use kube::api::PostParams;
-use kube::api::Preconditions;
 use kube::client::Body;
 use kube::core::Request;
 use serde_json::Value;
@@ -85,12 +82,6 @@ enum Asked<'a> {
     Patch(&'a str, &'a Value),
     /// This merged into a node's status.
     PatchStatus(&'a str, &'a Value),
-    /// What is called so at a path.
-    One(&'a str, &'a str),
-    /// This made at a path.
-    Create(&'a str, &'a Value),
-    /// The object of this name and uid at a path taken away.
-    Delete(&'a str, &'a str, &'a str),
 }
 
 /// Whoever asks one API server.
@@ -154,35 +145,6 @@ impl Desk {
         self.once(&Asked::PatchStatus(name, patch)).await
     }
 
-    /// What is called so at a path; `None` where nothing is.
-    pub(super) async fn one(&self, path: &str, name: &str) -> Result<Option<Value>, Refused> {
-        match self.ask(&Asked::One(path, name)).await {
-            Ok(object) => Ok(Some(object)),
-            Err(refused) if refused.status == Some(404) => Ok(None),
-            Err(refused) => Err(refused),
-        }
-    }
-
-    /// Makes an object at a path. One attempt.
-    pub(super) async fn create(&self, path: &str, object: &Value) -> Result<Value, Refused> {
-        self.once(&Asked::Create(path, object)).await
-    }
-
-    /// Takes this very object away. One attempt.
-    pub(super) async fn delete(&self, path: &str, name: &str, uid: &str) -> Result<(), Refused> {
-        self.once(&Asked::Delete(path, name, uid)).await.map(drop)
-    }
-
-    /// All objects at a path of which a field has this value.
-    pub(super) async fn all_with(
-        &self,
-        path: &str,
-        field: &str,
-        take: impl FnMut(Vec<Value>),
-    ) -> Result<(), Refused> {
-        self.pages(path, &ListParams::default().fields(field), take).await
-    }
-
     async fn pages(
         &self,
         path: &str,
@@ -242,17 +204,6 @@ impl Desk {
             Asked::Patch(name, patch) => nodes.patch(name, &by, &Patch::Merge(patch)),
             Asked::PatchStatus(name, patch) => {
                 nodes.patch_subresource("status", name, &by, &Patch::Strategic(patch))
-            }
-            Asked::One(path, name) => Request::new(*path).get(name, &GetParams::default()),
-            Asked::Create(path, object) => {
-                let by = PostParams { field_manager: by.field_manager, ..Default::default() };
-                Request::new(*path).create(&by, object.to_string().into_bytes())
-            }
-            Asked::Delete(path, name, uid) => {
-                let uid = Some((*uid).to_owned());
-                let this = Preconditions { uid, ..Default::default() };
-                let by = DeleteParams { preconditions: Some(this), ..Default::default() };
-                Request::new(*path).delete(name, &by)
             }
         };
         let request = request.map_err(|error| odd(clean(&error.to_string())))?;

@@ -16,7 +16,6 @@ use tokio::task::JoinSet;
 
 use super::desk::Desk;
 use super::desk::Refused;
-use super::devices;
 use crate::gate::scheduler::SchedulerError;
 use crate::inventory::kubernetes::live;
 use crate::inventory::kubernetes::live::Pods;
@@ -85,10 +84,7 @@ async fn one(
     let trouble = pods_trouble(read, &unread)?;
     let pods = if trouble.is_none() { Pods::Read(&found) } else { Pods::Unknown };
     match node(object, pods) {
-        Ok(mut node) => {
-            let unread = devices::confirm(desk, &mut node).await;
-            Ok((Some(node), trouble.or(unread)))
-        }
+        Ok(node) => Ok((Some(node), trouble)),
         Err(why) => Ok((None, Some(why))),
     }
 }
@@ -116,10 +112,6 @@ async fn all(desk: &Desk, wanted: &[NodeName]) -> Result<Live, SchedulerError> {
         }
     })
     .await?;
-    // Few nodes at any time: budgets see to that.
-    for node in live.nodes.values_mut() {
-        live.troubles.extend(devices::confirm(desk, node).await);
-    }
     Ok(live)
 }
 

@@ -17,18 +17,12 @@ use crate::model::change::StateChange;
 use crate::model::kubernetes_node::CONDITION;
 use crate::model::kubernetes_node::Condition;
 use crate::model::kubernetes_node::DEGRADED;
-use crate::model::kubernetes_node::DEVICE;
-use crate::model::kubernetes_node::DEVICE_CORDON;
-use crate::model::kubernetes_node::DeviceMark;
-use crate::model::kubernetes_node::DeviceWay;
 use crate::model::kubernetes_node::GATE;
 use crate::model::kubernetes_node::NO_SCHEDULE;
 use crate::model::kubernetes_node::PREFER_NO_SCHEDULE;
 use crate::model::kubernetes_node::PREFIX;
 use crate::model::kubernetes_node::REASON;
 use crate::model::kubernetes_node::TaintEdit;
-use crate::model::kubernetes_node::cordoned_devices;
-use crate::model::kubernetes_node::is_uuid;
 use crate::model::text::clean;
 
 /// Longest value of a label or a taint (Kubernetes' own bound).
@@ -45,8 +39,6 @@ pub(super) struct Edits {
     pub(super) labels: BTreeMap<String, Option<String>>,
     pub(super) annotations: BTreeMap<String, Option<String>>,
     pub(super) condition: Option<Condition>,
-    /// The one GPU that is taken out (true) or given back.
-    pub(super) device: Option<(DeviceMark, bool)>,
 }
 
 impl Edits {
@@ -65,26 +57,16 @@ impl Edits {
             labels: marks.labels,
             annotations: marks.annotations,
             condition: marks.condition,
-            device: None,
         };
         let is_drain = |it: &TaintEdit| it.key == DEGRADED && it.effect == NO_SCHEDULE;
-        if edits.taints.iter().any(is_drain) || edits.is_of_state() {
+        if edits.taints.iter().any(is_drain) || edits.annotations.contains_key(REASON) {
             return Err("a drain and its reason are written by a change of state alone".into());
         }
         match &change.state {
-            Some(StateChange::Drain { reason }) => match marks.device {
-                Some(mark) => edits.set_device(mark, Some(reason.clone())),
-                None => edits.set_drain(Some(words::taint_of(reason).value), Some(reason.clone())),
-            },
-            Some(StateChange::Resume) => {
-                edits.set_drain(None, None);
-                if let Some(mark) = marks.device {
-                    edits.set_device(mark, None);
-                }
+            Some(StateChange::Drain { reason }) => {
+                edits.set_drain(Some(words::taint_of(reason).value), Some(reason.clone()));
             }
-            None if marks.device.is_some() => {
-                return Err("one GPU goes and comes by a change of state alone".into());
-            }
+            Some(StateChange::Resume) => edits.set_drain(None, None),
             None => {}
         }
         edits.check()?;
@@ -97,33 +79,7 @@ impl Edits {
         self.annotations.insert(REASON.to_owned(), reason);
     }
 
-    fn is_of_state(&self) -> bool {
-        [REASON, DEVICE].iter().any(|key| self.annotations.contains_key(*key))
-    }
-
-    fn set_device(&mut self, mark: DeviceMark, reason: Option<String>) {
-        let is_out = reason.is_some();
-        self.annotations.insert(DEVICE.to_owned(), is_out.then(|| mark.text()));
-        self.annotations.insert(REASON.to_owned(), reason);
-        self.device = Some((mark, is_out));
-    }
-
-    /// The same for a node that keeps its GPU: words on it, which tell why.
-    pub(super) fn without_device(&self, why: &str) -> Self {
-        let mut edits = Self { device: None, ..self.clone() };
-        edits.annotations.retain(|key, _| ![REASON, DEVICE, GATE].contains(&key.as_str()));
-        if let Some(condition) = &mut edits.condition {
-            condition.message.push_str(&format!("; its GPU is not taken out: {}", clean(why)));
-        }
-        edits
-    }
-
     fn check(&self) -> Result<(), String> {
-        if let Some((mark, _)) = &self.device
-            && !is_uuid(&mark.uuid)
-        {
-            return Err(format!("{:?} is no UUID of a GPU", clean(&mark.uuid)));
-        }
         let keys = self.taints.iter().map(|it| &it.key);
         for key in keys.chain(self.labels.keys()).chain(self.annotations.keys()) {
             if !is_ours(key) {
@@ -169,9 +125,7 @@ impl Edits {
     pub(super) fn patch(&self, node: &Value) -> Result<Option<Value>, String> {
         let meta = &node["metadata"];
         let labels = differing(&meta["labels"], &self.labels);
-        let mut annotations = differing(&meta["annotations"], &self.annotations);
-        let cordoned = meta["annotations"][DEVICE_CORDON].as_str();
-        annotations.extend(self.cordoned(cordoned));
+        let annotations = differing(&meta["annotations"], &self.annotations);
         let before = list(&node["spec"]["taints"])?;
         let after = edited(before, &self.taints);
         if labels.is_empty() && annotations.is_empty() && after == before {
@@ -189,31 +143,8 @@ impl Edits {
         if after != before {
             patch["spec"] = json!({ "taints": after });
         }
-        let uuid = self.device.as_ref().filter(|(mark, _)| mark.way == DeviceWay::Hami);
-        let uuid = uuid.map(|(mark, _)| mark.uuid.as_str());
-        guard(&patch, before, uuid.map(|uuid| (uuid, cordoned)))?;
+        guard(&patch, before)?;
         Ok(Some(patch))
-    }
-
-    /// HAMi's list with our GPU in it or without it, where that is another. What
-    /// others wrote stays letter by letter where something is added.
-    fn cordoned(&self, list: Option<&str>) -> Option<(String, Value)> {
-        let (mark, is_out) = self.device.as_ref().filter(|(it, _)| it.way == DeviceWay::Hami)?;
-        let is = cordoned_devices(list.unwrap_or_default()).any(|uuid| uuid == mark.uuid);
-        let value = match (is, is_out) {
-            (true, true) | (false, false) => return None,
-            (false, true) => match list.filter(|list| !list.trim().is_empty()) {
-                Some(list) => json!(format!("{list},{}", mark.uuid)),
-                None => json!(mark.uuid),
-            },
-            (true, false) => {
-                let others: Vec<&str> = cordoned_devices(list.unwrap_or_default())
-                    .filter(|uuid| *uuid != mark.uuid)
-                    .collect();
-                if others.is_empty() { Value::Null } else { json!(others.join(",")) }
-            }
-        };
-        Some((DEVICE_CORDON.to_owned(), value))
     }
 
     /// What of a drain the server stored otherwise than it was sent: an admission policy
@@ -259,7 +190,7 @@ impl Edits {
         if taints != stored {
             back["spec"] = json!({ "taints": taints });
         }
-        guard(&back, stored, None)?;
+        guard(&back, stored)?;
         Ok(back)
     }
 
@@ -300,16 +231,6 @@ impl Edits {
 fn is_ours(key: &str) -> bool {
     let name = key.strip_prefix(PREFIX).unwrap_or_default();
     !name.is_empty() && is_value(name)
-}
-
-/// Whether a list is another one by this one GPU alone.
-fn is_one_entry(uuid: &str, before: Option<&str>, after: &Value) -> bool {
-    let others = |list: &str| -> Vec<String> {
-        let others = cordoned_devices(list).filter(|it| *it != uuid);
-        others.map(str::to_owned).collect()
-    };
-    let is_text = after.is_null() || after.is_string();
-    is_text && others(before.unwrap_or_default()) == others(after.as_str().unwrap_or_default())
 }
 
 /// Whether Kubernetes takes this as the value of a label or a taint.
@@ -367,14 +288,7 @@ fn edited(before: &[Value], edits: &[TaintEdit]) -> Vec<Value> {
 
 /// Refuses what is never written, whoever asked for it: the last look before
 /// anything is sent.
-///
-/// The one key of somebody else is HAMi's list of cordoned GPUs, and only where
-/// `device` names the one GPU that is the whole difference to the list as it was.
-pub(super) fn guard(
-    patch: &Value,
-    before: &[Value],
-    device: Option<(&str, Option<&str>)>,
-) -> Result<(), String> {
+pub(super) fn guard(patch: &Value, before: &[Value]) -> Result<(), String> {
     let nothing = Map::new();
     let object = |value: &'_ Value| value.as_object().cloned();
     let refuse = |what: &str| Err(format!("{} is not ours to write", clean(what)));
@@ -388,15 +302,7 @@ pub(super) fn guard(
             "uid" | "resourceVersion" => {}
             "labels" | "annotations" => {
                 let Some(words) = value.as_object() else { return refuse(key) };
-                let is_allowed = |(name, value): &(&String, &Value)| {
-                    let is_entry = || {
-                        key == "annotations"
-                            && name.as_str() == DEVICE_CORDON
-                            && device.is_some_and(|(uuid, list)| is_one_entry(uuid, list, value))
-                    };
-                    is_ours(name) || is_entry()
-                };
-                if let Some((key, _)) = words.iter().find(|word| !is_allowed(word)) {
+                if let Some(key) = words.keys().find(|name| !is_ours(name)) {
                     return refuse(key);
                 }
             }

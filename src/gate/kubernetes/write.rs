@@ -4,7 +4,6 @@
 //! What moved underneath is read anew where it does not matter, and where it does
 //! nothing is written. Nothing is sent but patches of nodes that are there.
 
-use std::cell::Cell;
 use std::cell::RefCell;
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -22,18 +21,15 @@ use super::Fence;
 use super::desk;
 use super::desk::Desk;
 use super::desk::Refused;
-use super::devices;
 use super::look;
 use super::moved;
 use super::patch::Edits;
-use crate::act::device;
 use crate::act::reason;
 use crate::gate::scheduler::SchedulerError;
 use crate::gate::stamp;
 use crate::inventory::kubernetes::live::Pods;
 use crate::model::change::StateChange;
 use crate::model::id::NodeName;
-use crate::model::kubernetes_node::DeviceWay;
 use crate::model::live::Live;
 use crate::model::live::LiveNode;
 use crate::model::said::ProblemKind;
@@ -74,14 +70,7 @@ pub(super) async fn write(desk: Rc<Desk>, order: Order) -> Result<(), SchedulerE
                 let message = format!("not tried, the server did not answer before: {why}");
                 return Err((name, SchedulerError::new(ProblemKind::Unreachable, message)));
             }
-            let mut one = Writing {
-                desk: &desk,
-                order: &order,
-                name: &name,
-                edits: order.edits.clone(),
-                state: order.state.clone(),
-                is_back: Cell::new(false),
-            };
+            let one = Writing { desk: &desk, order: &order, name: &name };
             let done = one.write().await;
             done.map_err(|error| {
                 if error.kind == ProblemKind::Unreachable {
@@ -152,15 +141,11 @@ struct Writing<'a> {
     desk: &'a Desk,
     order: &'a Order,
     name: &'a NodeName,
-    edits: Edits,
-    state: Option<StateChange>,
-    /// Our rule was taken away by this writing.
-    is_back: Cell<bool>,
 }
 
 impl Writing<'_> {
-    /// Writes all of it. Where one GPU is to go and cannot, the node only says so.
-    async fn write(&mut self) -> Result<(), SchedulerError> {
+    /// Writes all of it.
+    async fn write(&self) -> Result<(), SchedulerError> {
         let mut seen = match &self.order.seen {
             None => None,
             Some(live) => match live.nodes.get(self.name) {
@@ -173,38 +158,13 @@ impl Writing<'_> {
         };
         let deadline = Instant::now() + self.desk.limit();
         let mut pauses = Pauses::new(deadline);
-        let place = loop {
-            match self.place().await {
-                Ok(place) => break Ok(place),
-                Err(Stop::For(error)) if error.kind == ProblemKind::Missing => break Err(error),
-                Err(Stop::For(error)) => return Err(error),
-                Err(Stop::Again(refused)) => pauses.pause(refused).await?,
-            }
-        };
-        let place = match place {
-            Ok(place) => place,
-            Err(error) => {
-                self.edits = self.edits.without_device(&error.message);
-                self.state = None;
-                Box::pin(self.write()).await?;
-                return Err(error);
-            }
-        };
-        let node = loop {
+        let mut node = loop {
             match self.marked(&mut seen).await {
                 Ok(node) => break node,
                 Err(Stop::For(error)) => return Err(error),
                 Err(Stop::Again(refused)) => pauses.pause(refused).await?,
             }
         };
-        let mut node = node;
-        while let Some(place) = &place {
-            match self.take_out(&node, place).await {
-                Ok(()) => break,
-                Err(Stop::For(error)) => return Err(error),
-                Err(Stop::Again(refused)) => pauses.pause(refused).await?,
-            }
-        }
         loop {
             let stop = match self.told(&node).await {
                 Ok(()) => return Ok(()),
@@ -236,11 +196,7 @@ impl Writing<'_> {
         let object = self.desk.node(name).await.map_err(Stop::of)?;
         let object = object.ok_or_else(|| Stop::because(ProblemKind::Missing, GONE))?;
         let malformed = |why| Stop::because(ProblemKind::Malformed, why);
-        let mut now = look::node(object.clone(), Pods::Unknown).map_err(malformed)?;
-        // What we gave back ourselves a moment ago is no news.
-        if !self.is_back.get() {
-            devices::confirm(self.desk, &mut now).await;
-        }
+        let now = look::node(object.clone(), Pods::Unknown).map_err(malformed)?;
         let seen = &*seen.get_or_insert_with(|| now.clone());
         let nothing = |why: String| {
             Stop::because(ProblemKind::Contradictory, format!("{why}; nothing was written"))
@@ -248,21 +204,19 @@ impl Writing<'_> {
         if let Some(why) = moved::is_another(seen, &now) {
             return Err(nothing(why));
         }
-        let is_of_one = self.edits.device.is_some();
-        if let Some(why) = forbidden(&self.state, &now, is_of_one) {
+        if let Some(why) = forbidden(&self.order.state, &now) {
             return Err(nothing(why));
         }
-        let patch = self.edits.patch(&object);
+        let patch = self.order.edits.patch(&object);
         let patch = patch.map_err(|why| malformed(format!("{why}; nothing was written")))?;
         // An earlier attempt that was not answered may have been made.
         let Some(patch) = patch else { return Ok(object) };
         if let Some(why) = moved::moved(seen, &now) {
             return Err(nothing(format!("it is not as it was when this was decided: {why}")));
         }
-        self.give_back(&now).await?;
         self.fenced().await?;
         let stored = self.desk.patch(name, &patch).await.map_err(Stop::of)?;
-        match self.edits.altered(&stored) {
+        match self.order.edits.altered(&stored) {
             Some(what) => Err(self.take_back(&object, &patch, &stored, what).await),
             None => Ok(stored),
         }
@@ -286,51 +240,10 @@ impl Writing<'_> {
         Stop::because(ProblemKind::Contradictory, message)
     }
 
-    /// Where one GPU is to go by a rule: what the rule selects. That a cluster has no
-    /// such rules, or does not know the GPU, is told before anything is written.
-    async fn place(&self) -> Result<Option<devices::Place>, Stop> {
-        match &self.edits.device {
-            Some((mark, true)) if mark.way == DeviceWay::TaintRule => {
-                let found = devices::find(self.desk, self.name.as_str(), mark).await;
-                found.map(Some).map_err(|refused| match refused.status {
-                    None if refused.kind == ProblemKind::Missing => Stop::For(refused.into()),
-                    _ => Stop::of(refused),
-                })
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// One attempt at the rule that takes one GPU out. The node names it already:
-    /// whoever dies in between leaves a word without a rule, and no rule without a
-    /// word.
-    async fn take_out(&self, node: &Value, place: &devices::Place) -> Result<(), Stop> {
-        let (Some((mark, _)), Some(StateChange::Drain { reason })) =
-            (&self.edits.device, &self.state)
-        else {
-            return Ok(());
-        };
-        self.fenced().await?;
-        devices::take_out(self.desk, node, mark, place, reason).await.map_err(Stop::of)
-    }
-
-    /// One attempt at taking our rule away, before the words about it.
-    async fn give_back(&self, node: &LiveNode) -> Result<(), Stop> {
-        match &self.edits.device {
-            Some((mark, false)) if mark.way == DeviceWay::TaintRule => {
-                self.fenced().await?;
-                devices::give_back(self.desk, node, mark).await.map_err(Stop::of)?;
-                self.is_back.set(true);
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// One attempt at our condition.
     async fn told(&self, node: &Value) -> Result<(), Stop> {
         let now = stamp::stamp().at;
-        let Some(patch) = self.edits.status_patch(node, &now) else { return Ok(()) };
+        let Some(patch) = self.order.edits.status_patch(node, &now) else { return Ok(()) };
         self.fenced().await?;
         let told = self.desk.patch_status(self.name.as_str(), &patch).await;
         told.map(drop).map_err(Stop::of)
@@ -359,7 +272,7 @@ fn but(error: SchedulerError) -> SchedulerError {
 }
 
 /// Why this change of state must not be made on a node as it is.
-fn forbidden(state: &Option<StateChange>, now: &LiveNode, is_of_one: bool) -> Option<String> {
+fn forbidden(state: &Option<StateChange>, now: &LiveNode) -> Option<String> {
     if now.is("DELETING") {
         return Some("it is being deleted".to_owned());
     }
@@ -369,8 +282,6 @@ fn forbidden(state: &Option<StateChange>, now: &LiveNode, is_of_one: bool) -> Op
     let is = now.reason.as_deref().map_or_else(|| "no reason".to_owned(), clean);
     let is_ours = now.reason.as_deref().and_then(reason::read).is_some();
     match state {
-        // The rest of the node follows a GPU of it that we took out.
-        Some(StateChange::Drain { .. }) if !is_of_one && is_ours && device::is_alone(now) => None,
         Some(StateChange::Drain { reason }) if now.reason.as_deref() != Some(reason) => {
             Some(format!("it is drained already ({is})"))
         }
@@ -456,15 +367,15 @@ mod tests {
         let ours = "fabricgate:nvlink-low:r1 e1";
         let drain = Some(StateChange::Drain { reason: ours.to_owned() });
         let resume = Some(StateChange::Resume);
-        assert_eq!(forbidden(&drain, &LiveNode::new("n1", &["IDLE"]), false), None);
-        assert_eq!(forbidden(&drain, &drained(Some(ours)), false), None);
-        assert_eq!(forbidden(&resume, &drained(Some(ours)), false), None);
+        assert_eq!(forbidden(&drain, &LiveNode::new("n1", &["IDLE"])), None);
+        assert_eq!(forbidden(&drain, &drained(Some(ours))), None);
+        assert_eq!(forbidden(&resume, &drained(Some(ours))), None);
         for reason in [None, Some("psu"), Some("fabricgate:nvlink-low:r2 e2")] {
-            assert!(forbidden(&drain, &drained(reason), false).is_some(), "{reason:?}");
+            assert!(forbidden(&drain, &drained(reason)).is_some(), "{reason:?}");
         }
         for reason in [None, Some("psu")] {
-            assert!(forbidden(&resume, &drained(reason), false).is_some(), "{reason:?}");
+            assert!(forbidden(&resume, &drained(reason)).is_some(), "{reason:?}");
         }
-        assert!(forbidden(&None, &LiveNode::new("n1", &["DELETING"]), false).is_some());
+        assert!(forbidden(&None, &LiveNode::new("n1", &["DELETING"])).is_some());
     }
 }

@@ -23,8 +23,6 @@ use crate::model::id::NodeName;
 use crate::model::kubernetes_node::CONDITION;
 use crate::model::kubernetes_node::Condition;
 use crate::model::kubernetes_node::DEGRADED;
-use crate::model::kubernetes_node::DEVICE_CORDON;
-use crate::model::kubernetes_node::DeviceWay;
 use crate::model::kubernetes_node::KubernetesNode;
 use crate::model::kubernetes_node::NO_SCHEDULE;
 use crate::model::kubernetes_node::PREFER_NO_SCHEDULE;
@@ -32,7 +30,6 @@ use crate::model::kubernetes_node::PREFIX;
 use crate::model::kubernetes_node::REASON;
 use crate::model::kubernetes_node::Taint;
 use crate::model::kubernetes_node::UNVERIFIED;
-use crate::model::kubernetes_node::cordoned_devices;
 use crate::model::live::LiveNode;
 
 /// The word of a node whose pods could not be read: it may be in use.
@@ -211,7 +208,7 @@ fn state(object: &Node, seen: &KubernetesNode, busy: Option<bool>) -> Vec<String
     }
     let has =
         |key: &str, effect: &str| seen.taints.iter().any(|it| it.key == key && it.effect == effect);
-    if has(DEGRADED, NO_SCHEDULE) || is_without_a_gpu(object, seen) {
+    if has(DEGRADED, NO_SCHEDULE) {
         words.push("DRAIN");
     }
     if has(UNVERIFIED, NO_SCHEDULE) || has(UNVERIFIED, "NoExecute") {
@@ -235,18 +232,6 @@ fn state(object: &Node, seen: &KubernetesNode, busy: Option<bool>) -> Vec<String
         words.push("TESTING");
     }
     words.into_iter().map(str::to_owned).collect()
-}
-
-/// Whether one GPU of it is out by us. For a list, the node says so; for a rule it
-/// only says that there should be one, and whoever can ask the server looks.
-fn is_without_a_gpu(object: &Node, seen: &KubernetesNode) -> bool {
-    let Some(mark) = seen.device().filter(|_| seen.annotations.contains_key(REASON)) else {
-        return false;
-    };
-    let list = object.metadata.annotations.as_ref().and_then(|it| it.get(DEVICE_CORDON));
-    let is_listed =
-        || list.is_some_and(|list| cordoned_devices(list).any(|uuid| uuid == mark.uuid));
-    mark.way == DeviceWay::TaintRule || is_listed()
 }
 
 fn of_readiness(taint: &Taint) -> bool {

@@ -17,7 +17,8 @@ use crate::model::verdict::Outcome;
 use crate::model::verdict::Verdicts;
 
 /// Said where the judge's word is not among what could be read.
-const NOT_JUDGED: &str = "This run was not judged, or its verdicts cannot be read: nothing convicts this node.";
+const NOT_JUDGED: &str =
+    "This run was not judged, or its verdicts cannot be read: nothing convicts this node.";
 
 /// The run as far as it is about the node of this case.
 pub(super) fn run(case: &Case, sides: &Sides) -> Run {
@@ -127,9 +128,11 @@ mod tests {
             "{NODE} and node0003.bad.example.com at 10.1.2.3, fe80::12 and aa:bb:cc:dd:ee:0f, \
              /home/olga/x by olga@node0002, USER=olga, {theirs}, node[0001-0018]"
         );
-        let finding = run.verdicts.findings.iter_mut().find(|it| {
-            it.locus.node.as_ref().is_some_and(|node| node.as_str() == NODE)
-        });
+        let finding = run
+            .verdicts
+            .findings
+            .iter_mut()
+            .find(|it| it.locus.node.as_ref().is_some_and(|node| node.as_str() == NODE));
         let finding = finding.expect("a finding against it");
         finding.summary = secret.clone();
         finding.evidence[0].detail = secret.clone();
@@ -140,10 +143,9 @@ mod tests {
         larger.locus.kind = LocusKind::Domain;
         run.verdicts.findings.push(larger);
         run.verdicts.notes.push(secret.clone());
-        run.verdicts.unknown.push(Unknown {
-            what: UnknownSubject::node(&NODE.into()),
-            why: secret.clone(),
-        });
+        run.verdicts
+            .unknown
+            .push(Unknown { what: UnknownSubject::node(&NODE.into()), why: secret.clone() });
         for verdict in &mut run.verdicts.nodes {
             verdict.reason = secret.clone();
         }

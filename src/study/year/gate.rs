@@ -254,7 +254,6 @@ fn situation<'a>(
     now: &'a Stamp,
 ) -> Situation<'a> {
     static NO_BOOTS: BTreeMap<NodeName, String> = BTreeMap::new();
-    static NO_GPUS: BTreeMap<NodeName, Vec<String>> = BTreeMap::new();
     Situation {
         verdicts: ran.verdicts,
         fleet,
@@ -265,7 +264,6 @@ fn situation<'a>(
         controls,
         drivers: ran.drivers,
         boots: &NO_BOOTS,
-        gpus: &NO_GPUS,
         now,
     }
 }
