@@ -72,7 +72,8 @@ pub struct Action {
     /// What is said on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<VerdictMark>,
-    /// The one GPU that is taken out instead of the whole node (Kubernetes).
+    /// The one GPU that an earlier version took out instead of the whole node (Kubernetes). Read
+    /// from its journals and plans; no action has one any more.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<GpuCordon>,
     /// The findings it rests on.

@@ -2,7 +2,7 @@
 //! written: taints, a condition, labels and annotations of ours.
 //!
 //! Plain values, as they were told. The names are `interop`'s: nobody else's
-//! prefix is ever written, but for [`DEVICE_CORDON`].
+//! prefix is ever written.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,12 +21,9 @@ pub const REASON: &str = "fabricgate.io/reason";
 /// The annotation beside it that says which gate drained: another gate's journal
 /// may have the same run, class and turn.
 pub const GATE: &str = "fabricgate.io/gate";
-/// The annotation with the one GPU that we took out instead of the node, as
-/// [`DeviceMark`] is written.
+/// The annotation with the one GPU that an earlier version took out instead of the node,
+/// as [`DeviceMark`] is written. Read, and not written any more.
 pub const DEVICE: &str = "fabricgate.io/device";
-/// HAMi's list of GPUs that get no new pods, UUIDs with commas between them. The
-/// one key of somebody else that is ever written, and of it one entry.
-pub const DEVICE_CORDON: &str = "hami.io/device-cordon";
 /// The label with the domain in which a node was verified.
 pub const VERIFIED_DOMAIN: &str = "fabricgate.io/verified-domain";
 /// The label with the verdict: `pass`, `degraded`, `failed`.
@@ -124,12 +121,9 @@ pub struct KubernetesNodeUpdate {
     /// Our condition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<FabricNodeCondition>,
-    /// The one GPU that a change of state concerns, instead of the whole node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device: Option<GpuCordon>,
 }
 
-/// One GPU of a node that is taken out while the node stays in service.
+/// One GPU of a node that an earlier version took out while the node stayed in service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct GpuCordon {
     /// How.
@@ -140,7 +134,7 @@ pub struct GpuCordon {
     pub uuid: String,
 }
 
-/// How one GPU is kept from new pods.
+/// How one GPU was kept from new pods.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -153,7 +147,7 @@ pub enum GpuCordonMethod {
 }
 
 impl GpuCordonMethod {
-    /// Its name, as policies spell it.
+    /// Its name, as our annotation spells it.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::TaintRule => "taint-rule",
@@ -163,12 +157,7 @@ impl GpuCordonMethod {
 }
 
 impl GpuCordon {
-    /// As it stands in our annotation: how, index and UUID.
-    pub fn to_annotation(&self) -> String {
-        format!("{}:{}:{}", self.way.as_str(), self.index, self.uuid)
-    }
-
-    /// What such a text says; anybody may write there.
+    /// What our annotation says (how, index and UUID); anybody may write there.
     pub fn from_annotation(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ':');
         let way = match parts.next()? {
@@ -191,21 +180,10 @@ pub fn is_uuid(text: &str) -> bool {
         && text.ends_with(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// The GPUs in a list of [`DEVICE_CORDON`].
-pub fn cordoned_devices(list: &str) -> impl Iterator<Item = &str> {
-    list.split(',').map(str::trim).filter(|uuid| !uuid.is_empty())
-}
-
 impl KubernetesNode {
-    /// The GPU that our annotation names as taken out; whether it is, the state
-    /// says.
+    /// The GPU that our annotation names as taken out.
     pub fn cordoned_gpu(&self) -> Option<GpuCordon> {
         self.annotations.get(DEVICE).and_then(|text| GpuCordon::from_annotation(text))
-    }
-
-    /// Whether our taint of a drain keeps new pods from the whole node.
-    pub fn has_drain_taint(&self) -> bool {
-        self.taints.iter().any(|taint| taint.key == DEGRADED && taint.effect == NO_SCHEDULE)
     }
 }
 

@@ -1,6 +1,6 @@
 //! DeviceTaintRules for GPUs that are to blame (`resource.k8s.io/v1beta2`): by default
 //! with the effect `None`, which changes nothing and shows what would be. Which GPU of a
-//! node is to blame instead of it, `act::device` says, for the gate and for this.
+//! node is to blame instead of it, `act::device` says.
 //!
 //! A rule names a device as its driver offers it, which only the cluster knows: its
 //! ResourceSlices are asked for, and a GPU is found in them by its UUID. One that is in
@@ -19,8 +19,8 @@ use model::finding_class::FindingClass;
 use model::kubernetes_node::DEGRADED;
 use model::text::clean;
 
-/// The label with the run of a rule. The gate's own rules carry another one, so that
-/// neither takes the other's for its own.
+/// The label with the run of a rule. Rules that the gate of earlier versions made carry
+/// another one.
 const EXPORTED_RUN_LABEL: &str = "fabricgate.io/exported-run";
 
 /// `--to device-taint-rules`.
