@@ -42,11 +42,6 @@ fn everything() -> BTreeMap<String, Value> {
             all.insert(called(&object), object);
         }
     }
-    for file in ["devices/rights", "devices/policy"] {
-        for object in documents(&deploy().join(format!("components/{file}.yaml"))) {
-            all.insert(called(&object), object);
-        }
-    }
     all
 }
 
@@ -415,9 +410,6 @@ fn the_names_in_the_policy_are_the_programs() {
         fs::read_to_string(deploy().join("components/admission/policy.yaml")).expect("a policy");
     assert!(policy.contains(&format!("\"'{}'\"", kubernetes_node::FABRICGATE_PREFIX)));
     assert!(policy.contains(&format!("c.type == '{}'", kubernetes_node::CONDITION)));
-    // HAMi's key is named, and off.
-    assert!(policy.contains(&format!("'{}'", kubernetes_node::DEVICE_CORDON)));
-    assert!(policy.contains(r#"{name: cordons, expression: "dyn([])"}"#));
     let account = "system:serviceaccount:fabricgate:fabricgate-gate";
     assert!(policy.contains(account));
     let neighbours = deploy().join("neighbours");
@@ -484,8 +476,8 @@ fn what_the_actuator_may_change_everywhere_a_policy_bounds() {
             }
         }
     }
-    // Nodes, their status, and rules about devices.
-    assert_eq!(bounded, 3);
+    // Nodes and their status.
+    assert_eq!(bounded, 2);
 }
 
 #[test]

@@ -15,8 +15,6 @@ mod claims;
 mod daemons;
 #[path = "lab_kubernetes/deploy.rs"]
 mod deploy;
-#[path = "lab_kubernetes/device.rs"]
-mod device;
 #[path = "lab_kubernetes/export.rs"]
 mod export;
 #[path = "lab_kubernetes/gate.rs"]

@@ -117,7 +117,6 @@ pub(crate) fn timed(
             drivers: &BTreeMap::new(),
             now: &at,
             boots: &boots,
-            gpus: &BTreeMap::new(),
         },
         &policy,
     );

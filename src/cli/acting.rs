@@ -145,7 +145,6 @@ pub fn run_gate(
     let unsure = identity::find_unsure(&taken.machines, &taken.results, &taken.recordings);
     let run = EvidenceRun { unsigned: keys.unsealed_reason(), unsure, ..run };
     let (drivers, boots) = (taken.driver_versions(), identity::boot_ids(&taken.machines));
-    let gpus = identity::gpu_uuids(&taken.machines);
     let mut say = |text: &str| note(text);
     let (stopper, stop) = watch::channel(false);
     let taking = reconciler::reconcile_nodes(ReconcileInput {
@@ -161,7 +160,6 @@ pub fn run_gate(
         run: &run,
         drivers: &drivers,
         boots: &boots,
-        gpus: &gpus,
         trust: &keys.trust,
         apply,
         stop,

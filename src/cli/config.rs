@@ -26,8 +26,8 @@ use super::metering::MetricsConfig;
 use super::sources::SourcesConfig;
 use super::watching::WatchConfig;
 use super::{
-    acting, asking, auditing, burning, certifying, gating, keeping, launcher, metering, notifying,
-    sources, stored, watching,
+    asking, auditing, burning, certifying, gating, keeping, launcher, metering, notifying, sources,
+    stored, watching,
 };
 use control::launch::Launcher;
 use control::launch::kubernetes::GpuRequestMode;
@@ -36,7 +36,7 @@ use control::sources::input_file;
 use control::sweep::ConfirmSettings;
 use engine::plan::PlanLimits;
 use engine::plan::audit_selection::AuditBudget;
-use engine::policy::action_policy::{Devices, Policy};
+use engine::policy::action_policy::Policy;
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::probe::Probe;
@@ -204,22 +204,12 @@ impl ProbesSection {
     }
 }
 
-/// What may be done about nodes, where nodes are reached this way.
-fn check_policy(
-    said: Option<Spanned<Policy>>,
-    launcher: &Launcher,
-) -> Result<Policy, ConfigMistake> {
+/// What may be done about nodes.
+fn check_policy(said: Option<Spanned<Policy>>) -> Result<Policy, ConfigMistake> {
     let Some(policy) = said else { return Ok(Policy::default()) };
     let at = policy.span().start;
     let policy = policy.into_inner();
     policy.check().map_err(|message| (at, message))?;
-    let asks_hami =
-        acting::pod_settings(launcher).is_some_and(|it| it.gpus == GpuRequestMode::DevicePlugin);
-    if policy.device == Devices::Hami && asks_hami {
-        let why = "device = \"hami\" with pods that ask a device plugin for GPUs: the one \
-                   that is out would never be measured again, and so never come back";
-        return Err((at, why.to_owned()));
-    }
     Ok(policy)
 }
 
@@ -392,7 +382,7 @@ fn parse(
     let (readings, most_readings) = read.probes.readings().map_err(&mistake)?;
     let catalog = load_probes(read.probes.dir.as_ref().map(|dir| base.join(dir)).as_deref())?;
     let probes = read.probes.named_probes(&catalog).map_err(&mistake)?;
-    let policy = check_policy(read.policy, &launcher).map_err(&mistake)?;
+    let policy = check_policy(read.policy).map_err(&mistake)?;
     let watch = watching::parse_watch(read.watch, &policy, gate.as_ref()).map_err(&mistake)?;
     let certificates = certifying::parse_certificates(read.certificates, base).map_err(&mistake)?;
     let burn_in = burning::parse_burn_in(read.burn_in, &catalog).map_err(&mistake)?;

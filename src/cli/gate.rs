@@ -19,7 +19,7 @@ use control::gate::scheduler::Scheduler;
 use control::gate::slurm_allocation::OrphanCleanup;
 use control::gate::{clock, drain_restore, journal, recovery, slurm_allocation};
 use engine::policy::journal_state::JournalState;
-use engine::policy::{budget, drain_overview, pause, stale_journal};
+use engine::policy::{budget, device, drain_overview, pause, stale_journal};
 use engine::report;
 use engine::report::gate::GateLiveView;
 use engine::report::gate_log;
@@ -203,6 +203,9 @@ fn show_status(config: &Config, gate: &GateConfig, globals: &Globals) -> anyhow:
     stdout::write_text(&report::gate::render(&ledger, &now, shown))?;
     if let Some(live) = &live {
         stdout::write_text(&by_person::list_unrecorded_drains(live, &ledger))?;
+        for told in live.nodes.values().filter_map(device::left_out) {
+            stdout::write_text(&format!("{told}\n"))?;
+        }
     }
     for budget in remaining_budgets(config, &ledger, live.as_ref(), &now).into_iter().flatten() {
         stdout::write_text(&format!("{budget}\n"))?;

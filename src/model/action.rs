@@ -71,7 +71,8 @@ pub struct Action {
     /// The mark that is written on the node.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mark: Option<VerdictMark>,
-    /// The single GPU that is taken out of service instead of the node (Kubernetes).
+    /// The single GPU that an earlier version took out of service instead of the node
+    /// (Kubernetes). Read from its journals and plans, and no longer written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub device: Option<GpuCordon>,
     /// Ids of the findings that justify the action.

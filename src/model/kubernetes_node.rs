@@ -2,7 +2,7 @@
 //! annotations.
 //!
 //! Plain values, as the API server returned them. `interop` fixes the names: fabricgate writes
-//! only under its own prefix, except for [`DEVICE_CORDON`].
+//! only under its own prefix.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,12 +21,9 @@ pub const REASON: &str = "fabricgate.io/reason";
 /// The annotation that names the gate behind the drain: another gate's journal may have the same
 /// run, class and epoch.
 pub const GATE: &str = "fabricgate.io/gate";
-/// The annotation with the one GPU that fabricgate took out of service instead of the node, in
-/// the format of [`GpuCordon::to_annotation`].
+/// The annotation with the one GPU that an earlier version took out of service instead of the
+/// node. Read, and no longer written.
 pub const DEVICE: &str = "fabricgate.io/device";
-/// HAMi's list of GPUs that get no new pods, as comma-separated UUIDs. The only foreign key that
-/// fabricgate writes, and it writes only one entry of it.
-pub const DEVICE_CORDON: &str = "hami.io/device-cordon";
 /// The label with the domain in which a node was verified.
 pub const VERIFIED_DOMAIN: &str = "fabricgate.io/verified-domain";
 /// The label with the verdict: `pass`, `degraded`, `failed`.
@@ -125,12 +122,9 @@ pub struct KubernetesNodeUpdate {
     /// The new condition.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub condition: Option<FabricNodeCondition>,
-    /// The single GPU to cordon or release instead of the whole node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub device: Option<GpuCordon>,
 }
 
-/// One GPU that is out of service while its node stays in service.
+/// One GPU that an earlier version took out of service while its node stayed in service.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct GpuCordon {
     /// The method that keeps pods off the GPU.
@@ -141,7 +135,7 @@ pub struct GpuCordon {
     pub uuid: String,
 }
 
-/// How one GPU is kept from new pods.
+/// How one GPU was kept from new pods.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -164,12 +158,8 @@ impl GpuCordonMethod {
 }
 
 impl GpuCordon {
-    /// The value of the annotation [`DEVICE`]: method, index and UUID.
-    pub fn to_annotation(&self) -> String {
-        format!("{}:{}:{}", self.way.as_str(), self.index, self.uuid)
-    }
-
-    /// Parses such a value. Other clients may write it, so the content is not trusted.
+    /// Parses the value of the annotation [`DEVICE`]: method, index and UUID. Other clients may
+    /// write it, so the content is not trusted.
     pub fn from_annotation(text: &str) -> Option<Self> {
         let mut parts = text.splitn(3, ':');
         let way = match parts.next()? {
@@ -192,21 +182,10 @@ pub fn is_uuid(text: &str) -> bool {
         && text.ends_with(|c: char| c.is_ascii_alphanumeric())
 }
 
-/// The GPUs in a list of [`DEVICE_CORDON`].
-pub fn cordoned_devices(list: &str) -> impl Iterator<Item = &str> {
-    list.split(',').map(str::trim).filter(|uuid| !uuid.is_empty())
-}
-
 impl KubernetesNode {
-    /// The GPU named by the annotation [`DEVICE`]; the state decides whether it is out of
-    /// service.
+    /// The GPU that the annotation [`DEVICE`] names as taken out of service.
     pub fn cordoned_gpu(&self) -> Option<GpuCordon> {
         self.annotations.get(DEVICE).and_then(|text| GpuCordon::from_annotation(text))
-    }
-
-    /// Whether fabricgate's drain taint keeps new pods from the whole node.
-    pub fn has_drain_taint(&self) -> bool {
-        self.taints.iter().any(|taint| taint.key == DEGRADED && taint.effect == NO_SCHEDULE)
     }
 }
 

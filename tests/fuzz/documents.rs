@@ -399,7 +399,7 @@ pub(super) fn configuration_seeds() -> Vec<Vec<u8>> {
          [launcher.kubernetes]\nimage = \"i:1\"\ngpus = \"claim\"\nranks = \"names\"\nshm = \"16Gi\"\n\
          rdma = { \"rdma/hca\" = 8 }\nenv = { NCCL_DEBUG = \"INFO\" }\nhost_network = true\n\
          [[launcher.kubernetes.tolerations]]\nkey = \"k\"\neffect = \"NoSchedule\"\n\
-         [policy]\ndevice = \"taint-rule\"\nslinky = \"kubernetes\"\n\
+         [policy]\nslinky = \"kubernetes\"\n\
          [gate]\nthrough = \"kubernetes\"\n[gate.kubernetes]\ncontext = \"gate\"\n\
          [watch]\nexpired = \"taint\"\n[watch.lease]\nname = \"l\"\nduration_s = 15\nrenew_s = 5\n",
         "[launcher]\nkind = \"replay\"\nrun = \"runs/r1\"\n[history]\nenabled = false\n",

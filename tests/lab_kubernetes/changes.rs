@@ -133,7 +133,6 @@ pub(super) fn certify(message: &str) -> NodeUpdate {
         labels: [(VERDICT.to_owned(), Some("pass".to_owned()))].into(),
         annotations: [(CERTIFICATE.to_owned(), Some("{\"v\":1}".to_owned()))].into(),
         condition: Some(condition("True", message)),
-        device: None,
     })
 }
 

@@ -100,11 +100,6 @@ impl Asker {
                 made.entry(called(&object)).or_insert(object);
             }
         }
-        for file in ["devices/rights", "devices/policy"] {
-            for object in documents(&deploy().join(format!("components/{file}.yaml"))) {
-                made.insert(called(&object), object);
-            }
-        }
         let mut objects: Vec<Value> = made.into_values().collect();
         // As kubectl does: what others need comes first.
         objects.sort_by_key(|object| object["kind"] != "Namespace");

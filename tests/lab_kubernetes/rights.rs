@@ -230,22 +230,15 @@ async fn the_prober_becomes_no_actuator_and_the_actuator_no_prober() {
     admin.delete(node).await.expect("a node less");
 }
 
-const GATE: &str = "fabricgate-gate";
 const PROBER: &str = "fabricgate-prober";
 const PROBES: &str = "fabricgate-probes";
 const DOMAINS: &str = "computedomains.resource.nvidia.com";
-const SLICES: &str = "resourceslices.resource.k8s.io";
-const RULES: &str = "devicetaintrules.resource.k8s.io";
 const CLAIMS: &str = "resourceclaims.resource.k8s.io";
 const TEMPLATES: &str = "resourceclaimtemplates.resource.k8s.io";
 
 /// What the runs below do not use: account, where, resource, verb, and when it is
 /// needed.
-const ONLY_WHEN: [(&str, &str, &str, &str, &str); 13] = [
-    (GATE, "", SLICES, "list", "single GPUs are taken out"),
-    (GATE, "", RULES, "create", "single GPUs are taken out"),
-    (GATE, "", RULES, "get", "single GPUs are taken out"),
-    (GATE, "", RULES, "delete", "single GPUs are taken out"),
+const ONLY_WHEN: [(&str, &str, &str, &str, &str); 9] = [
     (PROBER, "", "topologies.kueue.x-k8s.io", "list", "Kueue is installed"),
     (PROBER, "", "topologies.kai.scheduler", "list", "KAI is installed"),
     (PROBER, PROBES, "events", "list", "a pod does not start"),

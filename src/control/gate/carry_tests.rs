@@ -6,7 +6,7 @@ use super::*;
 use engine::policy::node_state;
 use engine::policy::node_state::DrainOwner;
 use model::finding_class::FindingClass;
-use model::kubernetes_node::GATE;
+use model::kubernetes_node::{GATE, GpuCordon, GpuCordonMethod};
 
 const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 
@@ -48,6 +48,17 @@ fn after_a_drain(fake: &FakeScheduler) -> (tempfile::TempDir, Journal) {
     assert_eq!(results(&records), [("n1", ActionResult::Done)]);
     fake.calls.borrow_mut().clear();
     (folder, journal)
+}
+
+#[test]
+fn an_action_on_one_gpu_of_an_earlier_version_is_refused_and_drains_no_node() {
+    let fake = FakeScheduler::with_nodes(1);
+    let (_folder, mut journal) = journal();
+    let device = GpuCordon { way: GpuCordonMethod::Hami, index: 0, uuid: "GPU-0a".to_owned() };
+    let one = Action { device: Some(device), ..action(ActionKind::Drain, "n1") };
+    let records = execute(&fake, &mut journal, &plan(vec![one]));
+    assert_eq!(results(&records), [("n1", ActionResult::Refused)]);
+    assert!(fake.changed_nodes().is_empty());
 }
 
 #[test]

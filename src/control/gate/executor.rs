@@ -391,16 +391,7 @@ impl<'p> PlanExecution<'_, 'p> {
         };
         let journal = &*self.executor.journal;
         let state = permit_state_change(action, node, journal.state(), self.run, journal.epoch())?;
-        let device = preconditions::permit_gpu_cordon(action, node, journal.state())?;
-        let said = |mark| {
-            marks::change_beside_device(
-                action.kind,
-                device.as_ref(),
-                node,
-                mark,
-                self.executor.names,
-            )
-        };
+        let said = |mark| marks::change_beside_action(action.kind, node, mark, self.executor.names);
         let said = action.mark.as_ref().map(said);
         let mut change = NodeUpdate { state, ..said.unwrap_or_default() };
         add_gate_annotation(&mut change, node, journal.state());

@@ -9,7 +9,6 @@
 
 mod client;
 mod client_thread;
-mod device_taint_rules;
 pub mod events;
 mod node_conflict;
 mod node_reader;

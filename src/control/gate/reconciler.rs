@@ -25,7 +25,7 @@ use engine::policy::action_policy::Policy;
 use engine::policy::journal_state::JournalState;
 use engine::policy::situation::{EvidenceRun, PlanCoverage, Situation};
 use engine::policy::{
-    action_policy, budget, journal_events, lost_drains, node_state, stale_journal,
+    action_policy, budget, device, journal_events, lost_drains, node_state, stale_journal,
 };
 use model::action::{ActionPlan, ActionRecord};
 use model::claims::Claims;
@@ -71,8 +71,6 @@ pub struct ReconcileInput<'a> {
     pub drivers: &'a BTreeMap<NodeName, String>,
     /// The boot in which the run measured each node, as far as workers told it.
     pub boots: &'a BTreeMap<NodeName, String>,
-    /// UUIDs of the GPUs of each node in order of index, as workers told them.
-    pub gpus: &'a BTreeMap<NodeName, Vec<String>>,
     /// Whose certificates count.
     pub trust: &'a SignatureTrust,
     /// Carry it out.
@@ -142,6 +140,7 @@ async fn run_dry(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, Recon
         (turn.log)(&format!("{who} lost our drain of {nodes}: it would be made again"));
     }
     report_unrecorded(&mut turn, &live, &ledger);
+    tell_left_out(&mut turn, &live);
     let controls = certified_nodes(&mut turn, &live);
     for event in decide(&turn, &live, &ledger, &controls, |it| {
         journal_events::collect_events(it, turn.policy)
@@ -196,6 +195,7 @@ async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome,
         live = read_nodes(&turn, journal.state()).await?;
     }
     report_unrecorded(&mut turn, &live, journal.state());
+    tell_left_out(&mut turn, &live);
     let again =
         mark_reassertion::reassert_marks(turn.scheduler, &live, journal.state(), turn.policy).await;
     if !again.is_empty() {
@@ -237,6 +237,13 @@ async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome,
     let budgets =
         budget::describe_remaining(&ledger, Some(&live), turn.fleet, turn.policy, &clock::now());
     Ok(ReconcileOutcome { plan, recovered, journal_state: ledger, live, budgets })
+}
+
+/// Tells of GPUs that an earlier version took out alone.
+fn tell_left_out(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) {
+    for told in live.nodes.values().filter_map(device::left_out) {
+        (turn.log)(&told);
+    }
 }
 
 /// Tells of drains of our form that nothing here knows of: they are in every budget.
@@ -316,7 +323,6 @@ fn decide<T>(
         drivers: turn.drivers,
         now: &clock::now(),
         boots: turn.boots,
-        gpus: turn.gpus,
     })
 }
 
@@ -385,7 +391,6 @@ mod tests {
             run: &EvidenceRun::default(),
             drivers: &BTreeMap::new(),
             boots: &BTreeMap::new(),
-            gpus: &BTreeMap::new(),
             trust: &SignatureTrust::default(),
             apply: false,
             stop,
@@ -464,7 +469,6 @@ mod tests {
             run: &EvidenceRun::default(),
             drivers: &BTreeMap::new(),
             boots: &BTreeMap::new(),
-            gpus: &BTreeMap::new(),
             trust: &SignatureTrust::default(),
             apply: true,
             stop,

@@ -9,6 +9,7 @@ use super::*;
 use crate::store::signing::SignatureTrust;
 use engine::policy::marks::MarkNames;
 use model::action::{Action, ActionKind};
+use model::kubernetes_node::{GpuCordon, GpuCordonMethod};
 use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 
@@ -49,6 +50,22 @@ fn recover_now(fake: &FakeScheduler, journal: &mut Journal) -> Vec<ActionRecord>
 
 fn idle(name: &str) -> SchedulerNode {
     SchedulerNode::new(name, &["IDLE"])
+}
+
+#[test]
+fn one_gpu_that_an_earlier_version_began_to_take_out_is_concluded_and_nothing_is_done() {
+    let (_folder, mut journal) = journal();
+    let device = GpuCordon { way: GpuCordonMethod::TaintRule, index: 2, uuid: "GPU-2a".to_owned() };
+    let begun = Action { device: Some(device), ..action(ActionKind::Drain, "n1") };
+    journal.append(intent("a", begun, drain(), idle("n1"))).expect("written");
+    let fake = FakeScheduler::with_nodes(1);
+    let records = recover_now(&fake, &mut journal);
+    let [record] = records.as_slice() else { panic!("{records:?}") };
+    assert_eq!(record.result, ActionResult::Superseded);
+    assert!(record.detail.contains("GPU 2 (GPU-2a, taint-rule)"), "{}", record.detail);
+    assert!(journal.state().open_intents.is_empty() && journal.state().drains.is_empty());
+    assert!(fake.changed_nodes().is_empty(), "nothing was written");
+    assert!(recover_now(&fake, &mut journal).is_empty(), "and it is concluded once");
 }
 
 #[test]

@@ -14,8 +14,9 @@ use super::executor::Executor;
 use super::journal::JournalError;
 use super::verification::{ChangeObservation, is_condition_missing, verify_change};
 use super::{certificates, clock};
+use engine::policy::device;
 use engine::policy::journal_state::OpenIntent;
-use model::action::{ActionRecord, ActionResult};
+use model::action::{Action, ActionKind, ActionRecord, ActionResult};
 use model::id::NodeName;
 use model::journal::JournalEvent;
 use model::text;
@@ -63,7 +64,8 @@ async fn recover_intents_after(
     }
     (carrier.log)(&format!("looking at {} actions that were begun and not concluded", open.len()));
     let now = clock::now();
-    let mut found: BTreeMap<String, (ActionResult, String)> = BTreeMap::new();
+    let mut found: BTreeMap<String, (ActionResult, String)> =
+        open.iter().filter_map(|it| Some((it.id.clone(), of_one_gpu(&it.action)?))).collect();
     let mut untold: BTreeSet<String> = BTreeSet::new();
     for look in 0..2 {
         // Whoever was not done yet is looked at twice before that is said.
@@ -125,6 +127,17 @@ async fn recover_intents_after(
     let faults = certificates::faulty_nodes(&records);
     certificates::void_all(carrier.journal.folder(), faults, VOID_REASON, carrier.log);
     Ok(records)
+}
+
+/// How an intent of an earlier version ends that was to take out one GPU alone: whatever
+/// became of it, nothing here would go on with it.
+fn of_one_gpu(action: &Action) -> Option<(ActionResult, String)> {
+    let mark = action.device.as_ref().filter(|_| action.kind == ActionKind::Drain)?;
+    let why = format!(
+        "an earlier version began to take out {} alone, which this one neither does nor takes back",
+        device::told(mark)
+    );
+    Some((ActionResult::Superseded, why))
 }
 
 /// How an intent ended, by what its node shows. Where something of the answer

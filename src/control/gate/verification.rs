@@ -211,7 +211,6 @@ fn restore_marks(before: &SchedulerNode, wanted: &KubernetesNodeUpdate) -> Kuber
         labels: words(&wanted.labels, &was.labels),
         annotations: words(&wanted.annotations, &was.annotations),
         condition: None,
-        device: None,
     }
 }
 

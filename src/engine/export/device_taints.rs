@@ -1,6 +1,6 @@
 //! DeviceTaintRules for faulty GPUs (`resource.k8s.io/v1beta2`): by default with the effect `None`,
-//! which changes nothing and shows the result of a real effect. `act::device` decides when a GPU is
-//! at fault instead of its node, for the gate and for this export.
+//! which changes nothing and shows the result of a real effect. `policy::device` decides when a
+//! GPU is at fault instead of its node.
 //!
 //! A rule names a device as its driver publishes it, which only the cluster's ResourceSlices show:
 //! a GPU is found in them by its UUID. A GPU in none of them, or in several, gets no rule.
@@ -18,8 +18,8 @@ use model::finding_class::FindingClass;
 use model::kubernetes_node::DEGRADED;
 use model::text::clean;
 
-/// The label with the run of an exported rule. The gate's rules carry another label, so neither
-/// treats the other's rules as its own.
+/// The label with the run of an exported rule. Rules that the gate of earlier versions made carry
+/// another label.
 const EXPORTED_RUN_LABEL: &str = "fabricgate.io/exported-run";
 
 /// Target `--to device-taint-rules`.

@@ -121,8 +121,6 @@ pub struct Policy {
     pub certificate_void: VoidPolicy,
     /// Whose nodes of Kubernetes are that Slurm's daemon runs on.
     pub slinky: SlinkyOwner,
-    /// What is taken out where one GPU of a node is to blame (Kubernetes).
-    pub device: Devices,
     /// The site's names for what is said on nodes.
     pub marks: MarkNames,
 }
@@ -160,21 +158,6 @@ pub enum SlinkyOwner {
     Kubernetes,
 }
 
-/// What is taken out of service where one GPU of a node is to blame.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "kebab-case")]
-pub enum Devices {
-    /// The node.
-    #[default]
-    None,
-    /// That GPU, with a `DeviceTaintRule` of dynamic resource allocation.
-    TaintRule,
-    /// That GPU, with HAMi's annotation for cordoned devices.
-    Hami,
-}
-
 impl Default for Policy {
     fn default() -> Self {
         Self {
@@ -209,7 +192,6 @@ impl Default for Policy {
             certificate_days_burn_in: None,
             certificate_void: VoidPolicy::default(),
             slinky: SlinkyOwner::Slurm,
-            device: Devices::None,
             marks: MarkNames::default(),
         }
     }
@@ -293,7 +275,6 @@ pub fn propose_from_verdicts(
         drivers: &BTreeMap::new(),
         now: &ClockStamp::default(),
         boots: &BTreeMap::new(),
-        gpus: &BTreeMap::new(),
     };
     propose_actions(&situation, policy)
 }

@@ -10,8 +10,7 @@ use super::plane::SchedulerKind;
 use super::{drain_reason, kubernetes_label};
 use model::id::NodeName;
 use model::kubernetes_node::{
-    CONDITION, DEGRADED, DEVICE, DEVICE_CORDON, FabricNodeCondition, GpuCordon, GpuCordonMethod,
-    NO_SCHEDULE, REASON, Taint,
+    CONDITION, DEGRADED, FabricNodeCondition, NO_SCHEDULE, REASON, Taint,
 };
 use model::node_update::{NodeStateChange, NodeUpdate};
 
@@ -89,19 +88,13 @@ pub fn kubectl_commands(
     let mut after: Vec<String> = Vec::new();
     match &change.state {
         Some(NodeStateChange::Drain { reason }) => {
-            match &marks.device {
-                Some(mark) => before.push(format!("{DEVICE}={}", mark.to_annotation())),
-                None => {
-                    let Taint { key, value, effect } = drain_taint(reason);
-                    taints.push(format!("{key}={value}:{effect}"));
-                }
-            }
+            let Taint { key, value, effect } = drain_taint(reason);
+            taints.push(format!("{key}={value}:{effect}"));
             before.push(format!("{REASON}={reason}"));
         }
         Some(NodeStateChange::Resume) => {
             taints.push(format!("{DEGRADED}:{NO_SCHEDULE}-"));
             after.push(format!("{REASON}-"));
-            after.extend(marks.device.as_ref().map(|_| format!("{DEVICE}-")));
         }
         None => {}
     }
@@ -117,12 +110,6 @@ pub fn kubectl_commands(
     let labels: Vec<String> = marks.labels.iter().map(edit).collect();
     after.extend(marks.annotations.iter().map(edit));
     let mut calls: Vec<Vec<String>> = Vec::new();
-    let is_out = matches!(change.state, Some(NodeStateChange::Drain { .. }));
-    let device = |out: bool| {
-        let mark = marks.device.iter().filter(move |_| out == is_out);
-        mark.flat_map(move |mark| nodes.iter().map(move |node| device_words(node, mark, out)))
-    };
-    calls.extend(device(false));
     for (verb, edits) in
         [("annotate", before), ("taint", taints), ("label", labels), ("annotate", after)]
     {
@@ -131,30 +118,10 @@ pub fn kubectl_commands(
         }
         calls.push(head(&[verb, "--overwrite"], &["node"]).into_iter().chain(edits).collect());
     }
-    calls.extend(device(true));
     let patch =
         |condition| head(&["patch"], &["node"]).into_iter().chain(patch_arguments(condition));
     calls.extend(marks.condition.as_ref().map(|condition| patch(condition).collect()));
     calls
-}
-
-/// What a person does about one GPU. The rule is named by its contents, and the
-/// list by the entry in it: both are more than a word.
-fn device_words(node: &NodeName, mark: &GpuCordon, is_out: bool) -> Vec<String> {
-    let uuid = &mark.uuid;
-    let words = match (mark.way, is_out) {
-        (GpuCordonMethod::TaintRule, true) => vec!["kubectl", "create", "-f"],
-        (GpuCordonMethod::TaintRule, false) => vec!["kubectl", "delete", "-f"],
-        (GpuCordonMethod::Hami, _) => {
-            vec!["kubectl", "annotate", "--overwrite", "node", node.as_str()]
-        }
-    };
-    let last = match (mark.way, is_out) {
-        (GpuCordonMethod::TaintRule, _) => format!("DeviceTaintRule:{uuid}"),
-        (GpuCordonMethod::Hami, true) => format!("{DEVICE_CORDON}=<with {uuid}>"),
-        (GpuCordonMethod::Hami, false) => format!("{DEVICE_CORDON}=<without {uuid}>"),
-    };
-    words.into_iter().map(str::to_owned).chain([last]).collect()
 }
 
 /// The moments of a condition are left to the server and to whoever types.

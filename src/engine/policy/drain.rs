@@ -17,11 +17,10 @@ use super::plane::SchedulerKind;
 use super::situation::Situation;
 use super::suspects::SuspectNode;
 use super::{
-    class_actions, command_line, device, drain_reason, evidence_checks, marks, node_state,
+    class_actions, command_line, drain_reason, evidence_checks, marks, node_state,
     repeat_confirmation,
 };
 use model::action::{Action, ActionKind, PendingConfirmation, VerdictMark};
-use model::kubernetes_node::GpuCordon;
 use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
@@ -83,8 +82,6 @@ struct DrainVerdict<'f> {
     findings: Vec<&'f Finding>,
     price: Option<f64>,
     explanation: Option<String>,
-    /// The one GPU that goes instead of the node.
-    device: Option<GpuCordon>,
 }
 
 impl<'a> DrainPlanner<'a> {
@@ -177,52 +174,7 @@ impl<'a> DrainPlanner<'a> {
                 ..DrainRefusal::from(why)
             });
         }
-        let (device, why) = self.device(suspect, kind, &findings, live)?;
-        let because = because.into_iter().chain(why).reduce(|all, why| format!("{all}; {why}"));
-        Ok(DrainVerdict {
-            kind,
-            deciding_finding: found,
-            findings,
-            price,
-            explanation: because,
-            device,
-        })
-    }
-
-    /// The one GPU that goes instead of the node, or why the node goes where the
-    /// policy would rather have taken a GPU; an error where one that is out is all
-    /// that is accused.
-    fn device(
-        &self,
-        suspect: &SuspectNode<'_>,
-        kind: ActionKind,
-        findings: &[&Finding],
-        live: Option<&SchedulerNode>,
-    ) -> Result<(Option<GpuCordon>, Option<String>), String> {
-        let alone = live.filter(|live| device::is_alone(live));
-        if let Some(out) = alone.and_then(|live| live.kubernetes.as_deref()?.cordoned_gpu()) {
-            let told = device::told(&out);
-            if kind != ActionKind::Drain || device::accused(findings) == Ok(out.index) {
-                return Err(format!("{told} of it is out already, by us"));
-            }
-            return Ok((None, Some(format!("{told} of it is out already, and more is accused"))));
-        }
-        if kind != ActionKind::Drain {
-            return Ok((None, None));
-        }
-        let known = device::Known {
-            live,
-            uuids: self.situation.gpus.get(suspect.node),
-            claimed: self
-                .prices
-                .claim_index()
-                .domain_of(suspect.node)
-                .and_then(|it| it.gpus_per_node),
-        };
-        Ok(match device::to_blame(self.policy.device, findings, known) {
-            Ok(device) => (device, None),
-            Err(why) => (None, Some(format!("the whole node: {why}"))),
-        })
+        Ok(DrainVerdict { kind, deciding_finding: found, findings, price, explanation: because })
     }
 
     /// That nothing is frozen, here or everywhere.
@@ -358,14 +310,8 @@ impl<'a> DrainPlanner<'a> {
         verdict: &DrainVerdict<'_>,
         live: Option<&SchedulerNode>,
     ) -> Action {
-        let DrainVerdict {
-            kind,
-            deciding_finding: found,
-            findings,
-            price,
-            explanation: because,
-            device,
-        } = verdict;
+        let DrainVerdict { kind, deciding_finding: found, findings, price, explanation: because } =
+            verdict;
         let run = self.situation.run;
         let mut why = format!("{} {}: {}", found.locus, found.outcome, found.summary);
         if 1 < findings.len() {
@@ -374,15 +320,11 @@ impl<'a> DrainPlanner<'a> {
         if !findings.iter().any(|f| f.confirmed) {
             why.push_str("; not confirmed by a second measurement yet");
         }
-        if let Some(device) = device {
-            why.push_str(&format!("; {} alone goes, the node stays", device::told(device)));
-        }
         for more in because.clone().into_iter().chain(live.and_then(node_state::drain_remark)) {
             why.push_str(&format!("; {more}"));
         }
         let mark = VerdictMark {
-            // What is left of the node works.
-            outcome: if device.is_some() { Outcome::Degraded } else { found.outcome },
+            outcome: found.outcome,
             class: Some(found.class.clone()),
             run: run.id.clone(),
             at: run.created.clone(),
@@ -395,9 +337,7 @@ impl<'a> DrainPlanner<'a> {
             None => mark,
         };
         // Which words a mark takes, only the node as it is can say.
-        let said = |live| {
-            marks::change_beside_device(*kind, device.as_ref(), live, &mark, &self.policy.marks)
-        };
+        let said = |live| marks::change_beside_action(*kind, live, &mark, &self.policy.marks);
         let mut change = live.map(said).unwrap_or_default();
         let mut reason = String::new();
         let plane = live.map_or(SchedulerKind::Slurm, SchedulerKind::from_node);
@@ -423,7 +363,7 @@ impl<'a> DrainPlanner<'a> {
             command,
             reason,
             mark: Some(mark),
-            device: device.clone(),
+            device: None,
             findings: findings.iter().map(|f| f.id.clone()).collect(),
             ratio: found.deciding_share(),
             ratio_of: found.deciding_ratio().map(|(_, of)| of),

@@ -33,7 +33,6 @@ pub(super) struct PolicyFixture {
     pub controls: BTreeSet<NodeName>,
     pub drivers: BTreeMap<NodeName, String>,
     pub boots: BTreeMap<NodeName, String>,
-    pub gpus: BTreeMap<NodeName, Vec<String>>,
     pub now: ClockStamp,
     pub policy: Policy,
 }
@@ -103,7 +102,6 @@ impl PolicyFixture {
             controls: BTreeSet::new(),
             drivers: BTreeMap::new(),
             boots: BTreeMap::new(),
-            gpus: BTreeMap::new(),
             now,
             // Budgets of a share leave room for what a test is not about, and one run
             // is enough.
@@ -149,7 +147,6 @@ impl PolicyFixture {
             drivers: &self.drivers,
             now: &self.now,
             boots: &self.boots,
-            gpus: &self.gpus,
         }
     }
 

@@ -467,6 +467,9 @@ impl JournalState {
             }
         }
         match action.kind {
+            // An earlier version took out one GPU of it: the node is not drained, and there is
+            // nothing to release or to make again.
+            ActionKind::Drain if action.device.is_some() => {}
             ActionKind::Drain => {
                 self.undone_drains.remove(&node);
                 self.suspicions.remove(&node);

@@ -58,6 +58,45 @@ fn drained(ledger: &JournalState) -> Vec<&str> {
     ledger.drains.keys().map(NodeName::as_str).collect()
 }
 
+/// As journals of earlier versions have it.
+#[test]
+fn one_gpu_that_an_earlier_version_took_out_is_read_and_is_no_drain_of_the_node() {
+    let action: Action = serde_json::from_str(
+        r#"{"kind":"drain","node":"n1","command":[],"reason":"fabricgate:nvlink-low:r1 e1",
+            "device":{"way":"taint-rule","index":2,"uuid":"GPU-2a"},"findings":[],"why":"w"}"#,
+    )
+    .expect("read");
+    assert_eq!(action.device.as_ref().map(|it| it.index), Some(2));
+    let change: NodeUpdate = serde_json::from_str(
+        r#"{"state":{"to":"drain","reason":"fabricgate:nvlink-low:r1 e1"},
+            "kubernetes":{"device":{"way":"taint-rule","index":2,"uuid":"GPU-2a"}}}"#,
+    )
+    .expect("read");
+    let begun = |kind| JournalEvent::Intent {
+        id: "a".to_owned(),
+        run: "r1".to_owned(),
+        action: Box::new(Action { kind, ..action.clone() }),
+        change: Box::new(change.clone()),
+        before: Box::new(SchedulerNode::new("n1", &["IDLE"])),
+    };
+    let done = ledger([begun(ActionKind::Drain), outcome("a", ActionResult::Done)]);
+    // Nothing to release, nothing to make again, nothing to conclude; what it cost stays paid.
+    assert!(
+        done.drains.is_empty() && done.undone_drains.is_empty() && done.open_intents.is_empty()
+    );
+    assert_eq!(done.spent.len(), 1);
+    // A whole drain of the node that was given back with its GPU is over as ever.
+    let whole = [
+        intent("b", ActionKind::Drain, "n1"),
+        outcome("b", ActionResult::Done),
+        begun(ActionKind::Release),
+    ];
+    let begun = ledger(whole.clone());
+    assert_eq!((drained(&begun), begun.open_intents.len()), (vec!["n1"], 1));
+    let over = ledger(whole.into_iter().chain([outcome("a", ActionResult::Done)]));
+    assert!(over.drains.is_empty());
+}
+
 #[test]
 fn a_drain_is_open_and_spent_until_it_is_concluded() {
     let begun = ledger([intent("a", ActionKind::Drain, "n1")]);

@@ -17,7 +17,7 @@ use super::{node_state, restored_store, slurm_extra_field, stale_journal};
 use model::action::{ActionKind, VerdictMark};
 use model::id::{DomainName, NodeName};
 use model::journal::ClockStamp;
-use model::kubernetes_node::{GpuCordon, KubernetesNodeUpdate};
+use model::kubernetes_node::KubernetesNodeUpdate;
 use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
@@ -115,24 +115,6 @@ pub fn change_beside_action(
         ));
     }
     slurm_change(node, mark, names)
-}
-
-/// The same beside an action that may concern one GPU alone: a node that stays in
-/// service carries the soft taint.
-pub fn change_beside_device(
-    kind: ActionKind,
-    device: Option<&GpuCordon>,
-    node: &SchedulerNode,
-    mark: &VerdictMark,
-    names: &MarkNames,
-) -> NodeUpdate {
-    let is_soft = kind == ActionKind::Drain && device.is_some();
-    let kind = if is_soft { ActionKind::Relabel } else { kind };
-    let mut change = change_beside_action(kind, node, mark, names);
-    if let Some(device) = device.filter(|_| node.kubernetes.is_some()) {
-        change.kubernetes.get_or_insert_default().device = Some(device.clone());
-    }
-    change
 }
 
 fn from_kubernetes_marks(marks: KubernetesNodeUpdate) -> NodeUpdate {

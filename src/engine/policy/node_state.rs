@@ -5,12 +5,12 @@
 //! node of Kubernetes is told in Slurm's words where they mean the same, and in
 //! some of its own.
 
+use super::drain_reason;
 use super::drain_reason::OwnReason;
 use super::journal_state::{JournalState, OwnDrain};
 use super::plane::SchedulerKind;
-use super::{device, drain_reason};
 use model::id::NodeName;
-use model::kubernetes_node::{DEGRADED, GATE, KubernetesNode, REASON};
+use model::kubernetes_node::{DEGRADED, GATE, REASON};
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
 pub use readers::claims::kubernetes::live_node::PODS_UNREAD;
@@ -106,11 +106,6 @@ const STATE_FLAGS: &[(&str, NodeStateFlag, &str)] = &[
     ("TAINTED", NodeStateFlag::BarredByOthers, "has a taint of somebody else that keeps pods away"),
     (UNVERIFIED, NodeStateFlag::Unverified, "has not been certified since it joined"),
     ("AWAITED", NodeStateFlag::Unverified, "is kept out until a condition of it is true"),
-    (
-        "DEVICE_UNREAD",
-        NodeStateFlag::Transitional,
-        "has a GPU taken out, by a rule that could not be read",
-    ),
     ("TESTING", NodeStateFlag::Reserved, "is in use by another prober or a compute domain"),
     (PODS_UNREAD, NodeStateFlag::UseUnknown, "has pods that could not be read"),
 ];
@@ -143,10 +138,6 @@ fn describe_flags(node: &SchedulerNode, kinds: &[NodeStateFlag]) -> Option<Strin
 fn describe_state(node: &SchedulerNode, word: &str) -> String {
     match (SchedulerKind::from_node(node), parse_flag(word).0) {
         (SchedulerKind::Kubernetes, NodeStateFlag::Busy) => "has pods that hold GPUs".to_owned(),
-        (SchedulerKind::Kubernetes, NodeStateFlag::Drained) if device::is_alone(node) => {
-            let mark = node.kubernetes.as_deref().and_then(KubernetesNode::cordoned_gpu);
-            format!("has {} taken out", mark.map(|it| device::told(&it)).unwrap_or_default())
-        }
         (SchedulerKind::Kubernetes, NodeStateFlag::Drained) => format!("has the taint {DEGRADED}"),
         _ => parse_flag(word).1.to_owned(),
     }
@@ -361,8 +352,6 @@ pub fn explain_no_drain(node: &SchedulerNode, ledger: &JournalState) -> Option<S
         }
     }
     match drain_owner(node, ledger) {
-        // The rest of the node is in service, and may yet have to go.
-        DrainOwner::ThisGate(_) if device::is_alone(node) => {}
         DrainOwner::ThisGate(own) => {
             return Some(format!("it is drained already, by us ({})", clean(&own.action.reason)));
         }

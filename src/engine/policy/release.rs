@@ -10,7 +10,7 @@ use super::clean::{CleanRunCount, count_clean_runs, min_clean_gap_s};
 use super::journal_state::OwnDrain;
 use super::plane::SchedulerKind;
 use super::situation::{EvidenceRun, Situation};
-use super::{certificate, command_line, device, evidence_checks, marks, node_state};
+use super::{certificate, command_line, evidence_checks, marks, node_state};
 use model::action::{Action, ActionKind, VerdictMark, WithheldAction};
 use model::id::{DomainName, NodeName};
 use model::node_update::{NodeStateChange, NodeUpdate};
@@ -109,16 +109,14 @@ impl<'a> ReleasePlanner<'a> {
         }
         let runs: Vec<&str> = clean.keys().map(|(_, run)| *run).collect();
         let mark = self.mark_of(&clean, drain, live);
-        let device = device::of_release(live, drain)?;
         let (kind, names) = (ActionKind::Release, &self.policy.marks);
         let change = NodeUpdate {
             state: Some(NodeStateChange::Resume),
-            ..marks::change_beside_device(kind, device.as_ref(), live, &mark, names)
+            ..marks::change_beside_action(kind, live, &mark, names)
         };
         Ok(Action {
             command: command_line::to_command_line(node, &change, SchedulerKind::from_node(live)),
             mark: Some(mark),
-            device,
             findings: drain.action.findings.clone(),
             why: format!("drained for run {}; passed {} since", drain.run, join_runs(&runs)),
             ..self.new_action(ActionKind::Release, node)

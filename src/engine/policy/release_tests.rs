@@ -113,7 +113,6 @@ impl ReleaseFixture {
             drivers: &BTreeMap::new(),
             now: &self.now,
             boots: &BTreeMap::new(),
-            gpus: &BTreeMap::new(),
         };
         propose_releases(&situation, &self.policy)
     }

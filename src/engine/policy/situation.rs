@@ -68,8 +68,6 @@ pub struct Situation<'a> {
     pub drivers: &'a BTreeMap<NodeName, String>,
     /// The boot in which the run measured each node, as far as workers told it.
     pub boots: &'a BTreeMap<NodeName, String>,
-    /// UUIDs of the GPUs of each node in order of index, as workers told them.
-    pub gpus: &'a BTreeMap<NodeName, Vec<String>>,
     /// The present.
     pub now: &'a ClockStamp,
 }

@@ -8,7 +8,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::plain_text::{count_noun, to_plain};
-use crate::policy::drain_reason;
+use crate::policy::{device, drain_reason};
 use model::action::{Action, ActionKind, ActionResult};
 use model::finding_class::join_class_names;
 use model::hostlist;
@@ -194,7 +194,11 @@ fn action_outcome(action: &Action, result: ActionResult, run: &str) -> (&'static
     let class = drain_reason::parse_reason(&action.reason).map(|own| format!(" ({})", own.class));
     let class = class.unwrap_or_default();
     let (word, what) = match action.kind {
-        ActionKind::Drain => ("drain", format!("drain{class}")),
+        ActionKind::Drain => match &action.device {
+            // Of an earlier version.
+            Some(mark) => ("drain", format!("taking out {} alone{class}", device::told(mark))),
+            None => ("drain", format!("drain{class}")),
+        },
         ActionKind::Release => ("release", "release".to_owned()),
         ActionKind::Relabel => ("relabel", "mark".to_owned()),
         ActionKind::Certify => ("certify", "certificate".to_owned()),
@@ -215,6 +219,7 @@ mod tests {
     use super::*;
     use model::eviction::NodeEviction;
     use model::journal::{ClockStamp, JOURNAL_FORMAT};
+    use model::kubernetes_node::{GpuCordon, GpuCordonMethod};
     use model::node_update::NodeUpdate;
     use model::scheduler_snapshot::SchedulerNode;
 
@@ -283,6 +288,17 @@ mod tests {
         assert_eq!(words(300, Some(&node)), ["drain", "undone"]);
         assert_eq!(words(500, None), ["undone", "reset"]);
         assert_eq!(words(9_999, None), [""; 0]);
+    }
+
+    #[test]
+    fn one_gpu_that_an_earlier_version_took_out_is_told() {
+        let mut lines = journal();
+        let JournalEvent::Intent { action, .. } = &mut lines[1].event else { panic!("{lines:?}") };
+        let way = GpuCordonMethod::TaintRule;
+        action.device = Some(GpuCordon { way, index: 2, uuid: "GPU-2a".to_owned() });
+        let told = render(&collect_events(&lines, 0, None));
+        let wanted = "taking out GPU 2 (GPU-2a, taint-rule) alone (nvlink-low) for run r1, done";
+        assert!(told.contains(wanted), "{told}");
     }
 
     #[test]

@@ -249,7 +249,6 @@ fn build_situation<'a>(
     now: &'a ClockStamp,
 ) -> Situation<'a> {
     static NO_BOOTS: BTreeMap<NodeName, String> = BTreeMap::new();
-    static NO_GPUS: BTreeMap<NodeName, Vec<String>> = BTreeMap::new();
     Situation {
         verdicts: ran.verdicts,
         fleet,
@@ -260,7 +259,6 @@ fn build_situation<'a>(
         controls,
         drivers: ran.drivers,
         boots: &NO_BOOTS,
-        gpus: &NO_GPUS,
         now,
     }
 }

@@ -5,7 +5,6 @@
 use std::collections::BTreeMap;
 
 use super::UpdateGroup;
-use engine::policy::device;
 use model::action::ActionKind;
 use model::id::NodeName;
 use model::node_update::NodeStateChange;
@@ -15,14 +14,10 @@ use model::{hostlist, text};
 pub(super) fn describe_start(groups: &[UpdateGroup<'_>]) -> Vec<String> {
     let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for group in groups {
-        let one = group.change.kubernetes.as_ref().and_then(|it| it.device.as_ref());
         let words = match &group.change.state {
-            Some(NodeStateChange::Drain { reason }) => match one {
-                Some(mark) => {
-                    format!("taking out {} of {{}}: {}", device::told(mark), text::clean(reason))
-                }
-                None => format!("draining {{}}: {}", text::clean(reason)),
-            },
+            Some(NodeStateChange::Drain { reason }) => {
+                format!("draining {{}}: {}", text::clean(reason))
+            }
             Some(NodeStateChange::Resume) => "giving back {}".to_owned(),
             None => "marking {}".to_owned(),
         };

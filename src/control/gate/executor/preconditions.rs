@@ -7,9 +7,9 @@
 use crate::gate::verification::{describe_node, has_reason};
 use engine::policy::journal_state::JournalState;
 use engine::policy::node_state::DrainOwner;
-use engine::policy::{device, drain_reason, node_state};
+use engine::policy::{drain_reason, node_state};
 use model::action::{Action, ActionKind, ActionResult, VerdictMark};
-use model::kubernetes_node::{GATE, GpuCordon};
+use model::kubernetes_node::GATE;
 use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 
@@ -36,8 +36,10 @@ pub(super) fn permit_state_change(
         return Err(refuse(why));
     }
     match action.kind {
-        ActionKind::Relabel if device::is_alone(node) => {
-            Err((ActionResult::Already, describe_node(node)))
+        // As an earlier version proposed it: the node itself is not to be drained.
+        ActionKind::Drain if action.device.is_some() => {
+            let why = "no single GPU is taken out any more".to_owned();
+            Err((ActionResult::Refused, why))
         }
         ActionKind::Drain => {
             if is_ours && own.is_some_and(|drain| drain.run == run) {
@@ -47,15 +49,6 @@ pub(super) fn permit_state_change(
             }
             if let Some(why) = node_state::explain_no_drain(node, ledger) {
                 return Err(refuse(why));
-            }
-            if device::is_alone(node) {
-                return match action.device {
-                    // What is accused besides was decided on the node as it was then.
-                    Some(_) => Err((ActionResult::Already, describe_node(node))),
-                    None => Ok(Some(NodeStateChange::Drain {
-                        reason: drain_reason::format_reason(run, &drain_class(action), epoch),
-                    })),
-                };
             }
             if node_state::has_drain(node) || node.reason.as_deref().is_some_and(is_foreign) {
                 return Err(superseded());
@@ -117,26 +110,6 @@ pub(super) fn add_gate_annotation(
         Some(NodeStateChange::Resume) | None => return,
     };
     change.kubernetes.get_or_insert_default().annotations.insert(GATE.to_owned(), gate);
-}
-
-/// The one GPU that an action takes out or gives back now.
-pub(super) fn permit_gpu_cordon(
-    action: &Action,
-    node: &SchedulerNode,
-    ledger: &JournalState,
-) -> Result<Option<GpuCordon>, (ActionResult, String)> {
-    match (action.kind, ledger.drains.get(&action.node)) {
-        (ActionKind::Drain, _) if action.device.is_some() && action.mark.is_none() => {
-            let why = "one GPU goes only with words on its node".to_owned();
-            Err((ActionResult::Refused, why))
-        }
-        (ActionKind::Drain, _) => Ok(action.device.clone()),
-        (ActionKind::Release, Some(own)) => {
-            let device = device::of_release(node, own);
-            device.map_err(|why| (ActionResult::Refused, why))
-        }
-        _ => Ok(None),
-    }
 }
 
 fn is_foreign(reason: &str) -> bool {

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use kube::Client;
-use kube::api::{
-    DeleteParams, GetParams, ListParams, Patch, PatchParams, PostParams, Preconditions,
-};
+use kube::api::{GetParams, ListParams, Patch, PatchParams};
 use kube::client::Body;
 use kube::core::Request;
 use serde_json::Value;
@@ -75,12 +73,6 @@ enum ApiRequest<'a> {
     Patch(&'a str, &'a Value),
     /// This merged into a node's status.
     PatchStatus(&'a str, &'a Value),
-    /// What is called so at a path.
-    Object(&'a str, &'a str),
-    /// This made at a path.
-    Create(&'a str, &'a Value),
-    /// The object of this name and uid at a path taken away.
-    Delete(&'a str, &'a str, &'a str),
 }
 
 /// Whoever asks one API server.
@@ -159,48 +151,6 @@ impl KubernetesApiClient {
         self.send_within_limit(&ApiRequest::PatchStatus(name, patch)).await
     }
 
-    /// What is called so at a path; `None` where nothing is.
-    pub(super) async fn read_object(
-        &self,
-        path: &str,
-        name: &str,
-    ) -> Result<Option<Value>, ApiRequestFailure> {
-        match self.send_with_retries(&ApiRequest::Object(path, name)).await {
-            Ok(object) => Ok(Some(object)),
-            Err(refused) if refused.status == Some(404) => Ok(None),
-            Err(refused) => Err(refused),
-        }
-    }
-
-    /// Makes an object at a path. One attempt.
-    pub(super) async fn create_object(
-        &self,
-        path: &str,
-        object: &Value,
-    ) -> Result<Value, ApiRequestFailure> {
-        self.send_within_limit(&ApiRequest::Create(path, object)).await
-    }
-
-    /// Takes this very object away. One attempt.
-    pub(super) async fn delete_object(
-        &self,
-        path: &str,
-        name: &str,
-        uid: &str,
-    ) -> Result<(), ApiRequestFailure> {
-        self.send_within_limit(&ApiRequest::Delete(path, name, uid)).await.map(drop)
-    }
-
-    /// All objects at a path of which a field has this value.
-    pub(super) async fn read_objects_by_field(
-        &self,
-        path: &str,
-        field: &str,
-        take: impl FnMut(Vec<Value>),
-    ) -> Result<(), ApiRequestFailure> {
-        self.read_pages(path, &ListParams::default().fields(field), take).await
-    }
-
     async fn read_pages(
         &self,
         path: &str,
@@ -273,17 +223,6 @@ impl KubernetesApiClient {
             ApiRequest::Patch(name, patch) => nodes.patch(name, &by, &Patch::Merge(patch)),
             ApiRequest::PatchStatus(name, patch) => {
                 nodes.patch_subresource("status", name, &by, &Patch::Strategic(patch))
-            }
-            ApiRequest::Object(path, name) => Request::new(*path).get(name, &GetParams::default()),
-            ApiRequest::Create(path, object) => {
-                let by = PostParams { field_manager: by.field_manager, ..Default::default() };
-                Request::new(*path).create(&by, object.to_string().into_bytes())
-            }
-            ApiRequest::Delete(path, name, uid) => {
-                let uid = Some((*uid).to_owned());
-                let this = Preconditions { uid, ..Default::default() };
-                let by = DeleteParams { preconditions: Some(this), ..Default::default() };
-                Request::new(*path).delete(name, &by)
             }
         };
         let request = request.map_err(|error| malformed_failure(clean(&error.to_string())))?;

@@ -12,7 +12,6 @@ use serde_json::Value;
 use tokio::task::{JoinError, JoinSet};
 
 use super::client::{ApiRequestFailure, KubernetesApiClient};
-use super::device_taint_rules;
 use crate::gate::scheduler::SchedulerError;
 use model::id::NodeName;
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
@@ -83,10 +82,7 @@ async fn read_one_node(
     let trouble = explain_pods_unread(read, &unread)?;
     let pods = if trouble.is_none() { PodsByNode::Known(&found) } else { PodsByNode::Unknown };
     match parse_node(object, pods) {
-        Ok(mut node) => {
-            let unread = device_taint_rules::confirm_rule(desk, &mut node).await;
-            Ok((Some(node), trouble.or(unread)))
-        }
+        Ok(node) => Ok((Some(node), trouble)),
         Err(why) => Ok((None, Some(why))),
     }
 }
@@ -120,10 +116,6 @@ async fn read_all_nodes(
         }
     })
     .await?;
-    // Few nodes at any time: budgets see to that.
-    for node in live.nodes.values_mut() {
-        live.troubles.extend(device_taint_rules::confirm_rule(desk, node).await);
-    }
     Ok(live)
 }
 

@@ -4,7 +4,7 @@
 //! What moved underneath is read anew where it does not matter, and where it does
 //! nothing is written. Nothing is sent but patches of nodes that are there.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::hash_map::RandomState;
 use std::hash::{BuildHasher, Hasher};
 use std::rc::Rc;
@@ -17,12 +17,11 @@ use tokio::time::{Instant, sleep};
 
 use super::client::{ApiRequestFailure, KubernetesApiClient};
 use super::patch::NodePatchEdits;
-use super::{WriteFence, client, device_taint_rules, node_conflict, node_reader};
+use super::{WriteFence, client, node_conflict, node_reader};
 use crate::gate::clock;
 use crate::gate::scheduler::SchedulerError;
-use engine::policy::{device, drain_reason};
+use engine::policy::drain_reason;
 use model::id::NodeName;
-use model::kubernetes_node::GpuCordonMethod;
 use model::node_update::NodeStateChange;
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::source_report::SourceProblemKind;
@@ -67,14 +66,7 @@ pub(super) async fn write_nodes(
                 let message = format!("not tried, the server did not answer before: {why}");
                 return Err((name, SchedulerError::new(SourceProblemKind::Unreachable, message)));
             }
-            let mut one = NodeWriter {
-                client: &desk,
-                request: &order,
-                name: &name,
-                edits: order.edits.clone(),
-                state: order.state.clone(),
-                is_rule_deleted: Cell::new(false),
-            };
+            let one = NodeWriter { client: &desk, request: &order, name: &name };
             let done = one.write_node().await;
             done.map_err(|error| {
                 if error.kind == SourceProblemKind::Unreachable {
@@ -148,15 +140,11 @@ struct NodeWriter<'a> {
     client: &'a KubernetesApiClient,
     request: &'a NodeWriteRequest,
     name: &'a NodeName,
-    edits: NodePatchEdits,
-    state: Option<NodeStateChange>,
-    /// Our rule was taken away by this writing.
-    is_rule_deleted: Cell<bool>,
 }
 
 impl NodeWriter<'_> {
-    /// Writes all of it. Where one GPU is to go and cannot, the node only says so.
-    async fn write_node(&mut self) -> Result<(), SchedulerError> {
+    /// Writes all of it.
+    async fn write_node(&self) -> Result<(), SchedulerError> {
         let mut seen = match &self.request.seen {
             None => None,
             Some(live) => match live.nodes.get(self.name) {
@@ -169,42 +157,13 @@ impl NodeWriter<'_> {
         };
         let deadline = Instant::now() + self.client.limit();
         let mut pauses = RetryPauses::new(deadline);
-        let place = loop {
-            match self.find_device().await {
-                Ok(place) => break Ok(place),
-                Err(WriteAttemptFailure::Final(error))
-                    if error.kind == SourceProblemKind::Missing =>
-                {
-                    break Err(error);
-                }
-                Err(WriteAttemptFailure::Final(error)) => return Err(error),
-                Err(WriteAttemptFailure::Retry(refused)) => pauses.pause(refused).await?,
-            }
-        };
-        let place = match place {
-            Ok(place) => place,
-            Err(error) => {
-                self.edits = self.edits.without_device(&error.message);
-                self.state = None;
-                Box::pin(self.write_node()).await?;
-                return Err(error);
-            }
-        };
-        let node = loop {
+        let mut node = loop {
             match self.write_marks(&mut seen).await {
                 Ok(node) => break node,
                 Err(WriteAttemptFailure::Final(error)) => return Err(error),
                 Err(WriteAttemptFailure::Retry(refused)) => pauses.pause(refused).await?,
             }
         };
-        let mut node = node;
-        while let Some(place) = &place {
-            match self.create_device_rule(&node, place).await {
-                Ok(()) => break,
-                Err(WriteAttemptFailure::Final(error)) => return Err(error),
-                Err(WriteAttemptFailure::Retry(refused)) => pauses.pause(refused).await?,
-            }
-        }
         loop {
             let stop = match self.write_condition(&node).await {
                 Ok(()) => return Ok(()),
@@ -255,12 +214,8 @@ impl NodeWriter<'_> {
             WriteAttemptFailure::new_final(SourceProblemKind::Missing, NO_SUCH_NODE)
         })?;
         let malformed = |why| WriteAttemptFailure::new_final(SourceProblemKind::Malformed, why);
-        let mut now =
+        let now =
             node_reader::parse_node(object.clone(), PodsByNode::Unknown).map_err(malformed)?;
-        // What we gave back ourselves a moment ago is no news.
-        if !self.is_rule_deleted.get() {
-            device_taint_rules::confirm_rule(self.client, &mut now).await;
-        }
         let seen = &*seen.get_or_insert_with(|| now.clone());
         let nothing = |why: String| {
             WriteAttemptFailure::new_final(
@@ -271,25 +226,23 @@ impl NodeWriter<'_> {
         if let Some(why) = node_conflict::explain_replacement(seen, &now) {
             return Err(nothing(why));
         }
-        let is_of_one = self.edits.device.is_some();
-        if let Some(why) = explain_forbidden(&self.state, &now, is_of_one) {
+        if let Some(why) = explain_forbidden(&self.request.state, &now) {
             return Err(nothing(why));
         }
-        let patch = self.edits.build_patch(&object);
+        let patch = self.request.edits.build_patch(&object);
         let patch = patch.map_err(|why| malformed(format!("{why}; nothing was written")))?;
         // An earlier attempt that was not answered may have been made.
         let Some(patch) = patch else { return Ok(object) };
         if let Some(why) = node_conflict::explain_conflict(seen, &now) {
             return Err(nothing(format!("it is not as it was when this was decided: {why}")));
         }
-        self.delete_device_rule(&now).await?;
         self.check_fence().await?;
         let stored = self
             .client
             .patch_node(name, &patch)
             .await
             .map_err(WriteAttemptFailure::from_failure)?;
-        match self.edits.find_altered_field(&stored) {
+        match self.request.edits.find_altered_field(&stored) {
             Some(what) => Err(self.revert_marks(&object, &patch, &stored, what).await),
             None => Ok(stored),
         }
@@ -319,64 +272,10 @@ impl NodeWriter<'_> {
         WriteAttemptFailure::new_final(SourceProblemKind::Contradictory, message)
     }
 
-    /// Where one GPU is to go by a rule: what the rule selects. That a cluster has no
-    /// such rules, or does not know the GPU, is told before anything is written.
-    async fn find_device(
-        &self,
-    ) -> Result<Option<device_taint_rules::DraDevice>, WriteAttemptFailure> {
-        match &self.edits.device {
-            Some((mark, true)) if mark.way == GpuCordonMethod::TaintRule => {
-                let found =
-                    device_taint_rules::find_device(self.client, self.name.as_str(), mark).await;
-                found.map(Some).map_err(|refused| match refused.status {
-                    None if refused.kind == SourceProblemKind::Missing => {
-                        WriteAttemptFailure::Final(refused.into())
-                    }
-                    _ => WriteAttemptFailure::from_failure(refused),
-                })
-            }
-            _ => Ok(None),
-        }
-    }
-
-    /// One attempt at the rule that takes one GPU out. The node names it already:
-    /// whoever dies in between leaves a word without a rule, and no rule without a
-    /// word.
-    async fn create_device_rule(
-        &self,
-        node: &Value,
-        place: &device_taint_rules::DraDevice,
-    ) -> Result<(), WriteAttemptFailure> {
-        let (Some((mark, _)), Some(NodeStateChange::Drain { reason })) =
-            (&self.edits.device, &self.state)
-        else {
-            return Ok(());
-        };
-        self.check_fence().await?;
-        device_taint_rules::create_rule(self.client, node, mark, place, reason)
-            .await
-            .map_err(WriteAttemptFailure::from_failure)
-    }
-
-    /// One attempt at taking our rule away, before the words about it.
-    async fn delete_device_rule(&self, node: &SchedulerNode) -> Result<(), WriteAttemptFailure> {
-        match &self.edits.device {
-            Some((mark, false)) if mark.way == GpuCordonMethod::TaintRule => {
-                self.check_fence().await?;
-                device_taint_rules::delete_rule(self.client, node, mark)
-                    .await
-                    .map_err(WriteAttemptFailure::from_failure)?;
-                self.is_rule_deleted.set(true);
-                Ok(())
-            }
-            _ => Ok(()),
-        }
-    }
-
     /// One attempt at our condition.
     async fn write_condition(&self, node: &Value) -> Result<(), WriteAttemptFailure> {
         let now = clock::now().at;
-        let Some(patch) = self.edits.build_status_patch(node, &now) else { return Ok(()) };
+        let Some(patch) = self.request.edits.build_status_patch(node, &now) else { return Ok(()) };
         self.check_fence().await?;
         let told = self.client.patch_node_status(self.name.as_str(), &patch).await;
         told.map(drop).map_err(WriteAttemptFailure::from_failure)
@@ -405,11 +304,7 @@ fn condition_error(error: SchedulerError) -> SchedulerError {
 }
 
 /// Why this change of state must not be made on a node as it is.
-fn explain_forbidden(
-    state: &Option<NodeStateChange>,
-    now: &SchedulerNode,
-    is_of_one: bool,
-) -> Option<String> {
+fn explain_forbidden(state: &Option<NodeStateChange>, now: &SchedulerNode) -> Option<String> {
     if now.has_state("DELETING") {
         return Some("it is being deleted".to_owned());
     }
@@ -419,10 +314,6 @@ fn explain_forbidden(
     let is = now.reason.as_deref().map_or_else(|| "no reason".to_owned(), clean);
     let is_ours = now.reason.as_deref().and_then(drain_reason::parse_reason).is_some();
     match state {
-        // The rest of the node follows a GPU of it that we took out.
-        Some(NodeStateChange::Drain { .. }) if !is_of_one && is_ours && device::is_alone(now) => {
-            None
-        }
         Some(NodeStateChange::Drain { reason }) if now.reason.as_deref() != Some(reason) => {
             Some(format!("it is drained already ({is})"))
         }
@@ -512,17 +403,15 @@ mod tests {
         let ours = "fabricgate:nvlink-low:r1 e1";
         let drain = Some(NodeStateChange::Drain { reason: ours.to_owned() });
         let resume = Some(NodeStateChange::Resume);
-        assert_eq!(explain_forbidden(&drain, &SchedulerNode::new("n1", &["IDLE"]), false), None);
-        assert_eq!(explain_forbidden(&drain, &drained(Some(ours)), false), None);
-        assert_eq!(explain_forbidden(&resume, &drained(Some(ours)), false), None);
+        assert_eq!(explain_forbidden(&drain, &SchedulerNode::new("n1", &["IDLE"])), None);
+        assert_eq!(explain_forbidden(&drain, &drained(Some(ours))), None);
+        assert_eq!(explain_forbidden(&resume, &drained(Some(ours))), None);
         for reason in [None, Some("psu"), Some("fabricgate:nvlink-low:r2 e2")] {
-            assert!(explain_forbidden(&drain, &drained(reason), false).is_some(), "{reason:?}");
+            assert!(explain_forbidden(&drain, &drained(reason)).is_some(), "{reason:?}");
         }
         for reason in [None, Some("psu")] {
-            assert!(explain_forbidden(&resume, &drained(reason), false).is_some(), "{reason:?}");
+            assert!(explain_forbidden(&resume, &drained(reason)).is_some(), "{reason:?}");
         }
-        assert!(
-            explain_forbidden(&None, &SchedulerNode::new("n1", &["DELETING"]), false).is_some()
-        );
+        assert!(explain_forbidden(&None, &SchedulerNode::new("n1", &["DELETING"])).is_some());
     }
 }

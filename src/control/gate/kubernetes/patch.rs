@@ -11,9 +11,8 @@ use serde_json::{Map, Value, json};
 
 use engine::policy::command_line;
 use model::kubernetes_node::{
-    CONDITION, DEGRADED, DEVICE, DEVICE_CORDON, FABRICGATE_PREFIX, FabricNodeCondition, GATE,
-    GpuCordon, GpuCordonMethod, NO_SCHEDULE, PREFER_NO_SCHEDULE, REASON, TaintEdit,
-    cordoned_devices, is_uuid,
+    CONDITION, DEGRADED, FABRICGATE_PREFIX, FabricNodeCondition, GATE, NO_SCHEDULE,
+    PREFER_NO_SCHEDULE, REASON, TaintEdit,
 };
 use model::node_update::{NodeStateChange, NodeUpdate};
 use model::text::clean;
@@ -32,8 +31,6 @@ pub(super) struct NodePatchEdits {
     pub(super) labels: BTreeMap<String, Option<String>>,
     pub(super) annotations: BTreeMap<String, Option<String>>,
     pub(super) condition: Option<FabricNodeCondition>,
-    /// The one GPU that is taken out (true) or given back.
-    pub(super) device: Option<(GpuCordon, bool)>,
 }
 
 impl NodePatchEdits {
@@ -52,27 +49,17 @@ impl NodePatchEdits {
             labels: marks.labels,
             annotations: marks.annotations,
             condition: marks.condition,
-            device: None,
         };
         let is_drain = |it: &TaintEdit| it.key == DEGRADED && it.effect == NO_SCHEDULE;
-        if edits.taints.iter().any(is_drain) || edits.is_state_change() {
+        if edits.taints.iter().any(is_drain) || edits.annotations.contains_key(REASON) {
             return Err("a drain and its reason are written by a change of state alone".into());
         }
         match &change.state {
-            Some(NodeStateChange::Drain { reason }) => match marks.device {
-                Some(mark) => edits.set_device(mark, Some(reason.clone())),
-                None => edits
-                    .set_drain(Some(command_line::drain_taint(reason).value), Some(reason.clone())),
-            },
-            Some(NodeStateChange::Resume) => {
-                edits.set_drain(None, None);
-                if let Some(mark) = marks.device {
-                    edits.set_device(mark, None);
-                }
+            Some(NodeStateChange::Drain { reason }) => {
+                edits
+                    .set_drain(Some(command_line::drain_taint(reason).value), Some(reason.clone()));
             }
-            None if marks.device.is_some() => {
-                return Err("one GPU goes and comes by a change of state alone".into());
-            }
+            Some(NodeStateChange::Resume) => edits.set_drain(None, None),
             None => {}
         }
         edits.check_values()?;
@@ -85,33 +72,7 @@ impl NodePatchEdits {
         self.annotations.insert(REASON.to_owned(), reason);
     }
 
-    fn is_state_change(&self) -> bool {
-        [REASON, DEVICE].iter().any(|key| self.annotations.contains_key(*key))
-    }
-
-    fn set_device(&mut self, mark: GpuCordon, reason: Option<String>) {
-        let is_out = reason.is_some();
-        self.annotations.insert(DEVICE.to_owned(), is_out.then(|| mark.to_annotation()));
-        self.annotations.insert(REASON.to_owned(), reason);
-        self.device = Some((mark, is_out));
-    }
-
-    /// The same for a node that keeps its GPU: words on it, which tell why.
-    pub(super) fn without_device(&self, why: &str) -> Self {
-        let mut edits = Self { device: None, ..self.clone() };
-        edits.annotations.retain(|key, _| ![REASON, DEVICE, GATE].contains(&key.as_str()));
-        if let Some(condition) = &mut edits.condition {
-            condition.message.push_str(&format!("; its GPU is not taken out: {}", clean(why)));
-        }
-        edits
-    }
-
     fn check_values(&self) -> Result<(), String> {
-        if let Some((mark, _)) = &self.device
-            && !is_uuid(&mark.uuid)
-        {
-            return Err(format!("{:?} is no UUID of a GPU", clean(&mark.uuid)));
-        }
         let keys = self.taints.iter().map(|it| &it.key);
         for key in keys.chain(self.labels.keys()).chain(self.annotations.keys()) {
             if !is_fabricgate_key(key) {
@@ -160,9 +121,7 @@ impl NodePatchEdits {
     pub(super) fn build_patch(&self, node: &Value) -> Result<Option<Value>, String> {
         let meta = &node["metadata"];
         let labels = differing_entries(&meta["labels"], &self.labels);
-        let mut annotations = differing_entries(&meta["annotations"], &self.annotations);
-        let cordoned = meta["annotations"][DEVICE_CORDON].as_str();
-        annotations.extend(self.edit_cordoned_gpus(cordoned));
+        let annotations = differing_entries(&meta["annotations"], &self.annotations);
         let before = taint_list(&node["spec"]["taints"])?;
         let after = edit_taints(before, &self.taints);
         if labels.is_empty() && annotations.is_empty() && after == before {
@@ -180,32 +139,8 @@ impl NodePatchEdits {
         if after != before {
             patch["spec"] = json!({ "taints": after });
         }
-        let uuid = self.device.as_ref().filter(|(mark, _)| mark.way == GpuCordonMethod::Hami);
-        let uuid = uuid.map(|(mark, _)| mark.uuid.as_str());
-        check_patch(&patch, before, uuid.map(|uuid| (uuid, cordoned)))?;
+        check_patch(&patch, before)?;
         Ok(Some(patch))
-    }
-
-    /// HAMi's list with our GPU in it or without it, where that is another. What
-    /// others wrote stays letter by letter where something is added.
-    fn edit_cordoned_gpus(&self, list: Option<&str>) -> Option<(String, Value)> {
-        let (mark, is_out) =
-            self.device.as_ref().filter(|(it, _)| it.way == GpuCordonMethod::Hami)?;
-        let is = cordoned_devices(list.unwrap_or_default()).any(|uuid| uuid == mark.uuid);
-        let value = match (is, is_out) {
-            (true, true) | (false, false) => return None,
-            (false, true) => match list.filter(|list| !list.trim().is_empty()) {
-                Some(list) => json!(format!("{list},{}", mark.uuid)),
-                None => json!(mark.uuid),
-            },
-            (true, false) => {
-                let others: Vec<&str> = cordoned_devices(list.unwrap_or_default())
-                    .filter(|uuid| *uuid != mark.uuid)
-                    .collect();
-                if others.is_empty() { Value::Null } else { json!(others.join(",")) }
-            }
-        };
-        Some((DEVICE_CORDON.to_owned(), value))
     }
 
     /// What of a drain the server stored otherwise than it was sent: an admission policy
@@ -255,7 +190,7 @@ impl NodePatchEdits {
         if taints != stored {
             back["spec"] = json!({ "taints": taints });
         }
-        check_patch(&back, stored, None)?;
+        check_patch(&back, stored)?;
         Ok(back)
     }
 
@@ -296,16 +231,6 @@ impl NodePatchEdits {
 fn is_fabricgate_key(key: &str) -> bool {
     let name = key.strip_prefix(FABRICGATE_PREFIX).unwrap_or_default();
     !name.is_empty() && is_label_value(name)
-}
-
-/// Whether a list is another one by this one GPU alone.
-fn is_single_gpu_edit(uuid: &str, before: Option<&str>, after: &Value) -> bool {
-    let others = |list: &str| -> Vec<String> {
-        let others = cordoned_devices(list).filter(|it| *it != uuid);
-        others.map(str::to_owned).collect()
-    };
-    let is_text = after.is_null() || after.is_string();
-    is_text && others(before.unwrap_or_default()) == others(after.as_str().unwrap_or_default())
 }
 
 /// Whether Kubernetes takes this as the value of a label or a taint.
@@ -363,14 +288,7 @@ fn edit_taints(before: &[Value], edits: &[TaintEdit]) -> Vec<Value> {
 
 /// Refuses what is never written, whoever asked for it: the last look before
 /// anything is sent.
-///
-/// The one key of somebody else is HAMi's list of cordoned GPUs, and only where
-/// `device` names the one GPU that is the whole difference to the list as it was.
-pub(super) fn check_patch(
-    patch: &Value,
-    before: &[Value],
-    device: Option<(&str, Option<&str>)>,
-) -> Result<(), String> {
+pub(super) fn check_patch(patch: &Value, before: &[Value]) -> Result<(), String> {
     let nothing = Map::new();
     let object = |value: &'_ Value| value.as_object().cloned();
     let refuse = |what: &str| Err(format!("{} is not ours to write", clean(what)));
@@ -384,16 +302,7 @@ pub(super) fn check_patch(
             "uid" | "resourceVersion" => {}
             "labels" | "annotations" => {
                 let Some(words) = value.as_object() else { return refuse(key) };
-                let is_allowed = |(name, value): &(&String, &Value)| {
-                    let is_entry = || {
-                        key == "annotations"
-                            && name.as_str() == DEVICE_CORDON
-                            && device
-                                .is_some_and(|(uuid, list)| is_single_gpu_edit(uuid, list, value))
-                    };
-                    is_fabricgate_key(name) || is_entry()
-                };
-                if let Some((key, _)) = words.iter().find(|word| !is_allowed(word)) {
+                if let Some(key) = words.keys().find(|name| !is_fabricgate_key(name)) {
                     return refuse(key);
                 }
             }

@@ -137,7 +137,7 @@ fn the_last_look_refuses_a_patch_that_touches_what_is_not_ours() {
     let patch = |change: &dyn Fn(&mut Value)| {
         let mut patch = built_patch(&drain(OURS), &node()).expect("a patch");
         change(&mut patch);
-        check_patch(&patch, &before, None)
+        check_patch(&patch, &before)
     };
     assert_eq!(patch(&|_| {}), Ok(()));
     let all: [&dyn Fn(&mut Value); 11] = [
@@ -214,76 +214,4 @@ fn any_class_becomes_the_value_of_a_taint() {
         let value = patch["spec"]["taints"][2]["value"].as_str().expect("a value");
         assert!(!value.is_empty() && is_label_value(value), "{reason}: {value}");
     }
-}
-
-fn device_update(way: GpuCordonMethod, state: NodeStateChange) -> NodeUpdate {
-    let mark = GpuCordon { way, index: 1, uuid: "GPU-1a".to_owned() };
-    let kubernetes =
-        Some(KubernetesNodeUpdate { device: Some(mark), ..KubernetesNodeUpdate::default() });
-    NodeUpdate { state: Some(state), kubernetes, ..NodeUpdate::default() }
-}
-
-#[test]
-fn one_gpu_is_words_on_its_node_and_no_taint_that_keeps_pods_away() {
-    let out = device_update(
-        GpuCordonMethod::TaintRule,
-        NodeStateChange::Drain { reason: OURS.to_owned() },
-    );
-    let patch = built_patch(&out, &node()).expect("a patch");
-    let words = json!({REASON: OURS, DEVICE: "taint-rule:1:GPU-1a"});
-    assert_eq!((&patch["metadata"]["annotations"], &patch["spec"]), (&words, &Value::Null));
-    // Where it cannot go, the node says nothing of a drain.
-    let edits = NodePatchEdits::from_update(&out).expect("good").without_device("no such rules");
-    assert_eq!(edits.build_patch(&node()), Ok(None));
-}
-
-#[test]
-fn of_hami_s_list_one_entry_is_written_and_others_stay() {
-    let out =
-        device_update(GpuCordonMethod::Hami, NodeStateChange::Drain { reason: OURS.to_owned() });
-    let back = device_update(GpuCordonMethod::Hami, NodeStateChange::Resume);
-    let with = |list: &str| {
-        let mut node = node();
-        node["metadata"]["annotations"][DEVICE_CORDON] = json!(list);
-        node
-    };
-    let list = |change: &NodeUpdate, node: &Value| {
-        built_patch(change, node).expect("a patch")["metadata"]["annotations"]
-            .get(DEVICE_CORDON)
-            .cloned()
-    };
-    assert_eq!(list(&out, &node()), Some(json!("GPU-1a")));
-    assert_eq!(list(&out, &with("GPU-x, GPU-y")), Some(json!("GPU-x, GPU-y,GPU-1a")));
-    assert_eq!(list(&out, &with("GPU-1a")), None, "somebody put it there already");
-    let drained = |text: &str| {
-        let mut node = with(text);
-        node["metadata"]["annotations"][REASON] = json!(OURS);
-        node
-    };
-    assert_eq!(list(&back, &drained("GPU-x, GPU-1a,GPU-y")), Some(json!("GPU-x,GPU-y")));
-    assert_eq!(list(&back, &drained("GPU-1a")), Some(Value::Null));
-    assert_eq!(list(&back, &drained("GPU-x")), None);
-}
-
-#[test]
-fn the_one_key_of_somebody_else_is_guarded_by_the_gpu_that_is_meant() {
-    let patch = |key: &str, value: Value| json!({"metadata": {"uid": "u", "resourceVersion": "1", "annotations": {key: value}}});
-    let written = patch(DEVICE_CORDON, json!("GPU-x,GPU-1a"));
-    let device = Some(("GPU-1a", Some("GPU-x")));
-    assert_eq!(check_patch(&written, &[], device), Ok(()));
-    assert!(check_patch(&written, &[], None).is_err(), "only where a GPU is meant");
-    assert!(
-        check_patch(&written, &[], Some(("GPU-1a", Some("GPU-y")))).is_err(),
-        "another's is lost"
-    );
-    assert!(check_patch(&written, &[], Some(("GPU-2a", None))).is_err(), "another GPU");
-    assert!(check_patch(&patch(DEVICE_CORDON, Value::Null), &[], device).is_err(), "all is lost");
-    assert!(check_patch(&patch(DEVICE_CORDON, json!(["GPU-x"])), &[], device).is_err(), "no text");
-    assert!(
-        check_patch(&patch("hami.io/other", json!("GPU-x")), &[], device).is_err(),
-        "another key"
-    );
-    let label = json!({"metadata": {"uid": "u", "resourceVersion": "1",
-        "labels": {DEVICE_CORDON: "GPU-x,GPU-1a"}}});
-    assert!(check_patch(&label, &[], device).is_err(), "a label is none");
 }

@@ -21,9 +21,16 @@ pub struct Removed {
 const EVICTION: &str = "the gate asks no pods to leave a node any more: use `kubectl drain`, or a \
                         taint of the effect NoExecute";
 
+const DEVICE: &str = "the gate drains nodes and takes no single GPU out any more: \
+                      `fabricgate export RUN --to device-taint-rules` writes the DeviceTaintRule, \
+                      which a person applies";
+
 /// All that were removed.
-pub const REMOVED: &[Removed] =
-    &[Removed { key: "evict", instead: EVICTION }, Removed { key: "evict_s", instead: EVICTION }];
+pub const REMOVED: &[Removed] = &[
+    Removed { key: "device", instead: DEVICE },
+    Removed { key: "evict", instead: EVICTION },
+    Removed { key: "evict_s", instead: EVICTION },
+];
 
 /// The policy that an earlier version may have written down for a run.
 pub fn recorded<'de, D: Deserializer<'de>>(from: D) -> Result<Policy, D::Error> {

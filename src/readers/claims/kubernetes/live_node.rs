@@ -17,8 +17,8 @@ use super::pods::NodePods;
 use crate::claims::reader_util::sanitize_text;
 use model::id::NodeName;
 use model::kubernetes_node::{
-    CONDITION, DEGRADED, DEVICE_CORDON, FABRICGATE_PREFIX, FabricNodeCondition, GpuCordonMethod,
-    KubernetesNode, NO_SCHEDULE, PREFER_NO_SCHEDULE, REASON, Taint, UNVERIFIED, cordoned_devices,
+    CONDITION, DEGRADED, FABRICGATE_PREFIX, FabricNodeCondition, KubernetesNode, NO_SCHEDULE,
+    PREFER_NO_SCHEDULE, REASON, Taint, UNVERIFIED,
 };
 use model::scheduler_snapshot::SchedulerNode;
 
@@ -195,7 +195,7 @@ fn state_words(object: &Node, seen: &KubernetesNode, busy: Option<bool>) -> Vec<
     }
     let has =
         |key: &str, effect: &str| seen.taints.iter().any(|it| it.key == key && it.effect == effect);
-    if has(DEGRADED, NO_SCHEDULE) || is_without_a_gpu(object, seen) {
+    if has(DEGRADED, NO_SCHEDULE) {
         words.push("DRAIN");
     }
     if has(UNVERIFIED, NO_SCHEDULE) || has(UNVERIFIED, "NoExecute") {
@@ -222,19 +222,6 @@ fn state_words(object: &Node, seen: &KubernetesNode, busy: Option<bool>) -> Vec<
         words.push("TESTING");
     }
     words.into_iter().map(str::to_owned).collect()
-}
-
-/// Whether fabricgate took one GPU of the node out of service. With HAMi's list the node itself
-/// shows it; with a taint rule it only shows that the rule should exist, and a caller with access
-/// to the server checks it.
-fn is_without_a_gpu(object: &Node, seen: &KubernetesNode) -> bool {
-    let Some(mark) = seen.cordoned_gpu().filter(|_| seen.annotations.contains_key(REASON)) else {
-        return false;
-    };
-    let list = object.metadata.annotations.as_ref().and_then(|it| it.get(DEVICE_CORDON));
-    let is_listed =
-        || list.is_some_and(|list| cordoned_devices(list).any(|uuid| uuid == mark.uuid));
-    mark.way == GpuCordonMethod::TaintRule || is_listed()
 }
 
 fn is_readiness_taint(taint: &Taint) -> bool {
