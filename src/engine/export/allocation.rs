@@ -189,7 +189,8 @@ pub(super) fn choose_gpus(
     let mut taken: Vec<u32> = sound.iter().chain(&blamed).copied().take(count).collect();
     taken.sort_unstable();
     let why = if sound.len() < count {
-        format!("only {} of its GPUs are without a finding, and {wanted} are requested", sound.len())
+        format!("only {} of its GPUs are without a finding, and {wanted} are \
+                 requested", sound.len())
     } else {
         "its GPUs were not all measured with each other, so the first ones are used".to_owned()
     };

@@ -155,7 +155,8 @@ fn judge_registration(
         .with_terms("a GPU takes part once its registration is Completed with Success");
     if state.eq_ignore_ascii_case("in progress") {
         ledger
-            .add_doubt(node, format!("GPU {gpu}: fabric registration is in progress; measure again"));
+            .add_doubt(node, format!("GPU {gpu}: fabric registration is in progress; measure \
+                                      again"));
     } else if !state.eq_ignore_ascii_case("completed") || status_bad {
         let status = status.unwrap_or("no status");
         let said = format!("fabric state {state}, status {status}");

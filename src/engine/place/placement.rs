@@ -264,7 +264,8 @@ fn resolve_scope(
     if let Some(node) = &asked.node {
         return match (asked.level, map.members.contains_key(node)) {
             (PlacementLevel::Node, _) => {
-                question("--node: a single node leaves no choice of nodes, expected --level gpu".to_owned())
+                question("--node: a single node leaves no choice of nodes, expected --level \
+                          gpu".to_owned())
             }
             (PlacementLevel::Gpu, false) => {
                 question(format!("--node {node}: the run has no such node"))

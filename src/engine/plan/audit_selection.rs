@@ -220,7 +220,8 @@ impl<'a> AuditSelector<'a> {
                 continue;
             }
             if free < least {
-                let why = format!("others have waited longer, and at most {most} nodes are measured");
+                let why = format!("others have waited longer, and at most {most} nodes are \
+                                   measured");
                 self.left_out.insert(node, why);
                 continue;
             }
@@ -271,7 +272,8 @@ impl<'a> AuditSelector<'a> {
         self.estimate_s = self.estimate_cost(&self.groups);
         let chosen: BTreeSet<&NodeName> = self.groups.iter().flatten().copied().collect();
         let others =
-            if chosen.is_empty() { "it takes longer than" } else { "others have waited longer, and" };
+            if chosen.is_empty() { "it takes longer than" } else { "others have waited longer, \
+                                                                    and" };
         let why = format!("{others} {:.0} min are spent", seconds / 60.0);
         for node in left.into_iter().flatten().filter(|node| !chosen.contains(node)) {
             self.left_out.insert(node, why.clone());

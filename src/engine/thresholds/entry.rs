@@ -184,7 +184,7 @@ impl EntryContext<'_> {
         }
         let (value, derivation) = match level {
             Some((value, derivation)) => (Some(value), derivation),
-            None => (None, "a floor only, no level".to_owned()),
+            None => (None, "a floor only, no level is known".to_owned()),
         };
         let derivation = entry.derivation.clone().unwrap_or(derivation);
         Some(Expectation {

@@ -119,7 +119,8 @@ fn check_factor(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<Output
     if high < low {
         let other = seen.low_at.map_or(0, |(_, bytes)| bytes);
         let detail = format!(
-            "busbw is at most {high:.4} x algbw at {bytes} bytes and at least {low:.4} x at {other} bytes"
+            "busbw is at most {high:.4} x algbw at {bytes} bytes and at least {low:.4} x at \
+             {other} bytes"
         );
         return Some(inconsistency(detail, line));
     }

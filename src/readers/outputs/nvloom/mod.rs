@@ -229,7 +229,8 @@ impl NvloomReader {
         } else if is_test(base_name(name)) {
             self.finish_test(false);
             let problem =
-                OutputProblem::new(OutputProblemKind::Truncated, "the end of a test without its beginning");
+                OutputProblem::new(OutputProblemKind::Truncated, "the end of a test without its \
+                                                                  beginning");
             self.parsed.problems.push(problem.at_line(number).in_test(Some(base_name(name))));
         }
     }

@@ -215,7 +215,8 @@ impl<'p> P2pReader<'p> {
             table.elided = true;
         } else {
             let problem =
-                OutputProblem::new(OutputProblemKind::Truncated, "part of the text was cut out by hand");
+                OutputProblem::new(OutputProblemKind::Truncated, "part of the text was cut out by \
+                                                                  hand");
             self.parsed.problems.push(problem.at_line(line.number));
         }
     }
