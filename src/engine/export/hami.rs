@@ -87,8 +87,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
             script.push_str(&shell_quote::join_quoted(&words));
             script.push('\n');
         } else {
-            remarks
-                .push(format!("no command for {}: not a valid node name", clean(node.as_str())));
+            remarks.push(format!("no command for {}: not a valid node name", clean(node.as_str())));
         }
         whole.insert(node.to_string(), list);
     }

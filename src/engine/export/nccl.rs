@@ -206,8 +206,10 @@ fn hybrid_ep_variables(
         format!("measured: {nodes} of its nodes in every domain")
     } else {
         let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
-        format!("measured: {} of its nodes in its domains, sizes divisible by \
-                 {nodes}", sizes.join(", "))
+        format!(
+            "measured: {} of its nodes in its domains, sizes divisible by {nodes}",
+            sizes.join(", ")
+        )
     };
     let set = NcclVariable {
         name: RANKS,
@@ -223,7 +225,8 @@ fn hybrid_ep_variables(
             name: MNNVL,
             value: "1".to_owned(),
             why: "fabric handles between nodes; they were measured to reach each other at NVLink \
-                  speed".to_owned(),
+                  speed"
+                .to_owned(),
             source: HYBRID_EP_DOCS,
         })
     } else if allocation.pieces.iter().all(|piece| piece.nodes.len() == 1) {

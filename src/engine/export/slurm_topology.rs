@@ -173,8 +173,9 @@ fn build_blocks(
             let Some(member) = map.members.get(node) else { continue };
             let claimed = member.claimed.as_ref().map(|it| clean(it.as_str())).unwrap_or_default();
             if member.is_misplaced {
-                block.comments.push(format!("{node}: claimed for {claimed}, measured in this \
-                                             block"));
+                block
+                    .comments
+                    .push(format!("{node}: claimed for {claimed}, measured in this block"));
             }
             if domain.basis == DomainBasis::Measured && !domain.measured.contains(node) {
                 let how = match member.reach {
@@ -360,10 +361,8 @@ fn check_written(
     let topology = (form == TopologyForm::Yaml).then(|| block_name(name));
     let wanted = TopologyRequest { topology, moves: BTreeMap::new() };
     let ground = TopologyContext { version, nodes };
-    let proposal =
-        topology_proposal::propose_topology(text, &wanted, &ground).map_err(|error| {
-            ExportRefusal(format!("the generated file cannot be parsed: {error}"))
-        })?;
+    let proposal = topology_proposal::propose_topology(text, &wanted, &ground)
+        .map_err(|error| ExportRefusal(format!("the generated file cannot be parsed: {error}")))?;
     if let Some(fault) = proposal.blocking_faults().first() {
         return refuse(format!("the generated file is not a topology: {}", fault.what));
     }

@@ -162,15 +162,25 @@ fn judge_domain(
         let home = main_part.filter(|part| part.contains(node));
         let said = format!("{node} is in clique {other}, the domain is {main}");
         let found = match home {
-            Some(largest) => new_finding(Outcome::Failed, FindingClass::StaleClique, node_locus(&domain.name, node), RULE)
-                .with_summary(format!(
-                    "{said}; measured, it reaches the other {} nodes of {} at NVLink speed: the \
-                     clique is stale, and software that keys on it leaves the node out",
-                    largest.len() - 1,
-                    domain.name
-                )),
-            None => new_finding(Outcome::Failed, FindingClass::WrongDomain, node_locus(&domain.name, node), RULE)
-                .with_summary(said.clone()),
+            Some(largest) => new_finding(
+                Outcome::Failed,
+                FindingClass::StaleClique,
+                node_locus(&domain.name, node),
+                RULE,
+            )
+            .with_summary(format!(
+                "{said}; measured, it reaches the other {} nodes of {} at NVLink speed: the \
+                 clique is stale, and software that keys on it leaves the node out",
+                largest.len() - 1,
+                domain.name
+            )),
+            None => new_finding(
+                Outcome::Failed,
+                FindingClass::WrongDomain,
+                node_locus(&domain.name, node),
+                RULE,
+            )
+            .with_summary(said.clone()),
         };
         ledger.add(found.with_evidence(file, None, said));
     }
@@ -192,9 +202,10 @@ fn report_split_clique(
             return;
         }
         let detail = format!("{node} reports clique {clique}, like {} of its nodes", members.len());
-        found.summary =
-            format!("{}; the driver disagrees: it reports all of them in clique \
-                     {clique}", found.summary);
+        found.summary = format!(
+            "{}; the driver disagrees: it reports all of them in clique {clique}",
+            found.summary
+        );
         *found = found.clone().with_evidence(file, None, detail);
     });
 }

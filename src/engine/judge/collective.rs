@@ -329,7 +329,7 @@ impl BestCollectiveRun<'_> {
         );
         let rule = RuleKind::Path.with_terms(
             "a collective must run over what the platform has (NCCL INFO: MNNVL across nodes, NVLS \
-                    where the switches reduce)",
+             where the switches reduce)",
         );
         let mut found =
             new_finding(Outcome::Degraded, class, self.locus(), rule).with_summary(said);
@@ -582,7 +582,7 @@ fn explain_nvls_off(readings: &[(f64, &ToolRecording)]) -> String {
         (false, Some(algorithm)) => format!("NCCL_ALGO is {algorithm} in its environment"),
         (false, None) => {
             "its environment does not explain it: repeat the run with NCCL_ALGO=NVLS, \
-                          which fails if the switches cannot reduce"
+             which fails if the switches cannot reduce"
                 .to_owned()
         }
     };

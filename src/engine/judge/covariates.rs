@@ -292,9 +292,7 @@ fn withdraw_findings(
     let peer = Some(format!("{what} {values}"));
     let locus = Locus { peer, ..Locus::new(LocusKind::Instrument) };
     let mut found = new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)
-        .with_summary(format!(
-            "{said}; repeat the test on one of them with another {what}"
-        ));
+        .with_summary(format!("{said}; repeat the test on one of them with another {what}"));
     if let Some(typical) = taken.first() {
         found = found.with_numbers_of(typical);
     }

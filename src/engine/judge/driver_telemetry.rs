@@ -152,8 +152,8 @@ fn explain_errors(gpu: &GpuTelemetry) -> Option<String> {
     }
     let replays = gpu.pcie_replays.filter(|by| 0 < *by);
     counted.extend(replays.map(|by| format!("PCIe {by} (replays)")));
-    (!counted.is_empty()).then(|| format!("errors were counted during the run: \
-                                           {}", counted.join(", ")))
+    (!counted.is_empty())
+        .then(|| format!("errors were counted during the run: {}", counted.join(", ")))
 }
 
 fn explain_other_processes(gpu: &GpuTelemetry) -> Option<String> {

@@ -494,13 +494,12 @@ fn report_low_pairs(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
     if too_many {
         let why = format!(
             "{said}; that is more than healthy noise, and no single part explains it: take three \
-                     readings of every pair"
+             readings of every pair"
         );
         out.unknown.push((UnknownSubject::domain(&island.domain), why));
     } else {
-        out.notes.push(format!(
-            "{said}; readings dip by chance about once in 200; repeat the sweep"
-        ));
+        out.notes
+            .push(format!("{said}; readings dip by chance about once in 200; repeat the sweep"));
     }
 }
 

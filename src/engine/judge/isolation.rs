@@ -230,7 +230,7 @@ fn is_claimed_domain(nodes: usize, measured: usize, claimed: usize) -> bool {
 const RULE: FindingRule = FindingRule::fixed(
     RuleKind::Membership,
     "pairs across nodes read below 30 % of the fabric's level, or cannot \
-                    import each other's memory",
+     import each other's memory",
 );
 
 /// Neither part of the domain provably holds most of its nodes.

@@ -257,8 +257,8 @@ fn judge_concurrent(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     for island in &islands {
         let mut fabric = fabric::judge(island, &fleet);
         for mut found in std::mem::take(&mut fabric.findings) {
-            found.summary = format!("{}; while all pairs of a round copied \
-                                     concurrently", found.summary);
+            found.summary =
+                format!("{}; while all pairs of a round copied concurrently", found.summary);
             if found.rule.kind == RuleKind::Level {
                 ledger.notes.push(found.summary);
             } else {

@@ -545,9 +545,10 @@ fn report_low_pairs(
                 format!(
                     "{from} and {to} are {share} low with each other{over}; one of them or the path: run each with another partner"
                 ),
-                RuleKind::Suspicion
-                    .with_terms("a low pair alone blames neither end, and at least one end was not \
-                                 normal with other partners"),
+                RuleKind::Suspicion.with_terms(
+                    "a low pair alone blames neither end, and at least one end was not \
+                     normal with other partners",
+                ),
             )
         };
         let locus = Locus {

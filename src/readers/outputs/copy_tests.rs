@@ -164,7 +164,11 @@ fn doubled_documents_and_cells_are_problems_and_nobody_is_believed_twice() {
     let parsed = read(&lines(&[first.clone(), second]));
     assert!(
         !parsed.complete
-            && has_problem(&parsed, OutputProblemKind::Inconsistent, "row 1 belongs to another node")
+            && has_problem(
+                &parsed,
+                OutputProblemKind::Inconsistent,
+                "row 1 belongs to another node"
+            )
     );
     assert_eq!(matrices(&parsed)[0].rows, ["0", "1"], "a node speaks for its own rows");
     assert_eq!(

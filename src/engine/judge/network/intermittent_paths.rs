@@ -166,9 +166,11 @@ fn report_paths(
          counters",
         format_percent(1.0 - lowest)
     );
-    let rule = RuleKind::Spread.with_terms("so many readings of an end, or both ways at one \
-                                            moment, are far below the best of their path \
-                that dips do not explain them in one of 1,000 sweeps");
+    let rule = RuleKind::Spread.with_terms(
+        "so many readings of an end, or both ways at one \
+         moment, are far below the best of their path \
+         that dips do not explain them in one of 1,000 sweeps",
+    );
     let peer = locus.peer.as_deref().map(NodeName::from);
     let mut found = new_finding(Outcome::Unknown, FindingClass::Unstable, locus, rule)
         .with_summary(said.clone());

@@ -107,7 +107,8 @@ fn what_nccl_says_of_its_path_is_held_against_what_there_is() {
     assert_eq!(loci(&judged), ["degraded collective-fallback domain block01"]);
     let said = &judged.verdicts.findings[0].summary;
     assert!(
-        said.contains("multi-node NVLink was off") && said.contains("between the GPUs read normally"),
+        said.contains("multi-node NVLink was off")
+            && said.contains("between the GPUs read normally"),
         "{said}"
     );
     assert!(judged.verdicts.nodes.iter().all(|n| n.outcome < Outcome::Degraded));

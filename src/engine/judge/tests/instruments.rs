@@ -29,7 +29,11 @@ fn a_low_copy_is_a_remark_where_another_copy_the_same_way_is_fine() {
         recordings[0].parsed.measurements.push(fine);
         let judged = bench.judge_these(&recordings);
         assert_eq!(judged.verdicts.outcome, outcome, "{name}");
-        assert_eq!(notes_say(&judged, "in this direction read normally"), outcome == Outcome::Pass, "{name}");
+        assert_eq!(
+            notes_say(&judged, "in this direction read normally"),
+            outcome == Outcome::Pass,
+            "{name}"
+        );
     }
     // Lower than dips go: not by chance.
     let judged = TestMachine::hgx(1)

@@ -192,10 +192,7 @@ fn check_sizes(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<OutputP
     }
     let max = run.sweep?.max;
     let row = run.rows.iter().find(|row| max < row.bytes)?;
-    Some(inconsistency(
-        format!("{} bytes exceed the stated maxBytes {max}", row.bytes),
-        row.line,
-    ))
+    Some(inconsistency(format!("{} bytes exceed the stated maxBytes {max}", row.bytes), row.line))
 }
 
 /// Whether the average of a run without missing rows differs from the mean of its rows.
