@@ -1,69 +1,67 @@
-//! The tests of nvbandwidth: their names, what they copy, how they describe it.
+//! The tests of nvbandwidth: names, copies and headlines.
 //!
-//! Names, order and descriptions are the tool's interface, established from
-//! its sources v0.2 to v0.8.
+//! Names, order and descriptions are the tool's interface, taken from its sources v0.2 to v0.8.
 
 use super::fabric::SimCopyEngine;
 use super::tool_config::NvbandwidthLayout;
 
-/// What one test measures.
+/// The quantity that one test measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimCaseKind {
-    /// Between host and each GPU: to the device, with the other direction
-    /// busy, with all GPUs at once.
+    /// Between the host and each GPU.
     Host {
-        /// Host to device.
+        /// The data moves from host to device.
         to_device: bool,
-        /// The other direction is busy.
+        /// The other direction is busy too.
         bidirectional: bool,
-        /// All GPUs at once.
+        /// All GPUs copy concurrently.
         all: bool,
     },
-    /// Each GPU with each other.
+    /// Each GPU with every other GPU.
     Pairs {
         /// The row's GPU reads.
         read: bool,
-        /// Both directions at once.
+        /// Both directions run concurrently.
         bidirectional: bool,
     },
     /// All GPUs to one, or one to all.
     Star {
         /// The copies are reads.
         read: bool,
-        /// Its name says all to one. A read turns that around, see [`Case::arrives`].
+        /// The test's name is "all to one". A read reverses this, see [`SimCase::is_inbound`].
         to_one: bool,
     },
-    /// Each GPU with each other, all disjoint pairs of a round at once.
+    /// Each GPU with every other GPU, with all disjoint pairs of a round concurrently.
     PairsConcurrent {
         /// The row's GPU reads.
         read: bool,
     },
     /// Latency of a small copy between host and each GPU.
     CopyLatency,
-    /// Latency of a small copy from each GPU to each other.
+    /// Latency of a small copy from each GPU to every other GPU.
     PeerCopyLatency,
     /// Latency from each GPU to host memory.
     HostLatency,
-    /// Latency from each GPU to each other.
+    /// Latency from each GPU to every other GPU.
     PeerLatency,
-    /// Inside each GPU.
+    /// Copies within each GPU.
     Local,
-    /// One GPU to all by multicast.
+    /// Multicast from one GPU to all.
     Broadcast,
-    /// Everybody to everybody by multicast: one number.
+    /// Multicast from all GPUs to all: one number.
     BroadcastAll,
-    /// Half the ranks to the other half at once.
+    /// Half of the ranks to the other half, concurrently.
     Bisect,
 }
 
-/// One test.
+/// A test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SimCase {
-    /// Its name.
+    /// Name of the test.
     pub name: &'static str,
-    /// What it measures.
+    /// Quantity that it measures.
     pub kind: SimCaseKind,
-    /// Who copies.
+    /// Engine that copies.
     pub engine: SimCopyEngine,
 }
 
@@ -88,7 +86,7 @@ const fn star(name: &'static str, engine: SimCopyEngine, read: bool, to_one: boo
 const CE: SimCopyEngine = SimCopyEngine::Copy;
 const SM: SimCopyEngine = SimCopyEngine::Kernel;
 
-/// The tests of one node, in the order they run.
+/// The tests of one node, in execution order.
 const NODE: &[SimCase] = &[
     host("host_to_device_memcpy_ce", CE, [true, false, false]),
     host("device_to_host_memcpy_ce", CE, [false, false, false]),
@@ -127,7 +125,7 @@ const NODE: &[SimCase] = &[
     SimCase { name: "device_local_copy", kind: SimCaseKind::Local, engine: CE },
 ];
 
-/// The tests across nodes, in the order they run.
+/// The tests across nodes, in execution order.
 const MULTINODE: &[SimCase] = &[
     pairs("multinode_device_to_device_memcpy_read_ce", CE, true, false),
     pairs("multinode_device_to_device_memcpy_write_ce", CE, false, false),
@@ -152,7 +150,7 @@ const MULTINODE: &[SimCase] = &[
     SimCase { name: "multinode_bisect_write_ce", kind: SimCaseKind::Bisect, engine: CE },
 ];
 
-/// The tests that only our own copy probe has.
+/// The tests that only fabricgate's native copy probe has.
 const NATIVE: &[SimCase] = &[
     SimCase {
         name: "device_to_device_concurrent_memcpy_read_ce",
@@ -169,14 +167,13 @@ const NATIVE: &[SimCase] = &[
     SimCase { name: "device_to_device_latency_ce", kind: SimCaseKind::PeerCopyLatency, engine: CE },
 ];
 
-/// A test of our own copy probe: those of nvbandwidth that copy engines do, and
-/// some more.
+/// A test of the native copy probe: those of nvbandwidth with copy engines, and some more.
 pub fn native_case(name: &str) -> Option<&'static SimCase> {
     let shared = NODE.iter().chain(MULTINODE).filter(|case| case.engine == CE);
     shared.chain(NATIVE).find(|case| case.name == name)
 }
 
-/// The tests a version knows, in the order they run.
+/// The tests of a version, in execution order.
 pub fn cases_of_version(version: NvbandwidthLayout, multinode: bool) -> Vec<&'static SimCase> {
     let node = NODE.iter().filter(move |case| match case.kind {
         SimCaseKind::HostLatency | SimCaseKind::PeerLatency => NvbandwidthLayout::V0_5 <= version,
@@ -193,9 +190,9 @@ pub fn cases_of_version(version: NvbandwidthLayout, multinode: bool) -> Vec<&'st
 }
 
 impl SimCase {
-    /// Whether the data of a fan goes to the one. On one node a read of "all to
-    /// one" is all reading from the one (nvbandwidth's sources, v0.8); across nodes
-    /// such tests are called "all from one".
+    /// True if the data of a fan goes to the single GPU. On one node, a read "all to one" means
+    /// that all read from it (nvbandwidth's sources, v0.8); across nodes the corresponding tests
+    /// are named "all from one".
     pub fn is_inbound(&self) -> bool {
         match self.kind {
             SimCaseKind::Star { read, to_one } => to_one != (read && !self.is_multinode()),
@@ -203,12 +200,12 @@ impl SimCase {
         }
     }
 
-    /// Whether it runs across nodes.
+    /// True if it runs across nodes.
     pub fn is_multinode(&self) -> bool {
         self.name.starts_with("multinode_")
     }
 
-    /// Whether its numbers are times.
+    /// True if its numbers are times.
     pub fn is_latency(&self) -> bool {
         matches!(
             self.kind,
@@ -219,7 +216,7 @@ impl SimCase {
         )
     }
 
-    /// Whether it needs two GPUs.
+    /// True if it needs two GPUs.
     pub fn needs_peer(&self) -> bool {
         !matches!(
             self.kind,
@@ -242,7 +239,7 @@ impl SimCase {
                 format!("memcpy {engine} CPU(row) {arrow} GPU(column) bandwidth (GB/s)")
             }
             SimCaseKind::Pairs { bidirectional: true, .. } => {
-                // The multi-node tests say CPU where they mean a GPU.
+                // The multi-node tests print CPU where they mean a GPU.
                 let row = if self.is_multinode() { "CPU" } else { "GPU" };
                 let part = if part.is_empty() { String::new() } else { format!(" {part}") };
                 format!("memcpy {engine} {row}(row) <-> GPU(column){part} bandwidth (GB/s)")
@@ -255,7 +252,7 @@ impl SimCase {
             SimCaseKind::Star { read, to_one } => {
                 self.star_description(version, engine, read, to_one)
             }
-            // nvbandwidth has no such tests, and so no words for them.
+            // nvbandwidth has no such tests, and so no text for them.
             SimCaseKind::PairsConcurrent { .. }
             | SimCaseKind::CopyLatency
             | SimCaseKind::PeerCopyLatency => String::new(),

@@ -1,20 +1,20 @@
-//! Tools of two sides: a server on one node, its client on another.
+//! Simulated tools with a server on one node and a client on another.
 //!
-//! Which rail is meant is told by the device; the peer is told by its name.
+//! The device selects the rail; the peer's name selects the other node.
 
 use super::invocation::ToolInvocation;
 use super::render::{SimToolOutput, perftest};
 use super::tool_dispatch::{SimToolReply, parse_size};
 use super::{network, render};
 
-/// Ports of servers that are not told any.
+/// Default ports of the servers.
 const PERFTEST_PORT: u16 = 18_515;
 const IPERF_PORT: u16 = 5201;
 
-/// Options of perftest that have a value (`ib_write_bw --help`).
+/// perftest's options with a value (`ib_write_bw --help`).
 const PERFTEST_VALUES: &str = "cdDfImMnopqQrsStTuwxyliL";
 
-/// Its long ones, without those of other transports.
+/// Its long options with a value, without those of other transports.
 const PERFTEST_LONG: &[&str] = &[
     "ib-dev",
     "port",
@@ -43,10 +43,10 @@ const PERFTEST_LONG: &[&str] = &[
     "bind_source_ip",
 ];
 
-/// Options of iperf3 that have a value (`iperf3 --help`).
+/// iperf3's options with a value (`iperf3 --help`).
 const IPERF_VALUES: &str = "pfiFABctnklPbwMOTCSL";
 
-/// Its long ones.
+/// Its long options with a value.
 const IPERF_LONG: &[&str] = &[
     "port",
     "format",
@@ -76,7 +76,7 @@ const IPERF_LONG: &[&str] = &[
     "pidfile",
 ];
 
-/// Options with their values, and the words that belong to none.
+/// Parsed options, and the positional arguments.
 struct PairToolOptions<'a> {
     named: Vec<(&'a str, &'a str)>,
     positional: Vec<&'a str>,
@@ -100,7 +100,7 @@ impl<'a> PairToolOptions<'a> {
                 match (short.contains(name), glued) {
                     (true, "") => named.push((name, words.next().unwrap_or_default())),
                     (true, value) => named.push((name, value)),
-                    // Several flags in one word.
+                    // Several flags in one argument.
                     (false, _) => {
                         let each = flags.split("").filter(|flag| !flag.is_empty());
                         named.extend(each.map(|flag| (flag, "")));
@@ -126,7 +126,7 @@ impl<'a> PairToolOptions<'a> {
     }
 }
 
-/// `ib_write_bw` or, with `reads`, `ib_read_bw`, either side of it.
+/// Runs either side of `ib_write_bw` or, with `reads`, of `ib_read_bw`.
 pub fn run_perftest(bench: &ToolInvocation<'_>, args: &[String], reads: bool) -> SimToolReply {
     let options = PairToolOptions::parse(args, PERFTEST_VALUES, PERFTEST_LONG);
     let fabric = bench.fabric;
@@ -164,7 +164,7 @@ pub fn run_perftest(bench: &ToolInvocation<'_>, args: &[String], reads: bool) ->
             .filter(|seconds| 0 < *seconds),
     };
     let Some(peer) = options.positional.first() else {
-        // The side that serves prints no rates of a one-sided write.
+        // The server of a one-sided write prints no rates.
         run.sizes = [1, 0];
         let answer = perftest::render_bandwidth(bench, &run);
         if answer.code != 0 {
@@ -180,7 +180,7 @@ pub fn run_perftest(bench: &ToolInvocation<'_>, args: &[String], reads: bool) ->
     SimToolReply::Connects { port, answer: perftest::render_bandwidth(bench, &run), refused }
 }
 
-/// `iperf3`, either side of it.
+/// Runs either side of `iperf3`.
 pub fn run_iperf3(bench: &ToolInvocation<'_>, args: &[String]) -> SimToolReply {
     let options = PairToolOptions::parse(args, IPERF_VALUES, IPERF_LONG);
     let fabric = bench.fabric;
@@ -293,7 +293,7 @@ mod tests {
         assert!((rate("n1", &line("n2")) / (48.6 * 8.0 / 2.0) - 1.0).abs() < 0.01);
         assert!((rate("n2", &line("n1")) / (48.6 * 8.0) - 1.0).abs() < 0.01);
         assert!((rate("n1", &line("n3")) / (48.6 * 8.0) - 1.0).abs() < 0.01);
-        // A read brings the data the other way.
+        // A read moves the data in the other direction.
         let read = rate("n2", "ib_read_bw -d mlx5_5 --report_gbits n1");
         assert!((read / (48.6 * 4.0) - 1.0).abs() < 0.01, "{read}");
         let both = rate("n2", "ib_write_bw --ib-dev=mlx5_5 -b --report_gbits n1");
@@ -314,10 +314,10 @@ mod tests {
         // Gb/s for two seconds, in messages of 64 KiB.
         let sent = timed[3] / 8.0 * 1e9 * 2.0 / 65536.0;
         assert!((timed[1] / sent - 1.0).abs() < 1e-4, "{timed:?} {sent}");
-        // Of ten seconds the first two and the last two are left out.
+        // The first two and the last two of ten seconds are not counted.
         let long = row("ib_write_bw -d mlx5_0 -D 10 --report_gbits n2");
         assert!((long[1] / timed[1] - 3.0).abs() < 1e-3, "{long:?}");
-        // Both ways at once, each side counts what it sent itself.
+        // With both directions, each side counts its own messages.
         let both = row("ib_write_bw -d mlx5_0 -b --duration=2 --report_gbits n2");
         assert!((both[3] / timed[3] - 2.0).abs() < 0.01 && (both[1] / sent - 1.0).abs() < 0.01);
         let counted = row("ib_write_bw -d mlx5_0 --report_gbits n2");

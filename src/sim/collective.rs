@@ -1,8 +1,8 @@
-//! What nccl-tests would measure on a simulated fabric, as numbers.
+//! Numbers that nccl-tests would measure on a simulated fabric.
 //!
-//! A collective is as fast as its slowest member: one GPU with a lost link
-//! slows all. Its time is a start-up that grows with the ranks plus bytes over
-//! the bandwidth, which gives the curve that saturates.
+//! A collective is as fast as its slowest member: one GPU with a lost link slows all. Its time is a
+//! startup that grows with the ranks, plus bytes over bandwidth, which gives the typical saturating
+//! curve.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use super::fault::SimFault;
 use super::invocation::{ToolInvocation, cuda_error_text};
 use super::tool_config::NcclTestsLayout;
 
-/// One collective.
+/// A collective operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimCollective {
     /// `all_reduce_perf`
@@ -31,7 +31,7 @@ pub enum SimCollective {
 }
 
 impl SimCollective {
-    /// The collective of this program.
+    /// The collective of the program with this name.
     pub fn from_program(program: &str) -> Option<Self> {
         Some(match program {
             "all_reduce_perf" => Self::AllReduce,
@@ -54,7 +54,7 @@ impl SimCollective {
         }
     }
 
-    /// The printed reduction and root.
+    /// The reduction and root in the printed row.
     pub fn redop_and_root(self) -> (&'static str, i32) {
         match self {
             Self::AllReduce | Self::ReduceScatter => ("sum", -1),
@@ -64,9 +64,9 @@ impl SimCollective {
         }
     }
 
-    /// The elements that one call is about, and the bytes of the whole operation, for a message
-    /// of at most this many: whole elements, and where every rank has a part, parts of whole 16
-    /// bytes (nccl-tests, `GetCollByteCount`). Small messages come to nothing there.
+    /// The elements per call, and the bytes of the whole operation, for a message of at most this
+    /// many bytes: whole elements, and parts of whole 16 bytes if every rank has a part
+    /// (nccl-tests, `GetCollByteCount`). Small messages become empty in that case.
     pub fn message_counts(self, bytes: u64, ranks: usize) -> (u64, u64) {
         let (elements, ranks) = (bytes / 4, ranks.max(1) as u64);
         match self {
@@ -80,18 +80,18 @@ impl SimCollective {
         }
     }
 
-    /// The tool cannot check its in-place run.
+    /// True if the tool cannot check its in-place run.
     fn unchecked_in_place(self) -> bool {
         matches!(self, Self::AllToAll | Self::SendRecv)
     }
 }
 
-/// What the data of a collective runs over.
+/// Transport of a collective's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimCollectiveTransport {
-    /// NVLink, inside a node or across the nodes of a domain.
+    /// NVLink, within a node or across the nodes of a domain.
     NvLink,
-    /// PCIe inside a node.
+    /// PCIe within a node.
     Pcie,
     /// RDMA over the NICs between nodes.
     Nic,
@@ -99,48 +99,48 @@ pub enum SimCollectiveTransport {
     Socket,
 }
 
-/// One half of a row.
+/// One half of a row: out of place or in place.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimCollectiveHalf {
-    /// Microseconds.
+    /// Time in microseconds.
     pub time: f64,
-    /// GB/s.
+    /// Algorithm bandwidth in GB/s.
     pub algbw: f64,
-    /// GB/s.
+    /// Bus bandwidth in GB/s.
     pub busbw: f64,
-    /// Wrong elements; `None` where not checked.
+    /// Wrong elements; `None` if not checked.
     pub wrong: Option<u64>,
 }
 
-/// One row: a message size.
+/// One row, for one message size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimCollectiveRow {
     /// Bytes of the whole operation.
     pub bytes: u64,
-    /// Elements of four bytes that a call is about: of one rank's part, where each has one.
+    /// Four-byte elements per call: of one rank's part, if each rank has one.
     pub count: u64,
     /// Out of place and in place.
     pub halves: [SimCollectiveHalf; 2],
 }
 
-/// One run.
+/// One run of a program.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimCollectiveRun {
-    /// The program.
+    /// Name of the program.
     pub program: String,
-    /// The collective.
+    /// Its collective operation.
     pub collective: SimCollective,
-    /// Its ranks.
+    /// The GPU of each rank.
     pub gpus: Vec<GpuIndex>,
-    /// How many of them one process has (`-g`).
+    /// GPUs per process (`-g`).
     pub gpus_per_process: usize,
-    /// Smallest and largest size.
+    /// Smallest and largest size in bytes.
     pub bytes: [u64; 2],
     /// One row per size.
     pub rows: Vec<SimCollectiveRow>,
-    /// The layout.
+    /// Output layout of the program.
     pub version: NcclTestsLayout,
-    /// It failed on this host, with this text.
+    /// Host and text of a failure.
     pub failure: Option<(String, String)>,
 }
 
@@ -150,20 +150,20 @@ impl SimCollectiveRun {
         self.halves().filter(|half| half.wrong.is_some_and(|wrong| 0 < wrong)).count()
     }
 
-    /// Mean bus bandwidth of all halves.
+    /// Mean bus bandwidth of all halves in GB/s.
     pub fn average_bus_bandwidth(&self) -> f64 {
         let (sum, count) = self.halves().fold((0.0, 0.0), |(s, n), h| (s + h.busbw, n + 1.0));
         if count == 0.0 { 0.0 } else { sum / count }
     }
 
-    /// The process of every rank, and its place in it. Ranks of a process follow each other.
+    /// Process of every rank, and the rank's index in it. Ranks of a process are consecutive.
     pub fn processes(&self, fabric: &SimFabric) -> Vec<(usize, usize)> {
         let mut on_node = BTreeMap::new();
         let each = self.gpus_per_process.max(1);
         let number = |gpu: &GpuIndex| {
             let next: &mut usize = on_node.entry(fabric.gpus[*gpu].node).or_default();
             *next += 1;
-            // Process ids of simulated nodes begin here, and others come between.
+            // Process IDs of simulated nodes start here, with gaps for other processes.
             (21_000 + (*next - 1) / each * 3, (*next - 1) % each)
         };
         self.gpus.iter().map(number).collect()
@@ -175,7 +175,7 @@ impl SimCollectiveRun {
 }
 
 impl ToolInvocation<'_> {
-    /// Runs one program of nccl-tests over these GPUs; `None` where there is none of this name.
+    /// Runs one program of nccl-tests over these GPUs; `None` if no program has this name.
     pub fn run_collective(
         &self,
         program: &str,
@@ -214,7 +214,7 @@ impl ToolInvocation<'_> {
         })
     }
 
-    /// What counting the GPUs ends with where a driver finds none, and the host.
+    /// The host and text of the failure to count GPUs, if a driver finds none.
     fn no_device_error(&self) -> (String, String) {
         let host = self.first_host_without_gpu().map_or(self.scope, |(host, _)| host);
         let what = cuda_error_text("CUDA_ERROR_NO_DEVICE");
@@ -237,8 +237,8 @@ impl ToolInvocation<'_> {
         let halves = [0_u64, 1].map(|place| {
             let key = self.key(program).with_part(bytes).with_part(place);
             let start = 9.0 + 3.4 * f64::from(gpus.len().ilog2());
-            // GB/s is 1,000 bytes a microsecond.
-            // Small messages never fill the pipeline and so do not wait for it.
+            // GB/s is 1,000 bytes per microsecond. Small messages never fill the pipeline and so do
+            // not wait for it.
             let full = self.fabric.node_of(gpus[0]).hardware.filling;
             let filling = full * (size / (size + full)) * f64::from(gpus.len().ilog2());
             let transfer = match factor == 0.0 {
@@ -260,7 +260,7 @@ impl ToolInvocation<'_> {
         SimCollectiveRow { bytes: whole, count, halves }
     }
 
-    /// What large messages reach.
+    /// Bus bandwidth of large messages in GB/s.
     pub(super) fn bus_bandwidth(&self, collective: SimCollective, gpus: &[GpuIndex]) -> f64 {
         let fabric = self.fabric;
         let hardware = fabric.node_of(gpus[0]).hardware;
@@ -279,7 +279,7 @@ impl ToolInvocation<'_> {
         }
         let rate = match collective {
             _ if all => hardware.pcie_peer * 0.6,
-            // Four GPUs are served by a ring, more by reduction in the switch.
+            // NCCL uses a ring for up to four GPUs, and reduction in the switch for more.
             SimCollective::AllReduce if self.uses_switch_reduction(gpus) => hardware.all_reduce,
             SimCollective::AllReduce if 4 < gpus.len() && !hardware.multicast() => {
                 hardware.all_reduce
@@ -290,8 +290,8 @@ impl ToolInvocation<'_> {
         rate * gpus.iter().map(|gpu| self.member_share(*gpu, wires)).fold(1.0, f64::min)
     }
 
-    /// What faults leave one member of the full rate. All wait for the slowest, and what
-    /// holds two of them back does not add up.
+    /// Share of the full rate that faults leave to one member. All wait for the slowest, so faults
+    /// on two members do not add up.
     fn member_share(&self, gpu: GpuIndex, wires: SimCollectiveTransport) -> f64 {
         let power = self.fabric.node_of(gpu).power;
         match wires {
@@ -302,15 +302,15 @@ impl ToolInvocation<'_> {
         }
     }
 
-    /// Whether the switch reduces: for more than four GPUs, where it can and
-    /// nobody turned it off.
+    /// True if the switch reduces: for more than four GPUs, if it is able to and no setting
+    /// disables it.
     pub fn uses_switch_reduction(&self, gpus: &[GpuIndex]) -> bool {
         let ring =
             self.nccl_variable("NCCL_ALGO").is_some_and(|algo| algo.eq_ignore_ascii_case("ring"));
         self.can_reduce(gpus) && !ring
     }
 
-    /// Whether NCCL finds multicast in the switch.
+    /// True if NCCL finds multicast in the switch.
     pub fn can_reduce(&self, gpus: &[GpuIndex]) -> bool {
         4 < gpus.len()
             && self.nccl_variable("NCCL_NVLS_ENABLE") != Some("0")
@@ -318,7 +318,7 @@ impl ToolInvocation<'_> {
             && self.fabric.node_of(gpus[0]).hardware.multicast()
     }
 
-    /// What the data of a collective over these GPUs runs over.
+    /// Transport of a collective over these GPUs.
     pub fn transport(&self, gpus: &[GpuIndex]) -> SimCollectiveTransport {
         let (fabric, first) = (self.fabric, gpus[0]);
         let fallback = self.scenario.faults.iter().any(
@@ -330,7 +330,7 @@ impl ToolInvocation<'_> {
             || gpus.iter().any(|gpu| fabric.route(first, *gpu) == CopyRoute::Nic)
             || gpus.iter().any(|gpu| fabric.link_share(*gpu) == 0.0);
         let several = gpus.iter().any(|gpu| fabric.gpus[*gpu].node != fabric.gpus[first].node);
-        // NCCL_MNNVL_ENABLE is about several nodes only.
+        // NCCL_MNNVL_ENABLE only affects several nodes.
         let here = fallback
             || gpus
                 .iter()
@@ -357,7 +357,7 @@ impl ToolInvocation<'_> {
             }
         }
         let alone = self.node_names(gpus).len() < 2;
-        // Memory is imported only where NVLink joins nodes, and NCCL was not told otherwise.
+        // Memory is imported only if NVLink joins the nodes and no setting of NCCL disables it.
         let is_off = self.nccl_variable("NCCL_MNNVL_ENABLE") == Some("0");
         let lacks = |node: &&SimNode| {
             !node.reachable || (!node.imex && node.hardware.spans_nodes && !is_off)

@@ -1,8 +1,7 @@
-//! The physics: how fast data moves between two places of a scenario.
+//! Physics of a scenario: how fast data moves between two places.
 //!
-//! A directed copy gets the least of what its source can send, its
-//! destination can take, and the path between them can carry. No noise and no
-//! tool here.
+//! A directed copy gets the minimum of its source's send rate, its destination's receive rate, and
+//! the capacity of the path between them. This layer has no noise and no tools.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use super::platform::Hardware;
 use super::scenario::{ExpandedDomain, Scenario};
 use model::hostlist;
 
-/// Index of a GPU in [`Fabric::gpus`].
+/// Index of a GPU in [`SimFabric::gpus`].
 pub type GpuIndex = usize;
 
 /// Everything that exists, with its faults.
@@ -22,88 +21,88 @@ pub struct SimFabric {
     pub nodes: Vec<SimNode>,
     /// All GPUs.
     pub gpus: Vec<SimGpu>,
-    /// What is claimed.
+    /// The claimed domains.
     pub claims: Vec<ExpandedDomain>,
     /// The network between nodes.
     pub network: SimNetwork,
     /// Index of every node by its name.
     by_name: BTreeMap<String, usize>,
-    /// Share of the rate left between two GPUs.
+    /// Remaining share of the rate between two GPUs.
     pairs: BTreeMap<(GpuIndex, GpuIndex), f64>,
     shared_planes: bool,
 }
 
-/// One node.
+/// A node.
 #[derive(Clone, Debug)]
 pub struct SimNode {
-    /// Its name.
+    /// Name of the node.
     pub name: String,
-    /// Number of the domain it is really in.
+    /// Number of its real domain.
     pub domain: usize,
-    /// What it is built of.
+    /// Its hardware.
     pub hardware: &'static Hardware,
-    /// GPUs that are there, in the order CUDA counts.
+    /// Present GPUs in CUDA's order.
     pub gpus: Vec<GpuIndex>,
     /// Its links are up and the fabric is configured.
     pub fabric_up: bool,
-    /// Number of the domain whose clique its driver names.
+    /// Number of the domain whose clique its driver reports.
     pub clique: usize,
-    /// Its IMEX daemon can be reached.
+    /// Its IMEX daemon is reachable.
     pub imex: bool,
-    /// Share of every rate left to it.
+    /// Remaining share of all its rates.
     pub power: f64,
-    /// What is left of the rate of its copies between GPUs.
+    /// Remaining share of the rate of its copies between GPUs.
     pub copies: f64,
-    /// It answers.
+    /// It is reachable.
     pub reachable: bool,
     /// A program that uses its GPUs.
     pub process: Option<String>,
 }
 
-/// One GPU.
+/// A GPU.
 #[derive(Clone, Debug)]
 pub struct SimGpu {
     /// Index of its node.
     pub node: usize,
-    /// Its slot, which is its CUDA index while none before it is missing.
+    /// Its slot, which equals its CUDA index if no earlier GPU is missing.
     pub slot: u32,
-    /// Links it can send on, one bit each.
+    /// Links that it can send on, one bit each.
     pub tx: u64,
-    /// Links it can receive on.
+    /// Links that it can receive on, one bit each.
     pub rx: u64,
-    /// Links that nvidia-smi shows as active.
+    /// Links that nvidia-smi shows as active, one bit each.
     pub shown: u64,
-    /// Share of the host link left, host to device and device to host.
+    /// Remaining share of the host link, host to device and device to host.
     pub host: [f64; 2],
     /// It delivers wrong data.
     pub corrupt: bool,
-    /// It is there.
+    /// It is present.
     pub present: bool,
-    /// Share of its readings that dip, and how deep.
+    /// Share of readings that dip, and the smallest and largest dip.
     pub dips: Option<(f64, [f64; 2])>,
-    /// Share of its rate lost with each reading.
+    /// Share of the rate lost with each reading.
     pub drift: f64,
-    /// It was put in the place of another.
+    /// It replaces another GPU.
     pub swapped: bool,
 }
 
-/// What a copy runs over.
+/// Path of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyRoute {
     /// This many links that both ends can use.
     NvLink(u32),
-    /// PCIe inside the node.
+    /// PCIe within the node.
     Pcie,
     /// NICs between nodes.
     Nic,
 }
 
-/// Who moves the data; each gets another share of the link rate.
+/// The engine that moves the data; each gets a different share of the link rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SimCopyEngine {
     /// The copy engine.
     Copy,
-    /// A kernel.
+    /// An SM kernel.
     Kernel,
     /// The copies of p2pBandwidthLatencyTest.
     Peer,
@@ -120,7 +119,7 @@ impl SimCopyEngine {
 }
 
 impl SimFabric {
-    /// The fabric of a scenario, faults applied.
+    /// Builds the fabric of a scenario with its faults.
     pub fn build(scenario: &Scenario) -> Result<Self, String> {
         let real = scenario.real_domains()?;
         let mut fabric = Self {
@@ -141,7 +140,7 @@ impl SimFabric {
         for (number, fault) in scenario.faults.iter().enumerate() {
             fabric.apply_fault(fault, &real).map_err(|why| scenario.fault_error(number, &why))?;
         }
-        // What comes with time is looked at now: a burn-in of hours does not end by a typo.
+        // Checks delayed faults now, so that a typo does not end a burn-in after hours.
         for (number, later) in scenario.later.iter().enumerate() {
             let applied = fabric.clone().apply_fault(&later.fault, &real);
             applied.map_err(|why| scenario.delayed_fault_error(number, &why))?;
@@ -186,12 +185,12 @@ impl SimFabric {
         });
     }
 
-    /// The node of this name.
+    /// The index of the node of this name.
     pub fn node(&self, name: &str) -> Result<usize, String> {
         self.by_name.get(name).copied().ok_or_else(|| format!("no node `{name}`"))
     }
 
-    /// The GPU written `node:slot`.
+    /// The GPU with the name `node:slot`.
     pub fn gpu(&self, name: &str) -> Result<GpuIndex, String> {
         let wrong = || format!("no GPU `{name}`: expected node:slot, such as node0001:2");
         let (node, slot) = name.rsplit_once(':').ok_or_else(wrong)?;
@@ -207,7 +206,7 @@ impl SimFabric {
         })
     }
 
-    /// GPUs of the nodes of a claim, or of one node: the ranks of a run.
+    /// GPUs of a claim's nodes, or of one node: the ranks of a run.
     pub fn gpus_of<'a>(&self, nodes: impl IntoIterator<Item = &'a String>) -> Vec<GpuIndex> {
         nodes
             .into_iter()
@@ -216,7 +215,7 @@ impl SimFabric {
             .collect()
     }
 
-    /// The claimed domain of several nodes that a run over all of these is of.
+    /// The claimed multi-node domain that contains all of these nodes.
     pub fn claim_of<'n>(
         &self,
         nodes: impl IntoIterator<Item = &'n str>,
@@ -234,13 +233,13 @@ impl SimFabric {
         &self.nodes[self.gpus[gpu].node]
     }
 
-    /// The index CUDA gives this GPU: its place among those that are there.
+    /// The CUDA index of this GPU: its position among the present ones.
     pub fn cuda_index(&self, gpu: GpuIndex) -> u32 {
         let before = self.node_of(gpu).gpus.iter().take_while(|other| **other != gpu).count();
         u32::try_from(before).unwrap_or(u32::MAX)
     }
 
-    /// What a copy from one GPU to another runs over.
+    /// The path of a copy from one GPU to another.
     pub fn route(&self, from: GpuIndex, to: GpuIndex) -> CopyRoute {
         let (source, sink) = (self.node_of(from), self.node_of(to));
         let same_node = self.gpus[from].node == self.gpus[to].node;
@@ -285,7 +284,7 @@ impl SimFabric {
         rate * self.gpus[gpu].host[way] * node.power
     }
 
-    /// Share of its links a GPU can still use both ways, for collectives.
+    /// Share of its links that a GPU can use in both directions, for collectives.
     pub fn link_share(&self, gpu: GpuIndex) -> f64 {
         let state = &self.gpus[gpu];
         let up = state.tx.count_ones().min(state.rx.count_ones());
@@ -407,7 +406,7 @@ impl SimFabric {
                 self.nodes[node].reachable = false;
                 self.nodes[node].imex = false;
             }
-            // These are about tools, not hardware; only their names are checked.
+            // These faults concern tools, not hardware; only their names are checked.
             SimFault::ToolError { node, .. }
             | SimFault::Waived { node, .. }
             | SimFault::ToolHangs { node, .. }
@@ -453,7 +452,7 @@ impl SimFabric {
         if direction != SimLinkDirection::Tx {
             gpu.rx &= !links;
         }
-        // A link that fails one way only stays trained, so it is still shown.
+        // A link that fails in one direction stays trained, so nvidia-smi still shows it.
         if direction == SimLinkDirection::Both {
             gpu.shown &= !links;
         }

@@ -1,301 +1,298 @@
-//! What can be wrong with simulated hardware, and with the tools on it.
+//! Faults of simulated hardware and of the tools on it.
 //!
-//! Faults are data: what each does to the fabric is in `fabric`, what it does
-//! to a tool's run in `bench`. Nodes in the wrong domain and split domains are
-//! no faults but differences between what is and what is claimed.
+//! Faults are data: `fabric` applies them to the fabric, `invocation` to a tool's run. Nodes in the
+//! wrong domain and split domains are not faults but differences between reality and claim.
 
 use serde::Deserialize;
 
-/// One fault. GPUs are named `node:slot`.
+/// A fault. GPUs have names `node:slot`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
 pub enum SimFault {
     /// A GPU lost NVLinks.
     LostLinks {
-        /// Which GPU.
+        /// Name of the GPU.
         gpu: String,
-        /// How many links.
+        /// Number of lost links.
         #[serde(default = "default_count")]
         count: u32,
-        /// The first one lost; the following ones go with it.
+        /// Index of the first lost link; the others follow it.
         #[serde(default)]
         first: u32,
-        /// Which direction.
+        /// Failed direction.
         #[serde(default)]
         direction: SimLinkDirection,
     },
     /// A GPU is up without any NVLink.
     GpuParked {
-        /// Which GPU.
+        /// Name of the GPU.
         gpu: String,
     },
-    /// A GPU is not there.
+    /// A GPU is missing.
     GpuMissing {
-        /// Which GPU.
+        /// Name of the GPU.
         gpu: String,
     },
-    /// No fault of what runs: a GPU was put in the place of another.
+    /// A GPU was replaced by another one. The new GPU has no fault.
     GpuSwapped {
-        /// Which GPU.
+        /// Name of the GPU.
         gpu: String,
     },
     /// Switch planes of a domain are out: one plane, or a whole switch tray.
     PlaneOut {
-        /// The domain, as it really is.
+        /// Name of the real domain.
         domain: String,
-        /// How many planes.
+        /// Number of planes.
         #[serde(default = "default_count")]
         count: u32,
-        /// The first one.
+        /// Index of the first plane.
         #[serde(default)]
         first: u32,
     },
     /// Switch planes are out for the GPUs of one node.
     PlaneOutForNode {
-        /// Which node.
+        /// Name of the node.
         node: String,
-        /// How many planes.
+        /// Number of planes.
         #[serde(default = "default_count")]
         count: u32,
-        /// The first one.
+        /// Index of the first plane.
         #[serde(default)]
         first: u32,
     },
     /// Two GPUs are slow only with each other.
     SlowPair {
-        /// One GPU.
+        /// Name of one GPU.
         a: String,
-        /// The other.
+        /// Name of the other GPU.
         b: String,
-        /// What is left of the rate.
+        /// Remaining share of the rate.
         share: f64,
-        /// Only from a to b.
+        /// Only the direction from a to b is slow.
         #[serde(default)]
         one_way: bool,
     },
-    /// The host link of a GPU has half its width or generation (0.5), or a
-    /// quarter (0.25).
+    /// The host link of a GPU has half (0.5) or a quarter (0.25) of its width or generation.
     HostLink {
-        /// Which GPU.
+        /// Name of the GPU.
         gpu: String,
-        /// What is left of the rate.
+        /// Remaining share of the rate.
         share: f64,
-        /// Which direction.
+        /// Slow direction.
         #[serde(default)]
         direction: HostLinkDirection,
     },
-    /// All links of a node are up and none is used.
+    /// All links of a node are up, but copies use none of them.
     FabricDown {
-        /// Which node.
+        /// Name of the node.
         node: String,
     },
     /// Everything on a node is slower.
     PowerCap {
-        /// Which node.
+        /// Name of the node.
         node: String,
-        /// What is left of every rate.
+        /// Remaining share of every rate.
         share: f64,
     },
     /// A GPU delivers wrong data.
     Corrupt {
-        /// Which GPU.
+        /// Name of the GPU.
         gpu: String,
     },
     /// A tool fails with a CUDA error on a node.
     ToolError {
-        /// Which node.
+        /// Name of the node.
         node: String,
-        /// In which test; the first that runs when absent.
+        /// Name of the failing test; the first one if absent.
         testcase: Option<String>,
-        /// Name of the error.
+        /// Name of the CUDA error.
         #[serde(default = "default_error")]
         error: String,
     },
     /// The output of a tool ends early.
     Truncated {
-        /// On this node or across this claimed domain.
+        /// Name of a node or a claimed domain.
         scope: String,
-        /// The tool, by the name of its recording: `nvbandwidth`, `all_reduce_perf`.
+        /// Name of the tool as in recordings: `nvbandwidth`, `all_reduce_perf`.
         tool: String,
-        /// What is left of the output.
+        /// Remaining share of the output.
         #[serde(default = "default_share")]
         share: f64,
     },
     /// A tool waives these tests on a node.
     Waived {
-        /// Which node.
+        /// Name of the node.
         node: String,
-        /// The tests.
+        /// Names of the tests.
         tests: Vec<String>,
     },
-    /// nvidia-smi shows a link inactive that copies do not miss.
+    /// nvidia-smi shows an inactive link, but copies have the full rate.
     ShownInactive {
-        /// Which GPU.
+        /// Name of the GPU.
         gpu: String,
-        /// Which link.
+        /// Index of the link.
         link: u32,
     },
-    /// The driver of these nodes names the clique of another domain.
+    /// The driver of these nodes reports the clique of another domain.
     CliqueShown {
-        /// Which nodes, as a folded list.
+        /// The nodes, as a folded list.
         nodes: String,
-        /// The domain, as it really is, whose clique it names.
+        /// Name of the real domain whose clique is reported.
         like: String,
     },
     /// The IMEX daemon of a node is not reachable.
     ImexPeerMissing {
-        /// Which node.
+        /// Name of the node.
         node: String,
     },
-    /// Collectives silently take the NICs.
+    /// Collectives silently use the NICs.
     CollectiveFallback {
-        /// The domain as claimed, or a node.
+        /// Name of a claimed domain, or of a node.
         scope: String,
     },
-    /// NCCL is told something for every job here, as by `/etc/nccl.conf`.
+    /// A setting of NCCL applies to every job here, as in `/etc/nccl.conf`.
     NcclSetting {
-        /// The domain as claimed, or a node.
+        /// Name of a claimed domain, or of a node.
         scope: String,
         /// The variable: `NCCL_MNNVL_ENABLE`, `NCCL_NVLS_ENABLE`, `NCCL_ALGO`.
         name: String,
-        /// Its value.
+        /// Value of the variable.
         value: String,
     },
-    /// Something slowed the copies of a node while they were measured, and was
-    /// gone when collectives ran.
+    /// A disturbance slowed the copies of a node during the measurement, and was gone when
+    /// collectives ran.
     DisturbedCopies {
-        /// Which node.
+        /// Name of the node.
         node: String,
-        /// What is left of the rate of its copies.
+        /// Remaining share of the rate of its copies.
         share: f64,
     },
-    /// Cells the tool did not fill in.
+    /// Cells that the tool did not fill in.
     MissingCells {
-        /// On this node or across this claimed domain.
+        /// Name of a node or a claimed domain.
         scope: String,
-        /// Share of the cells.
+        /// Share of missing cells.
         share: f64,
     },
     /// Readings of a GPU dip.
     Dips {
-        /// Which GPU.
+        /// Name of the GPU.
         gpu: String,
         /// Share of readings that dip.
         rate: f64,
-        /// Smallest and largest dip.
+        /// Smallest and largest dip, as a share of the reading.
         #[serde(default = "default_depth")]
         depth: [f64; 2],
     },
     /// A GPU gets slower from one reading to the next, as it heats up.
     Drift {
-        /// Which GPU.
+        /// Name of the GPU.
         gpu: String,
         /// Share of the rate lost with each reading.
         share: f64,
     },
     /// A NIC of a node is slow: a rate class down is 0.5.
     RailRate {
-        /// Which node.
+        /// Name of the node.
         node: String,
-        /// Which rail, from 0.
+        /// Index of the rail, from 0.
         rail: usize,
-        /// What is left of the rate.
+        /// Remaining share of the rate.
         share: f64,
-        /// Which direction.
+        /// Slow direction.
         #[serde(default)]
         direction: SimLinkDirection,
     },
     /// A NIC of a node has no link.
     RailDown {
-        /// Which node.
+        /// Name of the node.
         node: String,
-        /// Which rail, from 0.
+        /// Index of the rail, from 0.
         rail: usize,
     },
     /// The path between two nodes loses packets, on every rail.
     PairLoss {
-        /// One node.
+        /// Name of one node.
         a: String,
-        /// The other.
+        /// Name of the other node.
         b: String,
-        /// What is left of the rate.
+        /// Remaining share of the rate.
         share: f64,
     },
     /// A leaf lost uplinks.
     LeafUplink {
-        /// Which leaf.
+        /// Name of the leaf.
         leaf: String,
-        /// Which share of its uplinks is left.
+        /// Remaining share of its uplinks.
         share: f64,
     },
-    /// Somebody's process uses the GPUs of a node.
+    /// A foreign process uses the GPUs of a node.
     Busy {
-        /// Which node.
+        /// Name of the node.
         node: String,
-        /// The program, as nvidia-smi shows it.
+        /// The process name in nvidia-smi.
         #[serde(default = "default_program")]
         process: String,
     },
-    /// A node cannot be reached.
+    /// A node is unreachable.
     Unreachable {
-        /// Which node.
+        /// Name of the node.
         node: String,
     },
     /// A tool never ends on a node.
     ToolHangs {
-        /// Which node.
+        /// Name of the node.
         node: String,
-        /// Which tool.
+        /// Name of the tool.
         tool: String,
     },
     /// A tool is not installed on a node.
     ToolMissing {
-        /// Which node.
+        /// Name of the node.
         node: String,
-        /// Which tool; `nccl-tests` are all its programs.
+        /// Name of the tool; `nccl-tests` stands for all its programs.
         tool: String,
     },
-    /// A tool prints more than anybody can keep.
+    /// A tool prints more than the capture limit.
     ToolFloods {
-        /// Which node.
+        /// Name of the node.
         node: String,
-        /// Which tool.
+        /// Name of the tool.
         tool: String,
     },
-    /// A tool prints what no parser knows.
+    /// A tool prints output that no parser recognizes.
     ToolGarbage {
-        /// Which node.
+        /// Name of the node.
         node: String,
-        /// Which tool.
+        /// Name of the tool.
         tool: String,
     },
 }
 
-/// A fault that is not there from the beginning: it comes with time, or with
-/// heat.
+/// A fault that is absent at the start: it appears with time, or with heat.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DelayedFault {
-    /// It shows from this round of a burn-in on, counted from 1.
+    /// It is active from this round of a burn-in on, counted from 1.
     #[serde(default)]
     pub from_round: u32,
-    /// It shows no more from this round on.
+    /// It is inactive from this round on.
     #[serde(default)]
     pub until_round: Option<u32>,
-    /// It shows where the GPUs were under load for so many minutes before.
+    /// It is active after this many minutes of GPU load.
     #[serde(default)]
     pub soaked_minutes: f64,
-    /// It shows while that load runs, and not afterwards.
+    /// It is active only while that load runs.
     #[serde(default)]
     pub while_soaking: bool,
-    /// What is wrong then.
+    /// The fault.
     pub fault: SimFault,
 }
 
-/// How far a burn-in has come, for what comes with time.
+/// Progress of a burn-in, for delayed faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct BurnInAge {
-    /// The round, from 1; 0 is none.
+    /// Current round, from 1; 0 outside of a burn-in.
     pub round: u32,
     /// Minutes of load before it.
     pub soaked_minutes: f64,
@@ -304,7 +301,7 @@ pub struct BurnInAge {
 }
 
 impl BurnInAge {
-    /// As one word: `2:10`, and `2:10:soaking` while the load runs.
+    /// Parses `2:10`, or `2:10:soaking` while the load runs.
     pub fn parse(word: &str) -> Option<Self> {
         let mut parts = word.split(':');
         let round = parts.next()?.parse().ok()?;
@@ -319,7 +316,7 @@ impl BurnInAge {
 }
 
 impl DelayedFault {
-    /// Whether it shows at this age.
+    /// True if the fault is active at this age.
     pub fn is_active(&self, age: BurnInAge) -> bool {
         self.from_round <= age.round
             && self.until_round.is_none_or(|end| age.round < end)
@@ -328,11 +325,11 @@ impl DelayedFault {
     }
 }
 
-/// Which way of a fabric link.
+/// Direction of a fabric link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SimLinkDirection {
-    /// Both.
+    /// Both directions.
     #[default]
     Both,
     /// Out of the GPU.
@@ -341,11 +338,11 @@ pub enum SimLinkDirection {
     Rx,
 }
 
-/// Which way of a host link.
+/// Direction of a host link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum HostLinkDirection {
-    /// Both.
+    /// Both directions.
     #[default]
     Both,
     /// Host to device.

@@ -1,7 +1,6 @@
-//! What nvbandwidth would measure on a simulated fabric, as numbers.
+//! Numbers that nvbandwidth would measure on a simulated fabric.
 //!
-//! This asks the physics and adds noise and the tool's own ways of failing.
-//! It prints nothing.
+//! Takes rates from the physics, and adds noise and the tool's failures. It prints nothing.
 
 use super::cases;
 use super::cases::{SimCase, SimCaseKind};
@@ -12,38 +11,38 @@ use super::noise::{NoiseKey, SimNoise};
 use super::scenario::Scenario;
 use super::tool_config::{CrossDomainCopy, NvbandwidthLayout};
 
-/// Microseconds until a copy engine begins a copy.
+/// Microseconds until a copy engine starts a copy.
 const COPY_START: f64 = 1.6;
 
-/// One run of a tool: where, and the how-many-eth reading.
+/// One run of a tool.
 #[derive(Clone, Copy, Debug)]
 pub struct ToolInvocation<'a> {
     /// The scenario.
     pub scenario: &'a Scenario,
     /// Its fabric.
     pub fabric: &'a SimFabric,
-    /// Name of the node or claimed domain it runs on.
+    /// Name of the node or claimed domain that it runs on.
     pub scope: &'a str,
-    /// It runs across a domain, one rank per GPU.
+    /// It runs across a domain, with one rank per GPU.
     pub spans_domain: bool,
     /// Seed of the noise.
     pub seed: u64,
-    /// Which reading, from 0, or any number that stands for step and reading.
+    /// Number of the reading, from 0, or any number that identifies step and reading.
     pub reading: u32,
-    /// How many readings of the same step were taken before this one.
+    /// Number of earlier readings of the same step.
     pub prior_readings: u32,
-    /// What a launcher said about the run: its hosts and settings.
+    /// Hosts and settings from the launcher.
     pub job: Option<&'a MpiJob>,
 }
 
-/// One matrix.
+/// A matrix of results.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimMatrix {
     /// Its key: the test, and the part of a three-part test.
     pub key: String,
     /// Its headline.
     pub description: String,
-    /// Labels of the rows; counted from 0 when empty.
+    /// Labels of the rows; empty to count from 0.
     pub row_labels: Vec<String>,
     /// Number of columns.
     pub columns: usize,
@@ -51,16 +50,16 @@ pub struct SimMatrix {
     pub cells: Vec<Option<f64>>,
 }
 
-/// How one test came out.
+/// Outcome of one test.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SimTestOutcome {
     /// One matrix, or the three of a bidirectional test.
     Measured(Vec<SimMatrix>),
-    /// It does not apply here.
+    /// The test does not apply here.
     Waived,
-    /// There is no test of this name.
+    /// No test has this name.
     NotFound,
-    /// It failed and ended the run.
+    /// The test failed and ended the run.
     Failed(SimToolFailure),
 }
 
@@ -71,33 +70,33 @@ pub struct SimToolFailure {
     pub what: String,
     /// The expression that failed.
     pub expression: String,
-    /// Where that stands: function, file and line.
+    /// Source location: function, file and line.
     pub place: &'static str,
-    /// Where it happened, when the run has several ranks.
+    /// Host and rank of the failure, if the run has several ranks.
     pub rank: Option<(String, usize)>,
 }
 
-/// Where copies are waited for.
+/// Source location of the wait for copies.
 const IN_COPY: &str = "virtual double MemcpyOperation::doMemcpy() : memcpy.cpp:341";
 
-/// Where CUDA is started.
+/// Source location of the CUDA initialization.
 const IN_MAIN: &str = "int main(int, char**)() : nvbandwidth.cpp:186";
 
-/// One run.
+/// One run of nvbandwidth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimNvbandwidthRun {
-    /// Why no test was begun.
+    /// Why no test ran.
     pub refused: Option<SimToolFailure>,
-    /// Hosts with more ranks than GPUs, which share them.
+    /// Hosts with more ranks than GPUs.
     pub oversubscribed: Vec<String>,
-    /// The tests in order; a failure is the last.
+    /// The tests in order; a failure is always the last.
     pub tests: Vec<(String, SimTestOutcome)>,
     /// GPUs in the order of rows and columns.
     pub gpus: Vec<GpuIndex>,
 }
 
 impl SimNvbandwidthRun {
-    /// The failure that ended it.
+    /// The failure that ended the run.
     pub fn failure(&self) -> Option<&SimToolFailure> {
         match self.tests.last() {
             Some((_, SimTestOutcome::Failed(failure))) => Some(failure),
@@ -107,7 +106,7 @@ impl SimNvbandwidthRun {
 }
 
 impl ToolInvocation<'_> {
-    /// The GPUs this run uses.
+    /// The GPUs that this run uses.
     pub fn gpus(&self) -> Vec<GpuIndex> {
         let fabric = self.fabric;
         if let Some(job) = self.job.filter(|job| !job.hosts.is_empty()) {
@@ -126,7 +125,7 @@ impl ToolInvocation<'_> {
         fabric.gpus_of([&self.scope.to_owned()])
     }
 
-    /// What NCCL is told here: by the run, else for every job.
+    /// Value of an NCCL variable: from the run, else from the settings for every job.
     pub fn nccl_variable(&self, variable: &str) -> Option<&str> {
         let by_run = self.job.and_then(|job| job.environment.get(variable)).map(String::as_str);
         by_run.or_else(|| {
@@ -141,7 +140,7 @@ impl ToolInvocation<'_> {
         })
     }
 
-    /// The key of everything this tool reads here and now.
+    /// The noise key of this tool's readings in this run.
     pub fn key(&self, what: &str) -> NoiseKey {
         let key = NoiseKey::from_seed(self.seed)
             .with_name(self.scope)
@@ -151,7 +150,7 @@ impl ToolInvocation<'_> {
         hosts.fold(key, |key, host| key.with_name(&host.name))
     }
 
-    /// A reading of `truth` between two GPUs, or of one alone, which dips and drifts once.
+    /// A reading of `truth` between two GPUs, or of a single one, whose dips and drift count once.
     pub fn read(&self, truth: f64, key: NoiseKey, ends: [GpuIndex; 2]) -> f64 {
         let key = key.with_part(ends[0] as u64).with_part(ends[1] as u64);
         let value = truth * self.scenario.noise.factor(key);
@@ -160,13 +159,13 @@ impl ToolInvocation<'_> {
         ends.fold(value, |value, (number, end)| value * self.remaining_share(*end, key, number))
     }
 
-    /// A reading of what all these GPUs do as one: the slowest of them decides.
+    /// A reading of a joint operation of all these GPUs: the slowest one decides.
     pub fn read_slowest(&self, truth: f64, key: NoiseKey, gpus: &[GpuIndex]) -> f64 {
         truth * self.read_members(key, gpus, |_| 1.0)
     }
 
-    /// What noise, dips and drift leave of a rate that was made of the smallest of these
-    /// shares: a GPU that drifts and another one that is slow do not add up.
+    /// Applies noise, dips and drift to a rate that is the minimum over these shares: a drifting
+    /// GPU and another slow one do not add up.
     pub fn read_members(
         &self,
         key: NoiseKey,
@@ -182,14 +181,14 @@ impl ToolInvocation<'_> {
         self.scenario.noise.factor(key) * left
     }
 
-    /// What dips and drift leave of a GPU's rate in this reading.
+    /// Share of a GPU's rate that dips and drift leave in this reading.
     fn remaining_share(&self, gpu: GpuIndex, key: NoiseKey, number: usize) -> f64 {
         let gpu = &self.fabric.gpus[gpu];
         let dipped = gpu.dips.map_or(1.0, |(rate, depth)| {
             let dips = SimNoise { sigma: 0.0, dip_rate: rate, dip_depth: depth };
             dips.factor(key.with_part(number as u64 + 1_000_000))
         });
-        // It has settled after some readings.
+        // The drift ends after some readings.
         dipped * (1.0 - gpu.drift * f64::from(self.prior_readings.min(6)))
     }
 
@@ -210,7 +209,7 @@ impl ToolInvocation<'_> {
         })
     }
 
-    /// What starting CUDA ends with where a driver finds no GPU.
+    /// The failure to initialize CUDA, if a driver finds no GPU.
     pub(super) fn no_device_failure(&self) -> Option<SimToolFailure> {
         let (host, rank) = self.first_host_without_gpu()?;
         let name = "CUDA_ERROR_NO_DEVICE";
@@ -222,7 +221,7 @@ impl ToolInvocation<'_> {
         })
     }
 
-    /// Hosts of the run that have fewer GPUs than ranks.
+    /// Hosts of the run with fewer GPUs than ranks.
     fn oversubscribed_hosts(&self) -> Vec<String> {
         let hosts = self.job.into_iter().flat_map(|job| &job.hosts);
         let few = hosts.filter(|host| self.fabric.gpus_of([&host.name]).len() < host.ranks);
@@ -272,7 +271,7 @@ impl ToolInvocation<'_> {
         run
     }
 
-    /// Names of the nodes that take part.
+    /// Names of the participating nodes.
     pub fn node_names(&self, gpus: &[GpuIndex]) -> Vec<&str> {
         let mut names: Vec<&str> =
             gpus.iter().map(|gpu| self.fabric.node_of(*gpu).name.as_str()).collect();
@@ -292,7 +291,7 @@ impl ToolInvocation<'_> {
             })
     }
 
-    /// Why a test cannot run here, where it cannot.
+    /// Why a test fails here, or `None`.
     pub(super) fn test_failure(&self, case: &SimCase, gpus: &[GpuIndex]) -> Option<SimToolFailure> {
         let place = |gpu: GpuIndex| {
             let rank = gpus.iter().position(|other| *other == gpu).unwrap_or(0);
@@ -376,16 +375,16 @@ impl ToolInvocation<'_> {
                 vec![table("", gpus.len(), cells)]
             }
             SimCaseKind::Pairs { read, bidirectional: true } => {
-                // The second stream of a pair runs the other way round.
+                // The second stream of a pair runs in the opposite direction.
                 let mut first = self.read_pairs(case, key.with_part(1), gpus, read);
                 let mut second = self.read_opposite(case, key.with_part(2), gpus, read);
                 if case.engine == SimCopyEngine::Kernel {
                     let left = gpus.first().map_or([1.0; 2], |gpu| hardware(*gpu).kernel_both);
                     let both = first.iter_mut().chain(&mut second);
-                    // A negative cell is no cell and must stay negative.
+                    // A negative cell is empty and must stay negative.
                     both.for_each(|cell| *cell *= left[usize::from(read)]);
                 }
-                // v0.10 runs each pair once and shows it in both triangles.
+                // v0.10 runs each pair once and prints it in both triangles.
                 if version == NvbandwidthLayout::V0_10 {
                     mirror(&mut first, gpus.len());
                     mirror(&mut second, gpus.len());
@@ -399,13 +398,13 @@ impl ToolInvocation<'_> {
                         table("Total", gpus.len(), total),
                     ]
                 } else {
-                    // Kernels report both directions, copy engines the first.
+                    // Kernels report both directions, copy engines only the first.
                     let shown = if case.engine == SimCopyEngine::Kernel { total } else { first };
                     vec![table("", gpus.len(), shown)]
                 }
             }
-            // Nothing is shared between disjoint pairs behind a switch that does not
-            // block; without it they share the way through the host.
+            // Disjoint pairs share nothing behind a nonblocking switch; without a switch they share
+            // the path through the host.
             SimCaseKind::PairsConcurrent { read } => {
                 let mut cells = self.read_pairs(case, key, gpus, read);
                 let ends = gpus.iter().flat_map(|row| gpus.iter().map(move |column| (row, column)));
@@ -441,7 +440,7 @@ impl ToolInvocation<'_> {
         tables
     }
 
-    /// Cells by row and column; the row's GPU issues the copy. -1 is no cell.
+    /// Cells by row and column; the row's GPU issues the copy. -1 is an empty cell.
     fn read_matrix(
         &self,
         gpus: &[GpuIndex],
@@ -485,7 +484,7 @@ impl ToolInvocation<'_> {
         })
     }
 
-    /// How a read over NVLink compares with a write.
+    /// Ratio of a read over NVLink to a write.
     fn read_share(&self, row: GpuIndex, column: GpuIndex, case: &SimCase) -> f64 {
         match self.fabric.route(column, row) {
             CopyRoute::NvLink(_) => {
@@ -496,8 +495,8 @@ impl ToolInvocation<'_> {
         }
     }
 
-    /// All to one or one to all at once: the one's own links are the limit,
-    /// or what all the others together bring.
+    /// All to one, or one to all, concurrently: limited by the links of the single GPU, or by the
+    /// total of all others.
     fn star_rate(
         &self,
         one: GpuIndex,
@@ -557,7 +556,7 @@ impl ToolInvocation<'_> {
     }
 }
 
-/// Copies the upper triangle over the lower one.
+/// Copies the upper triangle to the lower one.
 fn mirror(cells: &mut [f64], columns: usize) {
     for row in 0..columns {
         for column in 0..row {
@@ -566,7 +565,7 @@ fn mirror(cells: &mut [f64], columns: usize) {
     }
 }
 
-/// What the driver says about an error.
+/// The driver's text for an error.
 pub fn cuda_error_text(error: &str) -> &'static str {
     match error {
         "CUDA_ERROR_ECC_UNCORRECTABLE" => "uncorrectable ECC error encountered",

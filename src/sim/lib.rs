@@ -1,14 +1,12 @@
-//! A simulated fabric that answers as the real tools do.
+//! A simulated fabric that answers like the real tools.
 //!
-//! Three layers, apart on purpose. A [`scenario`] says what the hardware
-//! really is, what is wrong with it, and what is claimed. [`fabric`] is the
-//! physics: how fast data moves from one GPU to another, with [`network`] for
-//! what leaves a node. [`bench`] asks the physics what each tool would measure,
-//! and [`render`] prints it in that tool's own format, so that parsers and
-//! judge are tested through the same door as real data. [`tool`] understands
-//! the tools' arguments. Nothing here reads a clock or a file: the command line
-//! does, and a seed decides all noise. Only [`tcp`] opens ports, so that
-//! whoever starts a simulated server can see it listen.
+//! Three separate layers: A [`scenario`] defines the real hardware, its faults, and the claims.
+//! [`fabric`] is the physics: how fast data moves from one GPU to another, with [`network`] for
+//! traffic between nodes. [`invocation`] derives from the physics the numbers that each tool would
+//! measure, and [`render`] prints them in that tool's format, so that parsers and judge are tested
+//! through the same interface as with real data. [`tool_dispatch`] parses the tools' arguments. No
+//! layer reads a clock or a file: the command line does that, and a seed determines all noise. Only
+//! [`tcp`] opens ports, so that the caller of a simulated server can see it listen.
 
 pub mod cases;
 pub mod client_server;

@@ -1,31 +1,31 @@
-//! Nodes that cannot be reached, and tools that do not behave.
+//! //! Unreachable nodes, and misbehaving tools.
 
 use super::fault::SimFault;
 use super::render::SimToolOutput;
 use super::scenario::Scenario;
 
-/// What is wrong with a tool on a node.
+/// Misbehaviour of a tool on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ToolMisbehaviour {
     /// It never ends.
     Hangs,
-    /// It prints more than anybody can keep.
+    /// It prints more than the capture limit.
     Floods,
-    /// It prints what no parser knows.
+    /// It prints output that no parser recognizes.
     Garbage,
 }
 
-/// Bytes of a flood: more than the 64 MiB that are kept of any output.
+/// Bytes of a flood: more than the 64 MiB captured of any output.
 pub const FLOOD: usize = 80 << 20;
 
 /// One line of a flood.
 pub const FLOOD_LINE: &str = "WARNING: the same message again, and again, and again, and again\n";
 
-/// What no parser knows.
+/// Output that no parser recognizes.
 pub const GARBAGE: &str =
     "\u{fffd}\u{1}\u{2}%%% 0xdeadbeef ~~~ {\"half\": [1,2,\n\u{7}\u{fffd}@@\n";
 
-/// What is wrong with this tool on any of these nodes.
+/// The misbehaviour of this tool on any of these nodes.
 pub fn find_misbehaviour(
     scenario: &Scenario,
     nodes: &[&str],
@@ -42,8 +42,7 @@ pub fn find_misbehaviour(
     })
 }
 
-/// The first of these nodes that has no tool of this name. `nccl-tests` stands
-/// for all its programs.
+/// The first of these nodes without a tool of this name. `nccl-tests` stands for all its programs.
 pub fn node_without_tool<'n>(
     scenario: &Scenario,
     nodes: &[&'n str],
@@ -65,15 +64,15 @@ pub fn node_without_tool<'n>(
     nodes.iter().copied().find(|node| lacks(node))
 }
 
-/// All programs of nccl-tests, where a scenario says which tools are missing.
+/// Stands for all programs of nccl-tests in a scenario's list of missing tools.
 pub const NCCL_TESTS: &str = "nccl-tests";
 
-/// What a shell answers for a program that is not there.
+/// A shell's answer for a missing program.
 pub fn not_found(name: &str) -> SimToolOutput {
     SimToolOutput::with_exit_code(String::new(), format!("sh: {name}: command not found\n"), 127)
 }
 
-/// Whether a node cannot be reached.
+/// True if a node is unreachable.
 pub fn is_unreachable(scenario: &Scenario, node: &str) -> bool {
     scenario
         .faults
@@ -81,12 +80,12 @@ pub fn is_unreachable(scenario: &Scenario, node: &str) -> bool {
         .any(|fault| matches!(fault, SimFault::Unreachable { node: n } if n == node))
 }
 
-/// Why no worker starts on a node, in the words of the program that would
-/// have reached it, which ends with [`REFUSED`].
+/// Why no worker starts on a node, as the remote shell reports it; the shell exits with
+/// [`REFUSED`].
 pub fn refuse_worker(scenario: &Scenario, node: &str) -> Option<String> {
     is_unreachable(scenario, node)
         .then(|| format!("ssh: connect to host {node} port 22: No route to host"))
 }
 
-/// The exit code of ssh(1) where it reached nobody.
+/// The exit code of ssh(1) for a failed connection.
 pub const REFUSED: u8 = 255;

@@ -1,9 +1,7 @@
-//! `mpirun` as Open MPI 4 has it: hosts, slots, exported variables, and the
-//! program behind its options.
+//! `mpirun` as in Open MPI 4: hosts, slots, exported variables, and the program after its options.
 //!
-//! Only says who runs what; the program is answered by `tool`. Ranks go to
-//! the hosts in their order, whatever `--map-by` says, one host after the
-//! other.
+//! Only determines the placement; `tool_dispatch` answers for the program. Ranks go to the hosts in
+//! their order, whatever `--map-by` requests, one host after the other.
 
 use std::collections::BTreeMap;
 
@@ -13,29 +11,28 @@ use super::render::SimToolOutput;
 /// Environment variables.
 pub type MpiEnvironment = BTreeMap<String, String>;
 
-/// What is known of a run besides the program: where its ranks are and which
-/// variables they have.
+/// Placement and variables of a job, without its program.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MpiJob {
-    /// Hosts with their ranks, in order; empty where no launcher was used.
+    /// Hosts with their ranks, in order; empty without a launcher.
     pub hosts: Vec<MpiHost>,
-    /// The variables the ranks see, as far as they matter.
+    /// The relevant variables of the ranks.
     pub environment: MpiEnvironment,
 }
 
 /// One host of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MpiHost {
-    /// Its name.
+    /// Name of the host.
     pub name: String,
-    /// Ranks on it.
+    /// Ranks on the host.
     pub ranks: usize,
 }
 
-/// A parsed command line.
+/// A parsed `mpirun` command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MpiLaunch {
-    /// Where it runs.
+    /// Placement and variables.
     pub job: MpiJob,
     /// The program's name, without its folder.
     pub program: String,
@@ -43,7 +40,7 @@ pub struct MpiLaunch {
     pub args: Vec<String>,
 }
 
-/// Options with one value; what is in no list has none (`mpirun(1)`).
+/// Options with one value; all options in no list have none (`mpirun(1)`).
 const ONE_VALUE: &[&str] = &[
     "np",
     "n",
@@ -91,13 +88,13 @@ const SEPARATOR: &str =
     "--------------------------------------------------------------------------\n";
 
 impl MpiJob {
-    /// Whether the ranks see a variable with this value.
+    /// True if the ranks see a variable with this value.
     pub fn has_variable(&self, name: &str, value: &str) -> bool {
         self.environment.get(name).is_some_and(|set| set.eq_ignore_ascii_case(value))
     }
 }
 
-/// Reads a command line that is started on `node`.
+/// Parses a command line started on `node`.
 pub fn parse_command(
     args: &[String],
     own: &MpiEnvironment,
@@ -163,7 +160,7 @@ pub fn parse_command(
     Ok(MpiLaunch { job, program, args: words.cloned().collect() })
 }
 
-/// `a:4,b:4`; without a number every mention is a slot.
+/// Parses `a:4,b:4`; each entry without a number is one slot.
 fn add_hosts(hosts: &mut Vec<MpiHost>, list: &str) {
     for one in list.split(',').filter(|one| !one.is_empty()) {
         let (name, slots) = match one.rsplit_once(':') {
@@ -177,7 +174,7 @@ fn add_hosts(hosts: &mut Vec<MpiHost>, list: &str) {
     }
 }
 
-/// Fills the slots in order with the ranks that are wanted.
+/// Fills the slots in order with the requested ranks.
 fn place_ranks(
     hosts: &mut Vec<MpiHost>,
     wanted: Option<usize>,
@@ -204,7 +201,7 @@ fn usage_error(text: &str) -> SimToolOutput {
     SimToolOutput::with_exit_code(String::new(), format!("{SEPARATOR}{text}{SEPARATOR}"), 1)
 }
 
-/// A host on which mpirun's daemon does not start.
+/// The output if mpirun's daemon does not start on a host.
 fn daemon_failure(host: &str, why: &str) -> SimToolOutput {
     let mut answer = usage_error(
         "ORTE was unable to reliably start one or more daemons.\n\
@@ -218,7 +215,7 @@ fn daemon_failure(host: &str, why: &str) -> SimToolOutput {
     answer
 }
 
-/// A program that mpirun does not find.
+/// The output if mpirun does not find the program.
 pub fn program_not_found(node: &str, program: &str) -> SimToolOutput {
     usage_error(&format!(
         "mpirun was unable to find the specified executable file, so the job was\n\
@@ -226,7 +223,7 @@ pub fn program_not_found(node: &str, program: &str) -> SimToolOutput {
     ))
 }
 
-/// What mpirun adds when a rank ends with a code.
+/// Adds mpirun's output for a rank with a nonzero exit code.
 pub fn add_epilogue(answer: SimToolOutput) -> SimToolOutput {
     if answer.code == 0 {
         return answer;

@@ -1,12 +1,10 @@
-//! The physics of the scale-out network: NICs, rails, leaves, uplinks.
+//! Physics of the scale-out network: NICs, rails, leaves, uplinks.
 //!
-//! A node has one NIC per rail, and rail k of one node talks to rail k of the
-//! others. A directed flow over a rail gets the least of what the source's NIC
-//! sends, what the destination's NIC takes, and what the path carries: inside
-//! a leaf the path is no limit, between leaves it is what the uplinks of
-//! either leaf carry together on that rail. A path that loses packets leaves
-//! its flows a share of that. One tool knows of no other tool's flows, so
-//! pairs that run at the same time do not slow each other here.
+//! A node has one NIC per rail, and rail k of one node connects to rail k of the others. A directed
+//! flow over a rail gets the minimum of the source NIC's rate, the destination NIC's rate, and the
+//! capacity of the path: within a leaf the path has no limit; between leaves it is the total of
+//! either leaf's uplinks on that rail. A lossy path leaves its flows a share of that. Each tool is
+//! computed alone, so concurrent pairs do not slow each other here.
 
 use std::collections::BTreeMap;
 
@@ -18,12 +16,11 @@ use super::platform::Hardware;
 use super::scenario::Scenario;
 use model::hostlist;
 
-/// What TCP delivers of a line rate: frames of 1,500 bytes carry 1,448 bytes
-/// and take 1,538 on the wire (Ethernet, IPv4, TCP with timestamps). Simulated
-/// hosts have the processors for it.
+/// TCP's share of a line rate: frames of 1,500 bytes carry 1,448 bytes and take 1,538 on the wire
+/// (Ethernet, IPv4, TCP with timestamps). Simulated hosts have enough CPU for it.
 const TCP_EFFICIENCY: f64 = 1448.0 / 1538.0;
 
-/// What is left when NICs have no link at all: the management network, 10 Gb/s.
+/// Rate without any NIC link, in GB/s: the management network, 10 Gb/s.
 const MANAGEMENT_RATE: f64 = 1.25;
 
 /// Round trips in microseconds: through one leaf, and through leaves and spine.
@@ -35,13 +32,13 @@ const ROUND_TRIP_US: [f64; 2] = [10.0, 14.0];
 pub struct SimNetworkSection {
     /// NICs per node.
     pub rails: Option<usize>,
-    /// Line rate of a NIC, GB/s.
+    /// Line rate of a NIC in GB/s.
     pub rate: Option<f64>,
-    /// So many nodes share a leaf, in the order of the domains; the leaves are
-    /// `leaf1`, `leaf2` and so on.
+    /// Nodes per leaf, in the order of the domains; the leaves are named `leaf1`, `leaf2` and so
+    /// on.
     pub leaf_nodes: Option<usize>,
-    /// Uplinks of a leaf on each rail, each of the rate of a NIC. One for each
-    /// node when absent: nothing is oversubscribed.
+    /// Uplinks of a leaf on each rail, each with the rate of a NIC. By default one per node, so
+    /// nothing is oversubscribed.
     pub uplinks: Option<u32>,
 }
 
@@ -49,7 +46,7 @@ pub struct SimNetworkSection {
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SimLeafSection {
-    /// Its name.
+    /// Name of the leaf.
     pub name: String,
     /// Folded list of its nodes.
     pub nodes: String,
@@ -57,36 +54,34 @@ pub struct SimLeafSection {
     pub uplinks: Option<u32>,
 }
 
-/// One leaf.
+/// A leaf.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimLeaf {
-    /// Its name.
+    /// Name of the leaf.
     pub name: String,
     /// Names of its nodes.
     pub nodes: Vec<String>,
-    /// Uplinks on each rail; fewer than whole ones after faults.
+    /// Uplinks on each rail; a fraction after faults.
     pub uplinks: f64,
 }
 
-/// The NICs of one node.
 #[derive(Clone, Debug, PartialEq)]
 struct SimNodeNics {
-    /// Line rate of each.
+    /// Line rate of each NIC in GB/s.
     rate: f64,
-    /// What RDMA delivers of it.
+    /// RDMA's rate in GB/s.
     rdma: f64,
-    /// Share left of sending and receiving, by rail.
+    /// Remaining share of sending and receiving, by rail.
     shares: Vec<[f64; 2]>,
     leaf: Option<usize>,
 }
 
-/// The network of a scenario, with its faults. Nodes go by their index in the
-/// fabric.
+/// The network of a scenario, with its faults. Nodes have their index in the fabric.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct SimNetwork {
     /// The leaves.
     pub leaves: Vec<SimLeaf>,
-    /// The scenario describes its network, so it is claimed too.
+    /// The scenario describes its network, so it is also claimed.
     pub is_described: bool,
     nics: Vec<SimNodeNics>,
     losses: BTreeMap<(usize, usize), f64>,
@@ -102,15 +97,14 @@ pub fn device_name(rail: usize) -> String {
     format!("mlx5_{rail}")
 }
 
-/// The rail that a name, a device, or a number means: `rail3`, `mlx5_3`,
-/// `eth3`, `3`.
+/// The rail that a name, a device, or a number refers to: `rail3`, `mlx5_3`, `eth3`, `3`.
 pub fn parse_rail(word: &str) -> Option<usize> {
     let digits = word.bytes().rev().take_while(u8::is_ascii_digit).count();
     word[word.len() - digits..].parse().ok()
 }
 
 impl SimNetwork {
-    /// The network of a scenario without its faults.
+    /// Builds the network of a scenario without its faults.
     pub fn build(scenario: &Scenario, nodes: &[SimNode]) -> Result<Self, String> {
         let lines = &scenario.lines;
         let wrong = |why: &str| Err(lines.error_at("", why));
@@ -183,7 +177,7 @@ impl SimNetwork {
         Ok(())
     }
 
-    /// Leaves a share of a NIC's rate.
+    /// Reduces a NIC's rate to a share.
     pub fn slow_rail(
         &mut self,
         node: usize,
@@ -205,41 +199,40 @@ impl SimNetwork {
         Ok(())
     }
 
-    /// Makes the path between two nodes lose packets.
+    /// Adds packet loss to the path between two nodes.
     pub fn add_loss(&mut self, a: usize, b: usize, share: f64) {
         let left = self.losses.entry((a.min(b), a.max(b))).or_insert(1.0);
         *left = left.min(share);
     }
 
-    /// Leaves a share of a leaf's uplinks.
+    /// Reduces a leaf's uplinks to a share.
     pub fn lose_uplinks(&mut self, leaf: &str, share: f64) -> Result<(), String> {
         let found = self.leaves.iter_mut().find(|known| known.name == leaf);
         found.ok_or_else(|| format!("no leaf `{leaf}`"))?.uplinks *= share;
         Ok(())
     }
 
-    /// NICs of a node.
+    /// Number of NICs of a node.
     pub fn rail_count(&self, node: usize) -> usize {
         self.nics[node].shares.len()
     }
 
-    /// Most NICs that any node has.
+    /// Maximum number of NICs of any node.
     pub fn most_rails(&self) -> usize {
         self.nics.iter().map(|nics| nics.shares.len()).max().unwrap_or(0)
     }
 
-    /// Whether a node's NIC has a link.
+    /// True if a node's NIC has a link.
     pub fn is_up(&self, node: usize, rail: usize) -> bool {
         self.nics[node].shares.get(rail).is_some_and(|ways| 0.0 < ways[0].max(ways[1]))
     }
 
-    /// Share that losses leave between two nodes.
+    /// Share of the rate that losses leave between two nodes.
     pub fn loss(&self, from: usize, to: usize) -> f64 {
         self.losses.get(&(from.min(to), from.max(to))).copied().unwrap_or(1.0)
     }
 
-    /// Whether a flow between two nodes leaves its leaf. Nodes of no leaf are
-    /// on one switch.
+    /// True if a flow between two nodes leaves its leaf. Nodes without a leaf are on one switch.
     pub fn leaves_leaf(&self, from: usize, to: usize) -> bool {
         self.nics[from].leaf != self.nics[to].leaf
     }
@@ -249,8 +242,7 @@ impl SimNetwork {
         ROUND_TRIP_US[usize::from(self.leaves_leaf(from, to))]
     }
 
-    /// GB/s of line rate from one node to another over a rail; 0 where there
-    /// is no link.
+    /// Line rate in GB/s from one node to another over a rail; 0 without a link.
     pub fn line_rate(&self, from: usize, to: usize, rail: usize) -> f64 {
         let (source, sink) = (&self.nics[from], &self.nics[to]);
         let (Some(tx), Some(rx)) = (source.shares.get(rail), sink.shares.get(rail)) else {
@@ -265,24 +257,24 @@ impl SimNetwork {
         rate * self.loss(from, to)
     }
 
-    /// GB/s that RDMA delivers from one node to another over a rail.
+    /// RDMA rate in GB/s from one node to another over a rail.
     pub fn rdma_rate(&self, from: usize, to: usize, rail: usize) -> f64 {
         self.line_rate(from, to, rail) * self.nics[from].rdma
     }
 
-    /// GB/s that RDMA delivers from a node's NIC to a partner without fault.
+    /// RDMA rate in GB/s from a node's NIC to a healthy partner.
     pub fn rdma_rate_alone(&self, node: usize, rail: usize) -> f64 {
         let nics = &self.nics[node];
         nics.shares.get(rail).map_or(0.0, |ways| nics.rate * ways[0] * nics.rdma)
     }
 
-    /// GB/s that TCP delivers from one node to another over a rail.
+    /// TCP rate in GB/s from one node to another over a rail.
     pub fn tcp_rate(&self, from: usize, to: usize, rail: usize) -> f64 {
         self.line_rate(from, to, rail) * TCP_EFFICIENCY
     }
 
-    /// GB/s that a GPU's traffic gets between two nodes. It takes the rail of
-    /// its slot; where that has no link it shares another one's.
+    /// Rate in GB/s of a GPU's traffic between two nodes. It uses the rail of its slot; if that has
+    /// no link, it shares another one.
     pub fn gpu_rate(&self, from: usize, to: usize, slot: usize) -> f64 {
         let rails = self.rail_count(from).min(self.rail_count(to)).max(1);
         let own = self.rdma_rate(from, to, slot % rails);
@@ -293,9 +285,9 @@ impl SimNetwork {
         others.into_iter().find(|rate| 0.0 < *rate).map_or(MANAGEMENT_RATE, |rate| rate / 2.0)
     }
 
-    /// GB/s that rings through these nodes get, all rails together. Data is cut
-    /// into equal parts, one for each rail, so the slowest hop sets the pace.
-    /// `power` is what a node can use of its hops.
+    /// Rate in GB/s of rings through these nodes, over all rails. Data is split into equal parts,
+    /// one per rail, so the slowest hop limits all. `power` is the share of its hops that a node
+    /// can use.
     pub fn ring_rate(&self, nodes: &[usize], power: impl Fn(usize) -> f64) -> f64 {
         let rails = nodes.iter().map(|node| self.rail_count(*node)).min().unwrap_or(0);
         let after = nodes.iter().cycle().skip(1);
@@ -308,11 +300,11 @@ impl SimNetwork {
         if slowest.is_finite() { slowest * rails as f64 } else { 0.0 }
     }
 
-    /// The same over TCP.
+    /// Like [`Self::ring_rate`], over TCP.
     pub fn socket_ring_rate(&self, nodes: &[usize], power: impl Fn(usize) -> f64) -> f64 {
         let share = nodes.first().map_or(1.0, |node| TCP_EFFICIENCY / self.nics[*node].rdma);
-        // One processor core moves the bytes of one channel: sockets reach about
-        // half of what TCP could.
+        // One CPU core moves the bytes of one channel: sockets reach about half of TCP's possible
+        // rate.
         self.ring_rate(nodes, power) * share / 2.0
     }
 }
@@ -445,7 +437,7 @@ mod tests {
                         _ => healthy.leaves_leaf(from, to),
                     };
                     prop_assert!(now <= before && (touched || now == before));
-                    // A share of a node's own NIC is what its flows get at most.
+                    // A share of a node's NIC is the upper bound of its flows.
                     prop_assert!(kind != 0 || !touched || now <= share * 50.0 + 1e-9);
                 }
             }

@@ -1,22 +1,21 @@
-//! Measurement noise from a seed: the same key gives the same reading, in any
-//! order and on any machine.
+//! Measurement noise from a seed: the same key gives the same reading, in any order and on any
+//! machine.
 //!
-//! Every reading has its own short stream, seeded by what is read (seed, test,
-//! ends, repetition), so that adding a test does not move the others. Only
-//! additions and products of doubles are used: transcendental functions differ
-//! between C libraries in the last digit, and recordings are compared byte for
-//! byte.
+//! Every reading has a short stream of its own, seeded by its identity (seed, test, ends,
+//! repetition), so that adding a test does not change the others. Only additions and products of
+//! doubles are used: transcendental functions differ between C libraries in the last digit, and
+//! recordings are compared byte for byte.
 
 use serde::Deserialize;
 
-/// How readings scatter.
+/// Distribution of readings.
 #[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SimNoise {
-    /// Relative standard deviation. A copy engine over NVLink shows 0.06 to
-    /// 0.2 %, collectives and NICs 1 to 3 %.
+    /// Relative standard deviation. A copy engine over NVLink has 0.06 to 0.2 %, collectives and
+    /// NICs 1 to 3 %.
     pub sigma: f64,
-    /// Share of readings that dip: real tails are on the left.
+    /// Share of readings that dip: real distributions have their tail on the low side.
     pub dip_rate: f64,
     /// Smallest and largest dip, as a fraction of the reading.
     pub dip_depth: [f64; 2],
@@ -29,10 +28,10 @@ impl Default for SimNoise {
 }
 
 impl SimNoise {
-    /// The factor by which this reading differs from the truth.
+    /// The ratio of this reading to the truth.
     pub fn factor(&self, key: NoiseKey) -> f64 {
         let mut stream = NoiseStream::new(key);
-        // Ten standard deviations would turn the sign at absurd settings.
+        // Extreme settings could otherwise make the factor negative.
         let mut factor = (1.0 + self.sigma * stream.normal()).max(0.01);
         if stream.uniform() < self.dip_rate {
             let [least, most] = self.dip_depth;
@@ -42,12 +41,12 @@ impl SimNoise {
     }
 }
 
-/// What a reading is of, folded into one number.
+/// Identity of a reading, folded into one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoiseKey(u64);
 
 impl NoiseKey {
-    /// The key of everything under this seed.
+    /// The key of all readings under this seed.
     pub fn from_seed(seed: u64) -> Self {
         Self(mix_bits(seed))
     }
@@ -84,8 +83,7 @@ fn mix_bits(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// xoshiro256++ (Blackman, Vigna 2019), seeded through SplitMix64 as its
-/// authors advise.
+/// xoshiro256++ (Blackman, Vigna 2019), seeded with SplitMix64 as its authors recommend.
 struct NoiseStream {
     state: [u64; 4],
 }

@@ -1,7 +1,7 @@
-//! What nvloom would measure on a simulated fabric, as numbers.
+//! Numbers that nvloom would measure on a simulated fabric.
 //!
-//! The suites that its README advises for a large domain, on device memory;
-//! one process per GPU, started by mpirun.
+//! Covers the suites that its README recommends for a large domain, on device memory; one process
+//! per GPU, started by mpirun.
 
 use super::cases;
 use super::fabric::{CopyRoute, GpuIndex, SimCopyEngine};
@@ -9,21 +9,21 @@ use super::invocation::{SimMatrix, SimToolFailure, ToolInvocation};
 use super::noise::NoiseKey;
 use super::tool_config::NvbandwidthLayout;
 
-/// Peers that every GPU is measured with in every rack (nvloom's default).
+/// Peers per GPU and rack (nvloom's default).
 const PEERS_PER_RACK: u64 = 5;
 
-/// One run.
+/// One run of nvloom.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SimNvloomRun {
-    /// The ranks.
+    /// The GPU of each rank.
     pub gpus: Vec<GpuIndex>,
-    /// Serial numbers of the racks, in their order.
+    /// Serial numbers of the racks, in order.
     pub racks: Vec<String>,
-    /// The tests; those without a sheet are waived.
+    /// The tests; a test without a table is waived.
     pub tests: Vec<(String, Option<SimNvloomTable>)>,
-    /// What ended it before the first table.
+    /// Failure before the first table.
     pub failure: Option<SimToolFailure>,
-    /// A rank of another clique than the first's.
+    /// The first rank with another clique than rank 0.
     pub foreign_rank: Option<usize>,
 }
 
@@ -41,7 +41,7 @@ pub fn rack_name(domain: usize) -> String {
     format!("{:013}", 1_820_225_000_000_u64 + domain as u64)
 }
 
-/// One test, taken apart.
+/// A parsed test name.
 #[derive(Clone, Copy, Debug)]
 struct SimNvloomTest<'a> {
     name: &'a str,
@@ -51,8 +51,7 @@ struct SimNvloomTest<'a> {
 }
 
 impl ToolInvocation<'_> {
-    /// Runs the tests of these suites, and these tests; `Err` names one that
-    /// there is not.
+    /// Runs the tests of these suites, and these tests; `Err` contains an unknown name.
     pub fn run_nvloom(&self, suites: &[String], tests: &[String]) -> Result<SimNvloomRun, String> {
         let mut names = Vec::new();
         for suite in suites {
@@ -130,7 +129,7 @@ impl ToolInvocation<'_> {
             return sheet(vec!["0".to_owned()], labels, cells.collect());
         }
         if test.name.starts_with("rack_to_rack_") {
-            // All ranks share one clique, so there is one rack, and no other.
+            // All ranks share one clique, so only one rack exists.
             let cells = vec![None; racks.len() * racks.len()];
             return sheet(racks.to_vec(), racks.to_vec(), cells);
         }
@@ -182,7 +181,7 @@ impl ToolInvocation<'_> {
     }
 }
 
-/// The suites that are known.
+/// The supported suites.
 const SUITES: [&str; 3] = ["gpu-to-rack", "rack-to-rack", "fabric-stress"];
 
 /// The tests of a suite.

@@ -1,11 +1,10 @@
-//! What simulated machines are built of: links, rates, and how much of them
-//! each kind of probe gets on healthy hardware.
+//! Hardware of simulated machines: links, rates, and the share of them that each kind of probe
+//! reaches on healthy hardware.
 //!
-//! This is the simulator's own description of hardware, on purpose not the
-//! thresholds it will be judged by: a test that shares its truth with the
-//! judge proves nothing.
+//! This description is deliberately independent of the thresholds that judge it: a test that shares
+//! its truth with the judge proves nothing.
 
-/// One kind of machine. Rates are GB/s per direction.
+/// One kind of machine. Rates are in GB/s per direction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Hardware {
     /// The name in `thresholds/`.
@@ -14,59 +13,58 @@ pub struct Hardware {
     pub product: &'static str,
     /// GPUs per node.
     pub gpus: u32,
-    /// One NVLink domain spans several nodes.
+    /// True if one NVLink domain spans several nodes.
     pub spans_nodes: bool,
-    /// NVLinks per GPU; each ends at another switch plane.
+    /// NVLinks per GPU; each connects to a different switch plane.
     pub links: u32,
     /// Data rate of one link.
     pub link_rate: f64,
     /// Line rate of one link as `nvidia-smi nvlink -s` prints it.
     pub line_rate: &'static str,
-    /// Share of the link rate a copy engine delivers when it writes.
+    /// Share of the link rate that a copy engine reaches when it writes.
     pub copy_engine: f64,
-    /// The same for kernels.
+    /// Share of the link rate that kernels reach.
     pub kernel: f64,
-    /// How reads compare with writes, for copy engines and kernels.
+    /// Ratio of reads to writes, for copy engines and kernels.
     pub reads: [f64; 2],
-    /// Share left to kernels while both directions of a pair run, for writes
-    /// and reads.
+    /// Share of a kernel's rate while both directions of a pair run, for writes and reads.
     pub kernel_both: [f64; 2],
-    /// The share for p2pBandwidthLatencyTest.
+    /// Share of the link rate that p2pBandwidthLatencyTest reaches.
     pub peer_copy: f64,
     /// Host to device with a copy engine.
     pub h2d: f64,
     /// Device to host with a copy engine.
     pub d2h: f64,
-    /// Share of h2d and d2h that is left while the other direction runs.
+    /// Share of h2d and d2h while the other direction runs.
     pub host_bidirectional: [f64; 2],
-    /// How kernels compare with copy engines, host to device and back.
+    /// Ratio of kernels to copy engines, host to device and back.
     pub host_kernel: [f64; 2],
-    /// Share of h2d and d2h that is left while all GPUs copy.
+    /// Share of h2d and d2h while all GPUs copy.
     pub host_all: [f64; 2],
-    /// Share that is left while all GPUs copy both ways.
+    /// Share while all GPUs copy in both directions.
     pub host_all_bidirectional: f64,
     /// GPU to GPU without NVLink.
     pub pcie_peer: f64,
-    /// What one NIC delivers to RDMA.
+    /// RDMA rate of one NIC.
     pub nic: f64,
     /// NICs of a node, one per rail.
     pub rails: usize,
     /// Line rate of one NIC.
     pub rail_rate: f64,
-    /// Copies inside one GPU's memory.
+    /// Copies within one GPU's memory.
     pub local: f64,
-    /// Bus bandwidth of a large all-reduce inside one domain.
+    /// Bus bandwidth of a large all-reduce within one domain.
     pub all_reduce: f64,
-    /// The same for collectives that no switch reduces.
+    /// Bus bandwidth of collectives without reduction in the switch.
     pub ring: f64,
-    /// Bytes' worth of time that a collective loses to filling its pipeline,
-    /// for every doubling of the ranks.
+    /// Time that a collective loses to filling its pipeline per doubling of the ranks, in bytes at
+    /// full rate.
     pub filling: f64,
     /// Latency from SM to host memory in nanoseconds.
     pub host_latency: f64,
     /// Latency from SM to a peer's memory in nanoseconds.
     pub peer_latency: f64,
-    /// PCI bus ids in the order CUDA counts.
+    /// PCI bus IDs in CUDA's order.
     pub bus_ids: &'static [&'static str],
     /// Driver version.
     pub driver: &'static str,
@@ -246,12 +244,12 @@ pub fn platform_names() -> Vec<&'static str> {
 }
 
 impl Hardware {
-    /// Bus id of the GPU in this slot.
+    /// Bus ID of the GPU in this slot.
     pub fn bus_id(&self, slot: u32) -> &'static str {
         self.bus_ids.get(slot as usize).copied().unwrap_or("00000000:00:00")
     }
 
-    /// Whether its switches reduce: those of A100 boards do not.
+    /// True if its switches reduce; those of A100 boards do not.
     pub fn multicast(&self) -> bool {
         self.platform != "hgx-a100"
     }

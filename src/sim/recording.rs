@@ -1,6 +1,6 @@
-//! A recording of a scenario: the files that the tools would have left.
+//! A recording of a scenario: the files that the tools would have written.
 //!
-//! Makes values; the command line writes them.
+//! Returns values; the command line writes the files.
 
 use std::collections::BTreeMap;
 
@@ -21,11 +21,11 @@ use model::hostlist;
 pub struct SimRecording {
     /// Contents by path, relative to the recording.
     pub files: BTreeMap<String, String>,
-    /// What is really wrong, as TOML. It goes beside the recording.
+    /// The true faults as TOML. It is stored next to the recording.
     pub truth: String,
 }
 
-/// Records a scenario with its own seed and readings or with others.
+/// Records a scenario with its own or the given seed and readings.
 pub fn record_scenario(
     scenario: &Scenario,
     seed: Option<u64>,
@@ -41,7 +41,7 @@ pub fn record_scenario(
                 continue;
             }
             let repeats = if is_measurement(*what) { readings } else { 1 };
-            // Whoever records collectives may ask NCCL which way they went.
+            // Recordings of collectives can contain NCCL's debug output.
             let asked = *what == RecordedTool::Collectives && scenario.tools.nccl_debug;
             let job = asked.then(debug_job);
             for reading in 0..repeats {
@@ -69,11 +69,11 @@ pub fn record_scenario(
                         Some(ToolMisbehaviour::Garbage) => {
                             answer = SimToolOutput::success(GARBAGE.to_owned())
                         }
-                        // Given up, and nothing of it kept.
+                        // Timed out or over the limit: no output is kept.
                         Some(ToolMisbehaviour::Hangs | ToolMisbehaviour::Floods) => continue,
                     }
                     let path = format!("{folder}/{stem}{number}.{extension}");
-                    // The rail is no part of the tool's name.
+                    // The rail is not part of the tool's name.
                     let tool = stem.split_once("_rail").map_or(stem, |(tool, _)| tool);
                     files.insert(path, truncate_output(&bench, tool, answer.combined()));
                 }
@@ -88,14 +88,14 @@ pub fn record_scenario(
     Ok(SimRecording { files, truth })
 }
 
-/// A job whose NCCL says what it does, as probes ask it to.
+/// A job with NCCL's debug output, as probes request it.
 fn debug_job() -> MpiJob {
     let told = [("NCCL_DEBUG", "INFO"), ("NCCL_DEBUG_SUBSYS", "INIT,ENV,NET,TUNING")];
     let environment = told.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
     MpiJob { hosts: Vec::new(), environment }
 }
 
-/// One node of each of two claimed domains, for every two.
+/// Records one node of each of two claimed domains, for every pair of domains.
 fn record_between_domains(
     scenario: &Scenario,
     fabric: &SimFabric,
@@ -143,8 +143,8 @@ pub fn claims_toml(fabric: &SimFabric) -> String {
     fabric.claims.iter().map(one).collect::<Vec<_>>().join("\n")
 }
 
-/// `claims.toml` with the leaves and rails that the scenario describes, for
-/// sweeps. Recordings claim domains only: nothing in them runs over a rail.
+/// `claims.toml` with the leaves and rails of the scenario, for sweeps. Recordings only claim
+/// domains: nothing in them runs over a rail.
 pub fn network_claims_toml(fabric: &SimFabric) -> String {
     let network = &fabric.network;
     let mut out = claims_toml(fabric);
@@ -162,8 +162,7 @@ pub fn network_claims_toml(fabric: &SimFabric) -> String {
     out
 }
 
-/// Whether a node has nothing to tell: it does not answer, or is in use and so
-/// was not measured.
+/// True if a node leaves no output: it is unreachable, or is in use and so was not measured.
 fn is_silent(fabric: &SimFabric, scope: &str, what: RecordedTool) -> bool {
     fabric.node(scope).is_ok_and(|node| {
         let node = &fabric.nodes[node];
@@ -171,13 +170,13 @@ fn is_silent(fabric: &SimFabric, scope: &str, what: RecordedTool) -> bool {
     })
 }
 
-/// The tool that leaves the file of this stem.
+/// The tool that writes the file with this stem.
 fn tool_of(stem: &str) -> Option<&'static str> {
     let known = tool_dispatch::NAMES.iter().filter(|name| stem.starts_with(**name));
     known.max_by_key(|name| name.len()).copied()
 }
 
-/// What is wrong with the tool that leaves the file of this stem.
+/// The misbehaviour of the tool that writes the file with this stem.
 fn find_misbehaviour(bench: &ToolInvocation<'_>, stem: &str) -> Option<ToolMisbehaviour> {
     misbehaviour::find_misbehaviour(
         bench.scenario,
@@ -186,7 +185,7 @@ fn find_misbehaviour(bench: &ToolInvocation<'_>, stem: &str) -> Option<ToolMisbe
     )
 }
 
-/// Whether a node that takes part has no such tool.
+/// True if a participating node lacks this tool.
 fn is_missing(bench: &ToolInvocation<'_>, stem: &str) -> bool {
     let gpus = bench.gpus();
     let mut nodes = bench.node_names(&gpus);
@@ -202,7 +201,7 @@ fn is_measurement(what: RecordedTool) -> bool {
     )
 }
 
-/// Where this output is taken: nodes or claimed domains, and whether across.
+/// Scopes of this output: nodes or claimed domains, and whether the run crosses nodes.
 fn scopes(fabric: &SimFabric, what: RecordedTool) -> Vec<(&str, bool)> {
     let several = fabric.claims.iter().filter(|c| 1 < c.nodes.len() && c.hardware.spans_nodes);
     match what {
@@ -281,8 +280,8 @@ fn outputs(bench: &ToolInvocation<'_>, what: RecordedTool) -> Vec<(String, SimTo
     }
 }
 
-/// `ib_write_bw` of a node's NICs: of all where the scenario describes its
-/// network, else of the first.
+/// `ib_write_bw` of a node's NICs: all of them if the scenario describes its network, else the
+/// first.
 fn nic_outputs(bench: &ToolInvocation<'_>) -> Vec<(String, SimToolOutput)> {
     let network = &bench.fabric.network;
     let Ok(node) = bench.fabric.node(bench.scope) else { return Vec::new() };
@@ -302,7 +301,7 @@ fn nic_outputs(bench: &ToolInvocation<'_>) -> Vec<(String, SimToolOutput)> {
         .collect()
 }
 
-/// What is left of an output that a fault truncates.
+/// Truncates an output if a fault demands it.
 pub fn truncate_output(bench: &ToolInvocation<'_>, tool: &str, mut text: String) -> String {
     for fault in &bench.scenario.faults {
         if let SimFault::Truncated { scope, tool: name, share } = fault

@@ -1,5 +1,5 @@
-//! What the tools print in corners that real ones have: sizes cut to whole parts,
-//! several GPUs of one process, nodes without any GPU, and faults that count once.
+//! Corner cases of the tools' output: sizes rounded to whole parts, several GPUs per process, nodes
+//! without GPUs, and faults that count once.
 
 use super::fabric::SimFabric;
 use super::invocation::{SimTestOutcome, ToolInvocation};
@@ -50,7 +50,7 @@ impl SimRack {
         tool_dispatch::run_tool(&self.bench(scope, 0), &name, &args).expect("a known tool")
     }
 
-    /// The only number of a test, or its cells, in a reading.
+    /// The single number of a test, or its cells, in a reading.
     fn cells(&self, scope: &str, test: &str, reading: u32) -> Vec<f64> {
         let run =
             self.bench(scope, reading).run_nvbandwidth(NvbandwidthLayout::V0_8, &[test.to_owned()]);
@@ -65,7 +65,7 @@ fn read(answer: &SimToolOutput) -> ParseOutput {
     outputs::parse_output(answer.combined().as_bytes())
 }
 
-/// The words of the rows of a table of nccl-tests.
+/// The fields of the rows in a table of nccl-tests.
 fn rows(text: &str) -> Vec<Vec<&str>> {
     let rows = text.lines().filter(|line| line.contains(" float "));
     rows.map(|line| line.split_whitespace().collect()).collect()
@@ -79,7 +79,7 @@ fn every_ranks_part_is_cut_to_sixteen_bytes_and_the_sizes_are_of_that() {
         let found = rows(&answer.stdout);
         let shown: Vec<(&str, &str)> = found.iter().map(|row| (row[0], row[1])).collect();
         assert_eq!(shown.len(), 15, "{program}: a row for every size that was asked for");
-        // 64 and 128 bytes are no 16 for each of twelve ranks.
+        // 64 and 128 bytes are less than 16 bytes per rank for twelve ranks.
         assert_eq!(shown[..3], [("0", "0"), ("0", "0"), ("192", "4")], "{program}");
         assert_eq!(shown.last(), Some(&("1048512", "21844")), "{program}");
         for row in found {
@@ -90,7 +90,7 @@ fn every_ranks_part_is_cut_to_sixteen_bytes_and_the_sizes_are_of_that() {
         }
         assert!(read(&answer).complete, "{:?}", read(&answer).problems);
     }
-    // These have no parts, and 1 byte is no element.
+    // These have no parts, and 1 byte is less than an element.
     let answer = rack.says("r", "all_reduce_perf -b 1 -e 1M");
     let found = rows(&answer.stdout);
     assert_eq!((found[0][0], found[2][0], found[2][1]), ("0", "4", "1"));
@@ -124,7 +124,7 @@ fn gpus_of_one_process_have_one_pid() {
         let told = format!("n2:{thread} [{device}] NCCL INFO ");
         assert!(two.stdout.contains(&told), "{told}: {}", two.stdout);
     }
-    // One rank for each GPU, as probes ask for.
+    // One rank per GPU, as probes request it.
     let apart = rack.says("n1", "mpirun --host n1:4 all_reduce_perf -g 1 -b 1M -e 1M");
     assert!(apart.stdout.contains(" nGpus 1 "), "{}", apart.stdout);
     assert_eq!(pids(&apart.stdout), ["21000", "21003", "21006", "21009"]);
@@ -140,7 +140,7 @@ fn gpus_of_one_process_have_one_pid() {
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
 }
 
-/// A tray whose GPUs are all gone.
+/// A tray without any GPU.
 fn empty_tray(node: &str) -> String {
     let fault = |slot| format!("[[fault]]\nkind=\"gpu-missing\"\ngpu=\"{node}:{slot}\"\n");
     (0..4).map(fault).collect()
@@ -192,7 +192,7 @@ fn ranks_on_a_node_without_gpus_are_named_with_their_host() {
     assert_eq!(read(&copies).problems[0].host.as_deref(), Some("n2"));
     let reduce = rack.says("n1", "mpirun --host n1:4,n2:4 all_reduce_perf -g 1");
     assert!(reduce.code == 2 && reduce.stdout.contains("\nn2: Test CUDA failure "), "{reduce:?}");
-    // Where some are left, ranks share them, and nvbandwidth says so.
+    // If some GPUs are left, ranks share them, and nvbandwidth prints a warning.
     let rack = SimRack::new("[[fault]]\nkind=\"gpu-missing\"\ngpu=\"n2:3\"\n");
     let line = "mpirun --host n1:4,n2:4 nvbandwidth -t multinode_device_to_device_memcpy_read_ce";
     let shared = rack.says("n1", line);
@@ -223,7 +223,7 @@ fn a_gpus_own_copies_drift_once_and_a_collective_with_its_slowest_rank() {
         run.expect("known").rows[0].halves[0].busbw
     };
     assert!((rate(3) / rate(0) - 0.7).abs() < 1e-9, "{}", rate(3) / rate(0));
-    // A NIC has no GPU in it, also not the node's first.
+    // A GPU's drift does not affect a NIC, not even on the node's first rail.
     let rack = SimRack::new("[[fault]]\nkind=\"drift\"\ngpu=\"n1:0\"\nshare=0.1\n");
     let nic = |reading| {
         let bench = rack.bench("n1", reading);
@@ -234,7 +234,7 @@ fn a_gpus_own_copies_drift_once_and_a_collective_with_its_slowest_rank() {
     assert_eq!(table(&nic(3)), table(&nic(0)));
 }
 
-/// What an all-reduce over the rack reaches, without noise.
+/// Bandwidth of an all-reduce over the rack, without noise.
 fn all_reduce(faults: &str, reading: u32) -> f64 {
     let rack = SimRack::new(faults);
     let bench = rack.bench("r", reading);
@@ -255,7 +255,7 @@ fn a_collective_is_as_fast_as_its_slowest_member_whatever_slows_the_others() {
             assert!((both / slower - 1.0).abs() < 1e-3, "{faults:?}: {both}, alone {alone:?}");
         }
     }
-    // What slows one member twice does add up.
+    // Two faults that slow the same member do add up.
     let twice = lost.replace("n3", "n1") + capped;
     let (one, two) = (all_reduce(lost, 0), all_reduce(&twice, 0));
     assert!((two / one - 0.93).abs() < 1e-3, "{two} of {one}");
@@ -293,7 +293,7 @@ fn nccl_names_the_cluster_that_nvidia_smi_names() {
         let text = rack.says(node, "nvidia-smi -q").stdout;
         let line = text.lines().find(|line| line.contains("ClusterUUID")).expect("a UUID");
         let digits = line.split_once(" : ").expect("a value").1.replace('-', "");
-        // Sixteen bytes in their order, read as two little-endian numbers.
+        // Sixteen bytes in order, read as two little-endian numbers.
         let half = |at: usize| u64::from_str_radix(&digits[at..at + 16], 16).expect("hexadecimal");
         format!("fabric UUID {:x}.{:x} cliqueId", half(0).swap_bytes(), half(16).swap_bytes())
     };
@@ -313,7 +313,7 @@ fn nccl_names_the_cluster_that_nvidia_smi_names() {
         assert_eq!(named.len(), 4, "{node}");
         assert!(named.iter().all(|line| line.contains(&smi(node))), "{node}: {named:?}");
     }
-    // Eight ranks name one cluster, four the other.
+    // Eight ranks report one cluster, four the other.
     let sizes = |size: &str| answer.stdout.matches(&format!(" cliqueSize {size} ")).count();
     assert_eq!((sizes("8"), sizes("4")), (8, 4));
 }

@@ -1,8 +1,7 @@
-//! A scenario: what the hardware really is, what is claimed, what is wrong,
-//! and which tools record it.
+//! A scenario: the real hardware, the claims, the faults, and the tools that record it.
 //!
-//! Reading checks everything that can be checked without physics, so that a
-//! typo ends in one clear sentence with its line and not in a strange recording.
+//! Parsing checks everything that can be checked without physics, so that a typo gives one clear
+//! message with its line and not a strange recording.
 
 use std::collections::BTreeSet;
 
@@ -22,56 +21,56 @@ use model::hostlist;
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it shows, in one line.
+    /// Title of the scenario in one line.
     pub title: String,
     /// Seed of all noise.
     #[serde(default = "default_seed")]
     pub seed: u64,
-    /// How often every measuring tool is run.
+    /// Number of readings of every measuring tool.
     #[serde(default = "default_readings")]
     pub readings: u32,
-    /// How readings scatter.
+    /// Distribution of readings.
     #[serde(default)]
     pub noise: SimNoise,
     /// The tools and their versions.
     #[serde(default)]
     pub tools: SimToolConfig,
-    /// The domains as they really are.
+    /// The real domains.
     #[serde(rename = "domain")]
     pub domains: Vec<ScenarioDomain>,
-    /// The domains as claimed; the real ones when absent.
+    /// The claimed domains; the real ones if absent.
     #[serde(rename = "claim", default)]
     pub claims: Vec<ScenarioDomain>,
-    /// The scale-out network, where it is not the platform's usual one.
+    /// The scale-out network, if it differs from the platform's default.
     pub network: Option<SimNetworkSection>,
     /// Its leaves, by name.
     #[serde(rename = "leaf", default)]
     pub leaves: Vec<network::SimLeafSection>,
-    /// What is wrong.
+    /// The faults.
     #[serde(rename = "fault", default)]
     pub faults: Vec<SimFault>,
-    /// What is wrong from some time on.
+    /// Faults that begin later.
     #[serde(default)]
     pub later: Vec<DelayedFault>,
-    /// Where all this stands.
+    /// Line numbers of the scenario's parts.
     #[serde(skip)]
     pub lines: ScenarioSourceMap,
 }
 
-/// One domain, real or claimed.
+/// A domain, real or claimed.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ScenarioDomain {
-    /// Its name; with `per_node` the nodes' names are used instead.
+    /// Its name; with `per_node` the nodes' names apply.
     #[serde(default)]
     pub name: String,
     /// Folded list of its nodes.
     pub nodes: String,
-    /// The platform.
+    /// Name of its platform.
     pub platform: String,
-    /// GPUs per node, where it is not the platform's usual number.
+    /// GPUs per node, if it differs from the platform's default.
     pub gpus_per_node: Option<u32>,
-    /// Every node is a domain of its own.
+    /// Every node is a separate domain.
     #[serde(default)]
     pub per_node: bool,
 }
@@ -79,24 +78,24 @@ pub struct ScenarioDomain {
 /// A domain with its nodes unfolded.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExpandedDomain {
-    /// Its name.
+    /// Name of the domain.
     pub name: String,
-    /// The section of the file that says so, from 0.
+    /// Index of its section in the file, from 0.
     pub section: usize,
-    /// Its nodes.
+    /// Names of its nodes.
     pub nodes: Vec<String>,
-    /// Its nodes as the scenario writes them.
+    /// Its nodes in the scenario's notation.
     pub folded: String,
-    /// What they are built of.
+    /// Hardware of its nodes.
     pub hardware: &'static Hardware,
-    /// GPUs each of them has.
+    /// GPUs per node.
     pub gpus: u32,
 }
 
-/// Why a scenario cannot be used.
+/// Why a scenario is invalid.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// It is no TOML, or not of this shape.
+    /// It is not valid TOML, or has another structure.
     #[error("{0}")]
     Syntax(#[from] toml::de::Error),
     /// It contradicts itself.
@@ -105,7 +104,7 @@ pub enum ScenarioError {
 }
 
 impl Scenario {
-    /// Reads a scenario and checks it.
+    /// Parses and checks a scenario.
     pub fn parse(text: &str) -> Result<Self, ScenarioError> {
         let mut scenario: Self = toml::from_str(text)?;
         scenario.lines = ScenarioSourceMap::from_toml(text);
@@ -113,7 +112,7 @@ impl Scenario {
         Ok(scenario)
     }
 
-    /// The scenario at an age: what has come by then is wrong as well.
+    /// The scenario at an age: delayed faults become normal faults.
     #[must_use]
     pub fn at_age(mut self, age: BurnInAge) -> Self {
         for (number, later) in self.later.iter().enumerate() {
@@ -126,12 +125,12 @@ impl Scenario {
         self
     }
 
-    /// The domains as they really are.
+    /// The real domains, unfolded.
     pub fn real_domains(&self) -> Result<Vec<ExpandedDomain>, String> {
         expand_domains("domain", &self.domains, &self.lines)
     }
 
-    /// The domains as claimed.
+    /// The claimed domains, unfolded.
     pub fn claimed_domains(&self) -> Result<Vec<ExpandedDomain>, String> {
         match self.claims.is_empty() {
             true => self.real_domains(),
@@ -158,19 +157,19 @@ impl Scenario {
         Ok(())
     }
 
-    /// What is wrong with a fault.
+    /// The error message for a fault.
     pub(super) fn fault_error(&self, number: usize, why: &str) -> String {
         let name = format!("fault {}", number + 1);
         self.lines.error_at_named(&format!("fault/{number}"), &name, why)
     }
 
-    /// What is wrong with a fault that comes with time.
+    /// The error message for a delayed fault.
     pub(super) fn delayed_fault_error(&self, number: usize, why: &str) -> String {
         let name = format!("later {}", number + 1);
         self.lines.error_at_named(&format!("later/{number}/fault"), &name, why)
     }
 
-    /// What is said of tools, readings and noise.
+    /// Checks tools, readings and noise.
     fn check_tools(&self) -> Result<(), String> {
         if !(1..=1000).contains(&self.readings) {
             return Err(format!("readings = {}: expected 1 to 1000", self.readings));
@@ -203,7 +202,7 @@ impl Scenario {
 }
 
 impl Scenario {
-    /// What a fault says about tools; hardware is checked by the fabric.
+    /// Checks a fault's tool settings; the fabric checks its hardware.
     fn check_fault(&self, fault: &SimFault) -> Result<(), String> {
         match fault {
             SimFault::Waived { tests, .. } => {
@@ -243,11 +242,11 @@ impl Scenario {
                 Err(format!("{share}: expected 0 to 1"))
             }
             SimFault::Dips { depth, .. } => check_depth(*depth),
-            // It settles after six readings, and something must be left then.
+            // The drift ends after six readings, and some rate must remain.
             SimFault::Drift { share, .. } if !(0.0..=0.16).contains(share) => Err(format!(
                 "share = {share}: expected 0 to 0.16, which is lost with each of six readings"
             )),
-            // On a node without any rate nothing ends.
+            // On a node without any rate, no run would end.
             SimFault::PowerCap { share, .. } if !(0.001..=1.0).contains(share) => {
                 Err(format!("share = {share}: expected 0.001 to 1"))
             }
@@ -277,11 +276,11 @@ impl Scenario {
     }
 }
 
-/// Settings of NCCL that change what runs here do.
+/// NCCL settings that affect the simulation.
 const SETTINGS: [(&str, &str); 3] =
     [("NCCL_MNNVL_ENABLE", "0"), ("NCCL_NVLS_ENABLE", "0"), ("NCCL_ALGO", "Ring")];
 
-/// How deep a dip may be: something is left.
+/// Checks that a dip leaves some rate.
 fn check_depth([least, most]: [f64; 2]) -> Result<(), String> {
     match 0.0 <= least && least <= most && most < 1.0 {
         true => Ok(()),
@@ -291,7 +290,7 @@ fn check_depth([least, most]: [f64; 2]) -> Result<(), String> {
     }
 }
 
-/// What recordings are named after, apart from collectives.
+/// Names of recordings, without collectives.
 const PROGRAMS: &[&str] = &[
     "nvbandwidth",
     "nvidia-smi-nvlink",
@@ -303,7 +302,7 @@ const PROGRAMS: &[&str] = &[
     "iperf3",
 ];
 
-/// Whether a node can lack this tool.
+/// Checks that a tool can be missing.
 fn check_installed(tool: &str) -> Result<(), String> {
     match tool == misbehaviour::NCCL_TESTS || tool_dispatch::NAMES.contains(&tool) {
         true => Ok(()),
@@ -369,7 +368,7 @@ fn expand_domains(
         if seen.contains(&group.name) {
             return wrong("this is the name of a node");
         }
-        // It names a folder and stands in claims.toml.
+        // It becomes a folder name and appears in claims.toml.
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
         if group.name.starts_with(['.', '-']) || !group.name.chars().all(is_plain) {
             return wrong("expected letters, digits, '.', '_', '-'");
@@ -435,7 +434,7 @@ mod tests {
         says(&with(slow), "line 9: fault 1: share = 7");
         let later = "[[later]]\nfrom_round = 2\nfault = { kind = \"fabric-down\", node = \"q\" }\n";
         says(&with(later), "line 8: later 1: no node `q`");
-        // What has come by now is another fault of the same line.
+        // A delayed fault that has begun counts as a normal fault on the same line.
         let scenario = Scenario::parse(&with(later)).expect("it makes sense so far");
         let age = BurnInAge { round: 2, ..BurnInAge::default() };
         let error = SimFabric::build(&scenario.at_age(age)).expect_err("no such node");

@@ -1,7 +1,7 @@
-//! The tools of a scenario, answered in the calling process: no worker and no tool is
-//! started, so that a fleet of ten thousand nodes needs one machine.
+//! Answers for a scenario's tools within the calling process: without workers and child processes,
+//! so that a fleet of ten thousand nodes fits on one machine.
 //!
-//! Native probes need a worker and are not answered here.
+//! Native probes need a worker and are not supported here.
 
 use super::fabric::SimFabric;
 use super::fault::BurnInAge;
@@ -22,7 +22,7 @@ pub struct ScenarioTools {
 }
 
 impl ScenarioTools {
-    /// Reads the text of a scenario. `age` is how far a burn-in has come.
+    /// Parses a scenario. `age` is the progress of a burn-in.
     pub fn from_text(text: &str, age: Option<&str>) -> Result<Self, String> {
         let scenario = Scenario::parse(text).map_err(|error| error.to_string())?;
         Self::new(scenario.at_age(age.and_then(BurnInAge::parse).unwrap_or_default()))
@@ -49,7 +49,7 @@ impl ToolBackend for ScenarioTools {
         let Some((name, args)) = command.split_first() else {
             return Err("the step has no command".to_owned());
         };
-        // As simulated workers number readings, by step and reading.
+        // The noise key by step and reading, as in simulated workers.
         let key =
             NoiseKey::from_seed(0).with_name(&format!("{}.{}", call.step, call.reading)).value();
         let bench = ToolInvocation {
@@ -75,7 +75,7 @@ fn to_tool_answer(reply: SimToolReply) -> ToolOutput {
         stderr: answer.stderr.into_bytes(),
     };
     match reply {
-        // A server is there whenever its client is.
+        // A server exists whenever its client runs.
         SimToolReply::Prints(answer)
         | SimToolReply::Serves { answer, .. }
         | SimToolReply::Connects { answer, .. } => ended(answer),

@@ -1,7 +1,6 @@
-//! Where the parts of a scenario stand in its file, so that what makes no sense
-//! is named by its line as a mistake of syntax is.
+//! Line numbers of a scenario's parts, so that semantic errors name their line like syntax errors.
 //!
-//! Knows places and nothing of what a scenario means.
+//! This module does not interpret the scenario.
 
 use std::collections::BTreeMap;
 
@@ -14,7 +13,7 @@ use model::text_error::LineIndex;
 pub struct ScenarioSourceMap(BTreeMap<String, usize>);
 
 impl ScenarioSourceMap {
-    /// The lines of this text; none where it is no TOML.
+    /// The lines of this text; empty if it is not valid TOML.
     pub(super) fn from_toml(text: &str) -> Self {
         let mut lines = Self::default();
         if let Ok(table) = DeTable::parse(text) {
@@ -45,18 +44,19 @@ impl ScenarioSourceMap {
         }
     }
 
-    /// A complaint about a part, after its line. One that begins with a key (`share = 2`,
-    /// `noise.sigma: ...`) has the line of that key, where the part has it.
+    /// Prefixes an error about a part with its line. An error that starts with a key (`share = 2`,
+    /// `noise.sigma: ...`) gets the line of that key, if the part has it.
     pub(super) fn error_at(&self, part: &str, why: &str) -> String {
         self.error_at_key(part, &leading_key(why), why)
     }
 
-    /// The same of a part that is called by a name: `fault 3`.
+    /// Like [`Self::error_at`], for a part with a name: `fault 3`.
     pub(super) fn error_at_named(&self, part: &str, name: &str, why: &str) -> String {
         self.error_at_key(part, &leading_key(why), &format!("{name}: {why}"))
     }
 
-    /// A complaint after the line of this key of a part, or of the part where it lacks the key.
+    /// Prefixes an error with the line of this key in a part, or with the line of the part if it
+    /// lacks the key.
     pub(super) fn error_at_key(&self, part: &str, key: &str, why: &str) -> String {
         match self.0.get(&join_path(part, key)).or_else(|| self.0.get(part)) {
             Some(line) => format!("line {line}: {why}"),
@@ -64,7 +64,7 @@ impl ScenarioSourceMap {
         }
     }
 
-    /// The same part is known by another path as well.
+    /// Registers another path for a part.
     pub(super) fn add_alias(&mut self, part: &str, path: String) {
         if let Some(line) = self.0.get(part) {
             self.0.insert(path, *line);
@@ -72,7 +72,7 @@ impl ScenarioSourceMap {
     }
 }
 
-/// The key that a complaint begins with, as a path.
+/// The key at the start of an error, as a path.
 fn leading_key(why: &str) -> String {
     let is_key = |c: char| c.is_ascii_lowercase() || matches!(c, '_' | '.');
     why.split(|c| !is_key(c)).next().unwrap_or_default().replace('.', "/")
@@ -102,7 +102,7 @@ mod tests {
         says("fault/1", "share = 2: no", "line 10: share = 2: no");
         says("later/0/fault", "no node `x`", "line 12: no node `x`");
         assert_eq!(lines.error_at_named("fault/1", "fault 2", "share"), "line 10: fault 2: share");
-        // What no file says, as a study adds it.
+        // A part that is in no file, as a study adds it.
         says("fault/2", "no node `x`", "no node `x`");
         assert_eq!(ScenarioSourceMap::from_toml("= no toml").error_at("fault/0", "why"), "why");
     }

@@ -1,7 +1,7 @@
-//! What the native TCP probe measures on a simulated network.
+//! The native TCP probe on a simulated network.
 //!
-//! The client's document is made from the physics. The server only has to be
-//! there: its client connects once and so lets it end, as a real one does.
+//! The client's document is computed from the physics. The server only has to listen: its client
+//! connects once and thereby ends it, like a real one.
 
 use std::io;
 use std::io::Write;
@@ -14,16 +14,16 @@ use super::noise::NoiseKey;
 use super::scenario::Scenario;
 use super::{network, render};
 
-/// Streams each way.
+/// Streams in each direction.
 const STREAMS: u32 = 4;
 
-/// Seconds that are not counted.
+/// Warm-up seconds, which are not counted.
 const WARM_UP: f64 = 0.2;
 
-/// Round trips that are timed.
+/// Timed round trips.
 const ROUND_TRIPS: u64 = 200;
 
-/// Waits at a free port for one connection. Says `listening PORT` first.
+/// Waits on a free port for one connection. Prints `listening PORT` first.
 pub fn serve(out: &mut dyn Write) -> io::Result<()> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     writeln!(out, "listening {}", listener.local_addr()?.port())?;
@@ -31,18 +31,18 @@ pub fn serve(out: &mut dyn Write) -> io::Result<()> {
     listener.accept().map(|_| ())
 }
 
-/// Waits at this port for one connection.
+/// Waits on this port for one connection.
 pub fn serve_at(port: u16) -> io::Result<()> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port))?.accept().map(|_| ())
 }
 
-/// Connects once to a server at this port, which then ends.
+/// Connects once to a server on this port, which then ends.
 pub fn connect_once(port: u16) -> io::Result<()> {
     TcpStream::connect((Ipv4Addr::LOCALHOST, port)).map(|_| ())
 }
 
-/// The client's document, `fabricgate.tcp/1`. The rail is a name or a device;
-/// the first one when absent. `step` is the plan's `STEP.READING`.
+/// The client's document, `fabricgate.tcp/1`. The rail is a name or a device; by default the first
+/// one. `step` is the plan's `STEP.READING`.
 pub fn build_document(
     scenario: &Scenario,
     node: &str,
@@ -88,7 +88,7 @@ pub fn build_document(
     document
 }
 
-/// The document of a client that nobody answered.
+/// The document of a client without a server.
 pub fn unanswered_document(
     scenario: &Scenario,
     node: &str,
@@ -131,16 +131,16 @@ fn empty_document(
     })
 }
 
-/// One direction of a reading. Warm-up is sent too and counts for no rate.
+/// One direction of a reading. Warm-up data is sent too and not counted.
 fn flow_json(rate: f64, seconds: f64, loss: f64) -> Value {
     let sent = (rate * 1e9 * (seconds + WARM_UP)).round();
-    // About one segment in ten thousand, at a loss of everything.
+    // About one segment in ten thousand, multiplied by the loss.
     let again = (sent / 1448.0 * (1.0 - loss) * 1e-4).round();
     json!({ "sent_bytes": render::json_count(sent), "received_bytes": render::json_count(sent), "seconds": seconds,
         "rate": rate, "retransmits": render::json_count(again) })
 }
 
-/// Round trips: the shortest is what the path takes, and queues add to some.
+/// Round trips: the minimum is the path's latency, and queues add to some.
 fn latency_json(truth: f64, key: NoiseKey) -> Value {
     let mut all: Vec<f64> = (0..ROUND_TRIPS)
         .map(|number| {

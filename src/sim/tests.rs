@@ -1,4 +1,4 @@
-//! Laws of the physics, and the shape of what is rendered.
+//! //! Tests of the physics, and of the rendered formats.
 
 use proptest::prelude::*;
 
@@ -99,7 +99,7 @@ fn faults_that_name_nothing_are_refused_by_number() {
     let wrong = |fault: &str| {
         let error = SimFabric::build(&scenario(&format!("[[fault]]\n{fault}\n"))).expect_err(fault);
         assert!(error.starts_with("line ") && error.contains(": fault 1: "), "{error}");
-        // And before their time has come.
+        // The same fault as a delayed fault.
         let fault = fault.replace('\n', ", ");
         let later = scenario(&format!("[[later]]\nfrom_round = 9\nfault = {{ {fault} }}\n"));
         let error = SimFabric::build(&later).expect_err(&fault);
@@ -130,7 +130,7 @@ fn a_read_shows_the_data_direction_transposed_against_a_write() {
         }
     };
     let (low, pull) = (HEALTHY / 2.0, 0.991);
-    // GPU 0 sends slowly: it pushes along its row, others pull along its column.
+    // GPU 0 sends slowly: its writes slow its row, the others' reads slow its column.
     let (write, read) =
         (cells("device_to_device_memcpy_write_ce"), cells("device_to_device_memcpy_read_ce"));
     assert!((write[1].expect("a cell") - low).abs() < 1e-6);
@@ -158,7 +158,7 @@ fn one_gpu_alone_waives_what_needs_a_peer() {
     let fabric = SimFabric::build(&scenario).expect("a fabric");
     let run = bench(&scenario, &fabric, "g1").run_nvbandwidth(NvbandwidthLayout::V0_5, &[]);
     let waived = run.tests.iter().filter(|(_, outcome)| *outcome == SimTestOutcome::Waived).count();
-    // The same number that DCGM's recorded run of one GPU shows.
+    // DCGM's recorded run of one GPU has the same count.
     assert_eq!((run.tests.len() - waived, waived), (17, 17));
 }
 
@@ -289,7 +289,7 @@ fn a_missing_imex_peer_ends_runs_across_the_domain_and_shows_in_its_table() {
     assert_eq!(json["nodes"]["0"]["connections"]["1"]["status"], "INVALID");
 }
 
-/// What mpirun on `node` answers, and what our parsers make of it.
+/// mpirun's output on `node`, and the parsed result.
 fn run_launched(
     scenario: &Scenario,
     line: &str,

@@ -1,5 +1,4 @@
-//! Which tools a scenario runs, in which versions and formats, and what of it
-//! is recorded.
+//! The tools of a scenario with their versions and formats, and the recorded outputs.
 
 use serde::Deserialize;
 
@@ -11,30 +10,29 @@ pub struct SimToolConfig {
     pub nvbandwidth: NvbandwidthLayout,
     /// Its output format.
     pub nvbandwidth_format: SimToolFormat,
-    /// Tests run on each node; all when empty.
+    /// Tests to run on each node; empty for all.
     pub node_tests: Vec<String>,
-    /// Tests run across a domain.
+    /// Tests to run across a domain.
     pub domain_tests: Vec<String>,
     /// Version of nccl-tests.
     pub nccl_tests: NcclTestsLayout,
-    /// Its output format.
+    /// Output format of nccl-tests.
     pub nccl_format: SimToolFormat,
-    /// They are recorded with `NCCL_DEBUG=INFO`.
+    /// Record with `NCCL_DEBUG=INFO`.
     pub nccl_debug: bool,
-    /// The collectives.
+    /// Programs of nccl-tests to run.
     pub collectives: Vec<String>,
     /// Smallest and largest message in bytes.
     pub bytes: [u64; 2],
     /// Output format of nvidia-imex-ctl.
     pub imex_format: SimToolFormat,
-    /// What a copy between GPUs that share no fabric does.
+    /// Behaviour of a copy between GPUs without a common fabric.
     pub cross_domain: CrossDomainCopy,
-    /// Two GPUs use only planes that are up at both ends. When false each end
-    /// limits for itself.
+    /// Two GPUs only use planes that are up at both ends. If false, each end is limited separately.
     pub shared_planes: bool,
-    /// What is recorded.
+    /// Outputs to record.
     pub record: Vec<RecordedTool>,
-    /// Tools that no node has; `nccl-tests` are all its programs.
+    /// Tools that are missing on all nodes; `nccl-tests` stands for all its programs.
     pub missing: Vec<String>,
 }
 
@@ -90,8 +88,8 @@ pub enum NvbandwidthLayout {
 }
 
 impl NvbandwidthLayout {
-    /// Whether the JSON of this version is known: v0.2 had none, and that of
-    /// v0.10 was never seen.
+    /// True if the JSON format of this version is known: v0.2 had none, and no sample of v0.10 is
+    /// known.
     pub fn has_json(self) -> bool {
         matches!(self, Self::V0_5 | Self::V0_6 | Self::V0_8)
     }
@@ -108,27 +106,27 @@ pub enum NcclTestsLayout {
     V2_17,
 }
 
-/// How a tool prints.
+/// Output format of a tool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SimToolFormat {
-    /// For people.
+    /// Plain text.
     Text,
-    /// For programs.
+    /// JSON or another structured format.
     Json,
 }
 
-/// What a copy between GPUs that share no fabric does.
+/// Behaviour of a copy between GPUs without a common fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CrossDomainCopy {
-    /// It reads the rate of a NIC.
+    /// It runs at the rate of a NIC.
     Nic,
     /// The import of the handle fails and the run ends.
     Error,
 }
 
-/// One kind of output to record.
+/// A kind of output to record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RecordedTool {
@@ -136,7 +134,7 @@ pub enum RecordedTool {
     Nvbandwidth,
     /// nvbandwidth across each claimed domain of several nodes.
     NvbandwidthDomain,
-    /// nvbandwidth over one node of each of two claimed domains, for every two.
+    /// nvbandwidth over one node of each of two claimed domains, for every pair of domains.
     NvbandwidthBetween,
     /// nccl-tests across each claimed domain.
     Collectives,

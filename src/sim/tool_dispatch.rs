@@ -1,8 +1,7 @@
-//! Answering as one tool on one node, for launchers that run tools by name.
+//! Answers for one tool on one node, for launchers that run tools by name.
 //!
-//! The arguments understood are those that probes use; others are accepted
-//! and change nothing. What a tool does besides printing (to listen, to hang)
-//! is told, not done: the command line does it.
+//! Supports the arguments that probes use; other arguments are accepted and ignored. Actions other
+//! than printing (listening, hanging) are returned, not executed: the command line executes them.
 
 use super::collective::SimCollectiveRun;
 use super::invocation::ToolInvocation;
@@ -13,7 +12,7 @@ use super::scenario::{ExpandedDomain, Scenario};
 use super::tool_config::NvbandwidthLayout;
 use super::{cases, client_server, misbehaviour, mpirun, recording, render};
 
-/// The programs that are answered for, each under its own name.
+/// The simulated programs, by name.
 pub const NAMES: &[&str] = &[
     "nvbandwidth",
     "nvidia-smi",
@@ -33,53 +32,51 @@ pub const NAMES: &[&str] = &[
     "mpirun",
 ];
 
-/// The native TCP probe, as faults name it: it has no name of its own to be
-/// called by.
+/// The name of the native TCP probe in faults: it has no program name.
 pub const TCP_PROBE: &str = "fabricgate-tcp";
 
-/// The native GPU probes, likewise.
+/// The native copy probe.
 pub const COPY_PROBE: &str = "fabricgate-copy";
-/// The one of collectives.
+/// The native NCCL probe.
 pub const COLLECTIVE_PROBE: &str = "fabricgate-collective";
-/// The one that asks what may be shared.
+/// The native fabric probe.
 pub const FABRIC_PROBE: &str = "fabricgate-fabric";
 
-/// Probes that faults may name beside tools.
+/// Probes that faults may name in addition to tools.
 pub const PROBES: &[&str] = &[TCP_PROBE, COPY_PROBE, COLLECTIVE_PROBE, FABRIC_PROBE];
 
-/// What a tool does.
+/// Action of a tool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SimToolReply {
     /// It prints and ends.
     Prints(SimToolOutput),
-    /// It prints, listens at a port until one client was there, prints again
-    /// and ends.
+    /// It prints, listens on a port until one client has connected, prints again and ends.
     Serves {
         /// The port.
         port: u16,
-        /// What it prints first.
+        /// Output at the start.
         before: String,
-        /// What it prints in the end.
+        /// Output at the end.
         answer: SimToolOutput,
     },
-    /// It connects to a server at a port and prints one answer, or another one
-    /// where nobody listens.
+    /// It connects to a server on a port and prints one output, or another one if no server
+    /// listens.
     Connects {
         /// The port.
         port: u16,
-        /// What it prints.
+        /// Output after the connection.
         answer: SimToolOutput,
-        /// What it prints where nobody listens.
+        /// Output without a server.
         refused: SimToolOutput,
     },
     /// It never ends.
     Hangs,
-    /// It prints without end.
+    /// It prints forever.
     Floods,
 }
 
-/// Runs the tool of this name with these arguments; `None` where there is no
-/// such tool. What it does besides printing is left out.
+/// Runs the tool of this name with these arguments; `None` if the tool does not exist. Actions
+/// other than printing are dropped.
 pub fn run_tool(bench: &ToolInvocation<'_>, name: &str, args: &[String]) -> Option<SimToolOutput> {
     match call_tool(bench, name, args, &MpiEnvironment::new())? {
         SimToolReply::Prints(answer)
@@ -89,7 +86,7 @@ pub fn run_tool(bench: &ToolInvocation<'_>, name: &str, args: &[String]) -> Opti
     }
 }
 
-/// A command without the `env NAME=VALUE ...` in front of it, and what that sets.
+/// Splits `env NAME=VALUE ...` from a command, and returns these variables.
 pub fn split_environment(argv: &[String]) -> (MpiEnvironment, &[String]) {
     let mut set = MpiEnvironment::new();
     let [env, rest @ ..] = argv else { return (set, argv) };
@@ -106,8 +103,7 @@ pub fn split_environment(argv: &[String]) -> (MpiEnvironment, &[String]) {
     (set, rest)
 }
 
-/// What the tool of this name does with these arguments and variables; `None`
-/// where there is no such tool.
+/// The action of the tool with these arguments and variables; `None` if the tool does not exist.
 pub fn call_tool(
     bench: &ToolInvocation<'_>,
     name: &str,
@@ -142,7 +138,7 @@ pub fn call_tool(
     | SimToolReply::Serves { answer, .. }
     | SimToolReply::Connects { answer, .. } = &mut reply
     {
-        // Faults name an output as its recording is named.
+        // Faults use the names of recordings.
         let recorded = match (name, args.first().map(String::as_str)) {
             ("nvidia-smi", Some("nvlink")) => "nvidia-smi-nvlink",
             ("nvidia-smi", Some("topo")) => "nvidia-smi-topo",
@@ -155,7 +151,7 @@ pub fn call_tool(
     Some(reply)
 }
 
-/// A tool that prints and ends.
+/// Runs a tool that prints and ends.
 fn run_printing_tool(
     bench: &ToolInvocation<'_>,
     name: &str,
@@ -176,7 +172,7 @@ fn run_printing_tool(
     })
 }
 
-/// What a tool does that is not well on one of the nodes.
+/// The misbehaviour of a tool on one of the run's nodes.
 fn invocation_misbehaviour(bench: &ToolInvocation<'_>, name: &str) -> Option<SimToolReply> {
     let gpus = bench.gpus();
     let mut nodes = bench.node_names(&gpus);
@@ -184,7 +180,7 @@ fn invocation_misbehaviour(bench: &ToolInvocation<'_>, name: &str) -> Option<Sim
     node_misbehaviour(bench.scenario, &nodes, name)
 }
 
-/// What a tool does that is not well on one of these nodes.
+/// The misbehaviour of a tool on one of these nodes.
 pub fn node_misbehaviour(scenario: &Scenario, nodes: &[&str], name: &str) -> Option<SimToolReply> {
     Some(match misbehaviour::find_misbehaviour(scenario, nodes, name)? {
         ToolMisbehaviour::Hangs => SimToolReply::Hangs,
@@ -195,7 +191,7 @@ pub fn node_misbehaviour(scenario: &Scenario, nodes: &[&str], name: &str) -> Opt
     })
 }
 
-/// `mpirun`: one rank per GPU of the hosts it names.
+/// `mpirun`: one rank per GPU of the given hosts.
 fn run_mpirun(
     bench: &ToolInvocation<'_>,
     args: &[String],
@@ -213,7 +209,7 @@ fn run_mpirun(
     if let Some(node) = misbehaviour::node_without_tool(bench.scenario, &names, &launch.program) {
         return SimToolReply::Prints(mpirun::program_not_found(node, &launch.program));
     }
-    // A run inside one claimed domain is one of that domain.
+    // A run within one claimed domain has that domain as its scope.
     let domain = bench.fabric.claim_of(names.iter().copied());
     let scope = match domain {
         Some(claim) => claim.name.as_str(),
@@ -232,7 +228,7 @@ fn run_nvbandwidth(bench: &ToolInvocation<'_>, args: &[String]) -> SimToolOutput
     let mut version = bench.scenario.tools.nvbandwidth;
     let wanted = flag_values(args, &["-t", "--testcase"]);
     let prefixes = flag_values(args, &["-p", "--testcasePrefixes"]);
-    // The build with MPI is meant when a test across nodes is asked for.
+    // A test across nodes selects the build with MPI.
     let across = wanted.iter().chain(&prefixes).any(|name| name.starts_with("multinode"));
     let launched = bench.job.is_some_and(|job| !job.hosts.is_empty());
     if launched && across {
@@ -265,7 +261,7 @@ fn run_nvbandwidth(bench: &ToolInvocation<'_>, args: &[String]) -> SimToolOutput
             };
         }
     }
-    // A test may be named by its number.
+    // A test can be given by its number.
     for test in &mut tests {
         let by_number = test.parse::<usize>().ok().and_then(|number| known.get(number));
         if let Some(case) = by_number {
@@ -304,7 +300,7 @@ fn run_nccl_tests(
     args: &[String],
 ) -> Option<SimToolOutput> {
     let size = |flags: &[&str]| flag_values(args, flags).first().and_then(|text| parse_size(text));
-    // 32 MiB is the tools' own default for both.
+    // 32 MiB is the default of both tools.
     let least = size(&["-b", "--minbytes"]).unwrap_or(32 << 20).max(1);
     let most = size(&["-e", "--maxbytes"]).unwrap_or(32 << 20);
     let mut gpus = bench.gpus();
@@ -318,7 +314,7 @@ fn run_nccl_tests(
         );
         Some(SimToolOutput { stderr, code: 5, ..SimToolOutput::default() })
     };
-    // The GPUs are counted before anything is asked of them.
+    // The GPUs are counted before any other step.
     if bench.first_host_without_gpu().is_some() {
         let run = bench.run_collective(name, sizes, Vec::new())?;
         return Some(render::nccl::render_text(
@@ -326,8 +322,8 @@ fn run_nccl_tests(
             &SimCollectiveRun { gpus_per_process: wanted, ..run },
         ));
     }
-    // Under a launcher every rank has -g GPUs, without one one process has
-    // them, and across a claimed domain every GPU is a rank.
+    // Under a launcher every rank has -g GPUs; without one, a single process has them; across a
+    // claimed domain every GPU is a rank.
     let mut each = wanted;
     match bench.job.map(|job| &job.hosts).filter(|hosts| !hosts.is_empty()) {
         Some(hosts) => {
@@ -374,7 +370,7 @@ fn run_nvidia_smi(bench: &ToolInvocation<'_>, args: &[String]) -> SimToolOutput 
     }
 }
 
-/// The words after any of these flags, up to the next flag.
+/// The arguments after any of these flags, up to the next flag.
 fn flag_values(args: &[String], flags: &[&str]) -> Vec<String> {
     let mut found = Vec::new();
     let mut taking = false;
@@ -388,7 +384,7 @@ fn flag_values(args: &[String], flags: &[&str]) -> Vec<String> {
     found
 }
 
-/// A size such as `8`, `32M` or `16G`.
+/// Parses a size such as `8`, `32M` or `16G`.
 pub(super) fn parse_size(text: &str) -> Option<u64> {
     let (digits, shift) = match text.to_ascii_uppercase().chars().last()? {
         'K' => (&text[..text.len() - 1], 10),

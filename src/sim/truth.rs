@@ -1,6 +1,6 @@
-//! What is really wrong in a scenario, for tests to compare a judge with.
+//! The true faults of a scenario, for tests to compare with a judge's findings.
 //!
-//! Written beside a recording, never into it: the judge must not see it.
+//! Stored next to a recording, never in it: the judge must not see it.
 
 use serde::Serialize;
 
@@ -10,20 +10,20 @@ use super::network;
 use super::scenario::{ExpandedDomain, Scenario};
 use model::hostlist;
 
-/// Everything that is wrong.
+/// All faults of a scenario.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ScenarioTruth {
     /// The scenario's title.
     pub title: String,
     /// The seed used.
     pub seed: u64,
-    /// What is wrong, in the order of the scenario.
+    /// The faults, in the order of the scenario.
     #[serde(rename = "wrong")]
     pub wrongs: Vec<TrueFault>,
 }
 
-/// What is wrong: the kinds of faults, and what follows from claims that are not true. Where
-/// one is named as a class of findings, the judge has to come to that by itself.
+/// Classes of faults: the kinds of faults, and differences between reality and claims. Where a
+/// class has the name of a class of findings, the judge must find it independently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[expect(missing_docs, reason = "named as the faults are")]
@@ -68,39 +68,39 @@ pub enum TrueFaultClass {
     Waived,
 }
 
-/// One thing that is wrong.
+/// One fault.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct TrueFault {
-    /// What.
+    /// Class of the fault.
     pub class: TrueFaultClass,
-    /// Kind of the guilty part: a locus kind of `verdicts.json`.
+    /// Kind of the faulty component: a locus kind of `verdicts.json`.
     pub locus: String,
-    /// Its claimed domain.
+    /// Name of its claimed domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub domain: Option<String>,
-    /// Its node.
+    /// Name of its node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node: Option<String>,
-    /// Its slot; the CUDA index while no GPU before it is missing.
+    /// Its slot, which equals its CUDA index if no earlier GPU is missing.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpu: Option<u32>,
-    /// The other end of a pair.
+    /// Name of the other end of a pair.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peer: Option<String>,
-    /// Which way, where only one is concerned.
+    /// The affected direction, if only one is.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub direction: Option<String>,
-    /// Its rail.
+    /// Name of its rail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rail: Option<String>,
-    /// Its leaf.
+    /// Name of its leaf.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub leaf: Option<String>,
-    /// What is left of the rate.
+    /// Remaining share of the rate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
-    /// What the guilty part is: `degraded`, `failed`, `unknown`; absent where
-    /// the fault changes nothing a measurement shows.
+    /// Expected outcome of the faulty component: `degraded`, `failed`, `unknown`; absent if
+    /// measurements do not show the fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub outcome: Option<String>,
 }
@@ -123,7 +123,7 @@ impl TrueFault {
     }
 }
 
-/// The truth about a scenario.
+/// Computes the true faults of a scenario.
 pub fn compute_truth(scenario: &Scenario, fabric: &SimFabric, seed: u64) -> ScenarioTruth {
     let mut wrongs = Vec::new();
     for fault in &scenario.faults {
@@ -135,7 +135,7 @@ pub fn compute_truth(scenario: &Scenario, fabric: &SimFabric, seed: u64) -> Scen
             SimFault::CliqueShown { like, .. } if wrong.peer.is_some() => {
                 wrong.domain = Some(claimed_domain_of(scenario, fabric, like));
             }
-            // One for each node of the list.
+            // One per node of the list.
             SimFault::CliqueShown { nodes, .. } => {
                 let nodes = hostlist::expand(nodes).unwrap_or_default();
                 let of = |node| TrueFault { node: Some(node), ..wrong.clone() };
@@ -161,8 +161,8 @@ pub fn compute_truth(scenario: &Scenario, fabric: &SimFabric, seed: u64) -> Scen
     ScenarioTruth { title: scenario.title.clone(), seed, wrongs }
 }
 
-/// The claimed domain that has most nodes of a real one: faults name domains as they are,
-/// verdicts as they are claimed.
+/// The claimed domain with the most nodes of a real one: faults use real domain names, verdicts
+/// claimed ones.
 fn claimed_domain_of(scenario: &Scenario, fabric: &SimFabric, domain: &str) -> String {
     let real = scenario.real_domains().unwrap_or_default();
     let group = real.iter().find(|group| group.name == domain);
@@ -173,8 +173,8 @@ fn claimed_domain_of(scenario: &Scenario, fabric: &SimFabric, domain: &str) -> S
     most.filter(|claim| 0 < shared(claim)).map_or(domain, |claim| &claim.name).to_owned()
 }
 
-/// Nodes claimed together that really are apart: all but those of the largest
-/// part, or the domain as a whole where no part is the largest.
+/// Nodes claimed together but really apart: all except those of the largest part, or the domain as
+/// a whole if no part is the largest.
 fn foreign_nodes(fabric: &SimFabric) -> Vec<TrueFault> {
     let mut wrongs = Vec::new();
     for claim in &fabric.claims {
@@ -207,8 +207,8 @@ fn foreign_nodes(fabric: &SimFabric) -> Vec<TrueFault> {
     wrongs
 }
 
-/// Where every node is slower by the same share, none of them is guilty: what
-/// they have in common is, and measurements inside the fleet cannot tell what.
+/// If every node is slower by the same share, none of them is faulty: the cause is common to all,
+/// and measurements within the fleet cannot identify it.
 fn mark_common_cause(fabric: &SimFabric, wrongs: &mut [TrueFault]) {
     let first = fabric.nodes[0].power;
     if first < 1.0 && 2 < fabric.nodes.len() && fabric.nodes.iter().all(|n| n.power == first) {
@@ -218,7 +218,7 @@ fn mark_common_cause(fabric: &SimFabric, wrongs: &mut [TrueFault]) {
     }
 }
 
-/// Domains claimed apart that really are one, every two of them.
+/// Domains claimed apart that really are one, as pairs.
 fn domains_claimed_apart(fabric: &SimFabric) -> Vec<TrueFault> {
     let home = |claim: &ExpandedDomain| {
         let node = fabric.node(claim.nodes.first()?).ok()?;
@@ -259,7 +259,7 @@ fn from_fault(fault: &SimFault, fabric: &SimFabric) -> TrueFault {
     };
     match fault {
         SimFault::LostLinks { gpu, count, direction, .. } => {
-            // Also of a GPU that is missing besides.
+            // Also for a GPU that is missing in addition.
             let home = gpu.rsplit_once(':').and_then(|(node, _)| fabric.node(node).ok());
             let links = home.map_or(1, |node| fabric.nodes[node].hardware.links);
             let share = 1.0 - f64::from(*count) / f64::from(links);
@@ -329,7 +329,7 @@ fn from_fault(fault: &SimFault, fabric: &SimFabric) -> TrueFault {
             let all = hostlist::expand(nodes).unwrap_or_default();
             let named = fabric.claims.iter().find(|claim| claim.nodes == all);
             match named {
-                // A whole claimed domain that names the clique of another.
+                // A whole claimed domain that reports the clique of another.
                 Some(claim) => TrueFault {
                     domain: Some(like.clone()),
                     peer: Some(claim.name.clone()),
@@ -359,7 +359,7 @@ fn from_fault(fault: &SimFault, fabric: &SimFabric) -> TrueFault {
             at_scope(wrong(TrueFaultClass::MissingCells, "domain", "unknown"), scope)
         }
         SimFault::Dips { gpu, rate, .. } => {
-            // Few dips are healthy; many are no level that could be known.
+            // Few dips are normal; with many, no level can be determined.
             at_gpu(
                 wrong(TrueFaultClass::Dips, "gpu", if *rate < 0.3 { "" } else { "unknown" }),
                 gpu,
@@ -389,7 +389,7 @@ fn from_fault(fault: &SimFault, fabric: &SimFabric) -> TrueFault {
             share: Some(*share),
             ..wrong(TrueFaultClass::LeafUplink, "leaf", "degraded")
         },
-        // Nothing is known of what was not asked or did not answer.
+        // A node that was not queried or did not answer is unknown.
         SimFault::Busy { node, .. } => {
             at_node(wrong(TrueFaultClass::Busy, "node", "unknown"), node)
         }

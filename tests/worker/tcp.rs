@@ -107,8 +107,8 @@ fn nobody_at_the_port_is_said() {
 #[test]
 fn a_stranger_at_the_port_is_recognised_and_a_silent_one_given_up() {
     for (greeting, expected) in [
-        (&b"SSH-2.0-OpenSSH_9.6\r\n"[..], "nothing that fabricgate says"),
-        (b"no line at all", "nothing that fabricgate says"),
+        (&b"SSH-2.0-OpenSSH_9.6\r\n"[..], "not a fabricgate message"),
+        (b"no line at all", "not a fabricgate message"),
         (b"", "it does not answer"),
     ] {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");

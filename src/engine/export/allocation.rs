@@ -152,9 +152,7 @@ fn resolve_gpus_per_node(
     match Vec::from_iter(counts).as_slice() {
         [Some(one)] => Ok(*one),
         [] => refuse("no node is selected"),
-        _ => {
-            refuse("the number of GPUs per node is unknown or differs; expected --gpus-per-node")
-        }
+        _ => refuse("the number of GPUs per node is unknown or differs; expected --gpus-per-node"),
     }
 }
 
@@ -189,7 +187,10 @@ pub(super) fn choose_gpus(
     let mut taken: Vec<u32> = sound.iter().chain(&blamed).copied().take(count).collect();
     taken.sort_unstable();
     let why = if sound.len() < count {
-        format!("only {} of its GPUs are without a finding, and {wanted} are requested", sound.len())
+        format!(
+            "only {} of its GPUs are without a finding, and {wanted} are requested",
+            sound.len()
+        )
     } else {
         "its GPUs were not all measured with each other, so the first ones are used".to_owned()
     };

@@ -35,21 +35,22 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     }
     if blocks.is_empty() {
         return refuse(
-            "no domain of this run has two nodes or more: segments are parts of domains that span nodes",
+            "no domain of this run has two nodes or more: segments are parts of domains that span \
+             nodes",
         );
     }
     let mut remarks = Vec::new();
     if blocks.values().all(|(verified, _)| *verified == 0) {
-        remarks.push("the run verified no node: the filter advises by the possible capacity".to_owned());
+        remarks.push(
+            "the run verified no node: the filter advises by the possible capacity".to_owned(),
+        );
     }
     let mode = if options.enforce { "enforce" } else { "advise" };
     let mut text = map.comment_lines("--");
     text.push('\n');
     let _ = writeln!(text, "local MODE = {}", quote_lua(mode));
     let _ = writeln!(text, "local RUN = {}", quote_lua(&map.run.id));
-    text.push_str(
-        "-- verified: measured and as expected; possible: no known fault.\n",
-    );
+    text.push_str("-- verified: measured and as expected; possible: no known fault.\n");
     text.push_str("local BLOCKS = {\n");
     for (name, (verified, possible)) in blocks {
         let _ = writeln!(

@@ -45,8 +45,8 @@ type HamiScores = BTreeMap<String, BTreeMap<String, u32>>;
 fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
     if map.matrix.scale != StrengthScale::Share {
         return refuse(
-            "the expected link rate of this platform is unknown, so a rate cannot be converted to a number \
-             of links; expected a run of a platform with NVLinks in thresholds",
+            "the expected link rate of this platform is unknown, so a rate cannot be converted to \
+             a number of links; expected a run of a platform with NVLinks in thresholds",
         );
     }
     let believed = options.hami.as_deref().map(parse_hami_scores).transpose()?;
@@ -69,7 +69,8 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     }
     let mut script = format!("#!/bin/sh\n{}", map.comment_lines("#"));
     script.push_str(&format!(
-        "# 100 points per NVLink that the measured rate corresponds to; unmeasured pairs are absent.\n\
+        "# 100 points per NVLink that the measured rate corresponds to; unmeasured pairs are \
+         absent.\n\
          # {HAMI_KEY} is HAMi's own and is not touched.\nset -eu\n"
     ));
     let mut whole = serde_json::Map::new();
@@ -86,8 +87,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
             script.push_str(&shell_quote::join_quoted(&words));
             script.push('\n');
         } else {
-            remarks
-                .push(format!("no command for {}: not a valid node name", clean(node.as_str())));
+            remarks.push(format!("no command for {}: not a valid node name", clean(node.as_str())));
         }
         whole.insert(node.to_string(), list);
     }

@@ -28,7 +28,8 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
         "spec": { "levels": kueue::topology_levels() },
     });
     let comment = format!(
-        "{}# Nodes join by their labels (labels.sh); nodes without {VERIFIED_DOMAIN} are in no domain.\n\
+        "{}# Nodes join by their labels (labels.sh); nodes without {VERIFIED_DOMAIN} are in no \
+         domain.\n\
          # Pods of one domain: annotations kai.scheduler/topology: {}\n\
          # and kai.scheduler/topology-required-placement: {VERIFIED_DOMAIN}\n{}",
         map.comment_lines("#"),

@@ -60,8 +60,10 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
         "spec": { "nodeLabels": { VERDICT: "pass" }, "topologyName": TOPOLOGY },
     });
     let comment = format!(
-        "{}# Nodes join by their labels (labels.sh); nodes without {VERIFIED_DOMAIN} are in no domain.\n\
-         # Pods of one domain: annotation kueue.x-k8s.io/podset-required-topology: {VERIFIED_DOMAIN}\n{}",
+        "{}# Nodes join by their labels (labels.sh); nodes without {VERIFIED_DOMAIN} are in no \
+         domain.\n\
+         # Pods of one domain: annotation kueue.x-k8s.io/podset-required-topology: \
+         {VERIFIED_DOMAIN}\n{}",
         map.comment_lines("#"),
         count_comments(map, &said)
     );

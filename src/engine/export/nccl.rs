@@ -120,15 +120,16 @@ fn multi_node_variable(
             name: NAME,
             value: "1".to_owned(),
             why: format!(
-                "1: multi-node NVLink or an error at start, instead of a silent fallback to NICs; all {nodes} nodes were \
-                 measured to reach each other at NVLink speed"
+                "1: multi-node NVLink or an error at start, instead of a silent fallback to NICs; \
+                 all {nodes} nodes were measured to reach each other at NVLink speed"
             ),
             source: NCCL_DOCS,
         }),
-        [_] => not("not every node was verified: NCCL's default (2) decides by the driver's report"),
+        [_] => not("not every node was verified: NCCL's default (2) decides by the driver's \
+                    report"),
         _ => not(
-            "the nodes are in several NVLink domains: NCCL's default (2) uses NVLink inside each if drivers \
-             report it",
+            "the nodes are in several NVLink domains: NCCL's default (2) uses NVLink inside each \
+             if drivers report it",
         ),
     }
 }
@@ -153,8 +154,8 @@ fn hca_variable(
         };
         if let Some((_, node, _)) = ends(Outcome::Unknown) {
             return not(format!(
-                "rail {shown} of {node} was not measured or not compared: omitting it would lose its bandwidth, \
-                 and naming it would mark it as verified"
+                "rail {shown} of {node} was not measured or not compared: omitting it would lose \
+                 its bandwidth, and naming it would mark it as verified"
             ));
         }
         let Some(device) = rail.rdma.as_deref() else {
@@ -205,13 +206,17 @@ fn hybrid_ep_variables(
         format!("measured: {nodes} of its nodes in every domain")
     } else {
         let sizes: Vec<String> = sizes.iter().map(ToString::to_string).collect();
-        format!("measured: {} of its nodes in its domains, sizes divisible by {nodes}", sizes.join(", "))
+        format!(
+            "measured: {} of its nodes in its domains, sizes divisible by {nodes}",
+            sizes.join(", ")
+        )
     };
     let set = NcclVariable {
         name: RANKS,
         value: ranks.to_string(),
         why: format!(
-            "{how}, {per_node} GPUs each (ranks in the order of `export --to ranks`; it must divide their number)"
+            "{how}, {per_node} GPUs each (ranks in the order of `export --to ranks`; it must \
+             divide their number)"
         ),
         source: HYBRID_EP_DOCS,
     };
@@ -219,7 +224,9 @@ fn hybrid_ep_variables(
         Ok(NcclVariable {
             name: MNNVL,
             value: "1".to_owned(),
-            why: "fabric handles between nodes; they were measured to reach each other at NVLink speed".to_owned(),
+            why: "fabric handles between nodes; they were measured to reach each other at NVLink \
+                  speed"
+                .to_owned(),
             source: HYBRID_EP_DOCS,
         })
     } else if allocation.pieces.iter().all(|piece| piece.nodes.len() == 1) {

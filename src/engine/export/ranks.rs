@@ -221,8 +221,8 @@ fn layout_warnings(
         for piece in pieces.iter().skip(1).filter(|piece| !piece.first_rank.is_multiple_of(tp)) {
             let first = piece.first_rank / tp * tp;
             warnings.push(format!(
-                "the tensor-parallel group of ranks {first} to {} reaches from another domain into {}: TP {tp} \
-                 does not run inside one NVLink domain",
+                "the tensor-parallel group of ranks {first} to {} reaches from another domain into \
+                 {}: TP {tp} does not run inside one NVLink domain",
                 first + tp - 1,
                 clean(piece.domain)
             ));

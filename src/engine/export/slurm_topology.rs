@@ -70,8 +70,10 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     let claimed = largest_claim(map);
     if largest < claimed {
         remarks.push(format!(
-            "no block here has more than {largest} nodes, {claimed} are claimed: if the claimed blocks are in \
-             force, pending jobs that need more in one block are held permanently (BadConstraints, priority 0)"
+            "no block here has more than {largest} nodes, {claimed} are claimed: if the claimed \
+             blocks are in \
+             force, pending jobs that need more in one block are held permanently (BadConstraints, \
+             priority 0)"
         ));
     }
     Ok(ExportOutput { files: vec![ExportFile::text(form.file_name(), text)], remarks })
@@ -87,7 +89,8 @@ fn check_partitions(
 ) -> Result<(), ExportRefusal> {
     let Some(partitions) = &map.partitions else {
         remarks.push(
-            "the topologies that partitions name are unknown: if one names a topology other than that of \
+            "the topologies that partitions name are unknown: if one names a topology other than \
+             that of \
              this file, slurmctld refuses it; --from FILE changes the site's own file and keeps \
              the others"
                 .to_owned(),
@@ -107,9 +110,10 @@ fn check_partitions(
         partitions.values().collect::<BTreeSet<_>>().len() == 1 && form == TopologyForm::Yaml;
     let name_it = if all_one { format!("--topology {topology}, or ") } else { String::new() };
     refuse(format!(
-        "partition {partition} names topology {topology}{more}, which a file with {own} alone lacks: \
-         slurmctld would refuse it, and not start with it; expected {name_it}--from FILE, the site's \
-         topology.yaml, which keeps its other topologies"
+        "partition {partition} names topology {topology}{more}, which a file with {own} alone \
+         lacks: \
+         slurmctld would refuse it, and not start with it; expected {name_it}--from FILE, the \
+         site's topology.yaml, which keeps its other topologies"
     ))
 }
 
@@ -142,7 +146,8 @@ fn build_blocks(
     let mut blocks: BTreeMap<String, SlurmExportBlock> = BTreeMap::new();
     if !map.domains.iter().any(|domain| 1 < domain.nodes().len()) {
         return refuse(
-            "no domain of this run has two nodes or more: blocks are NVLink domains that span nodes",
+            "no domain of this run has two nodes or more: blocks are NVLink domains that span \
+             nodes",
         );
     }
     for domain in &map.domains {
@@ -168,7 +173,9 @@ fn build_blocks(
             let Some(member) = map.members.get(node) else { continue };
             let claimed = member.claimed.as_ref().map(|it| clean(it.as_str())).unwrap_or_default();
             if member.is_misplaced {
-                block.comments.push(format!("{node}: claimed for {claimed}, measured in this block"));
+                block
+                    .comments
+                    .push(format!("{node}: claimed for {claimed}, measured in this block"));
             }
             if domain.basis == DomainBasis::Measured && !domain.measured.contains(node) {
                 let how = match member.reach {
@@ -202,8 +209,8 @@ fn build_blocks(
                 DegradedPlacement::LeaveOut => {
                     block.comments.push(format!("{what}, left out"));
                     remarks.push(format!(
-                        "{node} is in no block: pending jobs that need its whole block are held permanently; a \
-                         drain lets them wait"
+                        "{node} is in no block: pending jobs that need its whole block are held \
+                         permanently; a drain lets them wait"
                     ));
                 }
             }
@@ -252,8 +259,8 @@ fn level_sizes(
     };
     if !fits {
         remarks.push(format!(
-            "the site's block sizes are {}, and these blocks are too small for {base}: one level is \
-             written",
+            "the site's block sizes are {}, and these blocks are too small for {base}: one level \
+             is written",
             told(", ")
         ));
         return None;
@@ -277,16 +284,16 @@ fn base_size(
             refuse(format!("--block-size {size}: the largest block has {largest} nodes"))
         }
         (TopologyForm::Conf, Some(size)) if smallest < size => refuse(format!(
-            "--block-size {size}: the smallest block has {smallest} nodes, and Slurm up to 24.11 accepts none \
-             below it; expected {smallest} or less, or --form yaml (25.05 and later)"
+            "--block-size {size}: the smallest block has {smallest} nodes, and Slurm up to 24.11 \
+             accepts none below it; expected {smallest} or less, or --form yaml (25.05 and later)"
         )),
         (_, Some(size)) => Ok(size),
         (TopologyForm::Yaml, None) => Ok(largest),
         (TopologyForm::Conf, None) => {
             if smallest < largest {
                 remarks.push(format!(
-                    "BlockSizes={smallest}, the size of the smallest block: Slurm up to 24.11 accepts no block \
-                     below that size"
+                    "BlockSizes={smallest}, the size of the smallest block: Slurm up to 24.11 \
+                     accepts no block below that size"
                 ));
             }
             Ok(smallest)
@@ -354,10 +361,8 @@ fn check_written(
     let topology = (form == TopologyForm::Yaml).then(|| block_name(name));
     let wanted = TopologyRequest { topology, moves: BTreeMap::new() };
     let ground = TopologyContext { version, nodes };
-    let proposal =
-        topology_proposal::propose_topology(text, &wanted, &ground).map_err(|error| {
-            ExportRefusal(format!("the generated file cannot be parsed: {error}"))
-        })?;
+    let proposal = topology_proposal::propose_topology(text, &wanted, &ground)
+        .map_err(|error| ExportRefusal(format!("the generated file cannot be parsed: {error}")))?;
     if let Some(fault) = proposal.blocking_faults().first() {
         return refuse(format!("the generated file is not a topology: {}", fault.what));
     }
@@ -404,7 +409,8 @@ fn change_existing(
         .map_err(|error| ExportRefusal(format!("--from: {error}")))?;
     if let Some(other) = parse_form(options)?.filter(|it| *it != proposal.form) {
         return refuse(format!(
-            "--form: the file of --from is a {} and stays one; expected no --form, or no --from for a {}",
+            "--form: the file of --from is a {} and stays one; expected no --form, or no --from \
+             for a {}",
             proposal.form.file_name(),
             other.file_name()
         ));

@@ -340,7 +340,7 @@ fn a_blamed_gpu_is_taken_last_and_not_in_silence() {
     let (gpus, warnings) = allocated_gpus(&run, "n02", 3);
     assert_eq!(gpus, [0, 2, 3]);
     assert!(
-        warnings.contains("n02: no finding blames 2 of its GPUs, and 3 are asked"),
+        warnings.contains("n02: only 2 of its GPUs are without a finding, and 3 are requested"),
         "{warnings}"
     );
 
@@ -394,7 +394,7 @@ fn names_that_another_system_would_read_otherwise_are_escaped_or_refused() {
     run.claims.leaves.clear();
     for to in ["slurm-topology", "topograph"] {
         assert!(
-            refusal(&run, to, &ExportOptions::default()).contains("no name of one node"),
+            refusal(&run, to, &ExportOptions::default()).contains("not the name of one node"),
             "{to}"
         );
     }

@@ -262,8 +262,8 @@ fn judge_labels(
             continue;
         }
         let said = format!(
-            "{} {} labelled clique {clique}, and measured, {} the nodes of {} that are labelled {main} at NVLink \
-             speed: software that keys on the label splits one domain",
+            "{} {} labelled clique {clique}, and measured, {} the nodes of {} that are labelled \
+             {main} at NVLink speed: software that keys on the label splits one domain",
             list_nodes(&here),
             if here.len() == 1 { "is" } else { "are" },
             if here.len() == 1 { "it reaches" } else { "they reach" },
@@ -304,8 +304,8 @@ fn judge_labels(
             continue;
         }
         let said = format!(
-            "{} {} labelled clique {clique} like {} others of {}, and measured, {} them at NVLink speed: software \
-             that keys on the label joins separate domains",
+            "{} {} labelled clique {clique} like {} others of {}, and measured, {} them at NVLink \
+             speed: software that keys on the label joins separate domains",
             list_nodes(&away),
             if away.len() == 1 { "is" } else { "are" },
             nodes.len() - away.len(),
@@ -392,8 +392,8 @@ fn judge_belief(
     let outcome = if certain { Outcome::Failed } else { Outcome::Unknown };
     let of_job = if certain { " of its nodes" } else { "" };
     let said = format!(
-        "{} assumes {ranks} ranks in one NVLink domain, and measured, {gpus} GPUs{of_job} in {} reach each \
-         other at NVLink speed",
+        "{} assumes {ranks} ranks in one NVLink domain, and measured, {gpus} GPUs{of_job} in {} \
+         reach each other at NVLink speed",
         belief.who, domain.name
     );
     let locus = domain_locus(LocusKind::Domain, &domain.name);
@@ -511,7 +511,8 @@ fn report_unsettled(told: &Disagreement, domain: &DomainRecordings<'_>, ledger: 
 fn describe_consequence(class: &DisagreementClass) -> Option<&'static str> {
     Some(match class {
         DisagreementClass::TopoRankDuplicate => {
-            "a framework that sorts by it places distant ranks next to each other, or starts two on one GPU"
+            "a framework that sorts by it places distant ranks next to each other, or starts two \
+             on one GPU"
         }
         DisagreementClass::TopoRankUnusable => {
             "a framework that sorts by it leaves these nodes out or places them arbitrarily"

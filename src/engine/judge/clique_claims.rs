@@ -131,8 +131,8 @@ fn judge_domain(
     }
     let Some(main) = find_main_clique(shown) else {
         let (class, said) = if is_one {
-            let what = "cliques, none of which holds most of its nodes, while its nodes reach each other at NVLink speed: \
-                        the cliques are stale";
+            let what = "cliques, none of which holds most of its nodes, while its nodes reach each \
+                        other at NVLink speed: the cliques are stale";
             (FindingClass::StaleClique, format!("{} spans {} {what}", domain.name, shown.len()))
         } else {
             let what = "cliques, none of which holds most of its nodes";
@@ -162,15 +162,25 @@ fn judge_domain(
         let home = main_part.filter(|part| part.contains(node));
         let said = format!("{node} is in clique {other}, the domain is {main}");
         let found = match home {
-            Some(largest) => new_finding(Outcome::Failed, FindingClass::StaleClique, node_locus(&domain.name, node), RULE)
-                .with_summary(format!(
-                    "{said}; measured, it reaches the other {} nodes of {} at NVLink speed: the clique is stale, \
-                     and software that keys on it leaves the node out",
-                    largest.len() - 1,
-                    domain.name
-                )),
-            None => new_finding(Outcome::Failed, FindingClass::WrongDomain, node_locus(&domain.name, node), RULE)
-                .with_summary(said.clone()),
+            Some(largest) => new_finding(
+                Outcome::Failed,
+                FindingClass::StaleClique,
+                node_locus(&domain.name, node),
+                RULE,
+            )
+            .with_summary(format!(
+                "{said}; measured, it reaches the other {} nodes of {} at NVLink speed: the \
+                 clique is stale, and software that keys on it leaves the node out",
+                largest.len() - 1,
+                domain.name
+            )),
+            None => new_finding(
+                Outcome::Failed,
+                FindingClass::WrongDomain,
+                node_locus(&domain.name, node),
+                RULE,
+            )
+            .with_summary(said.clone()),
         };
         ledger.add(found.with_evidence(file, None, said));
     }
@@ -192,8 +202,10 @@ fn report_split_clique(
             return;
         }
         let detail = format!("{node} reports clique {clique}, like {} of its nodes", members.len());
-        found.summary =
-            format!("{}; the driver disagrees: it reports all of them in clique {clique}", found.summary);
+        found.summary = format!(
+            "{}; the driver disagrees: it reports all of them in clique {clique}",
+            found.summary
+        );
         *found = found.clone().with_evidence(file, None, detail);
     });
 }
@@ -267,8 +279,10 @@ fn unmeasured_pair_finding(
         Locus { peer: Some(b.name.to_string()), ..domain_locus(LocusKind::Domain, &a.name) };
     let (a, b) = (&a.name, &b.name);
     let said = format!(
-        "{a} and {b} are claimed apart and both report clique {clique}, and nothing was measured between them: one \
-         domain in two claims, or a clique that two fabrics share; a copy between one node of each settles it"
+        "{a} and {b} are claimed apart and both report clique {clique}, and nothing was measured \
+         between them: one domain in two claims, or a clique that two fabrics share; a copy \
+         between one node of each settles \
+         it"
     );
     let rule = RuleKind::Clique.with_terms(
         "one ClusterUUID and CliqueId are one domain, which only a copy between its nodes proves",
@@ -299,7 +313,8 @@ fn domain_pair_finding(
                 None => "regardless of their cliques".to_owned(),
             };
             let said = format!(
-                "{a} and {b} are claimed apart and are one domain: copies between them run at {numbers}, {by_clique}"
+                "{a} and {b} are claimed apart and are one domain: copies between them run at \
+                 {numbers}, {by_clique}"
             );
             // Nothing is broken: both work as claimed, but the domain of a tray is unknown.
             (
@@ -313,8 +328,8 @@ fn domain_pair_finding(
         }
         (false, Some(clique)) => {
             let said = format!(
-                "{a} and {b} both report clique {clique} and do not reach each other at NVLink speed ({numbers}): \
-                 software that keys on the clique merges them"
+                "{a} and {b} both report clique {clique} and do not reach each other at NVLink \
+                 speed ({numbers}): software that keys on the clique merges them"
             );
             (
                 Outcome::Failed,

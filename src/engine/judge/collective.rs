@@ -329,7 +329,7 @@ impl BestCollectiveRun<'_> {
         );
         let rule = RuleKind::Path.with_terms(
             "a collective must run over what the platform has (NCCL INFO: MNNVL across nodes, NVLS \
-                    where the switches reduce)",
+             where the switches reduce)",
         );
         let mut found =
             new_finding(Outcome::Degraded, class, self.locus(), rule).with_summary(said);
@@ -350,8 +350,9 @@ impl BestCollectiveRun<'_> {
         let asked = self.key.path.is_some_and(is_network_path);
         (inside && links.switched && is_far && !asked).then(|| {
             format!(
-                "{}: busbw {:.1} GB/s is {} of the {nominal:.0} GB/s that the links of a GPU carry, and no expectation \
-                 is stated for it: NICs or PCIe may have carried it; NCCL_DEBUG=INFO shows which",
+                "{}: busbw {:.1} GB/s is {} of the {nominal:.0} GB/s that the links of a GPU \
+                 carry, and no expectation is stated for it: NICs or PCIe may have carried it; \
+                 NCCL_DEBUG=INFO shows which",
                 self.what,
                 self.busbw,
                 format_percent(self.busbw / nominal)
@@ -379,8 +380,8 @@ impl BestCollectiveRun<'_> {
         // The algorithm may be a setting or the sign of a switch that no longer reduces; the rate
         // is the same.
         let why = format!(
-            "{what}: busbw {busbw:.1} GB/s matches {}; with {} it is {:.1}, and the output does not report which ran: \
-             NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING shows it",
+            "{what}: busbw {busbw:.1} GB/s matches {}; with {} it is {:.1}, and the output does \
+             not report which ran: NCCL_DEBUG=INFO with NCCL_DEBUG_SUBSYS=TUNING shows it",
             expected.algorithm, usual.algorithm, usual.busbw
         );
         match key.node {
@@ -402,8 +403,10 @@ impl BestCollectiveRun<'_> {
         });
         let Some(worst) = worst else { return };
         let said = format!(
-            "{what} is as fast as it must be ({} of the expectation), and copies show {} ({}, {}): one of the two \
-             instruments is wrong, or the two ran at different times; measure both again in one run",
+            "{what} is as fast as it must be ({} of the expectation), and copies show {} ({}, {}): \
+             one of the two instruments is wrong, or the two ran at different times; measure both \
+             again in one \
+             run",
             format_percent(ratio),
             worst.locus,
             worst.class,
@@ -564,8 +567,8 @@ fn nccl_values<'r>(readings: &[(f64, &'r ToolRecording)], name: &str) -> BTreeSe
 fn explain_mnnvl_off(readings: &[(f64, &ToolRecording)]) -> String {
     match nccl_values(readings, "NCCL_MNNVL_ENABLE").contains("0") {
         true => " (NCCL_MNNVL_ENABLE is 0 in its environment)".to_owned(),
-        false => " (one rank whose fabric is not ready disables it for all: the ClusterUUID, CliqueId and \
-                  state of every GPU show which)"
+        false => " (one rank whose fabric is not ready disables it for all: the ClusterUUID, \
+                  CliqueId and state of every GPU show which)"
             .to_owned(),
     }
 }
@@ -579,7 +582,7 @@ fn explain_nvls_off(readings: &[(f64, &ToolRecording)]) -> String {
         (false, Some(algorithm)) => format!("NCCL_ALGO is {algorithm} in its environment"),
         (false, None) => {
             "its environment does not explain it: repeat the run with NCCL_ALGO=NVLS, \
-                          which fails if the switches cannot reduce"
+             which fails if the switches cannot reduce"
                 .to_owned()
         }
     };

@@ -89,8 +89,8 @@ impl<'a> CollectivePeers<'a> {
         ledger.add_doubt(
             node,
             format!(
-                "{what}: busbw {busbw:.1} of {expected:.1} GB/s, {} low, and a median of {median:.1} over all nodes \
-                 that ran it: this test finds no fault in this node",
+                "{what}: busbw {busbw:.1} of {expected:.1} GB/s, {} low, and a median of \
+                 {median:.1} over all nodes that ran it: this test finds no fault in this node",
                 format_percent(1.0 - busbw / expected)
             ),
         );
@@ -131,9 +131,10 @@ impl<'a> CollectivePeers<'a> {
         for ((platform, ..), low) in self.low {
             let LowCollective { what, median, expected, nodes, evidence } = low;
             let said = format!(
-                "{what} on {nodes} nodes of {platform} is equally low, median {median:.1} of {expected:.1} GB/s: \
-                 one shared cause, not {nodes} faults. A version of NCCL or of the driver, a setting, clocks, or a \
-                 wrong expectation: repeat the test with another version"
+                "{what} on {nodes} nodes of {platform} is equally low, median {median:.1} of \
+                 {expected:.1} GB/s: one shared cause, not {nodes} faults. A version of NCCL or of \
+                 the driver, a setting, clocks, or a wrong expectation: repeat the test with \
+                 another version"
             );
             let rule = RuleKind::CommonCause.with_terms(
                 "the median of all nodes is below the expectation, and these nodes are no slower",

@@ -64,15 +64,17 @@ pub(super) fn judge(
                 format!(" ({links} missing on each would have the same effect)")
             });
         let said = format!(
-            "{} of {} {what} of {platform} are equally low, by {}{links}: one shared cause, not separate faults. \
-             Clocks, a power limit, a driver, a wrong expectation, or the measurement: repeat the test with another \
-             tool or version, or on one of them after a reset",
+            "{} of {} {what} of {platform} are equally low, by {}{links}: one shared cause, not \
+             separate faults. Clocks, a power limit, a driver, a wrong expectation, or the \
+             measurement: repeat the test with another tool or version, or on one of them after a \
+             reset",
             low.len(),
             islands.len(),
             format_percent(1.0 - middle)
         );
         let rule = RuleKind::CommonCause.with_terms(format!(
-            "at least {} of all {what} of a platform below the expectation by the same share (within {})",
+            "at least {} of all {what} of a platform below the expectation by the same share \
+             (within {})",
             format_percent(NEARLY_ALL),
             format_percent(SAME_SHARE)
         ));

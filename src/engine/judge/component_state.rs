@@ -154,8 +154,10 @@ fn judge_registration(
     let rule = RuleKind::FabricState
         .with_terms("a GPU takes part once its registration is Completed with Success");
     if state.eq_ignore_ascii_case("in progress") {
-        ledger
-            .add_doubt(node, format!("GPU {gpu}: fabric registration is in progress; measure again"));
+        ledger.add_doubt(
+            node,
+            format!("GPU {gpu}: fabric registration is in progress; measure again"),
+        );
     } else if !state.eq_ignore_ascii_case("completed") || status_bad {
         let status = status.unwrap_or("no status");
         let said = format!("fabric state {state}, status {status}");

@@ -189,7 +189,8 @@ pub fn apply_confirmation(
                     if let Some(least) = hidden_loss(finding, &nodes_later) {
                         // Fewer partners detect less: a missing finding clears no node here.
                         kept.summary = format!(
-                            "{}; the second measurement, with {partners} partners, could only detect {} or more",
+                            "{}; the second measurement, with {partners} partners, could only \
+                             detect {} or more",
                             kept.summary,
                             format_percent(least)
                         );
@@ -213,7 +214,8 @@ pub fn apply_confirmation(
                     if 0 < partners && are_healthy_with_others(finding, &again) =>
                 {
                     kept.summary = format!(
-                        "{}; both read normally later with {partners} other partners, and their own path was not read again",
+                        "{}; both read normally later with {partners} other partners, and their \
+                         own path was not read again",
                         kept.summary
                     );
                 }
@@ -475,8 +477,9 @@ fn find_low_ends(
         let rail = pair.locus.rail.clone();
         let locus =
             Locus { domain, node: Some(node.clone()), rail, ..Locus::new(LocusKind::Rail) };
-        let rule = RuleKind::Endpoint.with_terms("the median over unsuspected partners lies as far below the level of the \
-                    first measurement as the path did that raised the suspicion");
+        let rule = RuleKind::Endpoint.with_terms("the median over unsuspected partners lies as far \
+                                                  below the level of the first measurement as the \
+                    path did that raised the suspicion");
         let end = new_finding(pair.outcome, FindingClass::NicLow, locus, rule);
         let end = Finding { ratio_to_peers: pair.deciding_share(), ..end };
         let ConfirmResult::Low(read) = again.assess(&end, true) else { return None };

@@ -273,8 +273,8 @@ fn withdraw_findings(
     let values = values.into_iter().collect::<Vec<_>>().join(" and ");
     let what = covariate.as_str();
     let said = format!(
-        "{} of {} nodes of {platform} are {} lower than the others, and exactly those have {what} {values}: that \
-         explains {} of the variance between nodes; one cause, not separate faults",
+        "{} of {} nodes of {platform} are {} lower than the others, and exactly those have {what} \
+         {values}: that explains {} of the variance between nodes; one cause, not separate faults",
         lows.len(),
         units.len(),
         format_percent(1.0 - middle),
@@ -285,16 +285,14 @@ fn withdraw_findings(
         return;
     }
     let rule = RuleKind::CommonCause.with_terms(format!(
-        "one property of nodes explains at least {} of the variance, and its groups are low as a whole \
-         or not at all",
+        "one property of nodes explains at least {} of the variance, and its groups are low as a \
+         whole or not at all",
         format_percent(MIN_EXPLAINED_VARIANCE)
     ));
     let peer = Some(format!("{what} {values}"));
     let locus = Locus { peer, ..Locus::new(LocusKind::Instrument) };
     let mut found = new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)
-        .with_summary(format!(
-            "{said}; repeat the test on one of them with another {what}"
-        ));
+        .with_summary(format!("{said}; repeat the test on one of them with another {what}"));
     if let Some(typical) = taken.first() {
         found = found.with_numbers_of(typical);
     }

@@ -62,8 +62,9 @@ pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
             ledger.add_doubt(
                 node,
                 format!(
-                    "nothing was measured between its GPUs, which a pass of {} needs: run the device_to_device tests of \
-                     nvbandwidth, p2pBandwidthLatencyTest or all_reduce_perf on it",
+                    "nothing was measured between its GPUs, which a pass of {} needs: run the \
+                     device_to_device tests of nvbandwidth, p2pBandwidthLatencyTest or \
+                     all_reduce_perf on it",
                     platform.name
                 ),
             );
@@ -399,8 +400,9 @@ fn exclude_unmeasured_sets(
     let groups = sets.iter().map(names).collect::<Vec<_>>().join(" | ");
     let place = island.node.as_ref().map_or(island.domain.to_string(), ToString::to_string);
     let why = format!(
-        "{place} was measured only inside the groups {groups} and never between them: whether they form one fabric is \
-         unknown; check their cliques (nvidia-smi -q) and IMEX peers (nvidia-imex-ctl -N)"
+        "{place} was measured only inside the groups {groups} and never between them: whether they \
+         form one fabric is unknown; check their cliques (nvidia-smi -q) and IMEX peers \
+         (nvidia-imex-ctl -N)"
     );
     for set in sets.iter().filter(|set| size(set) * 2 <= all) {
         nodes_of(set).into_iter().for_each(|node| ledger.add_doubt(node, why.clone()));

@@ -373,10 +373,8 @@ fn detect_platform<'a>(
     }
     let why = match (found.len(), nameless.is_empty()) {
         (1, true) => return found.into_values().next(),
-        (0, true) => {
-            "no output names its GPUs; set the platform with --platform or in claims.toml"
-                .to_owned()
-        }
+        (0, true) => "no output names its GPUs; set the platform with --platform or in claims.toml"
+            .to_owned(),
         (0, false) => format!("no expectations are known for {}", nameless.join(", ")),
         (_, true) => format!(
             "GPUs of several platforms: {}",

@@ -1,5 +1,4 @@
-//! How often charts ring for nothing, how soon they ring for something, and what
-//! becomes of a baseline.
+//! The charts' false alarm rate, their detection delay, and the lifetime of a baseline.
 
 use super::*;
 use model::id::NodeName;
@@ -7,9 +6,9 @@ use model::stats::normal_sampler::NormalSampler;
 use model::trend::{FabricPart, FabricPartKind};
 use model::unit::Unit;
 
-/// Mean number of readings until an alarm where nothing is wrong: the sum as a
-/// Markov chain over `states` classes (Brook and Evans 1972, An approach to the
-/// probability distribution of cusum run length, Biometrika 59).
+/// Mean number of readings until a false alarm: the sum as a Markov chain over `states` classes
+/// (Brook and Evans 1972, An approach to the probability distribution of cusum run length,
+/// Biometrika 59).
 fn run_length(allowance: f64, limit: f64, shift: f64, states: usize) -> f64 {
     let width = 2.0 * limit / (2.0 * states as f64 - 1.0);
     let below = |x: f64| standard_normal().cdf(x + allowance - shift);
@@ -144,7 +143,7 @@ fn readings_against_a_learnt_baseline_are_standard_normal_and_independent() {
 
 #[test]
 fn a_learnt_baseline_rings_as_seldom_as_a_known_one() {
-    // 90,000 readings are too many to wait for; a lower limit shows the same law.
+    // 90,000 readings take too long; a lower limit follows the same law.
     let mut normals = NormalSampler::new(12);
     let known = run_length(1.0, 2.0, 0.0, 100);
     let (runs, mut readings) = (1_500, 0u32);
@@ -232,7 +231,7 @@ fn too_few_points_are_no_baseline_and_ring_nothing() {
     values.push(400.0);
     let trend = assessed(series(values));
     assert!(trend.alarms.is_empty());
-    // The eighth is far out, and is one of what is known by now.
+    // The eighth is an outlier, and part of the baseline by now.
     assert_eq!(trend.baseline.map(|b| b.count), Some(FEWEST));
 }
 
@@ -297,10 +296,10 @@ fn a_new_driver_begins_a_new_baseline_and_its_step_is_shown_beside_it() {
     assert!(trend.open_alarm().is_none(), "what was learnt since is usual now");
     let baseline = trend.baseline.expect("twelve points");
     assert_eq!((baseline.since.as_str(), baseline.count), ("r0020", 12));
-    // Until there are enough under the new one, nothing is usual.
+    // Until there are enough under the new one, no value is usual.
     early.points.truncate(25);
     assert_eq!(assessed(early.clone()).baseline, None);
-    // A boot, or a newer fabricgate, is no other hardware.
+    // A boot, or a newer fabricgate, does not mean other hardware.
     for (kind, what) in [(RunChangeKind::Boot, "boot"), (RunChangeKind::Tool, OWN_TOOL)] {
         early.changes = vec![changed(20, kind, what)];
         assert_eq!(assessed(early.clone()).baseline.expect("the old one").since, "r0000");
@@ -312,7 +311,7 @@ fn readings_that_are_quieter_than_machines_ring_at_nothing_small() {
     let mut values = vec![750.0; 30];
     values.extend([748.5; 30]);
     let trend = assessed(series(values));
-    // 0.2 % less, for good: less than half the least that healthy parts scatter.
+    // 0.2 % less, permanently: less than half the smallest scatter of healthy parts.
     assert!(trend.alarms.is_empty(), "{:?}", trend.alarms);
     assert_eq!(assessed(series([0.0; 30])).alarms, []);
     assert_eq!(assessed(series([])).baseline, None);
@@ -324,7 +323,7 @@ fn readings_that_are_quieter_than_machines_ring_at_nothing_small() {
 fn a_hole_among_the_readings_that_ring_is_no_level_and_spoils_no_baseline() {
     let mut normals = NormalSampler::new(20);
     let mut values = noisy(&mut normals, 750.0, 0.003, 20);
-    // So little less that more than one reading is behind the alarm.
+    // The loss is so small that the alarm needs more than one reading.
     values.extend((0..40).map(|n| if n % 2 == 1 { f64::NAN } else { 735.0 }));
     let trend = assessed(series(values));
     let [alarm] = trend.alarms.as_slice() else { panic!("{:?}", trend.alarms) };

@@ -1,10 +1,9 @@
-//! What the driver said around a probe of our own, beside what the probe found:
-//! a link that trained slower, a GPU that was held back, errors that were
-//! counted, somebody else who computed.
+//! Driver telemetry around a run of fabricgate's probe, combined with the probe's findings: a link
+//! that trained slower, a throttled GPU, error counts, other processes on the GPU.
 //!
-//! Blames nobody new. It is evidence of a finding about the same GPU that rests
-//! on the same run; a low number taken while somebody else computed is not
-//! known, as on a node that is refused because it is busy.
+//! It blames no additional part. It adds evidence to a finding about the same GPU from the same
+//! run; a low number while another process was computing is unknown, as on a node that is refused
+//! because it is busy.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,13 +16,13 @@ use model::probe_report::GpuTelemetry;
 use model::tool_recording::ToolRecording;
 use model::verdict::{Evidence, Finding, Outcome};
 
-/// What was said of one GPU around one run.
+/// The telemetry of one GPU around one run.
 struct GpuRunTelemetry<'a> {
     file: &'a str,
     gpu: &'a GpuTelemetry,
 }
 
-/// Adds what was said to what was found, in all domains.
+/// Adds telemetry to the findings, in all domains.
 pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     let mut best: BTreeMap<&str, (u32, u32)> = BTreeMap::new();
     for domain in domains {
@@ -50,7 +49,7 @@ pub(super) fn judge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     }
 }
 
-/// What was said of the GPUs of a node, in all runs that it took part in.
+/// The telemetry of a node's GPUs, in all runs that it took part in.
 fn node_telemetry<'a>(
     domain: &'a DomainRecordings<'_>,
     node: &'a NodeName,
@@ -60,21 +59,21 @@ fn node_telemetry<'a>(
     recordings.flat_map(move |recording: &'a ToolRecording| {
         let around = recording.parsed.facts.around.iter();
         let alone = !domain.across_nodes.iter().any(|other| std::ptr::eq(*other, recording));
-        // A node's own run need not call it as we do.
+        // A node's own run may use another name for the node.
         let here = around.filter(move |(host, _)| alone || domain.node_of_host(host) == *node);
         here.flat_map(|(_, around)| &around.gpus)
             .map(|gpu| (gpu.index, GpuRunTelemetry { file: recording.file.as_str(), gpu }))
     })
 }
 
-/// Generation and lanes of the host link under load; 0 where nobody says.
+/// Generation and lanes of the host link under load; 0 if not reported.
 fn host_link(gpu: &GpuTelemetry) -> (u32, u32) {
     let Some(state) = &gpu.under_load else { return (0, 0) };
     (state.pcie_generation.unwrap_or(0), state.pcie_width.unwrap_or(0))
 }
 
-/// What was said of one GPU in one run: to the findings about it, or as a
-/// remark where errors were counted and nothing was found.
+/// Applies the telemetry of one GPU in one run: to the findings about it, or as a note if errors
+/// were counted without a finding.
 fn apply_telemetry(
     domain: &DomainRecordings<'_>,
     (node, is_low): (&NodeName, bool),
@@ -123,11 +122,11 @@ fn apply_telemetry(
     });
     doubts.into_iter().for_each(|why| ledger.add_doubt(node, why));
     if let Some(counted) = counted.filter(|_| !found) {
-        ledger.notes.push(format!("{name}: {counted}, and no number of it is low"));
+        ledger.notes.push(format!("{name}: {counted}, and none of its numbers is low"));
     }
 }
 
-/// A host link below what others of this kind of machine have under load.
+/// A host link below the others of this kind of machine under load.
 fn explain_link_training(gpu: &GpuTelemetry, best: (u32, u32)) -> Option<String> {
     let (generation, width) = host_link(gpu);
     let slower = 0 < generation && generation < best.0;
@@ -142,7 +141,7 @@ fn explain_throttling(gpu: &GpuTelemetry) -> Option<String> {
     let named: Vec<String> = faults.map(ToString::to_string).collect();
     let heat = gpu.under_load.as_ref().and_then(|state| state.temperature_c);
     let heat = heat.map_or(String::new(), |heat| format!(" at {heat} degrees"));
-    (!named.is_empty()).then(|| format!("it was held back ({}){heat}", named.join(", ")))
+    (!named.is_empty()).then(|| format!("it was throttled ({}){heat}", named.join(", ")))
 }
 
 fn explain_errors(gpu: &GpuTelemetry) -> Option<String> {
@@ -153,7 +152,8 @@ fn explain_errors(gpu: &GpuTelemetry) -> Option<String> {
     }
     let replays = gpu.pcie_replays.filter(|by| 0 < *by);
     counted.extend(replays.map(|by| format!("PCIe {by} (replays)")));
-    (!counted.is_empty()).then(|| format!("errors were counted meanwhile: {}", counted.join(", ")))
+    (!counted.is_empty())
+        .then(|| format!("errors were counted during the run: {}", counted.join(", ")))
 }
 
 fn explain_other_processes(gpu: &GpuTelemetry) -> Option<String> {
@@ -161,7 +161,8 @@ fn explain_other_processes(gpu: &GpuTelemetry) -> Option<String> {
     let list = numbers.join(", ");
     (!numbers.is_empty()).then(|| {
         format!(
-            "somebody else computed on it meanwhile (process {list}): measure it when it is idle"
+            "another process computed on it during the run (process {list}): measure it when it is \
+             idle"
         )
     })
 }

@@ -170,8 +170,8 @@ fn report_blames(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
                 for gpu in &here {
                     let found = gpu_finding(island, peeled, *gpu, both_ways);
                     if is_warm_up(island, peeled, *gpu, both_ways) {
-                        let why = "; this tool does not warm up: rows measured first can be that much lower; repeat the \
-                                   run or use another tool";
+                        let why = "; this tool does not warm up: rows measured first can be that \
+                                   much lower; repeat the run or use another tool";
                         let why = format!("{}{why}", found.summary);
                         out.unknown.push((UnknownSubject::node(&island.gpus[*gpu].node), why));
                     } else {
@@ -258,8 +258,8 @@ fn is_warm_up(island: &FabricGroup<'_>, peeled: &PeelResult, gpu: usize, both_wa
 fn report_disturbed_runs(island: &FabricGroup<'_>, runs: &[RunLevel], out: &mut FabricJudgement) {
     for run in runs.iter().filter(|run| run.share < 1.0 - peel::MIN_EFFECT) {
         out.notes.push(format!(
-            "{} reads {} lower than the other runs of the same test, for every GPU: the whole run was \
-             disturbed, and its cells are compared with each other only",
+            "{} reads {} lower than the other runs of the same test, for every GPU: the whole run \
+             was disturbed, and its cells are compared with each other only",
             island.run_files[run.run],
             format_percent(1.0 - run.share)
         ));
@@ -288,8 +288,8 @@ fn report_unclear(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
     for gpu in gpus {
         let id = &island.gpus[gpu];
         let why = format!(
-            "GPU {id} is low with each of its partners, and fewer than two of them are as expected: either side \
-             may be slow; repeat the test with other partners"
+            "GPU {id} is low with each of its partners, and fewer than two of them are as \
+             expected: either side may be slow; repeat the test with other partners"
         );
         out.unknown.push((UnknownSubject::node(&id.node), why));
     }
@@ -362,8 +362,8 @@ fn gpu_finding(
         None => "its row and column",
     };
     let rule = RuleKind::Endpoint.with_terms(format!(
-        "the median over {} partners that are not blamed lies more than max({}, 5 robust standard errors) \
-         below the level of its own {}",
+        "the median over {} partners that are not blamed lies more than max({}, 5 robust standard \
+         errors) below the level of its own {}",
         blame.partners,
         format_percent(peel::MIN_EFFECT),
         if island.node.is_some() { "node" } else { "domain" },
@@ -494,13 +494,12 @@ fn report_low_pairs(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
     if too_many {
         let why = format!(
             "{said}; that is more than healthy noise, and no single part explains it: take three \
-                     readings of every pair"
+             readings of every pair"
         );
         out.unknown.push((UnknownSubject::domain(&island.domain), why));
     } else {
-        out.notes.push(format!(
-            "{said}; readings dip by chance about once in 200; repeat the sweep"
-        ));
+        out.notes
+            .push(format!("{said}; readings dip by chance about once in 200; repeat the sweep"));
     }
 }
 
@@ -510,8 +509,9 @@ fn doubtful_pair_finding(island: &FabricGroup<'_>, peeled: &PeelResult, pair: &L
     let (src, dst) = (&island.gpus[pair.src], &island.gpus[pair.dst]);
     let count = pair.readings;
     let said = format!(
-        "GPUs {src} and {dst} read {} low with each other in all {count} readings and normally with all other GPUs: \
-         a slow pair or dips, {count} readings cannot decide; read this pair again",
+        "GPUs {src} and {dst} read {} low with each other in all {count} readings and normally \
+         with all other GPUs: a slow pair or dips, {count} readings cannot decide; read this pair \
+         again",
         format_percent(1.0 - pair.ratio)
     );
     Finding { outcome: Outcome::Unknown, rule: peel::DOUBTFUL_PAIR_RULE, summary: said, ..found }
@@ -524,8 +524,8 @@ fn pair_finding(island: &FabricGroup<'_>, peeled: &PeelResult, pair: &LowPair) -
     locus.peer = Some(dst.to_string());
     locus.direction = (!pair.both_ways).then_some(Direction::Tx);
     let rule = RuleKind::Pair.with_terms(format!(
-        "all {} readings lie below the level by more than the noise of all cells allows, and agree or are too \
-         many or too deep for dips, while both ends read normally with all other GPUs",
+        "all {} readings lie below the level by more than the noise of all cells allows, and agree \
+         or are too many or too deep for dips, while both ends read normally with all other GPUs",
         pair.readings
     ));
     let between = |r: &&PairReading| (r.src, r.dst) == (pair.src, pair.dst);

@@ -24,7 +24,8 @@ pub(super) fn explain_foreign_gpu(
         None => return None,
     };
     Some(format!(
-        "its claimed platform is {}, with GPUs {}, but the tools report {said}: none of it was compared",
+        "its claimed platform is {}, with GPUs {}, but the tools report {said}: none of it was \
+         compared",
         platform.name,
         platform.devices.join(" or ")
     ))

@@ -116,14 +116,16 @@ fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
         let noisy: Vec<_> = islands.iter().filter(|(_, spread)| is_noisy(*spread)).collect();
         let Some((first, spread)) = noisy.first() else { continue };
         let rule = RuleKind::Spread.with_terms(format!(
-            "the median range of all pairs is more than {SPREAD_FACTOR} times that of other islands of the platform, or {}",
+            "the median range of all pairs is more than {SPREAD_FACTOR} times that of other \
+             islands of the platform, or {}",
             format_percent(NOISY_SPREAD)
         ));
-        let tells = "by itself not a fault: other work on the GPUs, changing clocks, or the tool; repeat the \
-                     test on idle nodes, or with another tool";
+        let tells = "by itself not a fault: other work on the GPUs, changing clocks, or the tool; \
+                     repeat the test on idle nodes, or with another tool";
         if SMALLEST_FLEET <= noisy.len() && noisy.len() * 4 >= islands.len() * 3 {
             let said = format!(
-                "readings of one pair lie {} apart in {} of {} islands of {platform}, for every GPU: {tells}",
+                "readings of one pair lie {} apart in {} of {} islands of {platform}, for every \
+                 GPU: {tells}",
                 format_percent(*spread),
                 noisy.len(),
                 islands.len()
@@ -245,15 +247,15 @@ fn report_drift(
     let id = &island.gpus[shown.gpu];
     let steps: Vec<String> = shown.trend.iter().take(8).map(|t| format!("{t:.3}")).collect();
     let said = format!(
-        "GPU {id} fell by {} from its first to its last of {} readings, with {} partners that did not: \
-         it drifts, as with heat or a power limit; its level is not yet conclusive",
+        "GPU {id} fell by {} from its first to its last of {} readings, with {} partners that did \
+         not: it drifts, as with heat or a power limit; its level is not yet conclusive",
         format_percent(own),
         shown.trend.len(),
         shown.partners
     );
     let rule = RuleKind::Trend.with_terms(format!(
-        "the median over partners falls from the first reading to the last by more than {} beyond what \
-         all others do, and never rises between",
+        "the median over partners falls from the first reading to the last by more than {} beyond \
+         what all others do, and never rises between",
         format_percent(line)
     ));
     let found =
@@ -277,14 +279,15 @@ fn report_unstable(
 ) {
     let id = &island.gpus[shown.gpu];
     let said = format!(
-        "GPU {id} is unstable: its readings of one pair lie {} apart with {} partners, {} is usual here; \
-         this concerns spread, not level",
+        "GPU {id} is unstable: its readings of one pair lie {} apart with {} partners, {} is usual \
+         here; this concerns spread, not level",
         format_percent(shown.spread),
         shown.partners,
         format_percent(usual)
     );
     let rule = RuleKind::Spread.with_terms(format!(
-        "the median range of its pairs is more than {SPREAD_FACTOR} times that of the other GPUs, and {}",
+        "the median range of its pairs is more than {SPREAD_FACTOR} times that of the other GPUs, \
+         and {}",
         format_percent(NOTEWORTHY)
     ));
     let found =

@@ -182,8 +182,8 @@ fn drop_rule(lower: &BaselineDrop<'_>) -> FindingRule {
         .as_deref()
         .map_or(", driver not named".to_owned(), |driver| format!(" and driver {driver}"));
     RuleKind::OwnHistory.with_terms(format!(
-        "more than max({}, 5 standard errors) = {} below the median of earlier runs of the same platform{driver}; \
-         the fleet and the expectation did not decide",
+        "more than max({}, 5 standard errors) = {} below the median of earlier runs of the same \
+         platform{driver}; the fleet and the expectation did not decide",
         format_percent(peel::MIN_EFFECT),
         format_percent(lower.line)
     ))
@@ -263,7 +263,8 @@ fn report_part(
         ..Locus::new(kind)
     };
     let said = format!(
-        "{what} reads {} GB/s ({}), {} below the {} of {}, while it is within the range of the others{}",
+        "{what} reads {} GB/s ({}), {} below the {} of {}, while it is within the range of the \
+         others{}",
         format_rate(lower.now),
         lower.part.testcase,
         format_percent(1.0 - lower.ratio),
@@ -347,8 +348,8 @@ fn report_whole_fabrics(
     let fabrics: Vec<&(BaselineGroup<'_>, BaselineDrop<'_>)> =
         common.iter().filter(|(g, _)| !g.network).collect();
     let everywhere = SMALLEST_FLEET <= fabrics.len() && fabrics.len() * 4 >= all * 3;
-    let tells = "a change since then (clocks, power limits, firmware, the tool) or the measurement: repeat the \
-                 test with the tool and settings used then";
+    let tells = "a change since then (clocks, power limits, firmware, the tool) or the \
+                 measurement: repeat the test with the tool and settings used then";
     if everywhere {
         let (group, lower) = fabrics[0];
         let said = format!(

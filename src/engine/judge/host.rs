@@ -168,12 +168,19 @@ fn report_low_copies(
     let too_many = 1.0 + MOST_DIPS * (judged as f64) < dips.len() as f64;
     for LowHostCopy { finding, .. } in dips {
         let Some(node) = finding.locus.node.clone().filter(|_| too_many) else {
-            ledger
-                .notes
-                .push(format!("{}; read only once, other copies in this direction read normally", finding.summary));
+            ledger.notes.push(format!(
+                "{}; read only once, other copies in this direction read normally",
+                finding.summary
+            ));
             continue;
         };
-        ledger.add_doubt(&node, format!("{}; read only once, and too many other copies are low as well", finding.summary));
+        ledger.add_doubt(
+            &node,
+            format!(
+                "{}; read only once, and too many other copies are low as well",
+                finding.summary
+            ),
+        );
     }
     for LowHostCopy { finding, .. } in open {
         let Some(node) = finding.locus.node.clone() else { continue };
@@ -266,7 +273,8 @@ fn judge_test(
             new_finding(worst.outcome, worst.class.clone(), locus.clone(), FindingRule::default())
                 .id;
         worst.summary = format!(
-            "all {all} GPUs of {}: {testcase} is low, at worst {:.1} of {:.1} GB/s: check the host, not a GPU",
+            "all {all} GPUs of {}: {testcase} is low, at worst {:.1} of {:.1} GB/s: check the \
+             host, not a GPU",
             one.gpu.node,
             worst.measured.unwrap_or(0.0),
             worst.peers.or(worst.expected).unwrap_or(0.0)
@@ -318,7 +326,11 @@ fn low_finding(
     // 50 % and 25 % match lanes or generations; other shares have another cause.
     let hint = [
         (0.5, "half the lanes or one PCIe generation down: check the link's width and generation"),
-        (0.25, "a quarter of the lanes, or two generations down: check the link's width and generation"),
+        (
+            0.25,
+            "a quarter of the lanes, or two generations down: check the link's width and \
+             generation",
+        ),
     ]
     .iter()
     .find(|(quantum, _)| (share / quantum - 1.0).abs() < 0.08)

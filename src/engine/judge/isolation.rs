@@ -71,8 +71,9 @@ fn find_isolated_gpus(
             let rule = RuleKind::NoPath
                 .with_terms("every pair of the node reads below 30 % of the fabric's level");
             let said = format!(
-                "no two GPUs of {node} reach each other at NVLink speed ({value:.1} of {level:.1} GB/s): \
-                 the fabric is not configured, or traffic runs over PCIe: check its State (nvidia-smi -q, Fabric)"
+                "no two GPUs of {node} reach each other at NVLink speed ({value:.1} of {level:.1} \
+                 GB/s): the fabric is not configured, or traffic runs over PCIe: check its State \
+                 (nvidia-smi -q, Fabric)"
             );
             let found = new_finding(
                 Outcome::Failed,
@@ -90,7 +91,8 @@ fn find_isolated_gpus(
                 let rule = RuleKind::NoPath
                     .with_terms("every pair of this GPU reads below 30 % of the fabric's level");
                 let said = format!(
-                    "GPU {id} reaches no other GPU at NVLink speed ({value:.1} of {level:.1} GB/s); the others do"
+                    "GPU {id} reaches no other GPU at NVLink speed ({value:.1} of {level:.1} \
+                     GB/s); the others do"
                 );
                 let found = new_finding(
                     Outcome::Failed,
@@ -163,9 +165,9 @@ fn judge_split_domain(
     let measured: usize = sets.iter().map(Vec::len).sum();
     if main.len() == 1 {
         let said = format!(
-            "no two nodes of {} reach each other at NVLink speed, while the GPUs inside a node may: \
-             NVLink between nodes is off, or none of the {measured} nodes is a member: their cliques (nvidia-smi -q) \
-             and IMEX peers (nvidia-imex-ctl -N) show which",
+            "no two nodes of {} reach each other at NVLink speed, while the GPUs inside a node \
+             may: NVLink between nodes is off, or none of the {measured} nodes is a member: their \
+             cliques (nvidia-smi -q) and IMEX peers (nvidia-imex-ctl -N) show which",
             island.domain
         );
         let locus = domain_locus(LocusKind::Domain, &island.domain);
@@ -228,7 +230,7 @@ fn is_claimed_domain(nodes: usize, measured: usize, claimed: usize) -> bool {
 const RULE: FindingRule = FindingRule::fixed(
     RuleKind::Membership,
     "pairs across nodes read below 30 % of the fabric's level, or cannot \
-                    import each other's memory",
+     import each other's memory",
 );
 
 /// Neither part of the domain provably holds most of its nodes.
@@ -244,7 +246,8 @@ fn report_split_domain<'i>(
     let groups = groups.collect::<Vec<_>>().join(" | ");
     let said = format!(
         "{} is split: its nodes reach each other only inside the groups {groups}; \
-         copies cannot show which of them is the claimed domain: check their cliques (nvidia-smi -q)",
+         copies cannot show which of them is the claimed domain: check their cliques (nvidia-smi \
+         -q)",
         island.domain
     );
     let locus = domain_locus(LocusKind::Domain, &island.domain);
@@ -279,13 +282,13 @@ fn report_non_member(
     let domain = &island.domain;
     let said = match value {
         Some(value) => format!(
-            "{node} does not reach the other nodes of {domain} at NVLink speed ({value:.1} of {level:.1} GB/s){with}: \
-             it is not a member of the claimed domain"
+            "{node} does not reach the other nodes of {domain} at NVLink speed ({value:.1} of \
+             {level:.1} GB/s){with}: it is not a member of the claimed domain"
         ),
         None => format!(
             "{node} and the other nodes of {domain} cannot import each other's memory{with}: \
-             another clique or another IMEX domain, not a member of the claimed one; its clique (nvidia-smi -q) and \
-             its peers (nvidia-imex-ctl -N) show which"
+             another clique or another IMEX domain, not a member of the claimed one; its clique \
+             (nvidia-smi -q) and its peers (nvidia-imex-ctl -N) show which"
         ),
     };
     let found =
@@ -342,7 +345,8 @@ fn report_unreached_nodes(
         |v| format!("do not reach each other at NVLink speed ({v:.1} of {level:.1} GB/s)"),
     );
     let said = format!(
-        "{a} and {b} {how}; which of them is not in {} is unknown: run each with a third node of it",
+        "{a} and {b} {how}; which of them is not in {} is unknown: run each with a third node of \
+         it",
         island.domain
     );
     let locus =

@@ -122,22 +122,24 @@ pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) ->
             (
                 None,
                 format!(
-                    "all pairs between leaves{} are {share} low, and those inside are normal: the spine, or all uplinks; \
-                     check the error counters of the leaves' uplink ports",
+                    "all pairs between leaves{} are {share} low, and those inside are normal: the \
+                     spine, or all uplinks; check the error counters of the leaves' uplink ports",
                     rail.sentence_suffix()
                 ),
             )
         } else if let Some(other) = other {
             let other = claims.leaves[*other].name.clone();
             let said = format!(
-                "pairs between leaves {} and {other}{} are {share} low, and those inside are normal: the uplinks of either; measure pairs of each with a third leaf",
+                "pairs between leaves {} and {other}{} are {share} low, and those inside are \
+                 normal: the uplinks of either; measure pairs of each with a third leaf",
                 claimed.name,
                 rail.sentence_suffix()
             );
             (Some(other), said)
         } else {
             let said = format!(
-                "all pairs between leaf {} and others{} are {share} low, and those inside it are normal: its uplinks",
+                "all pairs between leaf {} and others{} are {share} low, and those inside it are \
+                 normal: its uplinks",
                 claimed.name,
                 rail.sentence_suffix()
             );

@@ -193,8 +193,9 @@ fn explain_fallen_test(
         below.min_by(|a, b| (a.1 / a.2).total_cmp(&(b.1 / b.2))).copied()?;
     let place = island.node.as_ref().map_or(island.domain.to_string(), ToString::to_string);
     Some(format!(
-        "{} reads {level:.1} of {value:.1} GB/s for all pairs of {place}, {} low where {} are allowed, while the other \
-         tests are as expected: either this expectation is wrong here, or all parts lost as much; check the links of every \
+        "{} reads {level:.1} of {value:.1} GB/s for all pairs of {place}, {} low where {} are \
+         allowed, while the other tests are as expected: either this expectation is wrong here, or \
+         all parts lost as much; check the links of every \
          GPU (nvidia-smi nvlink -s) and clocks under load, or use another tool",
         island.reading_groups[group].testcase,
         format_percent(1.0 - level / value),
@@ -247,11 +248,11 @@ fn low_level_finding(
     };
     let hint = match links {
         Some(links) => format!(
-            "; that fits {links} missing everywhere, as with a switch plane out, or a clock that is as low: check the links \
-             of every GPU (nvidia-smi nvlink -s)"
+            "; that fits {links} missing everywhere, as with a switch plane out, or a clock that \
+             is as low: check the links of every GPU (nvidia-smi nvlink -s)"
         ),
-        None => "; no whole number of links fits: clocks, a power limit, or a wrong expectation: check clocks and power \
-                 under load (nvidia-smi -q), and use another tool"
+        None => "; no whole number of links fits: clocks, a power limit, or a wrong expectation: \
+                 check clocks and power under load (nvidia-smi -q), and use another tool"
             .to_owned(),
     };
     let said = format!(
@@ -304,8 +305,9 @@ fn report_too_fast(
     {
         let locus = domain_locus(LocusKind::Instrument, &island.domain);
         let said = format!(
-            "{testcase} reads {level:.1} GB/s in {}, more than the {nominal:.0} GB/s that the links of {platform} carry: \
-             another platform, or wrong numbers: check the products that nvidia-smi -q lists",
+            "{testcase} reads {level:.1} GB/s in {}, more than the {nominal:.0} GB/s that the \
+             links of {platform} carry: another platform, or wrong numbers: check the products \
+             that nvidia-smi -q lists",
             island.domain
         );
         let rule = RuleKind::Ceiling.with_terms("no copy is faster than links x rate");
@@ -315,7 +317,8 @@ fn report_too_fast(
         findings.push(with_group_files(island, *group, *level, found));
     } else if value * NOTEWORTHY < *level {
         notes.push(format!(
-            "{testcase} in {} reads {level:.1} GB/s, {} above the expectation of {platform} ({value:.1})",
+            "{testcase} in {} reads {level:.1} GB/s, {} above the expectation of {platform} \
+             ({value:.1})",
             island.domain,
             format_percent(level / value - 1.0)
         ));

@@ -257,7 +257,8 @@ fn judge_concurrent(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     for island in &islands {
         let mut fabric = fabric::judge(island, &fleet);
         for mut found in std::mem::take(&mut fabric.findings) {
-            found.summary = format!("{}; while all pairs of a round copied concurrently", found.summary);
+            found.summary =
+                format!("{}; while all pairs of a round copied concurrently", found.summary);
             if found.rule.kind == RuleKind::Level {
                 ledger.notes.push(found.summary);
             } else {
@@ -322,8 +323,8 @@ fn report_too_noisy(
         ledger.add_doubt(
             node,
             format!(
-                "too noisy: a loss of less than {} could not be detected, one link is {}: take more readings of every \
-                 pair",
+                "too noisy: a loss of less than {} could not be detected, one link is {}: take \
+                 more readings of every pair",
                 format_percent(detectable),
                 format_percent(one_link)
             ),

@@ -124,7 +124,8 @@ pub(super) fn judge(
 fn explain_too_high(rail: &RailReadings<'_>, above: &implausible_rates::ImplausibleEnd) -> String {
     let partners = above.partners.iter().map(|end| rail.nodes[*end].as_str());
     format!(
-        "reads {} GB/s{} with {}, which do not reach that rate with each other (usual: {} GB/s): not counted",
+        "reads {} GB/s{} with {}, which do not reach that rate with each other (usual: {} GB/s): \
+         not counted",
         format_rate(above.rate),
         rail.sentence_suffix(),
         hostlist::fold(partners),
@@ -238,8 +239,8 @@ fn judge_rail(
         if ONE_LANE < detectable {
             let seen = format_percent(detectable);
             let why = format!(
-                "too noisy{}: a loss of less than {seen} of its NIC's rate could not be detected; take more readings \
-                 of every pair",
+                "too noisy{}: a loss of less than {seen} of its NIC's rate could not be detected; \
+                 take more readings of every pair",
                 rail.sentence_suffix()
             );
             ledger.add_doubt(node, why);
@@ -402,8 +403,8 @@ fn report_blames(
             blame.partners
         );
         let rule = RuleKind::Endpoint.with_terms(format!(
-            "the median over {} partners that are not blamed lies more than max({}, 5 robust standard errors) \
-             below the level of its rail",
+            "the median over {} partners that are not blamed lies more than max({}, 5 robust \
+             standard errors) below the level of its rail",
             blame.partners,
             format_percent(peel::MIN_EFFECT)
         ));
@@ -495,7 +496,8 @@ fn report_low_pairs(
         let word = peel::classify_pair(readings.len(), span, lowest.median, pairs.sigma);
         if acquitted && word == PairClassification::Dip {
             ledger.notes.push(format!(
-                "{from} to {to}{over} read {share} low once and was not read again; both are normal with others"
+                "{from} to {to}{over} read {share} low once and was not read again; both are \
+                 normal with others"
             ));
             continue;
         }
@@ -512,8 +514,10 @@ fn report_low_pairs(
             let count = readings.len();
             (
                 format!(
-                    "{from} and {to} read {share} low with each other{over} in all {count} readings and normal with \
-                     others: a slow path or dips, {count} readings cannot decide; read this pair again"
+                    "{from} and {to} read {share} low with each other{over} in all {count} \
+                     readings and normal with others: a slow path or dips, {count} readings cannot \
+                     decide; read this pair \
+                     again"
                 ),
                 peel::DOUBTFUL_PAIR_RULE,
             )
@@ -521,15 +525,17 @@ fn report_low_pairs(
             (
                 match one_way {
                     Some(_) => format!(
-                        "the rate from {from} to {to}{over} is {share} low; in reverse, and with others, both are normal"
+                        "the rate from {from} to {to}{over} is {share} low; in reverse, and with \
+                         others, both are normal"
                     ),
                     None => format!(
-                        "{from} and {to} are {share} low with each other{over} and normal with others"
+                        "{from} and {to} are {share} low with each other{over} and normal with \
+                         others"
                     ),
                 },
                 RuleKind::Path.with_terms(format!(
-                    "all {} readings lie below the level by more than max({}, the noise of any path in one \
-                     of 1,000 sweeps), while both ends are normal with others",
+                    "all {} readings lie below the level by more than max({}, the noise of any \
+                     path in one of 1,000 sweeps), while both ends are normal with others",
                     readings.len(),
                     format_percent(peel::MIN_EFFECT)
                 )),
@@ -539,8 +545,10 @@ fn report_low_pairs(
                 format!(
                     "{from} and {to} are {share} low with each other{over}; one of them or the path: run each with another partner"
                 ),
-                RuleKind::Suspicion
-                    .with_terms("a low pair alone blames neither end, and at least one end was not normal with other partners"),
+                RuleKind::Suspicion.with_terms(
+                    "a low pair alone blames neither end, and at least one end was not \
+                     normal with other partners",
+                ),
             )
         };
         let locus = Locus {

@@ -122,7 +122,8 @@ fn report_small_messages(domains: &[DomainRecordings<'_>], ledger: &mut FindingS
 /// Why messages of this size do not show a rate, and which run does.
 pub(super) fn explain_too_small(testcase: &str, bytes: u64, least: u64) -> String {
     format!(
-        "the largest message of {testcase} is {}, and rates are compared from {} up: run it with -s {least}",
+        "the largest message of {testcase} is {}, and rates are compared from {} up: run it with \
+         -s {least}",
         format_size(bytes),
         format_size(least)
     )

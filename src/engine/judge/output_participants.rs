@@ -117,14 +117,16 @@ pub(super) fn widen_to_participants(found: Finding, others: &BTreeSet<NodeName>)
     let mut names = others.iter().map(NodeName::as_str);
     let (Some(first), None) = (names.next(), names.next()) else {
         let summary = format!(
-            "{}; the same {} other nodes took part in all its evidence: measure pairs of it with others",
+            "{}; the same {} other nodes took part in all its evidence: measure pairs of it with \
+             others",
             found.summary,
             others.len()
         );
         return Finding { outcome: Outcome::Unknown, summary, ..found };
     };
     let summary = format!(
-        "{}; {first} took part in all its evidence, so either may be the cause: run each with another node",
+        "{}; {first} took part in all its evidence, so either may be the cause: run each with \
+         another node",
         found.summary
     );
     let Locus { domain, node, rail, .. } = found.locus.clone();

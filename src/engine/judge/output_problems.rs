@@ -223,7 +223,8 @@ fn judge_two_node_run(
         } else {
             for node in &guilty {
                 if bad {
-                    let said = format!("{}; the same happens with nearly all its partners", said(node));
+                    let said =
+                        format!("{}; the same happens with nearly all its partners", said(node));
                     let locus = node_locus(&domain.name, node);
                     ledger.add(failed_finding(problem, locus, recording, &said));
                 } else {

@@ -195,13 +195,15 @@ fn add_finding(
             (
                 FindingClass::Drifting,
                 format!(
-                    "{what} fell by {} from the first to the last of {readings} readings: drift, as with heat or \
-                     congestion that builds up; its level is not yet conclusive, take more readings after a rest",
+                    "{what} fell by {} from the first to the last of {readings} readings: drift, \
+                     as with heat or congestion that builds up; its level is not yet conclusive, \
+                     take more readings after a \
+                     rest",
                     format_percent(fall)
                 ),
                 RuleKind::Trend.with_terms(
-                    "all directions of a path fall from the first reading to the last by more than 5 standard errors \
-                     beyond what other paths do, and never rise between",
+                    "all directions of a path fall from the first reading to the last by more than \
+                     5 standard errors beyond what other paths do, and never rise between",
                 ),
                 Some(round(1.0 - fall)),
             )
@@ -212,13 +214,15 @@ fn add_finding(
             (
                 FindingClass::Unstable,
                 format!(
-                    "{what}: the middle half of the readings lies {} apart: unstable, as with errors on a link or \
-                     other traffic; this concerns spread, not level; check the ports' error counters",
+                    "{what}: the middle half of the readings lies {} apart: unstable, as with \
+                     errors on a link or other traffic; this concerns spread, not level; check the \
+                     ports' error \
+                     counters",
                     format_percent(spread)
                 ),
                 RuleKind::Spread.with_terms(
-                    "the middle half of the readings of a path is more than 4 times as wide as the noise of the rail \
-                     makes it, in both directions",
+                    "the middle half of the readings of a path is more than 4 times as wide as the \
+                     noise of the rail makes it, in both directions",
                 ),
                 None,
             )
@@ -282,8 +286,9 @@ fn note_first_reading(rail: &RailReadings<'_>, path: &PathStability, ledger: &mu
 /// Reports a network on which no path repeats.
 fn report_noisy(rail: &RailReadings<'_>, sigma: f64, ledger: &mut FindingSet) {
     let said = format!(
-        "the network{} scatters everywhere: the same path repeats within {} only, NICs do within 1 to 3 %; by itself not a \
-         fault: other traffic, or the instrument; measure one pair alone on idle nodes",
+        "the network{} scatters everywhere: the same path repeats within {} only, NICs do within 1 \
+         to 3 %; by itself not a fault: other traffic, or the instrument; measure one pair alone \
+         on idle nodes",
         rail.sentence_suffix(),
         format_percent(sigma)
     );

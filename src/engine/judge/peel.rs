@@ -56,7 +56,7 @@ const MAX_TURNS: usize = 16;
 pub(super) const DOUBTFUL_PAIR_RULE: FindingRule = FindingRule::fixed(
     RuleKind::Pair,
     "fewer than three readings that agree do not separate a slow pair from dips, unless they \
-                                are deeper than any dip",
+     are deeper than any dip",
 );
 
 /// How an end's partners are summarised.

@@ -127,7 +127,8 @@ impl std::fmt::Display for SiteLevelRefusal {
         match self {
             Self::TooFew { nodes, numbers } => write!(
                 f,
-                "{numbers} numbers of {nodes} nodes; expected at least {FEWEST_NUMBERS} ({FEWEST_RUNS} of a collective) of {FEWEST_NODES}"
+                "{numbers} numbers of {nodes} nodes; expected at least {FEWEST_NUMBERS} \
+                 ({FEWEST_RUNS} of a collective) of {FEWEST_NODES}"
             ),
             Self::BelowFloor { value, floor } => {
                 write!(f, "{value:.2} lies below the floor {floor}, which indicates a fault")
@@ -301,7 +302,7 @@ mod tests {
         assert_eq!((level.value, level.nodes, level.numbers), (752.0, 18, 72));
         let harmed = level_of(&cells(18, |at| if at % 9 == 0 { 400.0 } else { steady(at) }));
         assert!((harmed.expect("a level").value - level.value).abs() < 1.5);
-        // What is broken is so at the same share of what is stated.
+        // The fault threshold stays at the same share of the stated level.
         let before =
             level.expected.floor.expect("a floor") / level.expected.value.expect("a level");
         assert!((level.floor.expect("a floor") / level.value - before).abs() < 1e-9);

@@ -1,4 +1,4 @@
-//! What a test case measures: the direction of the data, and the path.
+//! Meaning of a test case: the direction of the data, and the path.
 //!
 //! The arrow in nvbandwidth's headlines is not the direction of the data: the row is the GPU that
 //! issues the copy. A write moves row to column, a read pulls column to row (nvbandwidth sources,

@@ -90,8 +90,8 @@ pub(super) fn new_dispute_finding(
         _ => "transmit",
     };
     let said = format!(
-        "GPU {id}: {} reads its {way} rate at {} of the level of the others, {} at {}: two tools disagree, and one \
-         of them is wrong or the GPU changed between them; run both again",
+        "GPU {id}: {} reads its {way} rate at {} of the level of the others, {} at {}: two tools \
+         disagree, and one of them is wrong or the GPU changed between them; run both again",
         dispute.low.0.as_str(),
         format_percent(dispute.low.1),
         dispute.fine.0.as_str(),

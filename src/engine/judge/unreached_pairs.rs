@@ -133,8 +133,8 @@ fn unreached_finding(
         "a pair without a connection blames neither end; run each with another partner",
     );
     let said = format!(
-        "{a} and {b} have no connection{}: {}; the cause, one of them or the path, is unknown: run each with another \
-         partner",
+        "{a} and {b} have no connection{}: {}; the cause, one of them or the path, is unknown: run \
+         each with another partner",
         rail.sentence_suffix(),
         failure.what
     );

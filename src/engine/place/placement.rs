@@ -263,9 +263,9 @@ fn resolve_scope(
     let question = |why: String| Err(PlacementError::InvalidRequest(why));
     if let Some(node) = &asked.node {
         return match (asked.level, map.members.contains_key(node)) {
-            (PlacementLevel::Node, _) => {
-                question("--node: a single node leaves no choice of nodes, expected --level gpu".to_owned())
-            }
+            (PlacementLevel::Node, _) => question(
+                "--node: a single node leaves no choice of nodes, expected --level gpu".to_owned(),
+            ),
             (PlacementLevel::Gpu, false) => {
                 question(format!("--node {node}: the run has no such node"))
             }

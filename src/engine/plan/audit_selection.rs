@@ -215,12 +215,12 @@ impl<'a> AuditSelector<'a> {
             let least = if is_begun || domain.nodes.len() == 1 { 1 } else { MIN_GROUP_SIZE };
             if room < least {
                 let why = format!("{of_domain} others of {} have waited longer", domain.name);
-                self.left_out
-                    .insert(node, format!("{why}, and the limit per domain is reached"));
+                self.left_out.insert(node, format!("{why}, and the limit per domain is reached"));
                 continue;
             }
             if free < least {
-                let why = format!("others have waited longer, and at most {most} nodes are measured");
+                let why =
+                    format!("others have waited longer, and at most {most} nodes are measured");
                 self.left_out.insert(node, why);
                 continue;
             }
@@ -270,8 +270,11 @@ impl<'a> AuditSelector<'a> {
         self.groups.extend(smaller);
         self.estimate_s = self.estimate_cost(&self.groups);
         let chosen: BTreeSet<&NodeName> = self.groups.iter().flatten().copied().collect();
-        let others =
-            if chosen.is_empty() { "it takes longer than" } else { "others have waited longer, and" };
+        let others = if chosen.is_empty() {
+            "it takes longer than"
+        } else {
+            "others have waited longer, and"
+        };
         let why = format!("{others} {:.0} min are spent", seconds / 60.0);
         for node in left.into_iter().flatten().filter(|node| !chosen.contains(node)) {
             self.left_out.insert(node, why.clone());

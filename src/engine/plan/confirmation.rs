@@ -204,7 +204,9 @@ impl<'a> ConfirmationPlanner<'a> {
             false => own,
         };
         if wanted.is_empty() {
-            let why = format!("none of the selected probes reads GPU {near} with GPU {far} of these nodes");
+            let why = format!(
+                "none of the selected probes reads GPU {near} with GPU {far} of these nodes"
+            );
             return self.skip("the suspected path", ends, ProbeOmission::missing(why));
         }
         for (probe, lane) in wanted {

@@ -38,7 +38,7 @@ const DOMAIN_PROBES: &[(u8, &str)] = &[
 ///
 /// RDMA probes measure the scale-out network if rails name RDMA devices; fabricgate's TCP probe
 /// does if rails have other devices or the nodes have no GPUs. Without a claimed rail, a GPU node's
-/// default address is on its management network, which says nothing about the fabric.
+/// default address is on its management network, which does not measure the fabric.
 pub fn default_probes(
     profile: Profile,
     claims: &Claims,

@@ -126,7 +126,8 @@ impl LeafMap {
                 tournament::make_rounds(nodes.len(), seed)
             } else {
                 let why = format!(
-                    "{name} has {} nodes, more than {complete}: each is paired with {matchings} others, not all",
+                    "{name} has {} nodes, more than {complete}: each is paired with {matchings} \
+                     others, not all",
                     nodes.len()
                 );
                 swept.notes.push((nodes.clone(), why));
@@ -143,7 +144,8 @@ impl LeafMap {
         let most = if leaves <= complete { usize::MAX } else { matchings };
         if leaves > complete {
             let why = format!(
-                "there are {leaves} leaves, more than {complete}: each is paired with {matchings} others, not all"
+                "there are {leaves} leaves, more than {complete}: each is paired with {matchings} \
+                 others, not all"
             );
             swept.notes.push(((0..self.leaf_by_node.len()).collect(), why));
         }

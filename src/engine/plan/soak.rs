@@ -36,7 +36,10 @@ pub fn plan_soak(request: &PlanRequest<'_>) -> Plan {
                 ProbeScope::Node => domain.nodes.iter().map(|node| vec![node.clone()]).collect(),
                 ProbeScope::Domain => vec![domain.nodes.clone()],
                 ProbeScope::Pair | ProbeScope::Rail => {
-                    skip(domain, format!("a probe of scope {} does not generate load", probe.scope.as_str()));
+                    skip(
+                        domain,
+                        format!("a probe of scope {} does not generate load", probe.scope.as_str()),
+                    );
                     continue;
                 }
             };

@@ -1,4 +1,4 @@
-//! The stalest come first, within every budget, and everybody has a turn.
+//! The stalest come first, within every budget, and every node has a turn.
 
 use proptest::prelude::*;
 
@@ -125,7 +125,7 @@ fn a_node_is_measured_alone_only_where_its_domain_has_no_other() {
     assert_eq!(names(&choice), set(&["d0n0"]));
     assert_eq!(choice.left_out[&"d1n0".into()].to_string(), "never measured; busy: ALLOCATED");
     assert!(
-        choice.left_out[&"d1n1".into()].why.contains("nobody else of d1"),
+        choice.left_out[&"d1n1".into()].why.contains("no other node of d1"),
         "{:?}",
         choice.left_out
     );

@@ -78,8 +78,8 @@ pub fn find_blocked_domains(
             .collect();
         if !told.is_empty() {
             let why = format!(
-                "{} is in use by {}, which a probe across it could disturb; --even-if-tenants accepts \
-                 that risk",
+                "{} is in use by {}, which a probe across it could disturb; --even-if-tenants \
+                 accepts that risk",
                 domain.name,
                 told.join(", ")
             );

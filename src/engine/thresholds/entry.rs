@@ -153,11 +153,7 @@ impl EntryContext<'_> {
     ) -> Option<Expectation> {
         let before = reader.faults.len();
         let Some(path) = entry.path.or_else(|| testcase::test_path(name, self.pair_path)) else {
-            reader.push_missing(
-                section,
-                "path",
-                "the name does not show which path the test uses",
-            );
+            reader.push_missing(section, "path", "the name does not show which path the test uses");
             return None;
         };
         let level = self.compute_level(reader, section, name, entry, path);
@@ -184,7 +180,7 @@ impl EntryContext<'_> {
         }
         let (value, derivation) = match level {
             Some((value, derivation)) => (Some(value), derivation),
-            None => (None, "a floor only, no level".to_owned()),
+            None => (None, "a floor only, no level is known".to_owned()),
         };
         let derivation = entry.derivation.clone().unwrap_or(derivation);
         Some(Expectation {

@@ -199,7 +199,8 @@ fn read_base<'t>(
     if known.platform(&base).is_none() {
         let help = suggest_name(&base, known.platforms.keys().map(String::as_str))
             .map_or_else(|| "no such platform".to_owned(), |n| format!("did you mean `{n}`?"));
-        reader.push_fault(value.span(), format!("platform `{base}` does not exist")).help = Some(help);
+        reader.push_fault(value.span(), format!("platform `{base}` does not exist")).help =
+            Some(help);
         return None;
     }
     Some(base)

@@ -160,7 +160,8 @@ impl fmt::Display for LookupMiss {
             }
             Self::TooSmall { platform, testcase, bytes, least } => write!(
                 f,
-                "{testcase} at {} has no reference: the expectation of {platform} applies from {} up",
+                "{testcase} at {} has no reference: the expectation of {platform} applies from {} \
+                 up",
                 format_size(*bytes),
                 format_size(*least)
             ),
@@ -170,8 +171,8 @@ impl fmt::Display for LookupMiss {
             }
             Self::OtherNics { stated, nics: None } => write!(
                 f,
-                "the expectation applies to {stated}, and the NICs of these nodes are unknown: set `nic` and every \
-                 [[rail]] in claims.toml"
+                "the expectation applies to {stated}, and the NICs of these nodes are unknown: set \
+                 `nic` and every [[rail]] in claims.toml"
             ),
             Self::OtherNics { stated, nics: Some(nics) } => write!(
                 f,
@@ -180,7 +181,8 @@ impl fmt::Display for LookupMiss {
             ),
             Self::OtherPath { platform, testcase } => write!(
                 f,
-                "{platform} has no expectation for {testcase} over the path, or with the algorithm, of this run"
+                "{platform} has no expectation for {testcase} over the path, or with the \
+                 algorithm, of this run"
             ),
         }
     }

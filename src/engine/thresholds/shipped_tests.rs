@@ -288,7 +288,7 @@ fn a_number_without_a_source_is_a_fault() {
     insta::assert_snapshot!(faults("source = \"a report\"", "# nobody knows"), @r#"
     lab.toml:11:1: `source` is missing
      11 | [test.device_to_device_memcpy_write_ce]
-        | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ every number says where it comes from
+        | ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ every number needs a source
     "#);
 }
 
@@ -332,7 +332,7 @@ fn a_word_that_is_no_choice_is_a_fault() {
 #[test]
 fn a_newer_format_is_refused() {
     insta::assert_snapshot!(faults("thresholds/1", "thresholds/2"), @r#"
-    lab.toml:1:10: `fabricgate.thresholds/2` is newer than this program
+    lab.toml:1:10: `fabricgate.thresholds/2` is newer than this version of fabricgate
      1 | format = "fabricgate.thresholds/2"
        |          ^^^^^^^^^^^^^^^^^^^^^^^^^ format = "fabricgate.thresholds/1"
     "#);
@@ -344,7 +344,7 @@ fn a_collective_without_its_conditions_and_a_bad_size_are_faults() {
     lab.toml:18:1: `ranks` is missing
      18 | [[collective]]
         | ^^^^^^^^^^^^^^ a collective holds under stated conditions only
-    lab.toml:20:13: `min_bytes` is no size
+    lab.toml:20:13: `min_bytes` is not a size
      20 | min_bytes = "8 GB"
         |             ^^^^^^ bytes, or a text such as "8 GiB"
     "#);
@@ -358,7 +358,7 @@ fn a_value_and_an_efficiency_exclude_each_other_and_like_needs_a_test() {
         |         ^^^^^
     "#);
     insta::assert_snapshot!(faults("efficiency = 0.88", "like = \"device_to_device_memcpy_read_ce\""), @r#"
-    lab.toml:12:8: there is no [test.device_to_device_memcpy_read_ce] in this file
+    lab.toml:12:8: this file has no [test.device_to_device_memcpy_read_ce]
      12 | like = "device_to_device_memcpy_read_ce"
         |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ did you mean `device_to_device_memcpy_write_ce`?
     "#);
@@ -376,7 +376,7 @@ fn a_new_platform_without_a_title_is_a_fault() {
 #[test]
 fn a_base_that_does_not_exist_is_named_with_the_one_that_was_meant() {
     insta::assert_snapshot!(faults("title = \"A lab\"", "base = \"hgx-h10\""), @r#"
-    lab.toml:3:8: there is no platform `hgx-h10`
+    lab.toml:3:8: platform `hgx-h10` does not exist
      3 | base = "hgx-h10"
        |        ^^^^^^^^^ did you mean `hgx-h100`?
     "#);
@@ -386,7 +386,7 @@ fn a_base_that_does_not_exist_is_named_with_the_one_that_was_meant() {
 fn bytes_that_are_no_text_are_a_fault_at_their_line() {
     let fault = file::decode_text(b"a = 1\nb = \"\xff\"\n", "x.toml").expect_err("no UTF-8");
     insta::assert_snapshot!(fault, @r#"
-    x.toml:2:6: byte 0xff is no UTF-8
+    x.toml:2:6: byte 0xff is not UTF-8
      2 | b = "�
        |      ^
     "#);
@@ -408,7 +408,7 @@ fn what_looks_wrong_is_a_warning() {
     lab.toml:11:7: the floor 420 lies above the value 396
      11 | [test.device_to_device_memcpy_write]
         |       ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
-    lab.toml:30:7: 950 GB/s is more than nominal
+    lab.toml:30:7: 950 GB/s exceeds the nominal rate
      30 | [test.p2p_bidirectional_enabled]
         |       ^^^^^^^^^^^^^^^^^^^^^^^^^ its links carry 900 GB/s
     "#);

@@ -107,7 +107,8 @@ fn add_test(
             }
         };
         if !is_possible(&point) {
-            let what = format!("{} bytes: an operation cannot take {} us", point.bytes, point.time_us);
+            let what =
+                format!("{} bytes: an operation cannot take {} us", point.bytes, point.time_us);
             reader.note_strange_test(&name, OutputProblemKind::Unrecognised, what, page);
             continue;
         }

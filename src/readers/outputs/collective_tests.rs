@@ -83,7 +83,7 @@ fn data_that_nobody_checked_is_unverified() {
     let [mut first, second] = whole();
     first["tests"][0]["points"][0]["wrong"] = Value::Null;
     let parsed = read(&[first, second]);
-    assert!(has_problem(&parsed, OutputProblemKind::Unverified, "nobody checked"));
+    assert!(has_problem(&parsed, OutputProblemKind::Unverified, "was not verified"));
     assert_eq!(parsed.problems.len(), 1);
 }
 
@@ -103,7 +103,7 @@ fn numbers_that_contradict_each_other_are_inconsistent() {
     assert!(has_problem(
         &read(&[first, second]),
         OutputProblemKind::Unrecognised,
-        "no operation takes"
+        "an operation cannot take"
     ));
 }
 
@@ -122,7 +122,7 @@ fn doubled_runs_and_empty_ones_are_problems() {
     let again = doubled["tests"][0].clone();
     doubled["tests"].as_array_mut().expect("a list").push(again);
     let parsed = read(&[doubled, second.clone()]);
-    assert!(has_problem(&parsed, OutputProblemKind::Inconsistent, "stands there twice"));
+    assert!(has_problem(&parsed, OutputProblemKind::Inconsistent, "appears twice"));
     assert_eq!(parsed.measurements.len(), 2);
     let mut empty = first.clone();
     (empty["tests"], empty["complete"]) = (json!([run(3, &[])]), json!(true));

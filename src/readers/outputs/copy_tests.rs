@@ -164,7 +164,11 @@ fn doubled_documents_and_cells_are_problems_and_nobody_is_believed_twice() {
     let parsed = read(&lines(&[first.clone(), second]));
     assert!(
         !parsed.complete
-            && has_problem(&parsed, OutputProblemKind::Inconsistent, "row 1 is another node's")
+            && has_problem(
+                &parsed,
+                OutputProblemKind::Inconsistent,
+                "row 1 belongs to another node"
+            )
     );
     assert_eq!(matrices(&parsed)[0].rows, ["0", "1"], "a node speaks for its own rows");
     assert_eq!(
@@ -174,7 +178,7 @@ fn doubled_documents_and_cells_are_problems_and_nobody_is_believed_twice() {
     let parsed = read(&format!("{first}{first}\n"));
     assert!(
         !parsed.complete
-            && has_problem(&parsed, OutputProblemKind::Unrecognised, "more stands behind")
+            && has_problem(&parsed, OutputProblemKind::Unrecognised, "more text follows")
     );
 }
 
@@ -192,7 +196,7 @@ fn documents_that_disagree_about_ranks_give_no_numbers() {
     first["node"] = json!("n2");
     let parsed = read(&lines(&[alone(), first]));
     assert!(
-        has_problem(&parsed, OutputProblemKind::Unrecognised, "nothing says whose"),
+        has_problem(&parsed, OutputProblemKind::Unrecognised, "its numbers name no node"),
         "labels are no ranks"
     );
     assert!(parsed.measurements.is_empty() && !parsed.complete);
@@ -213,13 +217,13 @@ fn tables_of_other_shapes_and_units_are_refused() {
     };
     use OutputProblemKind::{Inconsistent, Unrecognised};
     let short = |t: &mut Value| t["readings"][0] = json!([[null, 390.5]]);
-    let parsed = refused(&short, Unrecognised, "reading 0 is no table");
+    let parsed = refused(&short, Unrecognised, "reading 0 does not match");
     assert_eq!(matrices(&parsed)[1].cells[0], [None, None]);
-    refused(&|t| t["readings"][1][0][1] = json!("fast"), Unrecognised, "is no rate");
+    refused(&|t| t["readings"][1][0][1] = json!("fast"), Unrecognised, "is not a rate");
     refused(
         &|t| t["readings"][1][0][1] = json!(-1.0),
         Unrecognised,
-        "-1.0 in reading 1 is no rate",
+        "-1.0 in reading 1 is not a rate",
     );
     refused(&|t| t["unit"] = json!("GiB/s"), Unrecognised, "unit GiB/s");
     refused(&|t| t["rows"] = json!(["0", "0"]), Inconsistent, "twice");

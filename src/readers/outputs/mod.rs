@@ -339,7 +339,8 @@ mod tests {
         assert_eq!(super::parse_hosts(format!("{run}{other}").as_bytes()), []);
     }
 
-    const COLLECTIVE: &str = "# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: 2(factor) \
+    const COLLECTIVE: &str = "# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: \
+                              2(factor) \
         warmup iters: 5 iters: 20 agg iters: 1 validation: 1 graph: 0\n#\n# Using devices\n\
         #  Rank  0 Group  0 Pid     71 on         n1 device  0 [0000:1b:00] NVIDIA Z1\n\
         #  Rank  1 Group  0 Pid     72 on         n1 device  1 [0000:2b:00] NVIDIA Z1\n\

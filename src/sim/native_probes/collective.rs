@@ -1,7 +1,7 @@
-//! What our own NCCL probe says on a simulated node.
+//! Document of fabricgate's native NCCL probe on a simulated node.
 //!
-//! The first node's document has the numbers, as the real one's does; a run
-//! that fails says so on all.
+//! The first node's document contains the numbers, like the real one's; a failed run reports its
+//! failure on all nodes.
 
 use std::collections::BTreeMap;
 
@@ -13,27 +13,27 @@ use model::collective::{COLLECTIVE_FORMAT, CollectiveDocument, CollectivePoint, 
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// Sizes beyond this many are no sweep.
+/// Maximum sizes of a plausible sweep.
 const MOST_SIZES: usize = 100;
 
-/// What the probe is asked.
+/// Parameters of the probe.
 #[derive(Clone, Debug)]
 pub struct SimCollectiveRequest<'a> {
     /// The tests, by nccl-tests' names.
     pub tests: &'a [String],
-    /// Numbers taken of each size.
+    /// Readings per size.
     pub readings: u32,
-    /// The smallest and the largest message, in bytes.
+    /// Smallest and largest message in bytes.
     pub bytes: [u64; 2],
-    /// From one size to the next.
+    /// Factor from one size to the next.
     pub factor: u64,
-    /// Operations that one number is taken over.
+    /// Operations per reading.
     pub iterations: u32,
-    /// The path that must be taken, as transports are called.
+    /// The required path, by its transport name.
     pub asserted: Option<&'a str>,
 }
 
-/// The document of this node.
+/// Builds the document of this node.
 pub fn build_document(
     place: &NativeProbeSite<'_>,
     asked: &SimCollectiveRequest<'_>,
@@ -57,7 +57,7 @@ pub fn build_document(
         complete: true,
     };
     if gpus.is_empty() {
-        let what = "the driver shows no GPU";
+        let what = "the driver reports no GPU";
         document.problems.push(ProbeProblem::new(OutputProblemKind::Error, "no-device", what));
     } else {
         place.with_invocation(0, |bench| fill_paths(bench, &gpus, asked, &mut document));
@@ -72,7 +72,7 @@ pub fn build_document(
     document
 }
 
-/// How the probe calls the path of a transport.
+/// The probe's name for a transport's path.
 fn path_name(transport: &str) -> String {
     let name = transport.strip_prefix("NET/").unwrap_or(transport);
     name.split('/').next().unwrap_or(name).to_ascii_lowercase()
@@ -83,7 +83,7 @@ fn nccl_variables(place: &NativeProbeSite<'_>) -> BTreeMap<String, String> {
     own.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
-/// What NCCL says that it uses.
+/// Fills in the transports from NCCL's log.
 fn fill_paths(
     bench: &ToolInvocation<'_>,
     gpus: &[GpuIndex],
@@ -116,7 +116,7 @@ fn fill_paths(
     let taken = |path: &str| document.transports.iter().any(|t| t.eq_ignore_ascii_case(path));
     if let Some(path) = asked.asserted.filter(|path| !taken(path)) {
         let what =
-            format!("{path} was asked for, and NCCL names {}", document.transports.join(", "));
+            format!("{path} was requested, but NCCL uses {}", document.transports.join(", "));
         document.problems.push(ProbeProblem::new(OutputProblemKind::Error, "another-path", what));
     }
 }
@@ -133,7 +133,7 @@ fn run_test(
         ..ProbeProblem::new(kind, class, what)
     };
     let Some(collective) = SimCollective::from_program(name) else {
-        let what = format!("there is no test {name}");
+        let what = format!("no test has the name {name}");
         document.problems.push(problem(OutputProblemKind::Error, "unknown-test", &what));
         return;
     };
@@ -145,7 +145,7 @@ fn run_test(
     let first = place.is_here(gpus[0]);
     let wrong = |gpu: &&GpuIndex| place.fabric.gpus[**gpu].corrupt && place.is_here(**gpu);
     for gpu in gpus.iter().filter(wrong) {
-        let what = "elements are not what the operation makes of the input";
+        let what = "elements differ from the expected result";
         let told = problem(OutputProblemKind::Corrupt, "wrong-data", what);
         document.problems.push(ProbeProblem { gpu: Some(place.fabric.cuda_index(*gpu)), ..told });
     }
@@ -155,7 +155,7 @@ fn run_test(
     for reading in 0..asked.readings {
         let points = place.with_invocation(reading, |bench| {
             let bus = bench.bus_bandwidth(collective, gpus);
-            // Where every rank's part comes to nothing there is nothing to time.
+            // If every rank's part is empty, nothing can be timed.
             let sizes = sweep_sizes(asked).into_iter();
             sizes
                 .filter(|bytes| 0 < collective.message_counts(*bytes, gpus.len()).0)
@@ -180,7 +180,7 @@ fn measure_point(
 ) -> CollectivePoint {
     let row = bench.collective_row(name, collective, gpus, bytes, bus);
     let half = row.halves[0];
-    // One rank sends nothing over any link.
+    // A single rank sends nothing over any link.
     let busbw = if gpus.len() < 2 { 0.0 } else { half.busbw };
     CollectivePoint {
         bytes: row.bytes,

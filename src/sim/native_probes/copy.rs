@@ -1,8 +1,7 @@
-//! What our own copy-engine probe says on a simulated node.
+//! Document of fabricgate's native copy-engine probe on a simulated node.
 //!
-//! Unlike nvbandwidth it keeps what it could measure: an error, a peer whose
-//! memory cannot be imported or wrong data leaves holes and a problem, and the
-//! rest stands.
+//! Unlike nvbandwidth, the probe keeps partial results: an error, a peer whose memory cannot be
+//! imported, and wrong data cause empty cells and a problem, and the other cells remain.
 
 use super::NativeProbeSite;
 use crate::cases::{SimCase, SimCaseKind};
@@ -15,24 +14,24 @@ use model::copy::{COPY_FORMAT, CopyDocument, CopyTest};
 use model::parse_output::OutputProblemKind;
 use model::probe_report::ProbeProblem;
 
-/// What the probe is asked.
+/// Parameters of the probe.
 #[derive(Clone, Debug)]
 pub struct SimCopyRequest<'a> {
     /// The tests, by nvbandwidth's names.
     pub tests: &'a [String],
-    /// Numbers taken of each cell.
+    /// Readings per cell.
     pub readings: u32,
     /// Bytes of one copy.
     pub buffer_bytes: u64,
-    /// Copies that one number is taken over.
+    /// Copies per reading.
     pub copies: u32,
-    /// Copies before them.
+    /// Warm-up copies before each reading.
     pub warmup: u32,
-    /// Across nodes only GPU i with GPU i.
+    /// Across nodes, measure only GPU i with GPU i.
     pub lane: bool,
 }
 
-/// The document of this node.
+/// Builds the document of this node.
 pub fn build_document(place: &NativeProbeSite<'_>, asked: &SimCopyRequest<'_>) -> CopyDocument {
     let mut document = CopyDocument {
         format: COPY_FORMAT.to_owned(),
@@ -50,7 +49,7 @@ pub fn build_document(place: &NativeProbeSite<'_>, asked: &SimCopyRequest<'_>) -
         complete: true,
     };
     if document.gpus.is_empty() {
-        let what = "the driver shows no GPU".to_owned();
+        let what = "the driver reports no GPU".to_owned();
         document.problems.push(ProbeProblem::new(OutputProblemKind::Error, "no-device", what));
     } else {
         for name in asked.tests {
@@ -59,7 +58,7 @@ pub fn build_document(place: &NativeProbeSite<'_>, asked: &SimCopyRequest<'_>) -
             }
         }
     }
-    // Wrong data is a measurement too.
+    // Wrong data also counts as measured.
     let lacks = |it: &ProbeProblem| {
         !matches!(it.kind, OutputProblemKind::Waived | OutputProblemKind::Corrupt)
     };
@@ -67,7 +66,7 @@ pub fn build_document(place: &NativeProbeSite<'_>, asked: &SimCopyRequest<'_>) -
     document
 }
 
-/// Whether anything can be measured after a test.
+/// Whether measuring can continue after a test.
 #[derive(PartialEq, Eq)]
 enum SimCopyFlow {
     Continue,
@@ -88,13 +87,13 @@ fn run_test(
     let known =
         cases::native_case(name).filter(|case| case.is_multinode() != place.nodes.is_empty());
     let Some(case) = known else {
-        let what = format!("there is no test {name} here");
+        let what = format!("no test has the name {name} here");
         problems.push(problem(OutputProblemKind::Error, "unknown-test", what));
         return SimCopyFlow::Continue;
     };
     let gpus = place.all_gpus();
     if case.needs_peer() && gpus.len() < 2 {
-        let what = "it is about pairs of GPUs, and there is one".to_owned();
+        let what = "it needs a pair of GPUs, but only one exists".to_owned();
         problems.push(problem(OutputProblemKind::Waived, "needs-pairs", what));
         return SimCopyFlow::Continue;
     }
@@ -105,7 +104,7 @@ fn run_test(
             node: Some(node.to_owned()),
             ..problem(OutputProblemKind::Error, "cuda-error", what)
         });
-        // The context of the process is gone with it.
+        // The error destroyed the context of this process.
         if node == place.node {
             return SimCopyFlow::Stop;
         }
@@ -120,7 +119,7 @@ fn run_test(
         let node = place.fabric.node_of(*gpu).name.as_str();
         if !without.contains(&node) {
             without.push(node);
-            let what = format!("{node} cannot make memory that others may import");
+            let what = format!("{node} cannot allocate memory that others may import");
             problems.push(ProbeProblem {
                 code: Some("CUDA_ERROR_NOT_PERMITTED".to_owned()),
                 node: Some(node.to_owned()),
@@ -145,7 +144,7 @@ fn run_test(
     let mut told: Vec<u32> = Vec::new();
     for (at, other) in holes.cells().filter(|(at, other)| holes.is_corrupt(*at, *other)) {
         let (by, end) = (place.fabric.cuda_index(at), place.fabric.cuda_index(other));
-        // Once per GPU that copies, which need not be the one that is to blame.
+        // Once per copying GPU, which is not necessarily the faulty one.
         if place.is_here(at) && !told.contains(&by) {
             told.push(by);
             let what = format!("4096 words arrived wrong, copied by GPU {by}, with GPU {end}");
@@ -157,7 +156,7 @@ fn run_test(
     SimCopyFlow::Continue
 }
 
-/// The error that a fault causes in this test, and the node.
+/// The error that a fault causes in this test, and its node.
 fn find_tool_error<'p>(place: &'p NativeProbeSite<'_>, test: &str) -> Option<(&'p str, &'p str)> {
     place.scenario.faults.iter().find_map(|fault| match fault {
         SimFault::ToolError { node, testcase, error }
@@ -170,7 +169,7 @@ fn find_tool_error<'p>(place: &'p NativeProbeSite<'_>, test: &str) -> Option<(&'
     })
 }
 
-/// Which cells have no number, and why.
+/// Empty cells and their causes.
 struct SimCopyGaps<'h> {
     place: &'h NativeProbeSite<'h>,
     case: &'h SimCase,
@@ -179,7 +178,7 @@ struct SimCopyGaps<'h> {
 }
 
 impl SimCopyGaps<'_> {
-    /// The ends of all cells: who copies, and the other.
+    /// The ends of all cells: the copying GPU, and the other one.
     fn cells(&self) -> impl Iterator<Item = (GpuIndex, GpuIndex)> {
         let count = self.gpus.len();
         let bisect = self.case.kind == SimCaseKind::Bisect;
@@ -203,7 +202,7 @@ impl SimCopyGaps<'_> {
             && fabric.gpus[at].node != fabric.gpus[other].node
     }
 
-    /// Memory of another fabric cannot be imported.
+    /// True if the memory belongs to another fabric and cannot be imported.
     fn is_foreign(&self, at: GpuIndex, other: GpuIndex) -> bool {
         self.case.is_multinode()
             && at != other

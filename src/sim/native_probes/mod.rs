@@ -1,7 +1,9 @@
-//! What our own GPU probes say on simulated nodes.
+//! Documents of fabricgate's native GPU probes on simulated nodes.
 //!
-//! One document per node, made from the same physics and with the same faults
-//! as the answers of nvbandwidth and nccl-tests, so that a sweep without any
+//! One document per node, from the same physics and faults as the output of nvbandwidth and
+//! nccl-tests, so that a sweep without external tools can be compared with one that uses them. No
+//! child processes and no exchanges: each node's process knows the whole fabric and reports its own
+//! part.
 //! tool can be held against one with them. No child process, no exchange: each
 //! node's process knows the whole fabric and tells its own part.
 
@@ -22,29 +24,29 @@ use model::probe_report::{
 #[cfg(test)]
 mod tests;
 
-/// Where a probe runs, and with whom.
+/// Location and peers of a probe.
 #[derive(Debug)]
 pub struct NativeProbeSite<'a> {
     /// The scenario.
     pub scenario: &'a Scenario,
     /// Its fabric.
     pub fabric: &'a SimFabric,
-    /// The node.
+    /// Name of the node.
     pub node: &'a str,
-    /// All nodes that take part, in order; none where it is alone.
+    /// All participating nodes, in order; empty for a single-node probe.
     pub nodes: &'a [String],
-    /// The GPUs of each node; all when empty.
+    /// Indices of the GPUs on each node; empty for all.
     pub gpus: &'a [u32],
-    /// What NCCL and CUDA are steered with.
+    /// Settings of NCCL and CUDA.
     pub environment: MpiEnvironment,
     /// The noise of a reading.
     pub noise: fn(u32) -> u32,
-    /// How many runs of the same step came before this one.
+    /// Number of earlier runs of the same step.
     pub prior_runs: u32,
 }
 
 impl NativeProbeSite<'_> {
-    /// A bench for one reading: on this node alone or with all others.
+    /// Creates the invocation of one reading: on this node alone, or with all others.
     fn with_invocation<T>(&self, reading: u32, ask: impl FnOnce(&ToolInvocation<'_>) -> T) -> T {
         let hosts = self
             .nodes
@@ -63,13 +65,13 @@ impl NativeProbeSite<'_> {
         })
     }
 
-    /// What faults call this run by: its claimed domain, as under mpirun, else the node.
+    /// The scope of faults for this run: its claimed domain, as under mpirun, else the node.
     fn scope(&self) -> &str {
         let claim = self.fabric.claim_of(self.nodes.iter().map(String::as_str));
         claim.map_or(self.node, |claim| claim.name.as_str())
     }
 
-    /// The GPUs that take part, of all nodes.
+    /// The participating GPUs of all nodes.
     fn all_gpus(&self) -> Vec<GpuIndex> {
         let own = [self.node.to_owned()];
         let nodes = if self.nodes.is_empty() { &own[..] } else { self.nodes };
@@ -113,7 +115,7 @@ impl NativeProbeSite<'_> {
             .collect()
     }
 
-    /// The address as the kernel writes it: four digits of domain, a function.
+    /// The PCI address in the kernel's form: a domain of four digits, and a function.
     fn bus_id(&self, gpu: GpuIndex) -> String {
         let printed = self.fabric.node_of(gpu).hardware.bus_id(self.fabric.gpus[gpu].slot);
         format!("{}.0", printed.strip_prefix("0000").unwrap_or(printed))
@@ -126,13 +128,13 @@ impl NativeProbeSite<'_> {
         Some(format!("{}.{}", cuda / 1000, cuda % 1000 / 10))
     }
 
-    /// What the driver says around: a host link that lost a generation shows it
-    /// under load.
+    /// Readings of the driver during the probe: a host link that lost a generation shows it under
+    /// load.
     fn driver_telemetry(&self) -> DriverTelemetry {
         let own = self.all_gpus().into_iter().filter(|gpu| self.is_here(*gpu));
         let state = |gpu: GpuIndex, busy: bool| {
             let [to, from] = self.fabric.gpus[gpu].host;
-            // Half the rate is a generation less, a quarter two.
+            // Half the rate is one generation less, a quarter is two.
             let lost = if to.min(from) < 0.3 { 2 } else { u32::from(to.min(from) < 0.6) };
             GpuTelemetrySample {
                 sm_mhz: Some(if busy { 1_980 } else { 345 }),

@@ -1,4 +1,4 @@
-//! What the simulated probes say, read back by the parsers of the real ones.
+//! //! Documents of the simulated probes, parsed by the real parsers.
 
 use std::collections::BTreeMap;
 
@@ -59,7 +59,7 @@ fn alone(more: &str, tests: &[&str]) -> (CopyDocument, ParseOutput) {
     (document, outputs::parse_output(format!("{text}\n").as_bytes()))
 }
 
-/// What all nodes say that measure together, read as one output.
+/// The documents of all nodes that measure together, parsed as one output.
 fn together(more: &str, nodes: &[&str], tests: &[&str], lane: bool) -> ParseOutput {
     let nodes: Vec<String> = nodes.iter().map(|node| (*node).to_owned()).collect();
     let line = |node: &String| {
@@ -188,7 +188,7 @@ fn collectives_of_a_rack_have_their_numbers_in_the_first_document() {
     assert!(parsed.complete && parsed.problems.is_empty(), "{:?}", parsed.problems);
     assert_eq!((parsed.measurements.len(), parsed.facts.ranks.len()), (4, 12));
     assert!(parsed.facts.transports.contains(&"MNNVL".to_owned()));
-    // Of the claimed domain, as with nccl-tests.
+    // The scope is the claimed domain, as with nccl-tests.
     for more in [
         "kind=\"collective-fallback\"\nscope=\"r\"\n",
         "kind=\"nccl-setting\"\nscope=\"r\"\nname=\"NCCL_MNNVL_ENABLE\"\nvalue=\"0\"\n",

@@ -1,5 +1,4 @@
-//! `nvidia-imex-ctl -N`, as text and as JSON, asked on the first node that
-//! answers.
+//! `nvidia-imex-ctl -N`, as text and as JSON, run on the first reachable node.
 
 use super::{SimToolOutput, node_address};
 use crate::fabric::SimNode;
@@ -8,7 +7,7 @@ use crate::invocation::ToolInvocation;
 const VERSION: &str = "570.133.20";
 const STAMP: &str = "1/15/2026 08:00:00.250";
 
-/// The nodes of the claimed domain, with their place in the fabric.
+/// The nodes of the claimed domain, with their index in the fabric.
 fn domain_nodes<'a>(bench: &ToolInvocation<'a>) -> Vec<(usize, &'a SimNode)> {
     let fabric = bench.fabric;
     let claim = fabric.claims.iter().find(|claim| {
@@ -18,7 +17,7 @@ fn domain_nodes<'a>(bench: &ToolInvocation<'a>) -> Vec<(usize, &'a SimNode)> {
     names.iter().filter_map(|name| fabric.node(name).ok()).map(|n| (n, &fabric.nodes[n])).collect()
 }
 
-/// Whether the daemons of these two nodes reach each other.
+/// True if the daemons of these two nodes can connect.
 fn are_connected(a: &SimNode, b: &SimNode) -> bool {
     a.imex && b.imex
 }

@@ -1,27 +1,27 @@
-//! `iperf3 -J`: one JSON document of a client's run.
+//! //! `iperf3 -J`: the JSON document of a client.
 
 use serde_json::{Value, json};
 
 use super::{SimToolOutput, json_count};
 
-/// A run as the client tells it.
+/// A run from the client's view.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimIperfRun<'a> {
     /// The client's node.
     pub node: &'a str,
-    /// The server's.
+    /// The server's node.
     pub peer: &'a str,
     /// The server's port.
     pub port: u16,
     /// Parallel streams.
     pub streams: u32,
-    /// Seconds asked for.
+    /// Requested seconds.
     pub seconds: f64,
     /// The server sends (`-R`).
     pub reverse: bool,
-    /// GB/s of the direction asked for.
+    /// Rate of the requested direction in GB/s.
     pub rate: f64,
-    /// GB/s of the other direction, where both were asked for (`--bidir`).
+    /// Rate of the other direction in GB/s, if both were requested (`--bidir`).
     pub other: Option<f64>,
     /// Share of the path's packets that arrive.
     pub loss: f64,
@@ -30,10 +30,10 @@ pub struct SimIperfRun<'a> {
 /// Bytes of one frame's payload with timestamps.
 const SEGMENT_BYTES: f64 = 1448.0;
 
-/// Sockets are numbered from here, as after the control connection.
+/// First socket number, after the control connection.
 const FIRST_SOCKET: u32 = 5;
 
-/// The whole document.
+/// Renders the whole document.
 pub fn render_json(run: &SimIperfRun<'_>) -> SimToolOutput {
     let (reverse, bidir) = (u8::from(run.reverse), u8::from(run.other.is_some()));
     let connected: Vec<Value> = (0..run.streams)
@@ -55,7 +55,7 @@ pub fn render_json(run: &SimIperfRun<'_>) -> SimToolOutput {
             "omit": 0, "duration": run.seconds, "bytes": 0, "blocks": 0, "reverse": reverse,
             "tos": 0, "target_bitrate": 0, "bidir": bidir, "fqrate": 0, "interval": 1 }
     });
-    // The client sends unless -R turns it round.
+    // The client sends unless -R reverses the direction.
     let main = SimIperfFlow { rate: run.rate, sends: !run.reverse, run };
     let back = run.other.map(|rate| SimIperfFlow { rate, sends: run.reverse, run });
     let mut interval = json!({ "streams": main.stream_fields(), "sum": main.sum_fields(1.0) });
@@ -75,20 +75,20 @@ pub fn render_json(run: &SimIperfRun<'_>) -> SimToolOutput {
     SimToolOutput::success(format!("{document:#}\n"))
 }
 
-/// The document of a run that failed: a message, and code 1.
+/// The document of a failed run: a message, and exit code 1.
 pub fn render_failure(why: &str) -> SimToolOutput {
     let start = json!({ "connected": [], "version": "iperf 3.16" });
     let document = json!({ "start": start, "intervals": [], "end": {}, "error": why });
     SimToolOutput::with_exit_code(format!("{document:#}\n"), String::new(), 1)
 }
 
-/// The receiver counts what arrived before the end; the rest is under way.
+/// The receiver counts data that arrived before the end; the rest is in flight.
 const RECEIVED_SHARE: f64 = 0.9998;
 
 /// One direction of a run.
 struct SimIperfFlow<'a> {
     rate: f64,
-    /// The client is the one that sends.
+    /// The client sends.
     sends: bool,
     run: &'a SimIperfRun<'a>,
 }
@@ -101,8 +101,8 @@ impl SimIperfFlow<'_> {
             "bytes": json_count(bytes), "bits_per_second": bytes * 8.0 / seconds })
     }
 
-    /// About one packet in ten thousand is sent twice on a path that is all
-    /// but closed; a path without loss repeats none.
+    /// About one packet in ten thousand is retransmitted on a path with almost total loss; none on
+    /// a path without loss.
     fn retransmits(&self) -> f64 {
         let packets = self.rate * 1e9 * self.run.seconds / SEGMENT_BYTES;
         (packets * (1.0 - self.run.loss) * 1e-4).round()
@@ -110,8 +110,8 @@ impl SimIperfFlow<'_> {
 
     fn sum_fields(&self, share: f64) -> Value {
         let mut sum = self.count_fields(share);
-        // Only the sender knows them, and a receiving client is not told
-        // during the run.
+        // Only the sender knows the retransmits, and a receiving client does not get them during
+        // the run.
         if share == 1.0 {
             sum["retransmits"] = json_count(self.retransmits());
         }

@@ -1,7 +1,7 @@
-//! Printing what was measured as each tool prints it.
+//! Renders results in each tool's output format.
 //!
-//! One file per tool. The fixed words and columns are the tools' interface;
-//! nothing here knows why a number is what it is.
+//! One file per tool. The fixed text and columns are the tools' interface; the renderers do not
+//! compute numbers.
 
 pub mod imex;
 pub mod iperf;
@@ -20,7 +20,7 @@ use super::fabric::{SimFabric, SimNode};
 use super::invocation::ToolInvocation;
 use super::noise::NoiseKey;
 
-/// What a tool printed, and how it ended.
+/// Output of a tool.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SimToolOutput {
     /// Standard output.
@@ -29,29 +29,28 @@ pub struct SimToolOutput {
     pub stderr: String,
     /// Exit code.
     pub code: u8,
-    /// A file the tool writes besides: its path and contents.
+    /// A file that the tool writes in addition: its path and contents.
     pub file: Option<(String, String)>,
 }
 
 impl SimToolOutput {
-    /// A successful answer.
+    /// A successful output.
     pub fn success(stdout: String) -> Self {
         Self { stdout, ..Self::default() }
     }
 
-    /// An answer that ends with this code.
+    /// An output with this exit code.
     pub fn with_exit_code(stdout: String, stderr: String, code: u8) -> Self {
         Self { stdout, stderr, code, file: None }
     }
 
-    /// Both streams as a terminal or `2>&1` shows them.
+    /// Both streams, as with `2>&1`.
     pub fn combined(&self) -> String {
         format!("{}{}", self.stdout, self.stderr)
     }
 }
 
-/// printf's `%.*g`: the shorter of fixed and exponent notation, trailing zeros
-/// taken away.
+/// printf's `%.*g`: the shorter of fixed and exponent notation, without trailing zeros.
 pub fn format_general(value: f64, digits: usize) -> String {
     if value == 0.0 {
         return "0".to_owned();
@@ -72,7 +71,7 @@ pub fn format_general(value: f64, digits: usize) -> String {
     trim(&format!("{value:.decimals$}"))
 }
 
-/// A GPU's UUID: made from its node and slot, the same in every output.
+/// A GPU's UUID, derived from its node and slot, and equal in every output.
 pub fn gpu_uuid(fabric: &SimFabric, gpu: usize) -> String {
     let key = NoiseKey::from_seed(0x6770_7520).with_name(&fabric.node_of(gpu).name);
     let key = key.with_part(u64::from(fabric.gpus[gpu].slot));
@@ -80,12 +79,12 @@ pub fn gpu_uuid(fabric: &SimFabric, gpu: usize) -> String {
     format!("GPU-{}", format_uuid(key))
 }
 
-/// The key of the ClusterUUID that a node's driver names.
+/// The key of the ClusterUUID that a node's driver reports.
 pub fn cluster_key(bench: &ToolInvocation<'_>, node: &SimNode) -> NoiseKey {
     NoiseKey::from_seed(bench.seed).with_name("cluster").with_part(node.clique as u64)
 }
 
-/// Sixteen bytes of a key in the form of a UUID.
+/// The first sixteen bytes of a key, formatted as a UUID.
 pub fn format_uuid(key: NoiseKey) -> String {
     let (high, low) = (key.value(), key.with_part(1).value());
     format!(
@@ -104,7 +103,7 @@ pub fn json_count(value: f64) -> serde_json::Value {
     digits.parse::<u64>().map_or(serde_json::Value::Null, serde_json::Value::from)
 }
 
-/// The address of a node, made from its place.
+/// The address of a node, derived from its index.
 pub fn node_address(number: usize) -> String {
     format!("10.40.{}.{}", number / 200, number % 200 + 11)
 }

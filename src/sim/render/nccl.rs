@@ -5,7 +5,7 @@ use crate::collective::{SimCollectiveHalf, SimCollectiveRun};
 use crate::invocation::ToolInvocation;
 use crate::tool_config::NcclTestsLayout;
 
-/// The whole output.
+/// Renders the whole output.
 pub fn render_text(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> SimToolOutput {
     let modern = run.version == NcclTestsLayout::V2_17;
     let mut out = String::new();

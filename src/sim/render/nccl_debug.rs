@@ -1,11 +1,11 @@
-//! What NCCL says about its paths where `NCCL_DEBUG=INFO` is set.
+//! //! NCCL's log of its paths with `NCCL_DEBUG=INFO`.
 
 use super::cluster_key;
 use crate::collective::{SimCollective, SimCollectiveRun, SimCollectiveTransport};
 use crate::fabric::GpuIndex;
 use crate::invocation::ToolInvocation;
 
-/// The variables NCCL says it was told, in the order it asks for them.
+/// The variables that NCCL logs, in its order.
 const LOGGED_VARIABLES: [&str; 6] = [
     "NCCL_DEBUG_SUBSYS",
     "NCCL_IB_DISABLE",
@@ -15,9 +15,8 @@ const LOGGED_VARIABLES: [&str; 6] = [
     "NCCL_PROTO",
 ];
 
-/// The records of all ranks, one after the other; empty where nobody asked.
-/// The wording is that of NCCL 2.26 (`src/init.cc`, `src/mnnvl.cc`,
-/// `src/transport/*.cc`, `src/enqueue.cc`).
+/// The log of all ranks, concatenated; empty unless the debug variable is set. The text is that of
+/// NCCL 2.26 (`src/init.cc`, `src/mnnvl.cc`, `src/transport/*.cc`, `src/enqueue.cc`).
 pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> String {
     let asked =
         bench.nccl_variable("NCCL_DEBUG").is_some_and(|level| level.eq_ignore_ascii_case("INFO"));
@@ -32,7 +31,7 @@ pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> Str
     let processes = run.processes(fabric);
     for (rank, (gpu, (process, place))) in run.gpus.iter().zip(processes).enumerate() {
         let (node, device) = (fabric.node_of(*gpu), fabric.cuda_index(*gpu));
-        // Every GPU of a process is set up by a thread of its own.
+        // A separate thread initializes every GPU of a process.
         let thread = process + 90 + place;
         let mut say = |text: &str| {
             let name = &node.name;
@@ -50,8 +49,8 @@ pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> Str
             _ => "Using network IB",
         });
         if as_one {
-            // The ClusterUUID of nvidia-smi as two numbers of this machine, lowest byte first, and
-            // the CliqueId beside it. Ranks that name the same two are of one clique.
+            // The ClusterUUID of nvidia-smi as two native integers, lowest byte first, followed by
+            // the CliqueId. Ranks with the same two values are in one clique.
             let key = cluster_key(bench, node);
             let [high, low] = [key, key.with_part(1)].map(|half| half.value().swap_bytes());
             let clique = |gpu: &GpuIndex| fabric.node_of(*gpu).clique == node.clique;
@@ -68,7 +67,7 @@ pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> Str
                 "NVLS multicast support is available on dev {device} (NVLS_NCHANNELS 16)"
             ));
         }
-        // Nodes that NVLink joins are one to NCCL.
+        // NCCL treats nodes joined by NVLink as one.
         let local = if as_one { ranks } else { ranks.div_ceil(nodes) };
         say(&format!(
             "comm 0x{:x} rank {rank} nRanks {ranks} nNodes {} localRanks {local} localRank {} MNNVL {}",
@@ -104,7 +103,7 @@ pub fn render_records(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> Str
     out
 }
 
-/// Which algorithm is taken for every size. Sends and receives take none.
+/// The algorithm for every size. Send and receive use none.
 fn tuning_lines(
     run: &SimCollectiveRun,
     wires: SimCollectiveTransport,

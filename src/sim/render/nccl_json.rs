@@ -1,12 +1,12 @@
-//! The file nccl-tests writes with -J, document version 1.
+//! The file that nccl-tests writes with -J, document version 1.
 //!
-//! One line without an end; booleans are strings, doubles have six decimals.
-//! The environment is left empty: a real one may hold secrets.
+//! One line without a line end; booleans are strings, doubles have six decimals. The environment is
+//! empty: a real one may contain secrets.
 
 use crate::collective::{SimCollectiveHalf, SimCollectiveRun};
 use crate::invocation::ToolInvocation;
 
-/// The whole document. A failed run is cut where the results would start.
+/// Renders the whole document. A failed run ends where the results would start.
 pub fn render_json(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> String {
     let [least, most] = run.bytes;
     let each = match run.gpus_per_process {
@@ -20,7 +20,7 @@ pub fn render_json(bench: &ToolInvocation<'_>, run: &SimCollectiveRun) -> String
          \"validation\":1,\"graph\":0,\"blocking_collectives\":\"false\",\"parallel_init\":\"false\"",
         run.program, run.gpus_per_process
     );
-    // The tool keeps the first GPU of every process.
+    // The tool records the first GPU of every process.
     let processes = run.processes(bench.fabric).into_iter().enumerate();
     let devices = processes.filter(|(_, (_, at))| *at == 0).map(|(rank, (pid, _))| {
         let gpu = &run.gpus[rank];

@@ -9,7 +9,7 @@ use crate::invocation::{
 };
 use crate::tool_config::NvbandwidthLayout;
 
-/// How a version names itself.
+/// The version's name in the output.
 pub fn version_name(version: NvbandwidthLayout) -> &'static str {
     match version {
         NvbandwidthLayout::V0_2 => "v0.2",
@@ -20,7 +20,7 @@ pub fn version_name(version: NvbandwidthLayout) -> &'static str {
     }
 }
 
-/// The whole output.
+/// Renders the whole output.
 pub fn render_text(
     bench: &ToolInvocation<'_>,
     version: NvbandwidthLayout,
@@ -61,7 +61,7 @@ pub fn render_text(
     SimToolOutput::success(out)
 }
 
-/// What `--list` prints.
+/// Output of `--list`.
 pub fn render_list(version: NvbandwidthLayout, cases: &[&SimCase]) -> SimToolOutput {
     let name = version_name(version);
     let mut out = format!(
@@ -75,7 +75,7 @@ pub fn render_list(version: NvbandwidthLayout, cases: &[&SimCase]) -> SimToolOut
     SimToolOutput::success(out)
 }
 
-/// What is said of a host whose ranks share its GPUs.
+/// The warning for a host whose ranks share its GPUs.
 pub fn oversubscription_warning(host: &str) -> String {
     format!(
         "Warning: there are more processes than GPUs on {host}. Please reduce number of processes \
@@ -83,7 +83,7 @@ pub fn oversubscription_warning(host: &str) -> String {
     )
 }
 
-/// The line a failing call prints.
+/// The line of a failed call.
 pub fn failure_line(failure: &SimToolFailure) -> String {
     let place = match &failure.rank {
         Some((host, rank)) => format!(" on {host}, rank = {rank}"),
@@ -189,7 +189,7 @@ fn print_table(out: &mut String, version: NvbandwidthLayout, table: &SimMatrix) 
     out.push('\n');
 }
 
-/// Standard deviation over mean.
+/// Standard deviation divided by the mean.
 fn coefficient_of_variation(values: &[f64]) -> f64 {
     let count = values.len() as f64;
     if values.is_empty() {

@@ -1,5 +1,5 @@
-//! nvbandwidth's JSON output, v0.5 to v0.8, in the look of JsonCpp: tabs,
-//! sorted keys, a blank before the colon.
+//! nvbandwidth's JSON output, v0.5 to v0.8, in JsonCpp's style: tabs, sorted keys, a blank before
+//! the colon.
 
 use serde_json::{Map, Value};
 
@@ -8,7 +8,7 @@ use super::{SimToolOutput, format_general};
 use crate::invocation::{SimNvbandwidthRun, SimTestOutcome, ToolInvocation};
 use crate::tool_config::NvbandwidthLayout;
 
-/// The whole output.
+/// Renders the whole output.
 pub fn render_json(
     bench: &ToolInvocation<'_>,
     version: NvbandwidthLayout,
@@ -48,7 +48,7 @@ pub fn render_json(
     let document = Value::Object(Map::from_iter([("nvbandwidth".to_owned(), root.into())]));
     let mut stdout = String::new();
     write_value(&document, 0, &mut stdout);
-    // One newline is JsonCpp's, one the tool's.
+    // One newline is from JsonCpp, one from the tool.
     stdout.push_str("\n\n");
     SimToolOutput::with_exit_code(stdout, String::new(), code)
 }
@@ -66,7 +66,7 @@ fn render_testcase(version: NvbandwidthLayout, name: &str, outcome: &SimTestOutc
     if let SimTestOutcome::Measured(tables) = outcome
         && let Some(last) = tables.last()
     {
-        // The parts of a bidirectional test are appended to one another.
+        // The parts of a bidirectional test are concatenated.
         let rows = tables.iter().flat_map(|table| table.cells.chunks(table.columns.max(1)));
         let rows: Vec<Value> = rows
             .map(|row| {
@@ -84,7 +84,7 @@ fn render_testcase(version: NvbandwidthLayout, name: &str, outcome: &SimTestOutc
     entry.into()
 }
 
-/// One value as JsonCpp's styled writer prints it.
+/// Writes a value like JsonCpp's styled writer.
 fn write_value(value: &Value, depth: usize, out: &mut String) {
     let indent = "\t".repeat(depth);
     match value {

@@ -5,7 +5,7 @@ use crate::invocation::{SimMatrix, ToolInvocation};
 use crate::nvloom;
 use crate::nvloom::SimNvloomRun;
 
-/// The whole output.
+/// Renders the whole output.
 pub fn render_text(bench: &ToolInvocation<'_>, run: &SimNvloomRun) -> SimToolOutput {
     let fabric = bench.fabric;
     let mut out = String::from("nvloom_cli 1.3.0\ngit commit: simulated\n");
@@ -41,7 +41,7 @@ pub fn render_text(bench: &ToolInvocation<'_>, run: &SimNvloomRun) -> SimToolOut
         let (host, rank) = failure.rank.clone().unwrap_or_else(alone);
         let device = run.gpus.get(rank).map_or(0, |gpu| fabric.cuda_index(*gpu));
         let why = match failure.what.as_str() {
-            // Its own check has another name than nvbandwidth's.
+            // Its data check has another name than nvbandwidth's.
             "ASSERT" => "ASSERT in expression 0 == copy.dst->check(id)".to_owned(),
             what => format!("{what} in expression {}", failure.expression),
         };

@@ -1,10 +1,10 @@
-//! p2pBandwidthLatencyTest's output.
+//! //! Output of p2pBandwidthLatencyTest.
 
 use super::SimToolOutput;
 use crate::fabric::{GpuIndex, SimCopyEngine};
 use crate::invocation::{ToolInvocation, cuda_error_text};
 
-/// The whole output; with `reads` the matrices of --p2p_read as well.
+/// Renders the whole output; with `reads` also the matrices of --p2p_read.
 pub fn render_text(bench: &ToolInvocation<'_>, reads: bool) -> SimToolOutput {
     let gpus = bench.gpus();
     let fabric = bench.fabric;
@@ -50,7 +50,7 @@ pub fn render_text(bench: &ToolInvocation<'_>, reads: bool) -> SimToolOutput {
     let peer = |from: GpuIndex, to: GpuIndex| fabric.copy_rate(from, to, SimCopyEngine::Peer);
     let off = |from: GpuIndex, _: GpuIndex| hardware(from).pcie_peer;
     let title = |way: &str, state: &str| format!("{way} P2P={state} Bandwidth");
-    // The diagonal is a local copy, counted for reading and writing.
+    // The diagonal is a local copy, which counts reading and writing.
     let mut table = |title: &str, truth: &dyn Fn(GpuIndex, GpuIndex) -> f64| {
         write_matrix(bench, &mut out, title, "D\\D", &gpus, &|row, column| match row == column {
             true => hardware(row).local * 2.0,

@@ -1,17 +1,17 @@
-//! `ib_write_bw` and `ib_read_bw` of one NIC: a table of message sizes.
+//! //! `ib_write_bw` and `ib_read_bw` of one NIC: a table of message sizes.
 
 use super::SimToolOutput;
 use crate::invocation::ToolInvocation;
 use crate::network;
 use crate::noise::NoiseKey;
 
-/// Messages of each size, as the tools have it unasked.
+/// Default number of messages of each size.
 pub const ITERATIONS: u64 = 5000;
 
-/// A run between two nodes, or of one node's NIC and a partner without fault.
+/// A run between two nodes, or between one node's NIC and a healthy partner.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SimPerftestRun {
-    /// The rail of its NIC.
+    /// Index of the NIC's rail.
     pub rail: usize,
     /// The partner's index in the fabric.
     pub peer: Option<usize>,
@@ -19,20 +19,20 @@ pub struct SimPerftestRun {
     pub gbits: bool,
     /// The data comes from the partner (`ib_read_bw`).
     pub reads: bool,
-    /// Both directions at once, added up.
+    /// Both directions concurrently, added up.
     pub bidirectional: bool,
     /// Queue pairs.
     pub pairs: u32,
-    /// Powers of two of the smallest and the largest message.
+    /// Binary logarithms of the smallest and the largest message.
     pub sizes: [u32; 2],
-    /// Messages of each size, where no time is given.
+    /// Messages of each size, if no time is given.
     pub iterations: u64,
-    /// It runs for so many seconds instead (`-D`).
+    /// Duration in seconds, which replaces the message count (`-D`).
     pub seconds: Option<u32>,
 }
 
 impl SimPerftestRun {
-    /// Every size from 2 B to 8 MiB of a rail.
+    /// A run over a rail with every size from 2 B to 8 MiB.
     pub fn all_sizes(rail: usize) -> Self {
         Self {
             rail,
@@ -48,20 +48,20 @@ impl SimPerftestRun {
     }
 }
 
-/// What a server prints before its client comes.
+/// Output of a server before its client connects.
 pub fn waiting_text() -> String {
     let stars = "*".repeat(36);
     format!("\n{stars}\n* Waiting for client to connect... *\n{stars}\n")
 }
 
-/// A NIC without link.
+/// Output for a NIC without a link.
 pub fn link_down() -> SimToolOutput {
     let why = " Port number 1 state is Down\n Couldn't set the link layer\n \
                Couldn't get context for the device\n";
     SimToolOutput::with_exit_code(String::new(), why.to_owned(), 1)
 }
 
-/// What messages of this many bytes read of a line, in GB/s. `end` keys the noise.
+/// Rate in GB/s of messages of this size over a line. `end` is part of the noise key.
 pub fn average_rate(
     bench: &ToolInvocation<'_>,
     line: f64,
@@ -69,22 +69,22 @@ pub fn average_rate(
     bytes: u64,
     end: u64,
 ) -> f64 {
-    // Small messages are limited by 4.5 million messages a second, and the
-    // knee is sharp: 64 KiB messages fill the line (perftest's own default).
+    // Small messages are limited by 4.5 million messages per second, with a sharp knee: 64 KiB
+    // messages fill the line (perftest's default).
     let messages = bytes as f64 * 4.5e-3;
     let truth = line / (1.0 + (line / messages).powi(4)).sqrt().sqrt();
-    // No GPU takes part, so none dips or drifts here.
+    // No GPU is involved, so dips and drift do not apply.
     truth * bench.scenario.noise.factor(key.with_part(bytes).with_part(end).with_part(end))
 }
 
-/// Messages of this many bytes that a run of some seconds counts at a rate in GB/s: a quarter
-/// of the time in whole seconds is left out at either end.
+/// Messages of this size that a timed run counts at a rate in GB/s: a quarter of the time, in whole
+/// seconds, is excluded at either end.
 pub fn messages_sent(rate: f64, seconds: u32, bytes: u64) -> f64 {
     let counted = f64::from(seconds - seconds / 4 * 2);
     (rate * 1e9 * counted / bytes as f64).floor()
 }
 
-/// A server that nobody finds.
+/// Output of a client whose server is missing.
 pub fn server_not_found(peer: &str, port: u16) -> SimToolOutput {
     let why = format!(
         "Couldn't connect to {peer}:{port}\nUnable to open file descriptor for socket connection \
@@ -93,7 +93,7 @@ pub fn server_not_found(peer: &str, port: u16) -> SimToolOutput {
     SimToolOutput::with_exit_code(String::new(), why, 1)
 }
 
-/// The whole output.
+/// Renders the whole output.
 pub fn render_bandwidth(bench: &ToolInvocation<'_>, run: &SimPerftestRun) -> SimToolOutput {
     let rule = "-".repeat(87);
     let (fabric, first) = (bench.fabric, bench.gpus().first().copied());
@@ -103,7 +103,7 @@ pub fn render_bandwidth(bench: &ToolInvocation<'_>, run: &SimPerftestRun) -> Sim
         return SimToolOutput::with_exit_code(String::new(), "IB device not found\n".to_owned(), 1);
     };
     let end = first.unwrap_or(0) as u64;
-    // The first rail's key is that of runs that name none.
+    // Runs without a rail use the first rail's key.
     let mut key = bench.key(if run.reads { "ib_read_bw" } else { "ib_write_bw" });
     if run.rail != 0 {
         key = key.with_part(run.rail as u64);
@@ -166,7 +166,7 @@ pub fn render_bandwidth(bench: &ToolInvocation<'_>, run: &SimPerftestRun) -> Sim
         let bytes = 1_u64 << power;
         let size = f64::from(1_u32 << power);
         let average = average_rate(bench, line, key, bytes, end);
-        // A run of some time does not look for its fastest message.
+        // A timed run does not report its fastest message.
         let peak = if run.seconds.is_some() { 0.0 } else { average * 1.002 };
         let sent = match run.seconds {
             Some(seconds) => {

@@ -4,7 +4,7 @@ use super::{SimToolOutput, cluster_key, format_uuid, gpu_uuid};
 use crate::fabric::GpuIndex;
 use crate::invocation::ToolInvocation;
 
-/// What every query ends with where the driver finds no GPU: NVML's "not found".
+/// Output of every query if the driver finds no GPU: NVML's "not found".
 pub(super) fn no_devices() -> SimToolOutput {
     SimToolOutput::with_exit_code("No devices were found\n".to_owned(), String::new(), 6)
 }
@@ -110,7 +110,7 @@ pub fn render_topology(bench: &ToolInvocation<'_>) -> SimToolOutput {
     SimToolOutput::success(out)
 }
 
-/// The part of `nvidia-smi -q` that is about identity and fabric.
+/// The identity and fabric sections of `nvidia-smi -q`.
 pub fn render_query(bench: &ToolInvocation<'_>) -> SimToolOutput {
     let fabric = bench.fabric;
     let gpus = bench.gpus();
@@ -139,7 +139,7 @@ fn render_query_gpu(bench: &ToolInvocation<'_>, gpu: GpuIndex, out: &mut String)
     push_line(out, 1, "GPU UUID", &gpu_uuid(fabric, gpu));
     push_line(out, 1, "Minor Number", &state.slot.to_string());
     let attached = node.fabric_up && state.tx != 0;
-    // A fabric inside one node has no cluster: its UUID is all zeros.
+    // A fabric within one node has no cluster: its UUID is all zeros.
     let cluster = match node.hardware.spans_nodes && attached {
         true => format_uuid(cluster_key(bench, node)),
         false => "00000000-0000-0000-0000-000000000000".to_owned(),

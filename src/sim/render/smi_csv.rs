@@ -1,4 +1,4 @@
-//! nvidia-smi's queries as CSV: `--query-gpu` and `--query-compute-apps`.
+//! //! CSV queries of nvidia-smi: `--query-gpu` and `--query-compute-apps`.
 
 use super::smi::no_devices;
 use super::{SimToolOutput, gpu_uuid};
@@ -8,7 +8,7 @@ use crate::invocation::ToolInvocation;
 /// The VBIOS of every simulated GPU.
 const VBIOS: &str = "96.00.74.00.01";
 
-/// The answer to a query, where the arguments are one.
+/// Answers a query; `None` if the arguments are not one.
 pub fn answer_query(bench: &ToolInvocation<'_>, args: &[String]) -> Option<SimToolOutput> {
     let value = |name: &str| args.iter().find_map(|arg| arg.strip_prefix(name)?.strip_prefix('='));
     let format = value("--format").unwrap_or_default();
@@ -90,7 +90,7 @@ fn gpu_field(
     let fabric = bench.fabric;
     let (node, state) = (fabric.node_of(gpu), &fabric.gpus[gpu]);
     let busy = node.process.is_some();
-    // A few degrees and watts from one reading to the next.
+    // A variation of a few degrees and watts from one reading to the next.
     let wobble =
         bench.key("nvidia-smi").with_part(gpu as u64).with_part(name.len() as u64).fraction();
     let clock = 1980.0 * if node.power < 1.0 { node.power } else { 1.0 };

@@ -160,12 +160,17 @@ fn report_paths(
     let (readings, low) = sum_readings(bad.iter().map(|path| &paths[path]));
     let lowest = bad.iter().map(|path| paths[path].lowest).fold(1.0, f64::min);
     let said = format!(
-        "{what}: {low} of {readings} readings are up to {} below the best of the same path: unstable, as with pauses \
-         or errors on a link, or other traffic; this concerns spread, not level; check the ports' counters",
+        "{what}: {low} of {readings} readings are up to {} below the best of the same path: \
+         unstable, as with pauses or errors on a link, or other traffic; this concerns spread, not \
+         level; check the ports' \
+         counters",
         format_percent(1.0 - lowest)
     );
-    let rule = RuleKind::Spread.with_terms("so many readings of an end, or both ways at one moment, are far below the best of their path \
-                that dips do not explain them in one of 1,000 sweeps");
+    let rule = RuleKind::Spread.with_terms(
+        "so many readings of an end, or both ways at one \
+         moment, are far below the best of their path \
+         that dips do not explain them in one of 1,000 sweeps",
+    );
     let peer = locus.peer.as_deref().map(NodeName::from);
     let mut found = new_finding(Outcome::Unknown, FindingClass::Unstable, locus, rule)
         .with_summary(said.clone());

@@ -43,8 +43,8 @@ pub(super) fn judge(
     let group = &rail.groups[at];
     let class = group.nic.map_or("", |nic| nic.name.as_str());
     let said = format!(
-        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}; slower NICs than claimed, or \
-         other traffic: measure one pair alone, and check the rate of its ports",
+        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}; slower NICs \
+         than claimed, or other traffic: measure one pair alone, and check the rate of its ports",
         rail.sentence_suffix(),
         format_percent(1.0 - ratio),
         format_rate(levels[at]),
@@ -84,8 +84,8 @@ fn judge_against_siblings(
     let group = &rail.groups[at];
     let others = siblings[at].levels.len();
     let said = format!(
-        "the network{} is {} below {others} other rails: {} of {} GB/s ({}); each pair has a slow end, or the whole \
-         rail is slow; measure each node with more partners",
+        "the network{} is {} below {others} other rails: {} of {} GB/s ({}); each pair has a slow \
+         end, or the whole rail is slow; measure each node with more partners",
         rail.sentence_suffix(),
         format_percent(1.0 - ratio),
         format_rate(levels[at]),

@@ -1,5 +1,5 @@
-//! What each tool can and cannot show: host copies, NIC ports, cut matrices,
-//! readings of several versions.
+//! The capabilities and limits of each tool: host copies, NIC ports, truncated matrices, readings
+//! of several versions.
 
 use super::test_machine::{
     READ, TestMachine, WRITE, loci, matrix, outcome_of, platform, share, unknown_nodes,
@@ -29,7 +29,11 @@ fn a_low_copy_is_a_remark_where_another_copy_the_same_way_is_fine() {
         recordings[0].parsed.measurements.push(fine);
         let judged = bench.judge_these(&recordings);
         assert_eq!(judged.verdicts.outcome, outcome, "{name}");
-        assert_eq!(notes_say(&judged, "same way are fine"), outcome == Outcome::Pass, "{name}");
+        assert_eq!(
+            notes_say(&judged, "in this direction read normally"),
+            outcome == Outcome::Pass,
+            "{name}"
+        );
     }
     // Lower than dips go: not by chance.
     let judged = TestMachine::hgx(1)
@@ -49,7 +53,7 @@ fn a_copy_that_is_low_once_is_unknown_until_it_is_read_again_whatever_the_other_
             assert_eq!(loci(&judged), Vec::<String>::new(), "{share}");
             assert_eq!(unknown_nodes(&judged), ["node0002"], "{share}");
             let why = &judged.verdicts.nodes[1].reason;
-            assert!(why.contains("read once, read it again"), "{why}");
+            assert!(why.contains("read only once, read it again"), "{why}");
             // A slow link stays slow; a dip does not repeat.
             let again = TestMachine::hgx(3).host(one).readings(2).judge();
             let found = format!("degraded host-link-low gpu node0002:2 {}", way.as_str());

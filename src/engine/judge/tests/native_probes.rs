@@ -188,14 +188,14 @@ fn what_held_a_gpu_back_and_errors_of_links_are_named() {
     });
     assert_eq!(loci(&judged), ["degraded nvlink-low gpu node0001:2"]);
     let said = &judged.verdicts.findings[0].summary;
-    assert!(said.contains("held back (hardware thermal slowdown)"), "{said}");
+    assert!(said.contains("throttled (hardware thermal slowdown)"), "{said}");
     assert!(said.contains("NVLink 7 12 (crc)") && !said.contains("power cap"), "{said}");
     // Nothing is low: a note.
     let judged = around(TestMachine::hgx(1), |gpu| {
         gpu.link_errors.entry(7).or_default().insert("crc".to_owned(), 12);
     });
     assert_eq!(judged.verdicts.outcome, Outcome::Pass);
-    assert!(judged.verdicts.notes.iter().any(|note| note.contains("no number of it is low")));
+    assert!(judged.verdicts.notes.iter().any(|note| note.contains("none of its numbers is low")));
 }
 
 #[test]

@@ -364,7 +364,7 @@ fn a_claimed_rail_that_others_were_measured_over_is_a_gap() {
 fn a_pair_that_nothing_is_compared_with_is_unknown_and_other_rails_are_something() {
     let alone = RailFleet { rails: 1, ..RailFleet::new(2, |_| 1.0) }.judged(&[(0, 1)]);
     assert_eq!((loci(&alone).len(), unknown_nodes(&alone).len()), (0, 2));
-    assert!(reason(&alone, "node0001").contains("compared with nothing"));
+    assert!(reason(&alone, "node0001").contains("without a reference"));
     let class = RailFleet { rails: 1, class: true, ..RailFleet::new(2, |_| 1.0) }.judged(&[(0, 1)]);
     assert_eq!(class.verdicts.outcome, Outcome::Pass, "{:?}", class.verdicts);
 

@@ -38,7 +38,7 @@ fn a_path_that_falls_drifts_and_is_not_slow() {
 #[test]
 fn an_end_of_which_all_paths_scatter_is_unstable_and_its_partners_are_not() {
     for seed in 0..20 {
-        // Every other reading of host 5 is low, with everybody.
+        // Every other reading of host 5 is low, with all partners.
         let jumps = |a, b, at| if (a == 5 || b == 5) && at % 2 == 1 { 0.8 } else { 1.0 };
         let judged = judged(lab(jumps, seed), &all(8));
         assert_eq!(loci(&judged), ["unknown unstable rail host5"], "seed {seed}");

@@ -119,7 +119,8 @@ fn check_factor(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<Output
     if high < low {
         let other = seen.low_at.map_or(0, |(_, bytes)| bytes);
         let detail = format!(
-            "busbw is at most {high:.4} x algbw at {bytes} bytes and at least {low:.4} x at {other} bytes"
+            "busbw is at most {high:.4} x algbw at {bytes} bytes and at least {low:.4} x at \
+             {other} bytes"
         );
         return Some(inconsistency(detail, line));
     }
@@ -191,10 +192,7 @@ fn check_sizes(run: &NcclRun, known: Option<&NcclTestProgram>) -> Option<OutputP
     }
     let max = run.sweep?.max;
     let row = run.rows.iter().find(|row| max < row.bytes)?;
-    Some(inconsistency(
-        format!("{} bytes exceed the stated maxBytes {max}", row.bytes),
-        row.line,
-    ))
+    Some(inconsistency(format!("{} bytes exceed the stated maxBytes {max}", row.bytes), row.line))
 }
 
 /// Whether the average of a run without missing rows differs from the mean of its rows.

@@ -202,7 +202,8 @@ mod tests {
             "Channel 00/0 : 3[3] -> 4[0] [receive] via NET/AWS Libfabric/1/GDRDMA",
             "MNNVL 0 cliqueId 1 cliqueSize 4 cliqueRank 0",
             "NVLS multicast support is not available on dev 0",
-            "NVLS multicast support is available on dev 1, transport disabled, symmetric multimem disabled",
+            "NVLS multicast support is available on dev 1, transport disabled, symmetric multimem \
+             disabled",
         ]);
         assert_eq!(facts.transports, ["MNNVL", "P2P", "NET/IB", "SHM", "NET/AWS Libfabric"]);
         let facts = note_messages(&[

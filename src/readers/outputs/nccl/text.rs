@@ -456,11 +456,9 @@ impl NcclTextReader {
         }
         let redop = self.layout.as_ref().is_some_and(|l| l.redop);
         let root = self.layout.as_ref().is_some_and(|l| l.root);
-        let problem = OutputProblem::new(
-            OutputProblemKind::Truncated,
-            "the header of the table is missing",
-        )
-        .at_line(line);
+        let problem =
+            OutputProblem::new(OutputProblemKind::Truncated, "the header of the table is missing")
+                .at_line(line);
         self.with_run(|run| {
             run.redop_column = redop;
             run.modern = redop && root;

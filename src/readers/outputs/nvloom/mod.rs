@@ -228,8 +228,10 @@ impl NvloomReader {
             self.finish_test(true);
         } else if is_test(base_name(name)) {
             self.finish_test(false);
-            let problem =
-                OutputProblem::new(OutputProblemKind::Truncated, "the end of a test without its beginning");
+            let problem = OutputProblem::new(
+                OutputProblemKind::Truncated,
+                "the end of a test without its beginning",
+            );
             self.parsed.problems.push(problem.at_line(number).in_test(Some(base_name(name))));
         }
     }

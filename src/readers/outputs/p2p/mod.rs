@@ -214,8 +214,10 @@ impl<'p> P2pReader<'p> {
         if let Some(table) = &mut self.table {
             table.elided = true;
         } else {
-            let problem =
-                OutputProblem::new(OutputProblemKind::Truncated, "part of the text was cut out by hand");
+            let problem = OutputProblem::new(
+                OutputProblemKind::Truncated,
+                "part of the text was cut out by hand",
+            );
             self.parsed.problems.push(problem.at_line(line.number));
         }
     }
@@ -263,8 +265,7 @@ impl<'p> P2pReader<'p> {
         if self.begun && self.ended {
             for (start, end) in ALWAYS_PRINTED {
                 if !self.tests.iter().any(|test| test.starts_with(start) && test.ends_with(end)) {
-                    let detail =
-                        format!("the run is complete except for {start}{end}");
+                    let detail = format!("the run is complete except for {start}{end}");
                     self.parsed
                         .problems
                         .push(OutputProblem::new(OutputProblemKind::Truncated, detail));

@@ -147,8 +147,10 @@ impl PerftestReader<'_> {
                 session.end_table();
             }
         } else if line.is_elision() {
-            let problem =
-                OutputProblem::new(OutputProblemKind::Truncated, "a part was cut out by hand");
+            let problem = OutputProblem::new(
+                OutputProblemKind::Truncated,
+                "part of the text was cut out by hand",
+            );
             self.parsed.problems.push(problem.at_line(line.number));
         } else if !self.read_options(text) {
             let cut = self.cut == Some(line.number);

@@ -93,7 +93,7 @@ impl PerftestSession {
         self.closed |= !self.points.is_empty();
     }
 
-    /// Takes a line as a row, where it is one.
+    /// Adds a line if it is a row.
     pub(super) fn add_line(
         &mut self,
         text: &str,
@@ -115,7 +115,7 @@ impl PerftestSession {
                 (OutputProblemKind::Unrecognised, "a row does not fit its header")
             }
             PerftestRow::Damaged => {
-                (OutputProblemKind::Unrecognised, "a row holds something that is no number")
+                (OutputProblemKind::Unrecognised, "a row holds a value that is not a number")
             }
         };
         problems.push(
@@ -190,11 +190,11 @@ impl PerftestSession {
                 return Some(format!("sizes up to {last} without {missing}"));
             }
         }
-        (!self.closed).then(|| "the line that ends the table is not there".to_owned())
+        (!self.closed).then(|| "the line that ends the table is missing".to_owned())
     }
 }
 
-/// Makes series of the blocks, in the order of the file.
+/// Converts the blocks to series, in file order.
 pub(super) fn push_series(blocks: Vec<PerftestSession>, parsed: &mut ParseOutput) {
     let mut sessions: Vec<PerftestSession> = Vec::new();
     let mut both_sides = false;

@@ -43,7 +43,7 @@ pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
     if 2 <= rows || (heading && input.text.contains("CPU Affinity")) { LIKELY } else { 0 }
 }
 
-/// Reads the matrix of `nvidia-smi topo -m`.
+/// Reads the connection matrices of an output.
 pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     let mut parsed = ParseOutput::for_tool(Tool::NvidiaSmiTopo);
     let mut matrices = Vec::new();
