@@ -295,7 +295,11 @@ fn what_cannot_be_reckoned_is_refused_with_a_word_on_what_is_expected() {
         (&["--mix", "16=1", "--mix-from", "bad.txt"], 2, "cannot be used with"),
         (&["--mix-from", "bad.txt"], 2, "bad.txt:3: NNodes \"x\", expected a whole number"),
         (&["--mix-from", "none.txt"], 2, "none.txt:2: no job has run, expected one or more"),
-        (&["--mix-from", "empty.txt"], 2, "empty.txt:1: the file is empty, expected the output of `sacct"),
+        (
+            &["--mix-from", "empty.txt"],
+            2,
+            "empty.txt:1: the file is empty, expected the output of `sacct",
+        ),
         (&["--mix-from", "binary.txt"], 2, "binary.txt:1:1: not UTF-8 text"),
         (&["--mix-from", "missing.txt"], 5, "missing.txt"),
         (&["--unavailable", "1"], 2, "expected a share of nodes from 0 to 0.5, or 0% to 50%"),

@@ -198,7 +198,8 @@ def main():
                     wrong.append(f"{page.path}:{line}: `{text.strip()}`: {asked[key]}")
 
     entry = pages.get(pathlib.Path("docs/README.md"))
-    on_map = {str(target(entry, link, tracked)) for _, link in entry.links()} if entry else set()
+    maps = [entry, pages.get(pathlib.Path("docs/decisions/README.md"))]
+    on_map = {str(target(page, link, tracked)) for page in maps if page for _, link in page.links()}
     for path in pages:
         if path.parts[0] == "docs" and path.name != "README.md" and str(path) not in on_map:
             wrong.append(f"{path}: it is not on the map, docs/README.md")

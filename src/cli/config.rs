@@ -30,7 +30,6 @@ use super::{
     stored, watching,
 };
 use control::launch::Launcher;
-use control::launch::kubernetes::GpuRequestMode;
 use control::notify::NotifySettings;
 use control::sources::input_file;
 use control::sweep::ConfirmSettings;

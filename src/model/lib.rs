@@ -3,6 +3,8 @@
 //! Plain serialisable values with public fields. Nothing here does I/O, reads a clock, or depends
 //! on a stage.
 
+#![forbid(unsafe_code)]
+
 pub mod acceptance;
 pub mod action;
 pub mod certificate;

@@ -8,6 +8,8 @@
 //! layer reads a clock or a file: the command line does that, and a seed determines all noise. Only
 //! [`tcp`] opens ports, so that the caller of a simulated server can see it listen.
 
+#![forbid(unsafe_code)]
+
 pub mod cases;
 pub mod client_server;
 pub mod collective;

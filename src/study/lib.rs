@@ -6,6 +6,8 @@
 //! them as a live sweep does, without processes. A seed decides everything, so
 //! the number of threads makes no difference.
 
+#![forbid(unsafe_code)]
+
 mod baselines;
 mod closed_form;
 mod figure;

@@ -16,14 +16,14 @@ use commands::{sweeps, year};
 #[command(name = "fabricgate-study", version, about, max_term_width = 100)]
 struct StudyCli {
     #[command(flatten)]
-    globals: Globals,
+    globals: StudyOptions,
     #[command(subcommand)]
     command: StudyCommand,
 }
 
 /// Options of both commands.
 #[derive(Debug, clap::Args)]
-struct Globals {
+struct StudyOptions {
     /// Print one JSON document on stdout and nothing else there.
     #[arg(long, global = true)]
     json: bool,

@@ -239,7 +239,10 @@ fn sbatch_runs_the_filter_and_is_refused_what_no_block_can_hold() {
         );
         // The second block has 19 nodes, the first 16 in order.
         let (said, ending) = asked("-N20 --segment=20");
-        assert!(said.contains("--segment=20: no NVLink domain has that many usable nodes"), "{said}");
+        assert!(
+            said.contains("--segment=20: no NVLink domain has that many usable nodes"),
+            "{said}"
+        );
         assert!(said.contains("run 20260304-050607-abcdef"), "{said}");
         assert!(!refused || !ending.is_success(), "{said}");
         assert_eq!(said.contains("cli_filter plugin terminated with error"), refused, "{said}");

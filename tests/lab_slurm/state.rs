@@ -9,7 +9,7 @@ use control::launch::slurm::SlurmPrograms;
 
 use crate::carry::tidy;
 use crate::gate::{expect, newest, with_faults};
-use crate::hold::{Told, drained_by_us, endless, fabricgate, furnish, site, start};
+use crate::hold::{HEALTHY, Told, drained_by_us, endless, fabricgate, furnish, site, start};
 use crate::*;
 
 const NODE: &str = "node0007";
@@ -189,7 +189,7 @@ fn defect_3_of_security_an_older_journal_trips_the_breaker() {
 fn defect_17_a_drain_of_our_form_that_is_not_known_is_adopted_and_measured() {
     let Some(lab) = lab() else { return };
     let _calm = Calm(&lab);
-    furnish(&lab, crate::hold::HEALTHY);
+    furnish(&lab, HEALTHY);
     let site = site(&lab, "", "");
     lab.drain(NODE, "fabricgate:20250101-101010-abcdef:nvlink-low e3");
     let told = fabricgate(&site, &["recertify", "node[0007-0010]", "--partners", "0"]);

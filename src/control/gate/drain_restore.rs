@@ -90,5 +90,5 @@ pub(super) fn drain_store_name(scheduler: &dyn Scheduler) -> &'static str {
 }
 
 #[cfg(test)]
-#[path = "remake_tests.rs"]
+#[path = "drain_restore_tests.rs"]
 mod tests;

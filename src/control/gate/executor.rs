@@ -592,5 +592,5 @@ fn intent_id(run: &str, action: &Action, epoch: u64) -> String {
 }
 
 #[cfg(test)]
-#[path = "carry_tests.rs"]
+#[path = "executor_tests.rs"]
 mod tests;

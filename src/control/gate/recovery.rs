@@ -179,5 +179,5 @@ fn conclude_intent(
 }
 
 #[cfg(test)]
-#[path = "recover_tests.rs"]
+#[path = "recovery_tests.rs"]
 mod tests;

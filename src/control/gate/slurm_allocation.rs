@@ -594,5 +594,5 @@ fn refusal_error(what: String, complaint: &SlurmCommandFailure) -> AllocationErr
 }
 
 #[cfg(test)]
-#[path = "hold_tests.rs"]
+#[path = "slurm_allocation_tests.rs"]
 mod tests;

@@ -263,5 +263,5 @@ fn shorten_answer(text: &str, pieces: &[String]) -> String {
 }
 
 #[cfg(test)]
-#[path = "send_tests.rs"]
+#[path = "delivery_tests.rs"]
 mod tests;

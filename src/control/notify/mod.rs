@@ -273,5 +273,5 @@ pub fn build_body(
 }
 
 #[cfg(test)]
-#[path = "tell_tests.rs"]
+#[path = "notify_tests.rs"]
 mod tests;

@@ -401,7 +401,7 @@ pub fn parent_folder(path: &Path) -> &Path {
 }
 
 #[cfg(test)]
-#[path = "folder_tests.rs"]
+#[path = "run_folder_tests.rs"]
 mod power;
 
 #[cfg(test)]

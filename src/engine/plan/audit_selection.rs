@@ -304,5 +304,5 @@ impl<'a> AuditSelector<'a> {
 }
 
 #[cfg(test)]
-#[path = "stalest_tests.rs"]
+#[path = "audit_selection_tests.rs"]
 mod tests;

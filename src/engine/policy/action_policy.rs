@@ -356,5 +356,5 @@ fn explain_tripped(situation: &Situation<'_>) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "tests.rs"]
+#[path = "action_policy_tests.rs"]
 mod tests;

@@ -332,5 +332,5 @@ pub fn overall_outcome(acceptance: &Acceptance) -> AcceptanceOutcome {
 }
 
 #[cfg(test)]
-#[path = "stops_tests.rs"]
+#[path = "burn_in_termination_tests.rs"]
 pub(crate) mod tests;

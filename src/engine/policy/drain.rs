@@ -374,5 +374,5 @@ impl<'a> DrainPlanner<'a> {
 }
 
 #[cfg(test)]
-#[path = "desk_tests.rs"]
+#[path = "drain_tests.rs"]
 mod tests;

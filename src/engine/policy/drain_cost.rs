@@ -154,5 +154,5 @@ impl<'a> DrainPrices<'a> {
 }
 
 #[cfg(test)]
-#[path = "worth_tests.rs"]
+#[path = "drain_cost_tests.rs"]
 mod tests;

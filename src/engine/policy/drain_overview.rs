@@ -253,5 +253,5 @@ impl DrainOverviewBuilder<'_> {
 }
 
 #[cfg(test)]
-#[path = "overview_tests.rs"]
+#[path = "drain_overview_tests.rs"]
 mod tests;

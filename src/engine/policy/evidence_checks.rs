@@ -251,5 +251,5 @@ pub(super) fn is_marked(situation: &Situation<'_>, node: &NodeName, found: &Find
 }
 
 #[cfg(test)]
-#[path = "grounds_tests.rs"]
+#[path = "evidence_checks_tests.rs"]
 mod tests;

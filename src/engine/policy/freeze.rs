@@ -257,5 +257,5 @@ fn ratio(part: usize, whole: usize) -> f64 {
 }
 
 #[cfg(test)]
-#[path = "instrument_tests.rs"]
+#[path = "freeze_tests.rs"]
 mod tests;

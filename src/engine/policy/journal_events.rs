@@ -182,5 +182,5 @@ fn clean_run_event(
 }
 
 #[cfg(test)]
-#[path = "notice_tests.rs"]
+#[path = "journal_events_tests.rs"]
 mod tests;

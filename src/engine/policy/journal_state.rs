@@ -507,5 +507,5 @@ fn gate_id(first: &JournalEntry) -> String {
 }
 
 #[cfg(test)]
-#[path = "ledger_tests.rs"]
+#[path = "journal_state_tests.rs"]
 mod tests;

@@ -197,5 +197,5 @@ fn has_feature(node: &SchedulerNode, names: &MarkNames) -> bool {
 }
 
 #[cfg(test)]
-#[path = "vanished_tests.rs"]
+#[path = "lost_drains_tests.rs"]
 mod tests;

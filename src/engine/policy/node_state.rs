@@ -509,5 +509,5 @@ fn explain_unreadable(node: &SchedulerNode) -> Option<String> {
 }
 
 #[cfg(test)]
-#[path = "standing_tests.rs"]
+#[path = "node_state_tests.rs"]
 mod tests;

@@ -164,5 +164,5 @@ fn describe_changes(changes: &[RunChange]) -> Vec<String> {
 }
 
 #[cfg(test)]
-#[path = "repair_tests.rs"]
+#[path = "repair_summary_tests.rs"]
 mod tests;

@@ -106,5 +106,5 @@ pub(super) fn can_clear(situation: &Situation<'_>, policy: &Policy, known: &Susp
 }
 
 #[cfg(test)]
-#[path = "again_tests.rs"]
+#[path = "repeat_confirmation_tests.rs"]
 mod tests;

@@ -77,5 +77,5 @@ pub(super) fn without_traces(
 }
 
 #[cfg(test)]
-#[path = "put_back_tests.rs"]
+#[path = "restored_store_tests.rs"]
 mod tests;

@@ -430,13 +430,13 @@ mod tests {
     #[test]
     fn the_judge_gives_every_class() {
         let judge =
-            std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("src/judge");
+            std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("src/engine/judge");
         let mut given = String::new();
         for entry in std::fs::read_dir(judge).expect("the judge's sources") {
             let path = entry.expect("a file").path();
             let is_source = path.extension().is_some_and(|e| e == "rs");
             // The table of the judge names all of them.
-            if is_source && path.file_name().is_some_and(|name| name != "class.rs") {
+            if is_source && path.file_name().is_some_and(|name| name != "class_traits.rs") {
                 given.push_str(&std::fs::read_to_string(path).expect("a source"));
             }
         }
@@ -449,7 +449,7 @@ mod tests {
 
     #[test]
     fn every_class_is_on_the_page_of_findings_in_these_words() {
-        const BEGIN: &str = "<!-- classes, from src/report/class.rs -->\n";
+        const BEGIN: &str = "<!-- classes, from src/engine/report/class_text.rs -->\n";
         const END: &str = "<!-- end of classes -->";
         let path = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .join("docs/findings.md");

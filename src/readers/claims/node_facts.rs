@@ -83,17 +83,12 @@ pub fn read(place: &str, text: &str) -> SourceReport {
         }
     }
     if documents.is_empty() && said.problems.is_empty() {
-        said.push_problem(
-            SourceProblemKind::Malformed,
-            place.to_owned(),
-            "no document found",
-        );
+        said.push_problem(SourceProblemKind::Malformed, place.to_owned(), "no document found");
     }
     for (at, node, facts) in documents {
         let node = node.or_else(|| facts.hostname.clone()).map(|name| sanitize_text(&name));
         let Some(node) = node.filter(|name| !name.is_empty()) else {
-            let message =
-                "the document names neither a node nor a host, so its node is unknown";
+            let message = "the document names neither a node nor a host, so its node is unknown";
             said.push_problem(SourceProblemKind::Incomplete, at, message);
             continue;
         };
@@ -252,8 +247,13 @@ fn find_agreement(
     if values.len() < 2 {
         return (values.into_keys().next(), None);
     }
-    let each = values.iter().map(|(value, gpus)| format!("GPU {} reports \
-        {value}", gpus.join(", ")));
+    let each = values.iter().map(|(value, gpus)| {
+        format!(
+            "GPU {} reports \
+        {value}",
+            gpus.join(", ")
+        )
+    });
     (None, Some(each.collect::<Vec<_>>().join("; ")))
 }
 

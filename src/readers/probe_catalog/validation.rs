@@ -157,8 +157,11 @@ fn check_multi_node_and_fallback(read: &ProbeFile) -> Result<(), ProbeFileMistak
     let is_lane =
         read.grain.as_ref().is_some_and(|grain| *grain.get_ref() == ProbeGranularity::Gpu);
     if is_lane && !otherwise.argv.get_ref().iter().any(lane) {
-        let message = format!("grain \"gpu\": otherwise.argv does not contain \
-            {}", placeholder::LANE);
+        let message = format!(
+            "grain \"gpu\": otherwise.argv does not contain \
+            {}",
+            placeholder::LANE
+        );
         return Err((at, message));
     }
     check_command(read, "otherwise.argv", &otherwise.argv, NOT_IN_FALLBACK)?;
@@ -191,14 +194,17 @@ fn check_commands(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
     let port = placeholder::PORT;
     match (serve.ready.get_ref(), says(&serve.argv, port)) {
         (ReadySignal::Port, false) => {
-            let message = format!("serve.argv does not contain {port}, the port at which it \
-                listens");
+            let message = format!(
+                "serve.argv does not contain {port}, the port at which it \
+                listens"
+            );
             Err((serve.argv.span().start, message))
         }
         (ReadySignal::Line, true) => {
-            let message =
-                format!("serve.argv contains {port}, but with ready = \"line\" the command \
-                    chooses the port");
+            let message = format!(
+                "serve.argv contains {port}, but with ready = \"line\" the command \
+                    chooses the port"
+            );
             Err((serve.argv.span().start, message))
         }
         _ => Ok(()),
@@ -271,8 +277,10 @@ fn check_grain_and_coverage(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
         };
         if !fits {
             let (covers_name, scope) = (covers.get_ref().as_str(), scope.as_str());
-            let message = format!("covers {covers_name:?}: not possible for a probe of scope \
-                {scope}");
+            let message = format!(
+                "covers {covers_name:?}: not possible for a probe of scope \
+                {scope}"
+            );
             return Err((covers.span().start, message));
         }
     }

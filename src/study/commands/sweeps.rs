@@ -5,7 +5,7 @@
 
 use std::path::PathBuf;
 
-use crate::Globals;
+use crate::StudyOptions;
 use fabricgate::cli::output::OutputFile;
 use fabricgate::cli::{exit, stdout};
 use study::{StudySetting, StudyWorld};
@@ -63,7 +63,7 @@ impl StudyWorldArg {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &StudyArgs, globals: &Globals) -> anyhow::Result<u8> {
+pub(crate) fn run(args: &StudyArgs, globals: &StudyOptions) -> anyhow::Result<u8> {
     for (option, percents) in [("sigma", &args.sigma), ("lost", &args.lost)] {
         if let Some(strange) = percents.iter().find(|it| !(0.0..=50.0).contains(*it)) {
             stdout::note(&format!("--{option} {strange}: expected 0 to 50, in percent"));

@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 
-use crate::Globals;
+use crate::StudyOptions;
 use fabricgate::cli::output::OutputFile;
 use fabricgate::cli::{exit, show, stdout};
 use study::year;
@@ -185,7 +185,7 @@ impl YearRuleArg {
 }
 
 /// Runs the command.
-pub(crate) fn run(args: &YearArgs, globals: &Globals) -> anyhow::Result<u8> {
+pub(crate) fn run(args: &YearArgs, globals: &StudyOptions) -> anyhow::Result<u8> {
     if let Err(why) = check_args(args) {
         stdout::note(&why);
         return Ok(exit::USAGE);

@@ -350,5 +350,5 @@ fn place_segment(free: &mut [u64], touched: &mut [bool], piece: PlacementPiece) 
 }
 
 #[cfg(test)]
-#[path = "levels_tests.rs"]
+#[path = "job_packing_tests.rs"]
 mod tests;

@@ -189,8 +189,7 @@ impl BeliefReader<'_> {
             push_problem(self.report, SourceProblemKind::Contradictory, at.clone(), message);
         }
         if self.setting("NCCL_MNNVL_UUID").is_some_and(|(_, value)| value != "-1") {
-            says +=
-                "; the ClusterUUID is overridden, so ranks of several fabrics look like one";
+            says += "; the ClusterUUID is overridden, so ranks of several fabrics look like one";
         }
         match self.setting("NCCL_MNNVL_CLIQUE_ID").map(|(_, value)| value.to_owned()).as_deref() {
             Some("-2") => says += "; cliques are derived from the chassis serial number",

@@ -101,8 +101,14 @@ impl<'s> JobSettingsCollector<'s> {
         let (value, is_default) = resolve_value(written);
         let setting = JobSetting { value, written: sanitize_text(written), line };
         if is_default {
-            push_note(self.report, format!("{name}: {} unless set in the \
-                environment", setting.written));
+            push_note(
+                self.report,
+                format!(
+                    "{name}: {} unless set in the \
+                environment",
+                    setting.written
+                ),
+            );
         }
         // Every pod of a job has a node; together they are the nodes of the job.
         if name == "nodeName"

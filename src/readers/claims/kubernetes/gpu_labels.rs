@@ -58,8 +58,10 @@ impl CliqueLabel {
         if is_zero_uuid(&self.uuid) {
             Some("a ClusterUUID of zeros: the fabric was not configured when the label was written")
         } else if self.id == DEFAULT_CLIQUE_ID {
-            Some("clique 32766 is the default of an unpartitioned fabric: other racks may have \
-                it too")
+            Some(
+                "clique 32766 is the default of an unpartitioned fabric: other racks may have \
+                it too",
+            )
         } else {
             None
         }

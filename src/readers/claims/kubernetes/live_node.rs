@@ -261,5 +261,5 @@ fn hands_off_reasons(
 }
 
 #[cfg(test)]
-#[path = "live_tests.rs"]
+#[path = "live_node_tests.rs"]
 mod tests;

@@ -71,7 +71,8 @@ pub(super) fn read(place: &str, text: &str) -> KubernetesObjectList {
             kind: SourceProblemKind::Malformed,
             at: Some(place.to_owned()),
             message: "expected Kubernetes objects, as `kubectl get -o json` returns \
-                them".to_owned(),
+                them"
+                .to_owned(),
         });
     }
     found

@@ -277,8 +277,14 @@ fn add_nics(said: &mut SourceReport, node: &NodeName, heard: Vec<LldpNeighbour>)
         }
         if heard.is_not_switch() {
             let who = quote_text(leaf.as_deref().unwrap_or_default());
-            push_note(said, format!("{}: {who} does not advertise itself as a \
-                switch", heard.interface));
+            push_note(
+                said,
+                format!(
+                    "{}: {who} does not advertise itself as a \
+                switch",
+                    heard.interface
+                ),
+            );
             continue;
         }
         let port = heard.port_name();

@@ -90,9 +90,16 @@ pub(super) fn check_ranks_per_domain(view: &ReconcileContext<'_>, found: &mut Ve
         let mut told = new_disagreement(DisagreementClass::BeliefBeyondDomain, severity, summary)
             .in_domain(view.domain_name(*worst))
             .with_nodes(&belief.nodes)
-            .with_side(view.source_side(source, belief.at.as_deref(), ClaimBasis::Asserted, belief.says.clone()))
-            .with_remedy("set it to the number of GPUs in the smallest domain of the allocation, \
-                or request whole segments");
+            .with_side(view.source_side(
+                source,
+                belief.at.as_deref(),
+                ClaimBasis::Asserted,
+                belief.says.clone(),
+            ))
+            .with_remedy(
+                "set it to the number of GPUs in the smallest domain of the allocation, \
+                or request whole segments",
+            );
         let claim = view.claim_side(
             *worst,
             format!("{} in {}{of_job}", count_of(*gpus, "GPU"), view.domain_name(*worst)),

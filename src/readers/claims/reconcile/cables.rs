@@ -136,10 +136,7 @@ pub(super) fn check_neighbours(view: &ReconcileContext<'_>, found: &mut Vec<Disa
     for ((a, b), cables) in &swapped {
         let ends = count_of(cables.len() / 2, "cable pair");
         let (class, summary) = if a == b {
-            (
-                DisagreementClass::RailsSwapped,
-                format!("{a}: {ends} swapped between its own rails"),
-            )
+            (DisagreementClass::RailsSwapped, format!("{a}: {ends} swapped between its own rails"))
         } else {
             (
                 DisagreementClass::HostsSwapped,

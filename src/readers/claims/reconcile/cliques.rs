@@ -213,8 +213,7 @@ pub(super) fn check_mixed_gpus(view: &ReconcileContext<'_>, found: &mut Vec<Disa
         if let Some(domain) = view.domain_of(node) {
             told = told.in_domain(domain);
         }
-        let remedy =
-            "check the partitions of the fabric manager: all GPUs of a node must be in the same \
+        let remedy = "check the partitions of the fabric manager: all GPUs of a node must be in the same \
             one";
         found.push(told.with_remedy(remedy));
     }
@@ -262,9 +261,7 @@ pub(super) fn check_sentinel_cliques(view: &ReconcileContext<'_>, found: &mut Ve
             words,
         );
         found.push(
-            told.with_remedy(
-                "do not group by this value; check the fabric manager of these nodes",
-            ),
+            told.with_remedy("do not group by this value; check the fabric manager of these nodes"),
         );
     }
     let nodes: BTreeSet<&NodeName> =
@@ -383,8 +380,7 @@ pub(super) fn check_unattached_fabric(view: &ReconcileContext<'_>, found: &mut V
             words,
         );
         let claim = view.claim_side(at, format!("they are part of {}", view.domain_name(at)));
-        let told =
-            told.with_remedy("check the fabric manager and the fabric state of these GPUs");
+        let told = told.with_remedy("check the fabric manager and the fabric state of these GPUs");
         found.push(claim.into_iter().fold(told, Disagreement::with_side));
     }
 }

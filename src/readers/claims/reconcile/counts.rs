@@ -279,8 +279,11 @@ pub(super) fn check_uniformity(view: &ReconcileContext<'_>, found: &mut Vec<Disa
         let rack = view.spans_nodes(one.0) == Some(true);
         let severity =
             if rack { DisagreementSeverity::Contradiction } else { DisagreementSeverity::Doubt };
-        let words = ("product", "GPUs of different products cannot share an NVLink domain: \
-            correct the claim");
+        let words = (
+            "product",
+            "GPUs of different products cannot share an NVLink domain: \
+            correct the claim",
+        );
         found.extend(describe_mixed_values(
             view,
             DisagreementClass::ProductMixed,

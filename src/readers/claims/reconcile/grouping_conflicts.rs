@@ -200,11 +200,7 @@ fn describe_home(
     let homes = sets.filter_map(|set| comparison.mains.get(&set)).flatten();
     let homes: BTreeSet<&str> =
         homes.filter(|at| **at != not).map(|at| view.domain_name(*at).as_str()).collect();
-    if homes.is_empty() {
-        String::new()
-    } else {
-        format!(", together with {}", list_some(homes))
-    }
+    if homes.is_empty() { String::new() } else { format!(", together with {}", list_some(homes)) }
 }
 
 fn add_stray_sides(
@@ -249,9 +245,12 @@ fn describe_merged_cliques(
         (false, true) => ", with the default CliqueId that separate racks share".to_owned(),
         (false, false) => String::new(),
     };
-    let summary =
-        format!("{} are claimed separately but are all in clique \
-            {}{why}", list_some(&names), clique.name);
+    let summary = format!(
+        "{} are claimed separately but are all in clique \
+            {}{why}",
+        list_some(&names),
+        clique.name
+    );
     let largest = domains.iter().max_by_key(|at| view.placement.domains[**at].nodes.len());
     let others = domains.iter().filter(|at| Some(at) != largest.as_ref());
     let nodes: Vec<&NodeName> = others

@@ -77,11 +77,14 @@ pub(super) fn check_compute_domain_sizes(
             let noun = grouping.noun();
             let summary = format!("{noun} {} requests {size} nodes and lists {counted}", set.name);
             let says = format!("{size} nodes requested, {counted} listed");
-            let told = new_disagreement(DisagreementClass::ImexSize, DisagreementSeverity::Doubt, summary)
-                .with_nodes(named)
-                .with_side(grouping.to_side(view.reports, at, says))
-                .with_remedy("check for nodes whose IMEX daemon did not join; the field is \
-                    deprecated and may be outdated");
+            let told =
+                new_disagreement(DisagreementClass::ImexSize, DisagreementSeverity::Doubt, summary)
+                    .with_nodes(named)
+                    .with_side(grouping.to_side(view.reports, at, says))
+                    .with_remedy(
+                        "check for nodes whose IMEX daemon did not join; the field is \
+                    deprecated and may be outdated",
+                    );
             let domain = set.nodes.first().and_then(|node| view.domain_of(node));
             found.push(domain.into_iter().fold(told, Disagreement::in_domain));
         }
@@ -173,11 +176,22 @@ pub(super) fn check_status_against_label(
         let summary = format!(
             "{names}: clique {own} in the ComputeDomain's status, {other} in the node's label"
         );
-        let mut told = new_disagreement(DisagreementClass::ImexAgainstClique, DisagreementSeverity::Contradiction, summary)
-            .with_nodes(nodes.iter().copied())
-            .with_side(view.source_side(source, None, ClaimBasis::Asserted, format!("{names} in {own}")))
-            .with_remedy("both values are read once and cached: restart the plugin and the \
-                daemon after a change of partitions");
+        let mut told = new_disagreement(
+            DisagreementClass::ImexAgainstClique,
+            DisagreementSeverity::Contradiction,
+            summary,
+        )
+        .with_nodes(nodes.iter().copied())
+        .with_side(view.source_side(
+            source,
+            None,
+            ClaimBasis::Asserted,
+            format!("{names} in {own}"),
+        ))
+        .with_remedy(
+            "both values are read once and cached: restart the plugin and the \
+                daemon after a change of partitions",
+        );
         if let Some(word) = view.labels.get(nodes[0]).and_then(|w| w.iter().find(|w| w.0 != source))
         {
             told = told.with_side(view.fabric_side(*word, format!("{names} in {other}")));

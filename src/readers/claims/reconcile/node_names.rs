@@ -203,9 +203,7 @@ fn describe_ambiguous_name(
             basis: ClaimBasis::Asserted,
             says: format!("existing nodes: {}", list_nodes(names.keys())),
         })
-        .with_remedy(
-            "use one name per machine in all sources, or fully qualified names everywhere",
-        )
+        .with_remedy("use one name per machine in all sources, or fully qualified names everywhere")
 }
 
 #[cfg(test)]

@@ -123,12 +123,18 @@ pub(super) fn check_overrides_against_file(
             file.source.label()
         );
         let file_set = file.set_by_node.get(nodes[0]).copied().unwrap_or(0);
-        let told = new_disagreement(DisagreementClass::TopologyOverride, DisagreementSeverity::Doubt, summary)
-            .with_nodes(nodes.iter().copied())
-            .with_side(own.to_side(view.reports, set, format!("{names} in {noun} {is}")))
-            .with_side(file.to_side(view.reports, file_set, format!("{names} in {was}")))
-            .with_remedy("a setting made with scontrol is lost at the next reconfigure: add it \
-                to the file, or revert it");
+        let told = new_disagreement(
+            DisagreementClass::TopologyOverride,
+            DisagreementSeverity::Doubt,
+            summary,
+        )
+        .with_nodes(nodes.iter().copied())
+        .with_side(own.to_side(view.reports, set, format!("{names} in {noun} {is}")))
+        .with_side(file.to_side(view.reports, file_set, format!("{names} in {was}")))
+        .with_remedy(
+            "a setting made with scontrol is lost at the next reconfigure: add it \
+                to the file, or revert it",
+        );
         let domain = view.domain_of(nodes[0]);
         found.push(domain.into_iter().fold(told, Disagreement::in_domain));
     }
@@ -162,10 +168,18 @@ pub(super) fn check_imex_plugin(view: &ReconcileContext<'_>, found: &mut Vec<Dis
          channel from Slurm",
         count_of(racks.len(), "block")
     );
-    let told = new_disagreement(DisagreementClass::ImexPluginUnset, DisagreementSeverity::Note, summary)
-        .with_side(view.source_side(source, Some(KEY), ClaimBasis::Asserted, format!("{KEY} = {value}")))
-        .with_remedy("set SwitchType=switch/nvidia_imex, unless channels are created in another \
-            way (one for all users, by a prolog)");
+    let told =
+        new_disagreement(DisagreementClass::ImexPluginUnset, DisagreementSeverity::Note, summary)
+            .with_side(view.source_side(
+                source,
+                Some(KEY),
+                ClaimBasis::Asserted,
+                format!("{KEY} = {value}"),
+            ))
+            .with_remedy(
+                "set SwitchType=switch/nvidia_imex, unless channels are created in another \
+            way (one for all users, by a prolog)",
+            );
     let claim = view.claim_side(*first, format!("{} is one domain", view.domain_name(*first)));
     found.push(claim.into_iter().fold(told, Disagreement::with_side));
 }

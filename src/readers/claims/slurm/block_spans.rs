@@ -52,8 +52,10 @@ fn scalar_span(text: &str, mark: usize, node: &YamlNode) -> Result<Range<usize>,
     let value = match &node.value {
         YamlValue::Text(value) => value.as_str(),
         YamlValue::Null => return Err("it has no nodes"),
-        YamlValue::List(_) | YamlValue::Map(_) => return Err("its nodes are not a single host \
-            list"),
+        YamlValue::List(_) | YamlValue::Map(_) => {
+            return Err("its nodes are not a single host \
+            list");
+        }
     };
     const ELSEWHERE: &str = "its host list is not written literally on one line";
     let start = byte_offset(text, node.line, node.column).ok_or(ELSEWHERE)?;

@@ -191,5 +191,5 @@ impl LiveNodeItem<'_> {
 }
 
 #[cfg(test)]
-#[path = "live_tests.rs"]
+#[path = "live_nodes_tests.rs"]
 mod tests;

@@ -1,0 +1,133 @@
+//! Which crate and which folder may use which. The compiler refuses an arrow that a manifest does
+//! not have; these tests hold the manifests and the folders inside the crates.
+
+use std::collections::BTreeSet;
+use std::fs;
+
+use super::{CRATES, code, crate_of, files, name, root, uses};
+
+/// Crates, and the crates of the workspace that each may depend on.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("model", &[]),
+    ("readers", &["model"]),
+    ("engine", &["model", "readers"]),
+    ("node", &["model", "readers"]),
+    ("control", &["engine", "model", "node", "readers"]),
+    ("sim", &["model", "readers"]),
+    ("study", &["control", "engine", "model", "node", "readers", "sim"]),
+];
+
+/// Dependencies that only these crates (and the program) may have: who may open a socket, ask an
+/// API server, load a library, draw.
+const ONLY: &[(&str, &[&str])] = &[
+    ("axum", &["control"]),
+    ("kube", &["control"]),
+    ("libloading", &["node"]),
+    ("minijinja", &["engine"]),
+    ("nvml-wrapper", &["node"]),
+    ("plotters", &["engine"]),
+    ("reqwest", &["control"]),
+    ("rusqlite", &["control"]),
+    ("tokio", &["control", "node"]),
+];
+
+/// Folders, and the folders that they never use although the crates would allow it.
+const NEVER: &[(&str, &[&str])] = &[
+    (
+        "control/launch",
+        &["control/sweep", "control/gate", "control/store", "readers/claims", "readers/outputs"],
+    ),
+    ("control/gate", &["control/sweep", "readers/outputs", "engine/judge", "engine/plan"]),
+    ("control/notify", &["control/gate", "readers/outputs"]),
+    ("control/sources", &["control/sweep", "control/gate", "readers/outputs"]),
+    ("control/store", &["control/sweep", "control/gate", "readers/outputs", "control/sources"]),
+    ("control/sweep", &["control/gate", "control/notify", "control/sources"]),
+    ("engine/export", &["engine/judge", "readers/outputs", "engine/report"]),
+    ("engine/judge", &["engine/policy", "readers/claims", "engine/plan", "engine/report"]),
+    ("engine/place", &["engine/export"]),
+    (
+        "engine/plan",
+        &["readers/claims", "engine/judge", "readers/outputs", "engine/policy", "engine/report"],
+    ),
+    (
+        "engine/policy",
+        &[
+            "readers/outputs",
+            "engine/report",
+            "engine/judge",
+            "engine/plan",
+            "engine/export",
+            "engine/place",
+        ],
+    ),
+    ("engine/report", &["readers/outputs", "engine/plan"]),
+    (
+        "engine/thresholds",
+        &[
+            "engine/judge",
+            "engine/plan",
+            "engine/policy",
+            "engine/report",
+            "engine/export",
+            "engine/place",
+        ],
+    ),
+    ("node/exec", &["node/probes", "node/worker", "node/facts", "node/doctor"]),
+    ("node/ffi", &["node/probes", "node/worker", "node/facts", "node/doctor", "node/exec"]),
+    ("readers/outputs", &["readers/claims"]),
+    // It answers as the tools do and reads no output.
+    ("sim", &["readers/outputs"]),
+];
+
+/// The dependencies of a crate, without those of its tests.
+fn dependencies(name: &str) -> BTreeSet<String> {
+    let manifest = fs::read_to_string(root().join("src").join(name).join("Cargo.toml"));
+    let manifest = manifest.unwrap_or_else(|error| panic!("src/{name}/Cargo.toml: {error}"));
+    let table = manifest.split("\n[dependencies]\n").nth(1).unwrap_or_default();
+    let table = table.split("\n[").next().unwrap_or(table);
+    let names = table.lines().filter_map(|line| line.split(['.', ' ']).next());
+    names.filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+#[test]
+fn crates_depend_only_on_the_crates_below_them() {
+    assert_eq!(ARROWS.iter().map(|(name, _)| *name).collect::<Vec<_>>(), CRATES);
+    for (name, may) in ARROWS {
+        let used: Vec<String> = dependencies(name)
+            .iter()
+            .filter_map(|it| it.strip_prefix("fabricgate-").map(str::to_owned))
+            .collect();
+        assert_eq!(used, *may, "invariant 1: src/{name}/Cargo.toml");
+    }
+    for (dependency, crates) in ONLY {
+        let have = CRATES.iter().filter(|name| dependencies(name).contains(*dependency));
+        let have: Vec<&str> = have.copied().collect();
+        assert_eq!(have, *crates, "crates that depend on {dependency}");
+    }
+}
+
+#[test]
+fn only_the_node_crate_may_hold_unsafe_code() {
+    for name in CRATES.iter().filter(|name| **name != "node") {
+        let top = fs::read_to_string(root().join("src").join(name).join("lib.rs")).expect("lib.rs");
+        assert!(top.contains("#![forbid(unsafe_code)]"), "invariant 3: src/{name}/lib.rs");
+    }
+}
+
+#[test]
+fn folders_do_not_use_what_they_never_may() {
+    let mut wrong = Vec::new();
+    for (folder, never) in NEVER {
+        for path in files(&format!("src/{folder}"), "rs") {
+            let file = name(&path);
+            let used = uses(&file, &code(&path));
+            let bad = never.iter().filter(|it| used.contains(**it));
+            wrong.extend(bad.map(|it| format!("{file} uses {it}")));
+        }
+    }
+    assert!(wrong.is_empty(), "invariant 1 (folders):\n{}", wrong.join("\n"));
+    // The test would pass over an empty set if paths were no longer found.
+    let file = "src/engine/policy/drain.rs";
+    assert_eq!(crate_of(file), "engine");
+    assert!(uses(file, &code(&root().join(file))).iter().any(|it| it.starts_with("model/")));
+}
