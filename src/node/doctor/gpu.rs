@@ -335,9 +335,7 @@ fn check_fabric_registration(gpus: &[GpuFacts]) -> Vec<CheckupItem> {
                 };
                 (!unhealthy.is_empty(), words)
             }
-            Some(FabricState::Unknown) => {
-                (false, "the driver reports an unknown state".to_owned())
-            }
+            Some(FabricState::Unknown) => (false, "the driver reports an unknown state".to_owned()),
             Some(other) => (true, other.label().to_owned()),
         };
         states.entry((is_bad, words)).or_default().push(gpu.index);

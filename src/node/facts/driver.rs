@@ -208,9 +208,7 @@ fn hang_message(limit: Duration, last: Option<&str>) -> String {
 }
 
 fn last_question(last: Option<&str>) -> String {
-    last.map_or_else(String::new, |last| {
-        format!(" during: {}", super::query::to_printable(last))
-    })
+    last.map_or_else(String::new, |last| format!(" during: {}", super::query::to_printable(last)))
 }
 
 #[cfg(test)]

@@ -131,10 +131,10 @@ impl YearRuleArg {
             Self::Below5 => return YearRule::BelowMedian(0.05),
             Self::Ours => {}
             Self::Once => named("one run enough"),
-            Self::Wait300 => named("one run, second look after 300 s"),
+            Self::Wait300 => named("one run, second measurement after 300 s"),
             Self::Wait1200 => named("one run, after 1,200 s"),
             Self::Wait3600 => named("one run, after 3,600 s"),
-            Self::Unconfirmed => named("one run, without second look"),
+            Self::Unconfirmed => named("one run, without second measurement"),
             Self::Again1 => named("again after 1 h"),
             Self::Again4 => named("again after 4 h"),
             Self::Again20 => named("again after 20 h"),

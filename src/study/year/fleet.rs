@@ -2,7 +2,6 @@
 //!
 //! Each rack is a separate simulated fabric, rebuilt when its faults change. The simulated tool
 //! renders each output once, and the result is cached: `meter` adds noise to the numbers.
-//! on the numbers afterwards (`meter`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;

@@ -4,7 +4,6 @@
 //! Plan, judge and gate are those of live runs (`plan::stalest`, `plan::sweep`, `judge`, `act`);
 //! only the world is simulated: fabric, transients, faults, and operators who repair them. A seed
 //! determines everything except the rule, so all rules see the same year.
-//! rules meet the same year.
 
 mod document;
 mod drift;

@@ -315,8 +315,7 @@ impl RankSweep<'_, '_, '_> {
         } else {
             let waited = &trouble.timed_out;
             let count = self.ranks.count();
-            let words =
-                format!("{} of {count} ranks timed out: {}", waited.len(), named(waited));
+            let words = format!("{} of {count} ranks timed out: {}", waited.len(), named(waited));
             ("time-out", waited.clone(), words)
         };
         let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, clean(&words));

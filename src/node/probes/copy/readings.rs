@@ -220,9 +220,8 @@ impl<'c> CopySession<'c, '_> {
         let how = describe_difference(wrong.difference);
         let (what, at) = if wrong.is_repeatable {
             let by = self.gpus[copy.issuer].index();
-            let what = format!(
-                "{how} in reading {reading} from {from} to {there}, copied by GPU {by}"
-            );
+            let what =
+                format!("{how} in reading {reading} from {from} to {there}, copied by GPU {by}");
             (what, copy.issuer)
         } else {
             let what = format!(

@@ -85,19 +85,24 @@ fn explain_error(
                 channel_list(channels)
             ),
         )),
-        (code::INVALID_HANDLE | code::INVALID_VALUE | code::NOT_SUPPORTED, FabricCallStep::ImportPeer) => Some((
+        (
+            code::INVALID_HANDLE | code::INVALID_VALUE | code::NOT_SUPPORTED,
+            FabricCallStep::ImportPeer,
+        ) => Some((
             "other-fabric",
             "the memory is not accessible from here: its GPU is in another NVLink clique, or its \
              node in another IMEX domain (compare `fabricgate node facts`, and `nvidia-imex-ctl \
              -N` on both)"
                 .to_owned(),
         )),
-        (code::TIMEOUT | code::NOT_READY | code::SYSTEM_NOT_READY, FabricCallStep::ImportPeer) => Some((
-            "imex-peer-missing",
-            "IMEX did not answer in time: its daemon does not run on one of the nodes, \
+        (code::TIMEOUT | code::NOT_READY | code::SYSTEM_NOT_READY, FabricCallStep::ImportPeer) => {
+            Some((
+                "imex-peer-missing",
+                "IMEX did not answer in time: its daemon does not run on one of the nodes, \
              or the daemons cannot connect to each other (`nvidia-imex-ctl -N`)"
-                .to_owned(),
-        )),
+                    .to_owned(),
+            ))
+        }
         (code::INVALID_HANDLE | code::TIMEOUT, _) if own => Some((
             "imex-not-running",
             "this process cannot import its own memory: the IMEX daemon of this node does \

@@ -247,9 +247,8 @@ impl ProbeSupervisor<'_> {
         let seat = &mut self.children[at];
         match seat.push_line(line) {
             ChildLineKind::Consumed => {}
-            ChildLineKind::Overflow => seat.kill(ChildExitReason::ProtocolViolation(
-                "it sent too many messages".to_owned(),
-            )),
+            ChildLineKind::Overflow => seat
+                .kill(ChildExitReason::ProtocolViolation("it sent too many messages".to_owned())),
             ChildLineKind::ExchangeAsk(ask) => match serde_json::from_slice::<ExchangeRequest>(ask)
             {
                 Err(error) => {

@@ -4,7 +4,6 @@
 //! The numbers are those of `thresholds measured`, from the last audit and a recertification of the
 //! same nodes, and are applied like its file. It is assumed that the operators know the reason (a
 //! new driver); their reaction to clocks or a wrong platform is not part of this study.
-//! platform is not part of this study.
 
 use super::{INSPECTION_DAYS, YearWorld};
 use crate::sweep;

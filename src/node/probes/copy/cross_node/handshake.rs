@@ -169,8 +169,7 @@ impl PeerReport {
 
     /// Parses a peer's report.
     pub(super) fn from_value(value: &Value) -> Result<Self, String> {
-        serde_json::from_value(value.clone())
-            .map_err(|_| "its report is unreadable".to_owned())
+        serde_json::from_value(value.clone()).map_err(|_| "its report is unreadable".to_owned())
     }
 }
 
