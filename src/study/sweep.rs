@@ -18,7 +18,6 @@ use model::part_history::PartHistory;
 use model::tool_recording::ToolRecording;
 use model::verdict::Verdicts;
 
-/// Takes readings.
 pub(super) trait StepReader {
     /// Takes one reading of a step: the parsed output, and its numbers.
     fn read(&mut self, step: &PlanStep, reading: u32) -> (ToolRecording, Vec<PairSample>);
@@ -30,7 +29,6 @@ pub(super) trait StepReader {
 /// Default seconds until suspects are measured again.
 pub(super) const CONFIRM_AFTER_S: f64 = 30.0;
 
-/// Result of a sweep.
 #[derive(Debug)]
 pub(super) struct StudySweep {
     /// Readings of the fast stage, in order.
@@ -53,7 +51,6 @@ pub(super) struct StudySweep {
     pub(super) matching_readings: u64,
     /// The first step of each probe.
     pub(super) models: Vec<PlanStep>,
-    /// Recordings of both stages.
     pub(super) recordings: Vec<ToolRecording>,
 }
 
@@ -72,7 +69,6 @@ pub(super) struct StudyReadings {
 /// References for readings, and the delay of the second measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StudyReference<'a> {
-    /// The expectations in force.
     pub(super) catalogue: &'a PlatformCatalogue,
     /// Levels of parts in earlier runs.
     pub(super) history: &'a PartHistory,
@@ -180,7 +176,6 @@ fn plan_confirmation(
     (!plan.rounds.is_empty()).then_some(plan)
 }
 
-/// Judges some recordings.
 fn judge_recordings(
     request: &PlanRequest<'_>,
     plan: &Plan,
@@ -191,7 +186,6 @@ fn judge_recordings(
     judge::judge_run(&case, against.history)
 }
 
-/// Builds the judge's input.
 pub(super) fn build_case<'a>(
     claims: &'a Claims,
     recordings: &'a [ToolRecording],

@@ -228,7 +228,6 @@ fn format_percent(share: f64) -> String {
     format!("{} %", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// A count per sweep.
 fn per_sweep(count: u64, tally: &StudyTally) -> String {
     let value = ratio(count, tally.sweeps);
     if value == 0.0 || 100.0 <= value { format!("{value:.0}") } else { format!("{value:.3}") }

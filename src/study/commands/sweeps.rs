@@ -61,7 +61,6 @@ impl StudyWorldArg {
     }
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &StudyArgs, globals: &Globals) -> anyhow::Result<u8> {
     for (option, percents) in [("sigma", &args.sigma), ("lost", &args.lost)] {
         if let Some(strange) = percents.iter().find(|it| !(0.0..=50.0).contains(*it)) {

@@ -185,7 +185,6 @@ impl YearRuleArg {
     }
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &YearArgs, globals: &Globals) -> anyhow::Result<u8> {
     if let Err(why) = check_args(args) {
         stdout::note(&why);

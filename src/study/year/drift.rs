@@ -14,7 +14,6 @@ use model::time_format::format_rfc3339;
 use model::trend::{FabricPart, FabricPartKind, RunChange, RunChangeKind, Trend, TrendPoint};
 use model::unit::Unit;
 
-/// Series of all parts.
 #[derive(Debug, Default)]
 pub(super) struct DriftTracker {
     /// Points by part; a driver update is a change within a series, not a new one.

@@ -75,7 +75,6 @@ impl YearFaultClass {
     }
 }
 
-/// One fault.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct YearFault {
     pub(super) class: YearFaultClass,

@@ -39,7 +39,6 @@ impl FleetPosition {
         (self.rack * NODES + self.node) as u64
     }
 
-    /// Name of the node.
     pub(super) fn name(self) -> String {
         format!("r{:03}n{:02}", self.rack, self.node)
     }
@@ -76,7 +75,6 @@ impl YearRack {
     }
 }
 
-/// All racks.
 #[derive(Debug)]
 pub(super) struct YearFleet {
     pub(super) claims: Claims,
@@ -113,7 +111,6 @@ impl YearFleet {
         self.racks.len()
     }
 
-    /// All nodes.
     pub(super) fn positions(&self) -> impl Iterator<Item = FleetPosition> + use<> {
         let racks = self.racks.len();
         (0..racks).flat_map(|rack| (0..NODES).map(move |node| FleetPosition { rack, node }))

@@ -45,7 +45,6 @@ pub(super) struct YearRun<'a> {
     pub(super) to_s: f64,
 }
 
-/// Result of a turn.
 #[derive(Debug)]
 pub(super) struct YearGateOutcome {
     pub(super) plan: ActionPlan,
@@ -236,7 +235,6 @@ fn to_run_seen(ran: YearRun<'_>) -> EvidenceRun {
     }
 }
 
-/// Input of a decision.
 fn build_situation<'a>(
     fleet: &'a Claims,
     ledger: &'a JournalState,

@@ -12,7 +12,6 @@ use std::collections::BTreeMap;
 use super::fleet::{FleetPosition, GPUS, NODES};
 use sim::noise::{NoiseKey, SimNoise};
 
-/// Seconds of a day.
 pub(super) const DAY_S: f64 = 86_400.0;
 
 /// Permanent differences of GPUs, day-to-day variation, and a slow wander over knots of thirty

@@ -71,7 +71,6 @@ struct DrainedNode {
     is_wrong: bool,
     /// When the operators have finished.
     ready_s: f64,
-    /// Number of repairs.
     repair_count: u64,
 }
 
@@ -93,7 +92,6 @@ struct YearWorld<'r> {
     history: Vec<(String, run_summary::RunSummary)>,
     drift: DriftTracker,
     catalog: ProbeCatalog,
-    /// Expectations of this site.
     expected: PlatformCatalogue,
     /// Audits that found everything low by the same share.
     uniform_low: Option<levels::UniformLowAudits>,
