@@ -41,7 +41,6 @@ pub fn rack_name(domain: usize) -> String {
     format!("{:013}", 1_820_225_000_000_u64 + domain as u64)
 }
 
-/// A parsed test name.
 #[derive(Clone, Copy, Debug)]
 struct SimNvloomTest<'a> {
     name: &'a str,
@@ -181,7 +180,6 @@ impl ToolInvocation<'_> {
     }
 }
 
-/// The supported suites.
 const SUITES: [&str; 3] = ["gpu-to-rack", "rack-to-rack", "fabric-stress"];
 
 /// The tests of a suite.

@@ -101,7 +101,6 @@ pub fn unanswered_document(
     document
 }
 
-/// A document without readings.
 fn empty_document(
     scenario: &Scenario,
     node: &str,

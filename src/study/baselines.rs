@@ -1,8 +1,7 @@
 //! Simpler rules on the same readings.
 //!
-//! The rules of one number per part are given the best they can have: the
-//! median of everything that was read of a part, and the rate of a healthy pair
-//! exactly. Only the retest measures on its own.
+//! The rules with one number per part get the best possible input: the median of all readings of a
+//! part, and the exact rate of a healthy pair. Only the retest takes readings of its own.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,18 +12,17 @@ use engine::plan::PlanStep;
 use model::id::NodeName;
 use model::stats;
 
-/// What a fixed floor and a pair that is tested again must reach.
+/// Minimum share of the expected rate, for the fixed floor and for a retest.
 const FLOOR_SHARE: f64 = 0.90;
 
-/// Steps of retests are numbered from here on, so that their noise is their
-/// own.
+/// Retest steps have numbers from here on, so that their noise is independent.
 const FIRST_RETEST_STEP: usize = 1_000_000;
 
-/// The rules, in the order they are shown.
+/// The rules in table order.
 pub const BASELINES: [&str; 5] =
     ["floor 90 %", "-10 % of median", "Tukey 1.5", "Tukey 3", "retest"];
 
-/// Whom each rule accuses, and the readings that its retests took.
+/// The parts that each rule blames, and the number of readings of its retests.
 pub(super) fn accuse_parts(
     world: StudyWorld,
     expected: f64,
@@ -50,7 +48,7 @@ pub(super) fn accuse_parts(
     (accused, readings)
 }
 
-/// The median of everything that was read of each part, both ways.
+/// The median of all readings of each part, in both directions.
 fn part_medians(samples: &[PairSample]) -> BTreeMap<usize, f64> {
     let mut all: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
     for sample in samples {
@@ -63,8 +61,8 @@ fn part_medians(samples: &[PairSample]) -> BTreeMap<usize, f64> {
         .collect()
 }
 
-/// Both ends of every pair that is low in the first matching, tested once more
-/// with a node that passed. Who is low again is accused.
+/// Retests both ends of every pair that is low in the first matching, with a node that passed. A
+/// part that is low again is blamed.
 fn retest_low_pairs(
     world: StudyWorld,
     line: f64,

@@ -1,10 +1,9 @@
-//! Wrong convictions that are too rare to be counted: computed.
+//! Closed-form rates of false blames that are too rare to count in simulations.
 //!
-//! From the noise of the study (normal, and dips) and the judge's rules, for
-//! racks of 18 nodes of 4 GPUs. Each is an upper bound as far as readings and
-//! the two looks are independent: paths that are read more often than assumed
-//! here are acquitted more often. A lasting cause, such as a hot rack, is no
-//! noise and not in these numbers.
+//! Computed from the study's noise (normal, and dips) and the judge's rules, for racks of 18 nodes
+//! with 4 GPUs. Each is an upper bound if readings and the two measurements are independent: paths
+//! with more readings than assumed here are cleared more often. A lasting cause, such as a hot
+//! rack, is not noise and not included.
 
 use statrs::distribution::{ContinuousCDF, Normal};
 
@@ -13,34 +12,33 @@ use engine::judge::sequential_test;
 use engine::judge::sequential_test::SequentialDecision;
 use model::stats;
 
-/// Racks of 72 GPUs in 7,200, and days of a year.
+/// Sweeps per year: 100 racks (7,200 GPUs), one sweep per day.
 const SWEEPS: f64 = 100.0 * 365.0;
 
-/// Nodes that a GPU meets: in the fast stage, and in the second look.
+/// Partner nodes of a GPU: in the fast stage, and in the second measurement.
 const PARTNERS: [u32; 2] = [17, 3];
 
 /// GPUs of a rack.
 const GPUS: usize = 72;
 
-/// The judge's rules for ends and pairs (`judge::peel`): effects that count,
-/// standard errors of a median, the chance of any low pair, and how far apart
-/// three low readings may be.
+/// The judge's rules for ends and pairs (`judge::peel`): minimum effect, standard errors of a
+/// median, the chance of any low pair, and the maximum spread of three low readings.
 const MIN_EFFECT: f64 = 0.028;
 const SIGNIFICANCE_Z: f64 = 5.0;
 const FAMILY_ERROR: f64 = 1e-3;
 const AGREEMENT: [f64; 2] = [0.006, 5.0];
 
-/// Readings of a pair at most.
+/// Maximum readings of a pair.
 const MOST_READINGS: f64 = 5.0;
 
 /// Expected numbers at one noise level.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ClosedFormOdds {
-    /// GPUs that are convicted a year.
+    /// GPUs blamed falsely per year.
     pub convicted_gpus: f64,
-    /// Pairs of GPUs that are convicted a year, or one of their ends for them.
+    /// Pairs of GPUs blamed falsely per year, or one of their ends instead.
     pub convicted_pairs: f64,
-    /// Pairs that are suspected in one sweep, before the second look.
+    /// Pairs suspected per sweep, before the second measurement.
     pub suspected_pairs: f64,
 }
 
@@ -58,11 +56,11 @@ impl ClosedFormOdds {
         let cells = GPUS * PARTNERS[0] as usize;
         let line = MIN_EFFECT.max(stats::family_z(cells, FAMILY_ERROR) * sigma);
         let dip = low_reading_chance(sigma, line);
-        // Low in all readings: the sequential test takes three of either
-        // direction, and they agree; or more, as far apart as they are.
+        // Low in all readings: the sequential test takes three readings of one direction, which
+        // agree; or more, if they spread too far.
         let (three, more) = (dip.powi(3) * dip_agreement_chance(sigma), dip.powi(4));
         let suspected_pairs = cells as f64 * (three + more);
-        // The same pair again, or what one of its ends shows with others.
+        // Either the same pair is low again, or one of its ends is low with other partners.
         let again = 2.0 * (three + more) + 4.0 * repeated_end_chance(sigma);
         Self {
             convicted_gpus: SWEEPS * ends * looks[0] * looks[1],
@@ -72,17 +70,16 @@ impl ClosedFormOdds {
     }
 }
 
-/// Chance that a healthy reading is this much low.
+/// Chance that a healthy reading is low by this much.
 fn low_reading_chance(sigma: f64, line: f64) -> f64 {
     let (rate, _) = DIPS;
     let noise = if sigma <= 0.0 { 0.0 } else { Normal::standard().cdf(-line / sigma) };
-    // Every dip counts; the shallowest ones would not.
+    // Upper bound: counts every dip, although the shallowest ones are too small.
     (noise + rate).min(1.0)
 }
 
-/// Chance that one direction of a healthy end is low with two of the three
-/// partners of the second look. A low reading does not decide: two of at most
-/// five must be low for the middle of them to be.
+/// Chance that one direction of a healthy end is low with two of the three partners of the second
+/// measurement. One low reading does not decide: for a low median, two of at most five must be low.
 fn repeated_end_chance(sigma: f64) -> f64 {
     let partners = PARTNERS[1];
     let line = MIN_EFFECT.max(SIGNIFICANCE_Z * stats::median_error(sigma, partners as usize));
@@ -94,8 +91,8 @@ fn repeated_end_chance(sigma: f64) -> f64 {
     stats::median_chance(cell, partners)
 }
 
-/// Chance that three dips are as deep as each other within their noise: the
-/// range of three uniform values.
+/// Chance that three dips have the same depth within their noise: the range of three uniform
+/// values.
 fn dip_agreement_chance(sigma: f64) -> f64 {
     let (_, [least, most]) = DIPS;
     let near = (AGREEMENT[0].max(AGREEMENT[1] * sigma) / (most - least)).min(1.0);
@@ -151,8 +148,8 @@ mod tests {
 
     #[test]
     fn the_odds_are_those_of_simulated_medians() {
-        // At a noise where it can be counted: the median of 17 healthy readings
-        // is under a line of one standard deviation.
+        // Uses a noise level at which events are countable: the median of 17 healthy readings is
+        // below a line of one standard deviation.
         let mut low_ones = 0;
         let noise = sim::noise::SimNoise { sigma: 0.03, dip_rate: DIPS.0, dip_depth: DIPS.1 };
         let key = sim::noise::NoiseKey::from_seed(5);

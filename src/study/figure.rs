@@ -1,21 +1,21 @@
-//! The study as a picture: how many faulty parts are found against how much of
-//! its rate a part has lost, one line for each noise.
+//! Plots the study: the share of faulty parts found against the share of the rate that a part has
+//! lost, one line per noise level.
 
 use std::collections::BTreeMap;
 
 use super::{StudyPoint, StudyWorld};
 
-/// The picture's size and margins, in pixels.
+/// Size and margins of the plot in pixels.
 const SIZE: [f64; 2] = [640.0, 340.0];
 const LEFT: f64 = 56.0;
 const RIGHT: f64 = 150.0;
 const TOP: f64 = 28.0;
 const BOTTOM: f64 = 48.0;
 
-/// Colours that people who see colours differently can tell (Okabe and Ito 2008).
+/// Colors that are distinguishable with color vision deficiency (Okabe and Ito 2008).
 const COLOURS: [&str; 5] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00"];
 
-/// What losses the axis names, as shares.
+/// Losses marked on the axis, as shares.
 const MARKS: [(f64, &str); 5] = [
     (1.0 / 36.0, "half a link"),
     (1.0 / 18.0, "1 link"),
@@ -24,15 +24,15 @@ const MARKS: [(f64, &str); 5] = [
     (0.5, "50 %"),
 ];
 
-/// Found and faults of each loss.
+/// Found and total faults by loss.
 type DetectionCurve = BTreeMap<u64, (u64, u64)>;
 
-/// The points of racks with faults, all numbers of simultaneous faults together.
+/// Plots the points of racks with faults, over all numbers of simultaneous faults.
 pub fn render_svg(points: &[StudyPoint]) -> String {
     let mut lines: BTreeMap<u64, DetectionCurve> = BTreeMap::new();
     let racks = points.iter().filter(|p| p.setting.world == StudyWorld::Domain);
     for point in racks.filter(|p| 0 < p.scheme.faults) {
-        // Positive numbers are in the order of their bits.
+        // The bit patterns of positive numbers have the order of the numbers.
         let line = lines.entry(point.setting.sigma.to_bits()).or_default();
         let sum = line.entry(point.setting.loss.to_bits()).or_default();
         *sum = (sum.0 + point.scheme.found, sum.1 + point.scheme.faults);
@@ -46,7 +46,7 @@ pub fn render_svg(points: &[StudyPoint]) -> String {
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {width} {height}\" font-family=\"sans-serif\" \
          font-size=\"12\">\n<rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>\n\
-         <text x=\"{LEFT}\" y=\"16\">Faulty GPUs of a rack that the last word blames</text>\n"
+         <text x=\"{LEFT}\" y=\"16\">Faulty GPUs of a rack that the final verdict blames</text>\n"
     );
     for share in [0.0, 0.25, 0.5, 0.75, 1.0] {
         out.push_str(&format!(
@@ -69,7 +69,7 @@ pub fn render_svg(points: &[StudyPoint]) -> String {
         ));
     }
     out.push_str(&format!(
-        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">lost of its rate (logarithmic)</text>\n",
+        "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">lost rate (logarithmic)</text>\n",
         (LEFT + width - RIGHT) / 2.0,
         height - 10.0
     ));

@@ -1,10 +1,8 @@
-//! Readings without tools: what a step would have measured, in the shape that
-//! the parsers give.
+//! Readings without tools: the parsed output of a step, computed directly.
 //!
-//! The noise and the physics are those of the simulated tools. What a tool says
-//! beside its numbers is read once, from its own output, and kept; after that
-//! only the numbers are put in. A test holds this against rendering and parsing
-//! every output.
+//! Noise and physics are those of the simulated tools. The parts of a tool's output other than its
+//! numbers are parsed once from its rendered output and cached; after that only the numbers are
+//! filled in. A test compares this with rendering and parsing every output.
 
 use std::collections::BTreeMap;
 
@@ -23,16 +21,16 @@ use sim::scenario::Scenario;
 use sim::tool_config::NvbandwidthLayout;
 use sim::tool_dispatch;
 
-/// For so long the probes of the rails run, in seconds (`-D`).
+/// Duration of the rail probes in seconds (`-D`).
 const SECONDS: u32 = 2;
 
 /// The test of the lane probe.
 const LANE_TEST: &str = "multinode_bisect_write_ce";
 
-/// What perftest sends when it is not told: 64 KiB.
+/// perftest's default message size, 64 KiB.
 const MESSAGE_BYTES: u64 = 1 << 16;
 
-/// What outputs say beside their numbers, by probe and by the nodes they name.
+/// Cached outputs by probe and by the nodes that they name.
 pub(super) type OutputShapes = BTreeMap<(String, Vec<String>), ParseOutput>;
 
 /// One number between two ends: GPUs of a domain, or nodes of a fleet.
@@ -49,7 +47,7 @@ pub(super) struct SimInstrument<'a> {
     pub(super) scenario: &'a Scenario,
     pub(super) fabric: &'a SimFabric,
     pub(super) shapes: &'a mut OutputShapes,
-    /// Every output is rendered and parsed.
+    /// Render and parse every output.
     pub(super) renders_outputs: bool,
 }
 
@@ -85,12 +83,12 @@ impl StepReader for SimInstrument<'_> {
 }
 
 impl SimInstrument<'_> {
-    /// What a reading of a step measures, between which ends.
+    /// The numbers of a reading of a step, with their ends.
     pub(super) fn samples(&self, step: &PlanStep, reading: u32) -> Vec<PairSample> {
         self.compute_numbers(step, reading).1
     }
 
-    /// The numbers as the tool computes them, and what they are.
+    /// The numbers as the tool computes them, and their ends.
     fn compute_numbers(&self, step: &PlanStep, reading: u32) -> (Vec<f64>, Vec<PairSample>) {
         match step.probe.as_str() {
             "nvbandwidth-lane" => self.read_lanes(step, reading),
@@ -100,7 +98,7 @@ impl SimInstrument<'_> {
 
     /// The output of this step without its numbers.
     fn output_shape(&mut self, step: &PlanStep) -> ParseOutput {
-        // perftest names no node.
+        // perftest's output names no node.
         let named: &[_] = if step.rail.is_some() { &[] } else { &step.nodes };
         let key = (step.probe.clone(), named.iter().map(ToString::to_string).collect());
         if let Some(known) = self.shapes.get(&key) {
@@ -111,7 +109,7 @@ impl SimInstrument<'_> {
         parsed
     }
 
-    /// What the simulated tool prints, parsed.
+    /// The rendered output of the simulated tool, parsed.
     fn parse_rendered(&self, step: &PlanStep, reading: u32) -> ParseOutput {
         let peer = step.nodes[1].to_string();
         let fill = |word: &String| word.replace("{peer_address}", &peer).replace("{port}", "20000");
@@ -129,7 +127,7 @@ impl SimInstrument<'_> {
         scope: &'b str,
         job: Option<&'b MpiJob>,
     ) -> ToolInvocation<'b> {
-        // As simulated workers number readings, by step and reading.
+        // The noise key by step and reading, as in simulated workers.
         let key = NoiseKey::from_seed(0).with_name(&format!("{}.{reading}", step.step)).value();
         ToolInvocation {
             scenario: self.scenario,
@@ -143,7 +141,7 @@ impl SimInstrument<'_> {
         }
     }
 
-    /// GPUs of two nodes, lane by lane and both ways.
+    /// GPUs of two nodes, lane by lane, in both directions.
     fn read_lanes(&self, step: &PlanStep, reading: u32) -> (Vec<f64>, Vec<PairSample>) {
         let host = |name: &str| MpiHost {
             name: name.to_owned(),
@@ -168,7 +166,7 @@ impl SimInstrument<'_> {
         (numbers, samples)
     }
 
-    /// A NIC of one node with that of another: the average in Gb/s.
+    /// NICs of two nodes: the average in Gb/s.
     fn read_rail(&self, step: &PlanStep, reading: u32) -> (Vec<f64>, Vec<PairSample>) {
         let bench = self.new_invocation(step, reading, step.nodes[0].as_str(), None);
         let network = &self.fabric.network;
@@ -184,12 +182,12 @@ impl SimInstrument<'_> {
     }
 }
 
-/// A number as its tool prints it and its parser reads it.
+/// A number rounded as its tool prints it.
 fn round_as_printed(value: f64, decimals: usize) -> f64 {
     format!("{value:.decimals$}").parse().unwrap_or(value)
 }
 
-/// Puts other numbers into an output of the same shape.
+/// Replaces the numbers of an output.
 fn put_numbers(parsed: &mut ParseOutput, numbers: &[f64]) {
     match parsed.measurements.first_mut() {
         Some(Measurement::Matrix(matrix)) => {

@@ -1,10 +1,9 @@
-//! How often the whole scheme finds what is wrong, and how often it blames the
-//! innocent, over many simulated sweeps; and what simpler rules do on the same
-//! readings.
+//! Simulates many sweeps, and counts how often the whole scheme finds faults and how often it
+//! blames healthy parts, compared with simpler rules on the same readings.
 //!
-//! It stands outside the simulator because it knows plan and judge: it runs
-//! them as a live sweep does, without processes. A seed decides everything, so
-//! the number of threads makes no difference.
+//! The study is separate from the simulator because it depends on plan and judge: it runs them like
+//! a live sweep, without processes. A seed determines everything, so the number of threads makes no
+//! difference.
 
 #![forbid(unsafe_code)]
 
@@ -40,22 +39,21 @@ pub use score::StudyTally;
 pub use table::{STUDY_FORMAT, StudyDocument, build_document, render_text};
 pub use world::{StudySetting, StudyWorld};
 
-/// Readings of a step while they do not decide: what a sweep has when nothing
-/// is configured.
+/// Readings of a step, minimum and maximum: a sweep's defaults.
 const READINGS: [u32; 2] = [1, 5];
 
-/// What one point of the study came to.
+/// Result of one point of the study.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StudyPoint {
-    /// What was simulated.
+    /// The simulated setting.
     pub setting: StudySetting,
-    /// The scheme as a whole.
+    /// Score of the whole scheme.
     pub scheme: StudyTally,
-    /// The simpler rules, in the order of [`RIVALS`].
+    /// Scores of the simpler rules, in the order of [`BASELINES`].
     pub baselines: [StudyTally; 5],
 }
 
-/// Many sweeps of one setting, on so many threads.
+/// Runs many sweeps of one setting on this many threads.
 pub fn run_study(setting: StudySetting, trials: u64, seed: u64, threads: usize) -> StudyPoint {
     let ground = StudyGround::new(setting.world);
     let next = AtomicU64::new(0);
@@ -91,7 +89,7 @@ pub fn run_study(setting: StudySetting, trials: u64, seed: u64, threads: usize) 
     total.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The key of all chance of one trial.
+/// Noise key of one trial.
 fn trial_key(setting: &StudySetting, seed: u64, trial: u64) -> NoiseKey {
     let key = NoiseKey::from_seed(seed)
         .with_name(setting.world.as_str())
@@ -99,7 +97,7 @@ fn trial_key(setting: &StudySetting, seed: u64, trial: u64) -> NoiseKey {
     key.with_part(setting.loss.to_bits()).with_part(setting.faults as u64).with_part(trial)
 }
 
-/// What a sweep of a trial is asked.
+/// The plan request of a trial's sweep.
 fn build_request<'a>(
     ground: &'a StudyGround,
     probes: &'a [&'a Probe],
@@ -118,7 +116,7 @@ fn build_request<'a>(
     }
 }
 
-/// One sweep and what everybody says of it.
+/// Runs one sweep and scores all rules.
 fn run_trial(
     ground: &StudyGround,
     setting: &StudySetting,

@@ -11,7 +11,7 @@ use fabricgate::cli::{exit, failure, stdout};
 
 use commands::{sweeps, year};
 
-/// Count findings and false findings over simulated fabrics.
+/// Count found faults and false blames over simulated fabrics.
 #[derive(Debug, Parser)]
 #[command(name = "fabricgate-study", version, about, max_term_width = 100)]
 struct StudyCli {

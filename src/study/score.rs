@@ -1,4 +1,4 @@
-//! Who was found, and who was blamed that is innocent.
+//! //! Scores: found faults, and healthy parts that were blamed.
 
 use std::collections::BTreeSet;
 
@@ -10,30 +10,30 @@ use model::id::NodeName;
 use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 use sim::fabric::SimFabric;
 
-/// What many sweeps came to, in whole numbers: their order makes no difference.
+/// Totals of many sweeps, as integers, so that their order makes no difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct StudyTally {
-    /// Sweeps.
+    /// Number of sweeps.
     pub sweeps: u64,
-    /// Faulty parts in all of them.
+    /// Number of faulty parts.
     pub faults: u64,
     /// Faulty parts that were blamed.
     pub found: u64,
-    /// Faulty parts that were only named as one end of a pair.
+    /// Faulty parts that were only reported as one end of a pair.
     pub in_pair: u64,
-    /// Faulty parts that were not named, where the verdict says that so small a
-    /// loss could not have been seen.
+    /// Faulty parts that were not reported, where the verdict states that so small a loss is not
+    /// detectable.
     pub beyond: u64,
-    /// Faulty parts that were not named though the verdict says that they would
-    /// have been seen.
+    /// Faulty parts that were not reported, although the verdict states that their loss is
+    /// detectable.
     pub missed: u64,
-    /// Innocent parts (or pairs of them) that were blamed.
+    /// Healthy parts (or pairs of them) that were blamed.
     pub false_blames: u64,
-    /// Sweeps in which an innocent part was blamed.
+    /// Sweeps in which a healthy part was blamed.
     pub false_sweeps: u64,
-    /// False blames before the second look.
+    /// False blames before the second measurement.
     pub false_suspicions: u64,
-    /// False blames that the second look confirmed.
+    /// False blames that the second measurement confirmed.
     pub false_confirmed: u64,
     /// Passes of rounds.
     pub rounds: u64,
@@ -42,7 +42,7 @@ pub struct StudyTally {
 }
 
 impl StudyTally {
-    /// Adds other sweeps.
+    /// Adds the totals of other sweeps.
     pub fn add(&mut self, other: &Self) {
         self.sweeps += other.sweeps;
         self.faults += other.faults;
@@ -58,7 +58,7 @@ impl StudyTally {
         self.readings += other.readings;
     }
 
-    /// One sweep in which a simple rule accused these parts.
+    /// The score of one sweep in which a simple rule blamed these parts.
     pub(super) fn from_accused(accused: &BTreeSet<usize>, guilty: &BTreeSet<usize>) -> Self {
         let found = accused.intersection(guilty).count() as u64;
         let innocent = accused.difference(guilty).count() as u64;
@@ -73,7 +73,7 @@ impl StudyTally {
         }
     }
 
-    /// One sweep, by its first and its last word.
+    /// The score of one sweep from its first and its final verdicts.
     pub(super) fn from_verdicts(
         setting: &StudySetting,
         fabric: &SimFabric,
@@ -119,7 +119,7 @@ fn node_of(world: StudyWorld, fabric: &SimFabric, unit: usize) -> usize {
     }
 }
 
-/// What findings blame, held against the truth.
+/// The blamed parts, compared with the truth.
 #[derive(Debug, Default)]
 struct StudyBlame {
     found: BTreeSet<usize>,
@@ -151,7 +151,7 @@ impl StudyBlame {
                 blamed.found.extend(&guilty_ones);
             }
             if guilty_ones.is_empty() {
-                // Two findings about one part are one blame.
+                // Two findings about one part count as one blame.
                 innocent.insert(locus.to_string().replace(" tx", "").replace(" rx", ""));
             }
         }
@@ -160,8 +160,7 @@ impl StudyBlame {
     }
 }
 
-/// The parts that a place of a finding stands for: a GPU, all GPUs of a node, a
-/// node; none where it is something larger.
+/// The parts at a finding's locus: a GPU, all GPUs of a node, a node; empty for anything larger.
 fn parts_of_locus(
     world: StudyWorld,
     fabric: &SimFabric,

@@ -1,9 +1,9 @@
-//! One sweep in one process: the rounds of the fast stage, readings until they
-//! decide, the judge, the second look, the last word.
+//! One sweep in one process: the rounds of the fast stage, readings until they decide, the judge,
+//! the second measurement, the final verdicts.
 //!
-//! Plan, sequential test, judge and second look are those of a live sweep; only
-//! the launcher, the tools and the disk are left out. Who takes the readings is a
-//! [`Reader`]: of one fabric at one moment, or of a fleet whose time goes on.
+//! Plan, sequential test, judge and confirmation are those of a live sweep; only launcher, tools
+//! and disk are omitted. A [`StepReader`] takes the readings: of one fabric at one moment, or of a
+//! fleet as time passes.
 
 use std::collections::BTreeSet;
 
@@ -18,32 +18,30 @@ use model::part_history::PartHistory;
 use model::tool_recording::ToolRecording;
 use model::verdict::Verdicts;
 
-/// Takes readings.
 pub(super) trait StepReader {
-    /// One reading of a step: the output as it was read, and its numbers.
+    /// Takes one reading of a step: the parsed output, and its numbers.
     fn read(&mut self, step: &PlanStep, reading: u32) -> (ToolRecording, Vec<PairSample>);
 
-    /// So many seconds went by: a pass of a round, or a wait.
+    /// Advances the clock by a pass of a round, or a wait.
     fn advance_time(&mut self, _seconds: f64) {}
 }
 
-/// Seconds until suspects are measured again, where nothing is configured.
+/// Default seconds until suspects are measured again.
 pub(super) const CONFIRM_AFTER_S: f64 = 30.0;
 
-/// What a sweep gave.
 #[derive(Debug)]
 pub(super) struct StudySweep {
-    /// What was read in the fast stage, in order.
+    /// Readings of the fast stage, in order.
     pub(super) samples: Vec<PairSample>,
-    /// What was read in the first round of each probe, first readings only.
+    /// First readings of the first round of each probe.
     pub(super) matching: Vec<PairSample>,
-    /// The judge's first word.
+    /// The judge's verdicts before the second measurement.
     pub(super) first_verdicts: Verdicts,
-    /// The word after the second look.
+    /// The verdicts after the second measurement.
     pub(super) final_verdicts: Verdicts,
-    /// Pairs were sampled on purpose.
+    /// Only a sample of the pairs was planned.
     pub(super) sampled: bool,
-    /// Times that all nodes waited for the slowest: rounds, and passes of them.
+    /// Number of rounds and their repetitions, in each of which all nodes wait for the slowest.
     pub(super) rounds: u64,
     /// Readings of pairs of nodes.
     pub(super) readings: u64,
@@ -53,11 +51,10 @@ pub(super) struct StudySweep {
     pub(super) matching_readings: u64,
     /// The first step of each probe.
     pub(super) models: Vec<PlanStep>,
-    /// Recordings of both stages.
     pub(super) recordings: Vec<ToolRecording>,
 }
 
-/// Everything read by the rounds of a plan.
+/// All readings of a plan's rounds.
 #[derive(Debug, Default)]
 pub(super) struct StudyReadings {
     pub(super) recordings: Vec<ToolRecording>,
@@ -69,18 +66,17 @@ pub(super) struct StudyReadings {
     readings: u64,
 }
 
-/// What readings are compared with, and when suspects are looked at again.
+/// References for readings, and the delay of the second measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StudyReference<'a> {
-    /// The expectations in force.
     pub(super) catalogue: &'a PlatformCatalogue,
-    /// What parts showed in earlier runs.
+    /// Levels of parts in earlier runs.
     pub(super) history: &'a PartHistory,
-    /// Seconds until the second look.
+    /// Seconds until the second measurement.
     pub(super) confirm_after_s: f64,
 }
 
-/// Sweeps what a request asks for.
+/// Runs the sweep of a request.
 pub(super) fn run_sweep(request: &PlanRequest<'_>, reader: &mut impl StepReader) -> StudySweep {
     let against = StudyReference {
         catalogue: builtin::builtin_catalogue(),
@@ -90,7 +86,7 @@ pub(super) fn run_sweep(request: &PlanRequest<'_>, reader: &mut impl StepReader)
     run_sweep_against(request, reader, against)
 }
 
-/// The same against something else.
+/// Like [`run_sweep`], with other references.
 pub(super) fn run_sweep_against(
     request: &PlanRequest<'_>,
     reader: &mut impl StepReader,
@@ -103,7 +99,7 @@ pub(super) fn run_sweep_against(
     run_rounds(&main, reader, &mut taken);
     let fast = (taken.rounds, taken.readings);
     sort_recordings(&mut taken.recordings);
-    // Suspects are looked for without history, as in a live sweep.
+    // Suspects are selected without history, as in a live sweep.
     let judgement = judge_recordings(request, &main, &taken.recordings, without);
     let suspects = judge::confirm::find_suspects(&judgement);
     let again = plan_confirmation(request, &main, &judgement, &suspects, &taken.recordings);
@@ -143,12 +139,12 @@ pub(super) fn run_sweep_against(
     }
 }
 
-/// The order in which a live sweep judges: that of names.
+/// Sorts recordings by name, the order in which a live sweep judges.
 fn sort_recordings(recordings: &mut [ToolRecording]) {
     recordings.sort_by(|a, b| (&a.scope, &a.file).cmp(&(&b.scope, &b.file)));
 }
 
-/// Whom to look at again and with whom; `None` where nobody is suspected.
+/// Plans the second measurement with its partners; `None` without a suspect.
 fn plan_confirmation(
     request: &PlanRequest<'_>,
     main: &Plan,
@@ -180,7 +176,6 @@ fn plan_confirmation(
     (!plan.rounds.is_empty()).then_some(plan)
 }
 
-/// The judge's word on some recordings.
 fn judge_recordings(
     request: &PlanRequest<'_>,
     plan: &Plan,
@@ -191,7 +186,6 @@ fn judge_recordings(
     judge::judge_run(&case, against.history)
 }
 
-/// What is judged.
 pub(super) fn build_case<'a>(
     claims: &'a Claims,
     recordings: &'a [ToolRecording],
@@ -209,8 +203,7 @@ pub(super) fn build_case<'a>(
     }
 }
 
-/// Runs rounds as a live sweep does: planned readings, then more of the steps
-/// whose readings do not decide.
+/// Runs rounds like a live sweep: planned readings, then more readings of undecided steps.
 pub(super) fn run_rounds(plan: &Plan, reader: &mut impl StepReader, taken: &mut StudyReadings) {
     let mut begun: BTreeSet<String> = BTreeSet::new();
     for round in &plan.rounds {

@@ -1,4 +1,4 @@
-//! The study as a table for people and as JSON.
+//! //! The study as text tables and as JSON.
 
 use std::fmt::Write;
 
@@ -38,14 +38,14 @@ pub fn render_text(points: &[StudyPoint]) -> String {
     let racks: Vec<StudyPoint> =
         points.iter().copied().filter(|p| p.setting.world == StudyWorld::Domain).collect();
     if !racks.is_empty() {
-        let title = "wrong convictions of 7,200 GPUs that are swept daily, computed";
+        let title = "false blames of 7,200 GPUs that are swept daily, computed";
         out.push_str(&format!("\n{title}\n{}\n", odds_table(&racks)));
     }
     out
 }
 
-/// Rows are what was lost and by how many; columns are found and false blames
-/// per sweep, of every rule.
+/// Rows are loss and number of faults; columns are found faults and false blames per sweep, for
+/// every rule.
 fn faulty_table(points: &[StudyPoint]) -> Table {
     let mut table = markdown_table();
     let mut header = [
@@ -93,7 +93,7 @@ fn faulty_table(points: &[StudyPoint]) -> Table {
     align_columns(table)
 }
 
-/// One row for every rule.
+/// One row per rule.
 fn healthy_table(points: &[StudyPoint]) -> Table {
     let mut table = markdown_table();
     table.set_header(vec![
@@ -128,14 +128,14 @@ fn healthy_table(points: &[StudyPoint]) -> Table {
     align_columns(table)
 }
 
-/// What cannot be counted in any number of sweeps that fits.
+/// Rates too rare to count in a feasible number of sweeps.
 fn odds_table(points: &[StudyPoint]) -> Table {
     let mut table = markdown_table();
     table.set_header(vec![
         "noise",
-        "parts a year, at most",
-        "pairs a year, at most",
-        "pairs suspected in a sweep, at most",
+        "parts per year, at most",
+        "pairs per year, at most",
+        "pairs suspected per sweep, at most",
     ]);
     let mut sigmas: Vec<f64> = points.iter().map(|point| point.setting.sigma).collect();
     sigmas.sort_by(f64::total_cmp);
@@ -152,7 +152,7 @@ fn odds_table(points: &[StudyPoint]) -> Table {
     align_columns(table)
 }
 
-/// Columns as Markdown has them, so that a table can be put into a document.
+/// An empty table with Markdown columns, for use in documents.
 pub(super) fn markdown_table() -> Table {
     let mut table = Table::new();
     table.load_style(comfy_table::presets::ASCII_MARKDOWN);
@@ -169,33 +169,33 @@ pub(super) fn align_columns(mut table: Table) -> Table {
 /// The study as a document (`fabricgate.study/1`).
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct StudyDocument {
-    /// `fabricgate.study/1`.
+    /// Always `fabricgate.study/1`.
     format: &'static str,
-    /// The seed of everything that is by chance.
+    /// Seed of all randomness.
     seed: u64,
-    /// Each kind of sweep that was studied.
+    /// Results by kind of sweep.
     points: Vec<StudyDocumentPoint>,
 }
 
-/// One kind of sweep, many times.
+/// Result of one kind of sweep.
 #[derive(Debug, Serialize, JsonSchema)]
 struct StudyDocumentPoint {
-    /// What was swept.
+    /// Kind of fabric.
     world: &'static str,
-    /// Noise of a reading, as a share.
+    /// Relative standard deviation of a reading.
     sigma: f64,
-    /// What a fault takes, as a share.
+    /// Share of its rate that a faulty part has lost.
     loss: f64,
-    /// Faults in a sweep.
+    /// Faults per sweep.
     faults: usize,
-    /// What each rule made of it, ours first.
+    /// Result of each rule; the first one is fabricgate's scheme.
     rules: Vec<StudyDocumentRule>,
 }
 
-/// What one rule made of all sweeps.
+/// Result of one rule over all sweeps.
 #[derive(Debug, Serialize, JsonSchema)]
 struct StudyDocumentRule {
-    /// The rule.
+    /// Name of the rule.
     rule: &'static str,
     #[serde(flatten)]
     tally: StudyTally,
@@ -222,13 +222,12 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// A share in percent, with decimals where they say something.
+/// A share in percent, with as many decimals as are significant.
 fn format_percent(share: f64) -> String {
     let text = format!("{:.1}", share * 100.0);
     format!("{} %", text.strip_suffix(".0").unwrap_or(&text))
 }
 
-/// Per sweep.
 fn per_sweep(count: u64, tally: &StudyTally) -> String {
     let value = ratio(count, tally.sweeps);
     if value == 0.0 || 100.0 <= value { format!("{value:.0}") } else { format!("{value:.3}") }

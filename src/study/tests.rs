@@ -1,4 +1,4 @@
-//! Small studies that always give the same.
+//! //! Small, deterministic studies.
 
 use super::*;
 use sim::scenario::Scenario;
@@ -7,7 +7,7 @@ fn setting(world: StudyWorld, sigma: f64, loss: f64, faults: usize) -> StudySett
     StudySetting { world, sigma, loss, faults }
 }
 
-/// One sweep, with outputs rendered and parsed or not.
+/// One sweep, optionally with rendered and parsed outputs.
 fn run_one_sweep(setting: &StudySetting, trial: u64, rendered: bool) -> sweep::StudySweep {
     let ground = StudyGround::new(setting.world);
     let key = trial_key(setting, 1, trial);
@@ -61,7 +61,7 @@ fn a_half_of_a_gpu_is_found_and_nobody_else_blamed() {
     let point = run_study(setting(StudyWorld::Domain, 0.01, 0.5, 3), 4, 1, 2);
     assert_eq!((point.scheme.faults, point.scheme.found, point.scheme.false_blames), (12, 12, 0));
     assert_eq!(point.scheme.false_confirmed, 0);
-    // 17 rounds at least, and all 153 pairs of nodes.
+    // At least 17 rounds, and all 153 pairs of nodes.
     assert!(
         17 * 4 <= point.scheme.rounds && 153 * 4 <= point.scheme.readings,
         "{:?}",

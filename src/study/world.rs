@@ -1,5 +1,5 @@
-//! What the study sweeps: a rack whose GPUs are joined across nodes, and a
-//! fleet of nodes that meet over a network of leaves.
+//! The simulated worlds: a rack whose GPUs share NVLink across nodes, and a fleet of nodes on a
+//! network with leaves.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
@@ -12,25 +12,25 @@ use sim::fault::{SimFault, SimLinkDirection};
 use sim::noise::{NoiseKey, SimNoise};
 use sim::scenario::Scenario;
 
-/// Share of readings that dip, and how deep: the left tail.
+/// Share of readings that dip, and the smallest and largest dip: the low tail.
 pub(super) const DIPS: (f64, [f64; 2]) = (0.005, [0.05, 0.40]);
 
-/// Nodes of a rack, and GPUs of each.
+/// Nodes of a rack, and GPUs per node.
 const RACK: (usize, usize) = (18, 4);
-/// Nodes of a fleet, and of each of its leaves.
+/// Nodes of a fleet, and nodes per leaf.
 const FLEET: (usize, usize) = (1024, 32);
 
-/// What is swept.
+/// Kind of fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StudyWorld {
-    /// 18 nodes of 4 GPUs, all joined by NVLink; a fault is one GPU's.
+    /// 18 nodes of 4 GPUs, all joined by NVLink; faulty parts are GPUs.
     Domain,
-    /// 1,024 nodes behind 32 leaves, one NIC each; a fault is one NIC's.
+    /// 1,024 nodes behind 32 leaves, one NIC each; faulty parts are NICs.
     Fleet,
 }
 
 impl StudyWorld {
-    /// The name used on the command line and in documents.
+    /// The name on the command line and in documents.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Domain => "domain",
@@ -38,7 +38,7 @@ impl StudyWorld {
         }
     }
 
-    /// Parts that can be faulty.
+    /// Number of parts that can be faulty.
     pub fn units(self) -> usize {
         match self {
             Self::Domain => RACK.0 * RACK.1,
@@ -55,26 +55,26 @@ impl StudyWorld {
     }
 }
 
-/// One point of the study.
+/// Setting of one point of the study.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StudySetting {
-    /// What is swept.
+    /// Kind of fabric.
     pub world: StudyWorld,
     /// Relative standard deviation of one reading.
     pub sigma: f64,
-    /// What a faulty part has lost of its rate.
+    /// Share of its rate that a faulty part has lost.
     pub loss: f64,
-    /// How many parts are faulty; none in healthy sweeps.
+    /// Number of faulty parts; 0 in healthy sweeps.
     pub faults: usize,
 }
 
-/// A world without its faults: what all trials share.
+/// A world without faults, shared by all trials.
 #[derive(Debug)]
 pub(super) struct StudyGround {
     pub(super) world: StudyWorld,
     pub(super) claims: Claims,
     pub(super) nvlink_domains: BTreeSet<DomainName>,
-    /// What a healthy pair reads, in GB/s.
+    /// Rate of a healthy pair in GB/s.
     pub(super) expected: f64,
     healthy: Scenario,
 }
@@ -97,7 +97,7 @@ impl StudyGround {
         Self { world, claims, nvlink_domains, expected, healthy }
     }
 
-    /// The faulty parts of a trial: each other ones, in an order of chance.
+    /// The faulty parts of a trial: distinct, in random order.
     pub(super) fn draw_faulty_parts(
         &self,
         setting: &StudySetting,
@@ -149,7 +149,7 @@ fn rack_sections() -> (String, String) {
     (scenario, claims)
 }
 
-/// Nothing but NICs is measured there, so no GPUs are claimed.
+/// Only NICs are measured there, so no GPUs are claimed.
 fn fleet_sections() -> (String, String) {
     let (all, leaf) = FLEET;
     let nodes = format!("n[0001-{all:04}]");
@@ -170,8 +170,8 @@ fn fleet_sections() -> (String, String) {
     (scenario, claims)
 }
 
-/// A GPU that is slow with every other one, both ways. Faults of links come in
-/// eighteenths; these do not, and two of them meet at the rate of one.
+/// A GPU that is slow with every other one, in both directions. Link faults come in eighteenths;
+/// these do not, and a pair of two of them runs at the rate of one.
 fn slow_gpu(gpu: usize, share: f64) -> impl Iterator<Item = SimFault> {
     let name = |gpu: usize| format!("n{:02}:{}", gpu / RACK.1 + 1, gpu % RACK.1);
     (0..StudyWorld::Domain.units()).filter(move |other| *other != gpu).map(move |other| {

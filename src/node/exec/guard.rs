@@ -30,7 +30,7 @@ pub fn guarded_command(executable: &Path, argv: &[String]) -> Vec<String> {
     words
 }
 
-/// The command that waits for fabricgate's end; see [`watch`].
+/// The command that waits for fabricgate's end; see [`guard_groups`].
 pub fn group_guard_command(executable: &Path) -> Vec<String> {
     let mut words = vec![executable.display().to_string()];
     words.extend(["node", "guard", "--groups"].map(str::to_owned));

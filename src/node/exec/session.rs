@@ -2,7 +2,6 @@
 //!
 //! The process leads its own group, which is killed when the session is dropped. The three parts of
 //! a [`ProcessSession`] can move to different tasks. This module does not interpret the lines.
-//! tasks. Nothing here knows what the lines mean.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

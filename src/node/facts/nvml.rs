@@ -256,7 +256,6 @@ impl From<NvmlError> for GpuQueryError {
     }
 }
 
-/// Translates a return code.
 fn error_from_code(code: u32) -> GpuQueryError {
     match code {
         NOT_SUPPORTED => GpuQueryError::NotSupported,

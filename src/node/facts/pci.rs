@@ -5,7 +5,6 @@ use std::path::{Component, Path};
 use super::sysfs;
 use model::node_facts::PciDistance;
 
-/// Position of a device.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PciLocation {
     /// Path from the host bridge (`pci0000:00`) over every bridge to the device.

@@ -138,7 +138,6 @@ impl<'l> GpuQuerySession<'l> {
         }
     }
 
-    /// Returns the missing facts.
     pub(super) fn into_missing(self) -> Vec<MissingFact> {
         self.refused
     }

@@ -111,13 +111,11 @@ pub async fn run_worker(
     ended
 }
 
-/// Whether to continue.
 enum WorkerFlow {
     Continue,
     Stop,
 }
 
-/// State of the worker.
 struct OrderQueue {
     setup: Arc<WorkerSetup>,
     output: mpsc::UnboundedSender<WorkerMessage>,

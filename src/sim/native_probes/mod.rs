@@ -4,8 +4,6 @@
 //! nccl-tests, so that a sweep without external tools can be compared with one that uses them. No
 //! child processes and no exchanges: each node's process knows the whole fabric and reports its own
 //! part.
-//! tool can be held against one with them. No child process, no exchange: each
-//! node's process knows the whole fabric and tells its own part.
 
 pub mod collective;
 pub mod copy;

@@ -1,7 +1,7 @@
-//! `fabricgate-study sweeps`: how often the scheme finds what is wrong, and how
-//! often it blames the innocent.
+//! `fabricgate-study sweeps`: how often the scheme finds faults, and how often it blames healthy
+//! parts.
 //!
-//! Reads the question, shows the answer. What is simulated is in `study`.
+//! Parses arguments and prints results. `study` contains the simulation.
 
 use std::path::PathBuf;
 
@@ -10,41 +10,40 @@ use fabricgate::cli::output::OutputFile;
 use fabricgate::cli::{exit, stdout};
 use study::{StudySetting, StudyWorld};
 
-/// Sweep simulated fabrics by the thousand and count what is found and who is
-/// blamed, beside simpler rules on the same readings.
+/// Simulate thousands of sweeps and count found faults and false blames, compared with simpler
+/// rules on the same readings.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StudyArgs {
-    /// Sweeps of every setting with faults.
+    /// Sweeps per setting with faults.
     #[arg(long, default_value_t = 100)]
     trials: u64,
-    /// Healthy sweeps of every noise level.
+    /// Healthy sweeps per noise level.
     #[arg(long, default_value_t = 1000)]
     healthy: u64,
-    /// Decides noise, faults and plans.
+    /// Seed of noise, faults and plans.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// What to sweep.
+    /// Kind of fabric to sweep.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [StudyWorldArg::Domain, StudyWorldArg::Fleet])]
     only: Vec<StudyWorldArg>,
     /// Standard deviations of one reading, in percent.
     #[arg(long, value_delimiter = ',', default_values_t = [0.1, 0.3, 1.0, 2.0, 3.0])]
     sigma: Vec<f64>,
-    /// What a faulty part has lost of its rate, in percent; one link of 18 is
-    /// 5.5556.
+    /// Share of its rate that a faulty part has lost, in percent; one link of 18 is 5.5556.
     #[arg(long, value_delimiter = ',', default_values_t = [50.0, 25.0, 100.0 / 18.0, 100.0 / 36.0])]
     lost: Vec<f64>,
-    /// How many parts are faulty at the same time.
+    /// Number of faulty parts at the same time.
     #[arg(long, value_delimiter = ',', default_values_t = [1, 3, 5])]
     faults: Vec<usize>,
-    /// Also draw how many faults are found against their size, into this file.
+    /// Also plot the share of found faults against their size into this file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Threads; one for each processor when absent. The result is the same.
+    /// Number of threads; by default one per processor. Does not affect the result.
     #[arg(long)]
     threads: Option<usize>,
 }
 
-/// What can be swept.
+/// Kind of fabric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum StudyWorldArg {
     /// A rack of 18 nodes with 72 GPUs, GPU by GPU.
@@ -62,7 +61,6 @@ impl StudyWorldArg {
     }
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &StudyArgs, globals: &StudyOptions) -> anyhow::Result<u8> {
     for (option, percents) in [("sigma", &args.sigma), ("lost", &args.lost)] {
         if let Some(strange) = percents.iter().find(|it| !(0.0..=50.0).contains(*it)) {
@@ -100,7 +98,7 @@ pub(crate) fn run(args: &StudyArgs, globals: &StudyOptions) -> anyhow::Result<u8
     Ok(exit::PASS)
 }
 
-/// Every setting with its number of sweeps, in the order of the tables.
+/// All settings with their number of sweeps, in table order.
 fn build_settings(args: &StudyArgs) -> Vec<(StudySetting, u64)> {
     let mut settings = Vec::new();
     for only in &args.only {

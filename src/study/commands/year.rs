@@ -1,6 +1,6 @@
-//! `fabricgate-study year`: a year of daily audits, and who would have been drained.
+//! `fabricgate-study year`: simulates a year of daily audits, and counts drains.
 //!
-//! Reads the question, shows the answer. What is simulated is in `study::year`.
+//! Parses arguments and prints results. `study::year` contains the simulation.
 
 use std::path::PathBuf;
 
@@ -10,51 +10,52 @@ use fabricgate::cli::{exit, show, stdout};
 use study::year;
 use study::year::{SchemeSettings, TransientRates, YearRule, YearSetting};
 
-/// Simulate a year of daily audits of a fleet of racks, and count who is drained,
-/// rightly or not, beside simpler rules in the same year.
+/// Simulate a year of daily audits of a fleet of racks, and count correct and wrong drains,
+/// compared with simpler rules in the same year.
 #[derive(Debug, clap::Args)]
 pub(crate) struct YearArgs {
-    /// Racks of 18 nodes with 72 GPUs.
+    /// Number of racks with 18 nodes and 72 GPUs.
     #[arg(long, default_value_t = 100)]
     racks: usize,
-    /// Days.
+    /// Number of days.
     #[arg(long, default_value_t = 365)]
     days: usize,
-    /// Worlds of that size, each with a year of its own.
+    /// Number of independent worlds of that size, each with a year.
     #[arg(long, default_value_t = 1)]
     worlds: usize,
-    /// Decides everything but the rule.
+    /// Seed of everything except the rule.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Most of the nodes of a rack that one audit measures, as [audit] share_of_domain; 1 for all.
+    /// Maximum share of a rack's nodes that one audit measures, as in [audit] share_of_domain; 1
+    /// for all.
     #[arg(long, default_value_t = 0.25)]
     share_of_domain: f64,
     /// Share of nodes that run jobs when an audit begins.
     #[arg(long, default_value_t = 0.3)]
     busy: f64,
-    /// How often things break, in multiples of what is assumed.
+    /// Frequency of faults, as a multiple of the assumed rates.
     #[arg(long, default_value_t = 1.0)]
     troubles: f64,
-    /// How often something passes over healthy nodes, in multiples of what is assumed.
+    /// Frequency of transient disturbances of healthy nodes, as a multiple of the assumed rates.
     #[arg(long, default_value_t = 1.0)]
     passing: f64,
-    /// How far readings scatter, in multiples of what is assumed.
+    /// Spread of readings, as a multiple of the assumed noise.
     #[arg(long, default_value_t = 1.0)]
     noise: f64,
-    /// A new driver comes to all nodes in one night, and not to one after the other.
+    /// Install a new driver on all nodes in one night instead of one node after the other.
     #[arg(long)]
     driver_at_once: bool,
-    /// The rules.
+    /// Rules to simulate.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [YearRuleArg::Ours, YearRuleArg::Floor95, YearRuleArg::Floor90,
         YearRuleArg::Retest95, YearRuleArg::Retest90, YearRuleArg::Below10, YearRuleArg::Below5])]
     rules: Vec<YearRuleArg>,
     /// Also write the counts as CSV into this file.
     #[arg(long, value_name = "FILE")]
     csv: Option<PathBuf>,
-    /// Also draw wrong drains against missed faults, into this file.
+    /// Also plot wrong drains against missed faults into this file.
     #[arg(long, value_name = "FILE")]
     svg: Option<PathBuf>,
-    /// Threads; one for each processor when absent. The result is the same.
+    /// Number of threads; by default one per processor. Does not affect the result.
     #[arg(long)]
     threads: Option<usize>,
 }
@@ -64,55 +65,55 @@ pub(crate) struct YearArgs {
 enum YearRuleArg {
     /// The scheme with its defaults.
     Ours,
-    /// The scheme, but what one run shows to be slow is drained by it.
+    /// The scheme, but a slow result of a single run causes a drain.
     Once,
-    /// One run enough, suspects looked at again after 5 minutes.
+    /// A single run suffices; suspects are measured again after 5 minutes.
     Wait300,
-    /// The same after 20 minutes.
+    /// A single run suffices; suspects are measured again after 20 minutes.
     Wait1200,
-    /// The same after an hour.
+    /// A single run suffices; suspects are measured again after an hour.
     Wait3600,
-    /// One run enough, with no second look asked for.
+    /// A single run suffices, without a second measurement.
     Unconfirmed,
-    /// The scheme, and whom an audit was the first to find slow is measured again after an hour, and
-    /// not by the next audits alone.
+    /// The scheme; nodes newly found slow by an audit are measured again after an hour, and not
+    /// only by the next audits.
     Again1,
-    /// The same after four hours.
+    /// As before, after four hours.
     Again4,
-    /// The same after twenty.
+    /// As before, after twenty hours.
     Again20,
-    /// The scheme, earlier runs among the references.
+    /// The scheme, with earlier runs as references.
     History,
-    /// The scheme, and the drift charts followed.
+    /// The scheme, with drift charts.
     Drift,
-    /// The scheme, and nobody states a new level where everything is low alike.
+    /// The scheme; operators never set a new level if everything is low by the same share.
     Unstated,
-    /// The scheme, three readings of everything at least.
+    /// The scheme, with at least three readings of everything.
     Readings3,
-    /// The scheme, one suspect of a rack enough for one drain, and two for none.
+    /// The scheme; one suspect per rack allows one drain, two allow none.
     Freeze2,
     /// The scheme without freezes.
     NoFreeze,
     /// The scheme without budgets.
     NoBudget,
-    /// The scheme, one clean run enough for a release.
+    /// The scheme; one clean run suffices for a release.
     Clean1,
-    /// Below 90 % of what a part must deliver.
+    /// Below 90 % of the expected rate.
     #[value(name = "floor90")]
     Floor90,
-    /// Below 95 %.
+    /// Below 95 % of the expected rate.
     #[value(name = "floor95")]
     Floor95,
     /// Below 90 %, and again with a partner that passed.
     #[value(name = "retest90")]
     Retest90,
-    /// Below 95 %, likewise.
+    /// Below 95 %, and again with a partner that passed.
     #[value(name = "retest95")]
     Retest95,
     /// 10 % below the median of its kind.
     #[value(name = "below10")]
     Below10,
-    /// 5 % below.
+    /// 5 % below the median of its kind.
     #[value(name = "below5")]
     Below5,
 }
@@ -130,10 +131,10 @@ impl YearRuleArg {
             Self::Below5 => return YearRule::BelowMedian(0.05),
             Self::Ours => {}
             Self::Once => named("one run enough"),
-            Self::Wait300 => named("one run, second look after 300 s"),
+            Self::Wait300 => named("one run, second measurement after 300 s"),
             Self::Wait1200 => named("one run, after 1,200 s"),
             Self::Wait3600 => named("one run, after 3,600 s"),
-            Self::Unconfirmed => named("one run, without second look"),
+            Self::Unconfirmed => named("one run, without second measurement"),
             Self::Again1 => named("again after 1 h"),
             Self::Again4 => named("again after 4 h"),
             Self::Again20 => named("again after 20 h"),
@@ -184,7 +185,6 @@ impl YearRuleArg {
     }
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &YearArgs, globals: &StudyOptions) -> anyhow::Result<u8> {
     if let Err(why) = check_args(args) {
         stdout::note(&why);
@@ -218,7 +218,7 @@ pub(crate) fn run(args: &YearArgs, globals: &StudyOptions) -> anyhow::Result<u8>
     Ok(exit::PASS)
 }
 
-/// That every number is in its range; else which is not.
+/// Checks that every number is in its range.
 fn check_args(args: &YearArgs) -> Result<(), String> {
     let counts =
         [("racks", args.racks, 1_000), ("days", args.days, 3_650), ("worlds", args.worlds, 1_000)];

@@ -1,4 +1,4 @@
-//! A simulated year as one JSON document (`fabricgate.year/1`).
+//! //! A simulated year as one JSON document (`fabricgate.year/1`).
 
 use std::collections::BTreeMap;
 
@@ -14,102 +14,102 @@ use super::score::{WrongDrainCause, YearScore, median_and_p95, poisson_limits};
 /// The format of the JSON document.
 pub const YEAR_FORMAT: &str = "fabricgate.year/1";
 
-/// What was simulated, and what each rule made of it.
+/// The setting, and the result of each rule.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct YearDocument {
-    /// `fabricgate.year/1`.
+    /// Always `fabricgate.year/1`.
     format: &'static str,
-    /// The seed of everything that is by chance.
+    /// Seed of all randomness.
     seed: u64,
-    /// Racks of a world.
+    /// Racks per world.
     racks: u64,
-    /// Nodes of a world.
+    /// Nodes per world.
     nodes: u64,
-    /// GPUs of a world.
+    /// GPUs per world.
     gpus: u64,
-    /// Days of a world.
+    /// Days per world.
     days: u64,
-    /// Worlds.
+    /// Number of worlds.
     worlds: u64,
-    /// Share of a rack that one audit may measure; absent where it may all.
+    /// Maximum share of a rack that one audit measures; absent if unlimited.
     share_of_domain: Option<f64>,
-    /// Share of nodes that jobs use at night.
+    /// Share of nodes that run jobs at night.
     busy: f64,
-    /// How often faults come, relative to the rates that the study names.
+    /// Frequency of faults, relative to the rates that the study states.
     troubles: f64,
-    /// What each rule made of it.
+    /// Result of each rule.
     rules: Vec<YearRuleResult>,
 }
 
-/// What one rule made of all worlds.
+/// Result of one rule over all worlds.
 #[derive(Debug, Serialize, JsonSchema)]
 struct YearRuleResult {
-    /// The rule.
+    /// Name of the rule.
     rule: String,
     /// GPUs times days.
     gpu_days: u64,
-    /// Nodes that were measured, night by night.
+    /// Nodes measured, summed over the nights.
     nodes_measured: u64,
-    /// Drains.
+    /// Number of drains.
     drains: u64,
     /// Drains of nodes without a fault.
     wrong_drains: u64,
-    /// The 95 % limits of that count.
+    /// 95 % confidence limits of that count.
     wrong_drains_limits: [f64; 2],
-    /// Wrong drains by what was taken for a fault.
+    /// Wrong drains by their true cause.
     wrong_drains_by_cause: BTreeMap<&'static str, u64>,
-    /// Wrong drains by the class of what they were for.
+    /// Wrong drains by the class of their finding.
     wrong_drains_by_class: BTreeMap<String, u64>,
-    /// Hours that nodes without a fault were out.
+    /// Hours for which healthy nodes were drained.
     wrong_node_hours: f64,
-    /// Hours that nodes were out.
+    /// Hours for which nodes were drained.
     node_hours: f64,
-    /// Nodes that were out at once, at most.
+    /// Maximum number of nodes drained at the same time.
     most_out: u64,
-    /// Audits and tests that were frozen.
+    /// Audits and tests that the gate froze.
     frozen: u64,
-    /// The same by what the gate said, numbers left out.
+    /// Freezes by the gate's reason, without its numbers.
     frozen_by: BTreeMap<String, u64>,
-    /// Times that people stated new levels, since everything was low alike.
+    /// Number of times that operators set new levels, because everything was low by the same share.
     stated: u64,
-    /// Times that the breaker tripped.
+    /// Number of times that the breaker tripped.
     tripped: u64,
-    /// Drains that a budget stopped.
+    /// Drains that a budget prevented.
     stopped: u64,
-    /// Suspicions that no second look confirmed.
+    /// Suspicions that the second measurement did not confirm.
     unconfirmed: u64,
-    /// Times that a node was left in service until another run says the same.
+    /// Number of times that a node stayed in service until another run confirms it.
     waited: u64,
-    /// Drift alarms.
+    /// Number of drift alarms.
     drift_alarms: u64,
-    /// Those of parts without a fault.
+    /// Drift alarms for parts without a fault.
     drift_alarms_without_fault: u64,
-    /// What became of each class of faults.
+    /// Results by class of faults.
     classes: Vec<YearClassResult>,
 }
 
-/// What became of the faults of one class. Days are the median and the 95th percentile.
+/// Result for the faults of one class. Days are the median and the 95th percentile.
 #[derive(Debug, Serialize, JsonSchema)]
 struct YearClassResult {
-    /// The class.
+    /// Name of the class.
     class: &'static str,
-    /// Faults that came.
+    /// Number of faults.
     faults: u64,
-    /// Those that were acted on.
+    /// Faults with an action.
     acted_on: u64,
-    /// Those that were told of.
+    /// Faults with a report.
     told_of: u64,
-    /// Those that were there for two weeks or longer and never acted on.
+    /// Faults of two weeks or longer without an action.
     missed: u64,
-    /// Those that the year ended before.
+    /// Faults without an action when the year ended.
     open: u64,
-    /// Days until something was done.
+    /// Days until the action.
     days_to_action: Option<[f64; 2]>,
-    /// Days until something was said.
+    /// Days until the first report.
     days_to_telling: Option<[f64; 2]>,
     /// Faults with a drift alarm.
     drift_alarms: u64,
-    /// Days until that.
+    /// Days until the drift alarm.
     days_to_drift_alarm: Option<[f64; 2]>,
 }
 

@@ -1,7 +1,7 @@
-//! What the drift charts (`judge::drift`) ring for over a year: every GPU's
-//! series over NVLink, followed as the history does.
+//! Alarms of the drift charts (`judge::drift`) over a year: every GPU's series over NVLink, tracked
+//! like the history.
 //!
-//! An alarm drains nobody, so it is counted beside the rules and not as one.
+//! An alarm causes no drain, so it is counted separately and not as a rule.
 
 use std::collections::BTreeMap;
 
@@ -14,26 +14,25 @@ use model::time_format::format_rfc3339;
 use model::trend::{FabricPart, FabricPartKind, RunChange, RunChangeKind, Trend, TrendPoint};
 use model::unit::Unit;
 
-/// Series of all parts.
 #[derive(Debug, Default)]
 pub(super) struct DriftTracker {
-    /// Points by part; the driver is no part of a series but a change in it.
+    /// Points by part; a driver update is a change within a series, not a new one.
     series: BTreeMap<PartTestKey, Vec<TrendPoint>>,
     drivers: BTreeMap<NodeName, String>,
     changes: BTreeMap<NodeName, Vec<RunChange>>,
 }
 
-/// An alarm that something is less than it was.
+/// An alarm for a decrease.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct YearDriftAlarm {
     pub(super) spot: FleetPosition,
     pub(super) gpu: usize,
-    /// When, in seconds since the year began.
+    /// Time in seconds since the start of the year.
     pub(super) at_s: f64,
 }
 
 impl DriftTracker {
-    /// Takes in what a run showed.
+    /// Adds the levels of a run.
     pub(super) fn add_run(&mut self, run: &str, at_unix: i64, shown: &run_summary::RunSummary) {
         let at = format_rfc3339(at_unix);
         for (part, shown) in shown {
@@ -64,7 +63,7 @@ impl DriftTracker {
         }
     }
 
-    /// Every alarm for less.
+    /// All alarms for a decrease.
     pub(super) fn into_alarms(self) -> Vec<YearDriftAlarm> {
         let mut rung = Vec::new();
         for (part, points) in self.series {

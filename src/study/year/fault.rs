@@ -1,24 +1,23 @@
-//! What breaks in a year, and stays broken until somebody repairs it.
+//! Faults of a year, which last until an operator repairs them.
 //!
-//! Rates are those of a fleet of 7,200 GPUs in a year; docs/false-drains.md says
-//! what they rest on.
+//! Rates are per year for a fleet of 7,200 GPUs; docs/false-drains.md states their sources.
 
 use super::fleet::{FleetPosition, GPUS, YearFleet};
 use super::transients::{DAY_S, draw_below};
 use sim::fault::{HostLinkDirection, SimFault, SimLinkDirection};
 use sim::noise::NoiseKey;
 
-/// The GPU-days that rates are for.
+/// The GPU-days that rates refer to.
 const GPU_DAYS: f64 = 7_200.0 * 365.0;
 
-/// What breaks.
+/// Class of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum YearFaultClass {
     /// A GPU lost one NVLink of eighteen.
     Link,
-    /// A GPU lost three.
+    /// A GPU lost three NVLinks.
     Links,
-    /// A GPU lost one in one direction.
+    /// A GPU lost one NVLink in one direction.
     OneWay,
     /// A GPU lost a link on half of the days.
     Flapping,
@@ -26,13 +25,13 @@ pub enum YearFaultClass {
     Drift,
     /// All GPUs of a node lost a switch plane.
     NodePlane,
-    /// All nodes of a rack lost one.
+    /// All nodes of a rack lost a switch plane.
     Plane,
     /// The host link of a GPU has half its width or generation.
     HostLink,
-    /// Everything on a node is a fifth slower.
+    /// Everything on a node is 20 % slower.
     SlowNode,
-    /// NVLink is up and unused on a node.
+    /// NVLink is up but unused on a node.
     FabricDown,
     /// The IMEX daemon of a node is not reachable.
     Imex,
@@ -41,7 +40,7 @@ pub enum YearFaultClass {
 }
 
 impl YearFaultClass {
-    /// All, in the order of tables, with how many there are a year.
+    /// All classes in table order, with their number per year.
     pub const ALL: [(Self, f64); 12] = [
         (Self::Link, 40.0),
         (Self::Links, 15.0),
@@ -76,18 +75,17 @@ impl YearFaultClass {
     }
 }
 
-/// One thing that breaks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct YearFault {
     pub(super) class: YearFaultClass,
     pub(super) position: FleetPosition,
     pub(super) gpu: usize,
-    /// When, in seconds since the year began.
+    /// Start in seconds since the start of the year.
     pub(super) from_s: f64,
     key: NoiseKey,
 }
 
-/// Everything that breaks, in order of time; `often` multiplies all rates.
+/// All faults in order of time; `often` multiplies all rates.
 pub(super) fn draw_faults(
     key: NoiseKey,
     fleet: &YearFleet,
@@ -117,13 +115,12 @@ pub(super) fn draw_faults(
 }
 
 impl YearFault {
-    /// Whether no single node is to blame.
+    /// True if several nodes share the fault.
     pub(super) fn is_shared(&self) -> bool {
         self.class == YearFaultClass::Plane
     }
 
-    /// What it does to the fabric on a day; nothing where it shows otherwise or
-    /// not on this day.
+    /// The simulated fault on a day; `None` if the fault has another effect, or none on this day.
     pub(super) fn to_sim_fault(&self, day: usize) -> Option<SimFault> {
         let gpu = format!("{}:{}", self.position.name(), self.gpu);
         let node = self.position.name();
@@ -156,7 +153,7 @@ impl YearFault {
         }
     }
 
-    /// What is left of the links of its GPU by drift, at a moment.
+    /// Share of its GPU's link rate that drift leaves at a moment.
     pub(super) fn drift_share(&self, at_s: f64) -> f64 {
         if self.class != YearFaultClass::Drift || at_s < self.from_s {
             return 1.0;

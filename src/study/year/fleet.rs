@@ -1,9 +1,7 @@
-//! The fleet of the year: racks, what is wrong with each today, and what the
-//! tools would print there without noise.
+//! The fleet of the year: racks, their faults of the day, and the tools' noise-free output.
 //!
-//! Each rack is a simulated fabric of its own, made again when its faults change.
-//! What a tool prints is asked of the simulated tool once and kept: noise is put
-//! on the numbers afterwards (`meter`).
+//! Each rack is a separate simulated fabric, rebuilt when its faults change. The simulated tool
+//! renders each output once, and the result is cached: `meter` adds noise to the numbers.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -28,7 +26,7 @@ pub(super) const NODES: usize = 18;
 /// GPUs of a node.
 pub(super) const GPUS: usize = 4;
 
-/// One node, by rack and place in it.
+/// Position of a node: its rack, and its index in the rack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct FleetPosition {
     pub(super) rack: usize,
@@ -36,12 +34,11 @@ pub(super) struct FleetPosition {
 }
 
 impl FleetPosition {
-    /// Its number in the fleet.
+    /// Index of the node in the fleet.
     pub(super) fn number(self) -> u64 {
         (self.rack * NODES + self.node) as u64
     }
 
-    /// Its name.
     pub(super) fn name(self) -> String {
         format!("r{:03}n{:02}", self.rack, self.node)
     }
@@ -54,12 +51,11 @@ impl FleetPosition {
     }
 }
 
-/// One rack.
 #[derive(Debug)]
 struct YearRack {
     scenario: Scenario,
     fabric: SimFabric,
-    /// What tools print, by probe and nodes.
+    /// Cached outputs by probe and nodes.
     shapes: BTreeMap<(String, Vec<NodeName>), ParseOutput>,
 }
 
@@ -71,7 +67,7 @@ impl YearRack {
             NODES - 1
         );
         let mut scenario = Scenario::parse(&text).expect("a scenario of the study is good");
-        // Noise is put on by the meter, with what the day does.
+        // The meter adds noise, and the effects of the day.
         scenario.noise = SimNoise { sigma: 0.0, dip_rate: 0.0, ..SimNoise::default() };
         scenario.faults = faults;
         let fabric = SimFabric::build(&scenario).expect("a scenario of the study can be built");
@@ -79,13 +75,12 @@ impl YearRack {
     }
 }
 
-/// All racks.
 #[derive(Debug)]
 pub(super) struct YearFleet {
     pub(super) claims: Claims,
     pub(super) nvlink_domains: BTreeSet<DomainName>,
     racks: Vec<YearRack>,
-    /// A rack without faults: what every number would be.
+    /// A rack without faults, for the expected numbers.
     healthy: YearRack,
 }
 
@@ -102,7 +97,7 @@ impl YearFleet {
             debug_assert!(written.is_ok(), "writing to a string does not fail");
         }
         let mut claims = claims_file::parse("study", &text).expect("claims of the study are good");
-        // A scheduler tells its nodes' addresses, and IMEX knows them by nothing else.
+        // A scheduler reports its nodes' addresses, by which alone IMEX identifies them.
         for node in claims.domains.iter().flat_map(|domain| &domain.nodes) {
             let said = claims.nodes.entry(node.clone()).or_default();
             said.aliases.push(node_address(FleetPosition::from_name(node).node));
@@ -116,32 +111,31 @@ impl YearFleet {
         self.racks.len()
     }
 
-    /// All nodes.
     pub(super) fn positions(&self) -> impl Iterator<Item = FleetPosition> + use<> {
         let racks = self.racks.len();
         (0..racks).flat_map(|rack| (0..NODES).map(move |node| FleetPosition { rack, node }))
     }
 
-    /// What is wrong with a rack from now on.
+    /// Sets the faults of a rack from now on.
     pub(super) fn set_faults(&mut self, rack: usize, faults: Vec<SimFault>) {
         if self.racks[rack].scenario.faults != faults {
             self.racks[rack] = YearRack::new(rack, faults);
         }
     }
 
-    /// What a step's tool prints, without noise.
+    /// Noise-free output of a step's tool.
     pub(super) fn tool_output(&mut self, step: &PlanStep) -> ParseOutput {
         let rack = FleetPosition::from_name(&step.nodes[0]).rack;
         render_and_parse(&mut self.racks[rack], step, &step.nodes)
     }
 
-    /// What it would print in a rack without faults.
+    /// Noise-free output in a rack without faults.
     pub(super) fn healthy_output(&mut self, step: &PlanStep) -> ParseOutput {
         let mut step = step.clone();
         for node in &mut step.nodes {
             *node = FleetPosition { rack: 0, ..FleetPosition::from_name(node) }.name().into();
         }
-        // Sound nodes are all alike, so that a few stand for all.
+        // Healthy nodes are all alike, so a few represent all.
         step.nodes.sort();
         let alike: Vec<NodeName> = (0..step.nodes.len())
             .map(|node| FleetPosition { rack: 0, node }.name().into())
@@ -156,7 +150,7 @@ impl YearFleet {
     }
 }
 
-/// What the simulated tool prints in this rack, parsed; asked once.
+/// The rendered output of the simulated tool in this rack, parsed and cached.
 fn render_and_parse(rack: &mut YearRack, step: &PlanStep, nodes: &[NodeName]) -> ParseOutput {
     let key = (step.probe.clone(), nodes.to_vec());
     if let Some(known) = rack.shapes.get(&key) {

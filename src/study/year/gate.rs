@@ -1,8 +1,7 @@
-//! The gate of the year: what `act` decides, carried out on a scheduler that
-//! always does what it is told.
+//! The gate of the year: executes the decisions of `act` on a scheduler that never fails.
 //!
-//! Nothing is decided here. Journal, budgets, breaker, releases and undos are
-//! `act`'s own; a scheduler that fails is another study (docs/reliability.md).
+//! This module decides nothing. Journal, budgets, breaker, releases and undos are `act`'s; failures
+//! of the scheduler are the subject of another study (docs/reliability.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,34 +19,32 @@ use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::time_format::format_rfc3339;
 use model::verdict::Verdicts;
 
-/// When the year begins, in seconds since 1970.
+/// Start of the year, in seconds since 1970.
 pub(super) const YEAR_START_UNIX: i64 = 1_767_225_600;
 
 /// A certificate of the last day makes a node a control.
 const CONTROL_S: i64 = 86_400;
 
-/// The gate.
 #[derive(Debug)]
 pub(super) struct YearGate {
     policy: Policy,
     ledger: JournalState,
     live: SchedulerSnapshot,
-    /// When each node was last certified or given back.
+    /// Time of each node's last certificate or return.
     certified: BTreeMap<NodeName, i64>,
 }
 
-/// A run that the gate is to act on.
+/// A run for the gate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct YearRun<'a> {
     pub(super) profile: Profile,
     pub(super) verdicts: &'a Verdicts,
     pub(super) drivers: &'a BTreeMap<NodeName, String>,
-    /// When it began and ended, in seconds since the year began.
+    /// Start and end in seconds since the start of the year.
     pub(super) from_s: f64,
     pub(super) to_s: f64,
 }
 
-/// What a turn came to.
 #[derive(Debug)]
 pub(super) struct YearGateOutcome {
     pub(super) plan: ActionPlan,
@@ -69,12 +66,12 @@ impl YearGate {
         Self { policy, ledger: JournalState::default(), live, certified: BTreeMap::new() }
     }
 
-    /// Whether a node may be measured by an audit: in service and idle.
+    /// True if an audit may measure a node: in service and idle.
     pub(super) fn is_in_service(&self, node: &NodeName) -> bool {
         self.live.nodes.get(node).is_some_and(|live| !live.has_state("DRAIN"))
     }
 
-    /// A person drains a node for a reason of his own.
+    /// An operator drains a node for an unrelated reason.
     pub(super) fn drain_manually(&mut self, node: &NodeName) {
         let Some(live) = self.live.nodes.get_mut(node).filter(|live| !live.has_state("DRAIN"))
         else {
@@ -85,7 +82,7 @@ impl YearGate {
         live.reason_by = Some("operator".to_owned());
     }
 
-    /// The same person gives it back.
+    /// The operator returns it.
     pub(super) fn resume_manually(&mut self, node: &NodeName) {
         let theirs = |live: &&mut SchedulerNode| {
             live.reason.as_deref().is_some_and(|it| it == "maintenance")
@@ -97,21 +94,21 @@ impl YearGate {
         }
     }
 
-    /// Nodes that one run found slow, and that wait for another.
+    /// Nodes that one run found slow, and that wait for another run.
     pub(super) fn suspected_nodes(&self, at_s: f64) -> impl Iterator<Item = &NodeName> {
         let open =
             move |suspicion| repeat_confirmation::is_open(suspicion, &self.policy, to_unix(at_s));
         self.ledger.suspicions.iter().filter(move |(_, it)| open(it)).map(|(node, _)| node)
     }
 
-    /// A node boots, as after a repair.
+    /// A node reboots, as after a repair.
     pub(super) fn boot_node(&mut self, node: &NodeName, at_s: f64) {
         if let Some(live) = self.live.nodes.get_mut(node) {
             live.booted = Some(to_unix(at_s));
         }
     }
 
-    /// A person puts a tripped breaker back.
+    /// An operator resets a tripped breaker.
     pub(super) fn reset_breaker(&mut self, at_s: f64) {
         if self.ledger.breaker.is_some() {
             let event = JournalEvent::Reset { by: "operator".to_owned(), why: "looked".to_owned() };
@@ -119,7 +116,7 @@ impl YearGate {
         }
     }
 
-    /// Takes a turn, as `gate::turn` does.
+    /// Takes a turn, like `gate::turn`.
     pub(super) fn reconcile(&mut self, fleet: &Claims, ran: YearRun<'_>) -> YearGateOutcome {
         let now = to_stamp(ran.to_s);
         self.ledger.epoch += 1;
@@ -189,7 +186,7 @@ impl YearGate {
                     live.reason = None;
                     live.reason_at = None;
                 }
-                // What is said beside a node's state is not looked at in this study.
+                // This study ignores labels and certificates on a node.
                 ActionKind::Relabel | ActionKind::Certify => {}
             }
         }
@@ -238,7 +235,6 @@ fn to_run_seen(ran: YearRun<'_>) -> EvidenceRun {
     }
 }
 
-/// What a decision rests on.
 fn build_situation<'a>(
     fleet: &'a Claims,
     ledger: &'a JournalState,

@@ -1,5 +1,5 @@
-//! Takes the readings of the year: what the simulated tool prints for the fabric
-//! as it is today, with the noise, the dips and the weather of the moment.
+//! Takes the readings of the year: the simulated tool's output for today's fabric, with noise, dips
+//! and transients of the moment.
 
 use std::collections::BTreeMap;
 
@@ -18,17 +18,17 @@ use sim::noise::NoiseKey;
 /// One GPU of the fleet.
 pub(super) type FleetGpu = (FleetPosition, usize);
 
-/// What parts show besides the faults that the fabric knows.
+/// State of parts in addition to the faults of the fabric.
 #[derive(Clone, Debug, Default)]
 pub(super) struct YearPartState {
-    /// What is left of a GPU's links, where it drifts.
+    /// Remaining share of a GPU's link rate, if it drifts.
     pub(super) drifted: BTreeMap<FleetGpu, f64>,
-    /// How many GPUs were put in a place.
+    /// Number of replacements of a GPU.
     pub(super) replacements: BTreeMap<FleetGpu, u64>,
 }
 
-/// One number as a share of what a sound part shows, for rules that look at
-/// nothing else. A test that gives no number gives 0.
+/// One number as a share of a healthy part's number, the only input of the simple rules. A test
+/// without a number counts as 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct ReadingRatio {
     pub(super) ends: [FleetGpu; 2],
@@ -36,17 +36,17 @@ pub(super) struct ReadingRatio {
     pub(super) ratio: f64,
 }
 
-/// Takes readings, while time goes on.
+/// Takes readings as time passes.
 #[derive(Debug)]
 pub(super) struct YearMeter<'y> {
     pub(super) fleet: &'y mut YearFleet,
     pub(super) transients: &'y TransientSchedule,
     pub(super) parts: &'y YearPartState,
-    /// Of the noise of this run.
+    /// Key of the noise of this run.
     pub(super) key: NoiseKey,
-    /// The moment, in seconds since the year began.
+    /// Time in seconds since the start of the year.
     pub(super) at_s: f64,
-    /// What was seen, where somebody wants it.
+    /// Collected numbers, if requested.
     pub(super) ratios: Option<Vec<ReadingRatio>>,
 }
 
@@ -58,7 +58,7 @@ impl StepReader for YearMeter<'_> {
             *driver = driver_version(self.transients.driver_count(spot, day_of(self.at_s)));
         }
         let sound = self.ratios.is_some().then(|| self.fleet.healthy_output(step));
-        // Nodes and not the number of the step: the same in every plan.
+        // The key contains nodes and not the step's number, so it is the same in every plan.
         let key = step.nodes.iter().fold(self.key, |key, node| key.with_name(node.as_str()));
         let key = key
             .with_name(&step.probe)
@@ -90,13 +90,13 @@ impl StepReader for YearMeter<'_> {
     }
 }
 
-/// The version of the driver after so many new ones.
+/// The version of the driver after this many updates.
 pub(super) fn driver_version(drivers: usize) -> String {
     format!("580.{}.00", 65 + drivers)
 }
 
 impl YearMeter<'_> {
-    /// Puts what happens at this moment on every number.
+    /// Applies the effects of this moment to every number.
     fn apply_to_output(&self, step: &PlanStep, parsed: &mut ParseOutput, key: NoiseKey) {
         for (at, measurement) in parsed.measurements.iter_mut().enumerate() {
             let key = key.with_part(at as u64);
@@ -171,7 +171,7 @@ impl YearMeter<'_> {
         if a == b { first } else { first.min(self.end_factor(b, path)) }
     }
 
-    /// Every number as a share of what a sound part shows.
+    /// Records every number as a share of a healthy part's number.
     fn record_ratios(&mut self, step: &PlanStep, parsed: &ParseOutput, sound: &ParseOutput) {
         let Some(seen) = &mut self.ratios else { return };
         let is_ill = parsed.has_problem(OutputProblemKind::Error)
@@ -220,13 +220,13 @@ impl YearMeter<'_> {
     }
 }
 
-/// What a matrix was read over.
+/// The path that a matrix measured.
 fn matrix_path(matrix: &MeasurementMatrix) -> ReadingPath {
     let is_host = matrix.testcase.as_deref().is_some_and(|name| name.contains("host"));
     if is_host { ReadingPath::Host } else { ReadingPath::Link }
 }
 
-/// Between whom a cell is: ranks count through the nodes of a step.
+/// The ends of a cell: ranks count through the nodes of a step.
 fn cell_ends(
     step: &PlanStep,
     (rows, columns): (usize, usize),
@@ -240,13 +240,12 @@ fn cell_ends(
         return [end(row), end(column)];
     }
     let rank = row * columns + column;
-    // In a bisection each has its partner half the ranks away; one number of a
-    // GPU alone is its own.
+    // In a bisection, the partner is half the ranks away; a single GPU's number is its own.
     let other = if 1 < step.nodes.len() { rank + ranks / 2 } else { rank };
     [end(rank), end(other)]
 }
 
-/// A number as tools print it.
+/// A number rounded as tools print it.
 fn round_as_printed(value: f64) -> f64 {
     (value * 100.0).round() / 100.0
 }

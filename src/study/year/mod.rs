@@ -1,10 +1,9 @@
-//! A year of daily audits of a fleet of racks under one rule: who is drained, and
-//! whether anything was wrong with it.
+//! A year of daily audits of a fleet of racks under one rule: which nodes are drained, and which of
+//! them are faulty.
 //!
-//! Plan, judge and gate are those of live runs (`plan::stalest`, `plan::sweep`,
-//! `judge`, `act`); only the world is simulated: fabric, weather, what breaks, and
-//! the people who repair it. A seed decides everything but the rule, so that all
-//! rules meet the same year.
+//! Plan, judge and gate are those of live runs (`plan::stalest`, `plan::sweep`, `judge`, `act`);
+//! only the world is simulated: fabric, transients, faults, and operators who repair them. A seed
+//! determines everything except the rule, so all rules see the same year.
 
 mod document;
 mod drift;
@@ -30,24 +29,24 @@ pub use score::{WrongDrainCause, YearClassScore, YearScore, median_and_p95, pois
 pub use table::{render_csv, render_svg, render_text};
 pub use transients::TransientRates;
 
-/// What is simulated, whatever the rule.
+/// The setting, independent of the rule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct YearSetting {
-    /// Racks of 18 nodes of 4 GPUs.
+    /// Number of racks with 18 nodes of 4 GPUs.
     pub racks: usize,
-    /// Days.
+    /// Number of days.
     pub days: usize,
-    /// Worlds of that size, each with a year of its own.
+    /// Number of independent worlds of that size, each with a year.
     pub worlds: usize,
-    /// Decides everything but the rule.
+    /// Seed of everything except the rule.
     pub seed: u64,
-    /// Most of the nodes of a rack that one audit measures.
+    /// Maximum share of a rack's nodes that one audit measures.
     pub share_of_domain: Option<f64>,
     /// Share of nodes that run jobs when an audit begins.
     pub busy: f64,
-    /// How often things break, in multiples of what is assumed.
+    /// Frequency of faults, as a multiple of the assumed rates.
     pub fault_factor: f64,
-    /// What passes.
+    /// Rates of transients.
     pub transient_rates: TransientRates,
 }
 
@@ -66,8 +65,8 @@ impl Default for YearSetting {
     }
 }
 
-/// The years of these rules, in their order, on so many threads; `say` is told of
-/// each world that ended.
+/// Simulates the years of these rules, in order, on this many threads; `say` receives a message for
+/// each finished world.
 pub fn run_years(
     setting: &YearSetting,
     rules: &[YearRule],
@@ -103,7 +102,7 @@ pub fn run_years(
         .iter()
         .zip(scores)
         .map(|(rule, mut worlds)| {
-            // Sums of hours depend on their order in the last digit.
+            // The last digit of a sum of hours depends on its order.
             worlds.sort_by_key(|(world, _)| *world);
             let mut sum = YearScore::default();
             worlds.iter().for_each(|(_, score)| sum.add(score));

@@ -1,9 +1,9 @@
-//! Whom a year drains by which rule: the scheme as a whole with its settings, or
-//! a simpler rule on one reading of everything.
+//! Rules that drain nodes: the whole scheme with its settings, or a simpler rule on one reading of
+//! everything.
 //!
-//! The simpler rules are given the best they can have: the median of all that was
-//! read of a part, the rate of a sound part exactly, and operators who test what
-//! they return. They have no budget, as the tools that use them have none.
+//! The simpler rules get the best possible input: the median of all readings of a part, the exact
+//! rate of a healthy part, and operators who test a node before they return it. They have no
+//! budget, because the tools that use them have none.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,35 +17,35 @@ use model::stats;
 /// A rule.
 #[derive(Clone, Debug, PartialEq)]
 pub enum YearRule {
-    /// The scheme as a whole.
+    /// The whole scheme.
     Scheme(Box<SchemeSettings>),
-    /// A part is at fault below this share of what it must deliver.
+    /// A part is faulty below this share of its expected rate.
     Floor(f64),
-    /// The same, where a second test with a partner that passed says so again.
+    /// Like `Floor`, if a second test with a partner that passed confirms it.
     Retest(f64),
-    /// A part is at fault this share below the median of its kind.
+    /// A part is faulty if it is this share below the median of its kind.
     BelowMedian(f64),
 }
 
-/// The scheme with its settings.
+/// Settings of the scheme.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SchemeSettings {
-    /// What is not as it is by default, for people.
+    /// Name of the difference from the defaults.
     pub name: String,
     /// The policy of the gate.
     pub policy: Policy,
     /// Seconds until suspects are measured again.
     pub confirm_after_s: f64,
-    /// Readings of a step: always, and at most.
+    /// Readings of a step: minimum and maximum.
     pub readings: [u32; 2],
-    /// Earlier runs are among the references.
+    /// Use earlier runs as references.
     pub history: bool,
-    /// Seconds after an audit until whom it was the first to find slow is measured
-    /// again; with the next audits only, where absent.
+    /// Seconds from an audit to a repeated measurement of its newly slow nodes; if absent, only the
+    /// next audits measure them.
     pub repeat_after_s: Option<f64>,
-    /// The drift charts are followed too.
+    /// Also track drift charts.
     pub drift: bool,
-    /// People state new levels where everything is low alike and stays so.
+    /// Operators set new levels if everything stays low by the same share.
     pub restates_levels: bool,
 }
 
@@ -76,7 +76,7 @@ impl YearRule {
         }
     }
 
-    /// Whom a simple rule accuses, by what was seen.
+    /// The nodes that a simple rule blames.
     pub(super) fn accused_nodes(&self, seen: &[ReadingRatio]) -> BTreeSet<FleetPosition> {
         let mut all: BTreeMap<(FleetGpu, ReadingPath), Vec<f64>> = BTreeMap::new();
         for one in seen {
@@ -99,7 +99,7 @@ impl YearRule {
         low.map(|(((spot, _), _), _)| *spot).collect()
     }
 
-    /// Below which share a part is at fault.
+    /// The share below which a part is faulty.
     fn threshold(&self, path: ReadingPath, parts: &BTreeMap<(FleetGpu, ReadingPath), f64>) -> f64 {
         match self {
             Self::Scheme(_) => 0.0,

@@ -1,4 +1,4 @@
-//! What a year came to: who was drained, rightly or not, what was found and when.
+//! //! Score of a year: correct and wrong drains, and the delays of actions and reports.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,18 @@ use super::fault::YearFaultClass;
 /// Why a drain was wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum WrongDrainCause {
-    /// Nothing was the matter: noise.
+    /// Noise alone.
     Noise,
-    /// Something passed over it: heat, a stray process, a tray that was rebooted.
+    /// A transient on the node: heat, a stray process, a switch tray reboot.
     Transient,
-    /// The measuring host had a bad day.
+    /// The measuring host had a transient fault.
     Host,
-    /// A part that all of its rack share was at fault.
+    /// A part that the whole rack shares was faulty.
     Shared,
 }
 
 impl WrongDrainCause {
-    /// All, in the order of tables.
+    /// All causes in table order.
     pub const ALL: [Self; 4] = [Self::Noise, Self::Transient, Self::Host, Self::Shared];
 
     /// The name in tables and documents.
@@ -32,69 +32,67 @@ impl WrongDrainCause {
     }
 }
 
-/// What became of the faults of one class.
+/// Score of one class of faults.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct YearClassScore {
-    /// How many there were.
+    /// Number of faults.
     pub faults: u64,
-    /// Days until each was acted on: its node drained, or, of a part that a rack
-    /// shares, its rack told of.
+    /// Days until each action: its node was drained, or a report named the rack that shares the
+    /// faulty part.
     pub acted_on: Vec<f64>,
-    /// Days until each was first told of, acted on or not.
+    /// Days until each first report, with or without an action.
     pub reported: Vec<f64>,
-    /// Days until a drift chart rang for each, where they were followed.
+    /// Days until each drift alarm, if drift charts are tracked.
     pub drift_alarms: Vec<f64>,
-    /// Not acted on in two weeks or more.
+    /// Faults without an action for two weeks or more.
     pub missed: u64,
-    /// Not acted on, in the last two weeks of the year.
+    /// Faults without an action, in the last two weeks of the year.
     pub open: u64,
 }
 
-/// What a year of one rule came to.
+/// Score of one rule over a year.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct YearScore {
-    /// Days simulated, of all worlds together.
+    /// Simulated days of all worlds together.
     pub days: u64,
-    /// Days of GPUs.
+    /// GPUs times days.
     pub gpu_days: u64,
     /// Nodes that audits measured.
     pub measured: u64,
     /// Nodes that were drained.
     pub drains: u64,
-    /// Those that nothing was permanently wrong with, by cause.
+    /// Drains of nodes without a permanent fault, by cause.
     pub wrong_by_cause: BTreeMap<WrongDrainCause, u64>,
-    /// The same by the class of what they were drained for.
+    /// Drains of nodes without a permanent fault, by the class of the finding.
     pub wrong_by_class: BTreeMap<String, u64>,
-    /// Hours for which those were out.
+    /// Hours of these drains.
     pub wrong_hours: f64,
-    /// Hours for which any were.
+    /// Hours of all drains.
     pub hours: f64,
-    /// Most that were out at once.
+    /// Maximum number of nodes drained at the same time.
     pub most_out: u64,
-    /// Audits that drained nobody because of a common cause.
+    /// Audits without drains because of a common cause.
     pub frozen: u64,
-    /// The same by what the gate said, numbers left out.
+    /// Freezes by the gate's reason, without its numbers.
     pub frozen_by: BTreeMap<String, u64>,
-    /// Times that the breaker tripped.
+    /// Number of times that the breaker tripped.
     pub tripped: u64,
-    /// Racks in which nobody was drained for a common cause, and drains that a
-    /// budget forbade.
+    /// Racks without drains because of a common cause, and drains that a budget prevented.
     pub stopped: u64,
-    /// Times that people stated new levels, since everything was low alike.
+    /// Number of times that operators set new levels, because everything was low by the same share.
     pub level_updates: u64,
-    /// Nodes that were low and not confirmed by the second look.
+    /// Low nodes that the second measurement did not confirm.
     pub unconfirmed: u64,
-    /// Times that a node was left in service until another run says the same.
+    /// Number of times that a node stayed in service until another run confirms it.
     pub deferred: u64,
-    /// Alarms of drift charts for less, and those of them that nothing permanent was
-    /// behind.
+    /// Drift alarms for a decrease, and those of them without a permanent fault.
     pub drift_alarms: [u64; 2],
-    /// By class.
+    /// Scores by class of faults.
     pub by_class: BTreeMap<YearFaultClass, YearClassScore>,
 }
 
 impl YearScore {
-    /// Adds another world.
+    /// Adds the score of another world.
     pub fn add(&mut self, other: &Self) {
         self.days += other.days;
         self.gpu_days += other.gpu_days;
@@ -133,7 +131,7 @@ impl YearScore {
         }
     }
 
-    /// Counts an audit that drained nobody, by what the gate said of it.
+    /// Counts an audit without drains, by the gate's reason.
     pub(super) fn count_freeze(&mut self, why: &str) {
         self.frozen += 1;
         *self.frozen_by.entry(freeze_kind(why)).or_default() += 1;
@@ -144,13 +142,13 @@ impl YearScore {
         self.wrong_by_cause.values().sum()
     }
 
-    /// A count as a year of a thousand GPUs has it.
+    /// A count scaled to a year of a thousand GPUs.
     pub fn per_year(&self, count: f64) -> f64 {
         count / (self.gpu_days as f64).max(1.0) * 365.0 * 1_000.0
     }
 }
 
-/// What the gate said, without its numbers and names: counts of the same are added.
+/// The gate's reason without numbers and names, so that equal reasons are added up.
 fn freeze_kind(why: &str) -> String {
     let mut kind = String::with_capacity(why.len());
     for letter in why.chars() {
@@ -163,7 +161,7 @@ fn freeze_kind(why: &str) -> String {
     kind
 }
 
-/// The middle of some days, and what one in twenty exceeds.
+/// Median and 95th percentile of some days.
 pub fn median_and_p95(days: &[f64]) -> Option<[f64; 2]> {
     let mut sorted = days.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -179,9 +177,8 @@ pub fn median_and_p95(days: &[f64]) -> Option<[f64; 2]> {
     Some([at(0.5)?, at(0.95)?])
 }
 
-/// Between which numbers the mean of a count lies, with 95 % confidence: exact
-/// limits of a Poisson count (Garwood 1936), in the approximation of Wilson and
-/// Hilferty (1931), which is within 2 % from a count of 2 on.
+/// 95 % confidence limits of the mean of a count: exact limits of a Poisson count (Garwood 1936),
+/// in the approximation of Wilson and Hilferty (1931), which is within 2 % from a count of 2 on.
 pub fn poisson_limits(count: u64) -> [f64; 2] {
     const Z_95: f64 = 1.959_964;
     let chi = |k: f64, z: f64| {
@@ -189,9 +186,9 @@ pub fn poisson_limits(count: u64) -> [f64; 2] {
         (k * part.powi(3)).max(0.0)
     };
     let count = count as f64;
-    // Of none, minus the logarithm of 2.5 %.
+    // For a count of zero, minus the logarithm of 2.5 %.
     let high = if count < 0.5 { 3.688_9 } else { chi(count + 1.0, Z_95) };
-    // Of one, minus the logarithm of 97.5 %.
+    // For a count of one, minus the logarithm of 97.5 %.
     let low = match count {
         none if none < 0.5 => 0.0,
         one if one < 1.5 => 0.025_3,

@@ -1,4 +1,4 @@
-//! Years as tables for people, as CSV and a picture.
+//! //! Years as text tables, CSV and a plot.
 
 use std::fmt::Write;
 
@@ -11,11 +11,11 @@ use super::rule::YearRule;
 use super::score::{WrongDrainCause, YearClassScore, YearScore, median_and_p95, poisson_limits};
 use crate::table::{align_columns, markdown_table};
 
-/// Both tables and what was simulated.
+/// Both tables and the setting.
 pub fn render_text(setting: &YearSetting, years: &[(YearRule, YearScore)]) -> String {
     let gpus = setting.racks * NODES * GPUS;
     let mut out = format!(
-        "{} x {} days of {gpus} GPUs ({} racks), {} measured at most of a rack a night, {:.0} % busy, seed {}\n\n",
+        "{} x {} days of {gpus} GPUs ({} racks), at most {} of a rack per night, {:.0} % busy, seed {}\n\n",
         setting.worlds,
         setting.days,
         setting.racks,
@@ -33,17 +33,17 @@ pub fn render_text(setting: &YearSetting, years: &[(YearRule, YearScore)]) -> St
         }
         if 0 < score.level_updates {
             let stated = score.level_updates;
-            out.push_str(&format!("{}: people stated new levels {stated} times\n", rule.name()));
+            out.push_str(&format!("{}: operators set new levels {stated} times\n", rule.name()));
         }
     }
     out
 }
 
-/// One row for every rule: what it took out.
+/// One row per rule: its drains.
 fn drain_table(years: &[(YearRule, YearScore)]) -> Table {
     let mut table = markdown_table();
     let mut header: Vec<String> =
-        ["rule", "drains", "wrong", "95 %", "a year of 1,000 GPUs"].map(str::to_owned).to_vec();
+        ["rule", "drains", "wrong", "95 %", "per year and 1,000 GPUs"].map(str::to_owned).to_vec();
     header.extend(WrongDrainCause::ALL.iter().map(|cause| cause.as_str().to_owned()));
     header.extend(
         [
@@ -86,11 +86,10 @@ fn drain_table(years: &[(YearRule, YearScore)]) -> Table {
     align_columns(table)
 }
 
-/// One row for every class of faults: how many were acted on, and after how many
-/// days.
+/// One row per class of faults: the number of actions, and their delay in days.
 fn delay_table(years: &[(YearRule, YearScore)]) -> Table {
     let mut table = markdown_table();
-    let mut header = vec!["acted on of faults; days to that, median / 95 %".to_owned()];
+    let mut header = vec!["faults with action; days to action, median / 95 %".to_owned()];
     header.extend(years.iter().map(|(rule, _)| rule.name()));
     table.set_header(header);
     for (class, _) in YearFaultClass::ALL {
@@ -115,7 +114,7 @@ fn wrong_count(score: &YearScore, cause: WrongDrainCause) -> u64 {
     score.wrong_by_cause.get(&cause).copied().unwrap_or(0)
 }
 
-/// One line for every rule and class, and one of each rule for everything.
+/// One line per rule and class, and one total line per rule.
 pub fn render_csv(years: &[(YearRule, YearScore)]) -> String {
     let mut out = String::from(
         "rule,class,faults,acted_on,told_of,missed,median_days,p95_days,drains,wrong_drains,wrong_node_hours,most_out\n",
@@ -149,7 +148,7 @@ pub fn render_csv(years: &[(YearRule, YearScore)]) -> String {
     out
 }
 
-/// Wrong drains against missed faults, one dot a rule: the lower left is good.
+/// Plots wrong drains against missed faults, one dot per rule: the lower left is best.
 pub fn render_svg(years: &[(YearRule, YearScore)]) -> String {
     const SIZE: [f64; 2] = [640.0, 380.0];
     const LEFT: f64 = 60.0;
@@ -160,16 +159,16 @@ pub fn render_svg(years: &[(YearRule, YearScore)]) -> String {
     let most =
         |of: &dyn Fn(&YearScore) -> f64| years.iter().map(|(_, s)| of(s)).fold(1.0, f64::max);
     let (most_missed, most_wrong) = (most(&missed), most(&wrong));
-    // Roots keep small numbers apart without losing zero.
+    // Square roots spread small numbers, and zero stays visible.
     let x = |value: f64| LEFT + (value / most_wrong).sqrt() * (SIZE[0] - LEFT - 170.0);
     let y =
         |value: f64| SIZE[1] - BOTTOM - (value / most_missed).sqrt() * (SIZE[1] - BOTTOM - 40.0);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {} {}\" font-family=\"sans-serif\" font-size=\"12\">\n\
          <rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n\
-         <text x=\"{LEFT}\" y=\"16\">Wrong drains and missed faults of a year, by rule (axes by the root)</text>\n\
+         <text x=\"{LEFT}\" y=\"16\">Wrong drains and missed faults of a year, by rule (root axes)</text>\n\
          <path d=\"M{LEFT} 30V{2:.1}H{3:.1}\" stroke=\"#333\" fill=\"none\"/>\n\
-         <text x=\"{LEFT}\" y=\"{4:.1}\">wrong drains a year of 1,000 GPUs: 0 to {most_wrong:.1}</text>\n\
+         <text x=\"{LEFT}\" y=\"{4:.1}\">wrong drains per year, 1,000 GPUs: 0 to {most_wrong:.1}</text>\n\
          <text x=\"14\" y=\"{5:.1}\" transform=\"rotate(-90 14 {5:.1})\">missed: 0 to {most_missed:.0}</text>\n",
         SIZE[0],
         SIZE[1],

@@ -1,4 +1,4 @@
-//! Small years that always give the same.
+//! //! Small, deterministic years.
 
 use super::*;
 use engine::policy::action_policy::Policy;
@@ -7,7 +7,7 @@ fn ours() -> YearRule {
     YearRule::Scheme(Box::default())
 }
 
-/// Without budgets: of two racks 3 % are a single node.
+/// Without budgets: 3 % of two racks are a single node.
 fn unbounded() -> YearRule {
     let policy = Policy { per_hour: 1.0, outstanding: 1.0, ..Policy::default() };
     YearRule::Scheme(Box::new(SchemeSettings { policy, ..SchemeSettings::default() }))
@@ -39,11 +39,11 @@ fn where_nothing_breaks_and_nothing_passes_nobody_is_drained() {
 
 #[test]
 fn what_breaks_is_drained_repaired_and_given_back() {
-    // Sixty times what is assumed, so that it comes in a small world.
+    // Sixty times the assumed rate, so that faults occur in a small world.
     let setting = YearSetting { fault_factor: 60.0, ..calm(2, 20) };
     let score = run_single(&setting, unbounded());
     let links = &score.by_class[&YearFaultClass::Link];
-    // Four nodes of eighteen a night: in five nights everybody was measured.
+    // Four nodes of eighteen per night: five nights cover all.
     let late = links.acted_on.iter().filter(|days| 5.0 < **days).count();
     assert!(2 <= links.acted_on.len() && late == 0, "{score:#?}");
     assert_eq!((score.wrong_drains(), links.missed), (0, 0), "{score:#?}");
@@ -52,7 +52,7 @@ fn what_breaks_is_drained_repaired_and_given_back() {
 
 #[test]
 fn a_host_link_at_half_and_an_imex_daemon_that_is_gone_are_acted_on() {
-    // What no second look measures again.
+    // Findings that the second measurement does not repeat.
     let policy = Policy {
         per_hour: 1.0,
         outstanding: 1.0,
@@ -62,7 +62,7 @@ fn a_host_link_at_half_and_an_imex_daemon_that_is_gone_are_acted_on() {
     };
     let rule = YearRule::Scheme(Box::new(SchemeSettings { policy, ..SchemeSettings::default() }));
     let mut sum = YearScore::default();
-    // Worlds in which both come early.
+    // Worlds in which both occur early.
     for seed in [6, 8] {
         sum.add(&run_single(
             &YearSetting { seed, fault_factor: 100.0, ..calm(2, 12) },
@@ -110,7 +110,7 @@ fn a_year_is_the_same_whoever_runs_it_and_another_seed_is_another() {
 
 #[test]
 fn a_driver_that_lowers_everybody_drains_nobody_and_a_floor_everybody() {
-    // In one night each, and 2 % less with each: eight of them are 15 %.
+    // Each update takes one night and 2 % of the rate: eight of them take 15 %.
     let climate = TransientRates { driver: 1.0, driver_at_once: true, ..TransientRates::CALM };
     let setting = YearSetting { transient_rates: climate, ..calm(1, 8) };
     assert_eq!(run_single(&setting, ours()).drains, 0);
@@ -147,7 +147,7 @@ fn budgets_hold_whatever_breaks() {
     let setting = YearSetting { fault_factor: 2_000.0, ..calm(2, 4) };
     let score = run_single(&setting, ours());
     let policy = Policy::default();
-    // Two a rack, and of 36 nodes 3 % are one.
+    // Two per rack; 3 % of 36 nodes are one.
     assert!(score.most_out <= (policy.per_domain * 2) as u64, "{score:?}");
     assert!(0 < score.stopped, "{score:?}");
 }

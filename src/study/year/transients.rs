@@ -1,57 +1,56 @@
-//! What healthy parts do over a year: they differ, wander, dip for minutes, and
-//! many of them at once when a rack warms up, a driver comes or the measuring host
-//! has a bad day.
+//! Behavior of healthy parts over a year: they differ, wander, dip for minutes, and many of them
+//! dip at the same time when a rack warms up, a driver is updated or the measuring host has a
+//! transient fault.
 //!
-//! Nothing here is a fault: who is drained for it is drained wrongly. No number
-//! is measured on an NVL72, none was to be had; docs/false-drains.md has the source
-//! or the assumption behind each. Only hashes and arithmetic, no transcendental
-//! function: counts are compared exactly.
+//! None of this is a fault: a drain because of it is wrong. No number was measured on an NVL72,
+//! because no data is available; docs/false-drains.md has the source or assumption of each. The
+//! code uses only hashes and arithmetic and no transcendental functions, because counts are
+//! compared exactly.
 
 use std::collections::BTreeMap;
 
 use super::fleet::{FleetPosition, GPUS, NODES};
 use sim::noise::{NoiseKey, SimNoise};
 
-/// Seconds of a day.
 pub(super) const DAY_S: f64 = 86_400.0;
 
-/// How far GPUs differ for good, from day to day, and by a slow wander over
-/// knots of thirty days; relative standard deviations.
+/// Permanent differences of GPUs, day-to-day variation, and a slow wander over knots of thirty
+/// days; relative standard deviations.
 const GPU_SIGMA: [f64; 3] = [0.002, 0.001, 0.0015];
-/// A node and a rack, from day to day.
+/// Day-to-day variation of a node and of a rack.
 const DAILY_SIGMA: [f64; 2] = [0.001, 0.001];
-/// A host link, for good and from day to day: more than NVLink, since processors
-/// and memory take part.
+/// Permanent difference and day-to-day variation of a host link: larger than NVLink's, because CPUs
+/// and memory are involved.
 const HOST_SIGMA: [f64; 2] = [0.008, 0.003];
 
-/// Minutes that a passing cause lasts, each as likely.
+/// Durations of a transient in minutes, with equal probability.
 const TRANSIENT_MINUTES: [f64; 8] = [2.0, 4.0, 8.0, 15.0, 25.0, 45.0, 90.0, 240.0];
 
-/// How often passing causes come, a day.
+/// Rates of transients per day.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TransientRates {
     /// A node is slow for a while: heat, power, a stray process.
     pub node: f64,
-    /// One GPU of a node is.
+    /// One GPU of a node is slow for a while.
     pub gpu: f64,
-    /// Some nodes of a rack are, for hours.
+    /// Some nodes of a rack are slow for hours.
     pub rack: f64,
-    /// A switch tray of a rack is rebooted, and everything there has two planes less.
+    /// A switch tray of a rack reboots, so the rack has two planes less.
     pub tray: f64,
-    /// A day on which the measuring host spoils everything.
+    /// A day on which the measuring host distorts all readings.
     pub host: f64,
-    /// A driver that lowers everybody by 2 %, node by node over five days.
+    /// A driver update that slows all nodes by 2 %, node by node over five days.
     pub driver: f64,
-    /// A driver comes to all nodes at once.
+    /// A driver update reaches all nodes in one night.
     pub driver_at_once: bool,
     /// Share of readings that dip by themselves.
     pub dips: f64,
-    /// Relative standard deviation of one reading, in multiples of what is usual.
+    /// Relative standard deviation of one reading, as a multiple of the usual one.
     pub noise: f64,
 }
 
 impl TransientRates {
-    /// What is assumed of a year.
+    /// The assumed rates.
     pub const USUAL: Self = Self {
         node: 1.0 / 100.0,
         gpu: 1.0 / 800.0,
@@ -64,7 +63,7 @@ impl TransientRates {
         noise: 1.0,
     };
 
-    /// Noise and differences, and nothing else.
+    /// Only noise and differences.
     pub const CALM: Self = Self {
         node: 0.0,
         gpu: 0.0,
@@ -83,30 +82,30 @@ impl TransientRates {
 pub(super) struct Transient {
     from_s: f64,
     to_s: f64,
-    /// All nodes of the rack, where absent.
+    /// Index of the node; absent for all nodes of the rack.
     node: Option<usize>,
-    /// All GPUs of the node, where absent.
+    /// Index of the GPU; absent for all GPUs of the node.
     gpu: Option<usize>,
-    /// What is left of every rate.
+    /// Remaining share of every rate.
     share: f64,
-    /// Copies with the host too.
+    /// Also slows copies with the host.
     host: bool,
 }
 
-/// What is read.
+/// The measured path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum ReadingPath {
-    /// Over NVLink.
+    /// NVLink.
     Link,
-    /// Between a GPU and its host.
+    /// The link between a GPU and its host.
     Host,
-    /// By all GPUs of a node together.
+    /// All GPUs of a node in a collective.
     Collective,
 }
 
 impl ReadingPath {
-    /// Relative standard deviation of one reading: 0.06 % are published for copies
-    /// over NVLink (nvbandwidth's own example), 1 to 3 % are usual for collectives.
+    /// Relative standard deviation of one reading: 0.06 % is published for copies over NVLink
+    /// (nvbandwidth's example), 1 to 3 % is usual for collectives.
     fn sigma(self) -> f64 {
         match self {
             Self::Link => 0.002,
@@ -116,16 +115,16 @@ impl ReadingPath {
     }
 }
 
-/// The weather of a year.
+/// Transients of a year.
 #[derive(Debug)]
 pub(super) struct TransientSchedule {
     key: NoiseKey,
     rates: TransientRates,
-    /// Spells by day and rack.
+    /// Transients by day and rack.
     transients: BTreeMap<(usize, usize), Vec<Transient>>,
-    /// Days on which the measuring host is bad.
+    /// Days with a transient fault of the measuring host.
     bad_host_days: Vec<usize>,
-    /// Days on which a driver begins to come.
+    /// Days on which a driver rollout starts.
     driver_days: Vec<usize>,
 }
 
@@ -157,7 +156,7 @@ impl TransientSchedule {
         weather
     }
 
-    /// How many drivers a node has had by a day.
+    /// Number of driver updates of a node by a day.
     pub(super) fn driver_count(&self, spot: FleetPosition, day: usize) -> usize {
         let comes = |begin: &&usize| {
             let key =
@@ -168,8 +167,7 @@ impl TransientSchedule {
         self.driver_days.iter().filter(comes).count()
     }
 
-    /// The factor on one end of a reading at a moment. `generation` counts the GPUs
-    /// that were put in its place.
+    /// The factor on one end of a reading at a moment. `generation` counts replacements of the GPU.
     pub(super) fn end_factor(
         &self,
         (spot, gpu): (FleetPosition, usize),
@@ -182,7 +180,7 @@ impl TransientSchedule {
         let each = own.with_name("part").with_part(generation);
         let mut factor = match path {
             ReadingPath::Host => {
-                // A good deal above the line, as hosts are, and never beyond it.
+                // Well above the line, like real hosts, and never below it.
                 draw_normal(each.with_name("host"), HOST_SIGMA[0])
                     * draw_normal(own.with_name("host").with_part(day as u64), HOST_SIGMA[1])
             }
@@ -224,7 +222,7 @@ impl TransientSchedule {
         factor
     }
 
-    /// Whether a passing cause touches a node at a moment.
+    /// True if a transient affects a node at a moment.
     pub(super) fn is_affected(&self, spot: FleetPosition, at_s: f64) -> bool {
         let spells = self.transients.get(&(day_of(at_s), spot.rack));
         spells.into_iter().flatten().any(|spell| {
@@ -234,16 +232,16 @@ impl TransientSchedule {
         })
     }
 
-    /// Whether the measuring host is bad on a day.
+    /// True if the measuring host has a transient fault on a day.
     pub(super) fn is_bad_host_day(&self, day: usize) -> bool {
         self.bad_host_days.contains(&day)
     }
 
-    /// The factor of noise on one reading.
+    /// The noise factor of one reading.
     pub(super) fn noise_factor(&self, path: ReadingPath, key: NoiseKey, at_s: f64) -> f64 {
         let bad = self.is_bad_host_day(day_of(at_s));
         let sigma = path.sigma() * self.rates.noise * if bad { 8.0 } else { 1.0 };
-        // One reading in a hundred scatters three times as far: tails are heavy.
+        // One reading in a hundred has three times the spread: tails are heavy.
         let wide = if key.with_name("tail").fraction() < 0.01 { 3.0 } else { 1.0 };
         let dips =
             SimNoise { sigma: sigma * wide, dip_rate: self.rates.dips, ..SimNoise::default() };
@@ -265,12 +263,12 @@ fn draw_normal(key: NoiseKey, sigma: f64) -> f64 {
     SimNoise { sigma, dip_rate: 0.0, ..SimNoise::default() }.factor(key)
 }
 
-/// One of several, each as likely.
+/// One of several values with equal probability.
 pub(super) fn draw_one(key: NoiseKey, of: &[f64]) -> f64 {
     of[draw_below(key, of.len())]
 }
 
-/// A whole number below another.
+/// A random integer below a limit.
 pub(super) fn draw_below(key: NoiseKey, limit: usize) -> usize {
     #[expect(
         clippy::cast_possible_truncation,
@@ -281,7 +279,7 @@ pub(super) fn draw_below(key: NoiseKey, limit: usize) -> usize {
     number.min(limit.saturating_sub(1))
 }
 
-/// What passes over a rack on a day.
+/// Transients of a rack on a day.
 fn draw_transients(key: NoiseKey, climate: TransientRates, day: usize) -> Vec<Transient> {
     let mut spells = Vec::new();
     let between = |key: NoiseKey, least: f64, most: f64| least + (most - least) * key.fraction();

@@ -1,4 +1,4 @@
-//! One world over a year under one rule: audits at night, people by day.
+//! //! One world over a year under one rule: audits at night, operators by day.
 
 mod levels;
 mod operators;
@@ -33,23 +33,23 @@ use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 use readers::probe_catalog::ProbeCatalog;
 use sim::noise::NoiseKey;
 
-/// When an audit begins, and when people come, in seconds of a day.
+/// Start of an audit and of the operators' day, in seconds of a day.
 const AUDIT_S: f64 = 2.0 * 3_600.0;
 const OPERATORS_S: f64 = 10.0 * 3_600.0;
-/// How long people wait between two tests of a node that they repaired.
+/// Time between two tests of a repaired node, in seconds.
 const RETEST_GAP_S: f64 = 5_400.0;
 
-/// Days that a repair takes, each as likely; and a look that finds nothing.
+/// Duration of a repair in days, with equal probability; and of an inspection without a result.
 const REPAIR_DAYS: [f64; 8] = [0.5, 1.0, 1.0, 2.0, 2.0, 3.0, 5.0, 10.0];
 const INSPECTION_DAYS: [f64; 4] = [0.3, 0.5, 1.0, 2.0];
-/// A fault that was not acted on in so many days is missed.
+/// A fault without an action for this many days is missed.
 const MISSED_DAYS: f64 = 14.0;
-/// Earlier runs that are references, where any are.
+/// Number of earlier runs used as references, if any.
 const HISTORY_RUNS: usize = 20;
-/// Steps at the same time: more than there are pairs.
+/// Concurrent steps: more than the number of pairs.
 const PARALLEL: usize = 4_096;
 
-/// Something that broke, and what became of it.
+/// A fault and its history.
 #[derive(Clone, Copy, Debug)]
 struct FaultRecord {
     fault: YearFault,
@@ -64,18 +64,16 @@ impl FaultRecord {
     }
 }
 
-/// A node that the rule took out.
+/// A node that the rule drained.
 #[derive(Clone, Copy, Debug)]
 struct DrainedNode {
     since_s: f64,
     is_wrong: bool,
-    /// When people are done with it.
+    /// When the operators have finished.
     ready_s: f64,
-    /// How often they were.
     repair_count: u64,
 }
 
-/// A world.
 struct YearWorld<'r> {
     rule: &'r YearRule,
     setting: &'r YearSetting,
@@ -86,7 +84,7 @@ struct YearWorld<'r> {
     parts: YearPartState,
     gate: YearGate,
     drained: BTreeMap<FleetPosition, DrainedNode>,
-    /// Until when people keep a node for themselves.
+    /// End of the operators' own use of a node.
     manual_holds: BTreeMap<FleetPosition, f64>,
     known: BTreeMap<NodeName, AuditNodeState>,
     /// Nodes that passed the last run that measured them.
@@ -94,14 +92,13 @@ struct YearWorld<'r> {
     history: Vec<(String, run_summary::RunSummary)>,
     drift: DriftTracker,
     catalog: ProbeCatalog,
-    /// What this site expects.
     expected: PlatformCatalogue,
-    /// Audits that found everything low alike, since when and what they showed.
+    /// Audits that found everything low by the same share.
     uniform_low: Option<levels::UniformLowAudits>,
     score: YearScore,
 }
 
-/// The year of one world under one rule.
+/// Simulates the year of one world under one rule.
 pub(super) fn run_year(setting: &YearSetting, rule: &YearRule, world: usize) -> YearScore {
     let key = NoiseKey::from_seed(setting.seed).with_name("year").with_part(world as u64);
     let fleet = YearFleet::new(setting.racks);
@@ -141,7 +138,7 @@ pub(super) fn run_year(setting: &YearSetting, rule: &YearRule, world: usize) -> 
             YearRule::Scheme(ours) => ours.repeat_after_s,
             YearRule::Floor(_) | YearRule::Retest(_) | YearRule::BelowMedian(_) => None,
         };
-        // By day people come meanwhile.
+        // Operators work by day in the meantime.
         let (early, late) = match after_s.map(|after| AUDIT_S + after) {
             Some(at_s) if at_s < OPERATORS_S => (Some(at_s), None),
             at_s => (None, at_s),
@@ -158,7 +155,7 @@ impl YearWorld<'_> {
         self.key.with_name(what).with_part(at_s.to_bits())
     }
 
-    /// Makes the fabric what it is at a moment.
+    /// Applies the faults of a moment to the fabric.
     fn apply_faults(&mut self, at_s: f64) {
         let day = super::transients::day_of(at_s);
         let mut faults = vec![Vec::new(); self.fleet.rack_count()];
@@ -177,13 +174,13 @@ impl YearWorld<'_> {
         }
     }
 
-    /// Whether anything that stays is wrong with a node itself.
+    /// True if a node has a permanent fault.
     fn is_faulty(&self, spot: FleetPosition, at_s: f64) -> bool {
         let own = self.faults.iter().filter(|open| open.fault.position == spot);
         own.clone().any(|open| open.is_present(at_s) && !open.fault.is_shared())
     }
 
-    /// Why a drain of a node that is not at fault came.
+    /// The cause of a wrong drain.
     fn wrong_drain_cause(&self, spot: FleetPosition, at_s: f64) -> WrongDrainCause {
         let shared = self.faults.iter().any(|open| {
             open.fault.is_shared() && open.fault.position.rack == spot.rack && open.is_present(at_s)
@@ -199,7 +196,7 @@ impl YearWorld<'_> {
         }
     }
 
-    /// Whom tonight's audit measures: those that wait longest among the idle ones.
+    /// The nodes of tonight's audit: the idle nodes with the oldest measurement.
     fn choose_nodes(&mut self, at_s: f64) -> Claims {
         let busy = self.moment_key("busy", at_s);
         for spot in self.fleet.positions() {
@@ -220,7 +217,7 @@ impl YearWorld<'_> {
             known: &self.known,
             budget,
             seed: self.moment_key("choice", at_s).value(),
-            // Nothing limits the time.
+            // No time limit.
             cost: &|_| 0.0,
         });
         choice.restrict_claims(&self.fleet.claims)
@@ -267,7 +264,7 @@ impl YearWorld<'_> {
         }
     }
 
-    /// Sweeps these nodes; says until when.
+    /// Sweeps these nodes; returns the end time.
     fn run_sweep(
         &mut self,
         ours: &SchemeSettings,
@@ -312,7 +309,7 @@ impl YearWorld<'_> {
         (swept, to_s)
     }
 
-    /// Lets the gate act on a run, and writes down what it did.
+    /// Lets the gate handle a run, and records its actions.
     fn run_gate(
         &mut self,
         claims: &Claims,
@@ -356,7 +353,7 @@ impl YearWorld<'_> {
         }
     }
 
-    /// Measures again whom one run found slow, each with cleared partners.
+    /// Measures the nodes again that one run found slow, each with cleared partners.
     fn remeasure_suspects(&mut self, at_s: f64) {
         let YearRule::Scheme(ours) = self.rule else { return };
         let suspected: Vec<FleetPosition> =
@@ -373,7 +370,7 @@ impl YearWorld<'_> {
         }
     }
 
-    /// Which faults a run tells of.
+    /// Records the faults that a run reports.
     fn record_findings(&mut self, findings: &[Finding], at_s: f64) {
         let told: Vec<&Finding> =
             findings.iter().filter(|found| Outcome::Unknown < found.outcome).collect();
@@ -400,7 +397,7 @@ impl YearWorld<'_> {
         }
     }
 
-    /// A node is drained by the rule.
+    /// Drains a node by the rule.
     fn drain_node(&mut self, spot: FleetPosition, class: &str, [measured_s, at_s]: [f64; 2]) {
         if self.drained.contains_key(&spot) {
             return;
@@ -429,7 +426,7 @@ impl YearWorld<'_> {
         self.score.most_out = self.score.most_out.max(self.drained.len() as u64);
     }
 
-    /// How long people take with a node, in seconds.
+    /// Duration of the operators' work on a node in seconds.
     fn repair_seconds(&self, spot: FleetPosition, at_s: f64, guilty: bool) -> f64 {
         let key = self.moment_key("takes", at_s).with_part(spot.number());
         let days: &[f64] = if guilty { &REPAIR_DAYS } else { &INSPECTION_DAYS };
@@ -443,7 +440,7 @@ impl YearWorld<'_> {
         self.score.wrong_hours += if out.is_wrong { hours } else { 0.0 };
     }
 
-    /// Cleared partners of a node in its rack, and itself.
+    /// A node and its cleared partners in the rack.
     fn partner_claims(&self, spot: FleetPosition) -> Claims {
         let others =
             (1..NODES).map(|step| FleetPosition { node: (spot.node + step) % NODES, ..spot });
@@ -461,13 +458,13 @@ impl YearWorld<'_> {
     /// One run of `recertify`, and the gate's turn.
     fn recertify(&mut self, ours: &SchemeSettings, spot: FleetPosition, at_s: f64) {
         let claims = self.partner_claims(spot);
-        // What is repaired is measured without its past.
+        // A repaired node is measured without its history.
         let ours = SchemeSettings { history: false, ..ours.clone() };
         let (swept, to_s) = self.run_sweep(&ours, &claims, Profile::Recertify, at_s);
         self.run_gate(&claims, Profile::Recertify, &swept.final_verdicts, [at_s, to_s]);
     }
 
-    /// What a simple rule sees of some nodes, and when it was done.
+    /// The input of a simple rule for some nodes, and the end time of the measurement.
     fn read_ratios(&mut self, claims: &Claims, at_s: f64) -> (Vec<ReadingRatio>, f64) {
         let names = plan::default_probes(Profile::Audit, claims, &self.fleet.nvlink_domains);
         let probes: Vec<&Probe> = names.iter().filter_map(|name| self.catalog.get(name)).collect();
@@ -529,7 +526,7 @@ impl YearWorld<'_> {
         }
     }
 
-    /// A node is tested by a simple rule before it is given back.
+    /// Tests a node by a simple rule before it returns to service.
     fn retest(&mut self, rule: &YearRule, spot: FleetPosition, at_s: f64) {
         let claims = self.partner_claims(spot);
         let (seen, to_s) = self.read_ratios(&claims, at_s);
@@ -539,7 +536,7 @@ impl YearWorld<'_> {
         }
     }
 
-    /// Adds up what the year leaves.
+    /// Completes the score at the end of the year.
     fn finish(mut self) -> YearScore {
         let end = self.setting.days as f64 * DAY_S;
         let still: Vec<FleetPosition> = self.drained.keys().copied().collect();
@@ -553,7 +550,8 @@ impl YearWorld<'_> {
                 let trouble = &open.fault;
                 let here = trouble.position == one.spot
                     || (trouble.is_shared() && trouble.position.rack == one.spot.rack);
-                // What ended is seen to have ended, and a chart rings late.
+                // Includes a delay, because the end of a fault is noticed later and drift charts
+                // lag.
                 let until = open.repaired_s.unwrap_or(end) + MISSED_DAYS * DAY_S;
                 here && trouble.from_s <= one.at_s && one.at_s < until
             };

@@ -24,9 +24,7 @@ const CACHE_FACTOR: u64 = 4;
 /// A failed call, and the step in which it failed.
 #[derive(Debug)]
 pub(crate) struct CopyCallFailure {
-    /// Error from the driver.
     pub(crate) error: CudaCallError,
-    /// Kind of step.
     pub(crate) step: CopyCallStep,
     /// Description of the step for messages.
     pub(crate) action: String,
@@ -55,13 +53,11 @@ impl BufferLayout {
         self.bytes.saturating_mul(self.slots)
     }
 
-    /// Offset of a copy.
     pub(crate) fn offset(self, copy: usize) -> u64 {
         u64::try_from(copy % self.slots * self.bytes).expect("a size fits 64 bits")
     }
 }
 
-/// Role of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum BufferRole {
     /// Copies read from it.
@@ -73,7 +69,6 @@ pub(crate) enum BufferRole {
 /// Identity of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct BufferKey {
-    /// Location.
     pub(crate) place: BufferPlace,
     pub(crate) role: BufferRole,
     /// Number among buffers with the same location and role.
@@ -115,7 +110,6 @@ impl<'c> CopyBuffers<'c> {
         Self { cuda, node, root, allocated, filled, stage: None }
     }
 
-    /// Frees all buffers.
     pub(crate) fn clear(&mut self) {
         self.allocated.clear();
         self.filled.clear();

@@ -7,7 +7,6 @@
 use crate::probes::protocol::ProbeMatrixShape;
 use model::tournament;
 
-/// Location of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum BufferPlace {
     /// Host memory near this GPU.
@@ -19,9 +18,7 @@ pub(crate) enum BufferPlace {
 /// A stream of copies from one buffer to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyOperation {
-    /// Source.
     pub(crate) from: BufferPlace,
-    /// Destination.
     pub(crate) to: BufferPlace,
     /// The GPU whose copy engine moves the data.
     pub(crate) issuer: usize,
@@ -79,10 +76,8 @@ pub(crate) enum CopyMeasure {
     Latency,
 }
 
-/// A test case.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CopyCase {
-    /// Its matrices.
     pub(crate) shapes: Vec<ProbeMatrixShape>,
     pub(crate) measure: CopyMeasure,
     /// The runs in execution order.

@@ -19,16 +19,13 @@ use model::probe_report::{ProbeProblem, ProbedGpu};
 pub(crate) struct DetectedGpu {
     /// The driver's handle.
     pub(crate) device: CudaDevice,
-    /// The driver's description.
     pub(crate) probed: ProbedGpu,
 }
 
-/// An open GPU.
 #[derive(Debug)]
 pub(crate) struct OpenGpu<'c> {
     /// The driver's handle.
     pub(crate) device: CudaDevice,
-    /// The driver's description.
     pub(crate) probed: ProbedGpu,
     /// Bytes of its second-level cache; 0 if unknown.
     pub(crate) cache_bytes: u64,
@@ -163,7 +160,6 @@ impl<'c> OpenGpu<'c> {
         self.default_stream.stream
     }
 
-    /// Waits for that stream.
     pub(crate) fn wait(&self) -> Result<(), CudaCallError> {
         self.default_stream.wait()
     }

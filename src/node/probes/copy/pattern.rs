@@ -3,7 +3,6 @@
 //! Every word encodes its position and its buffer. The first word of each of 64 blocks is a stamp
 //! that identifies the copy, so that data of an earlier copy is detected. Pure; no GPU.
 
-/// Bytes of a word.
 pub(crate) const WORD: usize = 4;
 
 /// Blocks of a buffer, each with a stamp.
@@ -117,7 +116,6 @@ impl CopyPattern {
         });
     }
 
-    /// Writes only the stamps.
     pub(crate) fn write_stamps(&self, whole: &mut [u8]) {
         for at in self.stamps() {
             if let Some(place) = whole.get_mut(at..at + WORD) {
@@ -126,7 +124,6 @@ impl CopyPattern {
         }
     }
 
-    /// Clears a destination.
     pub(crate) fn clear(&self, part: &mut [u8]) {
         let poison = self.poison().to_ne_bytes();
         for_each_part(part, move |_, part| {

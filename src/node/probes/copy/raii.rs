@@ -36,7 +36,6 @@ pub(crate) struct GpuMemory<'c> {
     cuda: &'c CudaLibrary,
     context: CudaContext,
     pub(crate) address: DevicePointer,
-    /// Size in bytes.
     pub(crate) bytes: usize,
 }
 

@@ -258,7 +258,6 @@ impl<'c> CopySession<'c, '_> {
     }
 }
 
-/// Text for a difference.
 fn describe_difference(difference: DataDifference) -> String {
     let DataDifference { words, first, found, expected } = difference;
     let words = if words == 1 { "1 word was".to_owned() } else { format!("{words} words were") };

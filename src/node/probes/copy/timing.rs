@@ -98,7 +98,6 @@ pub(crate) struct CopyLane<'c> {
 #[derive(Debug)]
 pub(crate) struct LaneError {
     pub(crate) lane: usize,
-    /// Error from the driver.
     pub(crate) error: CudaCallError,
 }
 

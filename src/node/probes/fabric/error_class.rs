@@ -99,7 +99,7 @@ fn explain_error(
             Some((
                 "imex-peer-missing",
                 "IMEX did not answer in time: its daemon does not run on one of the nodes, \
-             or the daemons cannot connect to each other (`nvidia-imex-ctl -N`)"
+                 or the daemons cannot connect to each other (`nvidia-imex-ctl -N`)"
                     .to_owned(),
             ))
         }

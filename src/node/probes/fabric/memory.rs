@@ -25,7 +25,6 @@ pub(crate) fn with_step(step: FabricCallStep) -> impl Fn(CudaCallError) -> Fabri
 pub(crate) struct FabricMemory<'c> {
     cuda: &'c CudaLibrary,
     allocation: CudaAllocation,
-    /// Size in bytes.
     pub(crate) bytes: usize,
 }
 
@@ -79,7 +78,6 @@ impl Drop for FabricMemory<'_> {
     }
 }
 
-/// Mapped memory.
 #[derive(Debug)]
 pub(crate) struct MappedFabricMemory<'c> {
     memory: FabricMemory<'c>,

@@ -85,7 +85,6 @@ impl ProbeChild {
         seat
     }
 
-    /// Its process ID.
     pub(super) fn pid(&self) -> Option<u32> {
         self.process.as_ref().and_then(SessionProcess::pid)
     }
@@ -107,7 +106,6 @@ impl ProbeChild {
         Some(clean(&reason.unwrap_or_else(|| "its process has ended".to_owned())))
     }
 
-    /// Handles a line.
     pub(super) fn push_line<'l>(&mut self, line: &'l [u8]) -> ChildLineKind<'l> {
         self.last_activity = Instant::now();
         self.output.push_line(line)
@@ -155,14 +153,12 @@ impl ProbeChild {
         self.killed = Some((fate, Instant::now()));
     }
 
-    /// Closes its input.
     pub(super) fn close_input(&mut self) {
         self.input = None;
         self.is_waiting = false;
         self.last_activity = Instant::now();
     }
 
-    /// Sends it an answer.
     pub(super) async fn send_answer(&mut self, line: &[u8]) {
         self.is_waiting = false;
         self.last_activity = Instant::now();
@@ -218,7 +214,6 @@ impl ProbeChild {
         self.process = None;
     }
 
-    /// Returns its output.
     pub(super) fn into_output(self) -> ChildOutput {
         self.output
     }

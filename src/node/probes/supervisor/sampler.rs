@@ -51,7 +51,6 @@ struct SamplerBuffer {
     begun: Notify,
 }
 
-/// The running sampling process.
 #[derive(Debug)]
 pub(super) struct GpuSampler {
     input: SessionInput,
@@ -95,7 +94,6 @@ impl GpuSampler {
     }
 }
 
-/// Describes where it hangs.
 fn describe_hang(process: &SessionProcess, patience: Duration) -> String {
     let tail = process.stderr_tail();
     let doing = super::child_output::clean(tail.trim_end().lines().next_back().unwrap_or_default());

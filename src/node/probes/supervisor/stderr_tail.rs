@@ -38,7 +38,6 @@ pub(super) struct StderrTail {
 }
 
 impl StderrTail {
-    /// Handles a chunk.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.chunks += 1;
         for byte in bytes {

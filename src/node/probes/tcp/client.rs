@@ -14,7 +14,6 @@ use model::tcp::{TCP_FORMAT, TcpDocument, TcpEndpoint, TcpFlow, TcpReading};
 /// Time limit of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes per gigabyte.
 const GIGA: f64 = 1e9;
 
 /// Resolves `ADDRESS:PORT`: with or without brackets around an IPv6 address, or with a host name.

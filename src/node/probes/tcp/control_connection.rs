@@ -7,7 +7,6 @@ use std::time::{Duration, Instant};
 
 use super::wire::{MAX_LINE_BYTES, TcpControlLine};
 
-/// A connection for lines.
 #[derive(Debug)]
 pub(super) struct TcpControlConnection {
     stream: TcpStream,

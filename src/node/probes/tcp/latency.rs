@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use super::REPLY_TIMEOUT;
 use model::tcp::TcpLatency;
 
-/// Bytes of a message.
 const MESSAGE_BYTES: usize = 64;
 /// Timed round trips.
 const SAMPLES: usize = 200;

@@ -81,7 +81,6 @@ fn serve_session(
     }
 }
 
-/// Admission of connections.
 #[derive(Debug, Default)]
 struct SessionAdmission {
     closed: AtomicBool,

@@ -88,7 +88,6 @@ pub(super) struct TcpReceiveTotals {
     pub(super) corrupt: u64,
 }
 
-/// A line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub(super) enum TcpControlLine {

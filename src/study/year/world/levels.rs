@@ -1,10 +1,9 @@
-//! What people do where audits find everything low alike: they look, and where it
-//! stays so they state what is measured as the level of the site.
+//! Operators' reaction when audits find everything low by the same share: they inspect, and if it
+//! lasts, they set the measured level as the site's level.
 //!
-//! The numbers are those of `thresholds measured`, of the last audit and of a
-//! re-certification of the same nodes, put in force as its file is. That
-//! they know why (a new driver) is assumed; what they would do about clocks or a wrong
-//! platform is not part of this study.
+//! The numbers are those of `thresholds measured`, from the last audit and a recertification of the
+//! same nodes, and are applied like its file. It is assumed that the operators know the reason (a
+//! new driver); their reaction to clocks or a wrong platform is not part of this study.
 
 use super::{INSPECTION_DAYS, YearWorld};
 use crate::sweep;
@@ -21,24 +20,24 @@ use model::profile::Profile;
 use model::tool_recording::ToolRecording;
 use model::verdict::LocusKind;
 
-/// The platform of the fleet, and the class of what is told.
+/// The platform of the fleet, and the class of the finding.
 const PLATFORM: &str = "gb200-nvl72";
-/// Where stated levels come from.
+/// Source of the new levels.
 const SOURCE: &str = "the last audit";
 
-/// Audits in a row that found everything low alike.
+/// Consecutive audits that found everything low by the same share.
 #[derive(Debug)]
 pub(super) struct UniformLowAudits {
-    /// When people have looked.
+    /// When the operators' inspection ends.
     ready_s: f64,
-    /// How many audits said so.
+    /// Number of such audits.
     audits: usize,
-    /// What the last of them showed.
+    /// Data of the last one.
     last: (Claims, Vec<ToolRecording>, bool),
 }
 
 impl YearWorld<'_> {
-    /// People hear what an audit says of the measurement itself.
+    /// Operators read an audit's finding about the measurement itself.
     pub(super) fn note_uniform_low(&mut self, claims: &Claims, swept: &StudySweep, at_s: f64) {
         let mut told = swept.final_verdicts.findings.iter();
         if !told.any(|it| {
@@ -57,7 +56,7 @@ impl YearWorld<'_> {
         });
     }
 
-    /// Where they have looked, and another audit said the same, they state it.
+    /// After the inspection, if another audit confirms the finding, they set the level.
     pub(super) fn state_levels(&mut self, at_s: f64) {
         let is_due = |alike: &UniformLowAudits| alike.ready_s <= at_s && 2 <= alike.audits;
         let states = matches!(self.rule, YearRule::Scheme(ours) if ours.restates_levels);
@@ -70,7 +69,7 @@ impl YearWorld<'_> {
         else {
             return;
         };
-        // A re-certification asks more than an audit: all that it measures is stated.
+        // A recertification measures more than an audit, and all of its levels are set.
         let (swept, _) = self.run_sweep(ours, &claims, Profile::Recertify, at_s);
         recordings.extend(swept.recordings);
         let case = sweep::build_case(&claims, &recordings, &self.expected, sampled);

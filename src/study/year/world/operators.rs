@@ -1,24 +1,23 @@
-//! What people do by day in a year: reset what tripped, state new levels, keep nodes
-//! for themselves, repair and test what is out.
+//! Daily work of operators in a year: they reset a tripped breaker, set new levels, use nodes for
+//! themselves, and repair and test drained nodes.
 
 use super::{REPAIR_DAYS, RETEST_GAP_S, YearWorld};
 use crate::year::fleet::FleetPosition;
 use crate::year::rule::YearRule;
 use crate::year::transients::{DAY_S, draw_one};
 
-/// Share of repairs that repair nothing, and of those that put another GPU in.
+/// Share of repairs without effect, and share of repairs that replace a GPU.
 const FAILED_REPAIR_SHARE: f64 = 0.15;
 const SWAP_SHARE: f64 = 0.3;
 
-/// Days from being told of a part that a rack shares to its repair.
+/// Days from the report of a shared faulty part to its repair.
 const SHARED_REPAIR_DAYS: f64 = 3.0;
 
-/// Drains that people make for reasons of their own, of each node a day.
+/// Drains by operators for unrelated reasons, per node and day.
 const MANUAL_DRAIN_RATE: f64 = 1.0 / 900.0;
 
 impl YearWorld<'_> {
-    /// What people do by day: reset what tripped, keep nodes for themselves, repair
-    /// and test what is out.
+    /// Runs a day's work of the operators.
     pub(super) fn run_operators(&mut self, at_s: f64) {
         self.gate.reset_breaker(at_s);
         self.state_levels(at_s);
@@ -49,7 +48,7 @@ impl YearWorld<'_> {
         }
     }
 
-    /// Drains that are none of the rule's business.
+    /// Operators' drains, which are unrelated to the rule.
     fn drain_manually(&mut self, at_s: f64) {
         let over: Vec<FleetPosition> = self
             .manual_holds
@@ -72,8 +71,8 @@ impl YearWorld<'_> {
         }
     }
 
-    /// Parts that a rack shares are repaired some days after somebody told of them;
-    /// where three nodes of a rack are out, people see it too.
+    /// Repairs shared parts some days after a report; if three nodes of a rack are drained,
+    /// operators notice the cause too.
     fn repair_shared(&mut self, at_s: f64) {
         for open in &mut self.faults {
             if !open.is_present(at_s) || !open.fault.is_shared() {
@@ -90,7 +89,7 @@ impl YearWorld<'_> {
         }
     }
 
-    /// Repairs a node, or means to.
+    /// Repairs a node, or fails to.
     fn repair_node(&mut self, spot: FleetPosition, at_s: f64) {
         let key = self.moment_key("repair", at_s).with_part(spot.number());
         self.gate.boot_node(&spot.name().into(), at_s - 600.0);

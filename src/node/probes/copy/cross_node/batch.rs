@@ -40,7 +40,6 @@ pub(super) struct BatchLane {
     pub(super) bytes: usize,
 }
 
-/// Why a copy failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BatchFailure {
     /// The driver returned an error.

@@ -2,7 +2,6 @@
 //!
 //! Every GPU only reads its own memory, so the comparison covers the received data and no return
 //! path.
-//! arrived, and no way back is part of it.
 
 use super::super::devices::OpenGpu;
 use super::super::pattern;

@@ -167,7 +167,6 @@ impl PeerReport {
         serde_json::to_value(self).expect("plain data")
     }
 
-    /// Parses a peer's report.
     pub(super) fn from_value(value: &Value) -> Result<Self, String> {
         serde_json::from_value(value.clone()).map_err(|_| "its report is unreadable".to_owned())
     }

@@ -16,11 +16,9 @@ use model::probe_report::ProbedRank;
 pub(super) struct ProbeMembership {
     /// Index of this process.
     pub(super) me: usize,
-    /// Names of the members.
     names: Vec<String>,
     /// Lost members, with the reason.
     gone: BTreeMap<usize, String>,
-    /// All GPUs.
     pub(super) ranks: Vec<ProbedRank>,
     /// Member and memory of each rank.
     gpus: Vec<(usize, PeerHelloGpu)>,
@@ -115,7 +113,6 @@ impl ProbeMembership {
         self.unreachable.extend(own);
     }
 
-    /// Name of a member.
     pub(super) fn member_name(&self, member: usize) -> &str {
         self.names.get(member).map_or("?", String::as_str)
     }

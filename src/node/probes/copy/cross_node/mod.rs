@@ -9,10 +9,10 @@
 //! A round, each line an exchange that all wait for:
 //!
 //! 1. warm up, and report when the last window will close (`window`);
-//! 2. stamp sources and clear destinations; two exchanges, the second to time the
-//! skew between the starts;
-//! 3. copy, and report the time span of the copies; a bisection is repeated if its windows
-//! were not covered by the copies of all others;
+//! 2. stamp sources and clear destinations; two exchanges, the second to time the skew between the
+//!    starts;
+//! 3. copy, and report the time span of the copies; a bisection is repeated if its windows were not
+//!    covered by the copies of all others;
 //! 4. compare the received data, and report it. The issuer of a copy reports the number.
 //!
 //! Never run on hardware with more than one node.

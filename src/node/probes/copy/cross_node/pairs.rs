@@ -12,7 +12,6 @@ use super::super::task::CrossNodePairs;
 /// The starting round does not matter, so it is fixed.
 const SEED: u64 = 0;
 
-/// Tests across nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CrossNodeTest {
     /// `multinode_device_to_device_memcpy_write_ce`.
@@ -38,9 +37,7 @@ impl CrossNodeTest {
 /// A copy between two GPUs, by their ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct GpuFlow {
-    /// Source.
     pub(super) from: u32,
-    /// Destination.
     pub(super) to: u32,
     /// The copying GPU: the source for a write, the destination for a read.
     pub(super) issuer: u32,

@@ -293,7 +293,6 @@ impl<'c> PeerMemory<'c> {
         problem
     }
 
-    /// Releases the imported memory.
     pub(super) fn release_imports(&mut self) {
         self.imported.clear();
     }
