@@ -11,7 +11,6 @@ mod browser;
 mod fixture;
 
 // The fixture names the vocabulary as the library does.
-use model;
 
 use std::fs;
 use std::io::ErrorKind;

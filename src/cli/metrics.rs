@@ -73,7 +73,7 @@ pub fn run(args: &MetricsArgs, globals: &Globals) -> anyhow::Result<u8> {
             .map_err(|error| CommandError::Environment(format!("{}: {error}", file.display())))?,
         (None, MetricsFormat::Text) => stdout::write_text(&exposition::render_classic(&families))?,
         (None, MetricsFormat::Openmetrics) => {
-            stdout::write_text(&exposition::render_openmetrics(families))?
+            stdout::write_text(&exposition::render_openmetrics(families))?;
         }
     }
     Ok(exit::PASS)

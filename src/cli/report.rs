@@ -84,7 +84,7 @@ pub fn run(args: &ReportArgs, globals: &Globals) -> anyhow::Result<u8> {
         Some(output) => output.write(&bytes)?,
         None if format == ReportFormat::Json => stdout::write_document(&bytes)?,
         None if format == ReportFormat::Terminal => {
-            stdout::write_text(&String::from_utf8_lossy(&bytes))?
+            stdout::write_text(&String::from_utf8_lossy(&bytes))?;
         }
         None => stdout::write_bytes(&bytes)?,
     }

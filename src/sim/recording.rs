@@ -67,7 +67,7 @@ pub fn record_scenario(
                     match find_misbehaviour(&bench, stem) {
                         None => {}
                         Some(ToolMisbehaviour::Garbage) => {
-                            answer = SimToolOutput::success(GARBAGE.to_owned())
+                            answer = SimToolOutput::success(GARBAGE.to_owned());
                         }
                         // Timed out or over the limit: no output is kept.
                         Some(ToolMisbehaviour::Hangs | ToolMisbehaviour::Floods) => continue,

@@ -24,7 +24,6 @@ use kube::core::Request;
 use kube::core::params::{DeleteParams, Patch};
 use kube::{Client, Config};
 use serde_json::{Value, json};
-use sim;
 
 /// The kubeconfig of its administrator.
 const KUBECONFIG: &str = "FABRICGATE_LAB_KUBERNETES";

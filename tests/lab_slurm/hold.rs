@@ -16,7 +16,6 @@ use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 use node::exec::{ProcessContext, ProcessEvent};
 use serde_json::Value;
-use sim;
 
 use super::*;
 

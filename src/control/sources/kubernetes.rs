@@ -150,7 +150,7 @@ async fn fetch_compute_domains(server: &KubernetesReader) -> SourceReport {
                 .await
             {
                 Err(problem) if problem.kind != SourceProblemKind::Missing => {
-                    domains.push_problem(problem)
+                    domains.push_problem(problem);
                 }
                 _ => {}
             }

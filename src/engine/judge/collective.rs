@@ -254,7 +254,8 @@ fn judge_runs<'a>(
     if 1.0 - allowed <= ratio && !under_floor {
         match is_nvls_off {
             true => {
-                ledger.add(run.fallback_finding(FindingClass::NvlsOff, &explain_nvls_off(readings)))
+                ledger
+                    .add(run.fallback_finding(FindingClass::NvlsOff, &explain_nvls_off(readings)));
             }
             false => run.accept_as_fast(expected, &expectations, ledger),
         }

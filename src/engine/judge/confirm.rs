@@ -119,6 +119,16 @@ pub fn select_confirm_recordings(
     kept.cloned().collect()
 }
 
+/// Whether a finding of the first verdict is about the same part as this one of the second.
+fn is_known_part(known: &FindingsByLocus<'_>, found: &Finding) -> bool {
+    // Reports about any node of a domain settle whether its nodes reach each other.
+    let domain =
+        found.locus.domain.as_ref().filter(|_| found.class == FindingClass::MultiNodeNvlinkOff);
+    let of_domain = domain.into_iter().flat_map(|domain| known.findings_of_domain(domain));
+    let mut all = find_candidates(known, found).into_iter().chain(of_domain);
+    all.any(|f| is_same_part(f, found))
+}
+
 /// The first verdict, revised by the second measurement. `second` is the verdict on
 /// [`second_case`]; `again` is the case with the recordings of the confirm stage alone.
 pub fn apply_confirmation(
@@ -229,20 +239,13 @@ pub fn apply_confirmation(
     let UniqueFindings { findings, positions: places } = kept_ones;
     let mut out = Verdicts { findings, ..first.clone() };
     let known = FindingsByLocus::new(&out.findings);
-    for found in second.findings.iter().filter(|found| Outcome::Unknown < found.outcome) {
-        // Reports about any node of a domain settle whether its nodes reach each other.
-        let all =
-            found.locus.domain.as_ref().filter(|_| found.class == FindingClass::MultiNodeNvlinkOff);
-        let there = all.into_iter().flat_map(|domain| known.findings_of_domain(domain));
-        let is_known = places.contains_key(&found.id)
-            || find_candidates(&known, found)
-                .into_iter()
-                .chain(there)
-                .any(|f| is_same_part(f, found));
-        if !is_known {
-            out.notes.push(format!("found only in the second measurement: {}", found.summary));
-        }
-    }
+    let new = second.findings.iter().filter(|found| {
+        Outcome::Unknown < found.outcome
+            && !places.contains_key(&found.id)
+            && !is_known_part(&known, found)
+    });
+    let note = |found: &Finding| format!("found only in the second measurement: {}", found.summary);
+    out.notes.extend(new.map(note));
     let (fell, rested) = (group_by_node(dropped, |it| it.0), group_by_node(resolved, |it| *it));
     let after = |before: &NodeVerdict| {
         let all = |ends: Option<&Vec<_>>| ends.cloned().unwrap_or_default();

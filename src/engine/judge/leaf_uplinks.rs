@@ -49,6 +49,31 @@ fn are_nearly_all_low<'v>(across: impl Iterator<Item = &'v Vec<f64>>) -> bool {
     NEARLY_ALL * all <= low
 }
 
+/// The sentence about a low leaf: alone, with `peer`, or all leaves over the `spine`.
+fn describe_low_leaf(
+    rail: &RailReadings<'_>,
+    leaf: &str,
+    peer: Option<&str>,
+    spine: bool,
+    share: &str,
+) -> String {
+    let suffix = rail.sentence_suffix();
+    match peer {
+        _ if spine => format!(
+            "all pairs between leaves{suffix} are {share} low, and those inside are normal: the \
+             spine, or all uplinks; check the error counters of the leaves' uplink ports"
+        ),
+        Some(peer) => format!(
+            "pairs between leaves {leaf} and {peer}{suffix} are {share} low, and those inside are \
+             normal: the uplinks of either; measure pairs of each with a third leaf"
+        ),
+        None => format!(
+            "all pairs between leaf {leaf} and others{suffix} are {share} low, and those inside it \
+             are normal: its uplinks"
+        ),
+    }
+}
+
 /// Judges the leaves of a rail. `levels` holds the levels of the groups.
 pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) -> LeafJudgement {
     let mut out = LeafJudgement::default();
@@ -118,34 +143,9 @@ pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) ->
         // Between two leaves, the uplinks of either may be the cause.
         let other = low.iter().find(|l| *l != leaf).filter(|_| low.len() == 2 && everywhere);
         let others: Vec<&str> = low.iter().map(|l| claims.leaves[*l].name.as_str()).collect();
-        let (peer, said) = if everywhere && 2 < low.len() {
-            (
-                None,
-                format!(
-                    "all pairs between leaves{} are {share} low, and those inside are normal: the \
-                     spine, or all uplinks; check the error counters of the leaves' uplink ports",
-                    rail.sentence_suffix()
-                ),
-            )
-        } else if let Some(other) = other {
-            let other = claims.leaves[*other].name.clone();
-            let said = format!(
-                "pairs between leaves {} and {other}{} are {share} low, and those inside are \
-                 normal: the uplinks of either; measure pairs of each with a third leaf",
-                claimed.name,
-                rail.sentence_suffix()
-            );
-            (Some(other), said)
-        } else {
-            let said = format!(
-                "all pairs between leaf {} and others{} are {share} low, and those inside it are \
-                 normal: its uplinks",
-                claimed.name,
-                rail.sentence_suffix()
-            );
-            (None, said)
-        };
         let spine = everywhere && 2 < low.len();
+        let peer = other.filter(|_| !spine).map(|other| claims.leaves[*other].name.clone());
+        let said = describe_low_leaf(rail, &claimed.name, peer.as_deref(), spine, &share);
         let name = if spine { others.join(",") } else { claimed.name.clone() };
         let locus = Locus {
             leaf: Some(name),

@@ -86,7 +86,7 @@ impl<'f> NetworkFindings<'f> {
                 }
                 (LocusKind::Rail | LocusKind::Pair, None) => {}
                 _ if finding.class == FindingClass::NetworkLow => {
-                    _ = suspects.low_rails.insert(rail)
+                    _ = suspects.low_rails.insert(rail);
                 }
                 _ => {}
             }

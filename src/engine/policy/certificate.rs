@@ -309,7 +309,7 @@ impl IdentityComparison {
         match why {
             None => self.same.push(part.to_owned()),
             Some(why) => {
-                self.differs.push(IdentityDifference { part: part.to_owned(), why, voids })
+                self.differs.push(IdentityDifference { part: part.to_owned(), why, voids });
             }
         }
     }

@@ -429,8 +429,8 @@ mod tests {
 
     #[test]
     fn the_judge_gives_every_class() {
-        let judge =
-            std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("src/engine/judge");
+        let judge = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
+            .join("src/engine/judge");
         let mut given = String::new();
         for entry in std::fs::read_dir(judge).expect("the judge's sources") {
             let path = entry.expect("a file").path();

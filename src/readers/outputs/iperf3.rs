@@ -120,7 +120,7 @@ fn parse_json_stream(plain: &str) -> ParseOutput {
             }
             Some("end") => read_end(&test, &event["data"], number, &mut parsed),
             Some("error") => {
-                push_failure(event["data"].as_str().unwrap_or(""), number, &mut parsed)
+                push_failure(event["data"].as_str().unwrap_or(""), number, &mut parsed);
             }
             _ => {}
         }
@@ -193,7 +193,7 @@ fn read_end(test: &Value, end: &Value, line: u32, parsed: &mut ParseOutput) {
         };
         match bits {
             Some(bits) if 0.0 < bits => {
-                parsed.measurements.push(scalar_measurement(&testcase, bits / BITS_PER_GB))
+                parsed.measurements.push(scalar_measurement(&testcase, bits / BITS_PER_GB));
             }
             Some(_) => {
                 let what = "nothing arrived";

@@ -121,7 +121,7 @@ impl YearFault {
     }
 
     /// The simulated fault on a day; `None` if the fault has another effect, or none on this day.
-    pub(super) fn to_sim_fault(&self, day: usize) -> Option<SimFault> {
+    pub(super) fn sim_fault(&self, day: usize) -> Option<SimFault> {
         let gpu = format!("{}:{}", self.position.name(), self.gpu);
         let node = self.position.name();
         let first = u32::try_from(draw_below(self.key.with_name("first"), 15)).unwrap_or(0);

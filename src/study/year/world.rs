@@ -162,7 +162,7 @@ impl YearWorld<'_> {
         self.parts.drifted.clear();
         for open in self.faults.iter().filter(|open| open.is_present(at_s)) {
             let trouble = &open.fault;
-            faults[trouble.position.rack].extend(trouble.to_sim_fault(day));
+            faults[trouble.position.rack].extend(trouble.sim_fault(day));
             if trouble.class == YearFaultClass::Drift {
                 self.parts
                     .drifted

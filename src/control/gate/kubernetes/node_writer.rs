@@ -171,7 +171,7 @@ impl NodeWriter<'_> {
             };
             match stop {
                 WriteAttemptFailure::Retry(refused) => {
-                    pauses.pause(refused).await.map_err(condition_error)?
+                    pauses.pause(refused).await.map_err(condition_error)?;
                 }
                 // An object of another uid is refused as one that is not valid (422).
                 WriteAttemptFailure::Final(error) if error.kind != SourceProblemKind::Malformed => {

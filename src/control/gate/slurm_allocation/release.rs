@@ -232,7 +232,7 @@ pub(in crate::gate) async fn append_events(
     let mut journal = loop {
         match Journal::open(folder) {
             Err(JournalError::Locked { .. }) if start.elapsed() < JOURNAL_TIMEOUT => {
-                sleep(POLL_INTERVAL).await
+                sleep(POLL_INTERVAL).await;
             }
             opened => break opened?,
         }

@@ -71,7 +71,7 @@ pub fn build_document(
                 ranks.entry(rank.rank).or_insert_with(|| rank.clone());
             }
             ProbeMessage::Point { testcase, reading, point, .. } => {
-                points.add_point(testcase, *reading, point)
+                points.add_point(testcase, *reading, point);
             }
             ProbeMessage::Problem(problem) => {
                 if !document.problems.contains(problem) {

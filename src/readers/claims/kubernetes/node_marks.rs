@@ -194,7 +194,7 @@ pub(super) fn read_pair_scores(
     let Some(text) = labelled.annotations.get(HAMI_SCORES) else { return };
     match summarise_links(text) {
         Ok(words) => {
-            drop(said.marks.insert(format!("annotation {HAMI_SCORES}"), sanitize_text(&words)))
+            drop(said.marks.insert(format!("annotation {HAMI_SCORES}"), sanitize_text(&words)));
         }
         Err(message) => problems.push(SourceProblem {
             kind: SourceProblemKind::Malformed,

@@ -75,7 +75,7 @@ pub(super) fn read(said: &mut SourceReport, node: &NodeName, text: &str) {
             }
             // An Ethernet port may have none, which prints as zero.
             "Port GUID" => {
-                nic.guid = normalise_guid(value).filter(|g| g.bytes().any(|b| b != b'0'))
+                nic.guid = normalise_guid(value).filter(|g| g.bytes().any(|b| b != b'0'));
             }
             _ => {}
         }

@@ -116,7 +116,7 @@ pub(super) fn unify_names(
                     unclear.entry(at).or_default().insert(name.clone(), vec![machine]);
                 }
                 NodeNameMatch::Unique(machine) => {
-                    meant.entry(machine).or_default().push(name.clone())
+                    meant.entry(machine).or_default().push(name.clone());
                 }
                 NodeNameMatch::Ambiguous(machines) => {
                     unclear.entry(at).or_default().insert(name.clone(), machines);

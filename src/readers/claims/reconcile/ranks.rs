@@ -96,7 +96,7 @@ pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<
                 None if words.gpus.is_some_and(|gpus| 0 < gpus) => missing.push(node),
                 None => {}
                 Some(text) if parse_rank(text).is_none_or(|rank| rank == 0) => {
-                    bad.push((node, text))
+                    bad.push((node, text));
                 }
                 Some(_) => {}
             }

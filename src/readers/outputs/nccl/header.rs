@@ -270,7 +270,7 @@ impl NcclTableLayout {
                 NcclColumn::AlgBw => half.algbw = number,
                 NcclColumn::BusBw => half.busbw = number,
                 NcclColumn::Wrong | NcclColumn::Difference if *word == "N/A" => {
-                    half.check = DataCheck::NotDone
+                    half.check = DataCheck::NotDone;
                 }
                 // A count has no decimals (`%g` of a whole number).
                 NcclColumn::Wrong => {

@@ -215,7 +215,7 @@ impl NcclTextReader {
     fn note_elision(&mut self, line: u32) {
         match &mut self.run {
             Some(run) if self.stage < NcclTextStage::Average => {
-                run.elided = run.elided.or(Some(line))
+                run.elided = run.elided.or(Some(line));
             }
             _ => self.elided = self.elided.or(Some(line)),
         }

@@ -273,7 +273,7 @@ impl SmiQueryReader {
         let facts = &mut self.parsed.facts;
         match key {
             "Driver Version" => {
-                facts.driver = facts.driver.take().or_else(|| meaningful_value(value))
+                facts.driver = facts.driver.take().or_else(|| meaningful_value(value));
             }
             "CUDA Version" => {
                 facts.cuda_driver = facts.cuda_driver.take().or_else(|| meaningful_value(value));
