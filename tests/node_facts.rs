@@ -165,7 +165,10 @@ fn what_a_library_answered_can_be_kept() {
     assert_eq!(output.status.code(), Some(5));
     assert_eq!(document(&output).gpus.expect("counted").len(), 2);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(said.contains("not kept") && said.contains("/no/such/folder/kept.json: "), "{said}");
+    assert!(
+        said.contains("not recorded") && said.contains("/no/such/folder/kept.json: "),
+        "{said}"
+    );
 }
 
 #[test]

@@ -239,7 +239,7 @@ mod tests {
         let [first, second] = document.files.as_slice() else { panic!("{document:?}") };
         assert!(first.probe.is_none());
         let error = first.error.as_deref().unwrap_or_default();
-        assert!(error.contains("bad.toml:11:9: stage 3"), "{error}");
+        assert!(error.contains("bad.toml:10:9: stage 3"), "{error}");
         assert_eq!(second.probe.as_ref().map(|p| p.name.as_str()), Some("iperf3"));
         assert_eq!(build_document(&[good]).1, exit::PASS);
         assert_eq!(build_document(&[folder.path().join("none.toml")]).1, exit::ENVIRONMENT);

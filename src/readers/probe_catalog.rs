@@ -247,14 +247,22 @@ mod tests {
             (
                 "{node}",
                 "{readings}",
-                "p.toml:12:19: otherwise.argv \"{readings}\": {readings} means",
+                "p.toml:12:19: otherwise.argv \"{readings}\": {readings} is not available",
             ),
-            ("{node}", "{peer}", "p.toml:12:19: otherwise.argv \"{peer}\": {peer} means nothing"),
-            ("{node}", "{port}", "p.toml:12:19: otherwise.argv \"{port}\": {port} means nothing"),
+            (
+                "{node}",
+                "{peer}",
+                "p.toml:12:19: otherwise.argv \"{peer}\": {peer} is not available",
+            ),
+            (
+                "{node}",
+                "{port}",
+                "p.toml:12:19: otherwise.argv \"{port}\": {port} is not available",
+            ),
             (
                 "{node}",
                 "{rail}",
-                "p.toml:12:19: otherwise.argv \"{rail}\": {rail} means nothing to",
+                "p.toml:12:19: otherwise.argv \"{rail}\": {rail} is not available",
             ),
             ("[\"{self}\", \"{node}\"]", "[]", "p.toml:12:8: otherwise.argv: expected at least"),
             ("\"pair\"", "\"rail\"", "p.toml:13:12: together: nodes take part in"),
@@ -263,7 +271,7 @@ mod tests {
             (
                 "\"{hosts}\"]",
                 "\"{readings}\"]\nreads_itself = true",
-                "p.toml:13:8: otherwise: takes",
+                "p.toml:13:8: otherwise: it takes",
             ),
             (
                 "\"{hosts}\"]",
@@ -325,7 +333,7 @@ mod tests {
         assert!(said.contains("the command chooses the port"), "{said}");
         let said = of_a_rail("[\"x\", \"{port}\"]", "[\"x\", \"{lane}\"]");
         assert!(
-            said.starts_with("p.toml:11:14: serve.argv \"{lane}\": {lane} means nothing"),
+            said.starts_with("p.toml:11:14: serve.argv \"{lane}\": {lane} is not available"),
             "{said}"
         );
         let said = of_a_rail("[serve]\nargv = [\"x\", \"{port}\"]\nready = \"port\"\n", "");

@@ -184,9 +184,6 @@ fn every_document_keeps_to_its_published_schema() {
     site.says(&["parse", &output]);
     site.says(&["claims", &format!("{rack}/claims.toml")]);
     site.says(&["sim", "record", "rack.toml", "recorded"]);
-    let few = ["--trials", "1", "--healthy", "1", "--only", "domain", "--sigma", "1"];
-    site.says(&[&["sim", "study", "--lost", "50"][..], &few].concat());
-    site.says(&["sim", "year", "--racks", "1", "--days", "1", "--worlds", "1", "--rules", "ours"]);
     let pod = root().join("examples/all-low-alike.toml").display().to_string();
     let swept = site.says(&["audit", "--sim", &pod, "--no-progress"]);
     let run = site.run_of(&swept);

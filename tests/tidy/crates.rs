@@ -28,7 +28,7 @@ const ONLY: &[(&str, &[&str])] = &[
     ("plotters", &["engine"]),
     ("reqwest", &["control"]),
     ("rusqlite", &["control"]),
-    ("tokio", &["control", "node"]),
+    ("tokio", &["node", "control"]),
 ];
 
 /// Folders, and the folders that they never use although the crates would allow it.

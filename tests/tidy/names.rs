@@ -64,7 +64,8 @@ fn every_type_has_a_name_of_its_own() {
             let Some(found) = defined(line, &["enum", "struct", "trait", "type", "union"]) else {
                 continue;
             };
-            if !ASSOCIATED.contains(&found) {
+            // Empty where a macro gives the name.
+            if !found.is_empty() && !ASSOCIATED.contains(&found) {
                 let place = format!("{}:{}", name(&path), at + 1);
                 places.entry(found.to_owned()).or_default().push(place);
             }

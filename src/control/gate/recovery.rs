@@ -135,7 +135,7 @@ fn of_one_gpu(action: &Action) -> Option<(ActionResult, String)> {
     let mark = action.device.as_ref().filter(|_| action.kind == ActionKind::Drain)?;
     let why = format!(
         "an earlier version began to take out {} alone, which this one neither does nor takes back",
-        device::told(mark)
+        device::describe_cordon(mark)
     );
     Some((ActionResult::Superseded, why))
 }

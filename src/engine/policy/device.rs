@@ -97,12 +97,12 @@ pub fn left_out(node: &SchedulerNode) -> Option<String> {
     Some(format!(
         "{name}: an earlier version took out {}, and no version gives it back any more: {first}, then \
          `kubectl annotate node {name} {DEVICE}-`",
-        told(&mark)
+        describe_cordon(&mark)
     ))
 }
 
 /// A GPU, for people.
-pub fn told(mark: &GpuCordon) -> String {
+pub fn describe_cordon(mark: &GpuCordon) -> String {
     format!("GPU {} ({}, {})", mark.index, mark.uuid, mark.way.as_str())
 }
 

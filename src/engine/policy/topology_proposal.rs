@@ -211,8 +211,9 @@ pub fn propose_topology(
     }
     let result = form.parse(&after);
     check_result(&said, &result, topology.as_deref(), &blocks)?;
-    let today = faults::of(form, text, &said, ground);
-    let mut faults = faults::against(&today, faults::of(form, &after, &result, ground), ground);
+    let today = faults::find_faults(form, text, &said, ground);
+    let mut faults =
+        faults::against(&today, faults::find_faults(form, &after, &result, ground), ground);
     faults.sort();
     let diff = TextDiff::from_lines(text, &after);
     let diff = diff.unified_diff().header(form.file_name(), form.file_name()).to_string();

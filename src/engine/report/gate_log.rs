@@ -196,7 +196,9 @@ fn action_outcome(action: &Action, result: ActionResult, run: &str) -> (&'static
     let (word, what) = match action.kind {
         ActionKind::Drain => match &action.device {
             // Of an earlier version.
-            Some(mark) => ("drain", format!("taking out {} alone{class}", device::told(mark))),
+            Some(mark) => {
+                ("drain", format!("taking out {} alone{class}", device::describe_cordon(mark)))
+            }
             None => ("drain", format!("drain{class}")),
         },
         ActionKind::Release => ("release", "release".to_owned()),

@@ -323,7 +323,7 @@ fn an_efficiency_in_another_unit_than_that_of_links_is_a_fault() {
 #[test]
 fn a_word_that_is_no_choice_is_a_fault() {
     insta::assert_snapshot!(faults("\"third-party\"", "\"third party\""), @r#"
-    lab.toml:15:14: `third party` is no confidence
+    lab.toml:15:14: `third party` is not a valid confidence
      15 | confidence = "third party"
         |              ^^^^^^^^^^^^^ did you mean `third-party`?
     "#);

@@ -86,7 +86,7 @@ mod tests {
         // No process has this ID: it exceeds the kernel's maximum.
         let (code, why) = exec_guarded(u32::MAX, &["true".to_owned()]);
         assert_eq!(code, CANNOT_EXECUTE);
-        assert!(why.contains("gone"), "{why}");
+        assert!(why.contains("its parent has ended"), "{why}");
     }
 
     #[test]

@@ -242,7 +242,7 @@ impl CudaLibrary {
     /// Loads the library at this path, or the driver's.
     pub fn load(path: Option<&Path>) -> Result<Self, LibraryLoadError> {
         let opened = dynamic_library::open_library(path, &[LIBRARY])?;
-        let symbols = CudaSymbols::of(&opened.library);
+        let symbols = CudaSymbols::load(&opened.library);
         if symbols.init.is_none() {
             let symbol = "cuInit".to_owned();
             return Err(LibraryLoadError::WrongLibrary { path: opened.path, symbol });

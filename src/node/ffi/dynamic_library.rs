@@ -69,7 +69,7 @@ macro_rules! symbols {
         }
 
         impl $name {
-            fn of(library: &libloading::Library) -> Self {
+            fn load(library: &libloading::Library) -> Self {
                 Self {
                     $(
                         // SAFETY: the type is the declaration of this name in the library's header;

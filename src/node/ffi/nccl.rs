@@ -228,7 +228,7 @@ impl NcclLibrary {
     /// Loads the library at this path, or the one that the loader finds.
     pub fn load(path: Option<&Path>) -> Result<Self, LibraryLoadError> {
         let opened = dynamic_library::open_library(path, &[LIBRARY])?;
-        let symbols = NcclSymbols::of(&opened.library);
+        let symbols = NcclSymbols::load(&opened.library);
         if symbols.version.is_none() {
             let symbol = "ncclGetVersion".to_owned();
             return Err(LibraryLoadError::WrongLibrary { path: opened.path, symbol });

@@ -117,7 +117,7 @@ fn a_gpu_that_is_not_registered_keeps_its_node_out_and_is_named() {
     facts.gpus.as_mut().expect("gpus")[1].fabric = None;
     let said = read("n1.json", &pretty(&facts));
     assert!(said.groups.is_empty());
-    assert!(said.problems[0].message.contains("1 said nothing"), "{:?}", said.problems);
+    assert!(said.problems[0].message.contains("1 do not report it"), "{:?}", said.problems);
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn mixed_products_and_slots_are_named() {
     let of = &said.nodes[&NodeName::from("n1")];
     assert_eq!((of.product.as_deref(), of.slot.as_deref()), (None, None));
     let messages = messages(&said);
-    assert!(messages[0].contains("GPU 2 says NVIDIA GB300"), "{messages:?}");
-    assert!(messages[1].contains("GPU 3 says 8"), "{messages:?}");
+    assert!(messages[0].contains("GPU 2 reports NVIDIA GB300"), "{messages:?}");
+    assert!(messages[1].contains("GPU 3 reports 8"), "{messages:?}");
 }
 
 #[test]

@@ -51,7 +51,7 @@ pub struct Fault {
 }
 
 /// Every fault of a file.
-pub(super) fn of(
+pub(super) fn find_faults(
     form: TopologyForm,
     text: &str,
     said: &SourceReport,

@@ -254,7 +254,7 @@ fn the_words_beside_a_rack_after_a_repair() {
         "it passes now: what was blamed is as it must be",
         "Then: GPU 2 delivers 94.3 % of what it must",
         "GPU 2: GPU-aaaa, now GPU-bbbb",
-        "product: not said, now GB200",
+        "product: not reported, now GB200",
         "node0009: not compared: no earlier run in run_dir measured it",
     ] {
         assert!(words.contains(said), "{said}: {words}");

@@ -330,7 +330,7 @@ fn a_leaf_under_two_switches_contradicts_itself() {
     let said = read(&[node("a", &under("s1")), node("b", &under("s2"))]);
     assert_eq!(said.problems.len(), 1);
     assert_eq!(said.problems[0].kind, SourceProblemKind::Contradictory);
-    assert_eq!(said.problems[0].message, "l1 lies in s1 and s2 at the same time");
+    assert_eq!(said.problems[0].message, "l1 is in s1 and s2 at the same time");
 }
 
 #[test]

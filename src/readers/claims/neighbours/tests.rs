@@ -225,7 +225,7 @@ fn a_neighbour_that_is_no_switch_is_no_leaf_and_two_are_a_contradiction() {
     let host = TEXT.replace("Bridge, on", "Station, on");
     let said = read("nodes/n1/x", &host);
     assert_eq!(cables(&said, "n1").len(), 1);
-    assert!(said.notes[0].contains("no switch"), "{:?}", said.notes);
+    assert!(said.notes[0].contains("does not advertise itself as a switch"), "{:?}", said.notes);
     let both = format!("{KEYS}lldp.eth1.via=LLDP\nlldp.eth1.chassis.name=leaf-9\n");
     let said = read("nodes/n1/x", &both);
     assert_eq!(kinds(&said), [SourceProblemKind::Contradictory]);

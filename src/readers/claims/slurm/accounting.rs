@@ -252,7 +252,7 @@ mod tests {
         assert!(error_text("NNodes|ElapsedRaw\n").starts_with("1: no column JobID, expected"));
         let with = |line: &str| error_text(&format!("JobID|NNodes|ElapsedRaw\n{line}\n"));
         assert_eq!(with("1|2"), "2: 2 fields, expected 3 between `|`");
-        assert!(with("1|2|3|4").starts_with("2: 4 fields, expected 3: where a command holds"));
+        assert!(with("1|2|3|4").starts_with("2: 4 fields, expected 3: if a command contains"));
         assert_eq!(with("x|2|3"), "2: JobID \"x\", expected a number");
         assert_eq!(with("1|two|3"), "2: NNodes \"two\", expected a whole number of nodes");
         assert_eq!(with("1|-2|3"), "2: NNodes \"-2\", expected a whole number of nodes");

@@ -153,7 +153,7 @@ fn a_broken_entry_costs_only_itself() {
         "t.yaml:3:18: topology x: block size 12 is not 4 times",
         "t.yaml:5:26: host list: this [ is never closed",
         "a block without a name is skipped",
-        "a host list is expected, found keys and values",
+        "expected a host list, found keys and values",
         "block d is defined twice",
     ] {
         assert!(found.contains(expected), "{expected:?} in {found}");

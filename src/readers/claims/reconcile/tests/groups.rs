@@ -41,7 +41,7 @@ fn a_node_of_another_clique_is_named_with_its_home() {
     let claims = reconciled(vec![slurm, labelled(&[(UUID, 1, first), (OTHER, 1, second)])]);
     let told = only(&claims, "block-against-clique");
     assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &vec![node(7)]));
-    assert!(told.summary.contains("where block02 is"), "{}", told.summary);
+    assert!(told.summary.contains("together with block02"), "{}", told.summary);
 }
 
 #[test]
