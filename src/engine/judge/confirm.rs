@@ -198,40 +198,34 @@ pub fn apply_confirmation(
                 ConfirmResult::Healthy => {
                     if let Some(least) = hidden_loss(finding, &nodes_later) {
                         // Fewer partners detect less: a missing finding clears no node here.
-                        kept.summary = format!(
-                            "{}; the second measurement, with {partners} partners, could only \
-                             detect {} or more",
-                            kept.summary,
-                            format_percent(least)
+                        let least = format_percent(least);
+                        kept.summary += &format!(
+                            "; the second measurement, with {partners} partners, could only \
+                             detect {least} or more"
                         );
                     } else {
                         kept.outcome = Outcome::Unknown;
                         kept.rule = not_confirmed_rule(partners);
-                        kept.summary =
-                            format!("{}; {}", kept.summary, not_confirmed_rule(partners));
+                        kept.summary += &format!("; {}", not_confirmed_rule(partners));
                         dropped.push((finding, partners));
                     }
                 }
                 ConfirmResult::Inconclusive(read) => {
-                    kept.summary = format!(
-                        "{}; read again at {} of {} GB/s, which neither confirms nor excludes it",
-                        kept.summary,
-                        format_rate(read.value),
-                        format_rate(read.level)
+                    let (value, level) = (format_rate(read.value), format_rate(read.level));
+                    kept.summary += &format!(
+                        "; read again at {value} of {level} GB/s, which neither confirms nor \
+                         excludes it"
                     );
                 }
                 ConfirmResult::NotRead
                     if 0 < partners && are_healthy_with_others(finding, &again) =>
                 {
-                    kept.summary = format!(
-                        "{}; both read normally later with {partners} other partners, and their \
-                         own path was not read again",
-                        kept.summary
+                    kept.summary += &format!(
+                        "; both read normally later with {partners} other partners, and their own \
+                         path was not read again"
                     );
                 }
-                ConfirmResult::NotRead => {
-                    kept.summary = format!("{}; its path was not read again", kept.summary);
-                }
+                ConfirmResult::NotRead => kept.summary += "; its path was not read again",
             }
         }
         kept_ones.add(kept);
@@ -258,8 +252,7 @@ pub fn apply_confirmation(
         }
         revise_verdict(before, &about, fell.get(node).and_then(|it| it.first()), &rested)
     };
-    let nodes: Vec<NodeVerdict> = first.nodes.iter().map(after).collect();
-    out.nodes = nodes;
+    out.nodes = first.nodes.iter().map(after).collect();
     let stale: BTreeSet<UnknownEntry> =
         node_verdicts::list_unknown_nodes(&first.nodes).into_iter().collect();
     out.unknown.retain(|unknown| !stale.contains(unknown));
