@@ -332,7 +332,7 @@ fn a_node_that_booted_on_the_way_is_told_and_held_against_its_own_boot() {
     );
     assert_eq!(booted["anew"]["after_round"], 1);
     let reason = booted["reason"].as_str().expect("why");
-    assert!(reason.contains("it was booted since the round before"), "{reason}");
+    assert!(reason.contains("it has rebooted since the round before"), "{reason}");
     assert!(told.stderr.contains("n2 begins anew (rebooted)"), "{}", told.stderr);
     assert_eq!(node(&document, "n1")["accepted"], "pass");
     let parts = document["comparison"]["parts"].as_array().expect("parts");

@@ -1,8 +1,8 @@
-//! What all rounds of a burn-in say of each node together: accepted, not, or not
-//! known, and why.
+//! Combines all rounds of a burn-in into one result per node (accepted, not accepted or
+//! unknown) and its reason.
 //!
-//! Pure. It reads verdicts and never makes one: a node that one round found bad
-//! is not accepted, whatever the others say.
+//! Pure. It reads verdicts and never makes one: a node that one round found bad is not
+//! accepted, whatever the other rounds found.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ use model::tool_recording::ToolRecording;
 use model::trend::FabricPartKind;
 use model::verdict::{Outcome, Verdicts};
 
-/// Nodes as they begin: nothing is known of them.
+/// The initial state of all nodes: unknown, because no round has run.
 pub fn new_acceptances(claims: &Claims) -> Vec<NodeAcceptance> {
     let mut nodes: Vec<NodeAcceptance> = claims
         .domains
@@ -30,7 +30,7 @@ pub fn new_acceptances(claims: &Claims) -> Vec<NodeAcceptance> {
             node: node.clone(),
             domain: Some(domain.name.clone()),
             accepted: AcceptanceOutcome::Unknown,
-            reason: "no round was held yet".to_owned(),
+            reason: "no round has run yet".to_owned(),
             rounds: 0,
             passed: 0,
             anew: None,
@@ -44,14 +44,14 @@ pub fn new_acceptances(claims: &Claims) -> Vec<NodeAcceptance> {
     nodes
 }
 
-/// The claims of those that still take part.
+/// The claims of the nodes that still take part.
 pub fn participating_claims(claims: &Claims, nodes: &[NodeAcceptance]) -> Claims {
     let out: BTreeSet<&NodeName> =
         nodes.iter().filter(|it| it.out.is_some()).map(|it| &it.node).collect();
     claims.with_nodes(|node| !out.contains(node))
 }
 
-/// Takes in the numbers of a round: the least of all, and the coarsest look.
+/// Merges the numbers of a round: the lowest rate and the coarsest sensitivity of all rounds.
 pub fn add_round(
     nodes: &mut [NodeAcceptance],
     minima: &BTreeMap<NodeName, Vec<TestMinimum>>,
@@ -79,7 +79,7 @@ pub fn add_round(
     }
 }
 
-/// Versions that outputs name, beside those known.
+/// Adds the versions that tool outputs name to those already known.
 pub fn add_versions(versions: &mut BTreeMap<String, Vec<String>>, recordings: &[ToolRecording]) {
     for recording in recordings {
         let facts = &recording.parsed.facts;
@@ -104,16 +104,16 @@ pub fn add_versions(versions: &mut BTreeMap<String, Vec<String>>, recordings: &[
     }
 }
 
-/// Says of every node what all rounds come to, and of all of them together.
+/// Sets the result of every node over all rounds, and the result of the whole burn-in.
 pub fn conclude(acceptance: &mut Acceptance) {
     let others = burn_in_termination::find_replaced_machines(&acceptance.rounds);
     let (rounds, asked, stop) = (&acceptance.rounds, &acceptance.asked, &acceptance.stop);
     let wanted = match (asked.rounds, stop.as_ref().map(|stop| stop.rule)) {
-        // All hours, or enough clean rounds in a row, are what was asked for too.
+        // Completing all hours, or enough clean rounds in a row, also satisfies the request.
         (_, Some(StopRule::CleanRounds)) => asked.clean_rounds.unwrap_or(1),
         (Some(rounds), _) => rounds,
         (None, Some(StopRule::Hours)) => count_rounds(rounds),
-        // It has not come to what was asked for, however many rounds there were.
+        // The burn-in did not complete the request, however many rounds it ran.
         (None, _) => u32::MAX,
     };
     for node in &mut acceptance.nodes {
@@ -187,33 +187,33 @@ pub fn conclude(acceptance: &mut Acceptance) {
     acceptance.accepted = burn_in_termination::overall_outcome(acceptance);
 }
 
-/// What keeps a document from accepting anything, for somebody who was not there:
-/// what is wrong, and what is not known. `stand_ins` says that simulated nodes count.
+/// Reasons why a document accepts nothing, for a reader who did not run the burn-in: first what
+/// is wrong, then what is unknown. With `stand_ins`, simulated nodes count.
 pub fn list_doubts(acceptance: &Acceptance, stand_ins: bool) -> (Vec<String>, Vec<String>) {
     let (mut wrong, mut untold) = (Vec::new(), Vec::new());
     let comes_to = burn_in_termination::overall_outcome(acceptance);
     if comes_to != acceptance.accepted {
         let (says, is) = (acceptance.accepted.as_str(), comes_to.as_str());
-        wrong.push(format!("it says {says} for all, and its nodes come to {is}"));
+        wrong.push(format!("the document's overall result is {says}, but its nodes give {is}"));
     }
     if acceptance.state != BurnInState::Complete {
-        untold.push("the burn-in did not come to its end".to_owned());
+        untold.push("the burn-in did not run to completion".to_owned());
     }
     if !acceptance.real && !stand_ins {
         untold.push("no real node was measured: it accepts nothing".to_owned());
     }
     if acceptance.nodes.is_empty() {
-        untold.push("it names no node".to_owned());
+        untold.push("the document names no node".to_owned());
     }
     let of = |accepted| acceptance.nodes.iter().filter(move |it| it.accepted == accepted);
     let word = |it: &NodeAcceptance| format!("{}: {}", it.node, it.reason);
     wrong.extend(of(AcceptanceOutcome::Fail).map(|it| format!("not accepted: {}", word(it))));
-    untold.extend(of(AcceptanceOutcome::Unknown).map(|it| format!("not known: {}", word(it))));
+    untold.extend(of(AcceptanceOutcome::Unknown).map(|it| format!("unknown: {}", word(it))));
     (wrong, untold)
 }
 
-/// Which machine a node was in the last round that it took part in, as far as its
-/// worker told: its driver and firmware nobody wrote down.
+/// The machine of a node in the last round that it took part in, as its worker reported it. The
+/// acceptance document does not record driver and firmware.
 pub fn last_identity(acceptance: &Acceptance, node: &NodeName) -> MachineIdentity {
     let own = acceptance.rounds.iter().rev().filter(|round| round.ended.is_some());
     let last = own.flat_map(|round| &round.nodes).find(|it| it.node == *node);
@@ -224,7 +224,6 @@ pub fn last_identity(acceptance: &Acceptance, node: &NodeName) -> MachineIdentit
     })
 }
 
-/// Rounds that count.
 fn count_rounds(rounds: &[BurnInRound]) -> u32 {
     let held = rounds.iter().filter(|round| round.ended.is_some() && !round.set_aside).count();
     u32::try_from(held).unwrap_or(u32::MAX)
@@ -239,10 +238,10 @@ fn describe_stop(out: &BurnInStop) -> String {
 }
 
 fn describe_restart(anew: &BurnInStop) -> String {
-    format!("its burn-in began anew after round {}: {}", anew.after_round, anew.why)
+    format!("its burn-in restarted after round {}: {}", anew.after_round, anew.why)
 }
 
-/// The part of a node that lost most.
+/// The part of a node with the largest loss.
 fn worst_drift<'a>(
     comparisons: impl Iterator<Item = &'a RunComparison>,
     node: &NodeName,
@@ -258,7 +257,7 @@ fn worst_drift<'a>(
     own.max_by(|a, b| relative_loss(a).total_cmp(&relative_loss(b))).cloned()
 }
 
-/// How much worse, as a share.
+/// The loss as a share, 0 to 1.
 fn relative_loss(compared: &PartComparison) -> f64 {
     compared.change.map_or(0.0, f64::abs)
 }
@@ -274,13 +273,13 @@ fn describe_drift(compared: &PartComparison) -> String {
         (None, None) => "it".to_owned(),
     };
     format!(
-        "{what} shows {} less in the last round than in the first ({})",
+        "{what} is {} slower in the last round than in the first ({})",
         format_share(relative_loss(compared)),
         compared.testcase
     )
 }
 
-/// What a reader must know beside the numbers.
+/// Remarks that a reader needs in addition to the numbers.
 pub fn list_notes(acceptance: &Acceptance) -> Vec<String> {
     let mut notes = Vec::new();
     if !acceptance.real {
@@ -293,12 +292,12 @@ pub fn list_notes(acceptance: &Acceptance) -> Vec<String> {
     }
     for (node, anew) in burn_in_termination::find_replaced_machines(&acceptance.rounds) {
         let (round, rule) = (anew.after_round, anew.rule.as_str().replace('_', " "));
-        notes.push(format!("{node} began anew after round {round} ({rule}): {}", anew.why));
+        notes.push(format!("{node} restarted after round {round} ({rule}): {}", anew.why));
     }
     for round in acceptance.rounds.iter().filter(|round| round.set_aside) {
         notes.push(format!(
-            "round {} was held again: a node was bad or lost in it, and who was only unknown there \
-             is not held to it",
+            "round {} was repeated: a node was bad or lost in it; a node that was only unknown in \
+             it is not counted against",
             round.round
         ));
     }

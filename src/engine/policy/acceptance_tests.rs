@@ -47,7 +47,7 @@ fn a_node_that_booted_begins_anew_and_is_not_accepted_for_what_it_was() {
         it.rounds[2].nodes[0].boot_id = Some("other".to_owned());
     });
     assert_eq!((node.accepted, node.rounds, node.passed), (AcceptanceOutcome::Unknown, 2, 2));
-    assert!(node.reason.contains("began anew after round 1"), "{}", node.reason);
+    assert!(node.reason.contains("restarted after round 1"), "{}", node.reason);
 }
 
 #[test]
@@ -66,7 +66,7 @@ fn a_node_that_booted_in_the_last_round_is_not_accepted_for_it() {
         it.stop = Some(BurnInStop { rule: StopRule::CleanRounds, after_round: 3, why });
     });
     assert_eq!(node.accepted, AcceptanceOutcome::Pass, "{}", node.reason);
-    assert!(node.reason.contains("began anew after round 1"), "{}", node.reason);
+    assert!(node.reason.contains("restarted after round 1"), "{}", node.reason);
 }
 
 #[test]

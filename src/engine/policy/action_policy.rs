@@ -1,9 +1,9 @@
 //! From verdicts to an action plan, inside a blast-radius budget.
 //!
-//! Pure. A node is proposed for a drain only where a finding names it as the
-//! part at fault. Findings about a domain, plane, leaf, rail, pair or the
-//! instrument never drain anybody: the nodes there are the ones that suffer.
-//! Unknown never acts. Whatever is not proposed is listed with its reason.
+//! Pure. A node is proposed for a drain only if a finding blames that node. Findings about a
+//! domain, plane, leaf, rail, pair or the instrument never drain a node: those nodes are
+//! affected by the fault and do not cause it. Unknown never acts. Every node that is not
+//! proposed is listed with its reason.
 
 pub mod removed;
 
@@ -28,86 +28,87 @@ use model::journal::ClockStamp;
 use model::text::clean;
 use model::verdict::Verdicts;
 
-/// What may be done. The defaults are deliberately small (algorithms, sections 5
+/// Limits on what the gate may do. The defaults are deliberately small (algorithms, sections 5
 /// and 6); a limit that is left out has its default.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
-    /// Most nodes of one domain that are drained by us at a time.
+    /// Most nodes of one domain that fabricgate may have drained at a time.
     pub per_domain: usize,
-    /// Most nodes on one leaf switch, likewise.
+    /// Most nodes on one leaf switch that fabricgate may have drained at a time.
     pub per_leaf: usize,
-    /// Most nodes of one gang of pods that are drained by us while it runs on
-    /// them: a gang stands still as a whole when one of its nodes goes.
+    /// Most nodes of one gang of pods that fabricgate drains while the gang runs on them: a
+    /// gang stops as a whole when one of its nodes goes away.
     pub per_gang: usize,
-    /// Share of all claimed nodes that may be drained within an hour; at least
-    /// one node, unless it is 0.
+    /// Share of all claimed nodes that may be drained within an hour; at least one node, unless
+    /// the share is 0.
     pub per_hour: f64,
-    /// Share of all claimed nodes that may be out by us at a time; at least one
-    /// node, unless it is 0.
+    /// Share of all claimed nodes that fabricgate may have out of service at a time; at least
+    /// one node, unless the share is 0.
     pub outstanding: f64,
-    /// Share of all claimed nodes that may be marked within an hour and stay in
-    /// service; at least two nodes, unless it is 0. Marking takes nothing out of
-    /// service, so more is allowed than of drains.
+    /// Share of all claimed nodes that may be marked within an hour while they stay in service;
+    /// at least two nodes, unless the share is 0. A mark takes no node out of service, so the
+    /// limit is higher than that for drains.
     pub relabels_per_hour: f64,
-    /// Most that one drain may cost, in expected schedulable nodes. Without it
-    /// the price stops no drain of a hard fault.
+    /// Highest price of one drain, in expected schedulable nodes. Without it the price stops no
+    /// drain of a hard fault.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub price_ceiling: Option<f64>,
-    /// This many suspects in one domain are a common cause, not bad nodes.
+    /// This many suspects in one domain point to a common cause, not to bad nodes.
     pub freeze_domain: usize,
-    /// This share of all claimed nodes, likewise. In a small fleet it still
-    /// takes `freeze_domain` suspects.
+    /// This share of all claimed nodes as suspects points to a common cause. In a small fleet
+    /// it still takes `freeze_domain` suspects.
     pub freeze_fleet: f64,
-    /// When more than this share of the nodes that were certified within the day
-    /// fail, and at least two, the sweep is in doubt and not the nodes.
+    /// When more than this share of the nodes that were certified within the day fail, and at
+    /// least two do, the sweep is in doubt and not the nodes.
     pub freeze_controls: f64,
-    /// Propose what no second measurement has confirmed yet, in a plan that is
-    /// only read.
+    /// Propose actions that no second measurement has confirmed yet, in a plan that is only
+    /// displayed.
     pub propose_unconfirmed: bool,
-    /// Only what a second, independent measurement confirmed is carried out.
+    /// Carry out only actions that a second, independent measurement confirmed.
     pub confirmed: bool,
-    /// Hours after which a later run must say again that a node in service works
-    /// below its level before it is drained; 0 drains it on the first. What cannot be
-    /// used, what the driver says too, a loss of more than 40 % and a burn-in need
-    /// no second run.
+    /// Hours after which a later run must confirm that a node in service works below its level
+    /// before the node is drained; 0 drains it on the first run. No second run is needed for a
+    /// node that cannot be used, for a fault that the driver also reports, for a loss of more
+    /// than 40 % and for a burn-in.
     pub again_hours: f64,
-    /// Days for which the first of these runs counts.
+    /// Days for which the first of these two runs counts.
     pub again_days: f64,
-    /// Hours after which a run proposes nothing any more.
+    /// Hours after which a run no longer proposes anything.
     pub evidence_hours: f64,
-    /// Days for which a person's undo stands against the same evidence.
+    /// Days for which a user's undo holds against the same evidence.
     pub acknowledged_days: f64,
-    /// Runs of a simulated fabric act on a scheduler. For laboratories.
+    /// Let runs of a simulated fabric act on a scheduler. For laboratories.
     pub simulated: bool,
-    /// What is done about nodes that work below what they must deliver.
+    /// What to do about nodes that work below the rate they must deliver.
     pub soft: SoftFaults,
-    /// Classes of findings that are shown and never act: how a new rule is tried. Default: none.
+    /// Classes of findings that are displayed and never act, for trying a new rule. Default:
+    /// none.
     #[serde(skip_serializing_if = "BTreeSet::is_empty")]
     pub shadow: BTreeSet<FindingClass>,
-    /// Share of a job's step that waits for the fabric, as 0 to 1.
+    /// Share of a job's step that waits for the fabric, 0 to 1.
     pub exposed: f64,
-    /// Nodes of the largest job that may be put on a node. Without it the nodes
-    /// of its largest partition, or all that are claimed.
+    /// Largest job, in nodes, that can be scheduled on a node. Default: the nodes of its
+    /// largest partition, or all claimed nodes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub largest_gang: Option<usize>,
-    /// Share of nodes that are out of service at any time, as 0 to 1.
+    /// Share of nodes that are out of service at any time, 0 to 1.
     pub unavailable: f64,
-    /// The segments that jobs ask for, as nodes of a segment and the share of
-    /// nodes that such jobs use. Without it no drain has a price.
+    /// The segments that jobs request: nodes of a segment, and the share of nodes that such
+    /// jobs use. Without it no drain has a price.
     #[serde(skip_serializing_if = "is_unsaid")]
     pub mix: SegmentMix,
-    /// Complete runs under `recertify` or `burn-in` that a node which we drained
-    /// must pass before it is given back.
+    /// Complete runs under `recertify` or `burn-in` that a node drained by fabricgate must pass
+    /// before it is released.
     pub clean_sweeps: u32,
-    /// Least hours between two of them: a fault that comes and goes passes runs in a row. One
-    /// that was made sooner counts for nothing.
+    /// Least hours between two of these runs: an intermittent fault can pass several runs in a
+    /// row. A run that was made sooner does not count.
     pub clean_hours: f64,
-    /// Days that a pass counts. A week is our own choice: no vendor names a
-    /// figure for fabric, and it lets a fleet be measured in turns.
+    /// Days that a pass counts. A week is fabricgate's choice: no vendor publishes a figure for
+    /// fabric, and a week lets a fleet be measured in turns.
     pub certificate_days: u32,
-    /// Days that a pass under `admit` counts, which leaves out the tournament. Default: 1, or
-    /// `certificate_days` where that is less.
+    /// Days that a pass under `admit` counts; `admit` leaves out the tournament. Default: 1, or
+    /// `certificate_days` if that is less.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate_days_admit: Option<u32>,
     /// Days that a pass under `recertify` counts. Default: `certificate_days`.
@@ -116,12 +117,13 @@ pub struct Policy {
     /// Days that a pass under `burn-in` counts. Default: `certificate_days`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub certificate_days_burn_in: Option<u32>,
-    /// What makes a certificate void before its end, beside other GPUs, which always do.
+    /// Events that void a certificate before its end, in addition to a change of GPUs, which
+    /// always does.
     #[serde(skip_serializing_if = "VoidPolicy::is_all")]
     pub certificate_void: VoidPolicy,
-    /// Whose nodes of Kubernetes are that Slurm's daemon runs on.
+    /// Which gate handles Kubernetes nodes that Slurm's daemon runs on.
     pub slinky: SlinkyOwner,
-    /// The site's names for what is said on nodes.
+    /// The site's names for the marks on nodes.
     pub marks: MarkNames,
 }
 
@@ -129,32 +131,32 @@ fn is_unsaid(mix: &SegmentMix) -> bool {
     mix.0.is_empty()
 }
 
-/// What is done about nodes that work below what they must deliver.
+/// What to do about nodes that work below the rate they must deliver.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum SoftFaults {
-    /// Drain them where that costs less than it saves, else mark them.
+    /// Drain them if a drain costs less than it saves, else mark them.
     #[default]
     Price,
     /// Always drain them.
     Drain,
-    /// Never drain them, mark them.
+    /// Never drain them; mark them.
     Relabel,
 }
 
-/// Which gate has the nodes of a Slinky cluster, where both planes could take
-/// them out of service.
+/// Which gate handles the nodes of a Slinky cluster, where both control planes could take them
+/// out of service.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "snake_case")]
 pub enum SlinkyOwner {
-    /// The one of Slurm: on Kubernetes nothing is done to them.
+    /// The Slurm gate; the Kubernetes gate leaves these nodes alone.
     #[default]
     Slurm,
-    /// The one of Kubernetes. The other must not be told of them then.
+    /// The Kubernetes gate. The Slurm gate must then not be configured for them.
     Kubernetes,
 }
 
@@ -198,8 +200,8 @@ impl Default for Policy {
 }
 
 impl Policy {
-    /// Whether every limit is in its range; else which is not, and what was
-    /// expected.
+    /// Checks that every limit is in its range; the error names the limit and the expected
+    /// range.
     pub fn check(&self) -> Result<(), String> {
         let shares = [
             ("per_hour", self.per_hour),
@@ -224,14 +226,14 @@ impl Policy {
         let is_wrong = |value: f64| !value.is_finite() || value < 0.0;
         for (name, value) in positive {
             if let Some(value) = value.filter(|value| is_wrong(*value)) {
-                return Err(format!("{name} {value}, expected a number from 0 on"));
+                return Err(format!("{name} {value}, expected 0 or more"));
             }
         }
         let [from, until] = repeat_confirmation::confirmation_ages_s(self);
         if until < from {
             return Err(format!(
-                "again_hours {} is longer than again_days {}: no second run would ever be in time, \
-                 and what is merely slow never drained",
+                "again_hours {} is longer than again_days {}: no second run could be in time, \
+                 and slow nodes would never be drained",
                 self.again_hours, self.again_days
             ));
         }
@@ -242,7 +244,7 @@ impl Policy {
         self.marks.check().map_err(|error| format!("marks: {error}"))?;
         if self.clean_sweeps == 0 {
             return Err(
-                "clean_sweeps 0, expected at least 1: a drain is taken back on evidence".into()
+                "clean_sweeps 0, expected at least 1: a release needs evidence".into()
             );
         }
         if self.freeze_domain == 0 {
@@ -255,8 +257,8 @@ impl Policy {
     }
 }
 
-/// What verdicts alone ask for: nobody was asked how the nodes stand, and
-/// nothing is known of earlier actions. A plan to read, not to carry out.
+/// The actions that verdicts alone justify, without scheduler state and earlier actions. For
+/// display, not for execution.
 pub fn propose_from_verdicts(
     verdicts: &Verdicts,
     fleet: &Claims,
@@ -279,7 +281,7 @@ pub fn propose_from_verdicts(
     propose_actions(&situation, policy)
 }
 
-/// Proposes actions. Nothing is carried out by this.
+/// Proposes actions and carries out none.
 pub fn propose_actions(situation: &Situation<'_>, policy: &Policy) -> ActionPlan {
     let mut withheld = Vec::new();
     let suspects = suspects::collect_suspects(situation.verdicts, situation.fleet, &mut withheld);
@@ -324,8 +326,8 @@ pub fn propose_actions(situation: &Situation<'_>, policy: &Policy) -> ActionPlan
     }
 }
 
-/// Releases and certificates beside the drains: no breaker and no freeze stops
-/// them. A node that something is taken from in the same plan gets none.
+/// Adds releases and certificates to the drains; no breaker and no freeze stops them. A node
+/// that the same plan drains or marks gets neither.
 fn propose_returns(
     situation: &Situation<'_>,
     policy: &Policy,
@@ -337,7 +339,7 @@ fn propose_returns(
     withheld.extend(kept);
     for release in releases {
         if taken.contains(&release.node) {
-            let why = "the same run accuses it".to_owned();
+            let why = "the same run blames it".to_owned();
             withheld.push(WithheldAction::new(release.node.as_str(), why));
         } else {
             actions.push(release);
@@ -348,7 +350,7 @@ fn propose_returns(
 fn explain_tripped(situation: &Situation<'_>) -> Option<String> {
     let breaker = situation.ledger.breaker.as_ref()?;
     Some(format!(
-        "the breaker tripped at {} ({}; run {}); nothing but releases until a person resets it",
+        "the breaker tripped at {} ({}; run {}); only releases until a user resets it",
         clean(&breaker.stamp.at),
         clean(&breaker.why),
         clean(&breaker.run)

@@ -1,7 +1,7 @@
-//! How much may be taken out of service: per domain, per leaf, per hour,
-//! outstanding in all, and at which price; and when to stop altogether.
+//! How much may be taken out of service (per domain, per leaf, per hour, outstanding in all)
+//! and at which price; and when to stop altogether.
 //!
-//! Pure: what was spent comes from the ledger, the time from the caller.
+//! Pure: the amount spent comes from the journal, the time from the caller.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,20 +18,19 @@ use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::source_report::NicReport;
 use model::text::clean;
 
-/// The hour of the hourly budgets, in seconds.
 const HOUR_S: f64 = 3_600.0;
 
-/// The same of the scheduler's clock.
+/// `HOUR_S` in seconds of the scheduler's clock.
 const HOUR_UNIX: i64 = 3_600;
 
-/// A drained node that the scheduler has not known for longer takes nothing out of a
+/// A drained node that is missing from the scheduler for longer no longer counts against a
 /// budget, in seconds.
 const ABSENT_S: f64 = 3.0 * 86_400.0;
 
-/// Most domains or leaves that are named in one sentence.
+/// Most domains or leaves that one sentence names.
 const MAX_LISTED: usize = 6;
 
-/// What is left to spend, and what was.
+/// What is spent of each budget, and the limits.
 #[derive(Debug)]
 pub(super) struct DrainBudget<'a> {
     policy: &'a Policy,
@@ -39,28 +38,28 @@ pub(super) struct DrainBudget<'a> {
     fleet: usize,
     domains: BTreeMap<DomainName, usize>,
     leaves: BTreeMap<String, usize>,
-    /// The gangs that run on each node, as its scheduler shows them.
+    /// The gangs that run on each node, as its scheduler reports them.
     running: BTreeMap<&'a NodeName, BTreeSet<String>>,
     gangs: BTreeMap<String, usize>,
     hour: usize,
     outstanding: usize,
     relabels: usize,
-    /// Nodes with a drain of ours that is counted and that a restored store lost.
+    /// Nodes with a counted drain by fabricgate that is missing from a restored scheduler
+    /// store.
     lost: BTreeSet<NodeName>,
 }
 
-/// A budget that is used up.
 #[derive(Debug)]
 pub(super) struct BudgetExhaustion {
-    /// In numbers.
+    /// The reason, with numbers.
     pub why: String,
-    /// It is that of the domain: another of its drains could be given back.
+    /// The domain's budget is the one used up: releasing another of its drains could help.
     pub is_domain_budget: bool,
 }
 
 impl<'a> DrainBudget<'a> {
-    /// What earlier turns left: drains that stand or may stand, and what was
-    /// begun in the last hour.
+    /// Counts what earlier runs left: drains that are or may be in force, and actions started
+    /// in the last hour.
     pub(super) fn from_situation(
         situation: &Situation<'a>,
         places: &'a ClaimIndex<'a>,
@@ -88,7 +87,8 @@ impl<'a> DrainBudget<'a> {
         budget
     }
 
-    /// What this ledger has spent, and what nodes show in our form without its knowing.
+    /// Counts what this journal has spent, and drains on nodes in fabricgate's form that the
+    /// journal does not contain.
     fn from_journal(
         ledger: &JournalState,
         live: Option<&SchedulerSnapshot>,
@@ -109,7 +109,7 @@ impl<'a> DrainBudget<'a> {
             relabels: 0,
             lost: BTreeSet::new(),
         };
-        // An intent that nobody concluded may have been carried out.
+        // An intent without a recorded result may have been carried out.
         let open = ledger.open_intents.iter().map(|open| &open.action);
         let open = open.filter(|action| action.kind == ActionKind::Drain);
         let standing = ledger.drains.values().map(|own| &own.action);
@@ -133,8 +133,8 @@ impl<'a> DrainBudget<'a> {
             recent += usize::from(node.reason_at.is_some_and(is_recent));
         }
         for (node, then) in out.iter().filter(|(node, _)| !is_absent(node)) {
-            // As it was claimed then, where nobody claims it any more: a run may
-            // be of a part of the fleet.
+            // Falls back to the domain claimed at the time, because a run may cover only a part
+            // of the fleet.
             let domain = budget.claim_index.domain_of(node).map(|d| &d.name);
             let hangs = budget.claim_index.leaves(node);
             let then_on = then.leaf.iter().map(String::as_str);
@@ -146,7 +146,8 @@ impl<'a> DrainBudget<'a> {
         budget
     }
 
-    /// What is spent beyond its limit; an hour goes by.
+    /// Names a budget that is exceeded. The hourly budgets are left out: they recover by
+    /// themselves.
     fn explain_overrun(&self) -> Option<String> {
         let policy = self.policy;
         let most = self.share_of_fleet(policy.outstanding, 1);
@@ -167,7 +168,7 @@ impl<'a> DrainBudget<'a> {
         })
     }
 
-    /// What is left, a sentence for each limit.
+    /// One sentence per limit.
     fn describe_remaining(&self) -> Vec<String> {
         let policy = self.policy;
         let of_fleet = |what: &str, share: f64, least: usize, spent: usize| {
@@ -190,8 +191,7 @@ impl<'a> DrainBudget<'a> {
         ]
     }
 
-    /// Whether one more drain fits, the limits in their order (algorithms,
-    /// section 6.3).
+    /// Checks whether one more drain fits, the limits in their order (algorithms, section 6.3).
     pub(super) fn check_drain(
         &self,
         node: &NodeName,
@@ -202,7 +202,7 @@ impl<'a> DrainBudget<'a> {
         let full = |of_domain: bool, why: String| {
             Err(BudgetExhaustion { why, is_domain_budget: of_domain })
         };
-        // A drain that is made again is not counted against itself.
+        // A drain that is repeated does not count against itself.
         let own = usize::from(self.lost.contains(node));
         let in_domain = domain.and_then(|d| self.domains.get(d)).copied().unwrap_or(0);
         let in_domain = in_domain.saturating_sub(own);
@@ -246,7 +246,8 @@ impl<'a> DrainBudget<'a> {
             return full(
                 false,
                 format!(
-                    "budget: {} drains were begun within the hour or are proposed (limit {most}: {} of {} nodes)",
+                    "budget: {} drains were started within the hour or are proposed (limit {most}: \
+                     {} of {} nodes)",
                     self.hour,
                     format_percent(policy.per_hour),
                     self.fleet
@@ -259,14 +260,15 @@ impl<'a> DrainBudget<'a> {
             return full(
                 false,
                 format!(
-                    "budget: {outstanding} drains of ours are outstanding or proposed (limit {most}: {} of {} nodes)",
+                    "budget: {outstanding} drains by fabricgate are outstanding or proposed (limit \
+                     {most}: {} of {} nodes)",
                     format_percent(policy.outstanding),
                     self.fleet
                 ),
             );
         }
         if let Some((price, most)) = price.zip(policy.price_ceiling)
-            // A price that is no number is over every limit.
+            // A NaN price exceeds every limit.
             && (price.is_nan() || most < price)
         {
             return full(
@@ -277,14 +279,15 @@ impl<'a> DrainBudget<'a> {
         Ok(())
     }
 
-    /// Whether one more mark fits.
+    /// Checks whether one more mark fits.
     pub(super) fn check_relabel(&self) -> Result<(), BudgetExhaustion> {
         let most = self.share_of_fleet(self.policy.relabels_per_hour, 2);
         if self.relabels < most {
             return Ok(());
         }
         let why = format!(
-            "budget: {} nodes were marked within the hour or are to be (limit {most}: {} of {} nodes)",
+            "budget: {} nodes were marked within the hour or are proposed (limit {most}: {} of {} \
+             nodes)",
             self.relabels,
             format_percent(self.policy.relabels_per_hour),
             self.fleet
@@ -292,7 +295,7 @@ impl<'a> DrainBudget<'a> {
         Err(BudgetExhaustion { why, is_domain_budget: false })
     }
 
-    /// Takes a drain from all budgets.
+    /// Charges a drain to all budgets.
     pub(super) fn spend_drain(&mut self, node: &NodeName, domain: Option<&DomainName>) {
         self.spend(domain, self.claim_index.leaves(node));
         self.spend_gangs(node);
@@ -305,7 +308,7 @@ impl<'a> DrainBudget<'a> {
         }
     }
 
-    /// Takes a mark from its budget.
+    /// Charges a mark to its budget.
     pub(super) fn spend_relabel(&mut self) {
         self.relabels += 1;
     }
@@ -320,7 +323,7 @@ impl<'a> DrainBudget<'a> {
         }
     }
 
-    /// A share of the fleet in nodes, at least so many; none where none is meant.
+    /// A share of the fleet in nodes, at least `least`; 0 if the share is 0.
     #[expect(
         clippy::cast_precision_loss,
         clippy::cast_possible_truncation,
@@ -335,7 +338,7 @@ impl<'a> DrainBudget<'a> {
     }
 }
 
-/// What is left of every budget after what this ledger has and nodes show, for people.
+/// What is left of every budget, as sentences for users.
 pub fn describe_remaining(
     ledger: &JournalState,
     live: Option<&SchedulerSnapshot>,
@@ -347,7 +350,7 @@ pub fn describe_remaining(
     DrainBudget::from_journal(ledger, live, &places, policy, now).describe_remaining()
 }
 
-/// Why no drain of ours that was lost is made again: more is out than may be.
+/// Why lost drains are not repeated: more nodes are out than the limits allow.
 pub fn explain_overrun(
     ledger: &JournalState,
     live: &SchedulerSnapshot,
@@ -359,18 +362,18 @@ pub fn explain_overrun(
     DrainBudget::from_journal(ledger, Some(live), &places, policy, now).explain_overrun()
 }
 
-/// A budget that is a share of the fleet, in nodes.
+/// A fleet-wide budget, in nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BudgetShare {
-    /// Which, as programs spell it.
+    /// The budget's name in JSON and metrics.
     pub name: &'static str,
-    /// What is left.
+    /// Nodes left.
     pub left: usize,
-    /// What it is in all.
+    /// The limit.
     pub limit: usize,
 }
 
-/// The budgets of a fleet of so many nodes after what this ledger has, in numbers.
+/// The fleet-wide budgets for a fleet of `fleet` nodes after what this journal has spent.
 pub fn budget_shares(
     ledger: &JournalState,
     fleet: usize,
@@ -391,7 +394,7 @@ pub fn budget_shares(
     ]
 }
 
-/// How many drains and how many marks were begun within the hour.
+/// Counts the drains and the marks that were started within the hour.
 pub fn count_within_hour(ledger: &JournalState, now: &ClockStamp) -> (usize, usize) {
     let recent = ledger.spent.iter().filter(|spent| is_recent(&spent.stamp, now, HOUR_S));
     recent.fold((0, 0), |(drains, marks), spent| match spent.action.kind {
@@ -401,7 +404,7 @@ pub fn count_within_hour(ledger: &JournalState, now: &ClockStamp) -> (usize, usi
     })
 }
 
-/// Whether there is room in each domain or leaf, for people.
+/// One sentence about the room left in each domain or leaf.
 fn describe_each(what: &str, most: usize, spent: &BTreeMap<impl AsRef<str>, usize>) -> String {
     let full = spent.iter().filter(|(_, spent)| most <= **spent);
     let full: Vec<String> = full.map(|(name, _)| clean(name.as_ref())).collect();
@@ -414,9 +417,9 @@ fn describe_each(what: &str, most: usize, spent: &BTreeMap<impl AsRef<str>, usiz
     format!("drains in each {what}: at most {most} at a time, {left}")
 }
 
-/// Why the breaker must trip and stay tripped until a person resets it; `None`
-/// where it must not, or is already. What is wrong with one run alone (steps
-/// that did not come back) stops that run's plan and nothing after it.
+/// Why the breaker must trip and stay tripped until a user resets it; `None` if it need not, or
+/// has already. A problem of one run alone (steps that did not return) stops that run's plan
+/// and no later one.
 pub fn explain_trip(situation: &Situation<'_>, policy: &Policy) -> Option<String> {
     let is_ours = situation.live.is_some() && situation.ledger.breaker.is_none();
     if !is_ours || evidence_checks::explain_unusable(situation, policy).is_some() {
@@ -428,7 +431,7 @@ pub fn explain_trip(situation: &Situation<'_>, policy: &Policy) -> Option<String
     doubt.everywhere.filter(|cause| cause.is_lasting).map(|cause| cause.why)
 }
 
-/// The nodes that hang on a leaf: as claimed, and by their NICs.
+/// The nodes attached to a leaf, by the claimed topology and by their NICs.
 pub(super) fn nodes_under_leaf<'c>(claims: &'c Claims, leaf: &str) -> BTreeSet<&'c NodeName> {
     let claimed = claims.leaves.iter().filter(|it| it.name == leaf).flat_map(|it| &it.nodes);
     let hangs = |nics: &[NicReport]| nics.iter().any(|nic| nic.leaf.as_deref() == Some(leaf));
@@ -436,8 +439,8 @@ pub(super) fn nodes_under_leaf<'c>(claims: &'c Claims, leaf: &str) -> BTreeSet<&
     claimed.chain(by_nics).collect()
 }
 
-/// The gangs that run on a node. Nodes whose pods were not read are one gang for
-/// all we know, so that they go one by one.
+/// The gangs that run on a node. Nodes whose pods could not be read count as one gang, so that
+/// they are drained one by one.
 fn gangs_of(node: &SchedulerNode) -> BTreeSet<String> {
     if !node_state::is_use_known(node) {
         return ["the nodes whose pods could not be read".to_owned()].into();
@@ -446,9 +449,9 @@ fn gangs_of(node: &SchedulerNode) -> BTreeSet<String> {
     gangs.map(|gang| format!("gang {gang}")).collect()
 }
 
-/// Whether something happened within this many seconds. Within one boot the
-/// uptime says so; else the wall's clock, and what lies in its future is taken
-/// for recent: the clock was put back.
+/// Whether a moment is less than `window_s` seconds ago. Within one boot the uptime decides;
+/// otherwise the wall clock does, and a moment in its future counts as recent, because the
+/// clock was set back.
 pub(super) fn is_recent(stamp: &ClockStamp, now: &ClockStamp, window_s: f64) -> bool {
     #[expect(clippy::cast_precision_loss, reason = "moments are far below 2^52 seconds")]
     let age = if !stamp.boot.is_empty() && stamp.boot == now.boot {
@@ -456,7 +459,7 @@ pub(super) fn is_recent(stamp: &ClockStamp, now: &ClockStamp, window_s: f64) -> 
     } else {
         now.unix.saturating_sub(stamp.unix) as f64
     };
-    // No number is recent too.
+    // NaN counts as recent.
     age.is_nan() || age < window_s
 }
 

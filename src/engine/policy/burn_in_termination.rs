@@ -1,7 +1,7 @@
 //! When a burn-in ends: for one node, for a domain, for all.
 //!
-//! Pure. Every rule has a name that the result tells (`StopRule`). One bad node
-//! ends its own burn-in and nobody else's.
+//! Pure. The result names the rule (`StopRule`). One bad node ends its own burn-in and that of
+//! no other node.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,33 +15,33 @@ use model::throttle_reason::ThrottleReason;
 use model::tool_recording::{RecordingScope, ToolRecording};
 use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 
-/// What the driver calls it when a GPU slows itself down because it is too hot
-/// (`nvmlClocksEventReasonHwThermalSlowdown`). The software's own thermal
-/// slowdown holds a target and is no emergency.
+/// The driver's name for a GPU that throttles because it is too hot
+/// (`nvmlClocksEventReasonHwThermalSlowdown`). The software thermal slowdown holds a target
+/// temperature and is not an emergency.
 const TOO_HOT: ThrottleReason = ThrottleReason::HardwareThermalSlowdown;
 
-/// Rounds that are held again because nodes were bad or lost in them, at most: beyond
-/// that something takes nodes away one by one, which more rounds do not mend.
+/// Most rounds that are repeated because nodes were bad or lost in them. Beyond this, something
+/// takes nodes away one by one, and more rounds do not help.
 pub const MAX_REPEATED_ROUNDS: usize = 2;
 
-/// A round, or the load between two, as far as rules look at it.
+/// A round, or the load between two rounds, as the rules see it.
 #[derive(Clone, Copy, Debug)]
 pub struct BurnInObservation<'a> {
-    /// The round, from 1; of load the one before.
+    /// The round, from 1; for load, the round before it.
     pub round: u32,
-    /// What the judge says.
+    /// The judge's verdicts.
     pub verdicts: &'a Verdicts,
-    /// What was claimed of the nodes that took part.
+    /// The claims about the nodes that took part.
     pub claims: &'a Claims,
-    /// What was run.
+    /// The raw results of the steps.
     pub results: &'a [RawResult],
-    /// What was read.
+    /// The parsed outputs.
     pub recordings: &'a [ToolRecording],
-    /// So many nodes of a domain that fail at once have a cause in common.
+    /// This many nodes of a domain that fail in one round have a common cause.
     pub freeze_domain: usize,
 }
 
-/// The nodes that take no further part, and why.
+/// The nodes that take no further part, with the reason.
 pub fn find_stopped_nodes(seen: &BurnInObservation<'_>) -> BTreeMap<NodeName, BurnInStop> {
     let stop = |rule, why: String| BurnInStop { rule, after_round: seen.round, why };
     let mut out: BTreeMap<NodeName, BurnInStop> = BTreeMap::new();
@@ -51,10 +51,10 @@ pub fn find_stopped_nodes(seen: &BurnInObservation<'_>) -> BTreeMap<NodeName, Bu
     for (node, why) in find_lost_nodes(seen.results) {
         out.entry(node).or_insert_with(|| stop(StopRule::Lost, why));
     }
-    // What is wrong with a node itself says more than what is in doubt around it.
+    // A fault of the node itself is more specific than doubt about its surroundings.
     for (node, gpus) in find_throttled_gpus(seen.recordings) {
         let gpus: Vec<String> = gpus.iter().map(u32::to_string).collect();
-        let why = format!("GPU {} slowed itself down because it is too hot", gpus.join(", "));
+        let why = format!("GPU {} throttled because it is too hot", gpus.join(", "));
         out.insert(node, stop(StopRule::TooHot, why));
     }
     for verdict in seen.verdicts.nodes.iter().filter(|it| it.outcome == Outcome::Failed) {
@@ -64,8 +64,8 @@ pub fn find_stopped_nodes(seen: &BurnInObservation<'_>) -> BTreeMap<NodeName, Bu
     out
 }
 
-/// Nodes of which wrong data, errors or missing GPUs were seen under load: what is
-/// slow there shares the fabric with everybody, and says nothing.
+/// Nodes that showed wrong data, errors or missing GPUs under load. A low rate is not counted:
+/// the load shares the fabric with all other nodes.
 pub fn find_failed_under_load(verdicts: &Verdicts) -> BTreeMap<NodeName, String> {
     let hard = |it: &&Finding| it.outcome == Outcome::Failed;
     let mut found = BTreeMap::new();
@@ -77,13 +77,13 @@ pub fn find_failed_under_load(verdicts: &Verdicts) -> BTreeMap<NodeName, String>
     found
 }
 
-/// Nodes of domains in which the measurement or something common is in doubt.
+/// Nodes of domains in which the measurement is in doubt or a common cause was found.
 fn find_frozen_nodes(seen: &BurnInObservation<'_>) -> Vec<(NodeName, String)> {
     let mut frozen = Vec::new();
     let domains = &seen.claims.domains;
     let mut by_name: BTreeMap<&DomainName, Vec<&ClaimedDomain>> = BTreeMap::new();
     domains.iter().for_each(|it| by_name.entry(&it.name).or_default().push(it));
-    // What is in doubt everywhere is so for one reason, the first that was found.
+    // A doubt about the whole fleet has one reason: the first that was found.
     let mut everywhere = false;
     for finding in &seen.verdicts.findings {
         if finding.locus.kind != LocusKind::Instrument {
@@ -118,7 +118,7 @@ fn find_frozen_nodes(seen: &BurnInObservation<'_>) -> Vec<(NodeName, String)> {
     frozen
 }
 
-/// GPUs that slowed themselves down, by node.
+/// GPUs that throttled because of heat, by node.
 fn find_throttled_gpus(recordings: &[ToolRecording]) -> BTreeMap<NodeName, BTreeSet<u32>> {
     let mut hot: BTreeMap<NodeName, BTreeSet<u32>> = BTreeMap::new();
     for recording in recordings {
@@ -141,11 +141,11 @@ fn find_throttled_gpus(recordings: &[ToolRecording]) -> BTreeMap<NodeName, BTree
     hot
 }
 
-/// Nodes that could not be reached in the end. A step of several nodes that was
-/// not started may be the fault of any of them: it is that one's which has the
-/// most of such steps and no later one that was started.
+/// Nodes that could not be reached at the end. A step of several nodes that did not start may
+/// be the fault of any of them: the one with the most such steps, and no later step that
+/// started, is blamed.
 pub fn find_lost_nodes(results: &[RawResult]) -> BTreeMap<NodeName, String> {
-    // What each node took part in, while nobody there is known to be lost.
+    // The steps of each node in which no other node is known to be lost.
     let mut taking: BTreeMap<&NodeName, NodeSteps<'_>> = BTreeMap::new();
     for (at, result) in results.iter().enumerate() {
         for node in &result.nodes {
@@ -164,7 +164,7 @@ pub fn find_lost_nodes(results: &[RawResult]) -> BTreeMap<NodeName, String> {
     while let Some((_, Reverse(node))) = gone.pop_last() {
         let Some(part) = taking.remove(node) else { continue };
         lost.insert(node.clone(), clean(part.why));
-        // Its steps say nothing of the others any more.
+        // The lost node's steps no longer count for the others.
         let mut others: BTreeSet<&NodeName> = BTreeSet::new();
         for at in part.steps {
             if !std::mem::take(&mut is_left[at]) {
@@ -190,32 +190,32 @@ pub fn find_lost_nodes(results: &[RawResult]) -> BTreeMap<NodeName, String> {
     lost
 }
 
-/// How much speaks for a node being lost: its steps that were not started, whether it
-/// was alone in the last of them, whether that names it, whether it comes first there.
+/// Evidence that a node is lost: its steps that did not start, whether it was alone in the last
+/// of them, whether the error names it, whether it comes first there.
 type LostNodeRank = (usize, bool, bool, bool);
 
-/// What a node took part in, while nobody there is known to be lost.
+/// The steps of a node in which no other node is known to be lost.
 #[derive(Debug, Default)]
 struct NodeSteps<'r> {
-    /// Places of the results, the last one still left.
+    /// Indices of its results; the last one still counts.
     steps: Vec<usize>,
-    /// How many of those that are left were not started.
+    /// How many of the counted steps did not start.
     not_started: usize,
-    /// Where the last of them was not started.
+    /// Set if the last of them did not start.
     rank: Option<LostNodeRank>,
-    /// Why it was not.
+    /// Why the last of them did not start.
     why: &'r str,
 }
 
 impl<'r> NodeSteps<'r> {
-    /// Looks at the last result that is left.
+    /// Updates the rank from the last result that still counts.
     fn update_last(&mut self, node: &NodeName, results: &'r [RawResult], is_left: &[bool]) {
         while self.steps.pop_if(|at| !is_left[*at]).is_some() {}
         self.rank = None;
         let Some(result) = self.steps.last().map(|at| &results[*at]) else { return };
         let Some((why, absent)) = explain_not_started(result) else { return };
         let alone = result.nodes.len() == 1;
-        // Of the two ends of a pair the absent one is named, where that is the other one.
+        // Of the two ends of a pair, the unreachable one is named, if it is the other one.
         let first = result.nodes.first() == Some(node);
         let named = absent == Some(node);
         let other = absent.is_some_and(|absent| result.nodes.contains(absent));
@@ -224,7 +224,7 @@ impl<'r> NodeSteps<'r> {
     }
 }
 
-/// Why it was not started, and the node that could not be reached.
+/// Why a step did not start, and the node that could not be reached.
 fn explain_not_started(result: &RawResult) -> Option<(&str, Option<&NodeName>)> {
     match &result.ending {
         ProcessEnding::NotStarted { why, node } => Some((why, node.as_ref())),
@@ -232,8 +232,8 @@ fn explain_not_started(result: &RawResult) -> Option<(&str, Option<&NodeName>)> 
     }
 }
 
-/// Nodes that are not the machine they were: they booted, or have other GPUs. Their
-/// burn-in begins anew after that round; of several the last counts.
+/// Nodes that booted or have other GPUs than before. Their burn-in restarts after that round;
+/// the last such round counts.
 pub fn find_replaced_machines(rounds: &[BurnInRound]) -> BTreeMap<NodeName, BurnInStop> {
     let mut others = BTreeMap::new();
     let mut known: BTreeMap<&NodeName, (&Option<String>, &[String])> = BTreeMap::new();
@@ -248,11 +248,11 @@ pub fn find_replaced_machines(rounds: &[BurnInRound]) -> BTreeMap<NodeName, Burn
                     Some((StopRule::OtherMachine, before, why.to_owned()))
                 }
                 _ if it.rebooted => {
-                    let why = format!("it was booted while round {} measured it", round.round);
+                    let why = format!("it rebooted while round {} measured it", round.round);
                     Some((StopRule::Rebooted, round.round, why))
                 }
                 (Some(then), Some(now)) if then != now => {
-                    let why = "it was booted since the round before";
+                    let why = "it has rebooted since the round before";
                     Some((StopRule::Rebooted, before, why.to_owned()))
                 }
                 _ => None,
@@ -260,8 +260,8 @@ pub fn find_replaced_machines(rounds: &[BurnInRound]) -> BTreeMap<NodeName, Burn
             if let Some((rule, after_round, why)) = why {
                 others.insert(it.node.clone(), BurnInStop { rule, after_round, why });
             }
-            // In the midst of a round there are two boots; which is the later one, the
-            // next round tells, and that is no boot since.
+            // Within the round there are two boots. The next round shows which is the later
+            // one; that is not another reboot.
             let boot = match (&it.boot_id, it.rebooted) {
                 (_, true) => &None,
                 (Some(_), false) => &it.boot_id,
@@ -274,8 +274,8 @@ pub fn find_replaced_machines(rounds: &[BurnInRound]) -> BTreeMap<NodeName, Burn
     others
 }
 
-/// Whether the whole burn-in ends here. `hours` it took so far, and `next` is
-/// what a further round with its load would take, as the last one did.
+/// Whether the whole burn-in ends here. `hours` is the time so far, `next` the time of a
+/// further round with its load, as long as the last one.
 pub fn check_stop(acceptance: &Acceptance, hours: f64, next: f64) -> Option<BurnInStop> {
     let asked = &acceptance.asked;
     let done: Vec<&BurnInRound> =
@@ -289,13 +289,13 @@ pub fn check_stop(acceptance: &Acceptance, hours: f64, next: f64) -> Option<Burn
             *rules.entry(out.rule).or_default() += 1;
         }
         let most = rules.into_iter().max_by_key(|(_, count)| *count).map(|(rule, _)| rule);
-        return stop(most.unwrap_or(StopRule::HardFault), "no node takes part any more".to_owned());
+        return stop(most.unwrap_or(StopRule::HardFault), "no node is left to measure".to_owned());
     }
     let counted = done.iter().filter(|round| !round.set_aside).count();
     if let Some(rounds) = asked.rounds
         && rounds as usize <= counted
     {
-        return stop(StopRule::Rounds, format!("{counted} of {rounds} rounds were held"));
+        return stop(StopRule::Rounds, format!("{counted} of {rounds} rounds are complete"));
     }
     if let Some(clean) = asked.clean_rounds {
         let row = done
@@ -319,14 +319,14 @@ pub fn check_stop(acceptance: &Acceptance, hours: f64, next: f64) -> Option<Burn
         && budget < hours + next
     {
         let why = format!(
-            "{hours:.2} of {budget} hours are spent, and a further round would take some {next:.2}"
+            "{hours:.2} of {budget} hours are used, and a further round would take about {next:.2}"
         );
         return stop(StopRule::Budget, why);
     }
     None
 }
 
-/// The worst of all nodes; nothing measured is not known.
+/// The worst outcome of all nodes; unknown if there are no nodes.
 pub fn overall_outcome(acceptance: &Acceptance) -> AcceptanceOutcome {
     acceptance.nodes.iter().map(|node| node.accepted).max().unwrap_or(AcceptanceOutcome::Unknown)
 }

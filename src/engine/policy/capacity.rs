@@ -1,12 +1,11 @@
-//! What segments and unavailable nodes leave schedulable, what the next drain
-//! costs, and whether a node is worth that drain.
+//! What segments and unavailable nodes leave schedulable, the cost of the next drain, and
+//! whether a node is worth that drain.
 //!
-//! Pure arithmetic, exact. Where only an unavailability is given, nodes fail
-//! independently of each other, which is optimistic: trays share power, coolant
-//! and switches. [`Outages::observed`] takes what a site has seen instead.
-//! A question without an answer (a segment of no nodes, an unavailability that
-//! is none, an empty mix) is answered with NaN, which is below no ceiling:
-//! compare so that a comparison that fails refuses.
+//! Exact arithmetic, without I/O. Where only an unavailability is given, nodes fail
+//! independently of each other, which is optimistic: trays share power, coolant and switches.
+//! [`Outages::observed`] takes a site's observations instead. A question without an answer (a
+//! segment of 0 nodes, an unavailability outside 0 to 1, an empty mix) gives NaN, which is
+//! below no ceiling: write comparisons so that a false one refuses.
 
 mod block_levels;
 mod job_packing;
@@ -26,8 +25,8 @@ pub use survey::{
     usual_segments,
 };
 
-/// Expected schedulable nodes of a domain of `nodes`, of which `out` are out for
-/// certain and the others with this probability, for segments of this size.
+/// Expected schedulable nodes of a domain of `nodes`, for segments of this size; `out` nodes
+/// are certainly out, each of the others with the probability `unavailable`.
 pub fn usable_nodes(nodes: u32, out: u32, segment: u32, unavailable: f64) -> f64 {
     match Outages::from_unavailability(nodes.saturating_sub(out), unavailable) {
         Some(outages) => outages.usable(segment),
@@ -35,8 +34,8 @@ pub fn usable_nodes(nodes: u32, out: u32, segment: u32, unavailable: f64) -> f64
     }
 }
 
-/// What draining one more node costs, in expected schedulable nodes, over the
-/// site's mix. Nothing where no node is left to drain.
+/// The cost of draining one more node, in expected schedulable nodes, over the site's mix; 0 if
+/// no node is left to drain.
 pub fn drain_price(nodes: u32, out: u32, mix: &SegmentMix, unavailable: f64) -> f64 {
     match Outages::from_unavailability(nodes.saturating_sub(out), unavailable) {
         Some(outages) => outages.mixed_price(mix),
@@ -44,8 +43,8 @@ pub fn drain_price(nodes: u32, out: u32, mix: &SegmentMix, unavailable: f64) -> 
     }
 }
 
-/// From how many nodes on a gang loses more by a degraded node in it than the
-/// node's drain costs: `price * (1 - degradation) / (exposed * degradation)`.
+/// The gang size in nodes from which a degraded node costs a gang more than the node's drain
+/// costs: `price * (1 - degradation) / (exposed * degradation)`.
 pub fn break_even(price: f64, degradation: f64, exposed: f64) -> f64 {
     price * (1.0 - degradation) / (exposed * degradation)
 }

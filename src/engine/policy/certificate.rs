@@ -1,7 +1,7 @@
-//! Certificates from a run, and what makes one void.
+//! Certificates from a run, and what voids a certificate.
 //!
-//! Pure. A certificate holds what was measured of one machine in one boot: a
-//! node that passed is certified, and nothing is said of one that did not.
+//! Pure. A certificate holds the measurements of one machine in one boot. A node that passed is
+//! certified; a node that did not pass gets no certificate.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -29,58 +29,57 @@ use model::unit::Unit;
 use model::verdict::{NodeVerdict, Outcome, Verdicts};
 use model::worker_protocol::MachineRecord;
 
-/// Days that an admission counts at most: it leaves out the tournament, and is
-/// made before one job. A day is the age at which others' admission checks
-/// expire, too.
+/// Most days that an admission counts: it leaves out the tournament and is made before one job.
+/// Other admission checks expire after a day, too.
 const ADMIT_DAYS: u32 = 1;
 
-/// What certificates are made from.
+/// The input for certificates.
 #[derive(Clone, Copy, Debug)]
 pub struct CertificateEvidence<'a> {
     /// The run.
     pub run: &'a EvidenceRun,
-    /// What the judge says.
+    /// The judge's verdicts.
     pub verdicts: &'a Verdicts,
-    /// What was measured.
+    /// The measured cells.
     pub cells: &'a [MeasuredCell],
-    /// What was claimed of the nodes.
+    /// The claims about the nodes.
     pub claims: &'a Claims,
-    /// What workers said of their machines.
+    /// The workers' reports about their machines.
     pub machines: &'a [MachineRecord],
-    /// The readings, some of which name GPUs.
+    /// The results of the steps, some of which name GPUs.
     pub results: &'a [RawResult],
-    /// The outputs, some of which name GPUs and the driver.
+    /// The parsed outputs, some of which name GPUs and the driver.
     pub recordings: &'a [ToolRecording],
 }
 
-/// How long a run certifies the nodes that pass it, in seconds; an error says
-/// why it certifies none.
+/// How long a run certifies the nodes that pass it, in seconds; the error is the reason why it
+/// certifies none.
 ///
-/// An audit measures what is cheap, so it certifies nothing; what it finds
-/// well takes nothing from an earlier certificate either.
+/// An audit runs only cheap measurements, so it certifies nothing; its passes do not shorten an
+/// earlier certificate either.
 pub fn run_validity_s(run: &EvidenceRun, policy: &Policy) -> Result<i64, String> {
     let days = match Profile::parse(&run.profile) {
         Some(profile @ (Profile::Admit | Profile::BurnIn | Profile::Recertify)) => {
             certificate_days(profile, policy)
         }
         Some(Profile::Audit) => {
-            return Err("an audit measures too little to certify; what was certified before \
-                        stays so"
+            return Err("an audit measures too little to certify; earlier certificates \
+                        stay valid"
                 .to_owned());
         }
-        None => return Err(format!("{:?} is no profile that certifies", run.profile)),
+        None => return Err(format!("{:?} is not a profile that certifies", run.profile)),
     };
     if !run.real && !policy.simulated {
-        return Err("the run measured no nodes: it was simulated, or is a stored one".to_owned());
+        return Err("the run measured no nodes: it was simulated, or replays outputs".to_owned());
     }
     if let Some(why) = &run.unsigned {
         return Err(why.clone());
     }
     if !run.complete {
-        return Err("the run did not come to its end".to_owned());
+        return Err("the run did not run to completion".to_owned());
     }
     if run.created_unix <= 0 {
-        return Err("the run does not say when it was made".to_owned());
+        return Err("the run has no time of creation".to_owned());
     }
     Ok(i64::from(days) * DAY_S)
 }
@@ -96,19 +95,19 @@ pub fn certificate_days(profile: Profile, policy: &Policy) -> u32 {
     own.unwrap_or(usual)
 }
 
-/// How nodes stood when a run was acted on, and what came of that.
+/// The state of the nodes when the gate acted on a run, and the result.
 #[derive(Clone, Copy, Debug)]
 pub struct GateRecord<'a> {
-    /// The nodes as they were before anything was done.
+    /// The nodes before any action.
     pub live: &'a SchedulerSnapshot,
-    /// What was done.
+    /// The actions and their results.
     pub records: &'a [ActionRecord],
-    /// The record as it stands since.
+    /// The journal's state after the actions.
     pub ledger: &'a JournalState,
 }
 
-/// For how long a run certifies from when it was made, in seconds; an error says
-/// why it certifies nothing now.
+/// How long a run certifies, in seconds from its creation; the error is the reason why it
+/// certifies nothing now.
 pub(super) fn remaining_validity_s(
     run: &EvidenceRun,
     policy: &Policy,
@@ -117,16 +116,16 @@ pub(super) fn remaining_validity_s(
     let seconds = run_validity_s(run, policy)?;
     if evidence_checks::is_in_future(run.created_unix, now) {
         let created = clean(&run.created);
-        return Err(format!("the run was made at {created}, which is not yet"));
+        return Err(format!("the run was made at {created}, which is in the future"));
     }
     if run.created_unix.saturating_add(seconds) <= now {
-        return Err("what the run showed counts no longer".to_owned());
+        return Err("the run is too old to certify".to_owned());
     }
     Ok(seconds)
 }
 
-/// Why nothing may be said now of a node that passed, for how it stands: what
-/// the scheduler is told and what is kept on disk must not disagree.
+/// Why a node that passed gets no mark now because of its state: the scheduler's marks and the
+/// certificates on disk must not disagree.
 pub(super) fn explain_refusal(
     node: &SchedulerNode,
     measured: Option<&String>,
@@ -137,8 +136,8 @@ pub(super) fn explain_refusal(
         .or_else(|| evidence_checks::explain_reboot(node, measured, run))
 }
 
-/// Why a node that passed gets no certificate for what became of it meanwhile; `own`
-/// is what was done to it.
+/// Why a node that passed gets no certificate because of what happened since the run; `own` are
+/// the actions on this node.
 fn explain_withheld(
     node: &NodeName,
     acted: &GateRecord<'_>,
@@ -148,23 +147,23 @@ fn explain_withheld(
     policy: &Policy,
 ) -> Option<String> {
     let Some(live) = acted.live.nodes.get(node) else {
-        return Some("the scheduler does not tell of it".to_owned());
+        return Some("the scheduler does not know it".to_owned());
     };
     let is_done =
         |it: &ActionRecord| matches!(it.result, ActionResult::Done | ActionResult::Already);
     let mut records = own.iter().copied();
-    // What was given back is as it was before no more.
+    // After a release the earlier state no longer applies.
     let is_released = records.clone().any(|it| it.kind == ActionKind::Release && is_done(it));
     let stands = if is_released { None } else { node_state::explain_no_certificate(live) };
     stands.or_else(|| explain_refusal(live, measured, run, policy)).or_else(|| {
         let unsaid = records.find(|it| it.kind == ActionKind::Certify && !is_done(it))?;
-        Some(format!("it could not be said on it: {}", clean(&unsaid.detail)))
+        Some(format!("it could not be marked: {}", clean(&unsaid.detail)))
     })
 }
 
-/// Certificates of the nodes that passed, and why others that passed have none.
-/// Nodes that we drained and did not give back yet wait for that, and one that
-/// has booted or was taken out since it was measured waits for another run.
+/// Certificates of the nodes that passed, and the reasons why other nodes that passed have
+/// none. A node drained by fabricgate waits for its release, and a node that was booted or
+/// taken out since its measurement waits for another run.
 pub fn issue_certificates(
     evidence: &CertificateEvidence<'_>,
     acted: &GateRecord<'_>,
@@ -174,8 +173,7 @@ pub fn issue_certificates(
     issue(evidence, Some(acted), policy, now)
 }
 
-/// What a run shows by itself: certificates of the nodes that passed it, for a
-/// run that no gate acted on. No gate counts them.
+/// Certificates from a run alone, for a run that no gate acted on. No gate accepts them.
 pub fn issue_without_gate(
     evidence: &CertificateEvidence<'_>,
     policy: &Policy,
@@ -223,7 +221,7 @@ fn issue(
             continue;
         }
         if acted.is_some_and(|it| it.ledger.drains.contains_key(node)) {
-            refuse("it passed, and is certified once our drain of it is taken back".to_owned());
+            refuse("it passed, and is certified once fabricgate releases it".to_owned());
             continue;
         }
         let own = records.get(node).map(Vec::as_slice).unwrap_or_default();
@@ -266,13 +264,11 @@ fn issue(
     (made, withheld)
 }
 
-/// Why a certificate says nothing of the machine that is there now; `None`
-/// where it still does.
+/// Why a certificate does not hold for this machine; `None` if it does.
 ///
-/// A reboot alone voids: NVLinks train anew and the fabric is joined anew at
-/// every boot, and what was measured is what came of that. What either side
-/// does not know is not compared; where nothing can be compared, nobody knows
-/// whether this is the machine.
+/// A reboot alone voids it: NVLinks train and the fabric is joined anew at every boot, and the
+/// measurements are a result of that. A part that one side does not report is not compared; if
+/// nothing can be compared, the machine's identity is unknown.
 pub fn explain_void(
     certificate: &Certificate,
     machine: &MachineIdentity,
@@ -288,19 +284,19 @@ pub fn explain_void(
     compared.is_incomparable.then(|| IDENTITY_UNKNOWN.to_owned())
 }
 
-/// What is said where nothing of two identities can be compared.
-pub const IDENTITY_UNKNOWN: &str = "nothing tells whether it is the machine that was certified";
+/// The message for identities that have no part in common to compare.
+pub const IDENTITY_UNKNOWN: &str = "nothing identifies it as the certified machine";
 
-/// A machine held against the one that was certified, part by part.
+/// A machine compared with the certified one, part by part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IdentityComparison {
-    /// Nothing could be compared: nobody knows whether it is the same machine.
+    /// Nothing could be compared: the machine may be another one.
     pub is_incomparable: bool,
     /// Parts that are the same.
     pub same: Vec<String>,
     /// Parts that differ.
     pub differs: Vec<IdentityDifference>,
-    /// Parts that one side does not tell.
+    /// Parts that one side does not report.
     pub unknown: Vec<String>,
 }
 
@@ -315,13 +311,13 @@ impl IdentityComparison {
     }
 }
 
-/// Holds a machine against the one that was certified.
+/// Compares a machine with the certified one.
 pub fn compare_machine(certificate: &Certificate, machine: &MachineIdentity) -> IdentityComparison {
     compare_identities(&certificate.identity, certificate.void_on, machine)
 }
 
-/// Holds a machine against what it was; `void_on` says which difference counts, beside
-/// other GPUs, which always do.
+/// Compares a machine with an earlier identity; `void_on` selects which differences void, in
+/// addition to other GPUs, which always do.
 pub fn compare_identities(
     then: &MachineIdentity,
     void_on: VoidPolicy,
@@ -347,7 +343,7 @@ pub fn compare_identities(
     }
     match (&then.boot_id, &machine.boot_id) {
         (Some(then), Some(now)) => {
-            let why = || format!("it booted since: boot {}, certified in boot {then}", clean(now));
+            let why = || format!("it has rebooted: boot {}, certified in boot {then}", clean(now));
             all.add_part("boot", void_on.boot, (then != now).then(why));
         }
         _ => all.unknown.push("boot".to_owned()),
@@ -367,29 +363,29 @@ pub fn compare_identities(
     all
 }
 
-/// The branch of a driver: what is before the first dot of its version.
+/// The branch of a driver version: the part before the first dot.
 fn driver_branch(version: &str) -> &str {
     version.split('.').next().unwrap_or(version)
 }
 
-/// Why a certificate counts for no machine any more, whichever is there.
+/// Why a certificate no longer counts, independent of the machine.
 pub fn explain_expiry(certificate: &Certificate, now: i64) -> Option<String> {
     if let Some(voided) = &certificate.voided {
         return Some(format!("voided {}: {}", voided.at, voided.why));
     }
     if certificate.scope.is_none() {
-        return Some("it does not say across which boundaries the node was measured".to_owned());
+        return Some("it does not name the boundaries that the run measured across".to_owned());
     }
     if certificate.expires_unix <= now {
         return Some(format!("expired {}", certificate.expires));
     }
     if now < certificate.issued_unix {
-        return Some(format!("issued {}, which is yet to come", certificate.issued));
+        return Some(format!("issued {}, which is in the future", certificate.issued));
     }
     None
 }
 
-/// A boundary that a certificate is asked to cover.
+/// A boundary that a certificate can be asked to cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CertificateBoundary {
     /// The links inside the node.
@@ -400,7 +396,7 @@ pub enum CertificateBoundary {
     Network,
 }
 
-/// Why a certificate does not cover what is asked for; `None` where it does.
+/// Why a certificate does not cover the requested boundary; `None` if it does.
 pub fn explain_uncovered(certificate: &Certificate, asked: CertificateBoundary) -> Option<String> {
     let scope = certificate.scope.clone().unwrap_or_default();
     let (covers, what) = match asked {
@@ -408,11 +404,11 @@ pub fn explain_uncovered(certificate: &Certificate, asked: CertificateBoundary) 
         CertificateBoundary::Domain => (scope.domain.is_some(), "other nodes of its NVLink domain"),
         CertificateBoundary::Network => (scope.network.is_some(), "other nodes over the network"),
     };
-    (!covers).then(|| format!("the node was not measured across what is asked for: {what}"))
+    (!covers).then(|| format!("the node was not measured across the requested boundary: {what}"))
 }
 
-/// How a certificate stands, whichever machine is there, and why it does not
-/// count. `refusal` says why its signature does not.
+/// The status of a certificate, independent of the machine, and why it does not count.
+/// `refusal` is the reason why its signature does not count.
 pub fn certificate_standing(
     certificate: &Certificate,
     refusal: Option<String>,
@@ -429,8 +425,8 @@ pub fn certificate_standing(
     }
 }
 
-/// Why a certificate is of an earlier boot, as the scheduler tells; for those
-/// who have no worker to ask.
+/// Why a certificate belongs to an earlier boot, by the scheduler's data; for callers without a
+/// worker on the node.
 pub fn explain_outlived(certificate: &Certificate, node: &SchedulerNode) -> Option<String> {
     if !certificate.void_on.boot {
         return None;
@@ -439,15 +435,15 @@ pub fn explain_outlived(certificate: &Certificate, node: &SchedulerNode) -> Opti
     if let Some((then, now)) = boots {
         return (then != now).then(|| {
             let (then, now) = (clean(then), clean(now));
-            format!("it booted since: boot {now}, certified in boot {then}")
+            format!("it has rebooted: boot {now}, certified in boot {then}")
         });
     }
     let booted = node.booted.filter(|booted| certificate.issued_unix < *booted)?;
     Some(format!("it booted {}, after it was certified", format_rfc3339(booted)))
 }
 
-/// Whether a new certificate takes the place of one that is there: not where
-/// that one still holds for the same machine, and for longer.
+/// Whether a new certificate replaces an existing one: no, if that one still holds for the same
+/// machine, and for longer.
 pub fn replaces(new: &Certificate, old: &Certificate, now: &ClockStamp) -> bool {
     old.expires_unix <= new.expires_unix || explain_void(old, &new.identity, now.unix).is_some()
 }
@@ -459,22 +455,21 @@ fn explain_other_gpus(then: &[String], now: &[String]) -> Option<String> {
     let gone = was.difference(&is).count();
     match (new, gone) {
         (0, 0) if then == now => None,
-        (0, 0) => Some("its GPUs come in another order than when it was certified".to_owned()),
+        (0, 0) => Some("its GPUs are in another order than when it was certified".to_owned()),
         (0, gone) => Some(format!("{gone} of the {} GPUs that were certified are gone", was.len())),
         (new, _) => Some(format!("{new} of its {} GPUs are not those certified", is.len())),
     }
 }
 
-/// One cell whatever its reading: the test and its two ends.
+/// Identifies one cell over all its readings: the test and its two ends.
 type CertifiedCellKey<'a> =
     (&'a str, Unit, CertifiedCellEnd<'a>, CertifiedCellEnd<'a>, Option<&'a str>);
 type CertifiedCellEnd<'a> = (Option<&'a NodeName>, Option<u32>);
-/// What was measured, and what was expected.
+/// The measured and the expected value.
 type CertifiedCellLevel = (f64, Option<f64>);
 
-/// The least bandwidth of every node by test. A cell counts with the median of
-/// its readings, as the judge takes it: one dip is no level. Latencies have no
-/// floor and are left out.
+/// The lowest bandwidth of every node by test. A cell counts with the median of its readings,
+/// as in the judge, because one dip is not a level. Latencies have no floor and are left out.
 pub fn node_minima(cells: &[MeasuredCell]) -> BTreeMap<NodeName, Vec<TestMinimum>> {
     let mut readings: BTreeMap<CertifiedCellKey<'_>, Vec<CertifiedCellLevel>> = BTreeMap::new();
     for cell in cells.iter().filter(|cell| cell.unit.is_bandwidth()) {
@@ -488,7 +483,7 @@ pub fn node_minima(cells: &[MeasuredCell]) -> BTreeMap<NodeName, Vec<TestMinimum
         BTreeMap::new();
     for ((testcase, unit, src, dst, _), mut values) in readings {
         values.sort_by(|a, b| a.0.total_cmp(&b.0));
-        // The lower one of two middle readings: never more than was measured.
+        // The lower of two middle readings, so that the level is never above the readings.
         let (value, expected) = values[(values.len() - 1) / 2];
         for node in [src.0, dst.0].into_iter().flatten() {
             let slot =

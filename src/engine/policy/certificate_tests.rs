@@ -288,7 +288,7 @@ fn runs_that_certify_nothing_say_why() {
         ),
         ("\"judge\" is no profile that certifies", |r| r.profile = "judge".to_owned()),
         ("the run measured no nodes", |r| r.real = false),
-        ("the run did not come to its end", |r| r.complete = false),
+        ("the run did not run to completion", |r| r.complete = false),
         ("the run does not say when", |r| r.created_unix = 0),
     ] {
         let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
@@ -311,7 +311,7 @@ fn a_node_that_we_drained_waits_for_its_release() {
         clean: Vec::new(),
     };
     world.ledger.drains.insert("n1".into(), drain);
-    assert!(world.refused().contains("once our drain of it is taken back"));
+    assert!(world.refused().contains("once fabricgate releases it"));
 }
 
 #[test]

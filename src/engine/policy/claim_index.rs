@@ -1,27 +1,25 @@
-//! Where claims put every node: its domain, its leaves.
+//! An index of the claims by node: its domain and its leaves.
 //!
-//! Made once for a decision. On a bad day thousands of nodes are decided on, and each
-//! would look through the claims of all others.
+//! Built once per decision: with thousands of suspects, searching all claims for each would be
+//! quadratic.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use model::claims::{ClaimedDomain, Claims};
 use model::id::{DomainName, NodeName};
 
-/// The claims of a fleet, by node.
 #[derive(Debug, Default)]
 pub(super) struct ClaimIndex<'a> {
-    /// The domain that claims each node; of several the first.
+    /// The domain that claims each node; the first, if there are several.
     domain_by_node: BTreeMap<&'a NodeName, &'a ClaimedDomain>,
-    /// The leaf that claims each node, likewise.
+    /// The leaf that claims each node; the first, if there are several.
     leaf_by_node: BTreeMap<&'a NodeName, &'a str>,
-    /// All leaves that a node hangs on: as claimed, and by its NICs.
+    /// All leaves that a node is attached to, by the claimed topology and by its NICs.
     leaves: BTreeMap<&'a NodeName, BTreeSet<&'a str>>,
     domains: BTreeMap<&'a DomainName, &'a ClaimedDomain>,
 }
 
 impl<'a> ClaimIndex<'a> {
-    /// Those of these claims.
     pub(super) fn from_claims(claims: &'a Claims) -> Self {
         let mut places = Self::default();
         for domain in &claims.domains {
@@ -43,27 +41,23 @@ impl<'a> ClaimIndex<'a> {
         places
     }
 
-    /// How many nodes domains claim.
+    /// How many nodes the domains claim.
     pub(super) fn node_count(&self) -> usize {
         self.domain_by_node.len()
     }
 
-    /// The domain of this name.
     pub(super) fn domain(&self, name: &DomainName) -> Option<&'a ClaimedDomain> {
         self.domains.get(name).copied()
     }
 
-    /// The domain that claims a node.
     pub(super) fn domain_of(&self, node: &NodeName) -> Option<&'a ClaimedDomain> {
         self.domain_by_node.get(node).copied()
     }
 
-    /// The leaf that claims a node.
     pub(super) fn leaf_of(&self, node: &NodeName) -> Option<&'a str> {
         self.leaf_by_node.get(node).copied()
     }
 
-    /// All leaves that a node hangs on.
     pub(super) fn leaves(&self, node: &NodeName) -> BTreeSet<&'a str> {
         self.leaves.get(node).cloned().unwrap_or_default()
     }
@@ -83,7 +77,7 @@ mod tests {
              [[leaf]]\nname = \"l1\"\nnodes = \"n[1-2]\"\n[[leaf]]\nname = \"l2\"\nnodes = \"n3,m1\"\n",
         )
         .unwrap_or_else(|error| panic!("{error}"));
-        // What no file may say, several sources together may.
+        // One file cannot claim this, several sources together can.
         claims.domains[1].nodes.push("n1".into());
         claims.leaves[1].nodes.push("n1".into());
         let nic = NicReport { leaf: Some("l3".to_owned()), ..NicReport::default() };

@@ -1,8 +1,8 @@
-//! What a class of findings asks for: a drain whatever it costs, a drain where it
-//! pays, or a mark; and how sure a finding is.
+//! The action that a class of findings justifies (a drain at any cost, a drain if it pays, or a
+//! mark), and how certain a finding is.
 //!
-//! Pure. The judge decides which class a finding has; a class of another version
-//! counts by its outcome alone.
+//! Pure. The judge sets the class of a finding; a class that this version does not know counts
+//! by its outcome alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,26 +12,26 @@ use model::id::NodeName;
 use model::source_report::{ClaimBasis, NodeGroupKind};
 use model::verdict::{Finding, Outcome};
 
-/// What a class says of a part.
+/// The kind of statement that a class makes about a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClassMeaning {
-    /// How much it delivers, and nothing else: what passes by itself (heat, power, another
-    /// process) looks the same as long as it lasts.
+    /// A rate and nothing else: a passing cause (heat, power, another process) looks the same
+    /// while it lasts.
     Level,
-    /// What a driver says of itself: a vote, and never all of them (algorithms, section 6.2).
-    /// Without a measurement that agrees it does not act.
+    /// A driver's report about its own state: one vote among several (algorithms, section 6.2).
+    /// It does not act without a measurement that agrees.
     DriverState,
-    /// That something is broken or not as claimed.
+    /// Something is broken or not as claimed.
     Fault,
 }
 
-/// What confirms a finding.
+/// The evidence that confirms a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ConfirmationSource {
-    /// The confirm stage, which measures it a second time with other partners
-    /// (`judge::confirm`), and nothing else.
+    /// Only the confirm stage, which measures the part a second time with other partners
+    /// (`judge::confirm`).
     Partners,
-    /// Two outputs that say it, too.
+    /// Two outputs that agree are enough as well.
     Outputs,
 }
 
@@ -89,14 +89,14 @@ fn class_meaning(class: &FindingClass) -> (ClassMeaning, ConfirmationSource) {
     }
 }
 
-/// Readings of healthy parts dip by up to 40 % (`judge::host`). What delivers less
-/// than the rest is broken.
+/// Readings of healthy parts dip by up to 40 % (`judge::host`). A part that delivers less than
+/// the remaining 60 % is broken.
 const DEEP_LOSS_RATIO: f64 = 0.6;
 
-/// Whether these findings say no more than that a node is slow at the moment: no
-/// driver, no error and no deep loss is behind it. `all` is everything held against
-/// the node: a driver's word alone acts on nothing, and with a measurement that a
-/// second look confirmed it says that this does not pass.
+/// Whether these findings mean only that a node is slow at the moment, without a driver state,
+/// an error or a deep loss. `all` is everything held against the node: a driver's report alone
+/// acts on nothing, but together with a confirmed measurement it shows that the loss is not
+/// transient.
 pub(super) fn is_possibly_transient(findings: &[&Finding], all: &[&Finding]) -> bool {
     if all.iter().any(|f| is_passive(f) || has_driver_state(f)) {
         return false;
@@ -106,14 +106,14 @@ pub(super) fn is_possibly_transient(findings: &[&Finding], all: &[&Finding]) -> 
     findings.iter().all(|f| is_level(f) && !is_deep(f))
 }
 
-/// What the findings about a node ask for.
+/// The worst that the findings about a node justify.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Accusation<'a> {
-    /// It cannot be used as claimed.
+    /// The node cannot be used as claimed.
     Hard(&'a Finding),
-    /// It works, in another domain than claimed.
+    /// The node works, in another domain than claimed.
     Elsewhere(&'a Finding),
-    /// It works, below what it must deliver.
+    /// The node works below the rate that it must deliver.
     Soft(&'a Finding),
 }
 
@@ -126,11 +126,11 @@ impl<'a> Accusation<'a> {
     }
 }
 
-/// The worst that these findings say; they come worst first.
+/// The worst of these findings, which are sorted worst first.
 pub(super) fn worst_accusation<'a>(findings: &[&'a Finding]) -> Option<Accusation<'a>> {
     let elsewhere = findings.iter().find(|f| f.class == FindingClass::WrongDomain);
     let is_hard = |f: &&&Finding| {
-        // A node that is elsewhere fails to import from where it is not.
+        // A misplaced node fails to import memory from a domain that it is not in.
         let symptom = elsewhere.is_some() && f.class == FindingClass::ToolError;
         f.outcome == Outcome::Failed && f.class != FindingClass::WrongDomain && !symptom
     };
@@ -143,16 +143,16 @@ pub(super) fn worst_accusation<'a>(findings: &[&'a Finding]) -> Option<Accusatio
     }
 }
 
-/// The findings about a node that count as confirmed. A state that the driver
-/// reports counts where a confirmed measurement accuses the same node.
+/// The findings about a node that count as confirmed. A state that the driver reports counts if
+/// a confirmed measurement blames the same node.
 pub(super) fn confirmed_findings<'a>(findings: &[&'a Finding]) -> Vec<&'a Finding> {
     let own: Vec<&Finding> = findings.iter().copied().filter(|f| is_confirmed(f)).collect();
     let is_seen = own.iter().any(|f| !is_passive(f));
     own.into_iter().filter(|f| f.confirmed || is_seen || !is_passive(f)).collect()
 }
 
-/// Whether a driver's word about links is among the evidence: the judge joins it
-/// with what was measured low on the same GPU (`judge::causes`).
+/// Whether a driver's report about links is part of the evidence: the judge merges it with low
+/// measurements on the same GPU (`judge::causes`).
 fn has_driver_state(finding: &Finding) -> bool {
     let mut classes = finding.evidence.iter().filter_map(|it| it.class.as_ref());
     classes.any(|class| class_meaning(class).0 == ClassMeaning::DriverState)
@@ -162,8 +162,8 @@ fn is_passive(finding: &Finding) -> bool {
     class_meaning(&finding.class).0 == ClassMeaning::DriverState
 }
 
-/// Whether a second look agreed. What no second look shows (a GPU that is not
-/// there, a diagnostic that failed) is sure where two outputs say it.
+/// Whether a second measurement agreed. A fault that no second measurement can show (a missing
+/// GPU, a failed diagnostic) is certain if two outputs report it.
 fn is_confirmed(finding: &Finding) -> bool {
     if finding.confirmed {
         return true;
@@ -172,23 +172,22 @@ fn is_confirmed(finding: &Finding) -> bool {
     class_meaning(&finding.class).1 == ConfirmationSource::Outputs && 1 < outputs.len()
 }
 
-/// Who was measured together, and which domains claim whom.
+/// Which nodes were measured together, and which domains claim which nodes.
 ///
-/// Made once and asked for each suspect: on a bad day there are thousands, and each
-/// would look through the claims of all others.
+/// Built once and read for each suspect: with thousands of suspects, searching all claims for
+/// each would be quadratic.
 #[derive(Debug)]
 pub(super) struct MeasuredGroups<'c> {
     domains: &'c [ClaimedDomain],
     /// The domains that claim each node, as indices in their order.
     homes: BTreeMap<&'c NodeName, Vec<usize>>,
-    /// The measured groups that hold each node, in their order.
+    /// The measured groups that contain each node, in their order.
     groups: BTreeMap<&'c NodeName, Vec<&'c GroupAssertion>>,
 }
 
 impl<'c> MeasuredGroups<'c> {
-    /// That of these claims.
     pub(super) fn from_claims(fleet: &'c Claims) -> Self {
-        // A node that one list names twice is there once; it was pushed just before.
+        // A node that one list names twice counts once; its first entry was pushed just before.
         let mut homes: BTreeMap<&NodeName, Vec<usize>> = BTreeMap::new();
         for (at, domain) in fleet.domains.iter().enumerate() {
             for node in &domain.nodes {
@@ -220,15 +219,15 @@ impl<'c> MeasuredGroups<'c> {
         self.homes.get(node).map(Vec::as_slice).unwrap_or_default()
     }
 
-    /// Whether the domain that claims a node, of several the first, claims another too.
+    /// Whether the domain that claims `node` (the first, if several do) also claims `other`.
     pub(super) fn is_home_of(&self, node: &NodeName, other: &NodeName) -> bool {
         self.domain_indices(node)
             .first()
             .is_some_and(|home| self.domain_indices(other).contains(home))
     }
 
-    /// Measured groups that hold this node with two nodes of another domain or more,
-    /// and these domains. One partner may be the one that is misplaced.
+    /// Measured groups that contain this node with two or more nodes of another domain, and
+    /// these domains. With only one such node, that node may be the misplaced one.
     pub(super) fn groups_elsewhere(
         &self,
         node: &NodeName,
@@ -251,7 +250,7 @@ impl<'c> MeasuredGroups<'c> {
     }
 }
 
-/// Another domain that this node was measured to reach, and by whom.
+/// The other domain that this node was measured to reach, and the source.
 pub(super) fn describe_other_domain(
     node: &NodeName,
     fleet: &Claims,
@@ -313,7 +312,7 @@ mod tests {
         }
     }
 
-    /// What `Met::probes` finds, without an index.
+    /// The result of `Met::probes`, computed without an index.
     fn searched<'c>(
         node: &NodeName,
         fleet: &'c Claims,
@@ -352,7 +351,7 @@ mod tests {
         assert!(of("nvlink-low", &["a"], true));
         assert!(!of("gpu-missing", &["a", "a"], false));
         assert!(of("gpu-missing", &["a", "b"], false));
-        // A class of tomorrow's judge.
+        // A class of a later version's judge.
         assert!(!of("brand-new", &["a"], false));
         assert!(of("brand-new", &["a", "b"], false));
     }

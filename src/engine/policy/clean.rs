@@ -1,22 +1,19 @@
 //! Which clean runs count towards a release: those at least `clean_hours` apart.
 //!
-//! Pure. Faults that come and go pass two runs in a row, so runs close together
-//! say no more than one.
+//! Pure. An intermittent fault passes two runs in a row, so runs close together count as one.
 
 use super::action_policy::Policy;
 use model::time_format::format_rfc3339;
 
-/// Seconds of an hour.
 const HOUR_S: f64 = 3_600.0;
 
-/// Clean runs, by whether they count.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct CleanRunCount<'a> {
-    /// Those that count, oldest first: when they were made, and their ids.
+    /// Runs that count, oldest first: time of creation and id.
     pub runs: Vec<(i64, &'a str)>,
-    /// Those that were made too soon after one that counts.
+    /// Runs that were made too soon after one that counts.
     pub early: Vec<&'a str>,
-    /// From when on the next run counts, in seconds since 1970.
+    /// The earliest time of the next run that counts, in seconds since 1970.
     pub from: Option<i64>,
 }
 
@@ -27,8 +24,8 @@ pub fn min_clean_gap_s(policy: &Policy) -> i64 {
     seconds
 }
 
-/// Counts runs, given by when they were made. The first counts, then each that was
-/// made long enough after the last one that does.
+/// Counts runs by their times of creation. The first counts, then each that was made long
+/// enough after the last one that counts.
 pub(super) fn count_clean_runs<'a>(
     runs: impl IntoIterator<Item = (i64, &'a str)>,
     apart_s: i64,
@@ -48,10 +45,11 @@ pub(super) fn count_clean_runs<'a>(
 }
 
 impl CleanRunCount<'_> {
-    /// From when on the next run counts, where that is yet to come or a run was early.
+    /// The earliest time of the next run that counts, if it is in the future or a run was
+    /// early.
     pub(super) fn explain_wait(&self, now: i64) -> Option<String> {
         let from = self.from.filter(|from| !self.early.is_empty() || now < *from)?;
-        Some(format!("the next counts from {} on", format_rfc3339(from)))
+        Some(format!("the next run counts from {} on", format_rfc3339(from)))
     }
 }
 
@@ -74,7 +72,7 @@ mod tests {
         assert_eq!(of(&[100, 143], 3_600), [100]);
         assert_eq!(of(&[100, 3_699], 3_600), [100]);
         assert_eq!(of(&[100, 3_700], 3_600), [100, 3_700]);
-        // What was early in between does not push the next one away.
+        // An early run in between does not delay the next one.
         assert_eq!(of(&[3_700, 143, 100], 3_600), [100, 3_700]);
         assert_eq!(of(&[100, 100], 0), [100, 100]);
         assert_eq!(count_clean_runs([], 3_600).explain_wait(0), None);
@@ -82,7 +80,7 @@ mod tests {
         assert_eq!((two.early.as_slice(), two.from), (&["b"][..], Some(3_700)));
         assert_eq!(
             two.explain_wait(9_999).as_deref(),
-            Some("the next counts from 1970-01-01T01:01:40Z on")
+            Some("the next run counts from 1970-01-01T01:01:40Z on")
         );
         assert_eq!(count_clean_runs([(100, "a")], 3_600).explain_wait(9_999), None);
     }

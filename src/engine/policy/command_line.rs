@@ -1,8 +1,7 @@
-//! A change as the commands that a person would type to make it, for either
-//! plane.
+//! A change as the commands that a user would type to make it, for either control plane.
 //!
-//! Pure. Shown, written into the journal, never run. What a backend really
-//! sends may be one request where people need several commands.
+//! Pure. The commands are displayed and written to the journal, never run. A backend may send
+//! one request where a user needs several commands.
 
 use serde_json::json;
 
@@ -14,11 +13,11 @@ use model::kubernetes_node::{
 };
 use model::node_update::{NodeStateChange, NodeUpdate};
 
-/// What stands between two commands in one line of words.
+/// Separates two commands in one command line.
 const COMMAND_SEPARATOR: &str = "&&";
 
-/// The commands that make this change on this node, each word by word; none
-/// where nothing is changed.
+/// The commands that make this change on this node, each as a list of arguments; empty if
+/// nothing changes.
 pub fn to_commands(node: &NodeName, change: &NodeUpdate, plane: SchedulerKind) -> Vec<Vec<String>> {
     match plane {
         SchedulerKind::Slurm => scontrol_command(node, change).into_iter().collect(),
@@ -26,13 +25,13 @@ pub fn to_commands(node: &NodeName, change: &NodeUpdate, plane: SchedulerKind) -
     }
 }
 
-/// The same as one line.
+/// The commands as one line.
 pub fn to_command_line(node: &NodeName, change: &NodeUpdate, plane: SchedulerKind) -> Vec<String> {
     to_commands(node, change, plane).join(&COMMAND_SEPARATOR.to_owned())
 }
 
-/// The taint of a drain with this reason: its value is the class that the
-/// reason names, so that whoever reads one knows the other.
+/// The taint of a drain with this reason. Its value is the class in the reason, so that both
+/// can be matched.
 pub fn drain_taint(reason: &str) -> Taint {
     let class = drain_reason::parse_reason(reason).map(|own| own.class);
     Taint {
@@ -63,9 +62,9 @@ fn scontrol_command(node: &NodeName, change: &NodeUpdate) -> Option<Vec<String>>
     (!said.is_empty()).then(|| head.into_iter().chain(said).collect())
 }
 
-/// The commands for these nodes, each with these options; none without a node. A
-/// taint without our annotation is not ours, so the annotation comes before the
-/// taint, and goes after it.
+/// The commands for these nodes, each with these options; empty without a node. A taint counts
+/// as fabricgate's only with the annotation, so the annotation is set before the taint and
+/// removed after it.
 pub fn kubectl_commands(
     nodes: &[NodeName],
     change: &NodeUpdate,
@@ -124,7 +123,7 @@ pub fn kubectl_commands(
     calls
 }
 
-/// The moments of a condition are left to the server and to whoever types.
+/// The condition's times are left to the server and the user.
 fn patch_arguments(
     FabricNodeCondition { status, reason, message }: &FabricNodeCondition,
 ) -> [String; 6] {

@@ -1,9 +1,9 @@
-//! Which GPU alone is to blame instead of its node, for exports that name it; and GPUs
-//! that an earlier version took out alone.
+//! Which single GPU is to blame instead of its node, for exports that name it; and GPUs that an
+//! earlier version took out alone.
 //!
-//! Pure. A GPU is named only where everything that acts is held against it, and its UUID
-//! is known from the run at hand; else it is the node, and it is said why. The gate
-//! drains nodes and no single GPU.
+//! Pure. A GPU is named only if all acting findings blame it and the run at hand reports its
+//! UUID; otherwise the node is named, with the reason. The gate drains nodes and never a single
+//! GPU.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use model::verdict::{Finding, LocusKind, Outcome};
 
-/// The one GPU that the findings of a run hold against a node, by index and UUID, as
-/// exports name it: nothing where no finding acts against the
-/// node, and in words why it is the node that is to blame where it is. `uuids` are those
-/// of its GPUs by index, `claimed` is how many it must have.
+/// The single GPU, by index and UUID, that the findings of a run blame on a node, for exports
+/// that name it. `None` if no finding acts against the node; the error is the reason why the
+/// node as a whole is to blame. `uuids` are its GPUs' UUIDs by index, `claimed` is its claimed
+/// number of GPUs.
 pub fn of_findings(
     node: &NodeName,
     findings: &[&Finding],
@@ -33,12 +33,12 @@ pub fn of_findings(
     }
     let sure = class_actions::confirmed_findings(&findings);
     if sure.is_empty() {
-        return Err("nothing against it was confirmed by a second measurement".to_owned());
+        return Err("no finding about it was confirmed by a second measurement".to_owned());
     }
     alone(&sure, uuids, claimed).map(Some)
 }
 
-/// The GPU that alone is accused, where it is known which one that is.
+/// The only GPU that the findings blame, if its identity is certain.
 fn alone(
     findings: &[&Finding],
     uuids: &BTreeMap<u32, &str>,
@@ -47,12 +47,12 @@ fn alone(
     let index = accused(findings)?;
     if let Some(claimed) = claimed.filter(|claimed| *claimed as usize != uuids.len()) {
         let told = uuids.len();
-        return Err(format!("{told} GPUs were told and {claimed} are claimed"));
+        return Err(format!("{told} GPUs were reported and {claimed} are claimed"));
     }
     let uuid = uuids.get(&index);
-    let uuid = *uuid.ok_or_else(|| format!("the run did not tell the UUID of GPU {index}"))?;
+    let uuid = *uuid.ok_or_else(|| format!("the run did not report the UUID of GPU {index}"))?;
     if !is_uuid(uuid) {
-        return Err(format!("{:?} is no UUID of a GPU", clean(uuid)));
+        return Err(format!("{:?} is not a GPU's UUID", clean(uuid)));
     }
     if 1 < uuids.values().filter(|it| **it == uuid).count() {
         return Err(format!("two of its GPUs have the UUID {uuid}"));
@@ -60,27 +60,27 @@ fn alone(
     Ok((index, uuid.to_owned()))
 }
 
-/// The one GPU that all of these accuse.
+/// The one GPU that all of these findings blame.
 fn accused(findings: &[&Finding]) -> Result<u32, String> {
     let mut one = None;
     for finding in findings {
         if finding.class == FindingClass::GpuMissing {
-            return Err("a GPU that is not there cannot be taken out".to_owned());
+            return Err("a missing GPU cannot be taken out".to_owned());
         }
         let is_own = matches!(finding.locus.kind, LocusKind::Gpu | LocusKind::Direction);
         match finding.locus.gpu.filter(|_| is_own && finding.locus.peer.is_none()) {
-            None => return Err(format!("{} is not one GPU's", clean(finding.class.as_str()))),
+            None => return Err(format!("{} blames no single GPU", clean(finding.class.as_str()))),
             Some(gpu) if one.is_some_and(|known| known != gpu) => {
-                return Err("more than one of its GPUs is accused".to_owned());
+                return Err("more than one of its GPUs is blamed".to_owned());
             }
             Some(gpu) => one = Some(gpu),
         }
     }
-    one.ok_or_else(|| "nothing is held against a GPU".to_owned())
+    one.ok_or_else(|| "no finding blames a GPU".to_owned())
 }
 
-/// What a person can do about a GPU of this node that an earlier version took out
-/// alone: nothing here gives it back.
+/// The commands by which a user can return a GPU of this node that an earlier version took out
+/// alone; fabricgate does not do it.
 pub fn left_out(node: &SchedulerNode) -> Option<String> {
     let seen = node.kubernetes.as_deref()?;
     let mark = seen.cordoned_gpu()?;
@@ -91,17 +91,17 @@ pub fn left_out(node: &SchedulerNode) -> Option<String> {
             format!("`kubectl delete devicetaintrule fabricgate-{}-{uuid}`", clean(&seen.uid))
         }
         GpuCordonMethod::Hami => {
-            format!("take {} out of its annotation hami.io/device-cordon", mark.uuid)
+            format!("remove {} from its annotation hami.io/device-cordon", mark.uuid)
         }
     };
     Some(format!(
-        "{name}: an earlier version took out {}, and no version gives it back any more: {first}, then \
+        "{name}: an earlier version took out {}, and this version cannot undo it: {first}, then \
          `kubectl annotate node {name} {DEVICE}-`",
         describe_cordon(&mark)
     ))
 }
 
-/// A GPU, for people.
+/// Describes a GPU for users.
 pub fn describe_cordon(mark: &GpuCordon) -> String {
     format!("GPU {} ({}, {})", mark.index, mark.uuid, mark.way.as_str())
 }

@@ -1,8 +1,8 @@
-//! Where suspects are decided on, one after the other and the worst first: what
-//! is proposed for a node, or why nothing is.
+//! Decides on suspects one after another, the worst first: the action proposed for a node, or
+//! the reason for none.
 //!
-//! Pure. First comes what forbids it for the node, then what its findings ask
-//! for, and last what stops whatever would be done: a freeze, a budget.
+//! Pure. The order: conditions of the node that forbid an action, then its findings, and last
+//! the limits on every action (freeze, budget).
 
 use std::cell::OnceCell;
 
@@ -26,28 +26,27 @@ use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use model::verdict::{Finding, Outcome};
 
-/// Why nothing is proposed for a node.
+/// Why no action is proposed for a node.
 #[derive(Debug)]
 pub(super) struct DrainRefusal {
-    /// In words.
     pub why: String,
-    /// It would be done, but for a freeze or a budget.
+    /// Only a freeze or a budget prevents the action.
     pub is_budget: bool,
-    /// It would be done, where another run said the same.
+    /// Only a second run that agrees is missing.
     pub pending_confirmation: Option<PendingConfirmation>,
-    /// No second measurement has confirmed it.
+    /// No second measurement has confirmed the finding.
     pub is_unconfirmed: bool,
 }
 
 impl DrainRefusal {
-    /// For a freeze or a budget.
+    /// Refused by a freeze or a budget.
     fn from_budget(why: String) -> Self {
         Self { is_budget: true, ..Self::from(why) }
     }
 }
 
 impl DrainRefusal {
-    /// No second measurement has confirmed it.
+    /// Refused because no second measurement has confirmed the finding.
     fn unconfirmed(why: String) -> Self {
         Self { is_unconfirmed: true, ..Self::from(why) }
     }
@@ -59,7 +58,6 @@ impl From<String> for DrainRefusal {
     }
 }
 
-/// Where the suspects are decided on.
 #[derive(Debug)]
 pub(super) struct DrainPlanner<'a> {
     situation: &'a Situation<'a>,
@@ -69,16 +67,15 @@ pub(super) struct DrainPlanner<'a> {
     freeze: &'a DrainFreeze,
     budget: DrainBudget<'a>,
     prices: DrainPrices<'a>,
-    /// Who was measured with whom. Made where a node in a wrong domain asks for it.
+    /// Which nodes were measured together. Built when a node in a wrong domain needs it.
     measured_groups: OnceCell<MeasuredGroups<'a>>,
 }
 
-/// What is to be done to a suspect, before anybody asks whether it may be now.
+/// The action for a suspect, before freezes and budgets are checked.
 struct DrainVerdict<'f> {
     kind: ActionKind,
     /// The finding that decides.
     deciding_finding: &'f Finding,
-    /// All that act.
     findings: Vec<&'f Finding>,
     price: Option<f64>,
     explanation: Option<String>,

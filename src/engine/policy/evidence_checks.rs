@@ -46,7 +46,7 @@ pub(super) fn explain_unusable(situation: &Situation<'_>, policy: &Policy) -> Op
     let age = now.unix.saturating_sub(run.created_unix);
     if is_in_future(run.created_unix, now.unix) {
         return Some(format!(
-            "the run was made at {created}, which is not yet: a clock has jumped"
+            "the run was made at {created}, which is in the future: a clock has jumped"
         ));
     }
     #[expect(clippy::cast_precision_loss, reason = "ages are far below 2^52 seconds")]

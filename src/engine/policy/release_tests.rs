@@ -410,8 +410,8 @@ fn a_node_that_was_not_one_machine_in_the_run_gets_no_mark() {
 fn what_counts_no_longer_or_not_yet_certifies_nothing() {
     let world = ReleaseFixture::new().node("n1", Outcome::Pass, &["IDLE"]);
     for (made, why) in [
-        (NOW - 7 * 24 * HOUR, "what the run showed counts no longer"),
-        (NOW + HOUR, "which is not yet"),
+        (NOW - 7 * 24 * HOUR, "the run is too old to certify"),
+        (NOW + HOUR, "which is in the future"),
     ] {
         let mut world = world.clone();
         world.run = run("recertify", made);

@@ -1,7 +1,7 @@
 //! Keys that `[policy]` had in earlier versions.
 //!
-//! A configuration that has one is refused, with what to use instead; the record
-//! of an earlier run is read without them.
+//! A configuration that has one is refused, with a hint what to use instead; the record of an
+//! earlier run is read without them.
 
 use serde::de::Error;
 use serde::{Deserialize, Deserializer};
@@ -9,30 +9,30 @@ use serde_json::{Map, Value};
 
 use super::Policy;
 
-/// A key that is not there any more.
+/// A key that no longer exists.
 #[derive(Clone, Copy, Debug)]
 pub struct Removed {
-    /// Its name in `[policy]`.
+    /// Name of the key in `[policy]`.
     pub key: &'static str,
-    /// What is used instead.
+    /// What to use instead.
     pub instead: &'static str,
 }
 
-const EVICTION: &str = "the gate asks no pods to leave a node any more: use `kubectl drain`, or a \
-                        taint of the effect NoExecute";
+const EVICTION: &str = "the gate no longer evicts pods: use `kubectl drain`, or a \
+                        taint with the effect NoExecute";
 
-const DEVICE: &str = "the gate drains nodes and takes no single GPU out any more: \
+const DEVICE: &str = "the gate drains nodes and no longer single GPUs: \
                       `fabricgate export RUN --to device-taint-rules` writes the DeviceTaintRule, \
                       which a person applies";
 
-/// All that were removed.
+/// All removed keys.
 pub const REMOVED: &[Removed] = &[
     Removed { key: "device", instead: DEVICE },
     Removed { key: "evict", instead: EVICTION },
     Removed { key: "evict_s", instead: EVICTION },
 ];
 
-/// The policy that an earlier version may have written down for a run.
+/// Reads the policy that an earlier version may have recorded for a run.
 pub fn recorded<'de, D: Deserializer<'de>>(from: D) -> Result<Policy, D::Error> {
     let mut said = Map::<String, Value>::deserialize(from)?;
     for removed in REMOVED {

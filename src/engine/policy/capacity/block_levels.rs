@@ -1,7 +1,7 @@
-//! What the levels above single blocks hold: jobs of each level's size, jobs of the
-//! shapes that are asked about, and which drains cost one of them.
+//! The capacity of the levels above single blocks: jobs of each level's size, jobs of requested
+//! shapes, and which drains cost one such job.
 //!
-//! Every node that is not out counts as free: jobs that run now are not known.
+//! Every node that is not out counts as free: running jobs are not known.
 
 use std::collections::BTreeMap;
 
@@ -15,11 +15,11 @@ use super::{
 /// One level of block sizes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BlockLevel {
-    /// Nodes of a block of this level, by the block sizes.
+    /// Nodes of a block of this level, as given by the block sizes.
     pub size: u32,
-    /// Jobs of that many nodes that fit at once.
+    /// Jobs of that many nodes that fit at the same time.
     pub jobs: u32,
-    /// The same were no node out.
+    /// Jobs that would fit if no node were out.
     pub jobs_none_out: u32,
     /// The blocks of this level, in the order of the topology.
     pub aggregates: Vec<AggregatedBlock>,
@@ -28,21 +28,21 @@ pub struct BlockLevel {
 /// A block of one level: base blocks that are adjacent.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct AggregatedBlock {
-    /// Names of its base blocks, where they have names.
+    /// Names of its base blocks, if they have names.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub blocks: Vec<String>,
     /// Nodes in all.
     pub nodes: u32,
-    /// Those that are out now.
+    /// Nodes that are out now.
     pub out: u32,
     /// Jobs of the level's size that fit.
     pub jobs: u32,
-    /// Nodes above those jobs: as many drains cost none of them, the next costs one.
+    /// Nodes beyond those jobs: this many drains cost no job, the next one costs one.
     pub spare: u32,
-    /// Expected nodes that such jobs can use, where nodes fail independently.
+    /// Expected nodes that such jobs can use if nodes fail independently.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub usable: Option<f64>,
-    /// What the next drain costs, in expected nodes.
+    /// The cost of the next drain, in expected nodes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next_drain: Option<f64>,
 }
@@ -57,21 +57,21 @@ impl AggregatedBlock {
 /// Jobs of one shape.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct JobsOfShape {
-    /// What such a job asks for.
+    /// What such a job requests.
     #[serde(flatten)]
     pub shape: JobShape,
-    /// Such jobs that fit at once.
+    /// Such jobs that fit at the same time.
     pub jobs: JobFit,
-    /// The same were no node out.
+    /// Jobs that would fit if no node were out.
     pub jobs_none_out: JobFit,
-    /// Base blocks in which the next drain costs one, by their places in `blocks`.
+    /// Base blocks in which the next drain costs one job, as indices into `blocks`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub costly: Vec<usize>,
 }
 
 impl CapacitySurvey {
-    /// Adds what these levels hold and how many jobs of these shapes fit into the
-    /// blocks, which are in the order of the topology.
+    /// Adds the capacity of these levels and the number of jobs of these shapes that fit into
+    /// the blocks, which are in the order of the topology.
     pub fn add_levels(&mut self, levels: &BlockSizes, shapes: &[JobShape]) {
         let blocks: Vec<&CapacityBlock> = self.blocks.iter().map(|it| &it.block).collect();
         let unavailable = self.assumptions.iter().find_map(|it| match it {
@@ -117,7 +117,7 @@ fn survey_levels(
             });
         }
         found.push(level);
-        // A larger level than all there is says nothing more.
+        // A level larger than the whole topology adds nothing.
         if blocks.len() <= width {
             break;
         }

@@ -8,37 +8,36 @@
 //! `--spread-segments` keeps two segments of a job out of one base block;
 //! `--consolidate-segments` keeps all of them within one aggregated block.
 //!
-//! Not documented in detail, so taken as Slurm 26.05.5 does it: the subset has no
-//! more blocks than the job would fill were all of them whole; a job above the
-//! largest size has the whole topology, and does not start where it needs nodes of
-//! an incomplete last aggregate to have enough (though it may be given some);
-//! consolidated segments go into the smallest level that holds the job (with both
-//! options: its segments in base blocks of their own).
+//! Not documented in detail, so taken as Slurm 26.05.5 does it: the subset has no more blocks
+//! than the job would fill if all of them were whole; a job above the largest size has the
+//! whole topology, and does not start if it needs nodes of an incomplete last aggregate to have
+//! enough (though it may be given some); consolidated segments go into the smallest level that
+//! holds the job (with both options: its segments in base blocks of their own).
 //!
-//! Exact where a segment fits into a base block and where the subset is no limit.
-//! Elsewhere the most is a packing problem: then jobs are placed one after another
-//! as Slurm does it, and the count comes with an upper bound.
+//! The count is exact if a segment fits into a base block and the subset is no limit. Otherwise
+//! the maximum is a packing problem: jobs are then placed one after another as Slurm does it,
+//! and the count comes with an upper bound.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The sizes of all levels: the base block size, and how often each level doubles it.
+/// The base block size, and the doublings that make each level.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockSizes {
     base: u32,
     doublings: Vec<u32>,
 }
 
-/// Why these are no block sizes.
+/// Why sizes are not valid block sizes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BlockSizesError {
-    /// There is none, or the first is zero.
+    /// The list is empty, or its first size is zero.
     #[error("expected the base block size first, 1 or more")]
     NoBase,
     /// A further size that Slurm refuses.
     #[error("{size} is not {base} times a power of two; Slurm refuses that")]
     Size {
-        /// The size.
+        /// The refused size.
         size: u32,
         /// The base block size.
         base: u32,
@@ -51,13 +50,13 @@ pub enum BlockSizesError {
 )]
 #[serde(rename_all = "kebab-case")]
 pub enum SegmentPlacement {
-    /// Each where it fits.
+    /// Each segment wherever it fits.
     Anywhere,
     /// `--consolidate-segments`: all in one aggregated block.
     Consolidated,
-    /// `--spread-segments`: at most one in a base block.
+    /// `--spread-segments`: at most one segment in a base block.
     Spread,
-    /// Both.
+    /// Both options.
     ConsolidatedAndSpread,
 }
 
@@ -71,24 +70,24 @@ impl SegmentPlacement {
     }
 }
 
-/// What a job asks for.
+/// What a job requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobShape {
     /// Nodes of the job.
     pub nodes: u32,
-    /// Nodes of each of its segments, where it has several.
+    /// Nodes of each of its segments, if it has several.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub segment: Option<u32>,
-    /// Where they may go.
+    /// Where the segments may go.
     pub placing: SegmentPlacement,
 }
 
-/// Jobs that fit at once.
+/// Jobs that fit at the same time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct JobFit {
-    /// As many fit, placed one after another.
+    /// This many fit, placed one after another.
     pub at_least: u32,
-    /// No more fit, however they are placed. The same where the count is exact.
+    /// No more fit, however they are placed. Equal to `at_least` if the count is exact.
     pub at_most: u32,
 }
 
@@ -106,22 +105,22 @@ impl JobFit {
     }
 }
 
-/// The rule for one piece, a segment or a job without segments.
+/// The placement rule for one piece: a segment, or a job without segments.
 #[derive(Clone, Copy, Debug)]
 struct PlacementPiece {
     nodes: u32,
-    /// Base blocks of the block that it must be within.
+    /// Base blocks of the block that must contain it.
     within: usize,
     /// Base blocks of each of the next lower blocks.
     lower: usize,
-    /// The most of these that it may use.
+    /// Most of the lower blocks that it may use.
     most: usize,
-    /// The first of these, which must have enough nodes without the others.
+    /// The first lower blocks, which must have enough nodes without the others.
     counted: usize,
 }
 
 impl PlacementPiece {
-    /// Takes one from blocks of the next lower level, where that is enough.
+    /// Takes one piece from blocks of the next lower level, if they have enough nodes.
     fn take(&self, lower: &mut [u64]) -> bool {
         let mut counted: Vec<u64> = lower.iter().copied().take(self.counted).collect();
         counted.sort_unstable_by(|a, b| b.cmp(a));
@@ -146,24 +145,23 @@ impl BlockSizes {
         Ok(Self { base, doublings })
     }
 
-    /// What Slurm enforces where no size is given: five levels above the first
-    /// block that has nodes.
+    /// Slurm's sizes if none are given: five levels above the first block that has nodes.
     pub fn from_first_block(nodes: u32) -> Option<Self> {
         (0 < nodes).then(|| Self { base: nodes, doublings: (0..=4).collect() })
     }
 
-    /// The size of every level, and the base blocks it is made of.
+    /// The size of every level, and the number of its base blocks.
     pub fn sizes(&self) -> impl Iterator<Item = (u32, usize)> + '_ {
         self.doublings.iter().map(|by| (self.base << by, 1_usize << by))
     }
 
-    /// How often the base block size must double for these nodes.
+    /// How often the base block size must double for this many nodes.
     fn doublings_for(&self, nodes: u32) -> u32 {
         nodes.div_ceil(self.base).max(1).next_power_of_two().ilog2()
     }
 
-    /// Base blocks of the smallest level for these nodes; all there are above the
-    /// largest level.
+    /// Base blocks of the smallest level for this many nodes; all base blocks above the largest
+    /// level.
     fn smallest_level(&self, nodes: u32, blocks: usize) -> (usize, bool) {
         let least = self.doublings_for(nodes);
         match self.doublings.iter().find(|by| least <= **by) {
@@ -183,8 +181,8 @@ impl BlockSizes {
         PlacementPiece { nodes, within, lower, most: needed, counted }
     }
 
-    /// How many jobs of this shape fit at once into base blocks with so many nodes
-    /// each, in the order of the topology. A segment that is no smaller than the
+    /// Counts the jobs of this shape that fit at the same time into base blocks with these
+    /// numbers of nodes, in the order of the topology. A segment that is not smaller than the
     /// job has no effect, as in Slurm; one that does not divide it fits nowhere.
     pub fn count_jobs(&self, up: &[u32], shape: JobShape) -> JobFit {
         let segment = shape.segment.filter(|segment| *segment < shape.nodes);
@@ -229,7 +227,7 @@ fn to_u32(count: u64) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// How many pieces fit at once.
+/// Counts the pieces that fit at the same time.
 fn count_pieces(up: &[u32], piece: PlacementPiece) -> JobFit {
     let of = |group: &[u32]| {
         let mut lower: Vec<u64> = group.chunks(piece.lower).map(sum).collect();
@@ -237,7 +235,7 @@ fn count_pieces(up: &[u32], piece: PlacementPiece) -> JobFit {
         if lower.len() <= piece.most && lower.len() <= piece.counted {
             return JobFit::exactly(to_u32(sum(group) / nodes));
         }
-        // What is smaller than the rest that the largest leave is of use to no piece.
+        // A place smaller than the remainder that the largest places leave serves no piece.
         let mut largest = lower.clone();
         largest.sort_unstable_by(|a, b| b.cmp(a));
         let others: u64 = largest.iter().take(piece.most.saturating_sub(1)).sum();
@@ -247,21 +245,21 @@ fn count_pieces(up: &[u32], piece: PlacementPiece) -> JobFit {
         while piece.take(&mut lower) {
             at_least += 1;
         }
-        // What fits not even once does not fit later.
+        // A piece that does not fit now does not fit later.
         let at_most = if at_least == 0 { 0 } else { to_u32(usable / nodes).max(at_least) };
         JobFit { at_least, at_most }
     };
     up.chunks(piece.within).map(of).fold(JobFit::default(), JobFit::plus)
 }
 
-/// Where the next nodes come from: the smallest that has them all, or the largest.
+/// The next place to take nodes from: the smallest with enough nodes, else the largest.
 fn best_fit(free: &[u64], wanted: u64) -> Option<usize> {
     let all = free.iter().enumerate().filter(|(_, free)| 0 < **free);
     let fitting = all.clone().filter(|(_, free)| wanted <= **free).min_by_key(|(_, free)| **free);
     fitting.or_else(|| all.max_by_key(|(_, free)| **free)).map(|(at, _)| at)
 }
 
-/// Takes nodes from at most so many places; takes nothing where that is not enough.
+/// Takes nodes from at most `most` places; takes nothing if that is not enough.
 fn take_nodes(free: &mut [u64], nodes: u64, most: usize) -> bool {
     let mut taken: Vec<(usize, u64)> = Vec::new();
     let mut rest = nodes;
@@ -282,8 +280,8 @@ fn take_nodes(free: &mut [u64], nodes: u64, most: usize) -> bool {
     rest == 0
 }
 
-/// Jobs of so many segments, each segment in a base block that no other segment of
-/// its job is in: as many as there are turns in which every block gives one at most.
+/// Counts jobs of `count` segments, each segment in a base block that no other segment of its
+/// job uses: the number of turns in which every block gives at most one segment.
 fn count_spread_jobs(up: &[u32], segment: u32, count: u32) -> u32 {
     let places: Vec<u32> = up.iter().map(|up| up / segment).collect();
     let fit = |jobs: u32| {
@@ -298,7 +296,7 @@ fn count_spread_jobs(up: &[u32], segment: u32, count: u32) -> u32 {
     low
 }
 
-/// The same for segments larger than a base block, placed one after another.
+/// Counts the same for segments larger than a base block, placed one after another.
 fn count_placed_jobs(up: &[u32], piece: PlacementPiece, count: u32) -> u32 {
     let mut free: Vec<u64> = up.iter().copied().map(u64::from).collect();
     let mut jobs = 0;
@@ -315,11 +313,11 @@ fn count_placed_jobs(up: &[u32], piece: PlacementPiece, count: u32) -> u32 {
     }
 }
 
-/// Places one segment in base blocks that its job has not touched.
+/// Places one segment in base blocks that its job does not use yet.
 fn place_segment(free: &mut [u64], touched: &mut [bool], piece: PlacementPiece) -> bool {
     let open = |at: usize| if touched[at] { 0 } else { free[at] };
     let all: Vec<u64> = (0..free.len()).map(open).collect();
-    // The group with the fewest nodes that are enough.
+    // The group with the fewest nodes that suffice.
     let mut best: Option<(u64, usize)> = None;
     for (at, group) in all.chunks(piece.within).enumerate() {
         let mut lower: Vec<u64> = group.chunks(piece.lower).map(|it| it.iter().sum()).collect();

@@ -6,49 +6,49 @@ use statrs::distribution::{Binomial, Discrete};
 
 use super::SegmentMix;
 
-/// Shares that somebody rounded may miss one by this much.
+/// Tolerance for rounded shares, which may miss a sum of one by this much.
 const ROUNDING: f64 = 0.02;
 
-/// The chance of every number of nodes that are out at once.
+/// The probability of every number of nodes that are out at the same time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outages {
-    /// From no node to all of them; never empty.
+    /// From no node to all nodes; never empty.
     chances: Vec<f64>,
 }
 
 /// Why an observation cannot be used for a domain.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum OutageSharesError {
-    /// It has more nodes out than there are.
+    /// It has more nodes out than the domain has.
     #[error("{out} nodes out at once, in a domain of {nodes}")]
     TooMany {
-        /// Out.
+        /// Nodes out.
         out: u32,
-        /// In all.
+        /// Nodes in all.
         nodes: u32,
     },
-    /// A share that is none.
+    /// A share outside 0 to 1.
     #[error("{out} nodes out: share {share}, expected 0 to 1")]
     Share {
         /// Nodes out.
         out: u32,
-        /// Its share.
+        /// The share of that number.
         share: f64,
     },
-    /// Something is missing or there twice.
+    /// A number is missing or repeated.
     #[error("the shares sum to {0}, expected 1: no line may be missing, not even that of 0 out")]
     Sum(f64),
 }
 
 impl Outages {
-    /// Of nodes that are out with this probability each, independently; nothing
-    /// where that is no probability.
+    /// Each node is out with this probability, independently; `None` if it is not a
+    /// probability.
     pub fn from_unavailability(nodes: u32, unavailable: f64) -> Option<Self> {
         let binomial = Binomial::new(unavailable, u64::from(nodes)).ok()?;
         Some(Self { chances: (0..=u64::from(nodes)).map(|out| binomial.pmf(out)).collect() })
     }
 
-    /// As a site has seen it: nodes out at once, and the share of time.
+    /// From a site's observation: nodes out at the same time, and the share of time.
     pub fn from_observation(
         nodes: u32,
         shares: &BTreeMap<u32, f64>,
@@ -74,7 +74,7 @@ impl Outages {
         u32::try_from(self.chances.len() - 1).expect("made for a number of nodes")
     }
 
-    /// The share of nodes that is out, over time.
+    /// The mean share of nodes that are out, over time.
     pub fn unavailable(&self) -> f64 {
         let nodes = self.nodes();
         if nodes == 0 {
@@ -84,7 +84,7 @@ impl Outages {
         out / f64::from(nodes)
     }
 
-    /// The chance that at least this many nodes are up.
+    /// The probability that at least this many nodes are up.
     pub fn at_least_up(&self, up: u32) -> f64 {
         match self.nodes().checked_sub(up) {
             Some(most) => self.chances[..=most as usize].iter().sum::<f64>().min(1.0),
@@ -102,15 +102,15 @@ impl Outages {
         (0..=nodes).zip(&self.chances).map(|(out, chance)| chance * whole(out)).sum()
     }
 
-    /// The same domain with one node less: which one says nothing about the
-    /// others. Of independent nodes the others stay independent, and exactly so.
+    /// The same domain with one node less; which node does not matter. Independent nodes stay
+    /// independent, exactly.
     pub fn without_one(&self) -> Self {
         let nodes = self.nodes();
         if nodes == 0 {
             return self.clone();
         }
         let all = f64::from(nodes);
-        // Out before, and the node that goes was up (or was one of those out).
+        // `out` before, and the removed node was up (or was one of those out).
         let chance = |out: u32| {
             let at = out as usize;
             self.chances[at] * (all - f64::from(out)) / all
@@ -119,22 +119,22 @@ impl Outages {
         Self { chances: (0..nodes).map(chance).collect() }
     }
 
-    /// The same domain with so many nodes less, at most all of them.
+    /// The same domain with this many nodes less, at most all of them.
     pub fn without(&self, nodes: u32) -> Self {
         let fewer = (0..nodes.min(self.nodes()))
             .fold(None, |left: Option<Self>, _| Some(left.as_ref().unwrap_or(self).without_one()));
         fewer.unwrap_or_else(|| self.clone())
     }
 
-    /// What draining one more node costs jobs with segments of this size, in
-    /// expected nodes.
+    /// The cost of draining one more node to jobs with segments of this size, in expected
+    /// nodes.
     pub fn price(&self, segment: u32) -> f64 {
-        // As far as numbers go: a node less never leaves more.
+        // Rounding must not give a negative price: a node less never leaves more.
         let price = self.usable(segment) - self.without_one().usable(segment);
         if price < 0.0 { 0.0 } else { price }
     }
 
-    /// The same over a mix of segments.
+    /// The price over a mix of segments.
     pub fn mixed_price(&self, mix: &SegmentMix) -> f64 {
         let fewer = self.without_one();
         let price = mix.mean(|segment| self.usable(segment) - fewer.usable(segment));

@@ -1,4 +1,4 @@
-//! The segments that a site's jobs ask for, checked wherever they come from.
+//! The segments that a site's jobs request, checked at every input.
 
 use std::collections::BTreeMap;
 
@@ -6,37 +6,37 @@ use schemars::JsonSchema;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// The segments that a site's jobs ask for: nodes of a segment, and the share of
-/// nodes that such jobs use. Shares need not sum to one: they are weights, so
-/// percentages and node-hours do as well. An empty mix is one that nobody knows.
+/// The segments that a site's jobs request: nodes of a segment, and the share of nodes that
+/// such jobs use. Shares are weights and need not sum to one, so percentages and node-hours
+/// work as well. An empty mix means that the mix is unknown.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, JsonSchema)]
 #[serde(transparent)]
 pub struct SegmentMix(pub BTreeMap<u32, f64>);
 
-/// Why this is no mix.
+/// Why a mix is not valid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SegmentMixError {
-    /// Nothing is in it.
+    /// It is empty.
     #[error("no segment is named, expected SEGMENT=SHARE, such as 16=0.6,1=0.4")]
     Empty,
-    /// A part of it is not understood.
+    /// A part cannot be parsed.
     #[error("{0:?}: expected SEGMENT=SHARE, such as 16=0.6")]
     Entry(String),
-    /// A segment that is none.
+    /// A segment that is not a number of nodes.
     #[error("segment {0:?}: expected a number of nodes, 1 or more")]
     Segment(String),
-    /// A share that is none.
+    /// A share that is not a number above 0.
     #[error("segment {segment}: share {share}, expected a number above 0")]
     Share {
         /// The segment.
         segment: u32,
-        /// Its share, as it was written.
+        /// Its share as written.
         share: String,
     },
-    /// A segment that is there twice.
+    /// A segment that is named twice.
     #[error("segment {0} is named twice")]
     Twice(u32),
-    /// Shares that are too large to be added.
+    /// Shares whose sum is not finite.
     #[error("the shares are too large to be added")]
     TooLarge,
 }
@@ -68,9 +68,8 @@ impl SegmentMix {
         Ok(mix)
     }
 
-    /// Whether it can be reckoned with: segments of one node or more, positive
-    /// shares, a finite sum. An empty mix passes: that nobody knows it is no
-    /// mistake.
+    /// Checks that the mix can be used in calculations: segments of one node or more, positive
+    /// shares, a finite sum. An empty mix passes, because an unknown mix is not an error.
     pub fn check(&self) -> Result<(), SegmentMixError> {
         for (segment, share) in &self.0 {
             if *segment == 0 {
@@ -83,18 +82,18 @@ impl SegmentMix {
         if self.total().is_finite() { Ok(()) } else { Err(SegmentMixError::TooLarge) }
     }
 
-    /// All shares together.
+    /// The sum of all shares.
     pub fn total(&self) -> f64 {
         self.0.values().sum()
     }
 
-    /// Every segment with its share of the whole, which sum to one.
+    /// Every segment with its share of the whole; these shares sum to one.
     pub fn shares(&self) -> impl Iterator<Item = (u32, f64)> + '_ {
         let total = self.total();
         self.0.iter().map(move |(segment, share)| (*segment, share / total))
     }
 
-    /// The mean of something over the mix; NaN where there is none.
+    /// The mean of a function over the mix; NaN for an empty mix.
     pub fn mean(&self, of: impl Fn(u32) -> f64) -> f64 {
         if self.0.is_empty() || self.check().is_err() {
             return f64::NAN;
@@ -108,8 +107,7 @@ fn read_segment(text: &str) -> Result<u32, SegmentMixError> {
     segment.ok_or_else(|| SegmentMixError::Segment(text.to_owned()))
 }
 
-/// Keys are words in TOML and JSON; whatever is no mix is refused where it is
-/// read.
+/// Keys are strings in TOML and JSON; an invalid mix is refused when it is read.
 impl<'de> Deserialize<'de> for SegmentMix {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let written = BTreeMap::<String, f64>::deserialize(deserializer)?;

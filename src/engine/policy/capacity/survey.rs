@@ -1,8 +1,7 @@
-//! What blocks of nodes leave schedulable, each as it stands today: the document
-//! of `fabricgate capacity`.
+//! How many nodes each block leaves schedulable today: the document of `fabricgate capacity`.
 //!
-//! Reckons; what it means in words is at the end of each outlook. Blocks that
-//! are alike are reckoned once.
+//! Each outlook holds numbers, and sentences at its end that explain them. Equal blocks are
+//! calculated once.
 
 use std::collections::BTreeMap;
 
@@ -17,21 +16,21 @@ use model::id::NodeName;
 /// The format of the document.
 pub const CAPACITY_FORMAT: &str = "fabricgate.capacity/1";
 
-/// Drains that are reckoned ahead.
+/// Drains calculated ahead.
 const DRAINS_AHEAD: usize = 4;
 
-/// How often nodes are taken to be out.
+/// The assumption about how often nodes are out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(tag = "how", rename_all = "kebab-case")]
 pub enum OutageAssumption {
-    /// Each node by itself, with the same probability.
+    /// Each node independently, with the same probability.
     Independent {
-        /// The share of nodes that is out at a time.
+        /// The share of nodes that are out at a time.
         unavailable: f64,
     },
-    /// As a site has seen it.
+    /// As a site has observed.
     Observed {
-        /// The share of time by nodes of a block that were out at once.
+        /// The share of time, by number of nodes of a block that were out at the same time.
         shares: BTreeMap<u32, f64>,
     },
 }
@@ -47,20 +46,20 @@ impl OutageAssumption {
     }
 }
 
-/// A block of nodes as it stands.
+/// A block of nodes in its present state.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CapacityBlock {
-    /// Its name, where it is one of a cluster.
+    /// Its name, if it is a block of a cluster.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
     /// Nodes in all.
     pub nodes: u32,
-    /// Those that are out now.
+    /// Nodes that are out now.
     pub out: u32,
-    /// Their names, where they are known.
+    /// Their names, if known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub out_nodes: Vec<NodeName>,
-    /// Nodes of which nobody says whether they are out. They count as up.
+    /// Nodes of which no source reports whether they are out. They count as up.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown_nodes: Vec<NodeName>,
 }
@@ -78,113 +77,113 @@ impl CapacityBlock {
     }
 }
 
-/// What is asked.
+/// The input of a survey.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CapacityQuestion {
-    /// The blocks.
+    /// The blocks of the survey.
     pub blocks: Vec<CapacityBlock>,
-    /// The segments.
+    /// The segments to evaluate.
     pub segments: Vec<u32>,
-    /// The smallest segment that large jobs can use; half a block where absent.
+    /// The smallest segment that large jobs can use; half a block by default.
     pub at_least: Option<u32>,
-    /// What jobs ask for, where that is known.
+    /// The segments that jobs request, if known.
     pub mix: Option<SegmentMix>,
-    /// How often nodes are out, in turn.
+    /// Assumptions about how often nodes are out; each is evaluated.
     pub assumptions: Vec<OutageAssumption>,
-    /// What a suspect has lost of its rate.
+    /// The share of its rate that a suspect has lost.
     pub degraded: f64,
-    /// The share of a step that waits for it.
+    /// The share of a step that waits for the suspect.
     pub exposed: f64,
 }
 
-/// What comes of it.
+/// The result of a survey.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CapacitySurvey {
     /// The format of this document.
     pub format: String,
-    /// How often nodes are taken to be out; each block has an outlook for each.
+    /// Assumptions about how often nodes are out; each block has an outlook for each.
     pub assumptions: Vec<OutageAssumption>,
-    /// Segments that jobs ask for, and their weights, where that is known.
+    /// Segments that jobs request, and their weights, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mix: Option<SegmentMix>,
-    /// What a suspect is taken to have lost of its rate.
+    /// The share of its rate that a suspect is assumed to have lost.
     pub degraded: f64,
-    /// The share of a step that is taken to wait for it.
+    /// The share of a step that is assumed to wait for the suspect.
     pub exposed: f64,
-    /// The blocks.
+    /// The blocks with their outlooks.
     pub blocks: Vec<BlockSurvey>,
-    /// The levels of block sizes, the base blocks first; where blocks have levels, or
-    /// a job's shape was asked about.
+    /// The levels of block sizes, base blocks first, if blocks have levels or a job's shape was
+    /// given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub levels: Vec<BlockLevel>,
-    /// Jobs of the shapes that were asked about.
+    /// Jobs of the shapes that were given.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub jobs: Vec<JobsOfShape>,
-    /// Remarks on what went in.
+    /// Remarks on the input.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
 
-/// A block and what is reckoned of it.
+/// A block and its outlooks.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BlockSurvey {
-    /// The block.
+    /// The block itself.
     #[serde(flatten)]
     pub block: CapacityBlock,
-    /// What it leaves, under each assumption.
+    /// The outlook under each assumption.
     pub outlooks: Vec<BlockOutlook>,
 }
 
-/// What a block leaves under one assumption.
+/// The outlook of a block under one assumption.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct BlockOutlook {
-    /// The share of nodes that is out at a time, besides those out now.
+    /// The share of nodes that are out at a time, in addition to those out now.
     pub unavailable: f64,
-    /// The chance that no other node is out.
+    /// The probability that no other node is out.
     pub all_up: f64,
-    /// What each segment leaves.
+    /// The outlook of each segment.
     pub segments: Vec<SegmentOutlook>,
-    /// What the mix leaves, where one is known.
+    /// The outlook of the mix, if known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub mixed: Option<MixOutlook>,
     /// Segments that are large enough, most nodes left first.
     pub ranking: Vec<RankedSegment>,
-    /// Unavailabilities at which the first two of them change places.
+    /// Unavailabilities at which the first two segments of the ranking change places.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub crossings: Vec<f64>,
-    /// What to make of it, in sentences.
+    /// Advice, in sentences.
     pub advice: Vec<String>,
 }
 
-/// What a segment leaves.
+/// The outlook of one segment size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct SegmentOutlook {
     /// Nodes of the segment.
     pub segment: u32,
-    /// Nodes in whole segments, were every node up that is not out now.
+    /// Nodes in whole segments if every node that is not out now is up.
     pub now: u32,
     /// Expected nodes in whole segments.
     pub usable: f64,
-    /// The chance that one segment at least fits.
+    /// The probability that at least one segment fits.
     pub one_fits: f64,
-    /// What the next drains cost in turn, in expected nodes.
+    /// The cost of the next drains, one after another, in expected nodes.
     pub drains: Vec<f64>,
 }
 
-/// What the mix leaves.
+/// The outlook of the mix.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MixOutlook {
     /// Expected nodes in whole segments, over the mix.
     pub usable: f64,
-    /// What the next drains cost in turn, in expected nodes.
+    /// The cost of the next drains, one after another, in expected nodes.
     pub drains: Vec<f64>,
-    /// From how many nodes on a gang loses more by the suspect than the next
-    /// drain costs; nothing where no node is left to drain.
+    /// The gang size in nodes from which the suspect costs a gang more than the next drain
+    /// costs; absent if no node is left to drain.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub break_even: Option<f64>,
 }
 
-/// A segment and what it leaves.
+/// A segment and the nodes that it leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RankedSegment {
     /// Nodes of the segment.
@@ -193,8 +192,8 @@ pub struct RankedSegment {
     pub usable: f64,
 }
 
-/// Segments worth asking about for blocks of up to this many nodes: powers of
-/// two, half a block, all of it, and whatever the mix has.
+/// Useful segments for blocks of up to this many nodes: powers of two, half a block, the whole
+/// block, and the segments of the mix.
 pub fn usual_segments(nodes: u32, mix: Option<&SegmentMix>) -> Vec<u32> {
     let powers = std::iter::successors(Some(1_u32), |power| power.checked_mul(2));
     let mut segments: Vec<u32> = powers.take_while(|power| *power <= nodes).collect();
@@ -205,7 +204,7 @@ pub fn usual_segments(nodes: u32, mix: Option<&SegmentMix>) -> Vec<u32> {
     segments
 }
 
-/// Reckons. Fails where an observation does not fit a block, and says which.
+/// Calculates the survey. Fails with the block's name if an observation does not fit a block.
 pub fn survey_capacity(
     question: &CapacityQuestion,
 ) -> Result<CapacitySurvey, (CapacityBlock, OutageSharesError)> {
@@ -293,13 +292,13 @@ fn build_outlook(
     Ok(outlook)
 }
 
-/// Which segment to ask for.
+/// Which segment to request.
 fn advise_segment(outlook: &BlockOutlook, at_least: u32) -> Option<String> {
     let best = outlook.ranking.first()?;
     let leaves = format!("{} leaves the most, {:.2} nodes", best.segment, best.usable);
     let Some(second) = outlook.ranking.get(1) else {
         return Some(format!(
-            "{} is the one segment asked about that has {at_least} nodes or more and fits: it \
+            "{} is the only given segment that has {at_least} nodes or more and fits: it \
              leaves {:.2} nodes.",
             best.segment, best.usable
         ));
@@ -313,13 +312,13 @@ fn advise_segment(outlook: &BlockOutlook, at_least: u32) -> Option<String> {
     Some(format!("Of segments of {at_least} nodes or more {leaves}, and {next}{places}."))
 }
 
-/// What to do about one more suspect.
+/// Advice on one more suspect.
 fn advise_drain(
     outlook: &BlockOutlook,
     block: &CapacityBlock,
     question: &CapacityQuestion,
 ) -> Option<String> {
-    /// Prices below are none that anybody sees.
+    /// Lower prices are displayed as nothing.
     const NOTHING: f64 = 0.005;
     if block.up() == 0 {
         return Some("All of its nodes are out: there is nothing to drain.".to_owned());
@@ -340,20 +339,20 @@ fn advise_drain(
         gang.ceil().max(1.0)
     );
     let swap = match block.out {
-        0 => "In smaller gangs leave it in service and say so on it.".to_owned(),
-        1 => "In smaller gangs swap: give back the one that is out, if the gate drained it and it is \
+        0 => "In smaller gangs leave it in service and mark it.".to_owned(),
+        1 => "In smaller gangs swap: release the one that is out, if the gate drained it and it is \
               the milder one."
             .to_owned(),
         out => format!(
-            "In smaller gangs swap: drain the worse one, and give back the mildest of the {out} that \
+            "In smaller gangs swap: drain the worse one, and release the mildest of the {out} that \
              are out, if the gate drained it."
         ),
     };
     Some(format!("{worth} {swap}"))
 }
 
-/// A share as a percentage, with as many decimals as say something. What is
-/// nearly all or nearly nothing is not shown as that.
+/// A share as a percentage with as many decimals as are useful. A share close to 0 or 1 is not
+/// rounded to 0 % or 100 %.
 pub fn format_percent(share: f64) -> String {
     let text = format!("{:.2}", share * 100.0);
     match text.as_str() {

@@ -34,7 +34,7 @@ fn a_certificate_is_void_when_the_machine_is_another_or_booted() {
     );
     assert_eq!(
         why(|i| i.boot_id = Some("b-2".to_owned())),
-        "it booted since: boot b-2, certified in boot b-1"
+        "it has rebooted: boot b-2, certified in boot b-1"
     );
     assert_eq!(
         why(|i| {
