@@ -1,9 +1,9 @@
-//! Certificates on disk: one file a node in the gate's state folder, written
-//! whole or not at all.
+//! Certificates on disk: one file per node in the gate's state folder, replaced
+//! atomically.
 //!
-//! A certificate that cannot be read is none, and is told. One that was voided
-//! stays with its reason: what a node once delivered is worth knowing. What a
-//! certificate says and when it is void, `act::certificate` decides.
+//! An unreadable certificate counts as none and is reported. A void certificate stays on
+//! disk with its reason, because the node's earlier results remain useful.
+//! `engine::policy::certificate` decides the content and the validity.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -25,35 +25,34 @@ use model::journal::ClockStamp;
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::time_format::DAY_S;
 
-/// The folder of certificates in a gate's state folder.
+/// Name of the certificate folder in the state folder.
 pub const FOLDER: &str = "certificates";
 
 const FILE_SUFFIX: &str = ".json";
 
-/// What became of the certificates of a run.
+/// Result of issuing the certificates of a run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IssueResult {
-    /// Nodes with a new certificate, in order.
+    /// Nodes with a new certificate, sorted.
     pub nodes: Vec<NodeName>,
-    /// Nodes that passed and have none, and why; certificates that were there
-    /// and could not be read.
+    /// Nodes that passed without a new certificate, with the reason, and existing
+    /// certificates that could not be read.
     pub withheld: Vec<WithheldAction>,
 }
 
-/// With what certificates are signed, and whose signatures count.
+/// The signing key and the trusted keys.
 #[derive(Clone, Copy, Debug)]
 pub struct CertificateSigning<'a> {
-    /// The key; absent where none is configured, an error where it cannot be
-    /// used.
+    /// The key; `None` if none is configured, an error if it is unusable.
     pub key: Result<Option<&'a SigningKey>, &'a str>,
-    /// Whose certificates count.
+    /// Signers whose certificates are accepted.
     pub trust: &'a SignatureTrust,
 }
 
 /// Issues certificates to the nodes that passed a run, into the state folder.
 ///
-/// To be called when the run's actions were carried out, with what became of
-/// them: what is not certified on a node has no certificate here either.
+/// Call it after the run's actions, with their results: a node that the gate did not
+/// certify gets no certificate here either.
 pub fn issue_certificates(
     folder: &Path,
     evidence: &CertificateEvidence<'_>,
@@ -66,7 +65,7 @@ pub fn issue_certificates(
     write_replacements(folder, made, withheld, seal, now)
 }
 
-/// Writes the certificates of a run into a folder of its own, whatever is there.
+/// Writes the certificates of a run into a separate folder, unconditionally.
 pub fn export_certificates(
     folder: &Path,
     made: Vec<Certificate>,
@@ -82,9 +81,9 @@ pub fn export_certificates(
     Ok(issued)
 }
 
-/// Signs certificates. Where the key cannot be used they are issued without a
-/// signature, and that is told; where none without one counts they are withheld,
-/// so that those which are there and count are not replaced by such.
+/// Signs certificates. If the key is unusable, they are issued unsigned with a note. If
+/// signatures are required, they are withheld instead, so that unsigned ones do not
+/// replace valid ones.
 fn sign_certificates(
     mut made: Vec<Certificate>,
     seal: &CertificateSigning<'_>,
@@ -120,7 +119,7 @@ fn sign_certificates(
     made
 }
 
-/// Writes those certificates that take the place of what is there.
+/// Writes the certificates that supersede those on disk.
 fn write_replacements(
     folder: &Path,
     made: Vec<Certificate>,
@@ -135,14 +134,14 @@ fn write_replacements(
             |why| issued.withheld.push(WithheldAction::new(new.node.to_string(), why));
         match read_trusted(folder, &new.node, seal.trust) {
             Ok(Some(old)) if !certificate::replaces(&new, &old, now) => {
-                withhold(format!("passed, and is certified until {} already", old.expires));
+                withhold(format!("passed, but is already certified until {}", old.expires));
                 continue;
             }
-            // One that cannot be read counts for nothing, and gives way.
+            // An unreadable certificate has no effect and is replaced.
             Err(RecordError::Malformed { why, .. }) => {
                 withhold(format!("its certificate could not be read and is replaced: {why}"));
             }
-            // A newer program's is left to it.
+            // A certificate of a newer version is left alone.
             Err(error @ RecordError::Newer { .. }) => {
                 withhold(error.to_string());
                 continue;
@@ -166,24 +165,23 @@ fn write_files(folder: &Path, files: &[(String, Vec<u8>)]) -> Result<(), RecordE
     RunFolder::open(&folder.join(FOLDER)).write_many(&files)
 }
 
-/// A certificate as it was read: what it says, and the document itself, whose
-/// signature covers also what this program does not know.
+/// A parsed certificate with its JSON document: the signature also covers fields that
+/// this version does not know.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CertificateDocument {
-    /// What it says.
+    /// The parsed certificate.
     pub certificate: Certificate,
-    /// The document.
+    /// The JSON document as read.
     pub document: Value,
 }
 
-/// Reads a certificate from a file; `None` where there is none.
+/// Reads a certificate from a file; `None` if there is no such file.
 pub fn read_file(path: &Path) -> Result<Option<CertificateDocument>, RecordError> {
     let read = run_reader::read_json_with_document(path, CERTIFICATE_FORMAT)?;
     Ok(read.map(|(certificate, document)| CertificateDocument { certificate, document }))
 }
 
-/// The certificate of a node, void or not, whoever signed it; `None` where it has
-/// none.
+/// The certificate of a node, void or not, with any signer; `None` if there is none.
 pub fn read_certificate(
     folder: &Path,
     node: &NodeName,
@@ -191,7 +189,7 @@ pub fn read_certificate(
     Ok(read_document(folder, node)?.map(|read| read.certificate))
 }
 
-/// The certificate of a node as far as its signature counts.
+/// The certificate of a node, if its signature is accepted.
 pub fn read_trusted(
     folder: &Path,
     node: &NodeName,
@@ -200,15 +198,14 @@ pub fn read_trusted(
     let Some(CertificateDocument { certificate, document }) = read_document(folder, node)? else {
         return Ok(None);
     };
-    // One that was declared void was signed as it was before, and counts for
-    // nothing anyhow.
+    // Voiding removes the signature, and a void certificate has no effect anyway.
     match trust.explain_refusal(&document).filter(|_| certificate.voided.is_none()) {
         None => Ok(Some(certificate)),
         Some(why) => Err(malformed_error(&certificate_path(folder, node)?, why)),
     }
 }
 
-/// The certificate of a node as it was read.
+/// The certificate of a node as a document, without checking its signature.
 pub fn read_document(
     folder: &Path,
     node: &NodeName,
@@ -229,8 +226,7 @@ fn malformed_error(path: &Path, why: String) -> RecordError {
     RecordError::Malformed { path: path.to_owned(), line: 1, why }
 }
 
-/// Every certificate that counts as far as its signature does, and what is wrong
-/// with the others.
+/// Every certificate with an accepted signature, and the problems of the others.
 pub fn read_all(folder: &Path, trust: &SignatureTrust) -> (Vec<Certificate>, Vec<String>) {
     let mut found = Vec::new();
     let (nodes, mut troubles) = list_nodes(folder);
@@ -243,8 +239,8 @@ pub fn read_all(folder: &Path, trust: &SignatureTrust) -> (Vec<Certificate>, Vec
     (found, troubles)
 }
 
-/// Nodes of which there is a file, in order of its name, and what could not be
-/// read of the folder.
+/// Nodes with a certificate file, sorted by file name, and the errors of reading the
+/// folder.
 pub fn list_nodes(folder: &Path) -> (Vec<NodeName>, Vec<String>) {
     let (mut found, mut troubles) = (Vec::new(), Vec::new());
     let folder_of_all = folder.join(FOLDER);
@@ -264,14 +260,14 @@ pub fn list_nodes(folder: &Path) -> (Vec<NodeName>, Vec<String>) {
         }
     }
     names.sort();
-    // What a kill left while it was written is named otherwise.
+    // Temporary files left by a killed process have another suffix.
     found
         .extend(names.iter().filter_map(|file| file.strip_suffix(FILE_SUFFIX)).map(NodeName::from));
     (found, troubles)
 }
 
-/// Nodes with a certificate of the last day that still counts: the instrument's
-/// control group. And what could not be read, each with its file.
+/// Nodes with a valid certificate issued within the last day: the control group of a
+/// measurement. Also the files that could not be read.
 pub fn valid_nodes(
     folder: &Path,
     live: &SchedulerSnapshot,
@@ -289,8 +285,8 @@ pub fn valid_nodes(
     (controls, troubles)
 }
 
-/// Declares a node's certificate void, as when it was drained; whether there
-/// was one to void. One that cannot be read is void already.
+/// Voids a node's certificate, for example after a drain. Returns false if there was none
+/// to void. An unreadable certificate counts as void.
 pub fn void_certificate(
     folder: &Path,
     node: &NodeName,
@@ -303,7 +299,8 @@ pub fn void_certificate(
     };
     let Some(mut certificate) = old.filter(|old| old.voided.is_none()) else { return Ok(false) };
     certificate.voided = Some(VoidRecord { at: now.at.clone(), why: why.to_owned() });
-    // It does not fit any more. Left there, taking the word away would make it fit.
+    // The signature no longer matches. If it stayed, deleting the void record would make
+    // it match again.
     certificate.signature = None;
     let path = certificate_path(folder, node)?;
     replace_file(&path, &to_bytes(&certificate))
@@ -311,7 +308,7 @@ pub fn void_certificate(
     Ok(true)
 }
 
-/// The nodes that were drained, or marked as degraded.
+/// Nodes that were drained or marked as degraded.
 pub fn faulty_nodes(records: &[ActionRecord]) -> impl Iterator<Item = &NodeName> {
     let is_fault = |it: &&ActionRecord| {
         let is_meant = matches!(it.kind, ActionKind::Drain | ActionKind::Relabel);
@@ -320,7 +317,7 @@ pub fn faulty_nodes(records: &[ActionRecord]) -> impl Iterator<Item = &NodeName>
     records.iter().filter(is_fault).map(|it| &it.node)
 }
 
-/// Voids the certificates of these nodes, and tells of each that could not be.
+/// Voids the certificates of these nodes and reports each failure.
 pub fn void_all<'n>(
     folder: &Path,
     nodes: impl IntoIterator<Item = &'n NodeName>,
@@ -338,13 +335,13 @@ fn file_name(node: &NodeName) -> String {
     format!("{node}{FILE_SUFFIX}")
 }
 
-/// Where a node's certificate is. A name that could lead elsewhere is refused.
+/// The path of a node's certificate. Refuses names that could escape the folder.
 pub fn certificate_path(folder: &Path, node: &NodeName) -> Result<PathBuf, RecordError> {
     let folder = folder.join(FOLDER);
     if node.is_one_node() {
         return Ok(folder.join(file_name(node)));
     }
-    let why = format!("{:?} is no name of one node", node.as_str());
+    let why = format!("{:?} is not the name of one node", node.as_str());
     Err(RecordError::Malformed { path: folder, line: 1, why })
 }
 

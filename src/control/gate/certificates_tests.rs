@@ -137,7 +137,7 @@ fn a_longer_certificate_of_the_same_machine_is_kept() {
     let kept = write_replacements(dir.path(), vec![admitted], Vec::new(), &unsigned(), &now(60))
         .expect("nothing to write");
     assert!(kept.nodes.is_empty());
-    assert_eq!(kept.withheld[0].why, "passed, and is certified until 2026-03-11T05:06:07Z already");
+    assert_eq!(kept.withheld[0].why, "passed, but is already certified until 2026-03-11T05:06:07Z");
     assert_eq!(
         read_certificate(dir.path(), &"n1".into()).expect("readable"),
         Some(certificate("n1"))

@@ -1,9 +1,8 @@
-//! The present moment by two clocks, and the name of this machine: where the gate
-//! reads them.
+//! Wall clock, boot clock and host name, read in one place for the gate.
 
 use model::journal::ClockStamp;
 
-/// The present moment.
+/// The current time on both clocks.
 #[expect(clippy::disallowed_methods, reason = "the gate is where its clocks are read")]
 pub fn now() -> ClockStamp {
     let now = jiff::Timestamp::now();
@@ -19,8 +18,7 @@ pub fn now() -> ClockStamp {
     }
 }
 
-/// How long ago a moment was, in seconds: by the uptime within one boot, by the wall's
-/// clock otherwise.
+/// Seconds since `then`: by uptime within one boot, by the wall clock otherwise.
 pub fn age_s(then: &ClockStamp, now: &ClockStamp) -> f64 {
     if !now.boot.is_empty() && now.boot == then.boot {
         return now.uptime_s - then.uptime_s;
@@ -30,7 +28,7 @@ pub fn age_s(then: &ClockStamp, now: &ClockStamp) -> f64 {
     seconds
 }
 
-/// The name of this machine: whose processes and jobs are ours to end.
+/// The host name. The gate ends only processes and jobs that belong to this host.
 pub fn host_name() -> String {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     name.trim().to_owned()

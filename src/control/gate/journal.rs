@@ -1,8 +1,9 @@
-//! The journal on disk: one writer at a time, every line forced to disk before
-//! what it announces is done.
+//! The journal on disk: a single writer, and every line is synced to disk before the
+//! action it announces begins.
 //!
-//! It keeps the lock that makes its process the one gate of this state folder.
-//! What lines mean, `act::ledger` says. Nothing here asks a scheduler.
+//! The journal holds the lock that makes its process the only gate of this state folder.
+//! `engine::policy::journal_state` interprets the lines. This module never calls a
+//! scheduler.
 
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{Read, Seek, Write};
@@ -19,98 +20,99 @@ use engine::policy::journal_state::JournalState;
 use model::journal::{ClockStamp, JOURNAL_FORMAT, JournalEntry, JournalEvent};
 use model::text;
 
-/// The file of lines.
+/// Name of the journal file in the state folder.
 pub const JOURNAL_FILE: &str = "journal.jsonl";
-/// The file that says who is at work.
+/// Name of the lock file; it names the process that holds the lock.
 pub const LOCK_FILE: &str = "lock";
 
-/// How long a gate waits for another one to end its turn: a dry run's reader
-/// or a turn without drains is over by then, and a person still waits.
+/// How long a gate waits for another gate to end its turn. A dry run, or a turn without
+/// drains, ends within this time, and an operator is still willing to wait for it.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// How often it looks.
+/// Interval between attempts to take the lock.
 const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The gate's state folder, open for one turn.
+/// The gate's state folder, locked for one turn.
 #[derive(Debug)]
 pub struct Journal {
     folder: PathBuf,
     path: PathBuf,
     file: File,
-    /// Held, not used: the lock is given back when it is closed, however the
-    /// process ends.
+    /// Held for its lock only: the kernel releases the lock when the file is closed,
+    /// however the process ends.
     _lock: File,
-    /// How long the file is, as far as its lines are forced to disk.
+    /// Length in bytes of the part of the file that is synced to disk.
     synced_len: u64,
-    /// Something behind that may be half a line of ours.
+    /// The file may end in a partial line of this process.
     has_torn_line: bool,
     state: JournalState,
     notes: Vec<String>,
 }
 
-/// Why the journal cannot be read or written.
+/// The journal cannot be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum JournalError {
-    /// The system says no.
+    /// A system call failed.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         #[source]
         source: io::Error,
     },
-    /// Another gate is at work.
-    #[error("{}: {who} is at work here", path.display())]
+    /// Another gate holds the lock.
+    #[error("{}: {who} holds the lock", path.display())]
     Locked {
         /// The state folder.
         path: PathBuf,
-        /// Who it says it is.
+        /// The holder, as named in the lock file.
         who: String,
     },
-    /// Somebody wrote to it, or moved it away, while it was ours.
+    /// Another process wrote to the journal or moved it while this process held the lock.
     #[error("{}: {why}; nothing more is written to it in this turn", path.display())]
     Disturbed {
-        /// The file.
+        /// The journal file.
         path: PathBuf,
-        /// What was seen.
+        /// The change that was detected.
         why: String,
     },
-    /// A line is not what it should be.
+    /// A line cannot be parsed or is out of sequence.
     #[error(
-        "{}:{line}: {why}; nothing was done: put back what was changed there, or a copy from before",
+        "{}:{line}: {why}; nothing was done: undo the edit, or restore an earlier copy",
         path.display()
     )]
     Malformed {
-        /// The file.
+        /// The journal file.
         path: PathBuf,
-        /// The line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// What is wrong.
+        /// The defect.
         why: String,
     },
-    /// A newer program wrote it.
+    /// A newer version of fabricgate wrote the line.
     #[error(
         "{}:{line}: written by a newer fabricgate ({found}); this one reads up to {JOURNAL_FORMAT}",
         path.display()
     )]
     Newer {
-        /// The file.
+        /// The journal file.
         path: PathBuf,
-        /// The line, from 1.
+        /// The line number, from 1.
         line: usize,
-        /// Its format.
+        /// The format that the line declares.
         found: String,
     },
 }
 
 impl Journal {
-    /// Takes the next turn: locks the folder, reads what is there, cuts off a
-    /// line that was torn, and writes down who we are.
+    /// Starts the next turn: locks the folder, reads the journal, cuts off a torn last
+    /// line, and records this process.
     pub fn open(folder: &Path) -> Result<Self, JournalError> {
         Self::open_with_timeout(folder, LOCK_TIMEOUT)
     }
 
-    /// The same for whoever can come again: nobody is waited for.
+    /// Like `open`, but fails immediately if the folder is locked. For callers that retry
+    /// later.
     pub fn open_without_waiting(folder: &Path) -> Result<Self, JournalError> {
         Self::open_with_timeout(folder, Duration::ZERO)
     }
@@ -140,12 +142,12 @@ impl Journal {
         if journal.has_torn_line {
             let lost = bytes.len() - whole;
             journal.notes.push(format!(
-                "{}: its last line was torn when it was written; {lost} bytes are cut off",
+                "{}: the last line is incomplete; its {lost} bytes were cut off",
                 path.display()
             ));
         }
         if is_new {
-            // The name of a new file is durable only when its folder is.
+            // The name of a new file is durable only after its folder is synced.
             sync_folder(folder)?;
         }
         let opened = JournalEvent::Opened {
@@ -157,25 +159,25 @@ impl Journal {
         let epoch = last.checked_add(1).ok_or_else(|| JournalError::Malformed {
             path: path.clone(),
             line: usize::try_from(journal.state.lines).unwrap_or(usize::MAX),
-            why: format!("a line of it is of turn {last}, after which there is none"),
+            why: format!("a line has the highest possible epoch, {last}"),
         })?;
         journal.append_lines(epoch, vec![opened])?;
         Ok(journal)
     }
 
-    /// Writes one line and forces it to disk. After an error nothing of it is
-    /// there, and what it announces must not be done.
+    /// Appends one line and syncs it to disk. After an error, none of the line is in the
+    /// file, and the caller must not do the action that it announces.
     pub fn append(&mut self, event: JournalEvent) -> Result<(), JournalError> {
         self.append_all(vec![event])
     }
 
-    /// The same for many lines, which are forced to disk together.
+    /// Like `append` for several lines, with a single sync.
     pub fn append_all(&mut self, events: Vec<JournalEvent>) -> Result<(), JournalError> {
         self.append_lines(self.state.epoch, events)
     }
 
-    /// The same in a turn that lies behind `last`, where that was taken by a journal that
-    /// knew more than this one: no number of a turn is used twice.
+    /// Like `append`, but in an epoch after `last`, which a more complete journal already used:
+    /// no epoch number is used twice.
     pub fn append_after_epoch(
         &mut self,
         last: Option<u64>,
@@ -213,7 +215,7 @@ impl Journal {
         let written = self.file.write_all(&lines).and_then(|()| self.file.sync_data());
         if let Err(source) = written {
             self.has_torn_line = true;
-            // Where even this fails, the next line tries again.
+            // If this also fails, the next append retries it.
             let _ = self.truncate_torn_line();
             return Err(self.io_error(source));
         }
@@ -224,7 +226,7 @@ impl Journal {
         Ok(())
     }
 
-    /// Cuts off what lies behind the last whole line.
+    /// Cuts off everything after the last complete line.
     fn truncate_torn_line(&mut self) -> io::Result<()> {
         self.file.set_len(self.synced_len)?;
         self.file.seek(io::SeekFrom::End(0))?;
@@ -233,24 +235,24 @@ impl Journal {
         Ok(())
     }
 
-    /// The lock keeps other gates out, not people: a file that was moved away,
-    /// or that somebody wrote to, is no longer what our turn rests on.
+    /// The lock excludes other gates, but not people: after another process moves the
+    /// file or writes to it, this turn can no longer rely on it.
     fn check_undisturbed(&self) -> Result<(), JournalError> {
         let own = self.file.metadata().map_err(|source| self.io_error(source))?;
         let disturbed =
             |why: &str| JournalError::Disturbed { path: self.path.clone(), why: why.to_owned() };
         match fs::metadata(&self.path) {
             Ok(there) if there.ino() == own.ino() && there.dev() == own.dev() => {}
-            Ok(_) => return Err(disturbed("another file was put in its place")),
+            Ok(_) => return Err(disturbed("another file replaced it")),
             Err(_) => return Err(disturbed("it was moved or removed")),
         }
         if own.len() < self.synced_len || (!self.has_torn_line && self.synced_len < own.len()) {
-            return Err(disturbed("somebody else wrote to it"));
+            return Err(disturbed("another process wrote to it"));
         }
         Ok(())
     }
 
-    /// The present moment, never before the last line's.
+    /// The current time, never earlier than that of the last line.
     fn next_stamp(&mut self) -> ClockStamp {
         let (stamp, note) = clamp_to_monotonic(clock::now(), self.state.last.as_ref());
         if let Some(note) = note
@@ -265,12 +267,12 @@ impl Journal {
         JournalError::Io { path: self.path.clone(), source }
     }
 
-    /// What all lines so far amount to.
+    /// The state after all lines so far.
     pub fn state(&self) -> &JournalState {
         &self.state
     }
 
-    /// The turn that this is.
+    /// The number of the current turn.
     pub fn epoch(&self) -> u64 {
         self.state.epoch
     }
@@ -280,29 +282,28 @@ impl Journal {
         &self.folder
     }
 
-    /// What a person should hear of it: a line that was cut off, a clock that
-    /// went backwards.
+    /// Notes for the operator: a torn line was cut off, the clock went backwards.
     pub fn notes(&self) -> &[String] {
         &self.notes
     }
 }
 
-/// What a journal amounts to, for whoever only looks; nothing is locked, and
-/// where there is none it is empty.
+/// The state of a journal, for read-only callers. Takes no lock; empty if there is no
+/// journal.
 pub fn read_state(folder: &Path) -> Result<JournalState, JournalError> {
     let mut ledger = JournalState::default();
     for_each_entry(folder, &mut |entry| ledger.apply(&entry))?;
     Ok(ledger)
 }
 
-/// All whole lines of a journal, oldest first.
+/// All complete lines of a journal, oldest first.
 pub fn read_entries(folder: &Path) -> Result<Vec<JournalEntry>, JournalError> {
     let mut entries = Vec::new();
     for_each_entry(folder, &mut |entry| entries.push(entry))?;
     Ok(entries)
 }
 
-/// Reads the whole lines of a journal, where there is one.
+/// Reads the complete lines of a journal, if one exists.
 fn for_each_entry(folder: &Path, take: &mut dyn FnMut(JournalEntry)) -> Result<(), JournalError> {
     let path = folder.join(JOURNAL_FILE);
     let read = || -> io::Result<Vec<u8>> {
@@ -318,16 +319,16 @@ fn for_each_entry(folder: &Path, take: &mut dyn FnMut(JournalEntry)) -> Result<(
     }
 }
 
-/// The sum of all whole lines, and how many bytes they are. A last line without
-/// its end was being written when its program was ended: what it announces was
-/// never begun.
+/// The state after all complete lines, and their length in bytes. A last line without a
+/// newline was cut off by the end of its process, so the action that it announces never
+/// began.
 fn sum_lines(path: &Path, bytes: &[u8]) -> Result<(JournalState, usize), JournalError> {
     let mut ledger = JournalState::default();
     let whole = parse_lines(path, bytes, &mut |entry| ledger.apply(&entry))?;
     Ok((ledger, whole))
 }
 
-/// Takes all whole lines, and gives how many bytes they are.
+/// Passes each complete line to `take` and returns their length in bytes.
 fn parse_lines(
     path: &Path,
     bytes: &[u8],
@@ -339,7 +340,7 @@ fn parse_lines(
         let entry = parse_entry(path, line, bytes)?;
         if entry.seq != number {
             let why = format!(
-                "its number is {}, expected {number}: lines are missing or were added",
+                "sequence number {}, expected {number}: lines are missing or were added",
                 entry.seq
             );
             return Err(JournalError::Malformed { path: path.to_owned(), line, why });
@@ -349,8 +350,8 @@ fn parse_lines(
     Ok(whole)
 }
 
-/// What the reader complains of, without a place of its own: what it read is one
-/// line, and which one is told already.
+/// The parser's message without its position: the input is one line, and the caller
+/// already names its number.
 fn describe_parse_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
@@ -369,7 +370,7 @@ struct JournalFormatHeader {
 fn parse_entry(path: &Path, line: usize, bytes: &[u8]) -> Result<JournalEntry, JournalError> {
     let malformed = |why: String| JournalError::Malformed { path: path.to_owned(), line, why };
     let no_line = |error: serde_json::Error| {
-        malformed(format!("no {JOURNAL_FORMAT} line: {}", describe_parse_error(&error)))
+        malformed(format!("not a {JOURNAL_FORMAT} line: {}", describe_parse_error(&error)))
     };
     let JournalFormatHeader { format } = serde_json::from_slice(bytes).map_err(no_line)?;
     if format != JOURNAL_FORMAT {
@@ -391,12 +392,12 @@ fn parse_version(format: &str) -> (&str, Option<u32>) {
     }
 }
 
-/// A moment that is not before the last one, and a word where the wall's clock
-/// says otherwise. The uptime is left as it is: within one boot it is right.
+/// A time that is not before the last one, with a note if the wall clock went backwards.
+/// The uptime stays unchanged: within one boot it is correct.
 fn clamp_to_monotonic(now: ClockStamp, last: Option<&ClockStamp>) -> (ClockStamp, Option<String>) {
     let Some(last) = last.filter(|last| now.unix < last.unix) else { return (now, None) };
     let note = format!(
-        "the clock says {}, and the journal's last line was written at {}: the clock was set back, \
+        "the clock reads {}, but the journal's last line is from {}: the clock was set back, \
          or was wrong then; new lines keep the later time",
         now.at, last.at
     );
@@ -418,7 +419,7 @@ fn sync_folder(folder: &Path) -> Result<(), JournalError> {
     forced.map_err(|source| JournalError::Io { path: folder.to_owned(), source })
 }
 
-/// Waits for the folder and writes down who has it.
+/// Waits for the lock and records its holder.
 fn lock_folder(folder: &Path, patience: Duration) -> Result<File, JournalError> {
     let path = folder.join(LOCK_FILE);
     let failed = |source| JournalError::Io { path: path.clone(), source };
@@ -429,7 +430,7 @@ fn lock_folder(folder: &Path, patience: Duration) -> Result<File, JournalError> 
         let mut file = file_permissions::open_private(&mut options, &path).map_err(failed)?;
         match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => {
-                // Whoever removed the file gave its name to another lock.
+                // If the file was removed, its name may belong to another lock now.
                 let own = file.metadata().map_err(failed)?;
                 if fs::metadata(&path).is_ok_and(|it| it.ino() == own.ino()) {
                     write_lock_owner(&mut file).map_err(failed)?;
@@ -453,8 +454,8 @@ fn lock_folder(folder: &Path, patience: Duration) -> Result<File, JournalError> 
     }
 }
 
-/// Who we are, for whoever finds the folder taken. A full disk does not keep
-/// anybody from his turn here: the journal itself will say so.
+/// Records this process in the lock file, for gates that find the folder locked. A full
+/// disk is no error here: the journal itself reports it.
 fn write_lock_owner(file: &mut File) -> io::Result<()> {
     let (host, since) = (clock::host_name(), clock::now().at);
     file.set_len(0)?;

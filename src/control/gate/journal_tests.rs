@@ -127,7 +127,7 @@ fn a_bad_line_in_the_middle_is_named_and_nothing_is_written() {
         (b"\xff\x00\n", "no fabricgate.journal/1 line"),
         (b"\n", "no fabricgate.journal/1 line: EOF while parsing a value; nothing was done"),
         (b"{]\n", "no fabricgate.journal/1 line: key must be a string (column 2); nothing"),
-        (lines[0], "its number is 1, expected 2"),
+        (lines[0], "sequence number 1, expected 2"),
         (b"{\"format\":\"fabricgate.other/1\"}\n", "expected \"fabricgate.journal/1\""),
     ];
     for (bad, why) in bad {

@@ -1,9 +1,10 @@
-//! Carrying plans out: the only part that changes a cluster, and it does so
-//! through [`scheduler::Scheduler`] alone.
+//! Executes action plans. This is the only part that changes a cluster, and it does so
+//! only through [`scheduler::Scheduler`].
 //!
-//! A shell: it locks, asks, writes down, acts, looks again. Whether something
-//! may be done is `act`'s to say, and what is done was in an action plan that
-//! a person or a policy could have read first.
+//! The modules here do I/O only: lock the state folder, read the scheduler, write the
+//! journal, apply a change, read again. The engine's policy decides if an action is
+//! allowed, and every action comes from a plan that an operator or a policy could review
+//! first.
 
 pub mod certificates;
 pub mod clock;

@@ -1,8 +1,8 @@
-//! After a crash: what was meant and never concluded is looked at, and either
-//! concluded, left to whoever changed the node since, or dropped.
+//! Recovery after a crash: every intent without an outcome is checked against its node.
+//! It is then concluded, left to the writer that changed the node since, or dropped.
 //!
-//! Nothing is undone here that a person could have done, and nothing is done
-//! again: that is for the turn at hand to propose.
+//! Recovery never undoes a change that an operator could have made and never repeats an
+//! action; the current turn proposes it again if it is still needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -21,28 +21,28 @@ use model::id::NodeName;
 use model::journal::JournalEvent;
 use model::text;
 
-/// What was told to a scheduler right before a crash may still be on its way:
-/// a program that was started for it outlives ours.
+/// A request sent right before a crash may still be in transit: a child process started
+/// to send it outlives the gate.
 const IN_TRANSIT: Duration = Duration::from_secs(1);
 
-/// An intent younger than this is worth a second look, and one of a node that
-/// the scheduler does not know is kept; in seconds.
+/// In seconds. A younger intent is checked a second time, and is kept if the scheduler
+/// does not know its node.
 const YOUNG_INTENT_S: f64 = 600.0;
 
-/// How many times as long as a change usually takes to show one is waited for that
-/// nobody answered: a controller that hangs does later what it was told.
+/// Multiple of the usual settle time to wait for a change that was never answered: a
+/// controller that hangs applies a request later.
 const LATE_FACTOR: f64 = 3.0;
 
-/// Why a certificate is void that a crash left valid.
-const VOID_REASON: &str = "an earlier turn found it at fault";
+/// Void reason of certificates that a crash left valid.
+const VOID_REASON: &str = "an earlier turn found it faulty";
 
-/// How long a change may still be carried out whose sender is gone, where nobody says
-/// otherwise: a link that stalls or a controller that hangs delivers it a minute later.
+/// Default for how long a change may still be applied after its sender is gone: a stalled
+/// link or a hung controller can deliver it a minute later.
 pub const DEFAULT_IN_FLIGHT_TIME: Duration = Duration::from_secs(90);
 
-/// Concludes every intent that is open. To be called first in every turn.
-/// What cannot be told yet stays open, and nothing is written about it: an intent that
-/// does not show may still be `in_flight`, whatever else its node shows.
+/// Concludes every open intent. Call it first in every turn. An intent that cannot be
+/// decided yet stays open, without a journal line: a change that is not visible may still
+/// be `in_flight`, whatever else the node shows.
 pub async fn recover_intents(
     carrier: Executor<'_>,
     in_flight: Duration,
@@ -55,20 +55,20 @@ async fn recover_intents_after(
     on_its_way: Duration,
     in_flight: Duration,
 ) -> Result<Vec<ActionRecord>, JournalError> {
-    // Whoever was killed between a drain and its certificate.
+    // The process may have been killed between a drain and voiding the certificate.
     let drained: Vec<NodeName> = carrier.journal.state().drains.keys().cloned().collect();
     certificates::void_all(carrier.journal.folder(), &drained, VOID_REASON, carrier.log);
     let open = carrier.journal.state().open_intents.clone();
     if open.is_empty() {
         return Ok(Vec::new());
     }
-    (carrier.log)(&format!("looking at {} actions that were begun and not concluded", open.len()));
+    (carrier.log)(&format!("checking {} actions that began but have no outcome", open.len()));
     let now = clock::now();
     let mut found: BTreeMap<String, (ActionResult, String)> =
         open.iter().filter_map(|it| Some((it.id.clone(), of_one_gpu(&it.action)?))).collect();
     let mut untold: BTreeSet<String> = BTreeSet::new();
     for look in 0..2 {
-        // Whoever was not done yet is looked at twice before that is said.
+        // Two readings must agree before an intent counts as not done.
         let looked: Vec<&OpenIntent> = open
             .iter()
             .filter(|it| found.get(&it.id).is_none_or(|(said, _)| *said == ActionResult::Refused))
@@ -101,7 +101,7 @@ async fn recover_intents_after(
                 }
             }
             Err(error) => {
-                let why = format!("the scheduler does not say how the node is: {error}");
+                let why = format!("the scheduler did not report the node's state: {error}");
                 for open in looked {
                     found.insert(open.id.clone(), (ActionResult::Unknown, why.clone()));
                 }
@@ -129,19 +129,19 @@ async fn recover_intents_after(
     Ok(records)
 }
 
-/// How an intent of an earlier version ends that was to take out one GPU alone: whatever
-/// became of it, nothing here would go on with it.
+/// Outcome of an intent of an earlier version that takes out a single GPU. This version
+/// never continues such an action, whatever its result was.
 fn of_one_gpu(action: &Action) -> Option<(ActionResult, String)> {
     let mark = action.device.as_ref().filter(|_| action.kind == ActionKind::Drain)?;
     let why = format!(
-        "an earlier version began to take out {} alone, which this one neither does nor takes back",
+        "an earlier version began to take out only {}; this one neither does that nor undoes it",
         device::describe_cordon(mark)
     );
     Some((ActionResult::Superseded, why))
 }
 
-/// How an intent ended, by what its node shows. Where something of the answer
-/// was not read, who is missing there may be known to the scheduler.
+/// Outcome of an intent, from its node's current state. If a part of the answer was
+/// unreadable, a missing node may still be known to the scheduler.
 fn conclude_intent(
     sight: Option<ChangeObservation>,
     unread: Option<&str>,
@@ -152,27 +152,27 @@ fn conclude_intent(
         (Some(ChangeObservation::Applied(now)), _) => {
             (ActionResult::Done, format!("found after a restart: {now}"))
         }
-        // It would be written over what stands there.
+        // A late write would overwrite the current content.
         (Some(ChangeObservation::Overwritten(now)), _) if age < late_s => (
             ActionResult::Unknown,
-            format!("somebody else changed it since, and ours may yet be done: {now}"),
+            format!("another writer changed it since, and our change may still be applied: {now}"),
         ),
         (Some(ChangeObservation::Overwritten(now)), _) => {
-            (ActionResult::Superseded, format!("somebody else changed it since: {now}"))
+            (ActionResult::Superseded, format!("another writer changed it since: {now}"))
         }
         (Some(ChangeObservation::Missing(now)), _) if age < late_s => (
             ActionResult::Unknown,
-            format!("its sender is gone or heard nothing, and it may yet be done: {now}"),
+            format!("its sender is gone or got no answer, and it may still be applied: {now}"),
         ),
         (Some(ChangeObservation::Missing(now)), _) => {
             (ActionResult::Refused, format!("never carried out: {now}"))
         }
         (None, Some(why)) => (ActionResult::Unknown, format!("the node could not be read: {why}")),
         (None, None) if age <= YOUNG_INTENT_S => {
-            (ActionResult::Unknown, "the scheduler does not know the node now".to_owned())
+            (ActionResult::Unknown, "the scheduler does not list the node".to_owned())
         }
         (None, None) => {
-            let why = "dropped: the scheduler no longer knows the node".to_owned();
+            let why = "dropped: the scheduler no longer lists the node".to_owned();
             (ActionResult::Refused, why)
         }
     }

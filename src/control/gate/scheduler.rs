@@ -1,10 +1,9 @@
-//! A scheduler as the gate sees it: it can be asked what it says of nodes, and
-//! be told to say something else.
+//! The gate's view of a scheduler: it reads nodes and changes them.
 //!
-//! A change that came back with an error may have been made, in whole or in
-//! part: Slurm sorts a list and goes through it up to the first node that it does
-//! not know, and a controller that hangs carries out later what it was told. So an error here
-//! is never taken for "not done"; whoever changes something looks again.
+//! A call that returns an error may still have changed nodes, in whole or in part. Slurm
+//! sorts a node list and applies the change up to the first unknown node, and a
+//! controller that hangs applies a request later. So an error never means "not done"; the
+//! caller reads the nodes again after every change.
 
 use std::fmt;
 use std::future::Future;
@@ -15,33 +14,34 @@ use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::source_report::SourceProblemKind;
 
-/// What a scheduler promises to answer.
+/// The boxed future that scheduler methods return.
 pub type SchedulerFuture<'a, T> = Pin<Box<dyn Future<Output = Result<T, SchedulerError>> + 'a>>;
 
-/// A scheduler.
+/// A workload manager that the gate can read and change.
 pub trait Scheduler: fmt::Debug {
-    /// What it is and how it is reached, for people.
+    /// The scheduler's kind and address, for messages.
     fn name(&self) -> String;
 
-    /// What it says of these nodes, or of all where none is named. Nodes that it
-    /// does not know are absent.
+    /// Reads these nodes, or all nodes if the list is empty. Nodes unknown to the
+    /// scheduler are absent from the result.
     fn read_nodes<'a>(&'a self, nodes: &'a [NodeName]) -> SchedulerFuture<'a, SchedulerSnapshot>;
 
-    /// When the controller that answers started, in its own words; `None` where it does
-    /// not say. Only whether it is another than before means something.
+    /// The start time of the answering controller as an opaque string; `None` if the
+    /// scheduler does not report one. Compare it for equality only.
     fn read_start_time(&self) -> SchedulerFuture<'_, Option<String>> {
         Box::pin(async { Ok(None) })
     }
 
-    /// Makes one change on all of these nodes, in as few calls as it takes.
+    /// Applies one change to all of these nodes, in as few calls as possible.
     fn update_nodes<'a>(
         &'a self,
         nodes: &'a [NodeName],
         change: &'a NodeUpdate,
     ) -> SchedulerFuture<'a, ()>;
 
-    /// The same, for nodes as whoever decided had read them. Who can compare and
-    /// set refuses where a node has become another since; the others write.
+    /// Like `update_nodes`, but based on an earlier reading. A scheduler with
+    /// compare-and-set refuses nodes that changed since; other schedulers write
+    /// unconditionally.
     fn update_nodes_if_unchanged<'a>(
         &'a self,
         nodes: &'a [NodeName],
@@ -51,29 +51,28 @@ pub trait Scheduler: fmt::Debug {
         self.update_nodes(nodes, change)
     }
 
-    /// Whether each node is written by itself, and only as it was seen. Then
-    /// nothing is gained by putting nodes into one call, and nothing lost by
-    /// making many changes at once.
+    /// Whether each node is written on its own and only if unchanged. Then batching nodes
+    /// into one call has no benefit, and concurrent changes are safe.
     fn has_conditional_writes(&self) -> bool {
         false
     }
 
-    /// What `change` would do, as commands that a person could type.
+    /// Shell commands with the same effect as `change`, for an operator to run.
     fn command_lines(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>>;
 }
 
-/// Why a scheduler did not answer as asked.
+/// A scheduler call that failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct SchedulerError {
-    /// What kind of trouble it is.
+    /// The class of problem.
     pub kind: SourceProblemKind,
-    /// What it said, and what to do about it.
+    /// The scheduler's message and the remedy.
     pub message: String,
 }
 
 impl SchedulerError {
-    /// Trouble of this kind.
+    /// An error of this class.
     pub fn new(kind: SourceProblemKind, message: impl Into<String>) -> Self {
         Self { kind, message: message.into() }
     }

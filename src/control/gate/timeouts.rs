@@ -1,17 +1,17 @@
-//! How patient the gate is with a scheduler. Durations only: who waits is
-//! elsewhere, and which are usual for which scheduler the configuration says.
+//! Timeouts of the gate's scheduler calls. Durations only: the callers do the waiting,
+//! and the configuration sets the defaults for each scheduler.
 
 use std::time::Duration;
 
-/// How long what may take.
+/// Timeouts for scheduler calls and for the changes they make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SchedulerTimeouts {
-    /// One call.
+    /// For one call.
     pub limit: Duration,
-    /// Until a change shows.
+    /// Until a change becomes visible.
     pub settle: Duration,
-    /// Until a change that shows is kept: on the disk of Slurm's controller.
+    /// Until a visible change is persisted, for Slurm in the controller's state files.
     pub persist: Duration,
-    /// How long a change may still be carried out whose sender is gone.
+    /// How long the scheduler may still apply a change after its sender is gone.
     pub in_flight: Duration,
 }

@@ -1,7 +1,7 @@
-//! What a node shows of a change that was tried on it.
+//! Checks whether a node shows an attempted change.
 //!
-//! Pure: a node as it is, as it was, and what was written. An error of the call
-//! that wrote it plays no part: only what shows counts.
+//! Pure: compares the node now, the node before, and the change. An error of the call
+//! that made the change is irrelevant: only the node's state counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,18 +14,18 @@ use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 use model::text;
 
-/// What a node shows.
+/// Result of comparing a node with an attempted change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ChangeObservation {
-    /// What was written, in these words.
+    /// The change is visible; the text describes the node.
     Applied(String),
-    /// It is not there; the node looks like this.
+    /// The change is not visible; the text describes the node.
     Missing(String),
-    /// Somebody else's hand: they wrote this.
+    /// Another writer changed the node since; the text describes the node.
     Overwritten(String),
 }
 
-/// What this node shows of a change.
+/// Compares a node with the change that was attempted on it.
 pub(super) fn verify_change(
     node: &SchedulerNode,
     before: &SchedulerNode,
@@ -33,7 +33,7 @@ pub(super) fn verify_change(
 ) -> ChangeObservation {
     let now = describe_node(node);
     if is_replaced(node, before) {
-        return ChangeObservation::Overwritten(format!("another node has its name now: {now}"));
+        return ChangeObservation::Overwritten(format!("another node has its name: {now}"));
     }
     let marks = |shown: String| match missing_field(node, change)
         .or_else(|| missing_condition(node, change))
@@ -57,7 +57,8 @@ pub(super) fn verify_change(
         }
         Some(NodeStateChange::Drain { .. }) => match &node.reason {
             Some(_) if node.reason != before.reason => ChangeObservation::Overwritten(now),
-            // A taint of our key that somebody set by hand has no reason of ours.
+            // A taint with fabricgate's key that was set manually has no fabricgate
+            // reason.
             None if node.kubernetes.is_some()
                 && node_state::has_drain(node)
                 && !node_state::has_drain(before) =>
@@ -73,21 +74,22 @@ pub(super) fn verify_change(
         },
         None => match missing_field(node, change) {
             None => match missing_condition(node, change) {
-                None => ChangeObservation::Applied("it says so".to_owned()),
-                // It is written last and by itself, and a gate may lack that right.
+                None => ChangeObservation::Applied("as written".to_owned()),
+                // The condition is written last, in a separate request, and the gate may
+                // lack the permission for it.
                 Some(what) if !is_condition_only(change) => {
-                    ChangeObservation::Applied(format!("it says so; {what} not as written"))
+                    ChangeObservation::Applied(format!("written, but {what} not as written"))
                 }
                 Some(_) if fabric_condition(node) != fabric_condition(before) => {
                     ChangeObservation::Overwritten(format!(
-                        "somebody else wrote other words on it: {now}"
+                        "another writer changed it: {now}"
                     ))
                 }
                 Some(what) => ChangeObservation::Missing(format!("{what} not as written")),
             },
             Some(_) if missing_field(node, &restore_fields(before, change)).is_some() => {
                 ChangeObservation::Overwritten(format!(
-                    "somebody else wrote other words on it: {now}"
+                    "another writer changed it: {now}"
                 ))
             }
             Some(what) => ChangeObservation::Missing(format!("{what} not as written")),
@@ -95,22 +97,22 @@ pub(super) fn verify_change(
     }
 }
 
-/// Whether the node's reason is this one, or this one with words that Slurm
-/// appended. `e1` is not the beginning of `e12`.
+/// Whether the node's reason is this one, with or without a suffix added by Slurm. `e1`
+/// is not a prefix match for `e12`.
 pub(super) fn has_reason(node: &SchedulerNode, reason: &str) -> bool {
     let rest = node.reason.as_deref().and_then(|own| own.strip_prefix(reason));
     rest.is_some_and(|rest| !rest.starts_with(|c: char| c.is_ascii_alphanumeric()))
 }
 
-/// Whether another gate wrote the same reason: of the same run, in a turn of its
-/// own with the same number.
+/// Whether another gate wrote the same reason: for the same run, in a turn with the same
+/// number.
 fn is_of_another_gate(node: &SchedulerNode, change: &NodeUpdate) -> bool {
     let gate = change.kubernetes.as_ref().and_then(|it| it.annotations.get(GATE));
     let is = node.kubernetes.as_ref().and_then(|it| it.annotations.get(GATE));
     gate.is_some_and(|gate| gate.as_ref() != is)
 }
 
-/// A node's state and reason, for people.
+/// A node's state and reason, for messages.
 pub(super) fn describe_node(node: &SchedulerNode) -> String {
     let state = node.state.join("+");
     match &node.reason {
@@ -122,12 +124,12 @@ pub(super) fn describe_node(node: &SchedulerNode) -> String {
     }
 }
 
-/// Whether the node shows all of a change but its state, which is not looked at.
+/// Whether the node shows the whole change; the scheduler state is not compared.
 pub(super) fn has_change(node: &SchedulerNode, change: &NodeUpdate) -> bool {
     missing_field(node, change).is_none() && missing_condition(node, change).is_none()
 }
 
-/// Whether it is another node of the same name.
+/// Whether a different node now has the same name.
 fn is_replaced(node: &SchedulerNode, before: &SchedulerNode) -> bool {
     let uid = |node: &SchedulerNode| node.kubernetes.as_ref().map(|it| it.uid.clone());
     uid(before).is_some_and(|before| uid(node) != Some(before))
@@ -137,12 +139,12 @@ fn fabric_condition(node: &SchedulerNode) -> Option<&FabricNodeCondition> {
     node.kubernetes.as_ref()?.condition.as_ref()
 }
 
-/// The same, for whoever notes it.
+/// Like `missing_condition`, as a flag for the journal.
 pub(super) fn is_condition_missing(node: &SchedulerNode, change: &NodeUpdate) -> bool {
     missing_condition(node, change).is_some()
 }
 
-/// Whether the node does not show the condition that a change writes.
+/// The condition of the change, if the node does not show it.
 fn missing_condition(node: &SchedulerNode, change: &NodeUpdate) -> Option<&'static str> {
     let wanted = change.kubernetes.as_ref()?.condition.as_ref()?;
     (fabric_condition(node) != Some(wanted)).then_some("its condition is")
@@ -154,10 +156,10 @@ fn is_condition_only(change: &NodeUpdate) -> bool {
     *change == NodeUpdate { kubernetes: Some(only), ..NodeUpdate::default() }
 }
 
-/// What of a change, besides the state, the node does not show.
+/// The first field of the change, other than the state, that the node does not show.
 fn missing_field(node: &SchedulerNode, change: &NodeUpdate) -> Option<&'static str> {
     let same = |wanted: &Option<Vec<String>>, is: &[String]| {
-        // Slurm keeps features in an order of its own.
+        // Slurm reorders features.
         let set = |words: &[String]| words.iter().cloned().collect::<BTreeSet<String>>();
         wanted.as_deref().is_none_or(|wanted| set(wanted) == set(is))
     };
@@ -168,7 +170,7 @@ fn missing_field(node: &SchedulerNode, change: &NodeUpdate) -> Option<&'static s
         return Some("its features are");
     }
     if !is(&change.extra, &node.extra) {
-        return Some("its field for programs is");
+        return Some("its extra field is");
     }
     if !is(&change.comment, &node.comment) {
         return Some("its comment is");
@@ -176,7 +178,7 @@ fn missing_field(node: &SchedulerNode, change: &NodeUpdate) -> Option<&'static s
     missing_mark(node, change.kubernetes.as_ref()?)
 }
 
-/// What of these marks a node does not show; its condition is not looked at.
+/// The first of these marks that the node does not show. The condition is not compared.
 fn missing_mark(node: &SchedulerNode, wanted: &KubernetesNodeUpdate) -> Option<&'static str> {
     let nothing = KubernetesNode::default();
     let is = node.kubernetes.as_deref().unwrap_or(&nothing);
@@ -192,13 +194,13 @@ fn missing_mark(node: &SchedulerNode, wanted: &KubernetesNodeUpdate) -> Option<&
     (!shows(&wanted.annotations, &is.annotations)).then_some("its annotations are")
 }
 
-/// The value of the taint that an edit concerns.
+/// The value of the taint that the edit targets.
 fn taint_value(node: &KubernetesNode, edit: &TaintEdit) -> Option<String> {
     let is_it = |taint: &&Taint| taint.key == edit.key && taint.effect == edit.effect;
     node.taints.iter().find(is_it).map(|taint| taint.value.clone())
 }
 
-/// What would put back the marks that these write, but for the condition.
+/// The update that restores the marks written by `wanted`, except the condition.
 fn restore_marks(before: &SchedulerNode, wanted: &KubernetesNodeUpdate) -> KubernetesNodeUpdate {
     let nothing = KubernetesNode::default();
     let was = before.kubernetes.as_deref().unwrap_or(&nothing);
@@ -214,7 +216,7 @@ fn restore_marks(before: &SchedulerNode, wanted: &KubernetesNodeUpdate) -> Kuber
     }
 }
 
-/// What would put back the fields that a change writes, besides the state.
+/// The update that restores the fields written by `change`, except the state.
 fn restore_fields(before: &SchedulerNode, change: &NodeUpdate) -> NodeUpdate {
     NodeUpdate {
         state: None,
@@ -362,9 +364,10 @@ mod tests {
         let done = kubernetes_node("u1", |it| label(it, "pass"));
         assert_eq!(
             see(&done, &marked_update(None)),
-            ChangeObservation::Applied("it says so".to_owned())
+            ChangeObservation::Applied("as written".to_owned())
         );
-        // No right to the condition: the rest is done, and that is said.
+        // Without permission for the condition, the rest is done, and the detail reports
+        // it.
         let ChangeObservation::Applied(words) = see(&done, &marked_update(Some("True"))) else {
             panic!("shows")
         };
