@@ -1,11 +1,9 @@
-//! Carries an action plan out: writes down what is meant, reads the nodes once
-//! more, changes what still may be changed, looks whether it shows, and writes
-//! down how it ended.
+//! Executes an action plan: writes the intents, reads the nodes again, applies the
+//! changes that are still allowed, waits until they are visible, and writes the outcomes.
 //!
-//! It decides nothing that `act` decides, and puts as many nodes into one call
-//! as get the same change. Between the reading and the change somebody else may
-//! write, for some milliseconds: Slurm has no compare-and-set. Kubernetes has, and
-//! is told what was seen.
+//! The decisions come from `engine::policy`. Nodes with the same change share one call.
+//! Between the reading and the change another writer has a window of some milliseconds:
+//! Slurm has no compare-and-set. Kubernetes has one, and gets the state as it was read.
 
 mod confirmation;
 mod messages;
@@ -36,56 +34,57 @@ use model::source_report::SourceProblemKind;
 use model::text;
 use preconditions::{add_gate_annotation, permit_state_change};
 
-/// How long a change may take to show, where nobody says otherwise: Slurm's
-/// own MessageTimeout, after which whatever was told has been heard.
+/// Default time for a change to become visible: Slurm's MessageTimeout, after which every
+/// request was received.
 pub const DEFAULT_SETTLE_TIME: Duration = Duration::from_secs(10);
 
-/// A change of state that slurmctld acknowledged is lost when it is killed
-/// before it is on its disk: within 1 s always, and where it is told something
-/// all the time, 4.0 to 4.2 s later (26.05, observed).
+/// A state change that slurmctld acknowledged is lost if slurmctld is killed before it
+/// saves its state: within 1 s if idle, 4.0 to 4.2 s later under constant updates (26.05,
+/// observed).
 pub const DEFAULT_PERSIST_TIME: Duration = Duration::from_secs(6);
 
-/// After a plain refusal nothing is expected to show; what was done of a list
-/// in part shows at once.
+/// Settle time after a refusal: no change is expected, and a partly applied list is
+/// visible immediately.
 const REFUSAL_SETTLE_TIME: Duration = Duration::from_secs(1);
 
-/// Groups that are begun side by side where nodes are written one by one. Between
-/// two such lots a stop is heeded.
+/// Groups that start concurrently if nodes are written one by one. A stop request takes
+/// effect between two such batches.
 const MAX_CONCURRENT_GROUPS: usize = 256;
 
-/// How old the last reading of nodes may be when they are changed: in that time somebody
-/// else may write, and Slurm has no compare-and-set.
+/// Maximum age of the reading that a change is based on: another writer may change nodes
+/// meanwhile, and Slurm has no compare-and-set.
 const MAX_SNAPSHOT_AGE: Duration = Duration::from_secs(1);
 
-/// How many different errors of one lot are told right away; each has its record.
+/// Distinct errors of one batch that are logged immediately; each action also has its
+/// record.
 const MAX_REPORTED_ERRORS: usize = 5;
 
-/// How often nodes that somebody else keeps changing are looked at anew.
+/// How often to read nodes again that other writers keep changing.
 const MAX_REREADS: usize = 3;
 
-/// How a plan is carried out.
+/// Everything needed to execute a plan.
 #[expect(missing_debug_implementations, reason = "it lends whom to tell")]
 pub struct Executor<'a> {
-    /// Who is told.
+    /// The scheduler that is changed.
     pub scheduler: &'a dyn Scheduler,
-    /// Where it is written down.
+    /// The journal of intents and outcomes.
     pub journal: &'a mut Journal,
-    /// The site's names for what is said on nodes.
+    /// The site's names for labels, taints and features on nodes.
     pub names: &'a MarkNames,
-    /// How long a change may take to show; [`SETTLE`] is a good choice.
+    /// Time for a change to become visible; see [`DEFAULT_SETTLE_TIME`].
     pub settle: Duration,
-    /// Whom to tell how far it is.
+    /// Receives progress messages.
     pub log: &'a mut dyn FnMut(&str),
-    /// Turns true where nothing more is to be begun. What was begun is still
-    /// looked at and written down.
+    /// Becomes true when no further action may begin. Actions in progress are still
+    /// checked and journaled.
     pub stop: watch::Receiver<bool>,
 }
 
-/// Carries out what a run asks for. Every action has a record, in the order of
-/// the plan, also those that were not tried.
+/// Executes the plan of a run. Every action gets a record, in plan order, including those
+/// not tried.
 ///
-/// An error means that the journal could not be written; whatever had been
-/// begun until then is open there, and the next turn looks at it.
+/// An error means that the journal could not be written. Actions begun before it have
+/// open intents there, and the next turn checks them.
 pub async fn execute_plan(
     carrier: Executor<'_>,
     run: &str,
@@ -94,7 +93,7 @@ pub async fn execute_plan(
     execute_plan_within(carrier, run, plan, DEFAULT_PERSIST_TIME).await
 }
 
-/// The same with a scheduler that takes so long to keep what it acknowledged.
+/// Like `execute_plan`, with the time that the scheduler needs to persist a change.
 pub async fn execute_plan_within(
     carrier: Executor<'_>,
     run: &str,
@@ -131,8 +130,8 @@ async fn execute_plan_timed(
     Ok(turn.records.into_values().collect())
 }
 
-/// What gives nodes back or only says something comes first; then drains, the
-/// worst first, and those of one domain together.
+/// Releases and marks first, then drains, the worst nodes first and those of one domain
+/// together.
 fn compare_priority(a: &Action, b: &Action) -> Ordering {
     let rank = |action: &Action| match action.kind {
         ActionKind::Release => 0,
@@ -141,7 +140,7 @@ fn compare_priority(a: &Action, b: &Action) -> Ordering {
         ActionKind::Drain => 3,
     };
     let outcome = |action: &Action| action.mark.as_ref().map(|mark| mark.outcome);
-    // What was not measured at all is worse than any share.
+    // A node without any measurement ranks below every ratio.
     let ratio = |action: &Action| action.ratio.unwrap_or(0.0);
     rank(a)
         .cmp(&rank(b))
@@ -151,28 +150,28 @@ fn compare_priority(a: &Action, b: &Action) -> Ordering {
         .then_with(|| a.node.cmp(&b.node))
 }
 
-/// An action and its place in the plan.
+/// An action with its index in the plan.
 #[derive(Clone, Copy)]
 struct PlannedAction<'p> {
     at: usize,
     action: &'p Action,
 }
 
-/// An action that may be tried now.
+/// An action whose preconditions hold now.
 struct ReadyAction<'p> {
     item: PlannedAction<'p>,
     before: SchedulerNode,
 }
 
-/// Actions that write the same.
+/// Actions with the same change.
 struct UpdateGroup<'p> {
     change: NodeUpdate,
     ready: Vec<ReadyAction<'p>>,
 }
 
 impl UpdateGroup<'_> {
-    /// What is told to the scheduler: the nodes, the change, and how the nodes
-    /// were when it was decided.
+    /// Arguments of the scheduler call: the nodes, the change, and the nodes as they were
+    /// when it was decided.
     fn update_call(&self) -> (Vec<NodeName>, NodeUpdate, SchedulerSnapshot) {
         let nodes = self.ready.iter().map(|it| it.item.action.node.clone()).collect();
         let seen = self.ready.iter().map(|it| (it.before.name.clone(), it.before.clone()));
@@ -184,40 +183,39 @@ impl UpdateGroup<'_> {
     }
 }
 
-/// An action that was begun: its intent is in the journal.
+/// An action that began: its intent is in the journal.
 struct StartedAction<'p> {
     item: PlannedAction<'p>,
     id: String,
     change: NodeUpdate,
     before: SchedulerNode,
-    /// It was seen on the node.
+    /// The change was visible on the node at least once.
     was_observed: bool,
 }
 
-/// A plan while it is carried out.
+/// State of a plan's execution.
 struct PlanExecution<'a, 'p> {
     executor: Executor<'a>,
     run: &'p str,
     persist_time: Duration,
-    /// How old a reading may be when nodes are changed by it.
+    /// Maximum age of the reading that a change is based on.
     max_snapshot_age: Duration,
-    /// By place in the plan.
+    /// By index in the plan.
     records: BTreeMap<usize, ActionRecord>,
-    /// Changes of state that show, or were acknowledged, and may yet be lost.
+    /// State changes that are visible or acknowledged, but not yet persisted by the
+    /// scheduler.
     pending: Vec<StartedAction<'p>>,
-    /// When the last change was made.
     last_change: Instant,
-    /// Why nothing more is tried: the scheduler does not answer.
+    /// Why no further action is tried: the scheduler does not answer.
     scheduler_failure: Option<String>,
-    /// When the controller started, before anything was changed.
+    /// Controller start time before the first change.
     controller_start: Option<String>,
-    /// Nodes whose state was changed, or may have been, and of which that is not written
-    /// down yet.
+    /// Nodes whose state was or may have been changed, without an outcome in the journal
+    /// yet.
     unjournaled: BTreeMap<NodeName, ActionKind>,
 }
 
 impl<'p> PlanExecution<'_, 'p> {
-    /// Everything that the plan says.
     async fn run_plan(&mut self, plan: &'p ActionPlan) -> Result<(), JournalError> {
         let mut todo = self.valid_actions(plan);
         todo.sort_by(|a, b| compare_priority(a.action, b.action));
@@ -233,21 +231,21 @@ impl<'p> PlanExecution<'_, 'p> {
         self.confirm_changes().await
     }
 
-    /// When the controller started, written down where that is news.
+    /// Reads the controller's start time and journals it if it is new.
     async fn record_controller_start(&mut self) -> Result<Option<String>, JournalError> {
         let started = self.executor.scheduler.read_start_time().await.ok().flatten();
         write_controller_start(self.executor.journal, started.as_ref())?;
         Ok(started)
     }
 
-    /// Tells what was done and could not be written down: the disk is full, say.
+    /// Logs changes without a journaled outcome, for example because the disk is full.
     fn report_unjournaled(&mut self) {
         for told in messages::describe_unjournaled(&self.unjournaled) {
             (self.executor.log)(&told);
         }
     }
 
-    /// What of the plan can be meant: a plan may come from a file.
+    /// Actions that are consistent with each other; a plan may come from an edited file.
     fn valid_actions(&mut self, plan: &'p ActionPlan) -> Vec<PlannedAction<'p>> {
         let mut kinds: BTreeMap<&NodeName, BTreeSet<ActionKind>> = BTreeMap::new();
         for action in &plan.actions {
@@ -261,8 +259,8 @@ impl<'p> PlanExecution<'_, 'p> {
             let is_both = own.contains(&ActionKind::Drain) && own.contains(&ActionKind::Release);
             let takes = matches!(action.kind, ActionKind::Drain | ActionKind::Relabel);
             let why = match &plan.frozen {
-                _ if !seen.insert((action.kind, &action.node)) => "the plan names it twice",
-                _ if is_both => "the plan would both drain it and give it back",
+                _ if !seen.insert((action.kind, &action.node)) => "the plan lists it twice",
+                _ if is_both => "the plan would both drain and release it",
                 Some(_) if takes => "the plan is frozen",
                 _ => {
                     items.push(item);
@@ -274,7 +272,7 @@ impl<'p> PlanExecution<'_, 'p> {
         items
     }
 
-    /// Writes a record; the last word on an action.
+    /// Sets the final record of an action.
     fn record_result(&mut self, item: PlannedAction<'_>, result: ActionResult, detail: &str) {
         let Action { kind, node, .. } = item.action;
         let (kind, node, at) = (*kind, node.clone(), clock::now().at);
@@ -282,13 +280,13 @@ impl<'p> PlanExecution<'_, 'p> {
         self.records.insert(item.at, ActionRecord { kind, node, result, detail, at });
     }
 
-    /// Why nothing more is begun.
+    /// Why no further action may begin.
     fn halt_reason(&self) -> Option<String> {
         let stopped = || self.executor.stop.borrow().then(|| "asked to stop".to_owned());
         self.scheduler_failure.clone().or_else(stopped)
     }
 
-    /// Carries out actions of one kind, group by group.
+    /// Executes actions of one kind, group by group.
     async fn run_stage(&mut self, mut waiting: Vec<PlannedAction<'p>>) -> Result<(), JournalError> {
         for _ in 0..MAX_REREADS {
             let mut read = Instant::now();
@@ -303,7 +301,7 @@ impl<'p> PlanExecution<'_, 'p> {
             }
             for (at, mut group) in groups.into_iter().enumerate() {
                 if 0 < at || self.max_snapshot_age < read.elapsed() {
-                    // Time has passed since these were read.
+                    // The reading is out of date by now.
                     read = Instant::now();
                     let items = group.ready.iter().map(|ready| ready.item).collect();
                     let mut same = None;
@@ -329,14 +327,14 @@ impl<'p> PlanExecution<'_, 'p> {
             self.record_result(
                 item,
                 ActionResult::Refused,
-                "somebody else keeps changing the node",
+                "another writer keeps changing the node",
             );
         }
         Ok(())
     }
 
-    /// Reads nodes and groups what may be done to them now; everything else is
-    /// settled. The group of the first action comes first.
+    /// Reads nodes and groups the actions that are allowed now; the others get their
+    /// record. The group of the first action comes first.
     async fn group_actions(&mut self, items: Vec<PlannedAction<'p>>) -> Vec<UpdateGroup<'p>> {
         if items.is_empty() {
             return Vec::new();
@@ -346,7 +344,7 @@ impl<'p> PlanExecution<'_, 'p> {
             None => {
                 let nodes: Vec<NodeName> = items.iter().map(|it| it.action.node.clone()).collect();
                 self.executor.scheduler.read_nodes(&nodes).await.map_err(|error| {
-                    let why = format!("the scheduler does not say how the node is: {error}");
+                    let why = format!("the scheduler did not report the node's state: {error}");
                     self.scheduler_failure = Some(why.clone());
                     format!("not tried: {why}")
                 })
@@ -378,7 +376,7 @@ impl<'p> PlanExecution<'_, 'p> {
         groups
     }
 
-    /// What is to be written for this action now, or why nothing is.
+    /// The change to write for this action now, or why none is written.
     fn decide_update(
         &self,
         action: &Action,
@@ -386,7 +384,7 @@ impl<'p> PlanExecution<'_, 'p> {
     ) -> Result<(NodeUpdate, SchedulerNode), (ActionResult, String)> {
         let Some(node) = live.nodes.get(&action.node) else {
             let trouble = live.troubles.first().map(|it| format!(" ({it})")).unwrap_or_default();
-            let why = format!("the scheduler does not know this node{trouble}");
+            let why = format!("the scheduler does not list this node{trouble}");
             return Err((ActionResult::Refused, why));
         };
         let journal = &*self.executor.journal;
@@ -408,8 +406,8 @@ impl<'p> PlanExecution<'_, 'p> {
         Ok((change, node.clone()))
     }
 
-    /// Makes the changes of these groups side by side, each on all its nodes,
-    /// looks, and writes down how it ended, except for what may yet be lost.
+    /// Applies these groups concurrently, each to all its nodes, checks the nodes, and
+    /// journals the outcomes. Changes that may still be lost stay pending.
     async fn apply_groups(&mut self, groups: Vec<UpdateGroup<'p>>) -> Result<(), JournalError> {
         if let Some(why) = self.halt_reason() {
             for ready in groups.into_iter().flat_map(|group| group.ready) {
@@ -434,12 +432,12 @@ impl<'p> PlanExecution<'_, 'p> {
         let said = join_updates(changes).await;
         self.last_change = Instant::now();
         if scheduler.has_conditional_writes() {
-            // What shows may be a part of it: a right to the rest may be missing.
+            // Even visible changes may be incomplete, for lack of a permission.
             let told: BTreeSet<&str> =
                 said.iter().filter_map(|it| Some(it.as_ref().err()?.message.as_str())).collect();
             for message in told.into_iter().take(MAX_REPORTED_ERRORS) {
                 (self.executor.log)(&format!(
-                    "not all of it was written: {}",
+                    "not everything was written: {}",
                     text::clean(message)
                 ));
             }
@@ -462,7 +460,7 @@ impl<'p> PlanExecution<'_, 'p> {
                 Some(ChangeObservation::Missing(_))
                     if said.is_ok() && begun.change.state.is_some() =>
                 {
-                    // Acknowledged and not there: it may have been lost.
+                    // Acknowledged but not visible: it may have been lost.
                     self.pending.push(begun);
                     continue;
                 }
@@ -481,7 +479,7 @@ impl<'p> PlanExecution<'_, 'p> {
         self.conclude_actions(concluded, &seen)
     }
 
-    /// Writes down what is about to be done; each with the place of its group.
+    /// Journals the intents; each comes with the index of its group.
     fn write_intents(
         &mut self,
         groups: Vec<UpdateGroup<'p>>,
@@ -507,7 +505,7 @@ impl<'p> PlanExecution<'_, 'p> {
         Ok(begun)
     }
 
-    /// The action with what is really written.
+    /// The action with the command and reason that are actually written.
     fn with_written_values(&self, action: &Action, change: &NodeUpdate) -> Action {
         let mut action = action.clone();
         let calls =
@@ -550,7 +548,7 @@ impl<'p> PlanExecution<'_, 'p> {
     }
 }
 
-/// Waits for all of these; each has its answer in its place.
+/// Awaits all futures; results keep their order.
 async fn join_updates<T>(mut calls: Vec<SchedulerFuture<'_, T>>) -> Vec<Result<T, SchedulerError>> {
     let mut answers: Vec<Option<Result<T, SchedulerError>>> = calls.iter().map(|_| None).collect();
     poll_fn(|context| {
@@ -567,7 +565,7 @@ async fn join_updates<T>(mut calls: Vec<SchedulerFuture<'_, T>>) -> Vec<Result<T
     answers.into_iter().flatten().collect()
 }
 
-/// Writes down when the controller started, where that is news.
+/// Journals the controller's start time if it is new.
 pub(super) fn write_controller_start(
     journal: &mut Journal,
     started: Option<&String>,
@@ -580,7 +578,7 @@ pub(super) fn write_controller_start(
     }
 }
 
-/// The name of an intent.
+/// The intent's id: unique per run, node, kind and turn.
 fn intent_id(run: &str, action: &Action, epoch: u64) -> String {
     let kind = match action.kind {
         ActionKind::Drain => "drain",

@@ -123,10 +123,10 @@ fn a_bad_line_in_the_middle_is_named_and_nothing_is_written() {
     let (folder, written) = journal_of_three_lines();
     let lines: Vec<&[u8]> = written.split_inclusive(|byte| *byte == b'\n').collect();
     let bad: [(&[u8], &str); 6] = [
-        (b"{}\n", "no fabricgate.journal/1 line"),
-        (b"\xff\x00\n", "no fabricgate.journal/1 line"),
-        (b"\n", "no fabricgate.journal/1 line: EOF while parsing a value; nothing was done"),
-        (b"{]\n", "no fabricgate.journal/1 line: key must be a string (column 2); nothing"),
+        (b"{}\n", "not a fabricgate.journal/1 line"),
+        (b"\xff\x00\n", "not a fabricgate.journal/1 line"),
+        (b"\n", "not a fabricgate.journal/1 line: EOF while parsing a value; nothing was done"),
+        (b"{]\n", "not a fabricgate.journal/1 line: key must be a string (column 2); nothing"),
         (lines[0], "sequence number 1, expected 2"),
         (b"{\"format\":\"fabricgate.other/1\"}\n", "expected \"fabricgate.journal/1\""),
     ];

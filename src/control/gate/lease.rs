@@ -1,10 +1,9 @@
-//! One instance at work, by a Lease of the cluster: taken, kept, given back, and
-//! its term as the fence of whatever is written under it.
+//! Leader election with a Kubernetes Lease: a single active instance, whose term fences
+//! all its writes.
 //!
-//! Clocks of other machines are never compared with ours: a Lease has expired
-//! when its `renewTime` did not change for its duration by our own clock. A
-//! holder that was paused does not know that it lost it, so what it starts asks
-//! again before it writes.
+//! Clocks of different machines are never compared: a Lease has expired when its
+//! `renewTime` did not change for its duration by the local clock. A paused holder does
+//! not notice the loss, so its child processes check the Lease again before each write.
 
 pub mod leader_elector;
 
@@ -25,31 +24,31 @@ use crate::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use model::source_report::SourceProblemKind;
 use model::text::clean;
 
-/// The variable that tells a child under which term it was started.
+/// The environment variable that passes the term to child processes.
 pub const TERM_VARIABLE: &str = "FABRICGATE_TERM";
 
-/// How long a Lease counts that does not say: the usual duration of controllers.
+/// Duration of a Lease that does not specify one: the default of Kubernetes controllers.
 const DEFAULT_LEASE_DURATION_S: f64 = 15.0;
 
-/// One term of one holder: nobody else ever has the same.
+/// One term of one holder; never reused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseTerm {
     /// The namespace of the Lease.
     pub namespace: String,
-    /// Its name.
+    /// The name of the Lease.
     pub name: String,
-    /// Who holds it.
+    /// The identity of the holder.
     pub holder: String,
-    /// How often it was taken: the fencing number.
+    /// `leaseTransitions` of the Lease: the fencing number.
     pub transitions: i32,
 }
 
 impl LeaseTerm {
-    /// `namespace/name/holder/transitions`.
+    /// Parses `namespace/name/holder/transitions`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let parts: Vec<&str> = text.split('/').collect();
         let wrong =
-            || format!("{:?} is no term, expected namespace/name/holder/transitions", clean(text));
+            || format!("{:?} is not namespace/name/holder/transitions", clean(text));
         let [namespace, name, holder, transitions] = parts[..] else { return Err(wrong()) };
         if [namespace, name, holder].iter().any(|part| part.is_empty()) {
             return Err(wrong());
@@ -64,8 +63,8 @@ impl LeaseTerm {
         })
     }
 
-    /// The term of whoever started us; `None` where nobody says. One that cannot
-    /// be read is an error: writing without a fence was not meant.
+    /// The term passed by the parent process; `None` if there is none. A malformed term
+    /// is an error, because writes without a fence were not intended.
     pub fn from_env() -> Result<Option<Self>, String> {
         match std::env::var(TERM_VARIABLE) {
             Ok(text) if text.is_empty() => Ok(None),
@@ -87,7 +86,7 @@ impl fmt::Display for LeaseTerm {
     }
 }
 
-/// What was seen of a Lease that somebody holds, and when by our own clock.
+/// The last observed state of a Lease, and when it last changed by the local clock.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct LeaseObservation {
     renewed: Option<MicroTime>,
@@ -97,7 +96,7 @@ pub(super) struct LeaseObservation {
 }
 
 impl LeaseObservation {
-    /// Takes a look at a Lease: the moment counts on where nothing changed.
+    /// Observes a Lease: the time stays if nothing changed.
     pub(super) fn observe(before: Option<Self>, spec: &LeaseSpec, now_s: f64) -> Self {
         let renewed = spec.renew_time.clone();
         let holder = spec.holder_identity.clone().unwrap_or_default();
@@ -113,20 +112,20 @@ impl LeaseObservation {
         }
     }
 
-    /// Whether its duration has passed without a sign of its holder. A Lease
-    /// that says nothing of its duration gets ours.
+    /// Whether the duration has passed without a renewal. A Lease without a duration gets
+    /// the usual one.
     pub(super) fn has_expired(&self, spec: &LeaseSpec, usual_s: f64, now_s: f64) -> bool {
         let duration = spec.lease_duration_seconds.map_or(usual_s, f64::from);
         self.holder.is_empty() || duration <= now_s - self.since_s
     }
 }
 
-/// Whether a term still is the one in force, for whoever writes under it.
+/// Checks before each write that a term is still current.
 pub struct LeaseFence {
     server: Server,
     term: Result<LeaseTerm, String>,
-    /// Made where it is first asked: a client belongs to a runtime. Made anew where the
-    /// server refuses it: the token that it read may have run out.
+    /// Created on first use, because a client belongs to a runtime. Recreated when the
+    /// server refuses it, because its token may have expired.
     api: Mutex<Option<Api<Lease>>>,
     observation: Mutex<Option<LeaseObservation>>,
 }
@@ -138,14 +137,13 @@ impl fmt::Debug for LeaseFence {
 }
 
 impl LeaseFence {
-    /// The fence of this term, asked for at this server. One that cannot be read
-    /// lets nobody pass.
+    /// The fence of this term on this server. A malformed term refuses every write.
     pub fn new(server: Server, term: Result<LeaseTerm, String>) -> Self {
         Self { server, term, api: Mutex::new(None), observation: Mutex::new(None) }
     }
 
-    /// Reads the Lease; an error where nothing may be written any more, or where
-    /// nobody can tell whether it may.
+    /// Reads the Lease. An error means that writing is no longer allowed, or that this
+    /// cannot be determined.
     async fn check_lease(&self) -> Result<(), SchedulerError> {
         let LeaseTerm { namespace, name, holder, transitions } = self
             .term
@@ -156,7 +154,7 @@ impl LeaseFence {
             SchedulerError::new(kind, format!("{of} cannot be read: {why}"))
         };
         let lost = |why: String| {
-            let message = format!("{of} {why}; another instance is at work");
+            let message = format!("{of} {why}; another instance is active");
             SchedulerError::new(SourceProblemKind::Contradictory, message)
         };
         let lease = match self.read_lease(namespace, name, &unknown).await {
@@ -174,12 +172,12 @@ impl LeaseFence {
             seen
         };
         if seen.holder != *holder {
-            let by = if seen.holder.is_empty() { "nobody".to_owned() } else { clean(&seen.holder) };
-            return Err(lost(format!("is held by {by}, and no more by {holder}")));
+            let by = if seen.holder.is_empty() { "no one".to_owned() } else { clean(&seen.holder) };
+            return Err(lost(format!("is held by {by}, no longer by {holder}")));
         }
         if seen.transitions != *transitions {
             let is = seen.transitions;
-            return Err(lost(format!("is in term {is}, this was started in term {transitions}")));
+            return Err(lost(format!("is in term {is}, this one started in term {transitions}")));
         }
         if seen.has_expired(&spec, DEFAULT_LEASE_DURATION_S, now) {
             return Err(lost(format!("was not renewed by {holder} for its whole duration")));
@@ -187,7 +185,7 @@ impl LeaseFence {
         Ok(())
     }
 
-    /// Takes the client away that was made before; whether there was one.
+    /// Drops the cached client; returns whether there was one.
     fn drop_client(&self) -> bool {
         lock_slot(&self.api).take().is_some()
     }
@@ -233,19 +231,17 @@ impl WriteFence for LeaseFence {
     }
 }
 
-/// A Lease as this holder would write it.
 fn build_lease(name: &str, spec: LeaseSpec) -> Lease {
     let metadata = ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() };
     Lease { metadata, spec: Some(spec) }
 }
 
-/// The present moment as Leases have it.
+/// The current time in the format of Leases.
 fn micro_time_now() -> Option<MicroTime> {
-    // A clock that cannot be written is left out: nobody compares it.
+    // An unparsable clock is left out: no instance compares it.
     clock::now().at.parse::<jiff::Timestamp>().ok().map(MicroTime)
 }
 
-/// What writes are sent with.
 fn post_params() -> PostParams {
     PostParams { field_manager: Some("fabricgate".to_owned()), ..PostParams::default() }
 }
@@ -277,7 +273,7 @@ mod tests {
 
     #[test]
     fn expiry_is_told_by_our_clock_since_the_last_change_whatever_the_lease_says() {
-        // Their clock is years ahead, then behind: neither matters.
+        // The holder's clock is years ahead, then behind; neither matters.
         let first = LeaseObservation::observe(None, &spec("a", 4_000_000_000, 1), 100.0);
         let same =
             LeaseObservation::observe(Some(first.clone()), &spec("a", 4_000_000_000, 1), 114.0);

@@ -1,8 +1,8 @@
-//! One turn of the gate: concludes what was left open, asks the scheduler,
-//! notes what others did, decides, and carries out.
+//! One turn of the gate: concludes open intents, reads the scheduler, records changes by
+//! others, decides, and executes.
 //!
-//! What is decided, `act` decides. Without [`Turn::apply`] the same is read and
-//! decided, and nothing is written anywhere.
+//! The decisions come from `engine::policy`. Without [`ReconcileInput::apply`] the turn
+//! reads and decides the same way, but writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -35,94 +35,94 @@ use model::scheduler_snapshot::SchedulerSnapshot;
 use model::verdict::Verdicts;
 use model::{hostlist, text};
 
-/// From this many nodes on, all are asked for: their names would make a longer
-/// question than the answer is.
+/// From this many nodes on, all nodes are requested: the list of names would be longer
+/// than the answer.
 const MAX_NODES_BY_NAME: usize = 500;
 
-/// Most troubles of one answer that are told one by one.
+/// Problems of one answer that are logged individually.
 const MAX_REPORTED_PROBLEMS: usize = 5;
 
-/// What a turn is taken for.
+/// Inputs of a turn.
 #[expect(missing_debug_implementations, reason = "it lends whom to tell")]
 pub struct ReconcileInput<'a> {
     /// The gate's state folder.
     pub folder: &'a Path,
-    /// Who is asked and told.
+    /// The scheduler that is read and changed.
     pub scheduler: &'a dyn Scheduler,
-    /// Slurm's programs where they measure: what a dead process held is freed
-    /// through them.
+    /// Slurm's commands if measurements run in Slurm: they free the allocations of a dead
+    /// process.
     pub programs: Option<&'a SlurmPrograms>,
-    /// How pods are wanted where they measure: what a dead process left behind is
+    /// The pod configuration if measurements run in pods: pods of a dead process are
     /// deleted.
     pub pods: Option<&'a KubernetesLauncher>,
-    /// How patiently.
+    /// Timeouts of scheduler calls.
     pub timeouts: SchedulerTimeouts,
-    /// What may be done.
+    /// The site's limits on actions.
     pub policy: &'a Policy,
-    /// What the judge says.
+    /// The verdicts of the run.
     pub verdicts: &'a Verdicts,
-    /// What is claimed of the whole fleet.
+    /// The claims about the whole fleet.
     pub fleet: &'a Claims,
-    /// How much of the plan came back.
+    /// The part of the measurement plan that has results.
     pub coverage: Option<PlanCoverage>,
-    /// The run.
+    /// The run that the verdicts come from.
     pub run: &'a EvidenceRun,
-    /// Version of the driver by node, as far as outputs named it.
+    /// Driver version by node, if reported.
     pub drivers: &'a BTreeMap<NodeName, String>,
-    /// The boot in which the run measured each node, as far as workers told it.
+    /// The boot id of each node during the run, if its worker reported one.
     pub boots: &'a BTreeMap<NodeName, String>,
-    /// Whose certificates count.
+    /// Signers whose certificates are accepted.
     pub trust: &'a SignatureTrust,
-    /// Carry it out.
+    /// Carry out the plan; otherwise a dry run.
     pub apply: bool,
-    /// Turns true where nothing more is to be begun.
+    /// Becomes true when no further action may begin.
     pub stop: watch::Receiver<bool>,
-    /// Whom to tell how far it is.
+    /// Receives progress messages.
     pub log: &'a mut dyn FnMut(&str),
 }
 
-/// What a turn came to.
+/// Result of a turn.
 #[derive(Clone, Debug)]
 pub struct ReconcileOutcome {
-    /// What is proposed, and, where it was carried out, what became of it.
+    /// The proposed actions and, if executed, their results.
     pub plan: ActionPlan,
-    /// What was left open by an earlier turn and is concluded now.
+    /// Intents of earlier turns that this turn concluded.
     pub recovered: Vec<ActionRecord>,
-    /// The record as it stands now.
+    /// The journal's state after the turn.
     pub journal_state: JournalState,
-    /// The nodes as they were before anything was done.
+    /// The nodes before this turn changed them.
     pub live: SchedulerSnapshot,
-    /// What is left of each budget, in sentences.
+    /// The rest of each budget, as sentences.
     pub budgets: Vec<String>,
 }
 
-/// Why a turn could not be taken, or not to its end.
+/// A turn that could not start or complete.
 #[derive(Debug, thiserror::Error)]
 pub enum ReconcileError {
-    /// The record cannot be kept, so nothing may be done.
+    /// The journal cannot be written, so no action is allowed.
     #[error("the gate's journal: {0}")]
     Journal(#[from] JournalError),
-    /// The scheduler does not answer.
+    /// The scheduler did not answer.
     #[error("{name}: {error}")]
     Scheduler {
-        /// Who.
+        /// The scheduler's kind and address.
         name: String,
-        /// What it said.
+        /// The scheduler's error.
         error: SchedulerError,
     },
 }
 
-/// Takes a turn.
+/// Runs one turn.
 pub async fn reconcile_nodes(turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, ReconcileError> {
     if turn.apply { apply_actions(turn).await } else { run_dry(turn).await }
 }
 
-/// Reads and decides; writes nothing.
+/// Reads and decides without writing anything.
 async fn run_dry(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, ReconcileError> {
     let mut ledger = journal::read_state(turn.folder)?;
     let live = read_nodes(&turn, &ledger).await?;
     report_problems(&mut turn, &live);
-    // As if it had been written down.
+    // Applies the event in memory only.
     let take = |ledger: &mut JournalState, event: JournalEvent| {
         let (seq, epoch) = (ledger.lines + 1, ledger.epoch);
         let format = JOURNAL_FORMAT.to_owned();
@@ -137,7 +137,7 @@ async fn run_dry(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, Recon
     if !lost.is_empty() {
         let nodes = hostlist::fold(lost.keys().map(NodeName::as_str));
         let who = drain_restore::drain_store_name(turn.scheduler);
-        (turn.log)(&format!("{who} lost our drain of {nodes}: it would be made again"));
+        (turn.log)(&format!("{who} lost our drain of {nodes}: it would be restored"));
     }
     report_unrecorded(&mut turn, &live, &ledger);
     tell_left_out(&mut turn, &live);
@@ -155,7 +155,7 @@ async fn run_dry(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, Recon
     Ok(ReconcileOutcome { plan, recovered: Vec::new(), journal_state: ledger, live, budgets })
 }
 
-/// Reads, decides and carries out, with everything written down first.
+/// Reads, decides and executes; every action is journaled first.
 async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, ReconcileError> {
     let mut journal = Journal::open(turn.folder)?;
     report_journal_notes(&mut turn, &journal);
@@ -176,7 +176,7 @@ async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome,
     let vanished =
         drain_restore::detect_lost_drains(&mut build_executor(&mut turn, &mut journal), &live)
             .await?;
-    // Before anything is made again: an older journal does not know what was released.
+    // Before any drain is restored: an older copy of the journal lacks later releases.
     let why = stale_journal::explain_stale(&live, journal.state(), &turn.run.id)
         .or_else(|| vanished.explain_trip());
     if let Some(why) = why.filter(|_| journal.state().breaker.is_none()) {
@@ -239,14 +239,15 @@ async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome,
     Ok(ReconcileOutcome { plan, recovered, journal_state: ledger, live, budgets })
 }
 
-/// Tells of GPUs that an earlier version took out alone.
+/// Logs GPUs that an earlier version took out individually.
 fn tell_left_out(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) {
     for told in live.nodes.values().filter_map(device::left_out) {
         (turn.log)(&told);
     }
 }
 
-/// Tells of drains of our form that nothing here knows of: they are in every budget.
+/// Logs drains in fabricgate's format that the journal does not know; they count in every
+/// budget.
 fn report_unrecorded(
     turn: &mut ReconcileInput<'_>,
     live: &SchedulerSnapshot,
@@ -258,7 +259,7 @@ fn report_unrecorded(
     }
 }
 
-/// Tells of marks that were put right, nodes of one result together.
+/// Logs restored marks, grouped by result.
 fn report_reasserted(turn: &mut ReconcileInput<'_>, again: &[mark_reassertion::ReassertResult]) {
     let mut by_detail: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for it in again {
@@ -267,7 +268,7 @@ fn report_reasserted(turn: &mut ReconcileInput<'_>, again: &[mark_reassertion::R
     for (detail, nodes) in by_detail {
         let nodes = hostlist::fold(nodes);
         (turn.log)(&format!(
-            "marks of {nodes}, which were not as recorded or count no more: {detail}"
+            "marks of {nodes} were not as recorded or are outdated: {detail}"
         ));
     }
 }
@@ -283,16 +284,16 @@ fn build_executor<'c>(turn: &'c mut ReconcileInput<'_>, journal: &'c mut Journal
     }
 }
 
-/// What the scheduler says of every node that this turn may concern. Of Slurm, of all: a
-/// drain in our form counts in the budgets wherever it is, and nobody may know of it.
+/// Reads every node that this turn may concern. Slurm: all nodes, because any drain in
+/// fabricgate's format counts in the budgets, recorded or not.
 async fn read_nodes(
     turn: &ReconcileInput<'_>,
     ledger: &JournalState,
 ) -> Result<SchedulerSnapshot, ReconcileError> {
     let claimed = turn.fleet.domains.iter().flat_map(|domain| &domain.nodes);
     let ours = ledger.drains.keys().chain(ledger.marks.keys());
-    // Claims are others' words: one name that Slurm would take for a list must not
-    // keep it from being asked for all others.
+    // Claims come from other sources: a name that Slurm would expand as a list must not
+    // make the request for all other nodes fail.
     let nodes: BTreeSet<&NodeName> =
         claimed.chain(ours).filter(|node| node.is_one_node()).collect();
     let is_by_name = nodes.len() < MAX_NODES_BY_NAME && turn.scheduler.has_conditional_writes();
@@ -304,7 +305,7 @@ async fn read_nodes(
         .map_err(|error| ReconcileError::Scheduler { name: turn.scheduler.name(), error })
 }
 
-/// What a decision makes of the situation.
+/// Evaluates a decision on the current situation.
 fn decide<T>(
     turn: &ReconcileInput<'_>,
     live: &SchedulerSnapshot,
@@ -331,13 +332,13 @@ fn certified_nodes(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) -> B
     let (controls, troubles) =
         certificates::valid_nodes(turn.folder, live, turn.trust, &clock::now());
     for trouble in troubles {
-        (turn.log)(&format!("no certificate: {trouble}"));
+        (turn.log)(&format!("certificate ignored: {trouble}"));
     }
     controls
 }
 
-/// Tells what of the scheduler's answer could not be read: the nodes there are
-/// not known, and nothing is done about them.
+/// Logs the unreadable parts of the scheduler's answer; no action concerns the nodes in
+/// them.
 fn report_problems(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) {
     for trouble in live.troubles.iter().take(MAX_REPORTED_PROBLEMS) {
         (turn.log)(&format!("not read: {}", text::clean(trouble)));
@@ -347,7 +348,7 @@ fn report_problems(turn: &mut ReconcileInput<'_>, live: &SchedulerSnapshot) {
     }
 }
 
-/// Tells what the journal noticed about itself when it was opened.
+/// Logs the journal's notes about its own file.
 fn report_journal_notes(turn: &mut ReconcileInput<'_>, journal: &Journal) {
     for note in journal.notes() {
         (turn.log)(note);
@@ -367,7 +368,7 @@ mod tests {
     use model::scheduler_snapshot::SchedulerNode;
     use model::verdict::Outcome;
 
-    /// A dry run over this fleet, and what it told.
+    /// A dry run over this fleet, with its log messages.
     fn dry_run_messages(fake: &FakeScheduler, fleet: &Claims) -> (ReconcileOutcome, Vec<String>) {
         let folder = tempfile::tempdir().expect("a folder");
         let verdicts = Verdicts::empty(Outcome::Pass);
@@ -432,13 +433,13 @@ mod tests {
             drop(journal);
             let condition = || fake.node("n1").kubernetes.expect("one").condition;
             assert_eq!(condition(), None, "it was not taken");
-            // It stays so as long as the server does not take it.
+            // The condition stays missing while the server refuses it.
             reconcile_folder(&fake, folder.path());
             assert_eq!(condition(), None);
             fake.takes_conditions.set(true);
             reconcile_folder(&fake, folder.path());
             assert!(condition().is_some(), "{kind:?}");
-            // Who takes it away now is respected.
+            // A condition that another writer removes now stays removed.
             let mut node = fake.node("n1");
             node.kubernetes.as_mut().expect("one").condition = None;
             fake.put(node);
@@ -447,7 +448,7 @@ mod tests {
         }
     }
 
-    /// A turn over no fleet, with what is journaled in this folder.
+    /// An applied turn with an empty fleet on this state folder.
     fn reconcile_folder(fake: &FakeScheduler, folder: &Path) {
         let (verdicts, fleet) = (Verdicts::empty(Outcome::Pass), Claims::default());
         let (_stopper, stop) = watch::channel(false);

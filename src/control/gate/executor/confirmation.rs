@@ -1,8 +1,8 @@
-//! Looking at what was changed: until it shows, and once more when it can no
-//! longer be lost.
+//! Confirms changes: first until they are visible, then once more when they can no longer
+//! be lost.
 //!
-//! What a node shows, [`sight`] says; what the scheduler acknowledged plays no
-//! part in that.
+//! [`verify_change`] compares node and change; the scheduler's acknowledgement has no
+//! influence on that.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,12 +23,12 @@ use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::source_report::SourceProblemKind;
 use model::{hostlist, text};
 
-/// How often a node is looked at, at first and at last.
+/// First and longest interval between readings of a node.
 const POLL_INTERVALS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
 impl<'p> PlanExecution<'_, 'p> {
-    /// Looks at nodes until each shows what was written, or something else, or
-    /// the time is over.
+    /// Reads nodes until each shows the change or a conflicting one, or until the
+    /// timeout.
     pub(super) async fn poll_nodes(
         &self,
         begun: &[StartedAction<'p>],
@@ -80,10 +80,10 @@ impl<'p> PlanExecution<'_, 'p> {
         seen
     }
 
-    /// Looks once more at changes of state when they can no longer be lost; one
-    /// that was is made again, once.
+    /// Reads state changes again when they can no longer be lost. A lost change is
+    /// repeated once.
     pub(super) async fn confirm_changes(&mut self) -> Result<(), JournalError> {
-        // What the scheduler said to whatever was made again.
+        // Scheduler results of the repeated changes, by intent.
         let mut again: BTreeMap<String, Result<(), SchedulerError>> = BTreeMap::new();
         loop {
             let pending = std::mem::take(&mut self.pending);
@@ -91,7 +91,7 @@ impl<'p> PlanExecution<'_, 'p> {
                 return Ok(());
             }
             if !self.persist_time.is_zero() {
-                (self.executor.log)("waiting until what was changed is kept");
+                (self.executor.log)("waiting until the scheduler has persisted the changes");
             }
             sleep_until(self.last_change + self.persist_time).await;
             let seen =
@@ -114,7 +114,7 @@ impl<'p> PlanExecution<'_, 'p> {
                         (ActionResult::Unknown, last.1)
                     }
                     Some(ChangeObservation::Applied(detail)) if second.is_some() => {
-                        (ActionResult::Done, format!("{detail}; done twice, it was lost once"))
+                        (ActionResult::Done, format!("{detail}; repeated after it was lost"))
                     }
                     Some(ChangeObservation::Applied(detail)) => (ActionResult::Done, detail),
                     Some(ChangeObservation::Overwritten(detail)) => {
@@ -130,9 +130,9 @@ impl<'p> PlanExecution<'_, 'p> {
                         match (second, self.explain_no_repeat(&begun, &seen)) {
                             (Some(Ok(())), _) => (
                                 ActionResult::Failed,
-                                format!("acknowledged twice and not there: {detail}"),
+                                format!("acknowledged twice but not visible: {detail}"),
                             ),
-                            // Whoever did not answer in time may still do it.
+                            // After a timeout the scheduler may still apply it.
                             (Some(said), _) => explain_missing_change(
                                 Some(&ChangeObservation::Missing(detail)),
                                 said,
@@ -147,7 +147,7 @@ impl<'p> PlanExecution<'_, 'p> {
                             }
                         }
                     }
-                    None => (ActionResult::Unknown, "the scheduler no longer knows it".to_owned()),
+                    None => (ActionResult::Unknown, "the scheduler no longer lists it".to_owned()),
                 };
                 concluded.push((begun, result, detail));
             }
@@ -157,8 +157,8 @@ impl<'p> PlanExecution<'_, 'p> {
                 let nodes: Vec<NodeName> =
                     lost.iter().map(|it| it.item.action.node.clone()).collect();
                 let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
-                (self.executor.log)(&format!("{list}: it was acknowledged and lost; once more"));
-                // Its intent is open in the journal all the while.
+                (self.executor.log)(&format!("{list}: acknowledged but lost; trying again"));
+                // The intent stays open in the journal meanwhile.
                 let now = seen.to_snapshot(&nodes);
                 let said =
                     self.executor.scheduler.update_nodes_if_unchanged(&nodes, &change, &now).await;
@@ -169,8 +169,9 @@ impl<'p> PlanExecution<'_, 'p> {
         }
     }
 
-    /// Whether a person took away the drain that was made a moment ago: the controller
-    /// loses nothing without a start, and a person's RESUME leaves our words in Extra.
+    /// Whether an operator removed the drain that was just made: the controller loses
+    /// state only in a restart, and an operator's RESUME keeps fabricgate's entry in
+    /// Extra.
     fn was_undone(
         &self,
         begun: &StartedAction<'_>,
@@ -189,7 +190,7 @@ impl<'p> PlanExecution<'_, 'p> {
         begun.was_observed && is_same.unwrap_or(extra.is_none())
     }
 
-    /// Writes down what a person undid right after we did it: it was there, and it is
+    /// Journals drains that an operator undid right after they were made. They are
     /// respected like any other undo.
     fn record_undone(
         &mut self,
@@ -197,7 +198,7 @@ impl<'p> PlanExecution<'_, 'p> {
     ) -> Result<(), JournalError> {
         let mut events = Vec::new();
         for (begun, now) in &undone {
-            let detail = format!("it was there, and somebody took it away: {now}");
+            let detail = format!("it was visible, then removed: {now}");
             let (node, id) = (begun.item.action.node.clone(), begun.id.clone());
             let (result, said) = (ActionResult::Done, text::clean(&detail));
             events.push(JournalEvent::Outcome { id: id.clone(), result, detail: said.clone() });
@@ -206,13 +207,13 @@ impl<'p> PlanExecution<'_, 'p> {
         self.executor.journal.append_all(events)?;
         for (begun, now) in undone {
             self.unjournaled.remove(&begun.item.action.node);
-            let detail = format!("undone by hand within moments, and that is respected: {now}");
+            let detail = format!("undone by hand immediately, which is respected: {now}");
             self.record_result(begun.item, ActionResult::Superseded, &detail);
         }
         Ok(())
     }
 
-    /// Why a change that was lost must not be made again.
+    /// Why a lost change must not be repeated.
     fn explain_no_repeat(
         &self,
         begun: &StartedAction<'_>,
@@ -229,41 +230,41 @@ impl<'p> PlanExecution<'_, 'p> {
         );
         match state {
             Ok(state) if state == begun.change.state => None,
-            Ok(_) => Some("the node is another than it was".to_owned()),
+            Ok(_) => Some("the node has changed since".to_owned()),
             Err((_, why)) => Some(why),
         }
     }
 }
 
-/// How long nodes are looked at.
+/// When polling of a node ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ObservationGoal {
-    /// What was written may still come.
+    /// Polls until the change is visible: it may still arrive.
     Applied,
-    /// It is there by now or was lost; after a restart of the controller it
-    /// takes seconds until a node's state says anything.
+    /// The change is visible or lost by now. Polls only nodes in a transient state: after
+    /// a restart of the controller, a node's state is meaningless for some seconds.
     Settled,
 }
 
-/// What was seen of nodes at last.
+/// The last reading of each node.
 #[derive(Debug, Default)]
 pub(super) struct NodeObservations {
     nodes: BTreeMap<NodeName, (ChangeObservation, SchedulerNode)>,
-    /// The scheduler did not answer at last.
+    /// Set if the last reading failed.
     pub(super) scheduler_failure: Option<SchedulerError>,
-    /// What of its last answer could not be read: who is missing there may be
-    /// known to it all the same.
+    /// The unreadable part of the last answer: a node missing there may still be known to
+    /// the scheduler.
     unread: Option<String>,
 }
 
 impl NodeObservations {
-    /// These nodes as they were seen last.
+    /// The last reading of these nodes.
     fn to_snapshot(&self, nodes: &[NodeName]) -> SchedulerSnapshot {
         let node = |name: &NodeName| Some((name.clone(), self.nodes.get(name)?.1.clone()));
         SchedulerSnapshot { nodes: nodes.iter().filter_map(node).collect(), troubles: Vec::new() }
     }
 
-    /// Whether the server did not take the condition that goes with it.
+    /// Whether the server did not apply the condition of the change.
     pub(super) fn is_condition_missing(&self, begun: &StartedAction<'_>) -> bool {
         let seen = self.nodes.get(&begun.item.action.node);
         seen.is_some_and(|(_, node)| verification::is_condition_missing(node, &begun.change))
@@ -277,7 +278,7 @@ impl NodeObservations {
     }
 }
 
-/// How an action ended whose change does not show.
+/// The outcome of an action whose change is not visible.
 pub(super) fn explain_missing_change(
     last: Option<&ChangeObservation>,
     said: &Result<(), SchedulerError>,
@@ -285,27 +286,27 @@ pub(super) fn explain_missing_change(
 ) -> (ActionResult, String) {
     let now = match last {
         Some(ChangeObservation::Missing(now)) => now.as_str(),
-        _ => "the scheduler does not know the node",
+        _ => "the scheduler does not list the node",
     };
     match (said, seen.scheduler_failure.as_ref()) {
         (Err(told), Some(error)) => {
-            (ActionResult::Unknown, format!("{told}; then it could not be looked at: {error}"))
+            (ActionResult::Unknown, format!("{told}; then it could not be checked: {error}"))
         }
         (Ok(()), Some(error)) => (
             ActionResult::Unknown,
-            format!("acknowledged; then it could not be looked at: {error}"),
+            format!("acknowledged; then it could not be checked: {error}"),
         ),
-        // Whatever did not answer in time may still do as it was told.
+        // After a timeout the scheduler may still apply it.
         (Err(told), None) if told.kind == SourceProblemKind::Unreachable => {
-            (ActionResult::Unknown, format!("{told}; it does not show yet: {now}"))
+            (ActionResult::Unknown, format!("{told}; not visible yet: {now}"))
         }
         (Err(told), None) => match &seen.unread {
             Some(unread) if last.is_none() => {
                 (ActionResult::Unknown, format!("{told}; then it could not be read: {unread}"))
             }
-            _ => (ActionResult::Failed, format!("{told}; it does not show: {now}")),
+            _ => (ActionResult::Failed, format!("{told}; not visible: {now}")),
         },
         (Ok(()), None) if last.is_none() => (ActionResult::Unknown, now.to_owned()),
-        (Ok(()), None) => (ActionResult::Failed, format!("acknowledged and not there: {now}")),
+        (Ok(()), None) => (ActionResult::Failed, format!("acknowledged but not visible: {now}")),
     }
 }

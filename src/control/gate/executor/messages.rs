@@ -1,4 +1,4 @@
-//! What is told of a plan while it is carried out.
+//! Progress messages of a plan's execution.
 //!
 //! Pure.
 
@@ -10,7 +10,7 @@ use model::id::NodeName;
 use model::node_update::NodeStateChange;
 use model::{hostlist, text};
 
-/// What is begun, in words: nodes of which the same is said stand together.
+/// Messages about the actions that begin, one per distinct text with all its nodes.
 pub(super) fn describe_start(groups: &[UpdateGroup<'_>]) -> Vec<String> {
     let mut told: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for group in groups {
@@ -18,7 +18,7 @@ pub(super) fn describe_start(groups: &[UpdateGroup<'_>]) -> Vec<String> {
             Some(NodeStateChange::Drain { reason }) => {
                 format!("draining {{}}: {}", text::clean(reason))
             }
-            Some(NodeStateChange::Resume) => "giving back {}".to_owned(),
+            Some(NodeStateChange::Resume) => "releasing {}".to_owned(),
             None => "marking {}".to_owned(),
         };
         let nodes = group.ready.iter().map(|it| it.item.action.node.as_str());
@@ -28,7 +28,8 @@ pub(super) fn describe_start(groups: &[UpdateGroup<'_>]) -> Vec<String> {
     told.into_iter().map(|(words, nodes)| words.replacen("{}", &list(nodes), 1)).collect()
 }
 
-/// What was done and could not be written down: the disk is full, say.
+/// Messages about changes without a journaled outcome, for example because the disk is
+/// full.
 pub(super) fn describe_unjournaled(nodes: &BTreeMap<NodeName, ActionKind>) -> Vec<String> {
     let mut by_kind: BTreeMap<ActionKind, Vec<&str>> = BTreeMap::new();
     for (node, kind) in nodes {
@@ -37,11 +38,11 @@ pub(super) fn describe_unjournaled(nodes: &BTreeMap<NodeName, ActionKind>) -> Ve
     let told = |(kind, nodes): (ActionKind, Vec<&str>)| {
         let told = match kind {
             ActionKind::Drain => "told to drain",
-            ActionKind::Release => "given back",
+            ActionKind::Release => "released",
             ActionKind::Relabel | ActionKind::Certify => "marked",
         };
         let list = text::clean(&hostlist::fold(nodes));
-        format!("{list}: {told}, and how that ended could not be written down; the next turn looks")
+        format!("{list}: {told}, but the outcome could not be journaled; the next turn checks")
     };
     by_kind.into_iter().map(told).collect()
 }

@@ -1,8 +1,8 @@
-//! What of an action may still be done to a node as it is now, and what is written
-//! for it.
+//! Decides which part of an action is still allowed on a node in its current state, and
+//! the change for it.
 //!
-//! Pure. The decision was made on an earlier reading; what is refused here is left
-//! to the next turn.
+//! Pure. The plan is based on an earlier reading; an action refused here is left to the
+//! next turn.
 
 use crate::gate::verification::{describe_node, has_reason};
 use engine::policy::journal_state::JournalState;
@@ -13,7 +13,8 @@ use model::kubernetes_node::GATE;
 use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 
-/// The change of state that an action takes now, or why it is not carried out.
+/// The state change of an action on the node as it is now, or why the action is not
+/// carried out.
 pub(super) fn permit_state_change(
     action: &Action,
     node: &SchedulerNode,
@@ -25,26 +26,27 @@ pub(super) fn permit_state_change(
     let is_ours = own
         .is_some_and(|it| node_state::has_drain(node) && has_reason(node, &it.action.reason))
         && !node_state::is_of_another_gate(node, ledger);
-    // Whatever else is wrong with a node: what others wrote there is theirs.
+    // Whatever else is wrong with the node, another writer's drain stays theirs.
     let refuse = |why: String| match node_state::drain_owner(node, ledger) {
         DrainOwner::Other(_) => (ActionResult::Superseded, why),
         _ => (ActionResult::Refused, why),
     };
     let superseded =
-        || (ActionResult::Superseded, format!("it is another's: {}", describe_node(node)));
+        || (ActionResult::Superseded, format!("another owner's drain: {}", describe_node(node)));
     if let Some(why) = action.mark.as_ref().and_then(|mark| explain_reboot(node, mark)) {
         return Err(refuse(why));
     }
     match action.kind {
-        // As an earlier version proposed it: the node itself is not to be drained.
+        // Proposed by an earlier version for one GPU: the whole node must not be drained
+        // for it.
         ActionKind::Drain if action.device.is_some() => {
-            let why = "no single GPU is taken out any more".to_owned();
+            let why = "this version does not take out single GPUs".to_owned();
             Err((ActionResult::Refused, why))
         }
         ActionKind::Drain => {
             if is_ours && own.is_some_and(|drain| drain.run == run) {
-                // Its record has the reason that stands there, and the runs that
-                // it passed since: a second one would lose both.
+                // The existing drain has its reason and the runs passed since on record:
+                // a second one would lose both.
                 return Err((ActionResult::Already, describe_node(node)));
             }
             if let Some(why) = node_state::explain_no_drain(node, ledger) {
@@ -53,7 +55,8 @@ pub(super) fn permit_state_change(
             if node_state::has_drain(node) || node.reason.as_deref().is_some_and(is_foreign) {
                 return Err(superseded());
             }
-            // A drain that the controller lost is made again as it was: it is the same one.
+            // A drain that the controller lost is restored with the same reason: it is
+            // the same drain.
             let same = own.filter(|own| own.run == run && own.action.reason == action.reason);
             let reason = match same.filter(|_| drain_reason::parse_reason(&action.reason).is_some())
             {
@@ -72,7 +75,7 @@ pub(super) fn permit_state_change(
         },
         ActionKind::Release => {
             if own.is_none() {
-                let why = "the journal knows of no drain of ours that could be ended".to_owned();
+                let why = "the journal has no fabricgate drain of this node to end".to_owned();
                 return Err((ActionResult::Refused, why));
             }
             if !node_state::has_drain(node) {
@@ -89,15 +92,15 @@ pub(super) fn permit_state_change(
     }
 }
 
-/// Why what was measured is of no use any more: the node has booted since the
-/// decision. Where nobody names boots, the decision alone has looked at that.
+/// Why the measurement is outdated: the node has booted since. Without boot ids, only the
+/// decision has checked this.
 fn explain_reboot(node: &SchedulerNode, mark: &VerdictMark) -> Option<String> {
     let (then, now) = (mark.boot_id.as_ref()?, node.boot_id.as_ref()?);
     (then != now).then(|| "it has booted since it was measured".to_owned())
 }
 
-/// Says on a node of Kubernetes which gate drains it, and takes that back with the
-/// drain. What of a drain is written on Slurm is its reason alone.
+/// Adds or removes the annotation that names the draining gate on a Kubernetes node. On
+/// Slurm a drain consists of its reason only.
 pub(super) fn add_gate_annotation(
     change: &mut NodeUpdate,
     node: &SchedulerNode,
@@ -116,7 +119,7 @@ fn is_foreign(reason: &str) -> bool {
     !reason.trim().is_empty() && !drain_reason::is_ours(reason)
 }
 
-/// The class that a drain's reason names.
+/// The class in a drain's reason.
 fn drain_class(action: &Action) -> String {
     let of_mark =
         action.mark.as_ref().and_then(|mark| mark.class.as_ref()).map(ToString::to_string);

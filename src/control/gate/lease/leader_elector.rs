@@ -1,5 +1,5 @@
-//! Takes the Lease and keeps it, in a thread of its own: whatever the rest of
-//! the program waits for, renewing does not wait with it.
+//! Acquires and renews the Lease in a separate thread, so that blocking work elsewhere
+//! cannot delay a renewal.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,47 +17,46 @@ use crate::sources::kubernetes::connection::ResponseReadLimit;
 use crate::sources::kubernetes::{KubernetesClientConfig, connection};
 use model::text::clean;
 
-/// Which Lease, and for whom. The usual durations are those of Kubernetes' own
-/// controllers (`leaderelection` of client-go: 15 s, 10 s; renewed here every
-/// 5 s, which is a third of the requests of their 2 s).
+/// The Lease and its holder. Default durations follow client-go's `leaderelection` (15 s,
+/// 10 s). The renewal interval is 5 s instead of 2 s, for a third of the requests.
 #[derive(Clone, Debug)]
 pub struct LeaderElectionConfig {
-    /// The way to the server.
+    /// Connection to the API server.
     pub kubernetes: KubernetesClientConfig,
     /// The namespace of the Lease.
     pub namespace: String,
-    /// Its name.
+    /// The name of the Lease.
     pub name: String,
-    /// Who we are.
+    /// The identity of this instance.
     pub holder: String,
-    /// How long it counts without a sign of ours.
+    /// Time without a renewal until the Lease expires.
     pub duration: Duration,
-    /// How often it is renewed.
+    /// Renewal interval.
     pub renew: Duration,
 }
 
-/// How we stand with it.
+/// Leadership of this instance.
 #[derive(Clone, Debug, PartialEq)]
 pub enum LeadershipStatus {
-    /// Somebody else has it, or nobody can tell.
+    /// Another instance holds the Lease, or the holder is unknown.
     Waiting {
-        /// Who, or why nobody can tell.
+        /// The holder, or why it is unknown.
         why: String,
-        /// The server answered: we wait knowingly.
+        /// The server has answered, so waiting is the known state.
         is_confirmed: bool,
     },
-    /// It is ours.
+    /// This instance holds the Lease.
     Leading {
-        /// Under this term.
+        /// The current term.
         term: LeaseTerm,
-        /// Until this uptime of our machine, where it is not renewed.
+        /// Local uptime at which leadership ends without a renewal.
         until_s: f64,
     },
 }
 
 impl LeadershipStatus {
-    /// The term under which we hold it at this moment. What was ours when it was
-    /// looked at last may be over by now: a process can be paused.
+    /// The term, if it is still valid now: after the last renewal the process may have
+    /// been paused.
     pub fn current_term(&self) -> Option<&LeaseTerm> {
         match self {
             Self::Leading { term, until_s } if clock::now().uptime_s < *until_s => Some(term),
@@ -66,21 +65,21 @@ impl LeadershipStatus {
     }
 }
 
-/// The thread that keeps the Lease.
+/// Handle of the election thread; dropping it releases the Lease.
 #[derive(Debug)]
 pub struct LeaderElector {
-    /// How we stand.
+    /// The current leadership, updated by the thread.
     pub status: watch::Receiver<LeadershipStatus>,
-    /// Requests that were sent.
+    /// Number of requests sent to the server.
     pub requests: Arc<AtomicU64>,
     stop: watch::Sender<bool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl LeaderElector {
-    /// Starts to ask for the Lease.
+    /// Starts the election thread.
     pub fn start(wanted: LeaderElectionConfig) -> std::io::Result<Self> {
-        let why = "the server was not asked yet".to_owned();
+        let why = "no request was sent yet".to_owned();
         let (says, standing) =
             watch::channel(LeadershipStatus::Waiting { why, is_confirmed: false });
         let (stop, stopped) = watch::channel(false);
@@ -102,7 +101,7 @@ impl LeaderElector {
         Ok(Self { status: standing, requests, stop, thread: Some(thread) })
     }
 
-    /// Gives the Lease back, where it is ours, and ends the thread.
+    /// Releases the Lease, if held, and ends the thread.
     pub fn release(mut self) {
         self.stop_thread();
     }
@@ -110,7 +109,7 @@ impl LeaderElector {
     fn stop_thread(&mut self) {
         self.stop.send_replace(true);
         if let Some(thread) = self.thread.take() {
-            // A thread that panicked gave nothing back, and it expires.
+            // A thread that panicked released nothing; the Lease expires.
             let _ = thread.join();
         }
     }
@@ -122,17 +121,17 @@ impl Drop for LeaderElector {
     }
 }
 
-/// A duration as a Lease has it: rounded up, since others must not take it for
-/// expired while we take it for ours.
+/// The duration for the Lease, rounded up: other instances must not treat it as expired
+/// while this one still relies on it.
 fn whole_seconds(duration: Duration) -> i32 {
     let part = u64::from(0 < duration.subsec_nanos());
     i32::try_from(duration.as_secs().saturating_add(part).max(1)).unwrap_or(i32::MAX)
 }
 
-/// Why a turn did not do what it should.
+/// A failed request to acquire or renew.
 struct LeaseRequestFailure {
     why: String,
-    /// The server does not know us any more.
+    /// The server rejected the credentials.
     is_unauthenticated: bool,
 }
 
@@ -145,11 +144,11 @@ impl LeaseRequestFailure {
     }
 }
 
-/// The Lease as we wrote it last.
+/// The Lease as last written by this instance.
 struct HeldLease {
     lease: Lease,
     term: LeaseTerm,
-    /// Our uptime right before it was written.
+    /// Local uptime right before the write.
     at_s: f64,
 }
 
@@ -158,8 +157,8 @@ struct LeaderElectionLoop {
     status: watch::Sender<LeadershipStatus>,
     observation: Option<LeaseObservation>,
     held: Option<HeldLease>,
-    /// The least number of our next term: a Lease that was deleted, or restored with an
-    /// older store, does not know the last one.
+    /// Lower bound of the next term's number: a Lease that was deleted, or restored from
+    /// an older backup, lacks the last one.
     next: i32,
     requests: Arc<AtomicU64>,
 }
@@ -182,9 +181,10 @@ impl LeaderElectionLoop {
                 }
             };
             loop {
-                // Not in a select: a write that was sent is waited for.
+                // Not in a select: a request that was sent must complete.
                 let is_known = self.renew_or_acquire(&api).await;
-                // An error says that nobody is left who could want it.
+                // An error means that all senders are dropped, so the result is
+                // irrelevant.
                 let is_over = async { drop(stop.wait_for(|stop| *stop).await) };
                 tokio::select! {
                     () = sleep(self.pause()) => if !is_known { break },
@@ -207,11 +207,11 @@ impl LeaderElectionLoop {
         {
             Ok(Ok(access)) => Ok(Api::namespaced(access.client, &self.config.namespace)),
             Ok(Err(problem)) => Err(problem.to_string()),
-            Err(_) => Err(format!("the kubeconfig gave nothing within {limit:?}")),
+            Err(_) => Err(format!("the kubeconfig gave no client within {limit:?}")),
         }
     }
 
-    /// Sooner where it is about to be lost.
+    /// Shorter if the last renewal failed.
     fn pause(&self) -> Duration {
         let is_fresh = self
             .held
@@ -220,15 +220,15 @@ impl LeaderElectionLoop {
         if is_fresh { self.config.renew } else { self.config.renew / 5 }
     }
 
-    /// How long after a write that worked we take it for ours: before the others
-    /// take it for lost, with time to tell whoever works.
+    /// How long after a successful write this instance counts as leader: shorter than for
+    /// the others, with time to stop running work.
     fn validity_s(&self) -> f64 {
         self.config.duration.as_secs_f64() * 2.0 / 3.0
     }
 
-    /// Renews or takes it; false where the server does not know who asks.
+    /// Renews or acquires the Lease; false if the server rejected the credentials.
     async fn renew_or_acquire(&mut self, api: &Api<Lease>) -> bool {
-        // One question must not take the time of the next.
+        // A slow request must not delay the next one.
         let limit = self.config.renew;
         let done = timeout(limit, self.try_renew_or_acquire(api)).await;
         let LeaseRequestFailure { why, is_unauthenticated: is_stranger } = match done {
@@ -243,7 +243,7 @@ impl LeaderElectionLoop {
         !is_stranger
     }
 
-    /// It could not be renewed: it is ours for as long as others keep off it.
+    /// After a failed renewal, leadership continues until its validity ends.
     fn handle_failure(&mut self, why: String) {
         let is_over = self
             .held
@@ -269,7 +269,7 @@ impl LeaderElectionLoop {
                     self.set_leading(lease, at_s);
                     return Ok(());
                 }
-                // Somebody wrote it: who has it now, a look tells.
+                // Another writer changed it; read it to find the holder.
                 Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
                 Err(error) => return Err(refused(error)),
             }
@@ -285,7 +285,7 @@ impl LeaderElectionLoop {
                     Ok(())
                 }
                 Err(kube::Error::Api(status)) if status.code == 409 => {
-                    self.set_waiting("somebody else has just made it".to_owned(), true);
+                    self.set_waiting("another instance has just created it".to_owned(), true);
                     Ok(())
                 }
                 Err(error) => Err(refused(error)),
@@ -298,15 +298,15 @@ impl LeaderElectionLoop {
             ours.term.holder == seen.holder && ours.term.transitions == seen.transitions
         });
         if is_still_ours {
-            // Somebody annotated it, say: ours is the newer version from here on.
+            // For example, another client annotated it; continue from the new version.
             if let Some(ours) = &mut self.held {
                 ours.lease = found;
             }
-            let why = "somebody else wrote it in the meantime".to_owned();
+            let why = "another writer changed it in the meantime".to_owned();
             return Err(LeaseRequestFailure { why, is_unauthenticated: false });
         }
         if self.held.take().is_some() {
-            self.set_waiting(format!("{} has taken it", clean(&seen.holder)), true);
+            self.set_waiting(format!("{} has acquired it", clean(&seen.holder)), true);
             return Ok(());
         }
         if !seen.has_expired(&spec, self.config.duration.as_secs_f64(), at_s) {
@@ -319,15 +319,15 @@ impl LeaderElectionLoop {
         match api.replace(&self.config.name, &post_params(), &taken).await {
             Ok(lease) => self.set_leading(lease, at_s),
             Err(kube::Error::Api(status)) if status.code == 409 => {
-                self.set_waiting("somebody else was quicker".to_owned(), true);
+                self.set_waiting("another instance acquired it first".to_owned(), true);
             }
             Err(error) => return Err(refused(error)),
         }
         Ok(())
     }
 
-    /// The Lease as we take it. Every time counts one on, also where its last
-    /// holder had our name: a term is never anybody's twice.
+    /// The spec for a new term. The number increases on every acquisition, even if the
+    /// last holder has the same name: a term is never reused.
     fn acquired_spec(&self, transitions: i32) -> LeaseSpec {
         let seconds = whole_seconds(self.config.duration);
         LeaseSpec {
@@ -366,16 +366,16 @@ impl LeaderElectionLoop {
         });
     }
 
-    /// So that nobody has to wait for it to expire.
+    /// Releases the Lease, so that other instances need not wait until it expires.
     async fn release_lease(&mut self, api: &Api<Lease>) {
         let Some(HeldLease { mut lease, .. }) = self.held.take() else { return };
-        self.set_waiting("given back".to_owned(), true);
+        self.set_waiting("released".to_owned(), true);
         if let Some(spec) = &mut lease.spec {
             spec.holder_identity = None;
             spec.renew_time = micro_time_now();
         }
         self.count_request();
-        // Where it does not work, it expires.
+        // If this fails, the Lease expires.
         let _ = timeout(self.config.renew, api.replace(&self.config.name, &post_params(), &lease))
             .await;
     }
@@ -406,7 +406,7 @@ mod tests {
         assert_eq!(whole_seconds(Duration::from_secs(15)), 15);
     }
 
-    /// A server that lets in whoever has this token, and has no Lease yet.
+    /// A server that accepts only this token and has no Lease yet.
     async fn token_server(token: &str) -> MockServer {
         let server = MockServer::start().await;
         let known = format!("Bearer {token}");
@@ -437,7 +437,7 @@ mod tests {
         std::fs::write(file, text).expect("written");
     }
 
-    /// A server with one Lease, which a test may take away or put back.
+    /// A server with one Lease that a test may remove or restore.
     async fn lease_server(lease: Arc<Mutex<Option<Value>>>) -> MockServer {
         let server = MockServer::start().await;
         let versions = AtomicU64::new(100);
