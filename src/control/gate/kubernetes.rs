@@ -1,11 +1,9 @@
-//! A Kubernetes cluster behind the gate's trait: nodes are read with the pods that
-//! hold their GPUs, and written with taints, labels, annotations and a condition
-//! of ours.
+//! The Kubernetes implementation of [`Scheduler`]: reads nodes with the pods that hold
+//! their GPUs, and writes fabricgate's taints, labels, annotations and condition.
 //!
-//! What a change means, `act` has said; whether the node is still the one it was
-//! said of is compared here, right before each write. Never creates a node, never
-//! cordons one, never writes a key of somebody else but one entry of HAMi's list of
-//! cordoned GPUs, where the policy asks for it.
+//! The caller decides the change. This module checks right before each write that the
+//! node is still in the state that the decision was based on. It never creates or cordons
+//! a node, and never writes a key of another owner.
 
 mod client;
 mod client_thread;
@@ -31,14 +29,14 @@ use model::text::clean;
 use node_writer::NodeWriteRequest;
 use patch::NodePatchEdits;
 
-/// Says whether whoever writes may still write: one of several instances holds
-/// the right to. Asked right before every write.
+/// Permission to write, held by one of several instances. Checked right before every
+/// write.
 pub trait WriteFence: fmt::Debug + Send + Sync {
-    /// An error means that nothing is written.
+    /// Returns an error if writing is not allowed.
     fn check<'a>(&'a self) -> SchedulerFuture<'a, ()>;
 }
 
-/// A Kubernetes cluster, as its nodes are gated.
+/// A Kubernetes cluster as a [`Scheduler`].
 #[derive(Debug)]
 pub struct KubernetesScheduler {
     server: Server,
@@ -47,13 +45,13 @@ pub struct KubernetesScheduler {
 }
 
 impl KubernetesScheduler {
-    /// The cluster that this leads to. Nothing is asked yet. The limit holds for
-    /// every request, and for how long one node is tried.
+    /// Prepares access to the cluster without connecting. The limit applies to every
+    /// request and to all attempts on one node.
     pub fn new(server: Server) -> Self {
         Self { client_thread: ClientThread::new(server.clone()), server, fence: None }
     }
 
-    /// The same, where nothing is written unless this holds.
+    /// Adds a fence: every write requires its permission.
     #[must_use]
     pub fn with_fence(self, fence: Arc<dyn WriteFence>) -> Self {
         Self { fence: Some(fence), ..self }

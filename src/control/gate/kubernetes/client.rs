@@ -1,7 +1,7 @@
-//! One request after the other to an API server, each within its limit, and what
-//! its answers mean.
+//! Sends single requests to an API server, each within the time limit, and classifies the
+//! answers.
 //!
-//! Knows paths, statuses and headers; what is asked or written is not its to say.
+//! Knows paths, statuses and headers; callers decide what to read or write.
 
 use std::time::Duration;
 
@@ -19,35 +19,33 @@ use crate::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use model::source_report::SourceProblemKind;
 use model::text::clean;
 
-/// Where nodes are.
 const NODES_PATH: &str = "/api/v1/nodes";
 
-/// Where pods of all namespaces are.
 const PODS_PATH: &str = "/api/v1/pods";
 
-/// Bytes of an answer that are taken, as in `sources`.
+/// Maximum size of an answer in bytes, as in `sources`.
 const MAX_ANSWER_BYTES: usize = 128 << 20;
 
-/// Nodes that are read or written at once.
+/// Nodes read or written concurrently.
 const MAX_CONCURRENT_NODES: usize = 16;
 
-/// The name under which our writes stand among a node's managed fields.
+/// Field manager of fabricgate's writes.
 const FIELD_MANAGER: &str = "fabricgate";
 
-/// How often a reading is asked for that the server is too busy for.
+/// Attempts of a read while the server is overloaded.
 const MAX_READ_ATTEMPTS: u32 = 4;
 
-/// How long to wait where a busy server does not say.
+/// Pause if an overloaded server sends no Retry-After; multiplied by the attempt.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// Why a request was not answered as wished.
+/// A request without a usable answer.
 #[derive(Clone, Debug)]
 pub(super) struct ApiRequestFailure {
     pub(super) kind: SourceProblemKind,
     pub(super) message: String,
-    /// The server's status; none where it did not answer.
+    /// The HTTP status; `None` if the server did not answer.
     pub(super) status: Option<u16>,
-    /// How long it asks to wait, where it is too busy.
+    /// The server's Retry-After.
     pub(super) retry_after: Option<Duration>,
 }
 
@@ -63,23 +61,22 @@ impl From<KubernetesProblem> for ApiRequestFailure {
     }
 }
 
-/// One request.
 enum ApiRequest<'a> {
-    /// The node of this name.
+    /// GET of one node.
     Node(&'a str),
-    /// A page of the list at a path.
+    /// One page of the list at this path.
     Page(&'a str, ListParams),
-    /// This merged into a node.
+    /// Merge patch of a node.
     Patch(&'a str, &'a Value),
-    /// This merged into a node's status.
+    /// Strategic merge patch of a node's status.
     PatchStatus(&'a str, &'a Value),
 }
 
-/// Whoever asks one API server.
+/// Client of one API server.
 pub(super) struct KubernetesApiClient {
     server: Server,
     client: Mutex<Option<Client>>,
-    /// Nodes that are read or written at once, whoever asks.
+    /// Limits concurrent reads and writes of nodes, over all callers.
     node_permits: Semaphore,
 }
 
@@ -96,13 +93,13 @@ impl KubernetesApiClient {
         self.server.limit
     }
 
-    /// A turn at one node; it ends when it is dropped.
+    /// Permit to read or write one node; released on drop.
     pub(super) async fn node_permit(&self) -> Option<SemaphorePermit<'_>> {
-        // Never closed, so never an error.
+        // The semaphore is never closed, so there is no error.
         self.node_permits.acquire().await.ok()
     }
 
-    /// One node; `None` where there is no such node.
+    /// Reads one node; `None` if it does not exist.
     pub(super) async fn read_node(&self, name: &str) -> Result<Option<Value>, ApiRequestFailure> {
         match self.send_with_retries(&ApiRequest::Node(name)).await {
             Ok(node) => Ok(Some(node)),
@@ -111,7 +108,7 @@ impl KubernetesApiClient {
         }
     }
 
-    /// All nodes, page by page.
+    /// Reads all nodes, page by page.
     pub(super) async fn read_nodes(
         &self,
         take: impl FnMut(Vec<Value>),
@@ -119,7 +116,7 @@ impl KubernetesApiClient {
         self.read_pages(NODES_PATH, &ListParams::default(), take).await
     }
 
-    /// Pods that have not ended, on one node or on all, page by page.
+    /// Reads pods that have not ended, on one node or on all, page by page.
     pub(super) async fn read_pods(
         &self,
         node: Option<&str>,
@@ -133,7 +130,7 @@ impl KubernetesApiClient {
         self.read_pages(PODS_PATH, &ListParams::default().fields(&fields), take).await
     }
 
-    /// Merges this into a node's metadata and spec. One attempt.
+    /// Merges this into a node's metadata and spec. A single attempt.
     pub(super) async fn patch_node(
         &self,
         name: &str,
@@ -142,7 +139,7 @@ impl KubernetesApiClient {
         self.send_within_limit(&ApiRequest::Patch(name, patch)).await
     }
 
-    /// Merges this into a node's status, conditions by their type. One attempt.
+    /// Merges this into a node's status, conditions by type. A single attempt.
     pub(super) async fn patch_node_status(
         &self,
         name: &str,
@@ -163,7 +160,7 @@ impl KubernetesApiClient {
         connection::read_pages(path, params, ask, take).await
     }
 
-    /// Reads, again where the server is too busy or in a trouble that may pass.
+    /// Reads, with retries if the server is overloaded or has a transient problem.
     async fn send_with_retries(&self, asked: &ApiRequest<'_>) -> Result<Value, ApiRequestFailure> {
         let mut attempt = 1;
         loop {
@@ -180,7 +177,7 @@ impl KubernetesApiClient {
         }
     }
 
-    /// One request, within the limit.
+    /// Sends one request within the time limit.
     async fn send_within_limit(&self, asked: &ApiRequest<'_>) -> Result<Value, ApiRequestFailure> {
         match tokio::time::timeout(self.limit(), self.send(asked)).await {
             Ok(answer) => answer,
@@ -194,7 +191,7 @@ impl KubernetesApiClient {
         }
     }
 
-    /// The client, which the first request makes.
+    /// The client, connected by the first request.
     async fn get_or_connect(&self) -> Result<Client, ApiRequestFailure> {
         let mut client = self.client.lock().await;
         if let Some(client) = &*client {
@@ -229,8 +226,8 @@ impl KubernetesApiClient {
         let client = self.get_or_connect().await?;
         let lost = |error: &kube::Error| {
             let (kind, message) = connection::refusal_problem(error);
-            // A connection that was cut says nothing of what was done: whoever
-            // wrote must not take it for a refusal.
+            // A cut connection leaves the result of a write open: the caller must not
+            // take it for a refusal.
             let kind = if kind == SourceProblemKind::Incomplete {
                 SourceProblemKind::Unreachable
             } else {
@@ -241,13 +238,13 @@ impl KubernetesApiClient {
         let answer = client.send(request.map(Body::from)).await.map_err(|error| lost(&error))?;
         let status = answer.status().as_u16();
         let header = answer.headers().get("retry-after").and_then(|it| it.to_str().ok());
-        // The other form, a date, is not what an API server writes.
+        // API servers do not use the other form, a date.
         let wait = header.and_then(|it| it.trim().parse().ok()).map(Duration::from_secs);
         let body = Limited::new(answer.into_body(), MAX_ANSWER_BYTES).collect().await;
         let body = body.map_err(|error| match error.downcast::<kube::Error>() {
             Ok(error) => lost(&error),
             Err(error) if error.is::<LengthLimitError>() => {
-                malformed_failure(format!("an answer of more than {MAX_ANSWER_BYTES} bytes"))
+                malformed_failure(format!("the answer is longer than {MAX_ANSWER_BYTES} bytes"))
             }
             Err(error) => ApiRequestFailure {
                 kind: SourceProblemKind::Unreachable,
@@ -257,14 +254,14 @@ impl KubernetesApiClient {
         let bytes = body.to_bytes();
         if (200..300).contains(&status) {
             return serde_json::from_slice(&bytes).map_err(|error| {
-                malformed_failure(format!("the API server's answer is no JSON document: {error}"))
+                malformed_failure(format!("the API server's answer is not JSON: {error}"))
             });
         }
         let read: Value = serde_json::from_slice(&bytes).unwrap_or_default();
         let text = String::from_utf8_lossy(&bytes);
         let said = clean(read["message"].as_str().unwrap_or(&text));
         if status == 401 {
-            // A token that was renewed stands in the kubeconfig, which is read anew.
+            // The kubeconfig may contain a renewed token, so connect again.
             *self.client.lock().await = None;
         }
         let (kind, words) = connection::describe_status(status);

@@ -1,10 +1,8 @@
-//! The thread in which the client of an API server lives, and how work gets
-//! there.
+//! Runs the API server's client in a separate thread.
 //!
-//! A kubeconfig may name a program for its tokens, which the client runs and
-//! waits for, at first and whenever a token runs out. Whoever asks must not be
-//! held up by it: a thread that is stuck there is left behind, and what it had
-//! been told is not begun any more.
+//! A kubeconfig may name a program for tokens. The client runs it synchronously, at the
+//! first request and whenever a token expires. It must not block the callers: a stuck
+//! thread is abandoned, and its queued jobs never begin.
 
 use std::fmt;
 use std::future::Future;
@@ -23,22 +21,22 @@ use crate::gate::scheduler::SchedulerError;
 use crate::sources::kubernetes::KubernetesClientConfig as Server;
 use model::source_report::SourceProblemKind;
 
-/// How often the thread shows that it is not stuck.
+/// How often the thread reports that it is not stuck.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Work that is done in the thread.
+/// A job while it runs in the thread.
 type ClientThreadFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// Work that waits for its desk.
+/// A queued job.
 type ClientThreadJob = Box<dyn FnOnce(Rc<KubernetesApiClient>) -> ClientThreadFuture + Send>;
 
-/// The way to the thread, which is started when it is needed.
+/// Handle of the thread, which starts on first use.
 pub(super) struct ClientThread {
     server: Server,
     thread: Mutex<Option<ClientThreadHandle>>,
 }
 
-/// A thread that takes work.
+/// A running thread.
 #[derive(Clone)]
 struct ClientThreadHandle {
     jobs: mpsc::UnboundedSender<ClientThreadJob>,
@@ -56,8 +54,8 @@ impl ClientThread {
         Self { server, thread: Mutex::new(None) }
     }
 
-    /// Has something done in the thread. Everything there has its own limits; an
-    /// error here means that the thread is stuck, or that there is none.
+    /// Runs a job in the thread. Every request there has its own limit; an error of this
+    /// function means that the thread is stuck or missing.
     pub(super) async fn submit<T, F, W>(&self, work: F) -> Result<T, SchedulerError>
     where
         T: Send + 'static,
@@ -72,16 +70,16 @@ impl ClientThread {
                 let work = work(desk);
                 tokio::select! {
                     biased;
-                    // Nobody waits any more: nothing more is begun. What was being
-                    // sent while the thread was stuck may still go, with the version
-                    // of the node that it was meant for.
+                    // The caller is gone: begin nothing more. A request that was being
+                    // sent while the thread was stuck may still go out, but only for the
+                    // node version that it was built for.
                     () = answer.closed() => {}
                     done = work => drop(answer.send(done)),
                 }
             })
         });
         if thread.jobs.send(job).is_err() {
-            return Err(self.discard_thread("the client of the API server has ended"));
+            return Err(self.discard_thread("the API client has ended"));
         }
         let mut known = thread.beats.load(Ordering::Relaxed);
         let mut since = Instant::now();
@@ -89,7 +87,7 @@ impl ClientThread {
             tokio::select! {
                 done = &mut answered => {
                     return done.unwrap_or_else(|_| {
-                        Err(self.discard_thread("the client of the API server ended without an answer"))
+                        Err(self.discard_thread("the API client ended without an answer"))
                     });
                 }
                 () = tokio::time::sleep(HEARTBEAT_INTERVAL) => {
@@ -99,7 +97,7 @@ impl ClientThread {
                         since = Instant::now();
                     } else if self.server.limit < since.elapsed() {
                         return Err(self.discard_thread(&format!(
-                            "the kubeconfig, or the program it names for tokens, gave nothing \
+                            "the kubeconfig, or its program for tokens, returned nothing \
                              within {:?}",
                             self.server.limit
                         )));
@@ -109,7 +107,7 @@ impl ClientThread {
         }
     }
 
-    /// The thread is of no use any more; the next question starts another.
+    /// Abandons the thread; the next job starts a new one.
     fn discard_thread(&self, message: &str) -> SchedulerError {
         *self.thread.lock().unwrap_or_else(PoisonError::into_inner) = None;
         SchedulerError::new(SourceProblemKind::Unreachable, message)
@@ -131,7 +129,7 @@ impl ClientThread {
             }
         });
         spawned.map_err(|error| {
-            let message = format!("no thread for the client of the API server: {error}");
+            let message = format!("cannot start the API client's thread: {error}");
             SchedulerError::new(SourceProblemKind::Unreachable, message)
         })?;
         *thread = Some(started.clone());
@@ -139,7 +137,7 @@ impl ClientThread {
     }
 }
 
-/// Does what is asked for, side by side, until nobody can ask any more.
+/// Runs jobs concurrently until all senders are dropped.
 async fn run_jobs(
     server: &Server,
     mut work: mpsc::UnboundedReceiver<ClientThreadJob>,
@@ -157,6 +155,6 @@ async fn run_jobs(
         doing.spawn_local(job(desk.clone()));
         while doing.try_join_next().is_some() {}
     }
-    // Whoever asked is waited for: the last question may be on its way.
+    // Complete the jobs in progress: their callers still wait for answers.
     while doing.join_next().await.is_some() {}
 }

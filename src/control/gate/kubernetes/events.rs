@@ -1,7 +1,8 @@
-//! Events on nodes, for people who look there first: what the gate did, and why.
+//! Events on nodes that show the gate's actions and reasons to people who look there
+//! first.
 //!
-//! A courtesy and no record: that is the journal. Nothing depends on an event
-//! being written, and whoever may not write any is not told twice.
+//! Informational only: the journal is the record. Nothing depends on events, and a
+//! missing permission for them is reported once.
 
 use serde_json::{Value, json};
 
@@ -14,15 +15,13 @@ use model::action::{ActionKind, ActionRecord, ActionResult};
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text::clean;
 
-/// Where events about objects without a namespace live.
+/// Events of cluster-scoped objects are in the default namespace.
 const EVENTS_PATH: &str = "/apis/events.k8s.io/v1/namespaces/default/events";
 
-/// The longest note that the API takes, in bytes (`pkg/apis/core/validation`,
-/// `NoteLengthLimit`).
+/// Maximum length of a note in bytes (`pkg/apis/core/validation`, `NoteLengthLimit`).
 const MAX_NOTE_BYTES: usize = 1_024;
 
-/// Writes an event on every node that was changed; an error says why one was not
-/// written, and then no more are tried.
+/// Writes an event on every changed node. After an error, no further events are tried.
 pub async fn write_events(
     client: &Client,
     records: &[ActionRecord],
@@ -38,7 +37,7 @@ pub async fn write_events(
     Ok(())
 }
 
-/// What is said of one action that was carried out; nothing of others.
+/// The event of one action that was carried out; `None` for others.
 fn build_event(record: &ActionRecord, seen: &SchedulerSnapshot) -> Option<Value> {
     if record.result != ActionResult::Done {
         return None;
@@ -47,7 +46,7 @@ fn build_event(record: &ActionRecord, seen: &SchedulerSnapshot) -> Option<Value>
         ActionKind::Drain => ("Warning", "Drain", "FabricDrained"),
         ActionKind::Relabel => ("Warning", "Mark", "FabricDegraded"),
         ActionKind::Release => ("Normal", "Release", "FabricReleased"),
-        // Said by the condition and the certificate, whose time is theirs.
+        // The condition and the certificate report it, with their own times.
         ActionKind::Certify => return None,
     };
     let node = seen.nodes.get(&record.node)?;
@@ -64,7 +63,7 @@ fn build_event(record: &ActionRecord, seen: &SchedulerSnapshot) -> Option<Value>
     }))
 }
 
-/// A moment as the API writes it: with six digits behind the second.
+/// A time in the API's format, with six decimal places.
 fn format_micro_time(at: &str) -> String {
     let bare = at.trim_end_matches('Z');
     let (whole, part) = bare.split_once('.').unwrap_or((bare, ""));

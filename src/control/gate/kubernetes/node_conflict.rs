@@ -1,27 +1,26 @@
-//! What has become of a node since it was read, as far as it matters to whoever
-//! decided something about it.
+//! Detects relevant changes of a node between a reading and a write.
 //!
-//! Pure. Heartbeats, taints that say whom a node is for, and pods do not matter:
-//! they come and go all the time, and a change leaves them as they are.
+//! Pure. Heartbeats, pods and other owners' taints change all the time and are
+//! irrelevant: a patch leaves them as they are.
 
 use model::kubernetes_node::{FABRICGATE_PREFIX, KubernetesNode, Taint};
 use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use readers::claims::kubernetes::live_node;
 
-/// Why what was decided on `seen` must not be done on `now`.
+/// Why a decision based on `seen` must not be applied to `now`.
 pub(super) fn explain_conflict(seen: &SchedulerNode, now: &SchedulerNode) -> Option<String> {
     if let Some(why) = explain_replacement(seen, now) {
         return Some(why);
     }
     let (Some(was), Some(is)) = (&seen.kubernetes, &now.kubernetes) else {
-        return Some("it was not read as a Kubernetes node".to_owned());
+        return Some("it was not read from Kubernetes".to_owned());
     };
     if seen.boot_id != now.boot_id {
         return Some("it has booted since".to_owned());
     }
     if seen.instance != now.instance {
-        return Some("it is another machine since".to_owned());
+        return Some("it is another machine now".to_owned());
     }
     let (before, after) = (live_node::own_states(seen), live_node::own_states(now));
     if before != after {
@@ -29,23 +28,23 @@ pub(super) fn explain_conflict(seen: &SchedulerNode, now: &SchedulerNode) -> Opt
             [] => "in service".to_owned(),
             words => clean(&words.join("+")),
         };
-        return Some(format!("it was {} and is {}", told(&before), told(&after)));
+        return Some(format!("it was {}, now it is {}", told(&before), told(&after)));
     }
     if was.left_alone != is.left_alone {
         let now = is.left_alone.first().map(|it| clean(it));
-        let now = now.unwrap_or_else(|| "nobody is any more".to_owned());
-        return Some(format!("who is at work on it is another: {now}"));
+        let now = now.unwrap_or_else(|| "none".to_owned());
+        return Some(format!("another tool at work on it has changed: {now}"));
     }
-    changed_gate_field(was, is).map(|what| format!("somebody wrote our {what} on it"))
+    changed_gate_field(was, is).map(|what| format!("another writer changed our {what}"))
 }
 
-/// Whether it is another node of the same name.
+/// Detects another node with the same name.
 pub(super) fn explain_replacement(seen: &SchedulerNode, now: &SchedulerNode) -> Option<String> {
     let uid = |node: &SchedulerNode| node.kubernetes.as_ref().map(|it| it.uid.clone());
-    (uid(seen) != uid(now)).then(|| "another node has its name now".to_owned())
+    (uid(seen) != uid(now)).then(|| "another node has its name".to_owned())
 }
 
-/// What of ours on it is not as it was.
+/// The kind of fabricgate field that changed on the node.
 fn changed_gate_field(was: &KubernetesNode, is: &KubernetesNode) -> Option<&'static str> {
     let taints = |node: &KubernetesNode| -> Vec<Taint> {
         let mut own: Vec<Taint> = node

@@ -1,8 +1,7 @@
-//! Reads nodes, and which of them pods hold.
+//! Reads nodes and the pods that hold their GPUs.
 //!
-//! Nothing is taken from a cache: every question is answered from what the
-//! server has stored last. Whoever may not see pods is told so, and then no node
-//! is idle.
+//! Uses no cache: every read returns the server's latest stored state. Without permission
+//! to read pods, the problem is reported and no node counts as idle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -21,14 +20,14 @@ use readers::claims::kubernetes::live_node::PodsByNode;
 use readers::claims::kubernetes::pods::NodePods;
 use readers::claims::kubernetes::{live_node, pods};
 
-/// So many nodes are asked for one by one, each with its pods; for more, the
-/// whole lists are cheaper.
+/// Up to this number, nodes are read one by one, each with its pods; above it, whole
+/// lists are cheaper.
 const MAX_SINGLE_READS: usize = 32;
 
-/// What is read of pods while pages come in.
+/// Pods per node, collected over all pages.
 type PodsByNodeName = BTreeMap<NodeName, NodePods>;
 
-/// These nodes, or all where none is named.
+/// Reads these nodes, or all if the list is empty.
 pub(super) async fn read_nodes(
     desk: Rc<KubernetesApiClient>,
     nodes: &[NodeName],
@@ -38,7 +37,7 @@ pub(super) async fn read_nodes(
     }
     let mut reading = JoinSet::new();
     for name in nodes {
-        // A name that no node can have is the name of none.
+        // An invalid object name cannot belong to a node.
         if !is_object_name(name) {
             continue;
         }
@@ -50,7 +49,7 @@ pub(super) async fn read_nodes(
     }
     let mut live = SchedulerSnapshot::default();
     while let Some(read) = reading.join_next().await {
-        // An error drops the set, and with it whatever is still being asked.
+        // Returning an error drops the set and cancels the remaining reads.
         let (node, trouble) = read.map_err(|error| join_failure(&error))??;
         if let Some(node) = node {
             live.nodes.insert(node.name.clone(), node);
@@ -64,9 +63,9 @@ pub(super) async fn read_nodes(
     Ok(live)
 }
 
-/// A task that panicked.
+/// The error of a panicked task.
 pub(super) fn join_failure(error: &JoinError) -> SchedulerError {
-    let message = clean(&format!("a question to the API server ended: {error}"));
+    let message = clean(&format!("a request to the API server ended: {error}"));
     SchedulerError::new(SourceProblemKind::Unreachable, message)
 }
 
@@ -93,8 +92,8 @@ async fn read_all_nodes(
 ) -> Result<SchedulerSnapshot, SchedulerError> {
     let mut found = PodsByNodeName::new();
     let mut unread = Vec::new();
-    // Before the nodes: a pod that came in between is seen by whoever asks again,
-    // and a node that came in between has none that we know of.
+    // Pods before nodes: the next read shows a pod that started in between, and a node
+    // that joined in between has no known pods.
     let read = desk.read_pods(None, |page| add_pods(&mut found, &mut unread, page)).await;
     let trouble = explain_pods_unread(read, &unread)?;
     let pods = if trouble.is_none() { PodsByNode::Known(&found) } else { PodsByNode::Unknown };
@@ -136,8 +135,8 @@ fn add_pods(found: &mut PodsByNodeName, unread: &mut Vec<String>, page: Vec<Valu
     }
 }
 
-/// What is told where pods were not read, or not all. A server that does not
-/// answer is an error: then nodes say nothing either.
+/// The problem if some or all pods could not be read. No answer at all is an error,
+/// because nodes cannot be read then either.
 fn explain_pods_unread(
     read: Result<(), ApiRequestFailure>,
     unread: &[String],
@@ -150,10 +149,10 @@ fn explain_pods_unread(
         Err(refused) if refused.status == Some(403) => refused.message,
         Err(refused) => return Err(refused),
     };
-    Ok(Some(format!("pods were not read, so nobody is known to be idle: {why}")))
+    Ok(Some(format!("pods were not read, so no node counts as idle: {why}")))
 }
 
-/// A node as it is told; an object that cannot be read is told as a trouble.
+/// Parses a node; the error describes an unreadable object.
 pub(super) fn parse_node(object: Value, pods: PodsByNode<'_>) -> Result<SchedulerNode, String> {
     let name = clean(object["metadata"]["name"].as_str().unwrap_or("without a name"));
     let read: Result<Node, serde_json::Error> = serde_json::from_value(object);
@@ -161,8 +160,8 @@ pub(super) fn parse_node(object: Value, pods: PodsByNode<'_>) -> Result<Schedule
     live_node::to_live_node(&read, pods).ok_or_else(|| "a node without a name".to_owned())
 }
 
-/// Whether an object can have this name (RFC 1123, as API servers check it):
-/// nothing else is put into a path.
+/// Whether an object can have this name (RFC 1123, as API servers check it). No other
+/// name is put into a path.
 pub(super) fn is_object_name(name: &NodeName) -> bool {
     const LONGEST: usize = 253;
     let name = name.as_str();

@@ -1,8 +1,8 @@
-//! Writes one change on many nodes, each by itself: read, compare with what was
-//! seen, patch, and our condition last.
+//! Applies one change to many nodes, each separately: read, compare with the earlier
+//! reading, patch, and write the condition last.
 //!
-//! What moved underneath is read anew where it does not matter, and where it does
-//! nothing is written. Nothing is sent but patches of nodes that are there.
+//! After a version conflict the node is read again; a relevant change in between stops
+//! the write. The only requests sent are patches of existing nodes.
 
 use std::cell::RefCell;
 use std::collections::hash_map::RandomState;
@@ -28,28 +28,28 @@ use model::source_report::SourceProblemKind;
 use model::text::clean;
 use readers::claims::kubernetes::live_node::PodsByNode;
 
-/// How often one node is tried, whatever others write there meanwhile.
+/// Attempts per node, however often other writers change it meanwhile.
 const MAX_WRITE_ATTEMPTS: u32 = 40;
 
-/// The first pause after a conflict and the longest, before chance is added. A
-/// node that eight others write to all the time is free within milliseconds.
+/// First and longest pause after a conflict, before jitter. A node with eight constant
+/// writers is free within milliseconds.
 const PAUSE_RANGE: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(500));
 
-/// How many nodes an error names.
+/// Nodes named in one error.
 const MAX_NAMED_NODES: usize = 3;
 
-/// One change on many nodes.
+/// One change for many nodes.
 pub(super) struct NodeWriteRequest {
     pub(super) nodes: Vec<NodeName>,
     pub(super) edits: NodePatchEdits,
     pub(super) state: Option<NodeStateChange>,
-    /// The nodes as whoever decided had read them; without that, as they are when
-    /// they are read first here.
+    /// The nodes as they were when the change was decided; `None` compares with the first
+    /// reading here.
     pub(super) seen: Option<SchedulerSnapshot>,
     pub(super) fence: Option<Arc<dyn WriteFence>>,
 }
 
-/// Makes the change; an error tells of how many nodes it failed on and why.
+/// Applies the change. The error gives the number of failed nodes and the reasons.
 pub(super) async fn write_nodes(
     desk: Rc<KubernetesApiClient>,
     order: NodeWriteRequest,
@@ -63,7 +63,7 @@ pub(super) async fn write_nodes(
             let _turn = desk.node_permit().await;
             let gone = away.borrow().clone();
             if let Some(why) = gone {
-                let message = format!("not tried, the server did not answer before: {why}");
+                let message = format!("not tried, the server stopped answering: {why}");
                 return Err((name, SchedulerError::new(SourceProblemKind::Unreachable, message)));
             }
             let one = NodeWriter { client: &desk, request: &order, name: &name };
@@ -88,7 +88,7 @@ pub(super) async fn write_nodes(
     combine_failures(&failed, order.nodes.len())
 }
 
-/// One error of all. Where any node may still be written, all count as unknown.
+/// Combines the errors. If any node may still be written, the whole result is unknown.
 fn combine_failures(
     failed: &[(NodeName, SchedulerError)],
     of: usize,
@@ -108,11 +108,11 @@ fn combine_failures(
     Err(SchedulerError::new(kind, clean(&message)))
 }
 
-/// Why an attempt did not succeed.
+/// A failed attempt.
 enum WriteAttemptFailure {
-    /// It is over.
+    /// Further attempts are useless.
     Final(SchedulerError),
-    /// Another attempt may help.
+    /// Another attempt may succeed.
     Retry(ApiRequestFailure),
 }
 
@@ -121,11 +121,11 @@ impl WriteAttemptFailure {
         Self::Final(SchedulerError::new(kind, message))
     }
 
-    /// What a refusal of the server means for further attempts.
+    /// Classifies the server's error.
     fn from_failure(refused: ApiRequestFailure) -> Self {
         match refused.status {
             Some(404) => Self::new_final(SourceProblemKind::Missing, NO_SUCH_NODE),
-            // A conflict, too many requests, or trouble that may pass.
+            // A conflict, too many requests, or a transient problem.
             Some(409 | 429 | 500..=599) => Self::Retry(refused),
             None if refused.kind == SourceProblemKind::Unreachable => Self::Retry(refused),
             _ => Self::Final(refused.into()),
@@ -133,9 +133,9 @@ impl WriteAttemptFailure {
     }
 }
 
-const NO_SUCH_NODE: &str = "the cluster has no such node; none is created";
+const NO_SUCH_NODE: &str = "the cluster has no such node, and none is created";
 
-/// One node that is written.
+/// Writes one node.
 struct NodeWriter<'a> {
     client: &'a KubernetesApiClient,
     request: &'a NodeWriteRequest,
@@ -143,14 +143,14 @@ struct NodeWriter<'a> {
 }
 
 impl NodeWriter<'_> {
-    /// Writes all of it.
+    /// Writes marks and condition, with retries.
     async fn write_node(&self) -> Result<(), SchedulerError> {
         let mut seen = match &self.request.seen {
             None => None,
             Some(live) => match live.nodes.get(self.name) {
                 Some(node) => Some(node.clone()),
                 None => {
-                    let message = "it was not read before; nothing was written";
+                    let message = "it was missing from the earlier reading; nothing was written";
                     return Err(SchedulerError::new(SourceProblemKind::Missing, message));
                 }
             },
@@ -173,7 +173,7 @@ impl NodeWriter<'_> {
                 WriteAttemptFailure::Retry(refused) => {
                     pauses.pause(refused).await.map_err(condition_error)?;
                 }
-                // An object of another uid is refused as one that is not valid (422).
+                // The server rejects another uid as invalid (422).
                 WriteAttemptFailure::Final(error) if error.kind != SourceProblemKind::Malformed => {
                     return Err(condition_error(error));
                 }
@@ -194,7 +194,7 @@ impl NodeWriter<'_> {
         }
     }
 
-    /// The same node as it is now; `None` where another has its name.
+    /// Reads the same node again; `None` if another node has its name.
     async fn reread_node(&self, node: &Value) -> Result<Option<Value>, SchedulerError> {
         let now = self.client.read_node(self.name.as_str()).await?;
         let now =
@@ -202,7 +202,7 @@ impl NodeWriter<'_> {
         Ok(Some(now).filter(|now| now["metadata"]["uid"] == node["metadata"]["uid"]))
     }
 
-    /// One attempt at metadata and taints; the node as it is then.
+    /// One attempt at metadata and taints; returns the node as stored.
     async fn write_marks(
         &self,
         seen: &mut Option<SchedulerNode>,
@@ -231,10 +231,10 @@ impl NodeWriter<'_> {
         }
         let patch = self.request.edits.build_patch(&object);
         let patch = patch.map_err(|why| malformed(format!("{why}; nothing was written")))?;
-        // An earlier attempt that was not answered may have been made.
+        // An earlier attempt without an answer may have succeeded.
         let Some(patch) = patch else { return Ok(object) };
         if let Some(why) = node_conflict::explain_conflict(seen, &now) {
-            return Err(nothing(format!("it is not as it was when this was decided: {why}")));
+            return Err(nothing(format!("it changed after this was decided: {why}")));
         }
         self.check_fence().await?;
         let stored = self
@@ -248,8 +248,8 @@ impl NodeWriter<'_> {
         }
     }
 
-    /// A drain that is not stored as it was sent would be nobody's: no gate knows it as its
-    /// own, and none would ever give the node back. It is taken back in the same moment.
+    /// Reverts a drain that the server stored differently from the request. No gate would
+    /// recognize it as its own or ever release it.
     async fn revert_marks(
         &self,
         before: &Value,
@@ -262,17 +262,17 @@ impl NodeWriter<'_> {
             Err(why) => Err(client::malformed_failure(why)),
         };
         let then = match back {
-            Ok(()) => "so it was taken back".to_owned(),
-            Err(refused) => format!("and it could not be taken back: {}", refused.message),
+            Ok(()) => "so it was reverted".to_owned(),
+            Err(refused) => format!("and it could not be reverted: {}", refused.message),
         };
         let message = format!(
-            "the cluster stored our {what} otherwise than it was sent, as an admission policy or \
+            "the cluster stored our {what} differently than sent, as an admission policy or \
              webhook does, {then}"
         );
         WriteAttemptFailure::new_final(SourceProblemKind::Contradictory, message)
     }
 
-    /// One attempt at our condition.
+    /// One attempt at fabricgate's condition.
     async fn write_condition(&self, node: &Value) -> Result<(), WriteAttemptFailure> {
         let now = clock::now().at;
         let Some(patch) = self.request.edits.build_status_patch(node, &now) else { return Ok(()) };
@@ -281,7 +281,7 @@ impl NodeWriter<'_> {
         told.map(drop).map_err(WriteAttemptFailure::from_failure)
     }
 
-    /// Whether it is still ours to write at all.
+    /// Checks that this instance may still write.
     async fn check_fence(&self) -> Result<(), WriteAttemptFailure> {
         match &self.request.fence {
             None => Ok(()),
@@ -294,16 +294,16 @@ impl NodeWriter<'_> {
 }
 
 fn replaced_node_error() -> SchedulerError {
-    SchedulerError::new(SourceProblemKind::Contradictory, "another node has its name now")
+    SchedulerError::new(SourceProblemKind::Contradictory, "another node has its name")
 }
 
-/// The rest is written, the condition is not.
+/// An error for a write that succeeded except for the condition.
 fn condition_error(error: SchedulerError) -> SchedulerError {
     let SchedulerError { kind, message } = error;
     SchedulerError::new(kind, format!("its condition is not written, all else is: {message}"))
 }
 
-/// Why this change of state must not be made on a node as it is.
+/// Why the state change is not allowed on the node as it is now.
 fn explain_forbidden(state: &Option<NodeStateChange>, now: &SchedulerNode) -> Option<String> {
     if now.has_state("DELETING") {
         return Some("it is being deleted".to_owned());
@@ -318,14 +318,14 @@ fn explain_forbidden(state: &Option<NodeStateChange>, now: &SchedulerNode) -> Op
             Some(format!("it is drained already ({is})"))
         }
         Some(NodeStateChange::Resume) if !is_ours => {
-            Some(format!("its drain has no reason of ours ({is})"))
+            Some(format!("its drain does not have a fabricgate reason ({is})"))
         }
         _ => None,
     }
 }
 
-/// Pauses between attempts at one node: longer each time, with chance in them so
-/// that writers who met once do not meet again, and as the server asks.
+/// Pauses between attempts on one node: as the server requests, otherwise growing, with
+/// jitter so that colliding writers do not collide again.
 struct RetryPauses {
     deadline: Instant,
     attempt: u32,
@@ -337,7 +337,7 @@ impl RetryPauses {
         Self { deadline, attempt: 1, next: PAUSE_RANGE.0 }
     }
 
-    /// Waits, or says that it is over.
+    /// Waits, or returns the error after the last attempt.
     async fn pause(&mut self, refused: ApiRequestFailure) -> Result<(), SchedulerError> {
         let pause = refused.retry_after.unwrap_or_else(|| add_jitter(self.next));
         if self.attempt == MAX_WRITE_ATTEMPTS || self.deadline < Instant::now() + pause {
@@ -351,9 +351,9 @@ impl RetryPauses {
     }
 }
 
-/// Between half of this and one and a half.
+/// A random duration between 0.5 and 1.5 times the pause.
 fn add_jitter(pause: Duration) -> Duration {
-    // The one source of chance that the standard library has: keys of hashers.
+    // The standard library's only source of randomness: hasher keys.
     let drawn = RandomState::new().build_hasher().finish() % 1000;
     let share = u32::try_from(drawn).unwrap_or_default();
     pause / 2 + pause * share / 1000

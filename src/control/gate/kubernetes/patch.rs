@@ -1,9 +1,9 @@
-//! What is sent for one node: one merge patch of its metadata and its taints, and
-//! one of our condition.
+//! Builds the requests for one node: a merge patch of metadata and taints, and a patch of
+//! fabricgate's condition.
 //!
-//! Pure. The list of taints is atomic, so it is sent whole: others' entries as
-//! they were, in order, with fields that are not known here. Before anything is
-//! sent it is held once more against what may be written at all.
+//! Pure. The list of taints is atomic, so it is sent whole: other owners' entries stay
+//! unchanged and in order, including unknown fields. Every patch is checked once more
+//! against the fields that fabricgate may write.
 
 use std::collections::BTreeMap;
 
@@ -17,14 +17,14 @@ use model::kubernetes_node::{
 use model::node_update::{NodeStateChange, NodeUpdate};
 use model::text::clean;
 
-/// Longest value of a label or a taint (Kubernetes' own bound).
+/// Maximum length of a label or taint value (Kubernetes limit).
 const MAX_VALUE_BYTES: usize = 63;
 
-/// Longest that all annotations of an object may be, keys included (Kubernetes'
-/// own bound); one of ours is far below it.
+/// Maximum length of one annotation in bytes, far below the Kubernetes limit of 256 KiB
+/// for all annotations of an object.
 const MAX_ANNOTATION_BYTES: usize = 16 * 1024;
 
-/// What one change means on nodes, whatever they look like.
+/// The edits of one change, independent of the node's state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct NodePatchEdits {
     pub(super) taints: Vec<TaintEdit>,
@@ -34,14 +34,14 @@ pub(super) struct NodePatchEdits {
 }
 
 impl NodePatchEdits {
-    /// What is to be written; an error where that must not or cannot be.
+    /// Converts a change; an error if it is not allowed or cannot be expressed.
     pub(super) fn from_update(change: &NodeUpdate) -> Result<Self, String> {
         let of_slurm = [
             change.available_features.is_some() || change.active_features.is_some(),
             change.extra.is_some() || change.comment.is_some(),
         ];
         if of_slurm.contains(&true) {
-            return Err("a Kubernetes node has no features and no free fields".into());
+            return Err("a Kubernetes node has no features, Extra or Comment".into());
         }
         let marks = change.kubernetes.clone().unwrap_or_default();
         let mut edits = Self {
@@ -52,7 +52,7 @@ impl NodePatchEdits {
         };
         let is_drain = |it: &TaintEdit| it.key == DEGRADED && it.effect == NO_SCHEDULE;
         if edits.taints.iter().any(is_drain) || edits.annotations.contains_key(REASON) {
-            return Err("a drain and its reason are written by a change of state alone".into());
+            return Err("a drain and its reason are written only by a state change".into());
         }
         match &change.state {
             Some(NodeStateChange::Drain { reason }) => {
@@ -77,7 +77,7 @@ impl NodePatchEdits {
         for key in keys.chain(self.labels.keys()).chain(self.annotations.keys()) {
             if !is_fabricgate_key(key) {
                 return Err(format!(
-                    "{:?} is not a key of ours ({FABRICGATE_PREFIX}...)",
+                    "{:?} is not a fabricgate key ({FABRICGATE_PREFIX}...)",
                     clean(key)
                 ));
             }
@@ -85,7 +85,7 @@ impl NodePatchEdits {
         for edit in self.taints.iter().filter(|it| it.value.is_some()) {
             if ![NO_SCHEDULE, PREFER_NO_SCHEDULE].contains(&edit.effect.as_str()) {
                 return Err(format!(
-                    "a taint with the effect {:?} is none that we write",
+                    "fabricgate does not write taints with the effect {:?}",
                     clean(&edit.effect)
                 ));
             }
@@ -93,7 +93,7 @@ impl NodePatchEdits {
         let of_taints = self.taints.iter().filter_map(|it| it.value.as_ref());
         for value in of_taints.chain(self.labels.values().flatten()) {
             if !is_label_value(value) {
-                return Err(format!("{:?} cannot be the value of a label", clean(value)));
+                return Err(format!("{:?} is not a valid label value", clean(value)));
             }
         }
         for value in self.annotations.values().flatten() {
@@ -106,18 +106,18 @@ impl NodePatchEdits {
         let known = ["True", "False", "Unknown"];
         match &self.condition {
             Some(it) if !known.contains(&it.status.as_str()) => {
-                Err(format!("{:?} is no status of a condition", clean(&it.status)))
+                Err(format!("{:?} is not a condition status", clean(&it.status)))
             }
-            // CamelCase, as the API asks of reasons.
+            // The API requires CamelCase reasons.
             Some(it) if it.reason.is_empty() || !it.reason.chars().all(char::is_alphanumeric) => {
-                Err(format!("{:?} is no reason of a condition", clean(&it.reason)))
+                Err(format!("{:?} is not a condition reason", clean(&it.reason)))
             }
             _ => Ok(()),
         }
     }
 
-    /// The merge patch of metadata and taints that makes a node show this; `None`
-    /// where it does already.
+    /// The merge patch of metadata and taints that applies the edits; `None` if the node
+    /// already shows them.
     pub(super) fn build_patch(&self, node: &Value) -> Result<Option<Value>, String> {
         let meta = &node["metadata"];
         let labels = differing_entries(&meta["labels"], &self.labels);
@@ -143,8 +143,8 @@ impl NodePatchEdits {
         Ok(Some(patch))
     }
 
-    /// What of a drain the server stored otherwise than it was sent: an admission policy
-    /// or webhook may change what it lets in.
+    /// The first part of a drain that the server stored differently from the request: an
+    /// admission policy or webhook may alter it.
     pub(super) fn find_altered_field(&self, stored: &Value) -> Option<&'static str> {
         let is_drain = |it: &&TaintEdit| it.key == DEGRADED && it.effect == NO_SCHEDULE;
         let value = self.taints.iter().find(is_drain)?.value.as_ref()?;
@@ -163,8 +163,8 @@ impl NodePatchEdits {
         [REASON, GATE].into_iter().find(|key| is_other(key))
     }
 
-    /// The patch of `stored` that takes back what a patch of `before` changed, whatever
-    /// of it was stored.
+    /// The patch of `stored` that reverts the changes of `patch` on `before`, however
+    /// they were stored.
     pub(super) fn build_revert_patch(
         before: &Value,
         patch: &Value,
@@ -194,8 +194,8 @@ impl NodePatchEdits {
         Ok(back)
     }
 
-    /// The patch of the status that makes a node show our condition; `None` where
-    /// there is none to write, or it shows already.
+    /// The status patch that sets the condition; `None` if there is none or the node
+    /// already shows it.
     pub(super) fn build_status_patch(&self, node: &Value, now: &str) -> Option<Value> {
         let wanted = self.condition.as_ref()?;
         let conditions = node["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
@@ -209,8 +209,8 @@ impl NodePatchEdits {
         let since = text("lastTransitionTime");
         let since = if text("status") == wanted.status && !since.is_empty() { since } else { now };
         Some(json!({
-            // Another node of the same name is not written, and neither is one that was
-            // written since: what arrives late would take back what was said later.
+            // Must not write another node of the same name, or a node changed since: a
+            // late request would undo a newer condition.
             "metadata": {
                 "uid": node["metadata"]["uid"],
                 "resourceVersion": node["metadata"]["resourceVersion"],
@@ -227,13 +227,13 @@ impl NodePatchEdits {
     }
 }
 
-/// Whether a key is under our prefix, and a key at all.
+/// Whether this is a valid key with fabricgate's prefix.
 fn is_fabricgate_key(key: &str) -> bool {
     let name = key.strip_prefix(FABRICGATE_PREFIX).unwrap_or_default();
     !name.is_empty() && is_label_value(name)
 }
 
-/// Whether Kubernetes takes this as the value of a label or a taint.
+/// Whether Kubernetes accepts this as a label or taint value.
 fn is_label_value(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     let ends = |c: char| c.is_ascii_alphanumeric();
@@ -244,7 +244,7 @@ fn is_label_value(text: &str) -> bool {
             && text.ends_with(ends))
 }
 
-/// What of these words a node does not have; `null` takes a key away.
+/// The entries that differ on the node; `null` removes a key.
 fn differing_entries(is: &Value, wanted: &BTreeMap<String, Option<String>>) -> Map<String, Value> {
     let differs = |(key, value): &(&String, &Option<String>)| {
         is.get(key.as_str()).and_then(Value::as_str) != value.as_deref()
@@ -256,11 +256,11 @@ fn taint_list(taints: &Value) -> Result<&[Value], String> {
     match taints {
         Value::Null => Ok(&[]),
         Value::Array(taints) => Ok(taints),
-        _ => Err("its taints are no list".to_owned()),
+        _ => Err("its taints are not a list".to_owned()),
     }
 }
 
-/// A list of taints with some of ours set or taken away, others in order.
+/// Applies edits to a list of taints; other entries keep their order.
 fn edit_taints(before: &[Value], edits: &[TaintEdit]) -> Vec<Value> {
     let mut after = before.to_vec();
     for edit in edits {
@@ -286,12 +286,12 @@ fn edit_taints(before: &[Value], edits: &[TaintEdit]) -> Vec<Value> {
     after
 }
 
-/// Refuses what is never written, whoever asked for it: the last look before
-/// anything is sent.
+/// Refuses fields that fabricgate never writes, whatever the request: the last check
+/// before sending.
 pub(super) fn check_patch(patch: &Value, before: &[Value]) -> Result<(), String> {
     let nothing = Map::new();
     let object = |value: &'_ Value| value.as_object().cloned();
-    let refuse = |what: &str| Err(format!("{} is not ours to write", clean(what)));
+    let refuse = |what: &str| Err(format!("fabricgate must not write {}", clean(what)));
     let whole = object(patch).unwrap_or_default();
     if let Some(key) = whole.keys().find(|key| !["metadata", "spec"].contains(&key.as_str())) {
         return refuse(key);
@@ -312,7 +312,7 @@ pub(super) fn check_patch(patch: &Value, before: &[Value]) -> Result<(), String>
     let is_text =
         |key: &str| meta.get(key).and_then(Value::as_str).is_some_and(|it| !it.is_empty());
     if !is_text("uid") || !is_text("resourceVersion") {
-        return Err("a patch without uid and version could meet another node".to_owned());
+        return Err("a patch without uid and version could hit another node".to_owned());
     }
     let spec = patch["spec"].as_object().unwrap_or(&nothing);
     if let Some(key) = spec.keys().find(|key| *key != "taints") {
@@ -325,7 +325,7 @@ pub(super) fn check_patch(patch: &Value, before: &[Value]) -> Result<(), String>
             taints.iter().filter(is_foreign).cloned().collect()
         };
         if foreign(after) != foreign(before) {
-            return refuse("a taint of somebody else");
+            return refuse("another owner's taint");
         }
         let is_new = |it: &&Value| !before.contains(it);
         if after.iter().filter(is_new).any(|it| it["effect"] == "NoExecute") {

@@ -1,4 +1,4 @@
-//! Tests of what is sent for one node.
+//! Tests of the patches for one node.
 
 use super::*;
 use model::kubernetes_node::{KubernetesNodeUpdate, UNVERIFIED};
@@ -13,7 +13,7 @@ fn marks_update(marks: KubernetesNodeUpdate) -> NodeUpdate {
     NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() }
 }
 
-/// A node with others' taints, one of them with a field that is not known here.
+/// A node with other owners' taints, one of them with an unknown field.
 fn node() -> Value {
     json!({
         "metadata": {"name": "n1", "uid": "u1", "resourceVersion": "7",

@@ -1,5 +1,5 @@
-//! Weather that a real server cannot be brought to show, and what is said before
-//! anything is sent. What a real one does is tested in the laboratory.
+//! Failures that a real server cannot be made to show, and requests refused before
+//! sending. The laboratory tests cover a real server.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn node(name: &str, version: usize) -> Value {
     })
 }
 
-/// The node after a patch, as a server that changes nothing of it stores it.
+/// The node after a patch, as a server that alters nothing stores it.
 fn stored(request: &Request, version: usize) -> Value {
     let patch: Value = serde_json::from_slice(&request.body).expect("JSON");
     let mut node = node("n1", version);
@@ -44,7 +44,7 @@ fn list_response(items: &[Value], next: &str) -> ResponseTemplate {
         .set_body_json(json!({"metadata": {"continue": next}, "items": items}))
 }
 
-/// A kubeconfig for this server, with these lines as the user's.
+/// A kubeconfig for this server, with these lines in its user entry.
 fn kubeconfig(folder: &Path, address: &str, user: &str) -> Server {
     let file = folder.join("kubeconfig");
     let text = format!(
@@ -57,7 +57,7 @@ fn kubeconfig(folder: &Path, address: &str, user: &str) -> Server {
     Server { kubeconfig: Some(file), context: None, limit: Duration::from_secs(20) }
 }
 
-/// A server, and a gate that asks it and waits so long.
+/// A server, and a gate with this time limit that uses it.
 async fn connect_gate(limit: Duration) -> (MockServer, KubernetesScheduler, tempfile::TempDir) {
     let server = MockServer::start().await;
     let folder = tempfile::tempdir().expect("a folder");
@@ -133,7 +133,7 @@ async fn a_write_that_is_not_answered_is_unknown_and_the_rest_is_not_tried() {
 #[tokio::test]
 async fn a_condition_that_meets_a_newer_version_is_said_again_of_the_node_as_it_is() {
     let (server, gate, _folder) = connect_gate(PATIENT).await;
-    // Somebody writes the node between its marks and its condition.
+    // Another writer changes the node between its marks and its condition.
     let patched = Arc::new(AtomicUsize::new(0));
     let seen = patched.clone();
     Mock::given(method("GET"))
@@ -150,7 +150,7 @@ async fn a_condition_that_meets_a_newer_version_is_said_again_of_the_node_as_it_
             match patch["metadata"]["resourceVersion"].as_str() {
                 Some("9") => ResponseTemplate::new(200).set_body_json(node("n1", 10)),
                 Some(_) => ResponseTemplate::new(409),
-                // Written whatever was said since: that is how a late one harms.
+                // Written despite later changes, as a harmful late request would be.
                 None => ResponseTemplate::new(200).set_body_json(node("n1", 10)),
             }
         })
@@ -207,7 +207,7 @@ async fn a_drain_that_the_cluster_stores_otherwise_is_taken_back_at_once() {
             .await;
         let error = gate.update_nodes(&["n1".into()], &drain()).await.expect_err("not as sent");
         assert_eq!(error.kind, SourceProblemKind::Contradictory, "{error}");
-        assert!(error.message.contains(what) && error.message.contains("taken back"), "{error}");
+        assert!(error.message.contains(what) && error.message.contains("reverted"), "{error}");
         let requests = server.received_requests().await.expect("recorded");
         let patches: Vec<Value> = requests
             .iter()
@@ -265,7 +265,7 @@ async fn a_token_that_was_rotated_is_read_anew_by_a_gate_that_goes_on() {
     std::fs::write(&file, "first").expect("written");
     let gate = KubernetesScheduler::new(kubeconfig(folder.path(), &server.uri(), &user));
     for token in ["first", "second", "third"] {
-        // From now on only this one counts.
+        // From now on only this token is valid.
         server.reset().await;
         let bearer = header("authorization", format!("Bearer {token}"));
         Mock::given(bearer).respond_with(list_response(&[node("n1", 1)], "")).mount(&server).await;
@@ -347,7 +347,7 @@ fn a_change_is_told_in_words_that_a_person_can_type() {
              fabricgate.io/degraded=nvlink-low:NoSchedule",
         ]
     );
-    // A taint without our annotation would not be ours: it goes first.
+    // A taint without the annotation would not count as fabricgate's, so it goes first.
     let resume = NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
     assert_eq!(
         line(&resume),
