@@ -158,7 +158,7 @@ fn what_gets_a_little_slower_with_heat_is_told_though_no_level_is_missed() {
     let document = told.document();
     assert_eq!(document["rounds"][1]["outcome"], "pass", "no level is missed");
     let reason = node(&document, "n2")["reason"].as_str().expect("why").to_owned();
-    assert!(reason.contains("less in the last round than in the first"), "{reason}");
+    assert!(reason.contains("slower in the last round than in the first"), "{reason}");
     assert!(node(&document, "n1")["drift"].is_null(), "{}", node(&document, "n1"));
 }
 

@@ -273,7 +273,7 @@ fn another_machine_is_told_by_the_part_that_differs() {
     let args = ["certificate", "verify", "n1.json", "--unsigned", "--against", "facts.json"];
     let (code, stdout, _) = fabricgate(folder.path(), &args);
     assert_eq!(code, Some(4), "{stdout}");
-    assert!(stdout.contains("nothing tells whether it is the machine"), "{stdout}");
+    assert!(stdout.contains("nothing identifies it as the certified machine"), "{stdout}");
     // Another machine of the same image: the driver is the same, and no GPU is told.
     let image = json!({"format": "fabricgate.node-facts/1", "hostname": "n9",
                        "driver": {"version": "580.65.06"}});

@@ -122,7 +122,7 @@ fn status_shows_what_the_scheduler_shows_now() {
     let told = site.status();
     assert!(told.starts_with("as of 2"), "{told}");
     let line = told.lines().find(|line| line.contains("node0001")).expect("a line");
-    for word in ["nvlink-low", "clean 1/2", "IDLE+DRAIN", "the next counts from"] {
+    for word in ["nvlink-low", "clean 1/2", "IDLE+DRAIN", "the next run counts from"] {
         assert!(line.contains(word), "{word}: {line}");
     }
     assert!(told.contains("drained by us: 1\n") && !told.contains("at odds"), "{told}");
@@ -137,7 +137,7 @@ fn status_shows_what_the_scheduler_shows_now() {
 
     site.shows(&["IDLE"], "");
     let told = site.status();
-    assert!(told.contains("our drain of it is not there"), "{told}");
+    assert!(told.contains("fabricgate's drain is missing"), "{told}");
     let document = site.document(&["gate", "status"]);
     assert_eq!(document["nodes"][0]["standing"], "in_service");
     assert_eq!(document["nodes"][0]["state"], "IDLE");

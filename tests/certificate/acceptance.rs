@@ -161,7 +161,7 @@ fn what_it_says_itself_may_keep_it_from_accepting_anything() {
             3,
             "not accepted: n2: round 2: slow",
         ),
-        (|it| it["nodes"][1]["accepted"] = json!("fail"), 3, "says pass for all, and its nodes"),
+        (|it| it["nodes"][1]["accepted"] = json!("fail"), 3, "overall result is pass, but its nodes"),
         (|it| it["ended"] = json!("2999-01-01T00:00:00Z"), 3, "yet to come"),
         (|it| it["created"] = json!("yesterday"), 3, "is no moment"),
         (|it| it["state"] = json!("partial"), 4, "did not come to its end"),
@@ -173,7 +173,7 @@ fn what_it_says_itself_may_keep_it_from_accepting_anything() {
             4,
             "not known: n1: ",
         ),
-        (|it| it["nodes"] = json!([]), 3, "its nodes come to unknown"),
+        (|it| it["nodes"] = json!([]), 3, "its nodes give unknown"),
     ] {
         let (found, it, why) = verify(unsigned(change).path(), &["--unsigned"]);
         assert_eq!(found, Some(code), "{expected}: {it}");

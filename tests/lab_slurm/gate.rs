@@ -100,7 +100,7 @@ fn a_fault_is_found_drained_repaired_measured_again_and_returned() {
     let soon = fabricgate(&site, &["recertify", "node0007", "--with-domain", "--apply"]);
     assert!(lab.is_drained("node0007"), "{}", soon.stderr);
     let told = soon.stdout.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(told.contains("was made too soon after it; the next counts from"), "{told}");
+    assert!(told.contains("was made too soon after it; the next run counts from"), "{told}");
     let file = site.path().join("fabricgate.toml");
     let config = fs::read_to_string(&file).expect("a configuration");
     let config = config.replace("clean_hours = 1", "clean_hours = 0");
@@ -157,7 +157,7 @@ fn a_state_folder_that_is_not_there_any_more_is_no_fresh_start() {
     let again = fabricgate(&site, &["apply", &run, "--apply"]);
     expect(&again, 6);
     assert!(!lab.is_drained("node0007"), "what a person undid is not known: {}", again.stdout);
-    assert!(again.stdout.contains("a gate has written on node0007"), "{}", again.stdout);
+    assert!(again.stdout.contains("a gate has marked node0007"), "{}", again.stdout);
     // A person who says that the record is gone for good is believed.
     expect(&fabricgate(&site, &["gate", "reset", "--why", "the disk is gone"]), 0);
     expect(&fabricgate(&site, &["apply", &run, "--apply"]), 0);
@@ -221,7 +221,7 @@ fn a_stored_run_is_applied_through_slurmrestd_and_a_second_time_changes_nothing(
     lab.run(&["scontrol", "update", "NodeName=node0030", "State=RESUME"]);
     lab.wait_for("node0030 idle", || lab.node("node0030").0 == ["IDLE"]);
     let status = fabricgate(&site, &["gate", "status"]);
-    assert!(status.stdout.contains("our drain of it is not there"), "{}", status.stdout);
+    assert!(status.stdout.contains("fabricgate's drain is missing"), "{}", status.stdout);
     assert!(status.stdout.contains("drained by us: 0"), "{}", status.stdout);
     let log = fabricgate(&site, &["gate", "log", "--since", "1h", "node0030"]);
     assert!(log.stdout.contains("drain (nvlink-"), "{}", log.stdout);

@@ -401,7 +401,7 @@ fn our_own_drain_that_somebody_wrote_behind_is_not_lifted_and_keeps_their_words(
         lab.resume("node0007");
         assert_eq!(now, (words_of("IDLE DRAIN"), theirs), "{}", told.stderr);
         assert_eq!(told.with("unknown"), "node0007", "{}", told.stderr);
-        assert!(told.stderr.contains("a person should look"), "{}", told.stderr);
+        assert!(told.stderr.contains("a user must inspect it"), "{}", told.stderr);
         assert!(!told.stderr.contains("reserving"), "{}", told.stderr);
         lab.settle();
     }

@@ -171,7 +171,7 @@ fn defect_3_of_security_an_older_journal_trips_the_breaker() {
     copied(&copy, &gate);
     let told = fabricgate(&site, &["apply", &run, "--apply"]);
     expect(&told, 6);
-    assert!(told.stderr.contains("an older copy of it was put back"), "{}", told.stderr);
+    assert!(told.stderr.contains("an older copy of it was restored"), "{}", told.stderr);
     let status = fabricgate(&site, &["gate", "status"]);
     assert!(status.stdout.contains("TRIPPED"), "{}", status.stdout);
     assert!(status.stdout.contains("not in the journal: node0025"), "{}", status.stdout);

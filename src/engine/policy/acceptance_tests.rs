@@ -54,7 +54,7 @@ fn a_node_that_booted_begins_anew_and_is_not_accepted_for_what_it_was() {
 fn a_node_that_booted_in_the_last_round_is_not_accepted_for_it() {
     let node = concluded(2, &[Pass, Pass], |it| it.rounds[1].nodes[0].rebooted = true);
     assert_eq!((node.accepted, node.rounds), (AcceptanceOutcome::Unknown, 0));
-    assert!(node.reason.contains("it was booted while round 2 measured it"), "{}", node.reason);
+    assert!(node.reason.contains("it rebooted while round 2 measured it"), "{}", node.reason);
     let anew = node.anew.expect("it is told");
     assert_eq!((anew.rule, anew.after_round), (StopRule::Rebooted, 2));
     // Where enough clean rounds followed it is accepted, and that is told all the same.

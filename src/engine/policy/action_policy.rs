@@ -243,9 +243,7 @@ impl Policy {
         self.mix.check().map_err(|error| format!("mix: {error}"))?;
         self.marks.check().map_err(|error| format!("marks: {error}"))?;
         if self.clean_sweeps == 0 {
-            return Err(
-                "clean_sweeps 0, expected at least 1: a release needs evidence".into()
-            );
+            return Err("clean_sweeps 0, expected at least 1: a release needs evidence".into());
         }
         if self.freeze_domain == 0 {
             return Err("freeze_domain 0, expected at least 1".to_owned());

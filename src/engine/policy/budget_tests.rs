@@ -146,7 +146,7 @@ fn an_hour_and_the_whole_fleet_have_a_share_of_at_least_one_node() {
     }
     assert!(world.proposed().is_empty());
     assert!(
-        world.why("d0n0").contains("6 drains of ours are outstanding"),
+        world.why("d0n0").contains("6 drains by fabricgate are outstanding"),
         "{}",
         world.why("d0n0")
     );

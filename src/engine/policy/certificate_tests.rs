@@ -268,7 +268,7 @@ fn a_node_that_was_two_machines_in_one_run_is_not_certified() {
         "a worker that was started again is no other"
     );
     world.machines = vec![first.clone(), machine("n1", "b-2", &["GPU-a"])];
-    assert_eq!(world.refused(), "it booted during the run");
+    assert_eq!(world.refused(), "it rebooted during the run");
     world.machines = vec![first.clone(), machine("n1", "b-1", &["GPU-c"])];
     assert_eq!(world.refused(), "it had other GPUs during the run than before");
     world.machines = vec![first.clone()];
@@ -286,10 +286,10 @@ fn runs_that_certify_nothing_say_why() {
             "an audit measures too little",
             (|r| r.profile = "audit".to_owned()) as fn(&mut EvidenceRun),
         ),
-        ("\"judge\" is no profile that certifies", |r| r.profile = "judge".to_owned()),
+        ("\"judge\" is not a profile that certifies", |r| r.profile = "judge".to_owned()),
         ("the run measured no nodes", |r| r.real = false),
         ("the run did not run to completion", |r| r.complete = false),
-        ("the run does not say when", |r| r.created_unix = 0),
+        ("the run has no time of creation", |r| r.created_unix = 0),
     ] {
         let mut world = CertificateFixture::new(&[("n1", Outcome::Pass)]);
         change(&mut world.run);
@@ -378,7 +378,7 @@ fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
     let mut booted = world("IDLE", "b-2");
     assert!(booted.refused().contains("not certified: it has booted since"));
     booted.machines.clear();
-    assert!(booted.refused().contains("does not tell in which boot"));
+    assert!(booted.refused().contains("does not name the boot"));
     booted.live.nodes.clear();
     assert!(booted.refused().contains("does not tell of it"));
 

@@ -38,10 +38,10 @@ fn one_known_gpu_is_to_blame_or_it_is_said_why_it_is_the_node() {
     };
     for (words, findings, uuids, claimed) in [
         ("more than one", vec![&bad, &other], uuids(), Some(4)),
-        ("is not one GPU's", vec![&bad, &nic], uuids(), Some(4)),
+        ("blames no single GPU", vec![&bad, &nic], uuids(), Some(4)),
         ("is not there", vec![&bad, &gone], uuids(), Some(4)),
         ("UUID of GPU 2", vec![&bad], without(2, None), None),
-        ("no UUID of a GPU", vec![&bad], without(2, Some("MIG-1/2")), Some(4)),
+        ("not a GPU's UUID", vec![&bad], without(2, Some("MIG-1/2")), Some(4)),
         ("two of its GPUs", vec![&bad], without(1, Some("GPU-2a")), Some(4)),
         ("are claimed", vec![&bad], uuids(), Some(8)),
     ] {
@@ -76,7 +76,7 @@ fn a_gpu_that_an_earlier_version_took_out_is_told_with_what_gives_it_back() {
     assert!(told.contains("kubectl delete devicetaintrule fabricgate-u-1-gpu-2a`"), "{told}");
     assert!(told.ends_with("`kubectl annotate node n1 fabricgate.io/device-`"), "{told}");
     let told = left_out(&with(Some("hami:0:GPU-0a"))).expect("told");
-    assert!(told.contains("take GPU-0a out of its annotation hami.io/device-cordon"), "{told}");
+    assert!(told.contains("remove GPU-0a from its annotation hami.io/device-cordon"), "{told}");
     assert_eq!(left_out(&with(Some("x"))), None);
     assert_eq!(left_out(&with(None)), None);
     assert_eq!(left_out(&SchedulerNode::new("n1", &["IDLE"])), None);

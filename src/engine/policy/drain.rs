@@ -97,14 +97,15 @@ impl<'a> DrainPlanner<'a> {
         Self { situation, policy, unusable, frozen, freeze, budget, prices, measured_groups }
     }
 
-    /// What is proposed for a suspect, or why nothing is.
+    /// The action proposed for a suspect, or the reason for none.
     pub(super) fn decide(&mut self, suspect: &SuspectNode<'_>) -> Result<Action, DrainRefusal> {
         if let Some(why) = self.unusable {
             return Err(why.to_owned().into());
         }
         let live = self.check_node_state(suspect)?;
         let verdict = match self.assess(suspect, live) {
-            // What a common cause makes slow is no first sight of a slow node.
+            // A common freeze explains slowness better than a first observation of this node
+            // does.
             Err(refusal) if refusal.pending_confirmation.is_some() => {
                 return Err(self.check_freeze(suspect).err().unwrap_or(refusal));
             }
@@ -114,7 +115,6 @@ impl<'a> DrainPlanner<'a> {
         Ok(self.build_action(suspect, &verdict, live))
     }
 
-    /// What its findings ask for.
     fn assess<'f>(
         &self,
         suspect: &SuspectNode<'f>,
@@ -127,12 +127,12 @@ impl<'a> DrainPlanner<'a> {
             return Err(why.into());
         }
         let accused = class_actions::worst_accusation(&findings);
-        let accused = accused.ok_or_else(|| "nothing is held against it".to_owned())?;
+        let accused = accused.ok_or_else(|| "no finding blames it".to_owned())?;
         let is_hard = matches!(accused, Accusation::Hard(_));
         if let Some(why) = evidence_checks::explain_unfinished(self.situation, is_hard) {
             return Err(why.into());
         }
-        // Nothing more is lost with a node that takes nothing yet.
+        // A node that takes no work yet costs no capacity when it is drained.
         let is_out = live.is_some_and(node_state::is_unverified);
         let price = self.prices.price(suspect.domain);
         let price = price.map(|price| if is_out { 0.0 } else { price });
@@ -144,7 +144,7 @@ impl<'a> DrainPlanner<'a> {
             Accusation::Soft(found) => match self.prices.weigh(suspect.node, found, price) {
                 DrainTradeoff::Drain(why) => (ActionKind::Drain, Some(why)),
                 DrainTradeoff::Mark(why) => {
-                    // Where a milder one is out, the two may change places.
+                    // If a milder node is out, the two may be swapped.
                     let swap = self.suggest_swap(suspect, found).unwrap_or_default();
                     (ActionKind::Relabel, Some(why + &swap))
                 }
@@ -174,14 +174,14 @@ impl<'a> DrainPlanner<'a> {
         Ok(DrainVerdict { kind, deciding_finding: found, findings, price, explanation: because })
     }
 
-    /// That nothing is frozen, here or everywhere.
+    /// Refuses if this domain or everything is frozen.
     fn check_freeze(&self, suspect: &SuspectNode<'_>) -> Result<(), DrainRefusal> {
         let of_domain = suspect.domain.and_then(|domain| self.freeze.domains.get(domain));
         let why = self.frozen.or(of_domain.map(String::as_str));
         why.map_or(Ok(()), |why| Err(DrainRefusal::from_budget(format!("frozen: {why}"))))
     }
 
-    /// Takes what is to be done out of the budgets, unless something stops it.
+    /// Charges the action to the budgets, unless a limit stops it.
     fn charge_budget(
         &mut self,
         suspect: &SuspectNode<'_>,
@@ -207,7 +207,7 @@ impl<'a> DrainPlanner<'a> {
         Ok(())
     }
 
-    /// The node as its scheduler shows it, or why it is left alone.
+    /// The node as its scheduler reports it, or why it is left alone.
     fn check_node_state(
         &self,
         suspect: &SuspectNode<'_>,
@@ -222,7 +222,7 @@ impl<'a> DrainPlanner<'a> {
         let said = self.situation.fleet.nodes.get(suspect.node);
         if let Some(marks) = said.map(|said| &said.opt_out).filter(|marks| !marks.is_empty()) {
             let marks: Vec<String> = marks.iter().map(|mark| clean(mark)).collect();
-            return Err(format!("somebody asks that it be left alone: {}", marks.join(", ")));
+            return Err(format!("its marks ask to leave it alone: {}", marks.join(", ")));
         }
         let Some(live) = self.situation.live else { return Ok(None) };
         let Some(node) = live.nodes.get(suspect.node) else {
@@ -234,7 +234,7 @@ impl<'a> DrainPlanner<'a> {
         refusal.map_or(Ok(Some(node)), Err)
     }
 
-    /// The findings about a suspect that may act.
+    /// The findings about a suspect that are allowed to act.
     fn acting_findings<'f>(
         &self,
         suspect: &SuspectNode<'f>,
@@ -243,7 +243,7 @@ impl<'a> DrainPlanner<'a> {
         let open: Vec<&Finding> = suspect.findings.iter().copied().filter(is_shown).collect();
         let Some(worst) = open.first() else {
             let class = &suspect.findings[0].class;
-            return Err(format!("the policy only shows findings of this class ({class})").into());
+            return Err(format!("the policy only displays findings of this class ({class})").into());
         };
         if self.situation.live.is_some() && self.policy.confirmed {
             let sure = class_actions::confirmed_findings(&open);
@@ -263,7 +263,7 @@ impl<'a> DrainPlanner<'a> {
         Ok(open)
     }
 
-    /// Where a node of another domain was measured to belong.
+    /// The domain that a misplaced node was measured to reach.
     fn describe_other_domain(&self, suspect: &SuspectNode<'_>) -> Result<String, String> {
         let fleet = self.situation.fleet;
         let met = self.measured_groups.get_or_init(|| MeasuredGroups::from_claims(fleet));
@@ -275,7 +275,7 @@ impl<'a> DrainPlanner<'a> {
         })
     }
 
-    /// The milder drain of ours that could make room for this one.
+    /// The milder drain by fabricgate whose release could make room for this one.
     fn suggest_swap(&self, suspect: &SuspectNode<'_>, found: &Finding) -> Option<String> {
         let places = self.prices.claim_index();
         let here = self.situation.ledger.drains.iter().filter(|(node, own)| {
@@ -292,7 +292,7 @@ impl<'a> DrainPlanner<'a> {
         milder(severity(mildest), own).is_lt().then(|| {
             let ratio = mildest.action.ratio.map(|r| format!(", at {:.1} %", r * 100.0));
             format!(
-                "; it is worse than {node} ({}{}), which is drained: to give that one back instead \
+                "; it is worse than {node} ({}{}), which is drained: releasing that one instead \
                  would make room for it",
                 clean(&mildest.action.reason),
                 ratio.unwrap_or_default()
@@ -300,7 +300,6 @@ impl<'a> DrainPlanner<'a> {
         })
     }
 
-    /// The action itself.
     fn build_action(
         &self,
         suspect: &SuspectNode<'_>,
@@ -333,7 +332,7 @@ impl<'a> DrainPlanner<'a> {
             Some(live) => marks::with_domain_and_boot(mark, self.situation, live, suspect.domain),
             None => mark,
         };
-        // Which words a mark takes, only the node as it is can say.
+        // Only the node's present state shows which fields a mark needs.
         let said = |live| marks::change_beside_action(*kind, live, &mark, &self.policy.marks);
         let mut change = live.map(said).unwrap_or_default();
         let mut reason = String::new();
@@ -345,8 +344,8 @@ impl<'a> DrainPlanner<'a> {
                 self.situation.ledger.epoch,
             );
             let state = Some(NodeStateChange::Drain { reason: reason.clone() });
-            // Slurm's words for what is said beside a drain are as long as whatever
-            // others keep in the same field.
+            // Slurm stores the mark in a field that others write too, so its size is not
+            // bounded here.
             let kubernetes = change.kubernetes.take();
             change = NodeUpdate { state, kubernetes, ..NodeUpdate::default() };
         }

@@ -1,9 +1,8 @@
-//! Whether a node that works, below what it must deliver, is worth a drain: what
-//! the drain costs in schedulable nodes against what the largest job loses by a
-//! slow node in it.
+//! Whether a node that works below its expected rate is worth a drain: the drain's cost in
+//! schedulable nodes against the loss of the largest job that has the node in it.
 //!
-//! Pure. Where the site has not said which segments its jobs ask for, the price
-//! is not known, and only the plain budgets bound the drain.
+//! Pure. If the site has not configured the segments that its jobs request, the price is
+//! unknown, and only the plain budgets limit drains.
 
 use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +14,7 @@ use super::{capacity, node_state};
 use model::id::{DomainName, NodeName};
 use model::verdict::Finding;
 
-/// What is to be done about a soft fault.
+/// The decision about a soft fault.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum DrainTradeoff {
     /// Drain it, for this reason.
@@ -24,22 +23,22 @@ pub(super) enum DrainTradeoff {
     Mark(String),
 }
 
-/// The nodes of each domain that take jobs, and what that makes a drain cost.
+/// The nodes of each domain that take jobs, from which the price of a drain follows.
 #[derive(Debug)]
 pub(super) struct DrainPrices<'a> {
     situation: &'a Situation<'a>,
     policy: &'a Policy,
     claim_index: &'a ClaimIndex<'a>,
     proposed: BTreeMap<DomainName, BTreeSet<NodeName>>,
-    /// What was asked before of a domain with so many proposed: those that are alike
-    /// are reckoned once.
+    /// Earlier answers by domain and number of proposed drains, so that equal cases are
+    /// calculated once.
     cache: RefCell<BTreeMap<(DomainName, usize), Option<f64>>>,
     /// How many nodes each partition has.
     partitions: OnceCell<BTreeMap<&'a str, usize>>,
 }
 
 impl<'a> DrainPrices<'a> {
-    /// Prices with nothing proposed yet.
+    /// Prices before any drain is proposed.
     pub(super) fn new(
         situation: &'a Situation<'a>,
         claim_index: &'a ClaimIndex<'a>,
@@ -54,17 +53,17 @@ impl<'a> DrainPrices<'a> {
         self.claim_index
     }
 
-    /// Counts a node as out from here on.
+    /// Counts a node as out from now on.
     pub(super) fn mark_drained(&mut self, node: &NodeName, domain: Option<&DomainName>) {
         if let Some(domain) = domain {
             self.proposed.entry(domain.clone()).or_default().insert(node.clone());
         }
     }
 
-    /// Schedulable nodes that one more drain of this domain costs, where that is
-    /// known. A node that the scheduler does not know takes no jobs either.
+    /// Schedulable nodes that one more drain of this domain costs, if known. A node that the
+    /// scheduler does not know takes no jobs.
     pub(super) fn price(&self, domain: Option<&DomainName>) -> Option<f64> {
-        // Where no site says which segments its jobs ask for, there is none.
+        // Without the segments that jobs request there is no price.
         let name = domain.filter(|_| !self.policy.mix.0.is_empty())?;
         let key = (name.clone(), self.proposed.get(name).map_or(0, BTreeSet::len));
         if let Some(price) = self.cache.borrow().get(&key) {
@@ -118,37 +117,37 @@ impl<'a> DrainPrices<'a> {
     ) -> DrainTradeoff {
         match self.policy.soft {
             SoftFaults::Drain => {
-                return DrainTradeoff::Drain("soft faults are drained here".to_owned());
+                return DrainTradeoff::Drain("the policy drains soft faults".to_owned());
             }
             SoftFaults::Relabel => {
-                return DrainTradeoff::Mark("soft faults are marked here".to_owned());
+                return DrainTradeoff::Mark("the policy marks soft faults".to_owned());
             }
             SoftFaults::Price => {}
         }
         let Some(price) = price else {
-            return DrainTradeoff::Drain("what the drain costs is not known".to_owned());
+            return DrainTradeoff::Drain("the cost of the drain is not known".to_owned());
         };
         let Some(ratio) = found.deciding_share().filter(|ratio| ratio.is_finite()) else {
             return DrainTradeoff::Drain(format!(
-                "the drain costs {price:.2} schedulable nodes; how much is lost is not known"
+                "the drain costs {price:.2} schedulable nodes; the loss is not known"
             ));
         };
         let lost = (1.0 - ratio).clamp(0.0, 1.0);
         let gang = self.largest_gang(node);
         if lost <= 0.0 {
             return DrainTradeoff::Mark(format!(
-                "the drain costs {price:.2} schedulable nodes, and jobs lose nothing by its level"
+                "the drain costs {price:.2} schedulable nodes, and its level costs jobs nothing"
             ));
         }
         let from = capacity::break_even(price, lost, self.policy.exposed);
         #[expect(clippy::cast_precision_loss, reason = "gangs have far fewer than 2^52 nodes")]
         let pays = from <= gang as f64;
         let said = format!(
-            "the drain costs {price:.2} schedulable nodes and pays for jobs from {} nodes on; the \
-             largest has {gang}",
+            "the drain costs {price:.2} schedulable nodes and pays for jobs of {} nodes or more; \
+             the largest has {gang}",
             if from.is_finite() { format!("{:.0}", from.max(1.0).ceil()) } else { "no".to_owned() }
         );
-        // A price that is no number pays for nothing.
+        // A NaN price never pays.
         if pays { DrainTradeoff::Drain(said) } else { DrainTradeoff::Mark(said) }
     }
 }

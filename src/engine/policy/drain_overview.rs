@@ -1,8 +1,7 @@
-//! The nodes that we drained, as the scheduler shows them now beside what the
-//! journal has of them.
+//! The nodes that fabricgate drained: the scheduler's state compared with the journal.
 //!
-//! Pure. What differs comes first: the journal has what was done, the scheduler
-//! what is.
+//! Pure. Differences come first: the journal holds the actions, the scheduler the present
+//! state.
 
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -17,59 +16,58 @@ use model::journal::ClockStamp;
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
 
-/// A node that we drained, or that carries a mark of our form.
+/// A node that fabricgate drained, or that carries a mark in fabricgate's form.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct DrainOverviewRow {
     /// The node.
     pub node: NodeName,
-    /// How what the journal has and what the scheduler shows go together.
+    /// How the journal and the scheduler agree about it.
     pub standing: DrainStanding,
-    /// What differs.
+    /// The difference, if any.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub at_odds: Option<String>,
-    /// The class that its drain names.
+    /// The class that its drain reason names.
     pub class: Option<String>,
     /// The run of its drain.
     pub run: Option<String>,
-    /// When the drain was begun, or was seen to be gone, RFC 3339.
+    /// When the drain was started, or was found missing, RFC 3339.
     pub since: Option<String>,
-    /// Clean runs since that count.
+    /// Clean runs since then that count.
     pub clean: usize,
-    /// Clean runs that give it back.
+    /// Clean runs needed for its release.
     pub clean_wanted: usize,
-    /// What comes next.
+    /// The next step.
     pub next: String,
-    /// Its state as the scheduler shows it now; null where that is not known.
+    /// Its state as the scheduler reports it; null if unknown.
     pub state: Option<String>,
 }
 
-/// How what the journal has and what the scheduler shows go together. In the order in
-/// which they are shown.
+/// How the journal and the scheduler agree about a node, in the order of display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum DrainStanding {
     /// The scheduler has no such node.
     Gone,
-    /// Our drain is not there, and no other is.
+    /// fabricgate's drain is missing, and no other drain is in force.
     InService,
-    /// A reason or drain of another is there.
+    /// Another reason or drain is in force.
     TakenOver,
-    /// Our drain is there, and something was written behind our reason.
+    /// fabricgate's drain is in force, and text was appended to its reason.
     Appended,
-    /// It carries a reason of our form that the journal does not know.
+    /// It carries a reason in fabricgate's form that the journal does not contain.
     Unrecorded,
-    /// Our drain is there.
+    /// fabricgate's drain is in force.
     Drained,
-    /// Our drain is lifted while it is measured.
+    /// fabricgate's drain is lifted while the node is measured.
     Measured,
-    /// Our drain was seen to be gone, and that was respected.
+    /// fabricgate's drain was removed, and that was respected.
     Undone,
-    /// It is not known how it stands.
+    /// Its state is unknown.
     Unknown,
 }
 
 impl DrainStanding {
-    /// Whether the scheduler shows something else than the journal has.
+    /// Whether the scheduler's state differs from the journal.
     pub fn is_at_odds(self) -> bool {
         matches!(
             self,
@@ -77,14 +75,14 @@ impl DrainStanding {
         )
     }
 
-    /// Whether our drain holds it now, or comes back when it was measured.
+    /// Whether fabricgate's drain is in force, or returns after the measurement.
     pub fn is_ours(self) -> bool {
         matches!(self, Self::Drained | Self::Measured | Self::Appended)
     }
 }
 
-/// Every node that we drained, what differs first. Without an answer of the scheduler
-/// nothing is said of how they stand.
+/// Every node that fabricgate drained, differences first. Without an answer from the scheduler,
+/// the rows leave the state open.
 pub fn build_rows(
     ledger: &JournalState,
     live: Option<&SchedulerSnapshot>,
@@ -113,7 +111,6 @@ fn format_state(node: &SchedulerNode) -> String {
     state.join("+")
 }
 
-/// What rows are made of.
 struct DrainOverviewBuilder<'a> {
     ledger: &'a JournalState,
     live: Option<&'a SchedulerSnapshot>,
@@ -122,7 +119,6 @@ struct DrainOverviewBuilder<'a> {
 }
 
 impl DrainOverviewBuilder<'_> {
-    /// What the journal has of a drain.
     fn row(&self, node: &NodeName, drain: &OwnDrain) -> DrainOverviewRow {
         let runs = drain.clean.iter().map(|it| (it.measured, it.run.as_str()));
         let written = drain_reason::parse_reason(&drain.action.reason);
@@ -147,8 +143,8 @@ impl DrainOverviewBuilder<'_> {
         DrainOverviewRow { standing, at_odds, next, ..row }
     }
 
-    /// How a node stands that the journal has as drained by us, what differs, and what
-    /// comes next.
+    /// The standing of a node that the journal records as drained, the difference, and the next
+    /// step.
     fn assess_standing(
         &self,
         node: &NodeName,
@@ -159,11 +155,11 @@ impl DrainOverviewBuilder<'_> {
         let Some(live) = self.live else { return unknown("ask the scheduler again") };
         let Some(live) = live.nodes.get(node) else {
             if !live.troubles.is_empty() {
-                return unknown("the scheduler's answer could not be read whole");
+                return unknown("the scheduler's answer could not be read in full");
             }
             let odds = "the scheduler has no such node".to_owned();
             let next =
-                format!("where it is gone for good, `fabricgate gate forget {node} --why TEXT`");
+                format!("if it is gone for good, `fabricgate gate forget {node} --why TEXT`");
             return (DrainStanding::Gone, Some(odds), next);
         };
         let hold = self
@@ -176,7 +172,7 @@ impl DrainOverviewBuilder<'_> {
                 Some(odds) => (
                     DrainStanding::Appended,
                     Some(odds),
-                    "a person looks at it; until then it is not given back".to_owned(),
+                    "a user must inspect it; until then it is not released".to_owned(),
                 ),
                 None => (DrainStanding::Drained, None, self.describe_next_step(node, drain, row)),
             },
@@ -186,26 +182,26 @@ impl DrainOverviewBuilder<'_> {
             }
             DrainOwner::NotDrained => (
                 DrainStanding::InService,
-                Some("our drain of it is not there".to_owned()),
-                "the next turn finds out what became of the drain".to_owned(),
+                Some("fabricgate's drain is missing".to_owned()),
+                "the next turn finds out why".to_owned(),
             ),
             DrainOwner::Unrecorded => (
                 DrainStanding::TakenOver,
                 Some(format!(
-                    "another mark of our form is there: {}",
+                    "it carries another mark in fabricgate's form: {}",
                     node_state::display_reason(live)
                 )),
                 "it is left to the gate that wrote it".to_owned(),
             ),
             DrainOwner::Other(whose) => (
                 DrainStanding::TakenOver,
-                Some(format!("it is another's: {whose}")),
-                "it is left as it is".to_owned(),
+                Some(format!("another party holds it: {whose}")),
+                "fabricgate leaves it as it is".to_owned(),
             ),
         }
     }
 
-    /// What comes next for a node that is drained by us.
+    /// The next step for a node that fabricgate drained.
     fn describe_next_step(
         &self,
         node: &NodeName,
@@ -213,7 +209,7 @@ impl DrainOverviewBuilder<'_> {
         row: &DrainOverviewRow,
     ) -> String {
         if row.clean_wanted <= row.clean {
-            return "the next turn gives it back, unless something speaks against it".to_owned();
+            return "the next turn releases it, unless something prevents that".to_owned();
         }
         let runs = drain.clean.iter().map(|it| (it.measured, it.run.as_str()));
         if let Some(wait) =
@@ -226,7 +222,7 @@ impl DrainOverviewBuilder<'_> {
         format!("{first}`fabricgate recertify {node} --with-domain --apply`")
     }
 
-    /// A node with a reason of our form that the journal does not know.
+    /// A node with a reason in fabricgate's form that the journal does not contain.
     fn unrecorded_row(&self, live: &SchedulerNode) -> Option<DrainOverviewRow> {
         if !matches!(node_state::drain_owner(live, self.ledger), DrainOwner::Unrecorded) {
             return None;
@@ -236,7 +232,7 @@ impl DrainOverviewBuilder<'_> {
             node: live.name.clone(),
             standing: DrainStanding::Unrecorded,
             at_odds: Some(format!(
-                "its reason is of our form and not in this journal: {}",
+                "its reason is in fabricgate's form and not in this journal: {}",
                 node_state::display_reason(live)
             )),
             class: Some(own.class),
@@ -244,9 +240,8 @@ impl DrainOverviewBuilder<'_> {
             since: None,
             clean: 0,
             clean_wanted: self.policy.clean_sweeps.max(1) as usize,
-            next:
-                "it is left to the gate that wrote it; where that is gone, `fabricgate gate adopt`"
-                    .to_owned(),
+            next: "it is left to the gate that wrote it; if that is gone, `fabricgate gate adopt`"
+                .to_owned(),
             state: Some(format_state(live)),
         })
     }

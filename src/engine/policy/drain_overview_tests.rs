@@ -55,7 +55,7 @@ fn what_the_scheduler_shows_is_told_and_not_what_the_journal_last_knew() {
             &["IDLE", "DRAIN"],
             Some("fabricgate:nvlink-low:run1 e3, bob looks"),
             DrainStanding::Appended,
-            "a person should look",
+            "a user must inspect it",
         ),
     ] {
         let row = single_row(&drained_in_state(state, reason));
@@ -146,8 +146,8 @@ fn the_next_step_goes_by_the_clean_runs_that_count() {
     };
     let (clean, told) = next(&[now - 60]);
     assert_eq!(clean, 1);
-    assert!(told.starts_with("a clean run: the next counts from"), "{told}");
+    assert!(told.starts_with("a clean run: the next run counts from"), "{told}");
     assert!(next(&[now - 4_000]).1.starts_with("`fabricgate recertify"));
     assert_eq!(next(&[now - 4_000, now - 3_900]).0, 1, "too close together");
-    assert!(next(&[now - 8_000, now - 3_900]).1.starts_with("the next turn gives it back"));
+    assert!(next(&[now - 8_000, now - 3_900]).1.starts_with("the next turn releases it"));
 }

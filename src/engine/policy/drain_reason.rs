@@ -1,69 +1,68 @@
-//! The reason we write beside a drain, and how it is recognised again.
+//! The reason that fabricgate writes with a drain, and how it is recognised later.
 //!
-//! `fabricgate:<class>:<run> e<epoch>`: `sinfo -R` shows 20 characters, so the
-//! class comes first. The run and the node together name the verdict, and nodes
-//! of one run and class share a reason, so that one call drains them all. Slurm
-//! appends to reasons (`: Not responding`, `: reboot issued`), so ours is
-//! recognised by its beginning, and what follows it is kept apart: something has
-//! happened to the node since. Earlier versions wrote the run before the class;
-//! such marks are read as well.
+//! `fabricgate:<class>:<run> e<epoch>`: `sinfo -R` shows 20 characters, so the class comes
+//! first. Run and node together identify the verdict; nodes of one run and class share a
+//! reason, so that one call drains them all. Slurm appends to reasons (`: Not responding`, `:
+//! reboot issued`), so a reason is recognised by its beginning, and the appended text is kept
+//! apart: it shows that something happened to the node since. Earlier versions wrote the run
+//! before the class; such reasons are read as well.
 
-/// What every reason of ours begins with.
+/// The prefix of every reason that fabricgate writes.
 pub const PREFIX: &str = "fabricgate:";
 
-/// Longest reason that is written: `sinfo -R` and other tools' tables cut or
-/// break on long ones, and ours is an id, not a report.
+/// Longest reason that is written: `sinfo -R` and tables of other tools cut or break long ones,
+/// and the reason is an id, not a report.
 pub const LONGEST: usize = 100;
 
-/// Longest run and class in a reason. With the prefix and the longest epoch
-/// (20 digits) they come to [`LONGEST`] at most: 11 + 32 + 1 + 34 + 2 + 20.
+/// Longest run and class in a reason. With the prefix and the longest epoch (20 digits) the
+/// total is at most [`LONGEST`]: 11 + 32 + 1 + 34 + 2 + 20.
 const LONGEST_RUN: usize = 32;
 const LONGEST_CLASS: usize = 34;
 
-/// What Slurm appends when a node stops answering.
+/// The text that Slurm appends when a node stops responding.
 const NOT_RESPONDING: &str = "Not responding";
 
-/// A reason of ours, taken apart.
+/// A reason written by fabricgate, in parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnReason {
     /// The run.
     pub run: String,
     /// The class of the worst finding.
     pub class: String,
-    /// The turn of the gate that wrote it.
+    /// The gate's turn that wrote it.
     pub epoch: Option<u64>,
-    /// What was appended since, without the separator.
+    /// The text appended since, without the separator.
     pub appended: Option<String>,
 }
 
 impl OwnReason {
-    /// Whether both stand for the same drain, whatever was appended since. The
-    /// turn counts where both name it: another turn is another drain.
+    /// Whether both name the same drain, whatever was appended since. The turn counts if both
+    /// name it: another turn is another drain.
     pub fn is_same(&self, other: &Self) -> bool {
         let turns = self.epoch.zip(other.epoch);
         self.run == other.run && self.class == other.class && turns.is_none_or(|(a, b)| a == b)
     }
 
-    /// Whether all that was appended says that the node stopped answering.
+    /// Whether the appended text shows only that the node stopped responding.
     pub fn is_not_responding_only(&self) -> bool {
         let mut parts = self.appended.iter().flat_map(|text| text.split(" : ")).peekable();
         parts.peek().is_some() && parts.all(|part| part.trim() == NOT_RESPONDING)
     }
 }
 
-/// The reason of a verdict. Only harmless characters go in: Slurm stores any
-/// byte and `sinfo -R` prints it raw.
+/// The reason for a verdict. Only harmless characters are used: Slurm stores any byte, and
+/// `sinfo -R` prints it raw.
 pub fn format_reason(run: &str, class: &str, epoch: u64) -> String {
     let (run, class) = (to_plain(run, LONGEST_RUN), to_plain(class, LONGEST_CLASS));
     format!("{PREFIX}{class}:{run} e{epoch}")
 }
 
-/// Whether a text begins as our reasons do.
+/// Whether a text starts with the prefix.
 pub fn is_ours(text: &str) -> bool {
     text.starts_with(PREFIX)
 }
 
-/// Takes a reason apart; `None` where it is not ours.
+/// Splits a reason into its parts; `None` if fabricgate did not write it.
 pub fn parse_reason(reason: &str) -> Option<OwnReason> {
     let rest = reason.strip_prefix(PREFIX)?;
     let (first, rest) = split_word(rest)?;
@@ -84,17 +83,17 @@ pub fn parse_reason(reason: &str) -> Option<OwnReason> {
     })
 }
 
-/// Whether a reason stands for this class; long ones are cut when written.
+/// Whether a reason names this class; long classes are cut when written.
 pub fn is_class(own: &OwnReason, class: &str) -> bool {
     is_same_class(&own.class, class)
 }
 
-/// Whether the class that a reason names is this one.
+/// Whether the class in a reason is this one.
 pub fn is_same_class(written: &str, class: &str) -> bool {
     written == to_plain(class, LONGEST_CLASS)
 }
 
-/// Whether this begins as ids of runs do (`record::id`): `20261121-065544-`.
+/// Whether a text starts like a run id (`record::id`): `20261121-065544-`.
 pub fn is_run_id(text: &str) -> bool {
     let mut parts = text.split('-');
     let digits = |part: Option<&str>, count| {
@@ -107,25 +106,25 @@ fn is_plain(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
 }
 
-/// A name as it may stand in a reason: never empty, so that it is read again.
+/// A name in the form allowed in a reason: never empty, so that it can be parsed again.
 fn to_plain(text: &str, longest: usize) -> String {
     let plain = text.chars().take(longest).map(|c| if is_plain(c) { c } else { '-' });
     let plain: String = plain.collect();
     if plain.is_empty() { "-".to_owned() } else { plain }
 }
 
-/// The word that a text begins with, and what follows it.
+/// Splits off the plain characters at the beginning.
 fn split_word(text: &str) -> Option<(&str, &str)> {
     let end = text.find(|c| !is_plain(c)).unwrap_or(text.len());
     (0 < end).then(|| text.split_at(end))
 }
 
-/// ` e<epoch>` at the beginning of a text, and what follows it.
+/// Splits off ` e<epoch>` at the beginning.
 fn split_epoch(text: &str) -> Option<(u64, &str)> {
     let text = text.strip_prefix(" e")?;
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (digits, rest) = text.split_at(end);
-    // `e7th of May` is a person's text, not a turn.
+    // `e7th of May` is a user's text, not a turn.
     let ends_here = rest.chars().next().is_none_or(|c| !is_plain(c));
     Some((digits.parse().ok().filter(|_| ends_here)?, rest))
 }
@@ -137,7 +136,7 @@ mod tests {
     use super::*;
 
     const OURS: &str = "fabricgate:nvlink-low:20261121-065544-3f9a1c e12";
-    /// The same as earlier versions wrote it.
+    /// The same reason in the form of earlier versions.
     const OLD: &str = "fabricgate:20261121-065544-3f9a1c:nvlink-low e12";
 
     #[test]

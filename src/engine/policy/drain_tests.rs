@@ -55,10 +55,10 @@ fn every_line_that_is_not_taken_has_its_reason() {
         ("the scheduler does not know it", |w| {
             w.live.as_mut().expect("asked").nodes.remove(&NodeName::from("d0n0"));
         }),
-        ("not by us: \"bob: DIMM\"", |w| {
+        ("not by fabricgate: \"bob: DIMM\"", |w| {
             w.state("d0n0", &["IDLE", "DRAIN"]).reason = Some("bob: DIMM".to_owned());
         }),
-        ("drained already, by us", |w| {
+        ("drained already, by fabricgate", |w| {
             w.drained("d0n0", "gpu-missing", 0.75, 90_000);
         }),
         ("left alone: label managed=false", |w| {
@@ -66,7 +66,7 @@ fn every_line_that_is_not_taken_has_its_reason() {
             said.opt_out = vec!["label managed=false".to_owned()];
         }),
         ("not confirmed by a second", |w| w.verdicts.findings[0].confirmed = false),
-        ("only shows findings of this class", |w| {
+        ("only displays findings of this class", |w| {
             w.policy.shadow.insert(FindingClass::GpuMissing);
         }),
         ("no domain claims", |w| w.fleet.domains.clear()),
@@ -261,10 +261,10 @@ fn a_node_that_was_never_in_service_costs_nothing_to_drain() {
 #[test]
 fn on_kubernetes_too_what_is_left_alone_is_told_in_its_own_words() {
     let cases: &[DrainCase] = &[
-        ("it is cordoned (CORDONED), not by us", |w| {
+        ("it is cordoned (CORDONED), not by fabricgate", |w| {
             w.state("d0n0", &["IDLE", "CORDONED"]);
         }),
-        ("(TAINTED), not by us", |w| {
+        ("(TAINTED), not by fabricgate", |w| {
             w.state("d0n0", &["IDLE", "TAINTED"]);
         }),
         ("Kubernetes keeps pods away already", |w| {
@@ -276,7 +276,7 @@ fn on_kubernetes_too_what_is_left_alone_is_told_in_its_own_words() {
         ("no annotation fabricgate.io/reason", |w| {
             w.state("d0n0", &["IDLE", "DRAIN"]);
         }),
-        ("no node to drain", |w| {
+        ("no node exists to drain", |w| {
             w.state("d0n0", &["IDLE", "DELETING"]);
         }),
     ];

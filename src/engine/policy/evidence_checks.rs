@@ -1,8 +1,8 @@
-//! Whether what a run says still counts: how old it is, what it measured, what
-//! has happened to the node since, and what a person said to the same evidence.
+//! Whether a run's evidence still counts: its age, its coverage, what happened to the node
+//! since, and what a user decided about the same evidence.
 //!
-//! Pure. All of it is held against what the scheduler says now; without that a
-//! plan is only read, and nothing here applies.
+//! Pure. The scheduler's present state is needed for all checks; without it a plan is only
+//! displayed, and no check applies.
 
 use super::action_policy::{Policy, SlinkyOwner};
 use super::drain_reason;
@@ -14,22 +14,22 @@ use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use model::verdict::{Finding, Outcome};
 
-/// A ratio lower by more than this is another sight and not noise: half of one
-/// lost link of eighteen (5.6 %).
+/// A ratio lower by more than this is a new observation and not noise: half of one lost link of
+/// eighteen (5.6 %).
 const CLEARLY_LOWER: f64 = 0.028;
 
-/// A run may lie this far in the future before the clocks are in doubt.
+/// A run may lie this many seconds in the future before the clocks are in doubt.
 const SKEW_S: i64 = 300;
 
-/// Slurm reckons the time of a boot from the uptime each time a node registers,
-/// and two readings of one boot differ by a second (26.05 and 24.11, observed);
-/// no server boots within a minute.
+/// Slurm derives the time of a boot from the uptime each time a node registers, and two
+/// readings of one boot differ by a second (26.05 and 24.11, observed); no server boots within
+/// a minute.
 const BOOT_JITTER_S: i64 = 60;
 
 const HOUR_S: f64 = 3_600.0;
 const DAY_S: f64 = 86_400.0;
 
-/// Why nothing of this run is carried out.
+/// Why no action of this run is carried out.
 pub(super) fn explain_unusable(situation: &Situation<'_>, policy: &Policy) -> Option<String> {
     situation.live?;
     let (run, now) = (situation.run, situation.now);
@@ -41,7 +41,7 @@ pub(super) fn explain_unusable(situation: &Situation<'_>, policy: &Policy) -> Op
     }
     let created = clean(&run.created);
     if run.created_unix <= 0 {
-        return Some("it is not known when the run was made".to_owned());
+        return Some("the time of the run is not known".to_owned());
     }
     let age = now.unix.saturating_sub(run.created_unix);
     if is_in_future(run.created_unix, now.unix) {
@@ -59,22 +59,21 @@ pub(super) fn explain_unusable(situation: &Situation<'_>, policy: &Policy) -> Op
     })
 }
 
-/// Whether a run was made when it is not yet, by more than clocks differ.
+/// Whether a run lies in the future by more than clocks differ.
 pub(super) fn is_in_future(created_unix: i64, now_unix: i64) -> bool {
     now_unix.saturating_sub(created_unix) < -SKEW_S
 }
 
-/// Why nothing is done to this node on the word of this run: it has another
-/// life since, or something of ours is under way there.
+/// Why this run is no evidence about this node: the node booted since, or an action of
+/// fabricgate is under way on it.
 pub(super) fn explain_overtaken(situation: &Situation<'_>, node: &SchedulerNode) -> Option<String> {
     explain_other_boot(situation, node).or_else(|| explain_open_intent(situation, &node.name))
 }
 
-/// Why what the run at hand measured on this node is not known to be of its
-/// present boot.
+/// Why the run's measurement of this node may not be of its present boot.
 ///
-/// Where the scheduler names the boot, that alone counts: clocks and moments do
-/// not matter then. Where it names it and the run does not, nobody knows.
+/// If the scheduler names the boot, only that counts, and clocks and times do not matter. If it
+/// names the boot and the run does not, the boot is unknown.
 pub(super) fn explain_other_boot(
     situation: &Situation<'_>,
     node: &SchedulerNode,
@@ -82,7 +81,7 @@ pub(super) fn explain_other_boot(
     explain_reboot(node, situation.boots.get(&node.name), situation.run)
 }
 
-/// The same of a run that measured the node in this boot.
+/// The same check for a run that measured the node in this boot.
 pub(super) fn explain_reboot(
     node: &SchedulerNode,
     measured: Option<&String>,
@@ -99,7 +98,7 @@ pub(super) fn explain_reboot(
                     "it has booted since it was measured (it is boot {now}, measured was {then})"
                 ),
                 None => {
-                    format!("the run does not tell in which boot it measured it (it is boot {now})")
+                    format!("the run does not name the boot that it measured (it is boot {now})")
                 }
             })
         }
@@ -110,8 +109,8 @@ pub(super) fn explain_reboot(
     }
 }
 
-/// Whether a boot is the one that the node shows; `None` where moments have to
-/// tell, because the scheduler does not name boots.
+/// Whether a boot is the node's present one; `None` if only times can decide, because the
+/// scheduler does not name boots.
 pub(super) fn is_of_boot(node: &SchedulerNode, boot_id: Option<&str>) -> Option<bool> {
     let now = node.boot_id.as_deref()?;
     match boot_id {
@@ -121,15 +120,15 @@ pub(super) fn is_of_boot(node: &SchedulerNode, boot_id: Option<&str>) -> Option<
     }
 }
 
-/// Whether what was measured in a boot, at a moment in seconds since 1970, is of the boot
-/// that the node shows. Where the scheduler names no boots, the moment tells.
+/// Whether a measurement in a boot, at a time in seconds since 1970, is of the node's present
+/// boot. If the scheduler names no boots, the time decides.
 pub(super) fn is_of_this_boot(node: &SchedulerNode, boot_id: Option<&str>, measured: i64) -> bool {
     let by_time = || node.booted.is_none_or(|booted| booted < measured);
     is_of_boot(node, boot_id).unwrap_or_else(by_time)
 }
 
-/// Why nothing is done on Kubernetes to a node on which Slurm's daemon runs: one
-/// of two gates has it, and the policy says which.
+/// Why the Kubernetes gate leaves a node alone on which Slurm's daemon runs: only one of the
+/// two gates handles it, and the policy selects which.
 pub(super) fn explain_slurm_owned(node: &SchedulerNode, policy: &Policy) -> Option<String> {
     let is_slinky = node.kubernetes.as_ref().is_some_and(|it| it.slinky);
     (is_slinky && policy.slinky == SlinkyOwner::Slurm).then(|| {
@@ -138,7 +137,7 @@ pub(super) fn explain_slurm_owned(node: &SchedulerNode, policy: &Policy) -> Opti
     })
 }
 
-/// What of ours is under way on a node.
+/// The action of fabricgate that is under way on a node.
 fn explain_open_intent(situation: &Situation<'_>, node: &NodeName) -> Option<String> {
     let ledger = situation.ledger;
     if let Some(open) = ledger.open_intents.iter().find(|open| open.action.node == *node) {
@@ -152,8 +151,8 @@ fn explain_open_intent(situation: &Situation<'_>, node: &NodeName) -> Option<Str
     })
 }
 
-/// Why findings do not act on a node that a person took back from us: they say
-/// nothing that was not known then.
+/// Why findings do not act on a node whose drain a user undid: they contain nothing new since
+/// then.
 pub(super) fn explain_acknowledged(
     situation: &Situation<'_>,
     policy: &Policy,
@@ -175,7 +174,7 @@ pub(super) fn explain_acknowledged(
     ))
 }
 
-/// Whether the machine is another, or booted, since the drain that was undone.
+/// Whether the machine was replaced or booted since the drain that was undone.
 fn is_other_machine_or_boot(undone: &UndoneDrain, node: &SchedulerNode) -> bool {
     let then = &undone.drain.before;
     let objects = then.kubernetes.as_ref().zip(node.kubernetes.as_ref());
@@ -193,8 +192,8 @@ fn is_other_machine_or_boot(undone: &UndoneDrain, node: &SchedulerNode) -> bool 
     has_booted || instances.is_some_and(|(then, now)| then != now)
 }
 
-/// When something was written down, by the clock of now: within one boot the uptime tells how
-/// long ago that was, whatever the wall's clock said then. Never earlier than it was.
+/// The time of a record by the present clock: within one boot the uptime gives its age,
+/// whatever the wall clock showed then. Never earlier than the true time.
 pub(super) fn moment_unix(then: &ClockStamp, now: &ClockStamp) -> i64 {
     if then.boot.is_empty() || then.boot != now.boot {
         return then.unix;
@@ -204,7 +203,7 @@ pub(super) fn moment_unix(then: &ClockStamp, now: &ClockStamp) -> i64 {
     now.unix.saturating_sub(ago)
 }
 
-/// Whether an undo has been respected for long enough, and the run is newer.
+/// Whether an undo has been respected long enough and the run is newer.
 fn has_undo_lapsed(situation: &Situation<'_>, policy: &Policy, undone: &UndoneDrain) -> bool {
     let since = moment_unix(&undone.stamp, situation.now);
     #[expect(clippy::cast_precision_loss, reason = "ages are far below 2^52 seconds")]
@@ -212,37 +211,34 @@ fn has_undo_lapsed(situation: &Situation<'_>, policy: &Policy, undone: &UndoneDr
     policy.acknowledged_days <= days && since < situation.run.created_unix
 }
 
-/// Whether these findings, worst first, say what was not known when the drain
-/// was undone: another class, a worse outcome, or clearly less of the same.
+/// Whether these findings, worst first, are new since the drain was undone: another class, a
+/// worse outcome, or a clearly lower rate in the same class.
 fn is_new_evidence(undone: &UndoneDrain, findings: &[&Finding]) -> bool {
     let then = &undone.drain.action;
     let written = drain_reason::parse_reason(&then.reason);
     let is_same_class = |found: &Finding| {
         written.as_ref().is_some_and(|own| drain_reason::is_class(own, found.class.as_str()))
     };
-    // What was not said then is taken for the worst.
+    // A missing outcome counts as the worst.
     let outcome = then.mark.as_ref().map_or(Outcome::Failed, |mark| mark.outcome);
     let is_unheard = |found: &Finding| !is_same_class(found) && !then.findings.contains(&found.id);
     if findings.iter().any(|found| outcome < found.outcome || is_unheard(found)) {
         return true;
     }
-    // Only the one that decided left its ratio behind.
+    // Only the deciding finding stored its ratio.
     let same = findings.iter().find(|found| is_same_class(found));
     let ratios = then.ratio.zip(same.and_then(|found| found.deciding_share()));
     ratios.is_some_and(|(then, now)| CLEARLY_LOWER < then - now)
 }
 
-/// Why this finding alone drains nobody yet: the run was not ended, and what it
-/// did not measure may say otherwise. What cannot be used at all is not in
-/// question then.
+/// Why this finding alone drains no node yet: the run is not complete, and its missing
+/// measurements may contradict. A node that cannot be used at all is drained regardless.
 pub(super) fn explain_unfinished(situation: &Situation<'_>, is_hard: bool) -> Option<String> {
-    (situation.live.is_some() && !situation.run.complete && !is_hard).then(|| {
-        "the run is not complete, and only what cannot be used at all is drained on half a run"
-            .to_owned()
-    })
+    (situation.live.is_some() && !situation.run.complete && !is_hard)
+        .then(|| "an incomplete run drains only nodes that cannot be used at all".to_owned())
 }
 
-/// Whether the node says already what would be said on it.
+/// Whether the node already carries this mark.
 pub(super) fn is_marked(situation: &Situation<'_>, node: &NodeName, found: &Finding) -> bool {
     let said = situation.ledger.marks.get(node);
     said.is_some_and(|mark| {

@@ -27,7 +27,7 @@ fn a_run_that_is_old_of_tomorrow_or_simulated_acts_on_nobody() {
             "the run is 24 hours old",
         ),
         (|w| w.run.created_unix = NOW + 301, "a clock has jumped"),
-        (|w| w.run.created_unix = 0, "not known when"),
+        (|w| w.run.created_unix = 0, "the time of the run is not known"),
         (|w| w.run.real = false, "simulated fabric"),
     ] {
         let mut world = world();
@@ -185,7 +185,7 @@ fn a_boot_that_is_named_counts_by_its_name_and_not_by_the_clock() {
     // Where the run does not name it, nobody knows, unless moments tell.
     let mut untold = named();
     untold.boots.clear();
-    assert!(untold.why("d0n0").contains("does not tell in which boot"), "{}", untold.why("d0n0"));
+    assert!(untold.why("d0n0").contains("does not name the boot"), "{}", untold.why("d0n0"));
     untold.node("d0n0").booted = Some(NOW - 90_000);
     assert_eq!(untold.proposed(), ["drain d0n0"]);
     untold.node("d0n0").booted = Some(NOW - 60);

@@ -1,5 +1,4 @@
-//! A small world to decide in, for tests: a fleet of blocks, all idle, and a run
-//! of now.
+//! A small test fixture for decisions: a fleet of blocks, all idle, and a present run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +20,7 @@ use model::verdict::{Finding, Locus, LocusKind, NodeVerdict, Outcome, Verdicts};
 /// The present, in seconds since 1970.
 pub(super) const NOW: i64 = 1_795_000_000;
 
-/// Everything that a decision rests on.
+/// All inputs of a decision.
 #[derive(Clone, Debug)]
 pub(super) struct PolicyFixture {
     pub verdicts: Verdicts,
@@ -38,7 +37,7 @@ pub(super) struct PolicyFixture {
 }
 
 impl PolicyFixture {
-    /// So many blocks of so many nodes, `d0n0` to `d<d>n<n>`, all idle and pass.
+    /// `domains` blocks of `nodes` nodes, `d0n0` to `d<d>n<n>`, all idle and passing.
     pub(super) fn with_blocks(domains: usize, nodes: usize) -> Self {
         let names = |d: usize| -> Vec<NodeName> {
             (0..nodes).map(|n| NodeName::from(format!("d{d}n{n}"))).collect()
@@ -103,8 +102,8 @@ impl PolicyFixture {
             drivers: BTreeMap::new(),
             boots: BTreeMap::new(),
             now,
-            // Budgets of a share leave room for what a test is not about, and one run
-            // is enough.
+            // Budgets given as shares leave room for other limits under test, and one run is
+            // enough.
             policy: Policy {
                 per_hour: 1.0,
                 outstanding: 1.0,
@@ -114,8 +113,8 @@ impl PolicyFixture {
         }
     }
 
-    /// The same world where Kubernetes tells of the nodes: each ready in a boot of
-    /// its own, in which the run measured it.
+    /// The same fixture with Kubernetes as the scheduler: each node ready in its own boot, in
+    /// which the run measured it.
     pub(super) fn on_kubernetes(mut self) -> Self {
         let live = self.live.as_mut().expect("a scheduler that was asked");
         for (name, node) in &mut live.nodes {
@@ -130,7 +129,7 @@ impl PolicyFixture {
         self
     }
 
-    /// What Kubernetes says of a node besides its state.
+    /// The Kubernetes object of a node.
     pub(super) fn object(&mut self, node: &str) -> &mut KubernetesNode {
         self.node(node).kubernetes.as_mut().expect("a node of Kubernetes")
     }
@@ -150,8 +149,7 @@ impl PolicyFixture {
         }
     }
 
-    /// What is taken from nodes, and why nothing is; what is given back to them
-    /// or said on those that passed is `release`'s.
+    /// Drains and marks only; releases and certificates are tested in `release`.
     pub(super) fn plan(&self) -> ActionPlan {
         let mut plan = action_policy::propose_actions(&self.situation(), &self.policy);
         let (_, kept) = release::propose_releases(&self.situation(), &self.policy);
@@ -169,7 +167,7 @@ impl PolicyFixture {
         }
     }
 
-    /// The node as its scheduler shows it.
+    /// The node as its scheduler reports it.
     pub(super) fn node(&mut self, node: &str) -> &mut SchedulerNode {
         let live = self.live.as_mut().expect("a scheduler that was asked");
         live.nodes.get_mut(&NodeName::from(node)).expect("a node of the fleet")
@@ -181,7 +179,7 @@ impl PolicyFixture {
         live
     }
 
-    /// A drain of ours that stands, made so many seconds ago for `run1`.
+    /// A drain by fabricgate in force, made `ago` seconds ago for `run1`.
     pub(super) fn drained(&mut self, node: &str, class: &str, ratio: f64, ago: i64) -> OwnDrain {
         let own = drain(&self.fleet, node, class, ratio, stamp(ago));
         self.ledger.drains.insert(NodeName::from(node), own.clone());
@@ -209,7 +207,7 @@ impl PolicyFixture {
         told.unwrap_or_else(|| panic!("{node} in {plan:#?}")).why.clone()
     }
 
-    /// What is proposed, as `kind node`.
+    /// The proposals, as `kind node`.
     pub(super) fn proposed(&self) -> Vec<String> {
         let plan = self.plan();
         plan.actions
@@ -219,7 +217,7 @@ impl PolicyFixture {
     }
 }
 
-/// The node after a change, as a server of Kubernetes has it; its version moves.
+/// The node after a change, as an API server stores it; its version changes.
 pub(super) fn written(node: &SchedulerNode, change: &NodeUpdate) -> SchedulerNode {
     let mut node = node.clone();
     let object = node.kubernetes.as_mut().expect("a node of Kubernetes");
@@ -243,7 +241,7 @@ pub(super) fn written(node: &SchedulerNode, change: &NodeUpdate) -> SchedulerNod
     node
 }
 
-/// A moment so many seconds before now, in the same boot.
+/// A time `ago` seconds before now, in the same boot.
 #[expect(clippy::cast_precision_loss, reason = "tests count in days")]
 pub(super) fn stamp(ago: i64) -> ClockStamp {
     ClockStamp {
@@ -268,7 +266,7 @@ pub(super) fn finding(node: &str, class: &str, outcome: Outcome, ratio: f64) -> 
     }
 }
 
-/// A drain of ours, for `run1`.
+/// A drain by fabricgate, for `run1`.
 pub(super) fn drain(
     fleet: &Claims,
     node: &str,

@@ -1,7 +1,7 @@
-//! Whether the sweep itself is in doubt: control nodes that fail, suspects that
-//! share what no fault shares, a plan that did not come back.
+//! Whether the sweep itself is in doubt: control nodes that fail, suspects that share something
+//! that no fault shares, a plan with missing steps.
 //!
-//! Pure. What is found here freezes every drain and blames nobody.
+//! Pure. A doubt found here freezes every drain and blames no node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,35 +16,34 @@ use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use model::verdict::{LocusKind, Outcome};
 
-/// Below this share of planned steps that came back, the instrument is in
-/// doubt and not the nodes (algorithms, section 6.1).
+/// Below this share of planned steps that returned, the instrument is in doubt and not the
+/// nodes (algorithms, section 6.1).
 const LEAST_COVERAGE: f64 = 0.8;
 
-/// Fewest control nodes that fail before that says something.
+/// Fewest failing control nodes that are significant.
 const FEWEST_CONTROLS: usize = 2;
 
-/// Fewest suspects of which it says something that they share a thing.
+/// Fewest suspects whose common trait is significant.
 const FEWEST_ALIKE: usize = 3;
 
 /// Reasons to propose nothing in a domain, or nothing at all.
 #[derive(Debug, Default)]
 pub(super) struct DrainFreeze {
-    /// Nothing at all.
+    /// No proposal at all.
     pub everywhere: Option<FreezeCause>,
-    /// Nothing in these domains.
+    /// No proposal in these domains.
     pub domains: BTreeMap<DomainName, String>,
 }
 
-/// Why nothing is proposed at all.
+/// The cause of a freeze of everything.
 #[derive(Debug)]
 pub(super) struct FreezeCause {
-    /// In words.
     pub why: String,
-    /// It outlives this run: a person resets it.
+    /// It outlives this run until a user resets it.
     pub is_lasting: bool,
 }
 
-/// What is in doubt. Nodes that we drained before are no new suspects.
+/// Finds doubts. Nodes that fabricgate drained before are not new suspects.
 pub(super) fn find_freeze(
     situation: &Situation<'_>,
     places: &ClaimIndex<'_>,
@@ -52,7 +51,7 @@ pub(super) fn find_freeze(
     suspects: &[SuspectNode<'_>],
 ) -> DrainFreeze {
     let is_fresh = |s: &&SuspectNode<'_>| !situation.ledger.drains.contains_key(s.node);
-    // What the policy only shows acts on nothing: it freezes nothing either.
+    // A finding that the policy only displays does not freeze anything either.
     let acts =
         |s: &&SuspectNode<'_>| s.findings.iter().any(|it| !policy.shadow.contains(&it.class));
     let fresh: Vec<&SuspectNode<'_>> =
@@ -84,7 +83,7 @@ pub(super) fn find_freeze(
     DrainFreeze { everywhere, domains }
 }
 
-/// Domains with too many suspects at once.
+/// Domains with too many suspects in one run.
 fn find_crowded_domains(
     policy: &Policy,
     fresh: &[&SuspectNode<'_>],
@@ -96,7 +95,7 @@ fn find_crowded_domains(
     let crowded = counts.into_iter().filter(|(_, count)| policy.freeze_domain <= *count);
     let told = crowded.map(|(domain, count)| {
         let why = format!(
-            "{count} nodes of {domain} are suspect at once (limit {}), which points at a common \
+            "{count} nodes of {domain} are suspect in one run (limit {}), which points to a common \
              cause",
             policy.freeze_domain
         );
@@ -105,14 +104,12 @@ fn find_crowded_domains(
     told.collect()
 }
 
-/// Whether the record is not the one that this cluster's gate kept: it knows of
-/// no action, and nodes carry what only a gate writes. The folder is on a file
-/// system that is not mounted, say, and with it is gone what people undid, what
-/// is spent, and whether the breaker had tripped.
+/// Whether the journal is not that of this cluster's gate: it contains no action, and nodes
+/// carry marks that only a gate writes. The folder may be on a file system that is not mounted;
+/// the undos, the spent budgets and the breaker's state are then missing.
 fn explain_lost_journal(situation: &Situation<'_>) -> Option<String> {
     let ledger = situation.ledger;
-    // Whatever became of what was meant: what ended in another way than it should is
-    // known as well.
+    // An action that ended in another way than intended is known as well.
     let knows =
         ledger.was_reset || !ledger.known_intents.is_empty() || !ledger.recent_intents.is_empty();
     if knows || !ledger.drains.is_empty() || !ledger.undone_drains.is_empty() {
@@ -125,9 +122,9 @@ fn explain_lost_journal(situation: &Situation<'_>) -> Option<String> {
     let nodes = hostlist::fold(nodes.map(|node| node.name.as_str()));
     (!nodes.is_empty()).then(|| {
         format!(
-            "the journal knows of no action, and a gate has written on {}: see whether the state \
-             folder is where it was, and mounted, or whether another gate with a state folder of \
-             its own is at work here",
+            "the journal contains no action, and a gate has marked {}: check whether the state \
+             folder is in its place and mounted, or whether another gate with its own state \
+             folder runs here",
             clean(&nodes)
         )
     })
@@ -138,12 +135,12 @@ fn explain_low_coverage(coverage: Option<PlanCoverage>) -> Option<String> {
     #[expect(clippy::cast_precision_loss, reason = "plans have far fewer than 2^52 steps")]
     let enough = planned as f64 * LEAST_COVERAGE <= returned as f64;
     (!enough).then(|| {
-        format!("only {returned} of {planned} steps came back, so the sweep itself is in doubt")
+        format!("only {returned} of {planned} steps returned, so the sweep itself is in doubt")
     })
 }
 
-/// Nodes that were certified within the day and fail now: either the instrument
-/// lies, or something happens to good nodes.
+/// Nodes that were certified within the day and fail now: either the instrument is wrong, or
+/// something affects healthy nodes.
 fn explain_control_failures(situation: &Situation<'_>, policy: &Policy) -> Option<String> {
     let nodes = situation.verdicts.nodes.iter();
     let measured: Vec<Outcome> = nodes
@@ -167,17 +164,16 @@ fn explain_fleet_share(places: &ClaimIndex<'_>, policy: &Policy, fresh: usize) -
     let is_much = policy.freeze_domain <= fresh && policy.freeze_fleet <= ratio(fresh, fleet);
     is_much.then(|| {
         format!(
-            "{fresh} of {fleet} claimed nodes are suspect at once ({:.0} %, limit {:.0} %), which \
-             points at a common cause",
+            "{fresh} of {fleet} claimed nodes are suspect in one run ({:.0} %, limit {:.0} %), \
+             which points to a common cause",
             ratio(fresh, fleet) * 100.0,
             policy.freeze_fleet * 100.0
         )
     })
 }
 
-/// What all suspects share and the other measured nodes do not. When a finding
-/// was first seen is not recorded; nodes that booted in the same minute are the
-/// sight of that which there is.
+/// A trait that all suspects share and the other measured nodes do not. The first occurrence of
+/// a finding is not recorded; nodes that booted in the same minute are the closest evidence.
 fn explain_shared_trait(
     situation: &Situation<'_>,
     places: &ClaimIndex<'_>,
@@ -193,7 +189,7 @@ fn explain_shared_trait(
     let suspects: Vec<&NodeName> = suspects.into_iter().collect();
     let told = |what: String| {
         format!(
-            "all {} suspects {what}, and the other measured nodes do not, which points at a common \
+            "all {} suspects {what}, and the other measured nodes do not, which points to a common \
              cause",
             suspects.len()
         )
@@ -212,14 +208,14 @@ fn explain_shared_trait(
     explain_shared_leaf(situation, places, &suspects, &others).map(|leaf| {
         let count = suspects.len();
         format!(
-            "all {count} suspects hang on leaf {leaf}, and at most half of the other measured nodes \
-             do, which points at a common cause"
+            "all {count} suspects are attached to leaf {leaf}, and at most half of the other \
+             measured nodes are, which points to a common cause"
         )
     })
 }
 
-/// The one value of all suspects, where it is known of each and of others, and
-/// no other has it.
+/// The one value of all suspects, if it is known for each of them and for others, and no other
+/// node has it.
 fn shared_value<T: PartialEq>(
     suspects: &[&NodeName],
     others: &[&NodeName],
@@ -232,8 +228,8 @@ fn shared_value<T: PartialEq>(
     (all && known.all(|value| value != first)).then_some(first)
 }
 
-/// A leaf that all suspects hang on, where at most half of the other measured
-/// nodes do: in a network of one leaf everything shares it.
+/// A leaf that all suspects are attached to and at most half of the other measured nodes are:
+/// in a network of one leaf, all nodes share it.
 fn explain_shared_leaf(
     situation: &Situation<'_>,
     places: &ClaimIndex<'_>,

@@ -72,7 +72,7 @@ fn a_journal_that_knows_nothing_on_nodes_that_a_gate_has_written_on_is_not_the_r
 fn defect_4_a_journal_that_meant_something_is_not_lost_whatever_became_of_that() {
     let mut world = three();
     world.node("d4n4").extra = r#"{"fabricgate":{"v":9}}"#.to_owned();
-    assert!(frozen(&world).contains("the journal knows of no action"));
+    assert!(frozen(&world).contains("the journal contains no action"));
     let meant = RecentIntent { run: "run1".to_owned(), reason: String::new() };
     world.ledger.recent_intents.insert("d4n4".into(), [meant].into());
     assert_eq!(frozen(&world), "", "an operator wrote over it before it was kept");
@@ -158,7 +158,7 @@ fn a_finding_about_the_instrument_freezes_where_it_says() {
 
 #[test]
 fn a_journal_that_knows_of_nothing_on_nodes_of_kubernetes_with_our_marks_is_not_theirs() {
-    let lost = "the journal knows of no action";
+    let lost = "the journal contains no action";
     let with = |mark: fn(&mut KubernetesNode)| {
         let mut world = PolicyFixture::with_blocks(4, 18).on_kubernetes();
         mark(world.object("d0n0"));

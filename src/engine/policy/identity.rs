@@ -1,7 +1,7 @@
-//! Which machine a node is: its GPUs, boot, driver and firmware, as its facts,
-//! its workers and the tools' outputs name them.
+//! The identity of a node's machine: GPUs, boot, driver and firmware, from its facts, its
+//! workers and the tools' outputs.
 //!
-//! Pure. It says what was there and compares nothing: `certificate` does.
+//! Pure. It collects and compares nothing: `certificate` compares.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,11 +13,10 @@ use model::raw_result::RawResult;
 use model::tool_recording::{RecordingScope, ToolRecording};
 use model::worker_protocol::MachineRecord;
 
-/// Longest part of an identity that is taken over from what a tool printed.
+/// Longest part of an identity that is taken from a tool's output.
 const LONGEST: usize = 80;
 
-/// Which machine a node says that it is. Parts of a form that no certificate
-/// holds are left out.
+/// The identity that a node reports. Parts in a form that no certificate stores are left out.
 pub fn identity_from_facts(facts: &NodeFacts) -> MachineIdentity {
     let gpus = facts.gpus.as_deref().unwrap_or_default();
     let uuids: Option<Vec<String>> =
@@ -27,7 +26,7 @@ pub fn identity_from_facts(facts: &NodeFacts) -> MachineIdentity {
         Some((format!("GPU {} VBIOS", gpu.index), version))
     };
     MachineIdentity {
-        // Where one does not tell, nobody knows whether they are the same.
+        // If one GPU has no UUID, the set cannot be compared.
         gpus: uuids.unwrap_or_default(),
         boot_id: facts.boot_id.as_deref().and_then(parse_value),
         driver: facts.driver.as_ref().and_then(|it| it.version.as_deref()).and_then(parse_value),
@@ -35,11 +34,11 @@ pub fn identity_from_facts(facts: &NodeFacts) -> MachineIdentity {
     }
 }
 
-/// What is known of which machine a node was in a run.
+/// The identity of a node's machine during a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct ObservedIdentity {
     pub(super) identity: MachineIdentity,
-    /// It was not one machine throughout.
+    /// Why it was not the same machine throughout.
     pub(super) problem: Option<String>,
 }
 
@@ -80,7 +79,7 @@ impl ObservedIdentity {
         let Some(boot) = boot.and_then(parse_value) else { return };
         match &self.identity.boot_id {
             Some(known) if *known != boot => {
-                self.problem = Some("it booted during the run".to_owned());
+                self.problem = Some("it rebooted during the run".to_owned());
             }
             _ => self.identity.boot_id = Some(boot),
         }
@@ -95,14 +94,14 @@ fn reported_boots(machines: &[MachineRecord]) -> BTreeMap<&NodeName, BTreeSet<St
     told
 }
 
-/// Nodes that booted in the midst of a run: their workers told several boots.
+/// Nodes that rebooted during a run: their workers reported several boots.
 pub fn find_rebooted(machines: &[MachineRecord]) -> BTreeSet<NodeName> {
     let told = reported_boots(machines).into_iter();
     told.filter(|(_, boots)| 1 < boots.len()).map(|(node, _)| node.clone()).collect()
 }
 
-/// The boot in which a run measured each node, as workers told it; none for a
-/// node that booted in the midst of it.
+/// The boot in which a run measured each node, as workers reported it; absent for a node that
+/// rebooted during the run.
 pub fn boot_ids(machines: &[MachineRecord]) -> BTreeMap<NodeName, String> {
     let one = |(node, boots): (&NodeName, BTreeSet<String>)| {
         let is_one = boots.len() == 1;
@@ -111,8 +110,8 @@ pub fn boot_ids(machines: &[MachineRecord]) -> BTreeMap<NodeName, String> {
     reported_boots(machines).into_iter().filter_map(one).collect()
 }
 
-/// UUIDs of the GPUs of each node in order of index, as workers told them; none
-/// where they told different ones, or an index is left out.
+/// UUIDs of the GPUs of each node in order of index, as workers reported them; absent if
+/// reports differ, or an index is missing.
 pub fn gpu_uuids(machines: &[MachineRecord]) -> BTreeMap<NodeName, Vec<String>> {
     let mut told: BTreeMap<&NodeName, Option<Vec<String>>> = BTreeMap::new();
     for MachineRecord { node, environment, .. } in machines {
@@ -131,8 +130,8 @@ pub fn gpu_uuids(machines: &[MachineRecord]) -> BTreeMap<NodeName, Vec<String>> 
     told.filter(|(_, found)| !found.is_empty()).collect()
 }
 
-/// Nodes that were not one machine throughout a run, and why: nothing is said on them
-/// that a certificate would not say.
+/// Nodes that were not the same machine throughout a run, and why: such a node gets neither a
+/// mark nor a certificate.
 pub fn find_unsure(
     machines: &[MachineRecord],
     results: &[RawResult],
@@ -142,7 +141,7 @@ pub fn find_unsure(
     seen.filter_map(|(node, seen)| Some((node, seen.problem?))).collect()
 }
 
-/// Which machine every node was, as workers, readings and outputs name it.
+/// The identity of every node, from workers, results and outputs.
 pub(super) fn collect_identities(
     machines: &[MachineRecord],
     results: &[RawResult],
@@ -170,7 +169,7 @@ pub(super) fn collect_identities(
             .iter()
             .map(|device| (device.index, device.uuid.as_deref().and_then(parse_value)))
             .collect();
-        // An output that leaves out the UUID of one GPU lists none of them.
+        // An output without the UUID of one GPU lists none of them.
         if let Some(uuids) = by_index.into_values().collect::<Option<Vec<String>>>() {
             one.add_uuids(uuids);
         }
@@ -178,14 +177,14 @@ pub(super) fn collect_identities(
     seen
 }
 
-/// One GPU as a worker's line names it.
+/// One GPU as a line of a worker's report names it.
 struct WorkerGpuLine {
     uuid: String,
     vbios: Option<String>,
 }
 
-/// `index, UUID, clocks, clocks, temperature, power, VBIOS`, by index. Older
-/// workers leave the last out.
+/// `index, UUID, clocks, clocks, temperature, power, VBIOS`, by index. Older workers leave out
+/// the last.
 fn parse_gpus(lines: &[String]) -> BTreeMap<u32, WorkerGpuLine> {
     let mut gpus = BTreeMap::new();
     for line in lines {
@@ -199,8 +198,7 @@ fn parse_gpus(lines: &[String]) -> BTreeMap<u32, WorkerGpuLine> {
     gpus
 }
 
-/// A version or an id as a tool printed it, where it can be one: `[N/A]` is
-/// none.
+/// A version or an id as a tool printed it; `None` if it cannot be one, such as `[N/A]`.
 fn parse_value(text: &str) -> Option<String> {
     let text = text.trim();
     let harmless = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_' | ':');

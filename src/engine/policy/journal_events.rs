@@ -1,8 +1,8 @@
-//! What the scheduler and a run show about our own earlier actions: a drain
-//! that a person took away, a drained node that passed, one that fell back; and
-//! which nodes were seen to be slow, and are not any more.
+//! Events that the scheduler and a run show about earlier actions of fabricgate: a drain that a
+//! user removed, a drained node that passed, one that failed again; and nodes that were
+//! suspected to be slow and no longer are.
 //!
-//! Pure: it says what should be written into the journal; `gate` writes it.
+//! Pure: it returns the events for the journal; `gate` writes them.
 
 use super::action_policy::Policy;
 use super::journal_state::OwnDrain;
@@ -18,7 +18,7 @@ use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use model::verdict::Outcome;
 
-/// What should be noted before anything is decided, each once.
+/// Events to record before decisions are made, each once.
 pub fn collect_events(situation: &Situation<'_>, policy: &Policy) -> Vec<JournalEvent> {
     let mut events = presence_events(situation);
     let vanished = situation
@@ -26,7 +26,7 @@ pub fn collect_events(situation: &Situation<'_>, policy: &Policy) -> Vec<Journal
         .map(|live| lost_drains::find_lost_drains(live, situation.ledger, &policy.marks))
         .unwrap_or_default();
     for (node, drain) in &situation.ledger.drains {
-        // What the scheduler lost is made again, and was undone by no person.
+        // A drain lost by the scheduler is repeated; no user undid it.
         if vanished.lost.contains_key(node) && !is_restored_and_passes(situation, policy, node) {
             continue;
         }
@@ -53,8 +53,8 @@ pub fn collect_events(situation: &Situation<'_>, policy: &Policy) -> Vec<Journal
     events
 }
 
-/// Nodes that a plan leaves in service until another run says again what this one
-/// is the first to say.
+/// Nodes that a plan leaves in service until a second run confirms the first finding of this
+/// one.
 pub fn collect_suspicions(situation: &Situation<'_>, plan: &ActionPlan) -> Vec<JournalEvent> {
     let run = situation.run;
     let first = plan.withheld.iter().filter_map(|withheld| {
@@ -72,7 +72,7 @@ pub fn collect_suspicions(situation: &Situation<'_>, plan: &ActionPlan) -> Vec<J
     first.collect()
 }
 
-/// A drain that later turns gave back, of which this older journal does not know.
+/// A drain that a later turn released, which this older journal does not contain.
 fn release_event(
     situation: &Situation<'_>,
     node: &NodeName,
@@ -80,18 +80,18 @@ fn release_event(
 ) -> Option<JournalEvent> {
     let live = lost_drains::find_undrained(situation.live?, situation.ledger, node, drain)?;
     let said = stale_journal::newer_mark(live, situation.ledger)?;
-    let why = format!("the drain is not there, and the node has words of run {}", said.run);
+    let why = format!("the drain is missing, and the node carries a mark of run {}", said.run);
     Some(JournalEvent::Forgotten { node: node.clone(), by: "fabricgate".to_owned(), why })
 }
 
-/// Where a store was restored, a whole run that passes ends the drain that was not made again.
+/// After a store was restored, a full run that passes ends a drain that was not repeated.
 fn is_restored_and_passes(situation: &Situation<'_>, policy: &Policy, node: &NodeName) -> bool {
     let live = situation.live.and_then(|live| live.nodes.get(node));
     live.is_some_and(|live| SchedulerKind::from_node(live) == SchedulerKind::Kubernetes)
         && has_passed(situation, policy, node)
 }
 
-/// A drain that somebody took away, or took over.
+/// A drain that another party removed or took over.
 fn undo_event(
     situation: &Situation<'_>,
     policy: &Policy,
@@ -99,7 +99,7 @@ fn undo_event(
     drain: &OwnDrain,
 ) -> Option<JournalEvent> {
     let live = lost_drains::find_undrained(situation.live?, situation.ledger, node, drain)?;
-    // Until a run says again what it is, or that it is well.
+    // Until a run shows the node's state again.
     if restored_store::is_before_drain(live, drain, situation.ledger)
         && !has_passed(situation, policy, node)
     {
@@ -109,8 +109,8 @@ fn undo_event(
     Some(JournalEvent::Undone { node, id, detail })
 }
 
-/// Drained nodes that the scheduler has stopped or begun to know. Where a part of its
-/// answer could not be read, who is missing there may be known.
+/// Drained nodes that appeared in or disappeared from the scheduler. If a part of its answer
+/// could not be read, a missing node may still exist.
 fn presence_events(situation: &Situation<'_>) -> Vec<JournalEvent> {
     let ledger = situation.ledger;
     let Some(live) = situation.live else { return Vec::new() };
@@ -128,14 +128,14 @@ fn presence_events(situation: &Situation<'_>) -> Vec<JournalEvent> {
     ledger.drains.keys().filter_map(change).collect()
 }
 
-/// Whether this is a whole run, and the node passes it.
+/// Whether this is a full run that the node passed.
 fn has_passed(situation: &Situation<'_>, policy: &Policy, node: &NodeName) -> bool {
     let mut nodes = situation.verdicts.nodes.iter();
     let passed = nodes.any(|it| it.node == *node && it.outcome == Outcome::Pass);
     passed && release::is_full_run(situation.run, policy)
 }
 
-/// How the node looks now.
+/// Describes the node's present state.
 fn describe_node(live: &SchedulerNode) -> String {
     let words: Vec<String> = live.state.iter().map(|word| clean(word)).collect();
     let state = words.join("+");
@@ -147,8 +147,8 @@ fn describe_node(live: &SchedulerNode) -> String {
     }
 }
 
-/// A whole run that the drained node passed: complete, of nodes, and under a
-/// profile that measures everything.
+/// A full run that the drained node passed: complete, of real nodes, and under a profile that
+/// measures everything.
 fn clean_run_event(
     situation: &Situation<'_>,
     policy: &Policy,
@@ -156,13 +156,13 @@ fn clean_run_event(
     drain: &OwnDrain,
 ) -> Option<JournalEvent> {
     let run = situation.run;
-    // An audit takes what is idle, and an admission what is quick.
+    // An audit covers only idle nodes, and an admission only quick tests.
     let is_whole = release::is_full_run(run, policy);
     let begun = evidence_checks::moment_unix(&drain.stamp, situation.now);
     let is_later = begun < run.created_unix && run.id != drain.run;
     let is_noted = drain.clean.iter().any(|clean| clean.run == run.id);
     let verdict = situation.verdicts.nodes.iter().find(|verdict| verdict.node == *node)?;
-    // What was measured before a boot says nothing of the node after it.
+    // A measurement from before a boot does not apply to the node after it.
     let live = situation.live.and_then(|live| live.nodes.get(node));
     let is_of_before =
         live.is_some_and(|live| evidence_checks::explain_other_boot(situation, live).is_some());
@@ -171,7 +171,7 @@ fn clean_run_event(
     match verdict.outcome {
         Outcome::Pass => (is_whole && is_later && !is_noted && !is_of_before)
             .then_some(JournalEvent::Clean { node, run: run_id, measured, boot_id }),
-        // A fault that comes and goes is not cured by the runs in between.
+        // An intermittent fault is not cured by the clean runs in between.
         Outcome::Degraded | Outcome::Failed => {
             let counts = is_later && release::is_eligible_run(run, policy);
             let had_passed = drain.clean.iter().any(|clean| clean.measured <= measured);

@@ -1,8 +1,8 @@
-//! What the lines of the journal amount to: drains that are ours and
-//! outstanding, what was spent, what a person undid, what was left open.
+//! The sum of the journal's lines: outstanding drains, spent budgets, undone drains, open
+//! intents.
 //!
-//! Pure: the same lines give the same ledger, in whichever process. It holds
-//! what we meant and saw; what is true of a node now, the scheduler says.
+//! Pure: the same lines give the same state in every process. It holds fabricgate's intents and
+//! observations; the present state of a node comes from the scheduler.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,83 +22,83 @@ use model::time_format::format_rfc3339;
 pub struct JournalState {
     /// Lines that were read.
     pub lines: u64,
-    /// The gate whose journal it is: a digest of its first line.
+    /// The gate that owns the journal: a digest of its first line.
     pub gate: String,
-    /// The last turn that was taken.
+    /// The last turn.
     pub epoch: u64,
     /// When the last line was written.
     pub last: Option<ClockStamp>,
-    /// Nothing but releases: since when and why.
+    /// Set if only releases are allowed: since when and why.
     pub breaker: Option<BreakerTrip>,
-    /// What a person asked for last that nothing be drained or measured, and when.
+    /// The last pause that a user requested, and when.
     pub pause: Option<(ClockStamp, GatePause)>,
-    /// A person has put the breaker back at some time.
+    /// A user has reset the breaker at some time.
     pub was_reset: bool,
-    /// Our drains that were done and neither released nor undone.
+    /// fabricgate's completed drains, neither released nor undone.
     pub drains: BTreeMap<NodeName, OwnDrain>,
-    /// Every drain and relabel that may have been carried out, oldest first.
+    /// Every drain and mark that may have been carried out, oldest first.
     pub spent: Vec<BudgetSpend>,
-    /// The names of those.
+    /// The intents in `spent`.
     pub spent_ids: BTreeSet<String>,
-    /// Names of all intents that are open, or were carried out.
+    /// All intents that are open or were carried out.
     pub known_intents: BTreeSet<String>,
-    /// Intents without an outcome, oldest first. A turn can begin thousands, and
-    /// concludes them in that order.
+    /// Intents without a result, oldest first. A turn can start thousands, and concludes them
+    /// in that order.
     pub open_intents: VecDeque<OpenIntent>,
-    /// Drains that a person took away.
+    /// Drains that a user removed.
     pub undone_drains: BTreeMap<NodeName, UndoneDrain>,
     /// Nodes in service that one run found to work below their level.
     pub suspicions: BTreeMap<NodeName, Suspicion>,
-    /// What we last said on nodes.
+    /// fabricgate's last mark on each node.
     pub marks: BTreeMap<NodeName, VerdictMark>,
-    /// What we had said on them before that.
+    /// The mark before that.
     pub marks_before: BTreeMap<NodeName, VerdictMark>,
-    /// Nodes of which the server did not take our last condition, with its intent.
+    /// Nodes whose API server did not accept the last condition, with its intent.
     pub unacknowledged: BTreeMap<NodeName, String>,
-    /// Reservations and jobs that may still be there.
+    /// Reservations and jobs that may still exist.
     pub allocations: BTreeMap<String, OpenAllocation>,
     /// When the first line was written.
     pub first: Option<ClockStamp>,
-    /// When a person put the breaker back last.
+    /// When a user last reset the breaker.
     pub reset: Option<ClockStamp>,
     /// When each of the last turns began, in seconds since 1970.
     pub turns: BTreeMap<u64, i64>,
-    /// What was meant for each node lately, oldest first, whatever became of it.
+    /// Recent intents for each node, oldest first, whatever their result.
     pub recent_intents: BTreeMap<NodeName, VecDeque<RecentIntent>>,
-    /// When the scheduler's controller started, in its own words.
+    /// When the scheduler's controller started, as it reports it.
     pub controller: Option<String>,
-    /// What is known of each drain that stands besides the drain itself.
+    /// Facts about each drain in force that are not part of the drain itself.
     pub drain_details: BTreeMap<NodeName, DrainDetails>,
     /// Drained nodes that the scheduler no longer knows, and since when.
     pub absent_nodes: BTreeMap<NodeName, ClockStamp>,
 }
 
-/// Something that was meant for a node.
+/// A recent intent for a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecentIntent {
-    /// The run that asked for it.
+    /// The run that requested it.
     pub run: String,
     /// The reason of a drain; empty for other actions.
     pub reason: String,
 }
 
-/// What tells a drain that a person took away from one that a controller lost.
+/// Facts that distinguish a drain removed by a user from one lost by a controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DrainDetails {
     /// The start of the controller that had it.
     pub controller: Option<String>,
-    /// The field for programs as it was written beside it.
+    /// Slurm's `Extra` field as it was written with the drain.
     pub extra: Option<String>,
-    /// A certificate was written beside it, on Kubernetes.
+    /// A certificate was written with it, on Kubernetes.
     pub certificate: bool,
-    /// A condition was written beside it, and the server took it.
+    /// A condition was written with it, and the server accepted it.
     pub condition: bool,
 }
 
-/// How many actions of a node are remembered.
+/// Most intents remembered for a node.
 const MAX_RECENT_INTENTS: usize = 8;
 
-/// How many turns are remembered with their beginning.
+/// Most turns remembered with their start.
 const MAX_TURNS: usize = 10_000;
 
 /// A breaker that tripped.
@@ -112,21 +112,20 @@ pub struct BreakerTrip {
     pub run: String,
 }
 
-/// A drain of ours that stands.
+/// A drain by fabricgate in force.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OwnDrain {
-    /// The intent.
+    /// Its intent.
     pub id: String,
-    /// The turn in which it was begun, as its reason names it.
+    /// The turn that started it, as its reason names it.
     pub epoch: u64,
-    /// When it was begun.
+    /// When it was started.
     pub stamp: ClockStamp,
-    /// The run it rests on.
+    /// The run whose evidence it rests on.
     pub run: String,
     /// The action, with findings, class and the reason that was written.
     pub action: Action,
-    /// The node as it was right before: its boot and instance tie the drain to
-    /// the machine it was made for.
+    /// The node right before the drain: its boot and instance tie the drain to the machine.
     pub before: SchedulerNode,
     /// Runs that the node passed since, oldest first.
     pub clean: Vec<CleanRun>,
@@ -139,25 +138,24 @@ pub struct CleanRun {
     pub run: String,
     /// When it was made, in seconds since 1970.
     pub measured: i64,
-    /// The boot in which it was measured, where the run told it.
+    /// The boot in which it was measured, if the run reported it.
     pub boot_id: Option<String>,
 }
 
-/// That a run found a node to work below its level, and nothing else speaks
-/// against it yet.
+/// A run's first observation that a node works below its level, with no other finding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Suspicion {
     /// The run.
     pub run: String,
     /// When it was made, in seconds since 1970.
     pub measured: i64,
-    /// The boot in which it was measured, where the run told it.
+    /// The boot in which it was measured, if the run reported it.
     pub boot_id: Option<String>,
-    /// Classes of what was found.
+    /// Classes of the findings.
     pub classes: Vec<FindingClass>,
 }
 
-/// What one drain or relabel took from the budgets.
+/// One drain or mark charged to the budgets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BudgetSpend {
     /// The intent.
@@ -168,50 +166,50 @@ pub struct BudgetSpend {
     pub action: Action,
 }
 
-/// An intent that nobody concluded.
+/// An intent without a recorded result.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenIntent {
     /// Its name.
     pub id: String,
-    /// When it was begun.
+    /// When it was started.
     pub stamp: ClockStamp,
-    /// The turn in which it was begun.
+    /// The turn that started it.
     pub epoch: u64,
-    /// The run that asked for it.
+    /// The run that requested it.
     pub run: String,
     /// The action.
     pub action: Action,
-    /// What was to be written.
+    /// The change to write.
     pub change: NodeUpdate,
     /// The node right before.
     pub before: SchedulerNode,
-    /// It was told, and nobody answered in time: it may yet be done.
+    /// It was sent and not answered in time: it may still take effect.
     pub is_late: bool,
 }
 
-/// A drain of ours that a person took away.
+/// A drain by fabricgate that a user removed.
 #[derive(Clone, Debug, PartialEq)]
 pub struct UndoneDrain {
-    /// When that was seen.
+    /// When that was observed.
     pub stamp: ClockStamp,
-    /// The drain as it stood.
+    /// The drain before its removal.
     pub drain: OwnDrain,
 }
 
-/// Something that holds nodes.
+/// A reservation or job that holds nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenAllocation {
     /// What it is.
     pub kind: HoldKind,
-    /// When it was asked for.
+    /// When it was requested.
     pub stamp: ClockStamp,
-    /// Which nodes.
+    /// The nodes it holds.
     pub nodes: Vec<NodeName>,
-    /// Those of them to be drained again, with their reasons.
+    /// The held nodes that must be drained again, with their reasons.
     pub drained: Vec<(NodeName, String)>,
-    /// The machine and process that need it.
+    /// The machine of the process that needs it.
     pub host: String,
-    /// The process there.
+    /// Its process id there.
     pub pid: u32,
 }
 
@@ -225,8 +223,8 @@ impl JournalState {
         ledger
     }
 
-    /// Takes in one more line. What contradicts the lines before it changes
-    /// nothing: a ledger never fails.
+    /// Applies one more line. A line that contradicts earlier lines changes nothing and never
+    /// fails.
     pub fn apply(&mut self, entry: &JournalEntry) {
         if self.lines == 0 {
             self.gate = gate_id(entry);
@@ -283,8 +281,8 @@ impl JournalState {
                     self.suspicions.remove(node);
                 }
             }
-            // A node may have been drained anew since: only the drain that was
-            // meant is taken away.
+            // A node may have been drained again since: only the drain that was undone is
+            // removed.
             JournalEvent::Undone { node, id, .. } => {
                 if self.drains.get(node).is_some_and(|drain| drain.id == *id)
                     && let Some(drain) = self.drains.remove(node)
@@ -295,7 +293,7 @@ impl JournalState {
                     self.absent_nodes.remove(node);
                 }
             }
-            // The drain counts as ours until it is made again.
+            // The drain counts as fabricgate's until it is repeated.
             JournalEvent::Lost { .. } | JournalEvent::Gone { .. } => {}
             JournalEvent::Absent { node } => {
                 if self.drains.contains_key(node) {
@@ -342,7 +340,7 @@ impl JournalState {
         }
     }
 
-    /// Takes everything out that counts for a node. What was begun within the hour stays.
+    /// Removes all records of a node. Actions started within the hour stay in the budgets.
     fn forget(&mut self, node: &NodeName) {
         self.drains.remove(node);
         self.undone_drains.remove(node);
@@ -371,7 +369,7 @@ impl JournalState {
     ) {
         let node = action.node.clone();
         let id = format!("{run}/{node}/adopted/e{}", entry.epoch);
-        // Written on another machine, maybe: no uptime of ours tells when.
+        // It may come from another machine, so the uptime of this one does not apply.
         let at = |unix| ClockStamp { at: format_rfc3339(unix), unix, ..ClockStamp::default() };
         let stamp = set.map_or_else(|| entry.stamp.clone(), at);
         let epoch = drain_reason::parse_reason(&action.reason).and_then(|own| own.epoch);
@@ -408,13 +406,13 @@ impl JournalState {
         }
     }
 
-    /// Whether something of this run was meant for this node lately.
+    /// Whether this run recently had an intent for this node.
     pub fn has_recent_intent(&self, node: &NodeName, run: &str) -> bool {
         self.recent_intents.get(node).is_some_and(|meant| meant.iter().any(|it| it.run == run))
     }
 
     fn begin(&mut self, open: OpenIntent) {
-        // The same intent twice is one.
+        // A repeated intent counts once.
         if !self.known_intents.insert(open.id.clone()) {
             return;
         }
@@ -430,20 +428,20 @@ impl JournalState {
     fn conclude(&mut self, id: &str, result: ActionResult) {
         let Some(at) = self.open_intents.iter().position(|open| open.id == id) else { return };
         match result {
-            // Nobody knows yet: it stays open, and paid for.
+            // The result is unknown: it stays open and charged.
             ActionResult::Unknown => self.open_intents[at].is_late = true,
             ActionResult::Done | ActionResult::Already => {
                 if let Some(open) = self.open_intents.remove(at) {
                     self.complete(open);
                 }
             }
-            // It is not there now, and nobody knows whether it was: a person may have changed
-            // the node after it, or a scheduler that crashed have forgotten it. Paid for.
+            // It is not in force now, and it is unknown whether it was: a user may have changed
+            // the node after it, or a crashed scheduler may have lost it. It stays charged.
             ActionResult::Superseded | ActionResult::Refused => {
                 self.open_intents.remove(at);
                 self.known_intents.remove(id);
             }
-            // The scheduler itself said no.
+            // The scheduler itself refused.
             ActionResult::Failed => {
                 self.open_intents.remove(at);
                 self.known_intents.remove(id);
@@ -468,7 +466,7 @@ impl JournalState {
         }
         match action.kind {
             // An earlier version took out one GPU of it: the node is not drained, and there is
-            // nothing to release or to make again.
+            // nothing to release or to repeat.
             ActionKind::Drain if action.device.is_some() => {}
             ActionKind::Drain => {
                 self.undone_drains.remove(&node);
@@ -496,7 +494,7 @@ impl JournalState {
     }
 }
 
-/// The name of the gate whose journal begins with this line.
+/// The identity of the gate whose journal starts with this line.
 fn gate_id(first: &JournalEntry) -> String {
     let ClockStamp { at, boot, .. } = &first.stamp;
     let process = match &first.event {

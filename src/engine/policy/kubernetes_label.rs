@@ -1,8 +1,7 @@
-//! Texts of ours as Kubernetes takes them: values of labels and taints, and
-//! reasons of conditions.
+//! Conversion of texts to Kubernetes values: labels and taints, and reasons of conditions.
 //!
-//! Text in, text out. What has to be changed to be legal stays apart from what
-//! another text becomes, because nodes are told apart by it.
+//! Text in, text out. A text that must be changed to be legal stays distinct from every other
+//! text's value, because nodes are distinguished by it.
 
 use std::fmt::Write as _;
 
@@ -12,15 +11,14 @@ use sha2::{Digest as _, Sha256};
 /// `LabelValueMaxLength`).
 pub const LONGEST: usize = 63;
 
-/// Longest reason of a condition that is written: a class is far shorter.
+/// Longest condition reason that is written: a class is far shorter.
 const LONGEST_REASON: usize = 64;
 
-/// Digits of the digest behind a text that was changed.
+/// Digits of the digest appended to a changed text.
 const DIGEST: usize = 8;
 
-/// A text as the value of a label: itself where it is legal, else with `-` for
-/// what is not and a digest of the whole behind it, so that two domains never
-/// become one.
+/// A text as a label's value: unchanged if it is legal, else with `-` for illegal characters
+/// and a digest of the whole text at the end, so that two domains never share a value.
 pub fn label_value(text: &str) -> String {
     if is_legal(text) {
         return text.to_owned();
@@ -35,7 +33,7 @@ pub fn label_value(text: &str) -> String {
     if kept.is_empty() { digest } else { format!("{kept}-{digest}") }
 }
 
-/// What a text is told apart by.
+/// A digest that distinguishes texts.
 pub(super) fn digest(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     digest.iter().take(DIGEST / 2).fold(String::new(), |mut text, byte| {
@@ -44,8 +42,8 @@ pub(super) fn digest(text: &str) -> String {
     })
 }
 
-/// Whether a text may be a label's value as it is. An empty one may, and says
-/// nothing, so it is none of ours.
+/// Whether a text is valid as a label's value. An empty one is valid for Kubernetes but carries
+/// no information, so it is refused here.
 fn is_legal(text: &str) -> bool {
     let at_end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
     text.len() <= LONGEST
@@ -58,8 +56,7 @@ fn is_legal_inside(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-')
 }
 
-/// A class of findings as the reason of a condition: `nvlink-low` is
-/// `NvlinkLow`.
+/// A class of findings as a condition's reason: `nvlink-low` becomes `NvlinkLow`.
 pub fn condition_reason(class: &str) -> String {
     let words = class.split(|c: char| !c.is_ascii_alphanumeric());
     let mut reason = String::new();

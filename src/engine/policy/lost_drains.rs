@@ -1,9 +1,9 @@
-//! Drains of ours that nodes no longer show: taken away by a person, or lost by a
-//! controller that forgot its state, or by a store of Kubernetes that was restored.
+//! fabricgate's drains that are missing from nodes: removed by a user, lost by a controller
+//! that forgot its state, or lost by a restored Kubernetes store.
 //!
-//! Pure. A person who resumes a node leaves our entry in its field for programs. A
-//! controller that starts without its state, and a node that is removed and made again,
-//! lose the entry with the drain.
+//! Pure. A user who resumes a node leaves fabricgate's entry in `Extra`. A controller that
+//! starts without its state, and a node that is removed and created again, lose the entry with
+//! the drain.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,19 +16,19 @@ use model::id::NodeName;
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
 
-/// Fewest drains that vanish at once before that says something.
+/// Fewest drains missing in one observation that are significant.
 const FEWEST: usize = 2;
 
-/// What Slurm writes where a node does not answer.
+/// Slurm's reason for a node that does not respond.
 const NOT_RESPONDING: &str = "Not responding";
 
-/// Drains that no person took away, as far as that can be told.
+/// Drains that no user removed, as far as that can be determined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LostDrains {
-    /// Lost by the controller, and how that is known.
+    /// Lost by the scheduler, with the evidence for it.
     pub lost: BTreeMap<NodeName, String>,
-    /// All that stood vanished when the controller started anew, and nothing else
-    /// tells who did it.
+    /// All drains in force disappeared when the controller restarted, and no other evidence
+    /// shows the cause.
     pub unclear: BTreeSet<NodeName>,
 }
 
@@ -38,17 +38,16 @@ impl LostDrains {
         (!self.unclear.is_empty()).then(|| {
             let nodes = hostlist::fold(self.unclear.iter().map(NodeName::as_str));
             format!(
-                "the drains of {} vanished at once and the controller has started since: it may \
-                 have lost its state, and nothing on the nodes tells",
+                "the drains of {} disappeared together and the controller has restarted since: \
+                 it may have lost its state, and the nodes show no evidence either way",
                 clean(&nodes)
             )
         })
     }
 }
 
-/// The node, where it does not show this drain of ours and shows something: one that
-/// reboots, that the controller has not heard of, that we hold, or of which an action
-/// is open, shows nothing.
+/// The node, if it does not carry this drain although its state is usable. Excluded: a node
+/// that reboots, that has not registered, that fabricgate holds, or with an open action.
 pub(super) fn find_undrained<'l>(
     live: &'l SchedulerSnapshot,
     ledger: &JournalState,
@@ -75,8 +74,8 @@ pub fn has_undrained(live: &SchedulerSnapshot, ledger: &JournalState) -> bool {
     ledger.drains.iter().any(is_gone)
 }
 
-/// Whether nothing stands in the place of our drain. Kubernetes keeps what it acknowledged,
-/// unless its store was restored; a node that others keep pods away from waits.
+/// Whether no other drain replaced fabricgate's. Kubernetes keeps accepted changes, unless its
+/// store was restored; a node that others keep pods away from waits.
 fn is_free(node: &SchedulerNode, drain: &OwnDrain, ledger: &JournalState) -> bool {
     let is_taken = node_state::has_drain(node) || has_foreign_reason(node);
     !is_taken
@@ -89,8 +88,8 @@ fn is_free(node: &SchedulerNode, drain: &OwnDrain, ledger: &JournalState) -> boo
         }
 }
 
-/// Whether a person wrote its reason. What Slurm itself writes says nothing of one: a
-/// controller without its state may never have heard of the node.
+/// Whether a user wrote its reason. A reason that Slurm wrote itself does not count: a
+/// controller without its state may never have contacted the node.
 fn has_foreign_reason(node: &SchedulerNode) -> bool {
     let reason = node.reason.as_deref().map(str::trim).unwrap_or_default();
     !reason.is_empty()
@@ -98,7 +97,7 @@ fn has_foreign_reason(node: &SchedulerNode) -> bool {
         && node_state::own_reason(node).is_none()
 }
 
-/// What became of our drains that nodes no longer show.
+/// Classifies fabricgate's drains that are missing from nodes.
 pub fn find_lost_drains(
     live: &SchedulerSnapshot,
     ledger: &JournalState,
@@ -120,15 +119,15 @@ pub fn find_lost_drains(
         }
         match (extra_entry_state(node, ledger, drain), has_controller_restarted(ledger, name)) {
             (ExtraEntryState::Gone, Some(true)) => {
-                let how = "the controller has started since, and our entry in Extra is gone too";
+                let how = "the controller has restarted since, and fabricgate's Extra is gone too";
                 vanished.lost.insert(name.clone(), how.to_owned());
             }
             (ExtraEntryState::Gone, None) => {
-                let how = "our entry in Extra is gone with it, which a person's RESUME leaves";
+                let how = "fabricgate's entry in Extra, which a RESUME keeps, is gone with it";
                 vanished.lost.insert(name.clone(), how.to_owned());
             }
             (ExtraEntryState::Gone, Some(false)) if names.features && !has_feature(node, names) => {
-                let how = "the node shows nothing of ours any more: it was removed and made again";
+                let how = "fabricgate's marks are all gone: the node was removed and added again";
                 vanished.lost.insert(name.clone(), how.to_owned());
             }
             (ExtraEntryState::Unknown, Some(true)) => {
@@ -137,7 +136,7 @@ pub fn find_lost_drains(
             _ => {}
         }
     }
-    // One alone, or some of many, a person takes away.
+    // A user removes a single drain, or some of many.
     let is_all = vanished.unclear.len() + vanished.lost.len() == shown;
     if vanished.unclear.len() < FEWEST || !is_all {
         vanished.unclear.clear();
@@ -145,20 +144,20 @@ pub fn find_lost_drains(
     vanished
 }
 
-/// Whether the controller has started since it had this drain.
+/// Whether the controller has restarted since it had this drain.
 fn has_controller_restarted(ledger: &JournalState, node: &NodeName) -> Option<bool> {
     let then = ledger.drain_details.get(node)?.controller.as_ref()?;
     Some(then != ledger.controller.as_ref()?)
 }
 
-/// What became of our entry in the field for programs.
+/// The state of fabricgate's entry in `Extra`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExtraEntryState {
-    /// It says what we said last.
+    /// It equals fabricgate's last entry.
     Intact,
     /// It is gone, or as it was before the drain.
     Gone,
-    /// It was not written, or somebody else wrote there.
+    /// It was not written, or another program wrote the field.
     Unknown,
 }
 
@@ -180,7 +179,7 @@ fn extra_entry_state(
             _ if was_written && node.extra == drain.before.extra => ExtraEntryState::Gone,
             _ => ExtraEntryState::Unknown,
         },
-        // A text of others in its place was a person's doing.
+        // Text of others in its place was written by a user.
         None if is_there
             || slurm_extra_field::parse_keys(&node.extra).is_none()
             || !was_written =>

@@ -133,7 +133,7 @@ fn defect_2_all_at_once_without_a_trace_trips_the_breaker() {
     let why = find_lost_drains(live, &world.ledger, &world.policy.marks)
         .explain_trip()
         .expect("a reason");
-    assert!(why.contains("d0n0,d1n0 vanished at once"), "{why}");
+    assert!(why.contains("d0n0,d1n0 disappeared together"), "{why}");
     // One of two is a person's.
     let reason = world.ledger.drains[&NodeName::from("d1n0")].action.reason.clone();
     world.state("d1n0", &["IDLE", "DRAIN"]).reason = Some(reason);

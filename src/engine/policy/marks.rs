@@ -1,9 +1,8 @@
-//! What we say on a node, beside whatever others say there: on Slurm two features
-//! and one entry in its field for programs, on Kubernetes labels, an annotation, a
-//! condition and taints.
+//! fabricgate's marks on a node, next to the marks of others: on Slurm two features and one
+//! entry in the field `Extra`; on Kubernetes labels, an annotation, a condition and taints.
 //!
-//! Pure. Others' features and others' words are kept; what cannot be kept is
-//! not written over.
+//! Pure. Features and text of others are kept; a field that cannot be preserved is not
+//! overwritten.
 
 mod kubernetes;
 
@@ -24,22 +23,22 @@ use model::text::clean;
 use model::time_format::format_rfc3339;
 use model::verdict::Outcome;
 
-/// The site's names for what we say.
+/// The site's names for the marks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MarkNames {
-    /// The feature of a node that passed.
+    /// The feature of nodes that passed.
     pub verified: String,
-    /// The feature of a node that works below what it must deliver.
+    /// The feature of nodes that work below the rate they must deliver.
     pub degraded: String,
-    /// Whether features are written at all.
+    /// Whether to write features at all.
     pub features: bool,
-    /// Whether the field for programs is written at all; on Kubernetes, the
-    /// annotation with the certificate.
+    /// Whether to write Slurm's field `Extra`; on Kubernetes, the annotation with the
+    /// certificate.
     pub extra: bool,
-    /// Whether labels of Kubernetes are written at all.
+    /// Whether to write labels on Kubernetes.
     pub labels: bool,
-    /// Whether the condition of Kubernetes is written at all.
+    /// Whether to write the condition on Kubernetes.
     pub condition: bool,
 }
 
@@ -57,14 +56,14 @@ impl Default for MarkNames {
 }
 
 impl MarkNames {
-    /// Whether jobs can ask for these features: Slurm stores any name, but a
-    /// constraint with `&|[]()*` or a blank in it means something else.
+    /// Checks that jobs can request these features: Slurm stores any name, but a constraint
+    /// with `&|[]()*` or a blank has another meaning.
     pub fn check(&self) -> Result<(), String> {
         for name in [&self.verified, &self.degraded] {
             let fits = |c: char| c.is_ascii_alphanumeric() || "_-.:/".contains(c);
             if name.is_empty() || !name.chars().all(fits) {
                 return Err(format!(
-                    "{:?} is no name for a feature that jobs could ask for: expected letters, \
+                    "{:?} is not a feature name that jobs can request: expected letters, \
                      digits and _ - . : /",
                     clean(name)
                 ));
@@ -72,17 +71,17 @@ impl MarkNames {
         }
         if self.verified == self.degraded {
             return Err(format!(
-                "{} cannot be the feature of nodes that passed and of nodes that did not",
+                "{} cannot be the feature both of nodes that passed and of nodes that did not",
                 self.verified
             ));
         }
         Ok(())
     }
 
-    /// The feature that this outcome brings and the one that it takes away.
+    /// The feature that this outcome adds and the one that it removes.
     ///
-    /// A node that failed is drained, and where it cannot be (a budget, a domain
-    /// that is only named wrongly) it must not look better than a degraded one.
+    /// A node that failed is drained; if it cannot be (a budget, a misnamed domain), it must
+    /// not look better than a degraded one.
     fn features_of(&self, outcome: Outcome) -> Option<(&str, &str)> {
         match outcome {
             Outcome::Pass => Some((&self.verified, &self.degraded)),
@@ -92,14 +91,14 @@ impl MarkNames {
     }
 }
 
-/// What is to be written so that the node says this, on top of what it says.
-/// Nothing where it does already, and nothing where nothing is known.
+/// The change that puts this mark on the node. Empty if the node has the mark already, or if
+/// the outcome is unknown.
 pub fn mark_change(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> NodeUpdate {
     change_beside_action(ActionKind::Relabel, node, mark, names)
 }
 
-/// The same beside an action of this kind: a drain says to the scheduler of
-/// Kubernetes what a soft taint would say.
+/// The change for a mark written together with an action of this kind: a drain replaces the
+/// soft taint on Kubernetes.
 pub fn change_beside_action(
     kind: ActionKind,
     node: &SchedulerNode,
@@ -129,7 +128,8 @@ fn slurm_change(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> 
         let available = edit_features(&node.available_features, brings, takes);
         let active = edit_features(&node.active_features, brings, takes);
         if available != node.available_features || active != node.active_features {
-            // Both, in one call: Slurm refuses to take an active feature from
+            // Both lists in one call: Slurm refuses to remove an active feature from the
+            // available ones alone.
             // the available ones alone.
             change.available_features = Some(available);
             change.active_features = Some(active);
@@ -141,9 +141,8 @@ fn slurm_change(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> 
     change
 }
 
-/// A mark of the run at hand with the domain and the boot in which it measured
-/// this node, where those can be written. On Slurm, nodes that get the same words
-/// share one call.
+/// A mark of the run at hand with the domain and the boot in which it measured this node, if
+/// those can be written. On Slurm, nodes with equal marks share one call.
 pub(super) fn with_domain_and_boot(
     mark: VerdictMark,
     situation: &Situation<'_>,
@@ -157,12 +156,12 @@ pub(super) fn with_domain_and_boot(
     VerdictMark { domain: domain.cloned(), boot_id, ..mark }
 }
 
-/// Whether the node still says this: Slurm forgets features at a reconfigure.
+/// Whether the node still has this mark: Slurm forgets features at a reconfigure.
 pub fn has_mark(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> bool {
     mark_change(node, mark, names).is_empty()
 }
 
-/// What of this cannot be said on the node, and why, for people.
+/// Which part of this mark cannot be written on the node, and why, for users.
 pub fn explain_unwritable(
     node: &SchedulerNode,
     mark: &VerdictMark,
@@ -174,8 +173,8 @@ pub fn explain_unwritable(
     }
     if names.features && !can_keep_features(node) {
         why.push(
-            "its features were not told whole, or have names that cannot be written back: they \
-             stay as they are"
+            "its features are incomplete, or have names that cannot be written back: they \
+             are left unchanged"
                 .to_owned(),
         );
     }
@@ -185,8 +184,8 @@ pub fn explain_unwritable(
     why
 }
 
-/// What we last said on the node, as its field for programs or its annotation has
-/// it. Anybody may write there: the texts are safe to show, and no more than that.
+/// fabricgate's last mark on the node, from the field `Extra` or the annotation. Any user may
+/// write there: the texts are safe to display, but not trusted.
 pub fn read_mark(node: &SchedulerNode, names: &MarkNames) -> Option<VerdictMark> {
     match &node.kubernetes {
         _ if !names.extra => None,
@@ -195,8 +194,7 @@ pub fn read_mark(node: &SchedulerNode, names: &MarkNames) -> Option<VerdictMark>
     }
 }
 
-/// The same whatever the site calls its marks; on Kubernetes only where our condition says
-/// it too.
+/// The mark under any feature names; on Kubernetes only if fabricgate's condition agrees.
 pub(super) fn read_any_mark(node: &SchedulerNode) -> Option<VerdictMark> {
     match &node.kubernetes {
         Some(it) => kubernetes::read_mark(it).filter(|mark| kubernetes::has_condition_of(it, mark)),
@@ -204,26 +202,26 @@ pub(super) fn read_any_mark(node: &SchedulerNode) -> Option<VerdictMark> {
     }
 }
 
-/// Whether something is written on the node that only a gate writes.
+/// Whether the node has marks that only a gate writes.
 pub(super) fn has_gate_marks(node: &SchedulerNode) -> bool {
     slurm_extra_field::has_entry(&node.extra)
         || node.kubernetes.as_deref().is_some_and(kubernetes::has_gate_marks)
 }
 
-/// Marks that the journal has and the nodes lost, with what brings them back:
-/// Slurm forgets features at every reconfigure and restart.
+/// Marks that the journal has and the nodes lost, with the changes that restore them: Slurm
+/// forgets features at every reconfigure and restart.
 ///
-/// The entry in the field for programs survives both. Where it is gone somebody
-/// took it away, or the node is another machine of the same name; both times
-/// nothing is said again before the next run.
+/// The entry in the field `Extra` survives both. If it is missing, a user removed it, or the
+/// node is another machine of the same name; in both cases no mark is restored before the next
+/// run.
 ///
-/// What says that a node passed is taken back where that counts no more: it has
-/// expired, or the node has booted since and the policy says that this voids it.
+/// The mark of a pass is removed when it no longer counts: it has expired, or the node has
+/// booted since and the policy lets a boot void it.
 ///
-/// Kubernetes forgets nothing. There it is what somebody edited, a condition that the
-/// server never took, and what counts no more because it expired or the node has booted.
+/// Kubernetes forgets nothing. There the changes concern edits by others, a condition that the
+/// server never accepted, and passes that expired or were voided by a boot.
 ///
-/// Words of a later journal than this one are not written over.
+/// Marks of a later journal than this one are not overwritten.
 pub fn find_lost_marks(
     live: &SchedulerSnapshot,
     ledger: &JournalState,
@@ -231,9 +229,9 @@ pub fn find_lost_marks(
     now: &ClockStamp,
 ) -> Vec<(NodeName, NodeUpdate)> {
     let names = &policy.marks;
-    // Both are RFC 3339 in UTC, which orders as text does.
+    // Both are RFC 3339 in UTC, whose text order is the time order.
     let counts = |mark: &VerdictMark| mark.expires.as_ref().is_none_or(|expires| now.at < *expires);
-    // A second of the moments, as text: one may have a fraction.
+    // The time to the second, as text: one of them may have a fraction.
     let second = |text: &str| text.get(..19).map(str::to_owned);
     let has_booted = |node: &SchedulerNode, mark: &VerdictMark| {
         let booted = node.booted.filter(|_| policy.certificate_void.boot).map(format_rfc3339);
@@ -267,8 +265,8 @@ pub fn find_lost_marks(
     lost.collect()
 }
 
-/// Why the pass that a mark says counts no more on a node of Kubernetes, by its
-/// end or by a boot since; `None` where it does.
+/// Why a mark's pass no longer counts on a Kubernetes node (its end, or a boot since); `None`
+/// if it counts.
 pub(super) fn explain_expired(
     node: &SchedulerNode,
     mark: &VerdictMark,
@@ -278,8 +276,8 @@ pub(super) fn explain_expired(
     kubernetes::expiry_reason(node, mark, policy, now).map(|(_, why)| why)
 }
 
-/// The feature of a pass that counts no more is taken away: jobs that ask for it
-/// would be placed on what nobody knows. The entry stays, with its own expiry.
+/// Removes the feature of a pass that no longer counts: jobs that request it would be placed on
+/// a node of unknown state. The entry stays, with its own expiry.
 fn expire_mark(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> NodeUpdate {
     let mut change = NodeUpdate::default();
     let has = |features: &[String]| features.contains(&names.verified);
@@ -294,7 +292,7 @@ fn expire_mark(node: &SchedulerNode, mark: &VerdictMark, names: &MarkNames) -> N
     change
 }
 
-/// A list of features with one brought and one taken away, others in order.
+/// A list of features with one added and one removed, in the original order.
 fn edit_features(features: &[String], brings: &str, takes: &str) -> Vec<String> {
     let mut features: Vec<String> =
         features.iter().filter(|feature| *feature != takes).cloned().collect();
@@ -304,9 +302,8 @@ fn edit_features(features: &[String], brings: &str, takes: &str) -> Vec<String> 
     features
 }
 
-/// Whether others' features come back as they are when both lists are written.
-/// What is active must be available: a list that lacks some was cut. And a name
-/// with a blank in it cannot be sent.
+/// Whether the features of others survive when both lists are written. Active features must be
+/// available: a list that lacks some was cut. A name with a blank cannot be sent.
 fn can_keep_features(node: &SchedulerNode) -> bool {
     let is_word = |feature: &String| {
         let separates = |c: char| c == ',' || c.is_whitespace() || c.is_control();

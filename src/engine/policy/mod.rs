@@ -1,8 +1,7 @@
-//! What the scheduler should be told, and whether it may be told now.
+//! Decides which changes to propose to the scheduler, and whether they may be made now.
 //!
-//! Pure: verdicts, the scheduler's state, our own record and a policy in, an
-//! action plan out. Nothing here changes a cluster, asks one, or reads a clock;
-//! `gate` carries plans out.
+//! Pure: verdicts, the scheduler's state, the journal and a policy in, an action plan out.
+//! Nothing here changes or queries a cluster, or reads a clock; `gate` carries plans out.
 
 pub mod acceptance;
 pub mod action_policy;

@@ -67,11 +67,11 @@ fn a_node_that_is_down_absent_rebooting_or_unheard_of_is_left_alone() {
         (&["ERROR"], "keeps jobs away already"),
         (&["IDLE", "INVALID_REG"], "keeps jobs away already"),
         (&["UNKNOWN"], "look again"),
-        (&["FUTURE"], "no node to drain"),
-        (&["IDLE", "CLOUD", "POWERED_DOWN"], "no node to drain"),
-        (&["IDLE", "CLOUD", "POWERING_UP"], "no node to drain"),
-        (&["IDLE", "CLOUD", "POWERING_DOWN"], "no node to drain"),
-        (&["IDLE", "CLOUD", "POWER_DOWN"], "no node to drain"),
+        (&["FUTURE"], "no node exists to drain"),
+        (&["IDLE", "CLOUD", "POWERED_DOWN"], "no node exists to drain"),
+        (&["IDLE", "CLOUD", "POWERING_UP"], "no node exists to drain"),
+        (&["IDLE", "CLOUD", "POWERING_DOWN"], "no node exists to drain"),
+        (&["IDLE", "CLOUD", "POWER_DOWN"], "no node exists to drain"),
         (&["IDLE", "REBOOT_REQUESTED"], "look again after that"),
         (&["DOWN", "REBOOT_ISSUED"], "look again after that"),
         (&["IDLE", "UNDRAIN"], "look again after that"),
@@ -99,7 +99,7 @@ fn what_somebody_else_says_of_a_node_is_theirs() {
         let node = node(state, reason);
         assert!(matches!(drain_owner(&node, &ours()), DrainOwner::Other(_)), "{state:?} {reason}");
         let told = explain_no_drain(&node, &ours()).expect("not ours");
-        assert!(told.contains(reason) && told.contains("not by us"), "{told}");
+        assert!(told.contains(reason) && told.contains("not by fabricgate"), "{told}");
         assert!(explain_no_release(&node, &ours()).is_some(), "{state:?} {reason}");
     }
     // slurmrestd drains without one.
@@ -129,7 +129,7 @@ fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
         assert!(drainable(&["IDLE", "DRAIN"], reason, &ours()).is_err());
     }
     let us = drainable(&["IDLE", "DRAIN"], OURS, &ours());
-    assert!(us.is_err_and(|told| told.contains("drained already, by us")));
+    assert!(us.is_err_and(|told| told.contains("drained already, by fabricgate")));
     // The flag is gone: nobody's, whatever words are left.
     assert_eq!(drain_owner(&node(&["IDLE"], OURS), &ours()), DrainOwner::NotDrained);
 }
@@ -309,13 +309,13 @@ fn a_node_of_kubernetes_in_service_may_be_drained_and_said_what_that_means() {
 fn what_others_say_of_a_node_of_kubernetes_is_left_to_them_in_its_own_words() {
     for (state, reason, why) in [
         (&["NOT_READY"][..], "", "it is not ready (NOT_READY): Kubernetes keeps pods away already"),
-        (&["IDLE", "CORDONED"], "", "it is cordoned (CORDONED), not by us"),
-        (&["ALLOCATED", "TAINTED"], "", "somebody else that keeps pods away (TAINTED), not by us"),
-        (&["IDLE", "DELETING"], "", "there is no node to drain now"),
-        (&["IDLE", "DRAIN"], "", "not by us: no annotation fabricgate.io/reason"),
-        (&["IDLE", "DRAIN"], "see ticket 7", "not by us: \"see ticket 7\""),
-        (&["IDLE", "DRAIN"], "fabricgate:x:run9 e1", "not in our journal"),
-        (&["IDLE", "DRAIN", "CORDONED"], "", "not by us"),
+        (&["IDLE", "CORDONED"], "", "it is cordoned (CORDONED), not by fabricgate"),
+        (&["ALLOCATED", "TAINTED"], "", "others that keeps pods away (TAINTED), not by fabricgate"),
+        (&["IDLE", "DELETING"], "", "no node exists to drain now"),
+        (&["IDLE", "DRAIN"], "", "not by fabricgate: no annotation fabricgate.io/reason"),
+        (&["IDLE", "DRAIN"], "see ticket 7", "not by fabricgate: \"see ticket 7\""),
+        (&["IDLE", "DRAIN"], "fabricgate:x:run9 e1", "not in this journal"),
+        (&["IDLE", "DRAIN", "CORDONED"], "", "not by fabricgate"),
     ] {
         let node = on_kubernetes(state, reason);
         let told = explain_no_drain(&node, &ours()).unwrap_or_default();
@@ -347,7 +347,7 @@ fn our_drain_is_given_back_beside_a_cordon_or_a_taint_of_others() {
         node.kubernetes.as_mut().expect("one").left_alone.push("label managed=false".to_owned());
         assert_eq!(explain_no_release(&node, &ours()), None, "{state:?}");
         let us = explain_no_drain(&on_kubernetes(state, OURS), &ours()).unwrap_or_default();
-        assert!(us.contains("drained already, by us"), "{state:?}: {us}");
+        assert!(us.contains("drained already, by fabricgate"), "{state:?}: {us}");
     }
     for state in
         [&["NOT_READY", "DRAIN"][..], &["IDLE", "DRAIN", "DELETING"], &["IDLE", "CORDONED"]]

@@ -1,34 +1,31 @@
-//! A pause that a person asked for: no drains, no marks and no measuring until it is
-//! over.
+//! A pause that a user requested: no drains, no marks and no measurements until it ends.
 //!
-//! Pure. Within one boot it is counted by uptime, so that a clock that jumps ends none.
+//! Pure. Within one boot the uptime counts, so that a clock that jumps ends no pause.
 
 use super::journal_state::JournalState;
 use super::schedule::elapsed_s;
 use model::journal::ClockStamp;
 use model::text::clean;
 
-/// A pause.
+/// A pause with its author and end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GatePause {
-    /// Who asked for it.
+    /// The user who requested it.
     pub by: String,
     /// Why.
     pub why: String,
-    /// For how many seconds.
+    /// Duration in seconds.
     pub for_s: u64,
     /// When it ends, RFC 3339.
     pub until: String,
 }
 
-/// The pause that holds at this moment.
 pub fn active_pause<'a>(ledger: &'a JournalState, now: &ClockStamp) -> Option<&'a GatePause> {
     let (since, pause) = ledger.pause.as_ref()?;
     let lasts = i64::try_from(pause.for_s).unwrap_or(i64::MAX);
     (elapsed_s(since, now) < lasts).then_some(pause)
 }
 
-/// A pause as a sentence.
 pub fn describe_pause(pause: &GatePause) -> String {
     let [until, by, why] = [&pause.until, &pause.by, &pause.why].map(|it| clean(it));
     format!("paused until {until} by {by}: {why}")
@@ -69,7 +66,7 @@ mod tests {
         assert!(holds(at(1_000, "a", 50.0)));
         assert!(holds(at(1_599, "a", 649.0)));
         assert!(!holds(at(1_600, "a", 650.0)));
-        // The clock was put forward by a day.
+        // The clock was set forward by a day.
         assert!(holds(at(90_000, "a", 60.0)));
         assert!(holds(at(1_599, "b", 1.0)));
         assert!(!holds(at(1_600, "b", 1.0)));

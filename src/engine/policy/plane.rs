@@ -1,10 +1,10 @@
-//! Which of the two planes a node is told of by, and how people speak there.
+//! The control plane that a node belongs to, and its terms.
 //!
-//! Words only. What a state means is the same on both.
+//! Names only. The meaning of a state is the same on both.
 
 use model::scheduler_snapshot::SchedulerNode;
 
-/// Who places work on a node.
+/// The scheduler that places work on a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SchedulerKind {
     /// Slurm's controller.
@@ -14,12 +14,12 @@ pub enum SchedulerKind {
 }
 
 impl SchedulerKind {
-    /// The one that told of this node.
+    /// The kind of the scheduler that reported this node.
     pub fn from_node(node: &SchedulerNode) -> Self {
         if node.kubernetes.is_some() { Self::Kubernetes } else { Self::Slurm }
     }
 
-    /// Its name.
+    /// Its display name.
     pub fn name(self) -> &'static str {
         match self {
             Self::Slurm => "Slurm",
@@ -27,7 +27,7 @@ impl SchedulerKind {
         }
     }
 
-    /// What it places.
+    /// The display name of its workloads.
     pub fn workload_name(self) -> &'static str {
         match self {
             Self::Slurm => "jobs",

@@ -1,7 +1,7 @@
-//! Which of our own drains may be taken back, and which nodes are certified.
+//! Which of fabricgate's drains may be released, and which nodes are certified.
 //!
-//! Pure. A release needs clean runs that were made after the drain, a node that
-//! is as we left it, and nothing else; a tripped breaker never blocks one.
+//! Pure. A release needs clean runs after the drain and a node in the state that the drain
+//! left; a tripped breaker never blocks one.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ use model::text::clean;
 use model::time_format::{DAY_S, format_rfc3339};
 use model::verdict::{NodeVerdict, Outcome};
 
-/// Releases and certificates that this situation asks for, and what is withheld.
+/// Proposes releases and certificates, and lists what is withheld.
 pub fn propose_releases(
     situation: &Situation<'_>,
     policy: &Policy,
@@ -45,20 +45,20 @@ pub fn propose_releases(
     (proposal.actions, proposal.withheld)
 }
 
-/// Whether a run is one of those that a drained node must pass: a whole one,
-/// of real nodes, under a profile that measures everything.
+/// Whether a run counts towards a release: a full run of real nodes, under a profile that
+/// measures everything.
 pub fn is_full_run(run: &EvidenceRun, policy: &Policy) -> bool {
     let profile = Profile::parse(&run.profile);
     let all = matches!(profile, Some(Profile::BurnIn | Profile::Recertify));
     all && run.complete && is_eligible_run(run, policy) && 0 < run.created_unix
 }
 
-/// Whether a run says anything of the scheduler's nodes.
+/// Whether a run is evidence about the scheduler's nodes.
 pub(super) fn is_eligible_run(run: &EvidenceRun, policy: &Policy) -> bool {
     run.real || policy.simulated
 }
 
-/// What is asked for so far.
+/// Collects the proposals.
 struct ReleasePlanner<'a> {
     situation: &'a Situation<'a>,
     policy: &'a Policy,
@@ -73,7 +73,7 @@ fn domain_by_node<'a>(situation: &Situation<'a>) -> BTreeMap<&'a NodeName, &'a D
     domains.flat_map(|domain| domain.nodes.iter().map(|node| (node, &domain.name))).collect()
 }
 
-/// Runs that a drained node passed, by the time they were made.
+/// Runs that a drained node passed, by time of creation.
 type CleanRunsByTime<'a> = BTreeMap<(i64, &'a str), ()>;
 
 impl<'a> ReleasePlanner<'a> {
@@ -81,16 +81,16 @@ impl<'a> ReleasePlanner<'a> {
         self.withheld.push(WithheldAction::new(what, why));
     }
 
-    /// The release of one node, or why not yet.
+    /// The release of one node, or the reason why not yet.
     fn release(&self, node: &NodeName, drain: &'a OwnDrain) -> Result<Action, String> {
         if !node.is_one_node() {
             return Err(node_state::explain_not_one_node(node));
         }
         let Some(live) = self.situation.live else {
-            return Err("drained by us; the scheduler was not asked how it stands".to_owned());
+            return Err("drained by fabricgate; the scheduler was not queried".to_owned());
         };
         let Some(live) = live.nodes.get(node) else {
-            return Err("drained by us; the scheduler does not tell of it now".to_owned());
+            return Err("drained by fabricgate; the scheduler does not know it now".to_owned());
         };
         if let Some(why) = node_state::explain_no_release(live, self.situation.ledger) {
             return Err(why);
@@ -123,7 +123,7 @@ impl<'a> ReleasePlanner<'a> {
         })
     }
 
-    /// The runs that count, and how many of an earlier boot do not.
+    /// The runs that count, and the number of those from an earlier boot.
     fn clean_runs(
         &self,
         node: &NodeName,
@@ -137,13 +137,13 @@ impl<'a> ReleasePlanner<'a> {
         if is_untold && (moved || had_boot) {
             let what = if moved { "it is another machine" } else { "it may have booted" };
             return Err(format!(
-                "{what} since it was drained, and the scheduler does not say when it booted, so \
-                 no run is known to be its own"
+                "{what} since it was drained, and the scheduler reports no boot time, so \
+                 no run is known to have measured it"
             ));
         }
         if self.situation.now.unix < self.begun_unix(drain) {
             return Err(format!(
-                "it was drained at {}, which is yet to come: a clock was put back",
+                "it was drained at {}, which is in the future: a clock was set back",
                 drain.stamp.at
             ));
         }
@@ -160,14 +160,14 @@ impl<'a> ReleasePlanner<'a> {
         let after: BTreeMap<&str, (i64, Option<&str>)> = noted
             .chain(at_hand)
             .filter(|(measured, run, _)| self.begun_unix(drain) < *measured && *run != drain.run)
-            // One that says so may as well have been made before the drain.
+            // A run with the same time may have been made before the drain.
             .filter(|(measured, ..)| {
                 !evidence_checks::is_in_future(*measured, self.situation.now.unix)
             })
             .map(|(measured, run, boot)| (run, (measured, boot)))
             .collect();
-        // A machine that booted since is judged on what it did since: links
-        // train anew, and it may not even be the same one.
+        // A machine that booted since needs runs of its present boot: links train again, and it
+        // may not even be the same machine.
         let own = |(measured, boot): (i64, Option<&str>)| {
             evidence_checks::is_of_this_boot(live, boot, measured)
         };
@@ -181,13 +181,12 @@ impl<'a> ReleasePlanner<'a> {
         Ok((clean, stale))
     }
 
-    /// When a drain was begun, by the clock of now.
+    /// When a drain was started, by the present clock.
     fn begun_unix(&self, drain: &OwnDrain) -> i64 {
         evidence_checks::moment_unix(&drain.stamp, self.situation.now)
     }
 
-    /// That the run at hand was begun before the drain, where it would count
-    /// otherwise.
+    /// Describes a run at hand that started before the drain and would count otherwise.
     fn describe_early_run(&self, node: &NodeName, drain: &OwnDrain) -> String {
         let run = self.situation.run;
         let passed = self.verdicts.get(node).is_some_and(|v| v.outcome == Outcome::Pass);
@@ -197,12 +196,12 @@ impl<'a> ReleasePlanner<'a> {
         }
         let (id, created, drained) = (&run.id, clean(&run.created), &drain.stamp.at);
         format!(
-            "; run {id} does not count: it was begun at {created}, and the drain is of {drained}"
+            "; run {id} does not count: it was started at {created}, before the drain at {drained}"
         )
     }
 
-    /// Clean runs are of the past where the run at hand has looked at the node
-    /// since and did not see it pass.
+    /// Earlier clean runs do not count if the run at hand measured the node and did not pass
+    /// it.
     fn check_last_run(
         &self,
         node: &NodeName,
@@ -217,14 +216,14 @@ impl<'a> ReleasePlanner<'a> {
             is_eligible_run(run, self.policy) && run.id != drain.run && newest <= run.created_unix;
         if is_news && verdict.outcome != Outcome::Pass {
             return Err(format!(
-                "drained by us, and run {} says {}: {}",
+                "drained by fabricgate, and run {} reports {}: {}",
                 run.id, verdict.outcome, verdict.reason
             ));
         }
         Ok(())
     }
 
-    /// What is said on a node that these runs found well: the newest speaks.
+    /// The mark for a node that passed these runs; the newest decides.
     fn mark_of(
         &self,
         clean: &CleanRunsByTime<'_>,
@@ -233,7 +232,7 @@ impl<'a> ReleasePlanner<'a> {
     ) -> VerdictMark {
         let run = self.situation.run;
         let (measured, id) = clean.keys().next_back().copied().unwrap_or_default();
-        // Which profile an earlier run had is not recorded: the shorter time counts.
+        // The profile of an earlier run is not recorded, so the shorter validity counts.
         let days = match Profile::parse(&run.profile).filter(|_| id == run.id) {
             Some(profile) => certificate::certificate_days(profile, self.policy),
             None => [Profile::BurnIn, Profile::Recertify]
@@ -259,14 +258,13 @@ impl<'a> ReleasePlanner<'a> {
             live,
             verdict.or(drain.action.domain.as_ref()),
         );
-        // Every run that counts is of the boot that the node shows; the run at hand may
-        // be of an earlier one.
+        // Every run that counts is of the node's present boot; the run at hand may be of an
+        // earlier one.
         let boot_id = live.kubernetes.as_ref().and(live.boot_id.clone());
         VerdictMark { boot_id: boot_id.filter(|_| self.policy.certificate_void.boot), ..mark }
     }
 
-    /// Certificates for what passed. What Slurm forgot of earlier ones, `marks`
-    /// says again.
+    /// Certificates for nodes that passed. `marks` restores earlier marks that Slurm forgot.
     fn certify(&mut self, live: &'a SchedulerSnapshot) {
         let situation = self.situation;
         let run = situation.run;
@@ -295,7 +293,7 @@ impl<'a> ReleasePlanner<'a> {
             .map(|(node, _)| *node)
             .collect();
         for node in passed {
-            // Its release says it, or its drain speaks against it.
+            // The release marks it, or its drain contradicts a pass.
             if situation.ledger.drains.contains_key(node) {
                 continue;
             }
@@ -307,7 +305,7 @@ impl<'a> ReleasePlanner<'a> {
         }
     }
 
-    /// The certificate of one node; nothing where it says so already.
+    /// The certificate of one node; `None` if the node is marked with it already.
     fn certify_node(
         &self,
         node: &NodeName,
@@ -317,13 +315,13 @@ impl<'a> ReleasePlanner<'a> {
         if !node.is_one_node() {
             return Err(node_state::explain_not_one_node(node));
         }
-        let live = live.nodes.get(node).ok_or("the scheduler does not tell of it")?;
+        let live = live.nodes.get(node).ok_or("the scheduler does not know it")?;
         let measured = self.situation.boots.get(node);
         let refusal = node_state::explain_no_certificate(live)
             .or_else(|| {
                 certificate::explain_refusal(live, measured, self.situation.run, self.policy)
             })
-            // No mark says what its certificate would not.
+            // A mark must not claim more than its certificate.
             .or_else(|| self.situation.run.unsure.get(node).cloned());
         if let Some(why) = refusal {
             return Err(why);
@@ -334,12 +332,12 @@ impl<'a> ReleasePlanner<'a> {
         let domain = self.verdicts.get(node).and_then(|verdict| verdict.domain.as_ref());
         let mut mark = marks::with_domain_and_boot(mark.clone(), self.situation, live, domain);
         if !self.policy.certificate_void.boot {
-            // What a boot does not void says of none: it counts in the next one, too.
+            // If a boot does not void it, the mark names none and counts in the next boot, too.
             mark.boot_id = None;
         }
         if let Some((said, longer)) = self.longer_mark(live, &mark) {
-            // What it lost meanwhile it gets back, and the start-up taint goes;
-            // Slurm is told again by `marks::forgotten`.
+            // Restores lost entries and removes the start-up taint; on Slurm,
+            // `marks::forgotten` restores them.
             if live.kubernetes.is_none() || marks::has_mark(live, said, names) {
                 return Err(longer);
             }
@@ -359,7 +357,7 @@ impl<'a> ReleasePlanner<'a> {
         }))
     }
 
-    /// Why what was said before is better left: it counts for longer.
+    /// Why the earlier mark stays: it counts for longer.
     fn longer_mark(
         &self,
         live: &SchedulerNode,
@@ -376,7 +374,7 @@ impl<'a> ReleasePlanner<'a> {
             .then(|| (said, why()))
     }
 
-    /// An action of which nothing is said yet but what, where and on whom.
+    /// An action with only its kind, node and control plane set.
     fn new_action(&self, kind: ActionKind, node: &NodeName) -> Action {
         Action {
             domain: self.domains.get(node).map(|domain| (*domain).clone()),
@@ -385,7 +383,7 @@ impl<'a> ReleasePlanner<'a> {
     }
 }
 
-/// What is missing until a node has passed often enough.
+/// Describes the runs still missing for a release.
 fn describe_missing(
     clean: &CleanRunCount<'_>,
     stale: usize,
@@ -395,11 +393,11 @@ fn describe_missing(
 ) -> String {
     let runs: Vec<&str> = clean.runs.iter().map(|(_, run)| *run).collect();
     let has = match runs.as_slice() {
-        [] => "drained by us, and has passed no whole run since".to_owned(),
-        runs => format!("drained by us, and has passed {} since", join_runs(runs)),
+        [] => "drained by fabricgate, and has passed no full run since".to_owned(),
+        runs => format!("drained by fabricgate, and has passed {} since", join_runs(runs)),
     };
     let mut why = format!(
-        "{has}; {wanted} under recertify or burn-in give it back, {} missing",
+        "{has}; {wanted} under recertify or burn-in release it, {} missing",
         match wanted - runs.len() {
             1 => "one is".to_owned(),
             more => format!("{more} are"),
@@ -414,7 +412,7 @@ fn describe_missing(
     }
     if 0 < stale {
         let when = match live.boot_id {
-            Some(_) => "in another boot, or in one that is not known,",
+            Some(_) => "in another or an unknown boot",
             None => "before its last boot",
         };
         why.push_str(&format!("; {stale} made {when} do not count"));
@@ -422,7 +420,7 @@ fn describe_missing(
     why
 }
 
-/// Runs for people.
+/// A list of runs as text for users.
 fn join_runs(runs: &[&str]) -> String {
     match runs {
         [] => "no run".to_owned(),
@@ -434,8 +432,7 @@ fn join_runs(runs: &[&str]) -> String {
     }
 }
 
-/// Whether one moment, RFC 3339 in UTC, is after another. A fraction of a
-/// second makes no difference.
+/// Whether one time, RFC 3339 in UTC, is after another, to the second.
 fn is_later(a: &str, b: &str) -> bool {
     let second = |text: &str| text.get(.."2026-03-04T05:06:07".len()).map(str::to_owned);
     matches!((second(a), second(b)), (Some(a), Some(b)) if b < a)

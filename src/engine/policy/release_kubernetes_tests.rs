@@ -75,13 +75,11 @@ fn a_clean_run_of_another_boot_or_of_one_that_is_not_known_gives_nothing_back() 
         let world = drained(&[("first", boot)]);
         let told = why(&world);
         assert!(told.contains("has passed run run2 since"), "{told}");
-        assert!(
-            told.ends_with("1 made in another boot, or in one that is not known, do not count")
-        );
+        assert!(told.ends_with("1 made in another or an unknown boot do not count"));
     }
     let mut moved = drained(&[("first", Some("boot-d0n0"))]);
     moved.node(NODE).boot_id = Some("new".to_owned());
-    assert!(why(&moved).contains("has passed no whole run since"), "{}", why(&moved));
+    assert!(why(&moved).contains("has passed no full run since"), "{}", why(&moved));
     let mut untold = drained(&[("first", Some("boot-d0n0"))]);
     untold.node(NODE).boot_id = None;
     assert!(why(&untold).contains("it may have booted since it was drained"), "{}", why(&untold));
@@ -143,7 +141,7 @@ fn nothing_is_certified_of_another_boot_or_where_others_have_a_say() {
         ("it has booted since it was measured", |w| {
             w.node(NODE).boot_id = Some("new".to_owned());
         }),
-        ("does not tell in which boot", |w| w.boots.clear()),
+        ("does not name the boot", |w| w.boots.clear()),
         ("out of service (IDLE+UNVERIFIED+CORDONED)", |w| {
             w.state(NODE, &["IDLE", "UNVERIFIED", "CORDONED"]);
         }),

@@ -183,14 +183,14 @@ fn what_is_missing_is_said() {
     let world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[]);
     assert_eq!(
         world.why("n1"),
-        "drained by us, and has passed run this-run since; 2 under recertify or burn-in give it \
-         back, one is missing"
+        "drained by fabricgate, and has passed run this-run since; 2 under recertify or burn-in \
+         release it, one is missing"
     );
     let world = ReleaseFixture::new().drained("n1", None, &[]);
     assert_eq!(
         world.why("n1"),
-        "drained by us, and has passed no whole run since; 2 under recertify or burn-in give it \
-         back, 2 are missing"
+        "drained by fabricgate, and has passed no full run since; 2 under recertify or burn-in \
+         release it, 2 are missing"
     );
 }
 
@@ -203,7 +203,7 @@ fn runs_that_are_not_clean_hours_apart_give_nothing_back() {
     let why = close.why("n1");
     assert!(why.contains("has passed run first since; 2 under recertify"), "{why}");
     assert!(
-        why.contains("; run this-run was made too soon after it; the next counts from"),
+        why.contains("; run this-run was made too soon after it; the next run counts from"),
         "{why}"
     );
     assert_eq!(at(NOW - 2 * HOUR).released(), ["n1"]);
@@ -214,11 +214,11 @@ fn runs_that_are_not_clean_hours_apart_give_nothing_back() {
     }
     // One that counts is told of the time as well, where that is yet to come.
     let why = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[]).why("n1");
-    assert!(!why.contains("the next counts"), "an hour is over: {why}");
+    assert!(!why.contains("the next run counts"), "an hour is over: {why}");
     let mut world = ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[]);
     world.policy.clean_hours = 2.0;
     assert!(
-        world.why("n1").contains("one is missing; the next counts from"),
+        world.why("n1").contains("one is missing; the next run counts from"),
         "{}",
         world.why("n1")
     );
@@ -270,7 +270,7 @@ fn only_whole_runs_of_real_nodes_made_after_the_drain_count() {
         assert!(world.released().is_empty(), "{what}");
         assert!(world.why("n1").contains("one is missing"), "{what}: {}", world.why("n1"));
         let is_early = what == "before";
-        assert_eq!(world.why("n1").contains("it was begun at"), is_early, "{}", world.why("n1"));
+        assert_eq!(world.why("n1").contains("it was started at"), is_early, "{}", world.why("n1"));
     }
     assert_eq!(with(|run| run.profile = "burn-in".to_owned()).released(), ["n1"]);
     // What the journal counts of before the drain counts as little.
@@ -285,7 +285,7 @@ fn a_look_that_did_not_pass_keeps_a_node_whatever_it_passed_before() {
     for outcome in [Outcome::Unknown, Outcome::Degraded, Outcome::Failed] {
         let mut world = ReleaseFixture::new().drained("n1", Some(outcome), &clean);
         assert!(world.released().is_empty(), "{outcome}");
-        let why = format!("drained by us, and run this-run says {outcome}: as measured");
+        let why = format!("drained by fabricgate, and run this-run says {outcome}: as measured");
         assert_eq!(world.why("n1"), why);
         // A look from before the clean runs, as that of the fault itself, is old.
         world.run.created_unix = DRAINED - HOUR;
@@ -364,7 +364,7 @@ fn a_clock_that_was_put_back_gives_nothing_back() {
     let mut world =
         ReleaseFixture::new().drained("n1", Some(Outcome::Pass), &[("first", DRAINED + HOUR)]);
     world.now.unix = DRAINED - HOUR;
-    assert!(world.why("n1").contains("a clock was put back"));
+    assert!(world.why("n1").contains("a clock was set back"));
 }
 
 #[test]

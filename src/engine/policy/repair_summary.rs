@@ -1,8 +1,8 @@
-//! What a repair changed, in words: the verdict then and now, the part that was
-//! blamed, the rest of the node, and the hardware itself.
+//! What a repair changed, in sentences: the verdict before and after, the blamed part, the rest
+//! of the node, and the hardware itself.
 //!
-//! Pure, and told only: whether a node comes back is `release`'s to say, after as
-//! many clean runs as ever.
+//! Pure, and for information only: `release` decides whether the node returns to service, after
+//! the usual clean runs.
 
 use std::collections::BTreeSet;
 
@@ -12,24 +12,24 @@ use model::text::clean;
 use model::trend::{FabricPart, RunChange, RunChangeKind};
 use model::verdict::{Finding, NodeVerdict, Outcome, Verdicts};
 
-/// A node before and after.
+/// A node before and after a repair.
 #[derive(Clone, Copy, Debug)]
 pub struct RepairSides<'a> {
     /// The node.
     pub node: &'a NodeName,
-    /// What was said of it then.
+    /// The earlier verdict.
     pub before: &'a NodeVerdict,
-    /// What was found then, in the whole run.
+    /// The earlier findings of the whole run.
     pub found: &'a [Finding],
-    /// What is said of it now.
+    /// The later verdicts.
     pub after: &'a Verdicts,
-    /// Its readings, then and now.
+    /// Its readings before and after.
     pub comparison: &'a RunComparison,
-    /// What else is not as it was.
+    /// Other changes of the node.
     pub changes: &'a [RunChange],
 }
 
-/// The sentences, what matters most first.
+/// The sentences, the most important first.
 pub fn summarize_repair(sides: &RepairSides<'_>) -> Vec<String> {
     let now = sides.after.nodes.iter().find(|it| it.node == *sides.node);
     let outcome = now.map_or(Outcome::Unknown, |it| it.outcome);
@@ -45,29 +45,28 @@ pub fn summarize_repair(sides: &RepairSides<'_>) -> Vec<String> {
     let gone = all(ComparisonOutcome::OnlyBefore).filter(is_blamed).count();
     let mut says = vec![describe_verdict(sides.before, now)];
     if blamed.is_empty() && sides.before.outcome <= Outcome::Unknown {
-        says.push(
-            "nothing was found against it then, so no part of it is expected to change".to_owned(),
-        );
+        says.push("no finding blamed it then, so no part of it is expected to change".to_owned());
     } else if 0 < better && outcome == Outcome::Pass {
-        says.push(format!("what was blamed is better in {better} readings and as it must be"));
+        says.push(format!(
+            "the blamed part is better in {better} readings and at its expected level"
+        ));
     } else if 0 < better {
         let still = if Outcome::Unknown < outcome {
             "and still below what it must deliver"
         } else {
-            "and not known to be as it must be"
+            "and its level is not certain"
         };
-        says.push(format!("what was blamed is better in {better} readings, {still}"));
+        says.push(format!("the blamed part is better in {better} readings, {still}"));
     } else if 0 < worse {
-        says.push(format!("what was blamed is worse than before, in {worse} readings"));
+        says.push(format!("the blamed part is worse than before in {worse} readings"));
     } else if 0 < gone {
-        says.push("what was blamed was not measured now, so nothing is known of it".to_owned());
+        says.push("the blamed part was not measured now, so its state is unknown".to_owned());
     } else if outcome == Outcome::Pass {
         says.push(
-            "what was blamed reads the same within noise, and nothing is found against it now"
-                .to_owned(),
+            "the blamed part reads the same within noise, and no finding blames it now".to_owned(),
         );
     } else {
-        says.push("the repair changed nothing that was measured of what was blamed".to_owned());
+        says.push("the repair changed no measurement of the blamed part".to_owned());
     }
     if let Some(most) = elsewhere.first() {
         let change = most.change.unwrap_or_default().abs() * 100.0;
@@ -110,7 +109,7 @@ fn describe_verdict(before: &NodeVerdict, now: Option<&NodeVerdict>) -> String {
     }
 }
 
-/// A part that was found guilty then.
+/// A part that was blamed before the repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct BlamedPart {
     gpu: Option<u32>,
@@ -118,8 +117,7 @@ struct BlamedPart {
 }
 
 impl BlamedPart {
-    /// Whether a reading is of it. A node that was blamed as a whole is all of its
-    /// parts.
+    /// Whether a reading belongs to this part. A node blamed as a whole has all of its parts.
     fn covers(&self, part: &FabricPart) -> bool {
         (self.gpu.is_none() || self.gpu == part.gpu)
             && (self.rail.is_none() || self.rail == part.rail)
@@ -133,7 +131,7 @@ fn blamed_parts(sides: &RepairSides<'_>) -> Vec<BlamedPart> {
     own.map(|found| BlamedPart { gpu: found.locus.gpu, rail: found.locus.rail.clone() }).collect()
 }
 
-/// Hardware, software and place, in words; each kind once.
+/// Changes of hardware, software and place, in sentences; each kind once.
 fn describe_changes(changes: &[RunChange]) -> Vec<String> {
     let mut says = Vec::new();
     let swapped: BTreeSet<&str> = changes
@@ -143,21 +141,23 @@ fn describe_changes(changes: &[RunChange]) -> Vec<String> {
         .collect();
     if !swapped.is_empty() {
         let what: Vec<String> = swapped.into_iter().map(clean).collect();
-        says.push(format!("other hardware is in it: {}", what.join(", ")));
+        says.push(format!("it has other hardware: {}", what.join(", ")));
     }
     for changed in changes {
         let what = clean(&changed.what);
         let (was, is) = (clean(&changed.before), clean(&changed.after));
         match changed.kind {
             RunChangeKind::Hardware => {}
-            RunChangeKind::Boot if changed.what == "boot" => says.push("it was booted".to_owned()),
+            RunChangeKind::Boot if changed.what == "boot" => {
+                says.push("it has rebooted".to_owned())
+            }
             RunChangeKind::Claim => says.push(format!("it is claimed differently: {is}")),
             _ => says.push(format!("{what} was {was} and is {is}")),
         }
     }
     if changes.is_empty() {
         says.push(
-            "its hardware, driver and boot are those of then, as far as both runs tell".to_owned(),
+            "its hardware, driver and boot are unchanged, as far as both runs show".to_owned(),
         );
     }
     says

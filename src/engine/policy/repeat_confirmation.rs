@@ -1,9 +1,9 @@
-//! A node in service that works below its level is drained when a second run says
-//! so, hours after the first: what made it slow for an hour looks in one run like a
-//! fault, also in that run's second look (docs/false-drains.md).
+//! A node in service that works below its level is drained when a second run
+//! confirms it, hours after the first: a transient cause looks in one run like a
+//! fault, even in that run's second measurement (docs/false-drains.md).
 //!
-//! Pure. What waits is told in the plan; the journal keeps the first sight
-//! (`notice::suspicions`), and a pass in between ends it (`notice::events`).
+//! Pure. The plan lists what waits; the journal keeps the first observation
+//! (`notice::suspicions`), and a pass in between clears it (`notice::events`).
 
 use super::action_policy::Policy;
 use super::journal_state::Suspicion;
@@ -20,9 +20,9 @@ use model::verdict::Finding;
 const HOUR_S: f64 = 3_600.0;
 const DAY_S: f64 = 86_400.0;
 
-/// Why these findings, all of which a second look confirmed, drain this node only
-/// when another run says the same, and what that must say; `None` where they do
-/// at once, or where an earlier run said it. `all` is everything held against it.
+/// Why these findings, all confirmed by a second measurement, do not drain this node before
+/// another run agrees, and what that run must show; `None` if they drain it immediately, or if
+/// an earlier run agrees. `all` is everything held against the node.
 pub(super) fn pending_confirmation(
     situation: &Situation<'_>,
     policy: &Policy,
@@ -31,7 +31,7 @@ pub(super) fn pending_confirmation(
     all: &[&Finding],
 ) -> Option<(String, PendingConfirmation)> {
     let run = situation.run;
-    // A burn-in measures for hours and days by itself.
+    // A burn-in measures for hours or days itself.
     let is_burn_in = Profile::parse(&run.profile) == Some(Profile::BurnIn);
     if policy.again_hours <= 0.0
         || is_burn_in
@@ -61,8 +61,8 @@ pub(super) fn pending_confirmation(
         format!("run {} was the first", clean(&first.run))
     };
     let why = format!(
-        "{}, which may pass by itself: {since} to say so, and one made from {from} on has to say it \
-         again (policy.again_hours)",
+        "{}, which may be transient: {since} to show it, and one made from {from} on must \
+         confirm it (policy.again_hours)",
         findings.first().map_or("slow", |found| found.class.as_str()),
     );
     Some((
@@ -71,8 +71,8 @@ pub(super) fn pending_confirmation(
     ))
 }
 
-/// Whether an earlier suspicion is of the same: the same boot, one class in
-/// common, and not too long ago.
+/// Whether an earlier suspicion is the same: the same boot, one class in common, and recent
+/// enough.
 fn is_same_suspicion(
     known: &Suspicion,
     own: &Suspicion,
@@ -84,20 +84,21 @@ fn is_same_suspicion(
         && known.classes.iter().any(|class| own.classes.contains(class))
 }
 
-/// Whether a suspicion still counts at a moment.
+/// Whether a suspicion still counts at this time.
 pub fn is_open(known: &Suspicion, policy: &Policy, at_unix: i64) -> bool {
     at_unix.saturating_sub(known.measured) <= confirmation_ages_s(policy)[1]
 }
 
-/// Between which ages of the first run, in seconds, another says it again.
+/// The least and the greatest age of the first run, in seconds, at which another run confirms
+/// it.
 pub fn confirmation_ages_s(policy: &Policy) -> [i64; 2] {
-    // Beyond any time there is, where somebody writes so: casts saturate.
+    // Casts saturate, so any configured number of hours is valid.
     #[expect(clippy::cast_possible_truncation, reason = "hours and days of a policy")]
     let whole = |seconds: f64| seconds as i64;
     [whole(policy.again_hours * HOUR_S), whole(policy.again_days * DAY_S)]
 }
 
-/// Whether the run at hand ends a suspicion where it finds the node well.
+/// Whether a pass in the run at hand clears a suspicion.
 pub(super) fn can_clear(situation: &Situation<'_>, policy: &Policy, known: &Suspicion) -> bool {
     let run = situation.run;
     release::is_eligible_run(run, policy)

@@ -1,6 +1,7 @@
-//! Whether a cluster's store is an older copy than the one that had our drain.
+//! Whether a cluster's store is an older copy than the one with fabricgate's drain.
 //!
-//! Pure. A person who takes a drain away leaves what else we wrote beside it, and makes
+//! Pure. A user who removes a drain leaves fabricgate's other entries in place and increases
+//! the node's version. A restored etcd has the node as it was before.
 //! the node's version a newer one. An etcd that was restored has the node as it was before.
 
 use super::journal_state::{JournalState, OwnDrain};
@@ -9,8 +10,8 @@ use model::kubernetes_node::{CERTIFICATE, KubernetesNode};
 use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::SchedulerNode;
 
-/// Whether the node is as it was before this drain. Another node of the same name is not,
-/// and neither is one with our reason on it: who takes a taint away may leave that.
+/// Whether the node is as it was before this drain. Another node of the same name is not, nor
+/// is one with the reason still on it: a user who removes a taint may leave the reason.
 pub(super) fn is_before_drain(
     now: &SchedulerNode,
     drain: &OwnDrain,
@@ -22,15 +23,15 @@ pub(super) fn is_before_drain(
         && (is_older(was, is) || has_marks_before_drain(was, is, drain, ledger))
 }
 
-/// The version of an object only grows within one store.
+/// The version of an object only increases within one store.
 fn is_older(was: &KubernetesNode, is: &KubernetesNode) -> bool {
     let version = |node: &KubernetesNode| node.version.parse::<u64>().ok();
     version(was).zip(version(is)).is_some_and(|(was, is)| is <= was)
 }
 
-/// Whether what the drain wrote beside its taint is as it was before. Where nothing stood
-/// there, a person may have taken it away; our condition stays then, which no tool removes.
-/// What was never written tells nothing.
+/// Whether the entries written with the drain's taint are as they were before. If there were
+/// none, a user may have removed them; the condition then stays, because no tool removes it.
+/// Entries that were never written are no evidence.
 fn has_marks_before_drain(
     was: &KubernetesNode,
     is: &KubernetesNode,
@@ -50,8 +51,7 @@ fn has_marks_before_drain(
     }
 }
 
-/// What is said again on a node whose drain the store lost: nothing that would tell no
-/// longer that it did.
+/// The change to repeat a drain that the store lost, without entries that would hide the loss.
 pub(super) fn without_traces(
     change: NodeUpdate,
     now: &SchedulerNode,

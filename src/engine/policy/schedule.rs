@@ -1,9 +1,9 @@
-//! Which nodes are to be measured now, under which profile, and why; and of
-//! every other node why not.
+//! Which nodes to measure now, under which profile, and why; and for every other node the
+//! reason why not.
 //!
-//! Pure, and a decision about measuring only: what a measurement means for a
-//! node, the gate's turn decides that follows it. A node that is in use, left
-//! alone, or kept by somebody is never named, whatever is due there.
+//! Pure, and a decision about measuring only: the gate's turn after the measurement decides
+//! about the node. A node that is in use, left alone, or reserved is never selected, whatever
+//! is due for it.
 
 pub mod attempts;
 mod eligibility;
@@ -26,97 +26,95 @@ use model::profile::Profile;
 use model::scheduler_snapshot::SchedulerSnapshot;
 pub use model::watch::DueReason;
 
-/// What is looked at.
+/// The input of the schedule.
 #[derive(Clone, Copy, Debug)]
 pub struct ScheduleInput<'a> {
-    /// What the scheduler says of every node.
+    /// The scheduler's state of every node.
     pub live: &'a SchedulerSnapshot,
-    /// What is claimed: only what is in a domain can be measured.
+    /// The claims: only nodes of a domain can be measured.
     pub fleet: &'a Claims,
     /// The certificates that could be read.
     pub certificates: &'a BTreeMap<NodeName, Certificate>,
-    /// Nodes whose certificate is there and cannot be read, and why.
+    /// Nodes whose certificate exists but cannot be read, and why.
     pub unreadable: &'a BTreeMap<NodeName, String>,
-    /// What we did before.
+    /// The journal's state.
     pub ledger: &'a JournalState,
-    /// What was tried before.
+    /// Earlier attempts.
     pub attempts: &'a MeasurementAttempts,
-    /// What is being measured now.
+    /// Measurements under way.
     pub running: &'a [RunningMeasurement],
 }
 
-/// A job that is under way.
+/// A measurement job under way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningMeasurement {
     /// The domain.
     pub domain: DomainName,
-    /// Every node of it, partners included.
+    /// Every node of the job, partners included.
     pub nodes: BTreeSet<NodeName>,
 }
 
-/// How eager the watch is.
+/// Limits and profiles of the watch.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScheduleSettings {
     /// Domains that are measured at the same time.
     pub concurrent_domains: usize,
-    /// Nodes of one job at most.
+    /// Most nodes of one job.
     pub nodes: usize,
-    /// Nodes that are measured together at least, where their domain has more
-    /// that are idle: a node alone has no partner across its domain.
+    /// Least nodes measured together if their domain has enough idle ones: a single node has no
+    /// partner across its domain.
     pub min_nodes_together: usize,
-    /// What a node with the start-up taint gets.
+    /// The profile for a node with the start-up taint.
     pub unverified: Option<Profile>,
-    /// What a node gets that we drained, once it changed or rested.
+    /// The profile for a node that fabricgate drained, after a change or a rest.
     pub repaired: Option<Profile>,
-    /// What a node gets whose certificate counts no more.
+    /// The profile for a node whose certificate no longer counts.
     pub expired: Option<Profile>,
-    /// What a node gets that never had one.
+    /// The profile for a node without a certificate.
     pub missing: Option<Profile>,
-    /// How long before its end a certificate is renewed, in seconds.
+    /// Seconds before its end at which a certificate is renewed.
     pub ahead_s: i64,
-    /// How often idle nodes are looked at, in seconds; 0 is never.
+    /// Interval of audits of idle nodes, in seconds; 0 disables them.
     pub audit_every_s: i64,
-    /// Between which ages, in seconds, of the run that was the first to find a node
-    /// slow another is to say so.
+    /// Ages of the first run that found a node slow, in seconds, between which another run must
+    /// confirm it.
     pub confirmation_ages_s: [i64; 2],
-    /// How long a node that we drained and that shows no change is left alone,
-    /// in seconds.
+    /// Seconds for which a node that fabricgate drained is left alone while it shows no change.
     pub cool_down_s: i64,
-    /// How long a node rests after an attempt, in seconds; doubled with each one
-    /// that changed nothing.
+    /// Rest of a node after an attempt, in seconds; doubled with each attempt without a change.
     pub rest_s: i64,
     /// The longest such rest, in seconds.
     pub rest_most_s: i64,
-    /// Clean runs that a drained node must pass before it is given back.
+    /// Clean runs that a drained node must pass before its release.
     pub clean_sweeps: usize,
-    /// Least seconds between two of them.
+    /// Least seconds between two clean runs.
     pub clean_apart_s: i64,
 }
 
-/// What is due, most urgent first, and why nothing else is.
+/// Due measurements, most urgent first, and the reasons for all other nodes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MeasurementSchedule {
-    /// To be started now.
+    /// Jobs to start now.
     pub jobs: Vec<MeasurementJob>,
     /// Nodes that are not measured now, and why, in order of name.
     pub not_due: BTreeMap<NodeName, String>,
 }
 
-/// Nodes of one domain that are to be measured together.
+/// Nodes of one domain to measure together.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MeasurementJob {
     /// The domain.
     pub domain: DomainName,
-    /// Under which profile.
+    /// The profile to measure with.
     pub profile: Profile,
     /// The most urgent of its causes.
     pub cause: DueReason,
-    /// The nodes it is for, each with what it wants: the same words again after
-    /// the job mean that the job changed nothing.
+    /// The due nodes, each with the key of its want: an unchanged key after the job means that
+    /// the job changed nothing.
     pub nodes: BTreeMap<NodeName, String>,
-    /// Idle nodes of the domain that are measured with them.
+    /// Idle nodes of the domain that are measured as partners.
     pub partners: Vec<NodeName>,
-    /// Why, in one sentence.
+    /// The reason, in one sentence.
     pub why: String,
 }
 
@@ -127,7 +125,7 @@ impl MeasurementJob {
     }
 }
 
-/// Decides what is due at this moment.
+/// Decides what is due now.
 pub fn schedule_measurements(
     watched: &ScheduleInput<'_>,
     settings: &ScheduleSettings,
@@ -140,7 +138,7 @@ pub fn schedule_measurements(
     let mut claimed: BTreeSet<&NodeName> = BTreeSet::new();
     for domain in &watched.fleet.domains {
         for node in &domain.nodes {
-            // Who is claimed twice is measured where it is named first.
+            // A node claimed twice is measured in the first domain that names it.
             if !claimed.insert(node) {
                 continue;
             }
@@ -175,7 +173,7 @@ pub fn schedule_measurements(
             build_job(domain, &wants, idle, settings, &mut due.not_due)
         })
         .collect();
-    // One domain after the other, in order of name where they are alike.
+    // One domain after another, by name if equally urgent.
     jobs.sort_by(|a, b| (a.cause, &a.domain).cmp(&(b.cause, &b.domain)));
     let mut free = settings.concurrent_domains.saturating_sub(watched.running.len());
     for job in jobs {
@@ -206,7 +204,7 @@ fn describe_domain_limit(count: usize) -> String {
     if count == 1 { "1 domain".to_owned() } else { format!("{count} domains") }
 }
 
-/// What one claimed node wants now, or why it gets nothing.
+/// The want of a claimed node, or why it has none.
 fn choose_want(
     watched: &ScheduleInput<'_>,
     settings: &ScheduleSettings,
@@ -218,10 +216,10 @@ fn choose_want(
         return Err(super::node_state::explain_not_one_node(name));
     }
     let Some(node) = watched.live.nodes.get(name) else {
-        return Err("the scheduler does not tell of it".to_owned());
+        return Err("the scheduler does not know it".to_owned());
     };
     let want = profile::choose_profile(watched, settings, now, node, domain)?;
-    // A want that cannot be met now is still told with what is in its way.
+    // A want that cannot be met now is still listed, with its obstacle.
     eligibility::explain_ineligible(node, watched.ledger)
         .map_or(Ok(()), |why| Err(format!("due, and {why}")))?;
     match watched.attempts.explain_rest(name, &want, settings, now) {
@@ -230,14 +228,14 @@ fn choose_want(
     }
 }
 
-/// Whether a node may be measured for others' sake: in service and idle.
+/// Whether a node may be measured as a partner of others: in service and idle.
 fn can_be_partner(watched: &ScheduleInput<'_>, name: &NodeName) -> bool {
     name.is_one_node()
         && watched.live.nodes.get(name).is_some_and(eligibility::is_idle_in_service)
         && !watched.ledger.drains.contains_key(name)
 }
 
-/// The job of one domain; nodes that are due and not in it go to `not_due`.
+/// The job of one domain; due nodes that do not fit go to `not_due`.
 fn build_job(
     domain: &DomainName,
     wants: &BTreeMap<&NodeName, MeasurementWant>,
@@ -271,8 +269,8 @@ fn build_job(
     MeasurementJob { domain: domain.clone(), profile, cause, nodes, partners, why }
 }
 
-/// Whether a run under `profile` does for a node what one under `other` would:
-/// what measures everything and certifies for longest does for all.
+/// Whether a run under `profile` replaces one under `other`: the profile that measures
+/// everything and certifies for longest replaces all.
 fn covers(profile: Profile, other: Profile) -> bool {
     let is_whole = matches!(profile, Profile::Recertify | Profile::BurnIn);
     profile == other || (is_whole && other != Profile::BurnIn)

@@ -1,7 +1,7 @@
-//! Everything a decision rests on, as one value.
+//! All inputs of a decision, as one value.
 //!
-//! The shell fills it in. What is not known is absent, and whatever needs it is
-//! then withheld with that as its reason.
+//! The caller fills it in. Unknown inputs are absent; an action that needs one is withheld with
+//! that reason.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,62 +12,61 @@ use model::journal::ClockStamp;
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::verdict::Verdicts;
 
-/// How much of what was planned came back.
+/// How much of the plan returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlanCoverage {
-    /// Steps that were planned.
+    /// Planned steps.
     pub planned: usize,
-    /// Steps whose tool ran to its end.
+    /// Steps whose tool ran to completion.
     pub returned: usize,
 }
 
-/// The run whose verdicts are at hand.
+/// The run whose verdicts are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EvidenceRun {
     /// Its id.
     pub id: String,
-    /// Its profile, as commands spell it.
+    /// Its profile, as commands name it.
     pub profile: String,
     /// When it was made, RFC 3339.
     pub created: String,
-    /// The same in seconds since 1970.
+    /// When it was made, in seconds since 1970.
     pub created_unix: i64,
     /// Every step of its plan was tried.
     pub complete: bool,
     /// It measured nodes, not a simulated fabric or a stored run.
     pub real: bool,
-    /// A simulated fabric answered, also where its run was replayed.
+    /// A simulated fabric answered, also if its run was replayed.
     pub simulated: bool,
-    /// Why no certificate of it would count here: certificates must be signed, and
-    /// nobody can sign them.
+    /// Why its certificates would not count here: certificates must be signed, and no key is
+    /// available.
     pub unsigned: Option<String>,
-    /// Nodes that were not one machine throughout the run, and why.
+    /// Nodes that were not the same machine throughout the run, and why.
     pub unsure: BTreeMap<NodeName, String>,
 }
 
-/// What a decision rests on.
+/// The inputs of a decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Situation<'a> {
-    /// What the judge says.
+    /// The judge's verdicts.
     pub verdicts: &'a Verdicts,
-    /// What is claimed of the whole fleet: the denominator of the budgets.
+    /// The claims of the whole fleet: the denominator of the budgets.
     pub fleet: &'a Claims,
-    /// How much of the plan came back, where a plan was run.
+    /// How much of the plan returned, if a plan was run.
     pub coverage: Option<PlanCoverage>,
-    /// The run.
+    /// The run at hand.
     pub run: &'a EvidenceRun,
-    /// What the scheduler says now. Without it the plan is what verdicts alone
-    /// ask for, and is not to be carried out.
+    /// The scheduler's present state. Without it the plan follows from verdicts alone and is
+    /// not carried out.
     pub live: Option<&'a SchedulerSnapshot>,
-    /// What we did before.
+    /// The journal's state.
     pub ledger: &'a JournalState,
-    /// Nodes with a certificate of the last day that still holds: the
-    /// instrument's control group.
+    /// Nodes with a valid certificate of the last day: the instrument's control group.
     pub controls: &'a BTreeSet<NodeName>,
-    /// Version of the driver by node, as far as outputs named it.
+    /// Driver version by node, as far as outputs named it.
     pub drivers: &'a BTreeMap<NodeName, String>,
-    /// The boot in which the run measured each node, as far as workers told it.
+    /// The boot in which the run measured each node, as far as workers reported it.
     pub boots: &'a BTreeMap<NodeName, String>,
-    /// The present.
+    /// The present time.
     pub now: &'a ClockStamp,
 }

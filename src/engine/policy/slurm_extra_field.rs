@@ -1,8 +1,8 @@
-//! Our entry in a node's field for programs: one key of a JSON object that
-//! others may have keys in too. On Kubernetes it is an annotation of its own.
+//! fabricgate's entry in a node's field `Extra`: one key of a JSON object that may hold keys of
+//! others. On Kubernetes it is an annotation of its own.
 //!
-//! Text in, text out. Others' keys keep their order and their values letter by
-//! letter, but for blanks between them; a text that is no JSON object is somebody else's whole.
+//! Text in, text out. Keys of others keep their order and their values letter by letter, except
+//! for blanks between them; a text that is not a JSON object belongs to others as a whole.
 
 use std::fmt;
 use std::fmt::Write as _;
@@ -17,18 +17,17 @@ use model::id::DomainName;
 use model::text::clean;
 use model::verdict::Outcome;
 
-/// Our key.
+/// fabricgate's key.
 const KEY: &str = "fabricgate";
 
-/// The version of what is behind it.
+/// The version of the value's format.
 const VERSION: u32 = 1;
 
-/// Longest text that is written. Linux takes 128 KiB in one word of a command
-/// (`MAX_ARG_STRLEN`), over ssh that is the whole command, and a list of nodes
-/// may take half of it.
+/// Longest text that is written. Linux takes 128 KiB in one argument (`MAX_ARG_STRLEN`), over
+/// ssh that is the whole command, and a list of nodes may take half of it.
 const LONGEST: usize = 32 * 1024;
 
-/// What is behind our key.
+/// The value under the key.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct ExtraFieldEntry {
     v: u32,
@@ -59,7 +58,7 @@ impl ExtraFieldEntry {
         }
     }
 
-    /// What it says, made safe to show.
+    /// The mark of the entry, safe to display.
     fn to_mark(&self) -> Option<VerdictMark> {
         (self.v == VERSION).then(|| VerdictMark {
             outcome: self.outcome,
@@ -73,8 +72,8 @@ impl ExtraFieldEntry {
     }
 }
 
-/// The keys of an object, in order, with their values as they are written.
-/// A map would fold keys that are given twice, and numbers.
+/// The keys of an object in order, with their values as written. A map would merge duplicate
+/// keys, and change numbers.
 struct ExtraFieldKeys(Vec<(String, Box<RawValue>)>);
 
 impl<'de> Deserialize<'de> for ExtraFieldKeys {
@@ -99,7 +98,7 @@ impl<'de> Deserialize<'de> for ExtraFieldKeys {
     }
 }
 
-/// The keys of a field; `None` where it is not an object.
+/// The keys of a field; `None` if it is not an object.
 pub(super) fn parse_keys(extra: &str) -> Option<Vec<(String, Box<RawValue>)>> {
     if extra.trim().is_empty() {
         return Some(Vec::new());
@@ -107,8 +106,7 @@ pub(super) fn parse_keys(extra: &str) -> Option<Vec<(String, Box<RawValue>)>> {
     serde_json::from_str::<ExtraFieldKeys>(extra).ok().map(|keys| keys.0)
 }
 
-/// What we said there, made safe to show; `None` where it is not there or
-/// cannot be read.
+/// fabricgate's mark in the field, safe to display; `None` if it is missing or cannot be read.
 pub(super) fn read_mark(extra: &str) -> Option<VerdictMark> {
     let found = parse_keys(extra)?;
     let (_, raw) = found.iter().find(|(key, _)| key == KEY)?;
@@ -117,7 +115,7 @@ pub(super) fn read_mark(extra: &str) -> Option<VerdictMark> {
 
 /// The entry alone, as the text of an annotation.
 pub(super) fn format_entry(mark: &VerdictMark) -> String {
-    // JSON lets some control characters stand as they are; terminals do not.
+    // JSON leaves some control characters unescaped; terminals interpret them.
     to_json(&ExtraFieldEntry::from_mark(mark)).chars().fold(String::new(), |mut text, c| {
         if c.is_control() {
             let _ = write!(text, "\\u{:04x}", u32::from(c));
@@ -128,28 +126,28 @@ pub(super) fn format_entry(mark: &VerdictMark) -> String {
     })
 }
 
-/// What an entry says, made safe to show; `None` where it is none.
+/// The mark of an entry, safe to display; `None` if it is not an entry.
 pub(super) fn read_entry(text: &str) -> Option<VerdictMark> {
     serde_json::from_str::<ExtraFieldEntry>(text).ok()?.to_mark()
 }
 
-/// Whether an entry says this, however it is spelt.
+/// Whether an entry has the contents of this mark, in any spelling.
 pub(super) fn is_entry_of(text: &str, mark: &VerdictMark) -> bool {
     serde_json::from_str::<ExtraFieldEntry>(text)
         .is_ok_and(|said| said == ExtraFieldEntry::from_mark(mark))
 }
 
-/// Whether there is an entry of ours, readable or not.
+/// Whether the field has an entry of fabricgate, readable or not.
 pub(super) fn has_entry(extra: &str) -> bool {
     parse_keys(extra).is_some_and(|found| found.iter().any(|(key, _)| key == KEY))
 }
 
-/// The field with our entry saying this: `Ok(None)` where it says so already,
-/// and an error in words where it is not ours to write.
+/// The field with an entry for this mark: `Ok(None)` if it has it already, and an error message
+/// if the field must not be written.
 pub(super) fn with_entry(extra: &str, mark: &VerdictMark) -> Result<Option<String>, String> {
     let Some(found) = parse_keys(extra) else {
         return Err(format!(
-            "its Extra field is somebody else's and no JSON object, nothing is said there: {}",
+            "its Extra field is not a JSON object and is left unchanged: {}",
             clean(extra)
         ));
     };
@@ -172,24 +170,23 @@ pub(super) fn with_entry(extra: &str, mark: &VerdictMark) -> Result<Option<Strin
         parts.push(entry);
     }
     let text = format!("{{{}}}", parts.join(","));
-    // Legal in JSON, and not sent to a scheduler: it would steer terminals.
+    // Legal in JSON, but not sent to a scheduler: terminals would interpret it.
     if text.contains(char::is_control) {
         return Err(format!(
-            "its Extra field holds control characters, nothing is said there: {}",
+            "its Extra field holds control characters and is left unchanged: {}",
             clean(extra)
         ));
     }
     if LONGEST < text.len() {
         return Err(format!(
-            "its Extra field would have {} bytes, nothing is said there",
+            "its Extra field would have {} bytes and is left unchanged",
             text.len()
         ));
     }
     Ok(Some(text))
 }
 
-/// A JSON value without the blanks between its parts; it is written to a field
-/// of one line.
+/// A JSON value without the blanks between its parts, for a field of one line.
 pub(super) fn compact(raw: &str) -> String {
     let mut text = String::with_capacity(raw.len());
     let (mut inside, mut escaped) = (false, false);

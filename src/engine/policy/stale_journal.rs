@@ -1,8 +1,7 @@
-//! Whether the journal is an older copy of the one that this cluster's gate kept: nodes
-//! show marks of turns and runs that it does not know yet.
+//! Whether the journal is an older copy of the one of this cluster's gate: nodes carry marks of
+//! turns and runs that it does not contain.
 //!
-//! Pure. What a journal never knew is not counted in its budgets, and its next turns would
-//! have numbers that were used before.
+//! Pure. Budgets do not count missing entries, and the next turns would reuse numbers.
 
 use super::journal_state::JournalState;
 use super::{marks, node_state};
@@ -15,11 +14,11 @@ use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean;
 use model::time_format::{DAY_S, format_rfc3339};
 
-/// A turn this far ahead was never taken: its number is a mistake or a forgery.
+/// A turn this far ahead cannot exist: its number is a mistake or a forgery.
 const FARTHEST: u64 = 1_000_000;
 
-/// Why the journal is not the newest one of this cluster's gate. Of the run at hand it
-/// may know nothing yet.
+/// Why the journal is not the newest one of this cluster's gate. The run at hand may be missing
+/// in it.
 pub fn explain_stale(live: &SchedulerSnapshot, ledger: &JournalState, run: &str) -> Option<String> {
     let first = ledger.first.as_ref()?;
     let ahead =
@@ -27,24 +26,24 @@ pub fn explain_stale(live: &SchedulerSnapshot, ledger: &JournalState, run: &str)
     let nodes: Vec<&NodeName> = live.nodes.values().filter(ahead).map(|node| &node.name).collect();
     (!nodes.is_empty()).then(|| {
         format!(
-            "the journal, in turn {}, does not know of marks on {} that a later one made: an older \
-             copy of it was put back, or another gate with a state folder of its own is at work here",
+            "the journal, in turn {}, does not contain marks on {} of a later turn: an older \
+             copy of it was restored, or another gate with its own state folder runs here",
             ledger.epoch,
             clean(&hostlist::fold(nodes.into_iter().map(NodeName::as_str)))
         )
     })
 }
 
-/// The last turn that a mark names which this journal does not know: the next one counts
-/// on from there, so that no number is used twice.
+/// The last turn in a mark that this journal does not contain: the next one counts on from
+/// there, so that no number is used twice.
 pub fn last_turn(live: &SchedulerSnapshot, ledger: &JournalState) -> Option<u64> {
     let turns = node_state::unrecorded_drains(live, ledger);
     let turns = turns.into_iter().filter_map(|node| node_state::own_reason(node)?.epoch);
     turns.filter(|turn| turn.saturating_sub(ledger.epoch) < FARTHEST).max()
 }
 
-/// Whether its drain is of a turn that the journal has not taken yet, or took later than
-/// the drain was made.
+/// Whether its drain is of a turn that the journal has not reached, or reached after the drain
+/// was made.
 fn is_ahead(node: &SchedulerNode, ledger: &JournalState, first: &ClockStamp) -> bool {
     let Some(reason) = node_state::own_reason(node).filter(|_| node_state::has_drain(node)) else {
         return false;
@@ -65,16 +64,16 @@ fn is_ahead(node: &SchedulerNode, ledger: &JournalState, first: &ClockStamp) -> 
     }
 }
 
-/// Whether its words are newer ones, and neither of the run at hand nor accepted since.
+/// Whether its mark is newer, and neither of the run at hand nor accepted since.
 fn has_newer_mark(node: &SchedulerNode, ledger: &JournalState, run: &str) -> bool {
     let Some(said) = newer_mark(node, ledger).filter(|said| said.run != run) else { return false };
     let reset = ledger.reset.as_ref().and_then(|reset| to_second(&reset.at));
     reset.is_none_or(|reset| to_second(&said.at).is_some_and(|at| reset < at))
 }
 
-/// What we said on this node last, where that is of a run that is newer than what the
-/// journal said there, and that it never acted on. On Kubernetes annotation and condition
-/// have to agree: one alone somebody may have edited.
+/// fabricgate's last mark on this node, if it is of a newer run than the journal's last mark
+/// and the journal never acted on that run. On Kubernetes annotation and condition must agree:
+/// one alone may have been edited.
 pub(super) fn newer_mark(node: &SchedulerNode, ledger: &JournalState) -> Option<VerdictMark> {
     let first = ledger.first.as_ref()?;
     let said = marks::read_any_mark(node)?;
@@ -83,13 +82,13 @@ pub(super) fn newer_mark(node: &SchedulerNode, ledger: &JournalState) -> Option<
     (is_newer && !ledger.has_recent_intent(&node.name, &said.run)).then_some(said)
 }
 
-/// Seconds of RFC 3339 in UTC are ordered as texts are.
+/// RFC 3339 in UTC to the second: text order is time order.
 fn to_second(text: &str) -> Option<String> {
     text.get(..19).map(str::to_owned)
 }
 
-/// Whether a run was made before this journal was begun, by more than evidence counts:
-/// what acted on it was another gate.
+/// Whether a run was made before this journal was started, by more than evidence counts:
+/// another gate acted on it.
 fn is_before(run: &str, first: &ClockStamp) -> bool {
     let day: String = format_rfc3339(first.unix.saturating_sub(DAY_S))
         .chars()
@@ -100,7 +99,7 @@ fn is_before(run: &str, first: &ClockStamp) -> bool {
     of_run.is_some_and(|of_run| of_run < day.as_str())
 }
 
-/// Whether a person put the breaker back since.
+/// Whether a user has reset the breaker since.
 fn was_accepted(made: Option<i64>, ledger: &JournalState) -> bool {
     let reset = ledger.reset.as_ref();
     reset.is_some_and(|reset| made.is_none_or(|made| made <= reset.unix))
@@ -117,7 +116,7 @@ mod tests {
     use model::kubernetes_node::CERTIFICATE;
     use model::verdict::Outcome;
 
-    /// A journal in its seventh turn, and a node drained in our form and not in it.
+    /// A journal in its seventh turn, and a node drained in fabricgate's form and not in it.
     fn world(reason: &str, ago: i64) -> PolicyFixture {
         let mut world = PolicyFixture::with_blocks(2, 9);
         let began = stamp(100_000);
@@ -128,7 +127,6 @@ mod tests {
                 .turns
                 .insert(turn, NOW - 7_000 + 1_000 * i64::try_from(turn).expect("few"));
         }
-        // It knows of something.
         world.ledger.known_intents.insert("run1/d9n9/drain/e1".to_owned());
         let node = world.state("d0n1", &["IDLE", "DRAIN"]);
         (node.reason, node.reason_at) = (Some(reason.to_owned()), Some(NOW - ago));
@@ -145,7 +143,7 @@ mod tests {
     fn defect_3_of_security_a_mark_of_a_later_turn_trips_the_breaker() {
         let why = tripped(&world(&format!("fabricgate:{RUN}:nvlink-low e8"), 60)).expect("trips");
         assert!(why.contains("d0n1") && why.contains("an older copy"), "{why}");
-        // Its number was used again since: the mark is older than the turn.
+        // Its number was reused since: the mark is older than the turn.
         let used = world(&format!("fabricgate:{RUN}:nvlink-low e5"), 3_000);
         assert!(tripped(&used).is_some());
         assert_eq!(last_turn(used.live.as_ref().expect("asked"), &used.ledger), Some(5));
@@ -153,12 +151,12 @@ mod tests {
 
     #[test]
     fn a_mark_that_the_journal_could_not_know_or_knows_trips_nothing() {
-        // Of a turn that it took before that: another gate's.
+        // A turn that the journal reached before the drain: another gate's drain.
         let other = world(&format!("fabricgate:{RUN}:nvlink-low e3"), 60);
         assert_eq!(tripped(&other), None);
-        // Of a run that is older than the journal.
+        // A run that is older than the journal.
         assert_eq!(tripped(&world("fabricgate:20250101-000000-aaaaaa:nvlink-low e9", 60)), None);
-        // It was meant, and landed later than anybody waited.
+        // An intent whose drain took effect after its timeout.
         let mut late = world(&format!("fabricgate:{RUN}:nvlink-low e6"), 60);
         assert!(tripped(&late).is_none());
         late.node("d0n1").reason_at = Some(NOW - 3_000);
@@ -166,7 +164,7 @@ mod tests {
         let meant = RecentIntent { run: RUN.to_owned(), reason: String::new() };
         late.ledger.recent_intents.insert("d0n1".into(), [meant].into());
         assert_eq!(tripped(&late), None);
-        // A person has seen it and put the breaker back.
+        // A user has seen it and reset the breaker.
         let mut seen = world(&format!("fabricgate:{RUN}:nvlink-low e8"), 60);
         seen.ledger.reset = Some(stamp(30));
         assert_eq!(tripped(&seen), None);
@@ -193,8 +191,8 @@ mod tests {
         assert_eq!(tripped(&said(&format_rfc3339(NOW - 200_000))), None, "of before the journal");
     }
 
-    /// A node that this journal had drained, and that a later turn gave back: on both
-    /// planes, as the later journal's words show it.
+    /// A node that this journal had drained and a later turn released: on both control planes,
+    /// as the later journal's marks show it.
     fn given_back(is_kubernetes: bool) -> PolicyFixture {
         let mut world = PolicyFixture::with_blocks(2, 9);
         if is_kubernetes {
@@ -248,12 +246,12 @@ mod tests {
             let events = journal_events::collect_events(&world.situation(), &world.policy);
             let is_it = |it: &JournalEvent| matches!(it, JournalEvent::Forgotten { .. });
             assert!(events.iter().any(is_it), "{is_kubernetes}: it is in no budget: {events:?}");
-            // A person has seen it and put the breaker back: the words stay all the same.
+            // A user has seen it and reset the breaker: the marks stay.
             world.ledger.reset = Some(ClockStamp { at: format_rfc3339(NOW - 30), ..stamp(30) });
             assert_eq!(tripped(&world), None, "{is_kubernetes}");
             assert_eq!(said_again(&world), 0, "{is_kubernetes}");
             assert!(!is_undone(&world), "{is_kubernetes}");
-            // Who takes a drain away leaves the words of the drain.
+            // A user who removes a drain leaves the drain's mark.
             let old = world.ledger.marks[&"d0n2".into()].clone();
             let node = world.node("d0n2").clone();
             let change = marks::mark_change(&node, &old, &world.policy.marks);
@@ -269,7 +267,7 @@ mod tests {
     fn defect_12_an_edit_is_no_older_journal_and_is_written_over() {
         type LiveNodeChange = fn(&mut SchedulerNode);
         let edits: [LiveNodeChange; 3] = [
-            // A newer certificate alone, or with a label: our condition tells.
+            // A newer certificate alone, or with a label: the condition decides.
             |it| it.kubernetes.as_mut().expect("one").condition = None,
             |it| {
                 let condition = it.kubernetes.as_mut().expect("one").condition.as_mut();
@@ -284,7 +282,7 @@ mod tests {
             assert_eq!(said_again(&world), 1);
             assert!(is_undone(&world));
         }
-        // What this journal acted on is no later one's.
+        // A run that this journal acted on is not a later journal's.
         let mut world = given_back(true);
         let meant = RecentIntent { run: RUN.to_owned(), reason: String::new() };
         world.ledger.recent_intents.insert("d0n2".into(), [meant].into());
@@ -307,7 +305,7 @@ mod tests {
         assert!(told.contains("drains at a time: 17 of 18"), "{told}");
         world.node("d0n1").reason_at = Some(NOW - 4_000);
         assert!(left(&world).contains("drains within the hour: 18 of 18"), "{}", left(&world));
-        // What is another's is in none.
+        // A drain of others is in no budget.
         world.node("d0n1").reason = Some("psu".to_owned());
         assert!(left(&world).contains("drains at a time: 18 of 18"));
     }

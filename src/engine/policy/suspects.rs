@@ -1,7 +1,7 @@
-//! Who is accused of what: findings by the node that they name as at fault.
+//! Groups findings by the node that they blame.
 //!
-//! Pure. A finding about a domain, plane, leaf, rail, pair or the instrument
-//! accuses nobody: the nodes there are the ones that suffer.
+//! Pure. A finding about a domain, plane, leaf, rail, pair or the instrument blames no node:
+//! the nodes there are affected by the fault and do not cause it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -12,19 +12,19 @@ use model::finding_class::FindingClass;
 use model::id::{DomainName, NodeName};
 use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
 
-/// A node and the findings that accuse it, worst first.
+/// A node and the findings that blame it, worst first.
 #[derive(Debug)]
 pub(super) struct SuspectNode<'a> {
     /// The node.
     pub node: &'a NodeName,
     /// The domain that claims it.
     pub domain: Option<&'a DomainName>,
-    /// What is held against it; never empty.
+    /// The findings against it; never empty.
     pub findings: Vec<&'a Finding>,
 }
 
-/// Groups findings by the node they accuse, the worst node first; what accuses
-/// none is withheld.
+/// Groups findings by the node they blame, the worst node first; findings that blame no node
+/// are withheld.
 pub(super) fn collect_suspects<'a>(
     verdicts: &'a Verdicts,
     claims: &'a Claims,
@@ -69,11 +69,11 @@ fn compare_severity(a: &Finding, b: &Finding) -> Ordering {
     b.outcome.cmp(&a.outcome).then(ratio(a).total_cmp(&ratio(b))).then_with(|| a.id.cmp(&b.id))
 }
 
-/// The node a finding accuses, or why it accuses none.
+/// The node that a finding blames, or why it blames none.
 pub(super) fn accused_node(finding: &Finding) -> Result<&NodeName, &'static str> {
     if finding.class == FindingClass::StaleClique {
         return Err(
-            "the node sits where it is claimed and its clique is stale; a drain corrects no label",
+            "the node is in its claimed domain, only its clique is stale; a drain corrects no label",
         );
     }
     match finding.locus.kind {
@@ -81,12 +81,12 @@ pub(super) fn accused_node(finding: &Finding) -> Result<&NodeName, &'static str>
             finding.locus.node.as_ref().ok_or("the finding names no node")
         }
         LocusKind::Pair => Err("either end of a pair may be at fault; a drain would be a guess"),
-        // A node's own end of a rail is the node's; the rail as such is shared.
+        // A node's own port of a rail belongs to the node; the rail as such is shared.
         LocusKind::Rail if finding.locus.node.is_some() => {
             finding.locus.node.as_ref().ok_or("the finding names no node")
         }
         LocusKind::Rail | LocusKind::Leaf | LocusKind::Plane | LocusKind::Domain => {
-            Err("a shared part is at fault; draining the nodes that suffer from it repairs nothing")
+            Err("a shared part is at fault; draining the affected nodes repairs nothing")
         }
         LocusKind::Instrument => Err("the measurement itself is in doubt"),
     }

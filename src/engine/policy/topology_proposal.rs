@@ -1,9 +1,9 @@
-//! A better topology file, as a proposal that a person reads: which node should
-//! be in which block, what the file would be, and what is wrong with it.
+//! A corrected topology file as a proposal for a user to review: the block of each node, the
+//! new file, and its faults.
 //!
-//! Pure: texts in, texts out. Nobody writes it for a person: putting the file in
-//! place is the site's work. A node is only ever put into a block, never taken out
-//! of all: that holds users' jobs for good, where a drain lets them wait.
+//! Pure: texts in, texts out. fabricgate never installs the file: that is the site's decision.
+//! A node is only ever put into a block, never removed from all: removal holds users' jobs for
+//! good, where a drain lets them wait.
 
 mod faults;
 mod moving;
@@ -24,21 +24,20 @@ use model::text::clean;
 use readers::claims::slurm::block_spans::BlockSpan;
 use readers::claims::slurm::{block_spans, topology_conf, topology_yaml};
 
-/// Blocks by name, with their nodes.
 pub type TopologyBlocks = BTreeMap<String, BTreeSet<NodeName>>;
 
-/// How a topology file is written.
+/// The format of a topology file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum TopologyForm {
-    /// `topology.yaml`, from 25.05 on.
+    /// `topology.yaml`, from Slurm 25.05.
     Yaml,
     /// `topology.conf`.
     Conf,
 }
 
 impl TopologyForm {
-    /// What a text is; nothing where it is neither.
+    /// The format of a text; `None` if it is neither.
     pub fn detect(text: &str) -> Option<Self> {
         if topology_yaml::recognises(text) {
             Some(Self::Yaml)
@@ -47,7 +46,7 @@ impl TopologyForm {
         }
     }
 
-    /// The name that Slurm looks for.
+    /// The file name that Slurm expects.
     pub fn file_name(self) -> &'static str {
         match self {
             Self::Yaml => "topology.yaml",
@@ -59,7 +58,7 @@ impl TopologyForm {
         match self {
             Self::Yaml => topology_yaml::read(self.file_name(), text),
             Self::Conf => {
-                let mut closed = |_: &str| Err("includes are not opened here".to_owned());
+                let mut closed = |_: &str| Err("includes are not read here".to_owned());
                 topology_conf::read(self.file_name(), text, &mut closed)
             }
         }
@@ -73,7 +72,7 @@ impl TopologyForm {
     }
 }
 
-/// A version of Slurm, as far as topologies depend on it.
+/// A version of Slurm, for rules that depend on it.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -85,7 +84,7 @@ pub struct SlurmVersion {
 }
 
 impl SlurmVersion {
-    /// The first that reads `topology.yaml` and takes blocks below their size.
+    /// The first version that reads `topology.yaml` and accepts blocks below their size.
     const WITH_YAML: Self = Self { year: 25, month: 5 };
 
     /// The version in what `scontrol --version` prints: `slurm-wlm 26.05.5`.
@@ -96,38 +95,36 @@ impl SlurmVersion {
         })
     }
 
-    /// Whether it has what 25.05 brought.
+    /// Whether it is 25.05 or later.
     pub fn has_yaml(self) -> bool {
         Self::WITH_YAML <= self
     }
 }
 
-/// What is wanted of a file.
+/// The requested changes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopologyRequest {
-    /// The topology, where the file can hold several; otherwise the cluster's
-    /// default.
+    /// The topology, if the file can hold several; otherwise the cluster's default.
     pub topology: Option<String>,
     /// Nodes, and the block that each belongs in.
     pub moves: BTreeMap<NodeName, String>,
 }
 
-/// What is known of the cluster beside the file.
+/// Facts about the cluster that are not in the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopologyContext {
-    /// The version of the controller. Where it is not known, the strictest is
-    /// taken for it.
+    /// The version of the controller. If it is unknown, the strictest rules apply.
     pub version: Option<SlurmVersion>,
-    /// Every node that the scheduler knows; empty where it was not asked.
+    /// Every node that the scheduler knows; empty if it was not queried.
     pub nodes: BTreeSet<NodeName>,
 }
 
-/// A node that changes its place.
+/// A node that moves to another block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct TopologyMove {
     /// The node.
     pub node: NodeName,
-    /// The block or blocks that hold it today.
+    /// The block or blocks that list it today.
     pub from: Vec<String>,
     /// The block that it belongs in.
     pub to: String,
@@ -136,24 +133,23 @@ pub struct TopologyMove {
 /// The format of a proposal as JSON.
 pub const TOPOLOGY_FORMAT: &str = "fabricgate.topology/1";
 
-/// A better file.
+/// The proposed file, with its changes and faults.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub struct TopologyProposal {
     /// `fabricgate.topology/1`.
     pub format: &'static str,
-    /// How it is written.
+    /// The format of the file.
     pub form: TopologyForm,
-    /// The topology that changes, where the file names it.
+    /// The topology that changes, if the file names it.
     pub topology: Option<String>,
-    /// Who goes where. Empty where everybody is there already.
+    /// The nodes that move. Empty if all are in their blocks already.
     pub moved: Vec<TopologyMove>,
     /// What changes, as a unified diff.
     pub diff: String,
-    /// What is wrong with the result.
+    /// Faults of the result.
     pub faults: Vec<Fault>,
-    /// What is not wrong and should be known before it is taken.
+    /// Remarks to read before the file is installed.
     pub remarks: Vec<String>,
-    /// The file that is proposed.
     #[serde(skip)]
     pub after: String,
     /// The blocks of the topology as proposed.
@@ -162,12 +158,12 @@ pub struct TopologyProposal {
 }
 
 impl TopologyProposal {
-    /// Whether it differs from the file.
+    /// Whether the proposal differs from the file.
     pub fn is_change(&self) -> bool {
         !self.moved.is_empty()
     }
 
-    /// What forbids to put it in place.
+    /// Faults that forbid installing the file.
     pub fn blocking_faults(&self) -> Vec<&Fault> {
         self.faults.iter().filter(|fault| fault.forbids).collect()
     }
@@ -182,15 +178,15 @@ fn refuse<T>(why: impl Into<String>) -> Result<T, TopologyRefusal> {
     Err(TopologyRefusal(why.into()))
 }
 
-/// The file with these nodes in these blocks and every other letter as it is;
-/// refused where that is not a change of single host lists.
+/// The file with these nodes in these blocks and all other text unchanged; refused if that
+/// needs more than changes of single host lists.
 pub fn propose_topology(
     text: &str,
     wanted: &TopologyRequest,
     ground: &TopologyContext,
 ) -> Result<TopologyProposal, TopologyRefusal> {
     let Some(form) = TopologyForm::detect(text) else {
-        return refuse("this is neither a topology.yaml nor a topology.conf");
+        return refuse("the file is neither a topology.yaml nor a topology.conf");
     };
     if form == TopologyForm::Conf
         && let Some(include) = block_spans::find_in_conf(text).1.first()
@@ -246,7 +242,7 @@ fn topology_blocks(said: &SourceReport, topology: Option<&str>) -> TopologyBlock
     own.map(|group| (group.name.clone(), group.nodes.iter().cloned().collect())).collect()
 }
 
-/// The topology that is meant.
+/// Selects the topology to change.
 fn choose_topology(
     form: TopologyForm,
     said: &SourceReport,
@@ -258,12 +254,12 @@ fn choose_topology(
     };
     match (block_groups(said).find(|group| has(group)), wanted, form) {
         (_, Some(name), TopologyForm::Conf) if name != moving::OF_CONF => refuse(format!(
-            "a topology.conf has one topology, which Slurm calls {}; there is no {}",
+            "a topology.conf has one topology, which Slurm calls {}; {} does not exist",
             moving::OF_CONF,
             clean(name)
         )),
         (None, Some(name), TopologyForm::Yaml) => {
-            refuse(format!("it has no topology of blocks that is called {}", clean(name)))
+            refuse(format!("the file has no topology of blocks named {}", clean(name)))
         }
         (None, _, _) => match said.problems.first() {
             Some(problem) => refuse(format!("its blocks cannot be read: {problem}")),
@@ -273,7 +269,7 @@ fn choose_topology(
     }
 }
 
-/// The blocks after the moves, and who changes its place.
+/// The blocks after the moves, and the nodes that move.
 fn apply_moves(
     before: &TopologyBlocks,
     moves: &BTreeMap<NodeName, String>,
@@ -283,12 +279,12 @@ fn apply_moves(
     for (node, to) in moves {
         let (shown, name) = (clean(node.as_str()), clean(to));
         if !hostlist::is_name(node.as_str()) {
-            return refuse(format!("{shown} is no name of one node"));
+            return refuse(format!("{shown} is not the name of one node"));
         }
         if !before.contains_key(to) {
             let known: Vec<&str> = before.keys().map(String::as_str).collect();
             let known = clean(&known.join(", "));
-            return refuse(format!("there is no block {name} for {shown} (there are {known})"));
+            return refuse(format!("block {name} for {shown} does not exist (blocks: {known})"));
         }
         let holds = |(_, nodes): &(&String, &BTreeSet<NodeName>)| nodes.contains(node);
         let from: Vec<String> =
@@ -308,14 +304,14 @@ fn apply_moves(
     let emptied = blocks.iter().find(|(name, nodes)| nodes.is_empty() && !before[*name].is_empty());
     match emptied {
         Some((name, _)) => refuse(format!(
-            "block {} would be left without a node; whether it should go is a person's to say",
+            "block {} would be left without a node; a user must decide whether to remove it",
             clean(name)
         )),
         None => Ok((blocks, moved)),
     }
 }
 
-/// The host lists that change, in order of place.
+/// The host lists to change, in order of place.
 fn host_list_edits(
     form: TopologyForm,
     text: &str,
@@ -331,7 +327,7 @@ fn host_list_edits(
             .filter(|place| place.topology.as_deref() == topology && place.block == *name)
             .collect();
         let [place] = own.as_slice() else {
-            return refuse(format!("block {} is written in {} places", clean(name), own.len()));
+            return refuse(format!("block {} is defined in {} places", clean(name), own.len()));
         };
         let range = place.list.clone().map_err(|why| {
             let at = format!("{}:{}", form.file_name(), place.line);
@@ -346,8 +342,7 @@ fn host_list_edits(
     Ok(edits)
 }
 
-/// The edited text, read anew, says what was meant, and of all else what it
-/// said before.
+/// Checks the edited text: parsed again, it has the moves and is otherwise unchanged.
 fn check_result(
     said: &SourceReport,
     result: &SourceReport,
@@ -373,12 +368,12 @@ fn check_result(
     if is_meant && others(said) == others(result) {
         Ok(())
     } else {
-        refuse("the change would mean something else than was meant; it is a person's to make")
+        refuse("the edited file would differ from the requested change; edit it by hand")
     }
 }
 
-/// What follows for jobs where the largest block gets smaller. Jobs above the
-/// base size take several blocks anyway.
+/// The effect on jobs if the largest block gets smaller. Jobs above the base size take several
+/// blocks anyway.
 fn describe_shrinkage(
     before: &TopologyBlocks,
     after: &TopologyBlocks,

@@ -369,7 +369,7 @@ fn a_node_that_one_run_found_slow_is_audited_when_another_can_say_so() {
         assert_eq!(result.expect("ended"), 0, "{events:#?}");
         let told = if is_due { vec!["audit -- n1"] } else { Vec::new() };
         assert_eq!(messages(&events), told, "after {hours} h: {events:#?}");
-        let why = "n1: run run1 found it slow, and another has to say so";
+        let why = "n1: run run1 found it slow, and another run must confirm it";
         let says = |event: &WatchEvent| matches!(event, WatchEvent::Started(job) if job.why == why);
         assert_eq!(events.iter().any(says), is_due, "{events:#?}");
         // Whatever came of it, the node rests before it is asked for again.

@@ -1,8 +1,8 @@
-//! What we say on a node of Kubernetes: labels, an annotation, a condition and
-//! two taints, all with names of our own.
+//! fabricgate's marks on a Kubernetes node: labels, an annotation, a condition and two taints,
+//! all under fabricgate's names.
 //!
-//! Pure. Whatever others wrote there is not named in a change, so it stays.
-//! The taint of a drain is not here: it follows from the change of state.
+//! Pure. A change does not name entries of others, so they stay. The taint of a drain is not
+//! handled here: it follows from the change of state.
 
 use super::MarkNames;
 use crate::policy::action_policy::Policy;
@@ -19,19 +19,19 @@ use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;
 use model::verdict::Outcome;
 
-/// The condition of a node that passed.
+/// The condition's status on a node that passed.
 const TRUE: &str = "True";
-/// That of one that did not.
+/// Its status on a node that did not pass.
 const FALSE: &str = "False";
-/// That of one of which nothing is known any more.
+/// Its status on a node of unknown state.
 const UNKNOWN: &str = "Unknown";
-/// Why nothing is known: what certified it has ended.
+/// Reason for an unknown state: the certificate has ended.
 const EXPIRED: &str = "CertificateExpired";
-/// Or it is of an earlier boot.
+/// Reason for an unknown state: the certificate is of an earlier boot.
 const BOOTED_SINCE: &str = "BootedSince";
 
-/// What is to be written so that the node says this; `is_drain` where its
-/// drain says it to the scheduler.
+/// The change that puts this mark on the node; `is_drain` if its drain's taint replaces the
+/// soft one.
 pub(super) fn mark_change(
     node: &KubernetesNode,
     mark: &VerdictMark,
@@ -63,13 +63,13 @@ pub(super) fn mark_change(
     marks
 }
 
-/// What is said there last, made safe to show.
+/// The last mark on the node, safe to display.
 pub(super) fn read_mark(node: &KubernetesNode) -> Option<VerdictMark> {
     slurm_extra_field::read_entry(node.annotations.get(CERTIFICATE)?)
 }
 
-/// Whether something of ours is written there. The start-up taint is not: a
-/// node brings it along.
+/// Whether the node has fabricgate's marks. The start-up taint does not count: a node joins
+/// with it.
 pub(super) fn has_gate_marks(node: &KubernetesNode) -> bool {
     let is_ours = |key: &String| key.starts_with(FABRICGATE_PREFIX);
     node.condition.is_some()
@@ -78,7 +78,7 @@ pub(super) fn has_gate_marks(node: &KubernetesNode) -> bool {
         || node.taints.iter().any(|taint| taint.key == DEGRADED)
 }
 
-/// Our labels, each with what it must be.
+/// fabricgate's labels and their required values.
 fn mark_labels(mark: &VerdictMark) -> [(&'static str, Option<String>); 2] {
     let domain = mark.domain.as_ref().filter(|_| mark.outcome == Outcome::Pass);
     [
@@ -87,9 +87,9 @@ fn mark_labels(mark: &VerdictMark) -> [(&'static str, Option<String>); 2] {
     ]
 }
 
-/// Taints that come and go with a mark. A pass takes the start-up taint away,
-/// with whichever effect the node joined, and nothing else ever does; the soft
-/// one stays with a node in service, and gives way to a drain.
+/// Taints that follow a mark. A pass removes the start-up taint, with any effect that the node
+/// joined with; nothing else removes it. The soft taint stays on a node in service and is
+/// replaced by a drain.
 fn mark_taints(node: &KubernetesNode, mark: &VerdictMark, is_drain: bool) -> Vec<TaintEdit> {
     let is_soft = |taint: &&Taint| taint.key == DEGRADED && taint.effect == PREFER_NO_SCHEDULE;
     let is_start = |taint: &&Taint| taint.key == UNVERIFIED;
@@ -136,15 +136,14 @@ fn mark_condition(mark: &VerdictMark) -> FabricNodeCondition {
     }
 }
 
-/// What is to be written where the node says otherwise than our record, or says
-/// what counts no more.
+/// The change for a node whose marks differ from the journal or no longer count.
 ///
-/// The server keeps what it acknowledged, so what is gone was taken away by
-/// somebody: that is respected until the next run. What says other than we said
-/// was edited, and our record's word counts; it is written again unless the
-/// edit claims less than a pass. A condition in our own earlier words is no edit: what
-/// replaces it did not arrive, and neither did a first one that is untold. Taints are never put back or taken away here:
-/// only a run does.
+/// The server keeps accepted changes, so a missing mark was removed by another party: that is
+/// respected until the next run. A mark with other contents was edited, and the journal wins:
+/// it is written again, unless the edit claims less than a pass. A condition with fabricgate's
+/// own earlier contents is not an edit: its replacement did not arrive; a first condition that
+/// was never acknowledged is treated alike. Taints are neither restored nor removed here: only
+/// a run does that.
 pub(super) fn restore_marks(
     live: &SchedulerNode,
     mark: &VerdictMark,
@@ -161,7 +160,7 @@ pub(super) fn restore_marks(
     marks.taints.clear();
     let passed = mark.outcome == Outcome::Pass;
     let pass = Outcome::Pass.as_str();
-    // Only a clock that was ahead takes back what has not expired yet.
+    // An unexpired pass is withdrawn only if a clock was ahead.
     let is_early =
         |it: &FabricNodeCondition| passed && it.status == UNKNOWN && it.reason.as_str() == EXPIRED;
     let is_early = node.condition.as_ref().is_some_and(is_early);
@@ -183,21 +182,21 @@ pub(super) fn restore_marks(
     marks
 }
 
-/// What the journal knows of a node's condition besides its mark.
+/// Facts in the journal about a node's condition, in addition to its mark.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EarlierMark<'m> {
-    /// What we had said there before.
+    /// The mark before the last one.
     pub(super) before: Option<&'m VerdictMark>,
-    /// The server did not take what we said last.
+    /// The server did not accept the last condition.
     pub(super) is_unacknowledged: bool,
 }
 
-/// Whether our condition says what this mark does.
+/// Whether fabricgate's condition agrees with this mark.
 pub(super) fn has_condition_of(node: &KubernetesNode, mark: &VerdictMark) -> bool {
     node.condition.as_ref().is_some_and(|now| is_condition_of(now, mark))
 }
 
-/// Whether a condition is what we said by this mark, or when its pass counted no more.
+/// Whether a condition is the one written for this mark, or for the end of its pass.
 fn is_condition_of(now: &FabricNodeCondition, mark: &VerdictMark) -> bool {
     *now == mark_condition(mark)
         || (now.status == UNKNOWN
@@ -205,13 +204,13 @@ fn is_condition_of(now: &FabricNodeCondition, mark: &VerdictMark) -> bool {
             && now.message == explain_reboot(mark))
 }
 
-/// Why a pass of an earlier boot counts no more.
+/// Why a pass of an earlier boot no longer counts.
 fn explain_reboot(mark: &VerdictMark) -> String {
     format!("it has booted since run {} passed it; not measured since", clean(&mark.run))
 }
 
-/// Why a pass counts no more: a word for programs and a sentence. A boot since is no
-/// reason where the policy says so, also for what was said while it said otherwise.
+/// Why a pass no longer counts: a token for programs and a sentence. A boot since then is not a
+/// reason if the policy excludes it, also for marks written under another policy.
 pub(super) fn expiry_reason(
     live: &SchedulerNode,
     mark: &VerdictMark,
@@ -227,15 +226,15 @@ pub(super) fn expiry_reason(
     {
         return Some((BOOTED_SINCE, explain_reboot(mark)));
     }
-    // Both are RFC 3339 in UTC, which orders as text does.
+    // Both are RFC 3339 in UTC, whose text order is the time order.
     let expires = mark.expires.as_ref().filter(|expires| **expires <= now.at)?;
     let run = clean(&mark.run);
     let message = format!("run {run} passed it, which counted until {}", clean(expires));
     Some((EXPIRED, message))
 }
 
-/// What says on the node that it passed is taken back: nothing is known of it
-/// now. The annotation stays, with its own expiry and boot in it.
+/// Withdraws the mark of a pass from the node: its state is unknown now. The annotation stays,
+/// with its own expiry and boot.
 fn expire_mark(
     node: &KubernetesNode,
     names: &MarkNames,

@@ -1,8 +1,7 @@
-//! What was tried, and how long a node rests after it.
+//! Earlier attempts, and how long a node rests after one.
 //!
-//! Pure. A moment that is yet to come counts as the present, and within one
-//! boot of this machine time is counted by its uptime: a clock that jumps
-//! neither starts a measurement nor forbids one for good.
+//! Pure. A time in the future counts as the present, and within one boot of this machine the
+//! uptime counts: a clock that jumps neither starts a measurement nor forbids one for good.
 
 use std::collections::BTreeMap;
 
@@ -16,37 +15,37 @@ use model::journal::ClockStamp;
 use model::time_format::format_rfc3339;
 use model::watch::DueReason;
 
-/// Everything that was tried and is not forgotten.
+/// All attempts that are still remembered.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct MeasurementAttempts {
     /// The last attempt for each node.
     pub nodes: BTreeMap<NodeName, MeasurementAttempt>,
-    /// When each domain was last looked at by an audit.
+    /// When each domain was last audited.
     pub audited: BTreeMap<DomainName, ClockStamp>,
 }
 
 /// The last attempt for one node.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct MeasurementAttempt {
-    /// What the node wanted then.
+    /// The key of the node's want.
     pub want: String,
-    /// How many attempts in a row it wanted the same.
+    /// How many attempts in a row had the same key.
     pub count: u32,
     /// When the last one ended.
     pub last: ClockStamp,
-    /// Its exit code; `None` where it had none.
+    /// Its exit code; `None` if it had none.
     #[serde(default)]
     pub code: Option<u8>,
 }
 
-/// Whether a job came to verdicts: it passed, the gate was closed, or a budget
-/// refused what they ask for.
+/// Whether a job reached verdicts: it passed, the gate was closed, or a budget refused the
+/// actions.
 fn is_concluded(code: Option<u8>) -> bool {
     matches!(code, Some(0 | 3 | 6))
 }
 
-/// Seconds from then to now, never less than none.
+/// Seconds from then to now, at least 0.
 pub fn elapsed_s(then: &ClockStamp, now: &ClockStamp) -> i64 {
     if !then.boot.is_empty() && then.boot == now.boot {
         let seconds = (now.uptime_s - then.uptime_s).max(0.0);
@@ -60,7 +59,7 @@ pub fn elapsed_s(then: &ClockStamp, now: &ClockStamp) -> i64 {
 }
 
 impl MeasurementAttempts {
-    /// Notes that a job for these nodes, each with what it wanted, has ended.
+    /// Records the end of a job for these nodes, each with the key of its want.
     pub fn record_end(
         &mut self,
         domain: &DomainName,
@@ -75,14 +74,14 @@ impl MeasurementAttempts {
             let attempt = MeasurementAttempt { want: want.clone(), count, last: now.clone(), code };
             self.nodes.insert(node.clone(), attempt);
         }
-        // A second look at one suspect is none at its domain.
+        // A second measurement of one suspect does not count as an audit of its domain.
         let is_of_domain = nodes.values().any(|want| profile::is_idle_audit(want));
         if is_concluded(code) && cause == DueReason::Audit && is_of_domain {
             self.audited.insert(domain.clone(), now.clone());
         }
     }
 
-    /// Forgets nodes and domains that are claimed no more.
+    /// Forgets nodes and domains that are no longer claimed.
     pub fn forget(
         &mut self,
         is_node: impl Fn(&NodeName) -> bool,
@@ -92,8 +91,8 @@ impl MeasurementAttempts {
         self.audited.retain(|domain, _| is(domain));
     }
 
-    /// Takes what is yet to come for the present, once: a moment that was
-    /// written by a clock far ahead would otherwise hold its node until then.
+    /// Sets times in the future to the present, once: a time written by a clock far ahead would
+    /// otherwise block its node until then.
     pub fn clamp_future(&mut self, now: &ClockStamp) {
         let moments = self.nodes.values_mut().map(|attempt| &mut attempt.last);
         for moment in moments.chain(self.audited.values_mut()) {
@@ -106,7 +105,7 @@ impl MeasurementAttempts {
         }
     }
 
-    /// Why a node with this want rests; `None` where it does not.
+    /// Why a node with this want rests; `None` if it does not.
     pub(super) fn explain_rest(
         &self,
         node: &NodeName,
@@ -131,15 +130,15 @@ impl MeasurementAttempts {
         let times = if is_same { attempt.count } else { 1 };
         let times = if times == 1 { "once".to_owned() } else { format!("{times} times") };
         let ended = match attempt.code {
-            Some(0) => "it passed, and is not certified".to_owned(),
+            Some(0) => "it passed, but is not certified".to_owned(),
             Some(code) => format!("exit code {code}"),
-            None => "it was ended".to_owned(),
+            None => "it was terminated".to_owned(),
         };
         let ended = if is_same { ended } else { "something has changed since".to_owned() };
-        Some(format!("tried {times} ({ended}); again from {again} on"))
+        Some(format!("tried {times} ({ended}); next from {again} on"))
     }
 
-    /// Seconds since a domain was audited, where it was.
+    /// Seconds since a domain was audited, if it was.
     pub(super) fn seconds_since_audit(&self, domain: &DomainName, now: &ClockStamp) -> Option<i64> {
         self.audited.get(domain).map(|then| elapsed_s(then, now))
     }

@@ -1,8 +1,9 @@
-//! Marks that say other than our record, or count no more, and what puts them
-//! right without measuring.
+//! Marks that differ from the journal or no longer count, and the changes that correct them
+//! without measuring.
 //!
-//! Pure. What is taken off, `act::marks` says; that a node whose certificate has
-//! expired takes no new pods until it is measured, a site may ask for, and then
+//! Pure. `act::marks` decides what is removed. A site may also request that a node with an
+//! expired certificate takes no new pods until it is measured, within a budget: certificates of
+//! one day all end on one day.
 //! within a budget: certificates of one day end on one day.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +20,7 @@ use model::kubernetes_node::{KubernetesNodeUpdate, NO_SCHEDULE, TaintEdit, UNVER
 use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 
-/// What is to be written, and why, in words.
+/// The changes to write, with their reasons.
 pub fn collect_mark_edits(
     live: &SchedulerSnapshot,
     ledger: &JournalState,
@@ -31,9 +32,9 @@ pub fn collect_mark_edits(
         match condition {
             Some(it) if it.status == "Unknown" => it.message.clone(),
             _ if change.kubernetes.is_none() && removes_marks(change, policy) => {
-                "what certified it has expired, or it has booted since".to_owned()
+                "its certificate has expired, or it has booted since".to_owned()
             }
-            _ => "they are not as our record has them".to_owned(),
+            _ => "they differ from fabricgate's journal".to_owned(),
         }
     };
     let wrong = marks::find_lost_marks(live, ledger, policy, now);
@@ -48,11 +49,10 @@ fn removes_marks(change: &NodeUpdate, policy: &Policy) -> bool {
         && !says(&policy.marks.degraded)
 }
 
-/// Nodes that get the start-up taint again because what certified them counts no
-/// more: in service, and nobody's but ours. Never more than the share of the
-/// fleet that may be drained is kept from jobs this way, whoever brought the
-/// taint, nor more of one domain than may be drained of it; and none while the
-/// breaker has tripped.
+/// Nodes that get the start-up taint again because their certificate no longer counts: in
+/// service, and not held by others. At most the share of the fleet that may be drained is kept
+/// from jobs in this way, whoever set the taint, and at most as many of one domain as may be
+/// drained of it; none while the breaker is tripped.
 pub fn collect_taint_edits(
     live: &SchedulerSnapshot,
     fleet: &Claims,
@@ -113,8 +113,8 @@ pub fn collect_taint_edits(
     named
 }
 
-/// Whether a node is one that may get the start-up taint again: in service, and
-/// what certified it counts no more.
+/// Whether a node may get the start-up taint again: in service, with a certificate that no
+/// longer counts.
 pub fn can_taint(
     node: &SchedulerNode,
     ledger: &JournalState,
@@ -140,7 +140,7 @@ mod tests {
     use model::time_format::format_rfc3339;
     use model::verdict::Outcome;
 
-    /// Nodes that passed a day ago for an hour.
+    /// Nodes that passed a day ago, with one hour of validity.
     fn expired(nodes: usize) -> PolicyFixture {
         let mut world = PolicyFixture::with_blocks(1, nodes);
         world.now.at = format_rfc3339(world.now.unix);
@@ -191,12 +191,12 @@ mod tests {
         node.extra = said.extra.expect("an entry");
         let live = world.live.clone().expect("a scheduler");
         let told = collect_mark_edits(&live, &world.ledger, &world.policy, &world.now);
-        let why = "what certified it has expired, or it has booted since".to_owned();
+        let why = "its certificate has expired, or it has booted since".to_owned();
         assert_eq!(told, [("d0n0".into(), why)]);
         let changes = marks::find_lost_marks(&live, &world.ledger, &world.policy, &world.now);
         assert_eq!(changes[0].1.active_features, Some(vec!["ib".to_owned()]));
         assert_eq!(changes[0].1.extra, None);
-        // Done, and nothing more is to be done.
+        // Applied: no further change is needed.
         let node = world.node("d0n0");
         node.available_features = vec!["ib".to_owned()];
         node.active_features = vec!["ib".to_owned()];

@@ -1,7 +1,7 @@
-//! What one node wants: to be admitted, certified again, or looked at.
+//! The want of one node: an admission, a new certificate, or an audit.
 //!
-//! Pure. A want has a key: words that stay the same as long as nothing about it
-//! changes, so that an attempt that changed nothing is told from one that did.
+//! Pure. A want has a key that stays the same as long as its cause does, so that an attempt
+//! without effect is recognised.
 
 use super::attempts::elapsed_s;
 use super::{DueReason, ScheduleInput, ScheduleSettings, eligibility};
@@ -18,20 +18,18 @@ use model::text::clean;
 use model::time_format::format_rfc3339;
 use model::verdict::Outcome;
 
-/// What a node wants.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct MeasurementWant {
     /// Why, as a class.
     pub(super) cause: DueReason,
-    /// What it gets.
+    /// The profile to measure with.
     pub(super) profile: Profile,
-    /// The same as long as nothing changed.
+    /// Unchanged as long as the cause is.
     pub(super) key: String,
-    /// Why, in words.
     pub(super) why: String,
 }
 
-/// What a claimed node wants, or why it wants nothing.
+/// The want of a claimed node, or why it has none.
 pub(super) fn choose_profile(
     watched: &ScheduleInput<'_>,
     settings: &ScheduleSettings,
@@ -42,7 +40,7 @@ pub(super) fn choose_profile(
     let asked = |cause: DueReason, profile: Option<Profile>, key: String, why: String| match profile
     {
         Some(profile) => Ok(MeasurementWant { cause, profile, key: format!("{cause} {key}"), why }),
-        None => Err(format!("{why}; nothing is configured to be done about that")),
+        None => Err(format!("{why}; no profile is configured for that")),
     };
     let boot = node.boot_id.clone().or_else(|| node.booted.map(|at| at.to_string()));
     let boot = boot.unwrap_or_default();
@@ -77,7 +75,7 @@ pub(super) fn choose_profile(
     audit_want(watched, settings, now, certificate, domain)
 }
 
-/// Why a node that we drained is measured again; an error says why not yet.
+/// Why a node that fabricgate drained is measured again; an error is the reason why not yet.
 fn explain_recheck(
     drain: &OwnDrain,
     node: &SchedulerNode,
@@ -88,35 +86,40 @@ fn explain_recheck(
     let differs =
         |a: &Option<String>, b: &Option<String>| matches!((a, b), (Some(a), Some(b)) if a != b);
     if differs(&then.instance, &node.instance) {
-        return Ok("we drained it, and it is another machine since".to_owned());
+        return Ok("fabricgate drained it, and it is another machine since".to_owned());
     }
     let uid = |node: &SchedulerNode| node.kubernetes.as_ref().map(|it| it.uid.clone());
     if differs(&uid(then), &uid(node)) {
-        return Ok("we drained it, and it joined anew since".to_owned());
+        return Ok("fabricgate drained it, and it has joined again since".to_owned());
     }
-    // A boot that is yet to come is a clock's mistake.
+    // A boot in the future is a clock's mistake.
     let drained = evidence_checks::moment_unix(&drain.stamp, now);
     let booted = node.booted.is_some_and(|at| drained < at && at <= now.unix);
     if differs(&then.boot_id, &node.boot_id) || booted {
-        return Ok("we drained it, and it has booted since".to_owned());
+        return Ok("fabricgate drained it, and it has booted since".to_owned());
     }
     if !drain.clean.is_empty() {
         let runs = drain.clean.iter().map(|it| (it.measured, it.run.as_str()));
         let counted = count_clean_runs(runs, settings.clean_apart_s);
         let (passed, of) = (counted.runs.len(), settings.clean_sweeps);
-        let told = format!("we drained it, and it passed {passed} of {of} runs since");
+        let told = format!("fabricgate drained it, and it passed {passed} of {of} runs since");
         return match counted.from.filter(|from| now.unix < *from && passed < of) {
             None => Ok(told),
-            Some(from) => Err(format!("{told}; the next counts from {} on", format_rfc3339(from))),
+            Some(from) => {
+                Err(format!("{told}; the next run counts from {} on", format_rfc3339(from)))
+            }
         };
     }
     if elapsed_s(&drain.stamp, now) < settings.cool_down_s {
-        return Err(format!("we drained it at {}, and it shows no change since", drain.stamp.at));
+        return Err(format!(
+            "fabricgate drained it at {}, and it shows no change since",
+            drain.stamp.at
+        ));
     }
-    Ok(format!("we drained it at {}, and it has rested since", drain.stamp.at))
+    Ok(format!("fabricgate drained it at {}, and it has rested since", drain.stamp.at))
 }
 
-/// Why a certificate says nothing of the node as it is.
+/// Why a certificate does not apply to the node in its present state.
 fn explain_void_certificate(
     certificate: &Certificate,
     node: &SchedulerNode,
@@ -124,7 +127,7 @@ fn explain_void_certificate(
     now: &ClockStamp,
 ) -> Option<String> {
     if let Some(why) = certificate::explain_expiry(certificate, now.unix) {
-        return Some(format!("its certificate counts no more: {}", clean(&why)));
+        return Some(format!("its certificate no longer counts: {}", clean(&why)));
     }
     if let (Some(then), Some(is)) = (&certificate.identity.boot_id, &node.boot_id)
         && then != is
@@ -138,27 +141,27 @@ fn explain_void_certificate(
     explain_edited(certificate, ledger)
 }
 
-/// Whether the file says another end than our journal does of the same run. What
-/// the node itself carries is not looked at: that is said again without measuring.
+/// Whether the file has another end than the journal has for the same run. The node's own marks
+/// are not checked: they are restored without measuring.
 fn explain_edited(certificate: &Certificate, ledger: &JournalState) -> Option<String> {
     let mark = ledger.marks.get(&certificate.node)?;
     let is_same = mark.run == certificate.run && mark.outcome == Outcome::Pass;
     let end = mark.expires.as_ref().filter(|_| is_same)?;
     (*end != certificate.expires).then(|| {
         let (says, end) = (clean(&certificate.expires), clean(end));
-        format!("its certificate is not as it was issued: it says {says}, and was to end {end}")
+        format!("its certificate differs from the issued one: it ends {says}, issued until {end}")
     })
 }
 
-/// How the want of a node begins that nobody looked at for long.
+/// Prefix of the key of an idle node's audit.
 const AUDIT_KEY_PREFIX: &str = "audit ";
 
-/// Whether a want is a look for the domain's own sake, and not at one suspect.
+/// Whether a want is an audit of the domain, and not a second measurement of one suspect.
 pub(super) fn is_idle_audit(want: &str) -> bool {
     want.starts_with(AUDIT_KEY_PREFIX)
 }
 
-/// A look at a node whose certificate holds, where it is time for one.
+/// An audit of a node whose certificate holds, if one is due.
 fn audit_want(
     watched: &ScheduleInput<'_>,
     settings: &ScheduleSettings,
@@ -168,7 +171,7 @@ fn audit_want(
 ) -> Result<MeasurementWant, String> {
     let suspicion = watched.ledger.suspicions.get(&certificate.node).filter(|it| {
         let age = now.unix.saturating_sub(it.measured);
-        // With no hours to wait, one run is enough and nobody is suspected.
+        // With no hours to wait, one run suffices and no node is a suspect.
         0 < settings.confirmation_ages_s[0]
             && (settings.confirmation_ages_s[0]..=settings.confirmation_ages_s[1]).contains(&age)
     });
@@ -177,14 +180,14 @@ fn audit_want(
             cause: DueReason::Audit,
             profile: Profile::Audit,
             key: format!("again {}", first.run),
-            why: format!("run {} found it slow, and another has to say so", first.run),
+            why: format!("run {} found it slow, and another run must confirm it", first.run),
         });
     }
     let holds = || Err("its certificate holds".to_owned());
     if settings.audit_every_s <= 0 {
         return holds();
     }
-    // What was measured to certify it was more than an audit.
+    // A certifying run measured more than an audit does.
     let certified = now.unix.saturating_sub(certificate.issued_unix).max(0);
     let age =
         watched.attempts.seconds_since_audit(domain, now).map_or(certified, |it| it.min(certified));
@@ -195,13 +198,13 @@ fn audit_want(
         cause: DueReason::Audit,
         profile: Profile::Audit,
         key: format!("{AUDIT_KEY_PREFIX}{}", certificate.run),
-        why: "it was not looked at for long".to_owned(),
+        why: "its last audit is too long ago".to_owned(),
     })
 }
 
-/// What is told of a node that no domain claims: only where something of ours is
-/// on it, since clusters have nodes without GPUs.
+/// The remark about a node that no domain claims: only if it carries a mark of fabricgate,
+/// since clusters have nodes without GPUs.
 pub(super) fn explain_unclaimed(node: &SchedulerNode, ledger: &JournalState) -> Option<String> {
     let is_ours = eligibility::is_unverified(node) || ledger.drains.contains_key(&node.name);
-    is_ours.then(|| "no domain claims it, so nobody can say with whom to measure it".to_owned())
+    is_ours.then(|| "no domain claims it, so its partners for a measurement are unknown".to_owned())
 }

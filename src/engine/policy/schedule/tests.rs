@@ -295,7 +295,7 @@ fn a_certificate_counts_no_more_for_each_of_these_reasons() {
                 };
                 it.scene.ledger.marks.insert("d0n0".into(), mark);
             },
-            "not as it was issued",
+            "differs from the issued one",
         ),
         (
             |it| {
@@ -327,10 +327,7 @@ fn what_is_switched_off_is_told_and_not_done() {
     let mut fleet = ScheduleFixture::new(1, 1);
     fleet.certificates.clear();
     fleet.settings.missing = None;
-    assert_eq!(
-        fleet.why_not("d0n0"),
-        "it has no certificate; nothing is configured to be done about that"
-    );
+    assert_eq!(fleet.why_not("d0n0"), "it has no certificate; no profile is configured for that");
 }
 
 #[test]
@@ -370,7 +367,7 @@ fn a_drained_node_that_passed_once_is_measured_until_it_passed_often_enough() {
     // Measured now, it would count for nothing (defect 7 of the operator's review).
     fleet.later(300);
     let why = fleet.why_not("d0n0");
-    assert!(why.contains("passed 1 of 2 runs since; the next counts from"), "{why}");
+    assert!(why.contains("passed 1 of 2 runs since; the next run counts from"), "{why}");
     fleet.later(HOUR);
     assert!(fleet.due().jobs[0].why.contains("passed 1 of 2 runs"), "{:?}", fleet.due());
 }

@@ -1,8 +1,8 @@
-//! What is wrong with a topology file, by what Slurm refuses, and by what it
-//! takes in silence and should not: a node in two blocks, in none, or unknown.
+//! Faults of a topology file: errors that Slurm refuses, and errors that it accepts silently: a
+//! node in two blocks, in none, or unknown.
 //!
-//! Pure; the files that Slurm reads have no dry run, so this is the only test
-//! before a controller sees one.
+//! Pure. Slurm has no dry run for these files, so this is the only test before a controller
+//! reads one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,9 +27,8 @@ pub enum FaultKind {
     File,
     /// A node is listed more than once in one block.
     Twice,
-    /// A block is smaller than this version of Slurm takes.
+    /// A block is smaller than this version of Slurm accepts.
     Small,
-    /// A block without a node.
     Empty,
     /// A node that the scheduler does not know.
     Stranger,
@@ -37,16 +36,15 @@ pub enum FaultKind {
     Homeless,
 }
 
-/// One thing that is wrong with a file.
+/// One fault of a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Fault {
-    /// Of what kind.
     pub kind: FaultKind,
-    /// What it is, with its place.
+    /// The fault, with its place.
     pub what: String,
-    /// Whether the file must not be put in place because of it.
+    /// Whether it forbids installing the file.
     pub forbids: bool,
-    /// Whether the file has it today.
+    /// Whether the present file has it too.
     pub is_old: bool,
 }
 
@@ -63,7 +61,7 @@ pub(super) fn find_faults(
     };
     let old = ground.version.is_none_or(|version| !version.has_yaml());
     if form == TopologyForm::Yaml && ground.version.is_some_and(|version| !version.has_yaml()) {
-        add(FaultKind::Version, "topology.yaml is read from Slurm 25.05 on".to_owned());
+        add(FaultKind::Version, "Slurm reads topology.yaml from version 25.05".to_owned());
     }
     for problem in &said.problems {
         add(FaultKind::File, problem.to_string());
@@ -93,7 +91,7 @@ pub(super) fn find_faults(
             };
             let what = format!(
                 "block {name} has {count} nodes, fewer than the base block size {size}: {version} \
-                 does not take that, nor start with it again"
+                 does not accept that, and does not restart with it"
             );
             add(FaultKind::Small, what);
         }
@@ -121,10 +119,10 @@ pub(super) fn find_faults(
     faults
 }
 
-/// Faults of the result: which the file has today, and which forbid to put it in place.
+/// Faults of the result: which of them the present file has, and which forbid installing it.
 ///
-/// What Slurm lives with today it lives with tomorrow: nodes in no block (there
-/// may be reasons), hidden or future ones that are not listed, spare blocks.
+/// A fault that Slurm accepts today does not forbid the file: nodes in no block (there may be
+/// reasons), hidden or future nodes that are not listed, spare blocks.
 pub(super) fn against(before: &[Fault], after: Vec<Fault>, ground: &TopologyContext) -> Vec<Fault> {
     let faults = after.into_iter().map(|fault| {
         let is_old = before.contains(&fault);
@@ -139,7 +137,7 @@ pub(super) fn against(before: &[Fault], after: Vec<Fault>, ground: &TopologyCont
     faults.collect()
 }
 
-/// Names in a remark, cut where they are many.
+/// Names in a remark, cut if there are many.
 fn list_of<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     model::text::clean(&hostlist::fold(names))
 }

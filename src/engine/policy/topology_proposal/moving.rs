@@ -1,4 +1,4 @@
-//! Which nodes belong in another block, by what a run measured.
+//! Which nodes belong in another block, by the measurements of a run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,13 +9,12 @@ use model::finding_class::FindingClass;
 use model::id::{DomainName, NodeName};
 use model::verdict::{LocusKind, Verdicts};
 
-/// What Slurm calls the one topology of a `topology.conf`.
+/// Slurm's name for the one topology of a `topology.conf`.
 pub(super) const OF_CONF: &str = "default";
 
-/// Which nodes verdicts move to which domain: only where a confirmed finding says
-/// that the node is not where it is claimed, and a run measured it together with
-/// nodes of one other domain and none of its own. That it is not in the one does
-/// not say that it is in the other.
+/// Which nodes the verdicts move to which domain: only if a confirmed finding shows that the
+/// node is not in its claimed domain, and a run measured it together with nodes of one other
+/// domain and none of its own. Being outside one domain does not prove being inside another.
 pub fn asked(verdicts: &Verdicts, fleet: &Claims) -> (BTreeMap<NodeName, String>, Vec<NotMoved>) {
     let mut moves: BTreeMap<NodeName, String> = BTreeMap::new();
     let mut withheld = Vec::new();
@@ -38,16 +37,16 @@ pub fn asked(verdicts: &Verdicts, fleet: &Claims) -> (BTreeMap<NodeName, String>
     (moves, withheld)
 }
 
-/// A finding that could have moved a node and does not.
+/// A finding that could have moved a node and did not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotMoved {
-    /// The node that is in the wrong domain, where that is known.
+    /// The node in the wrong domain, if known.
     pub node: Option<NodeName>,
-    /// What it is about, and why it moves nothing.
+    /// The finding's subject, and why it moves nothing.
     pub withheld: WithheldAction,
 }
 
-/// Where a node that is not at home is.
+/// The domain that a misplaced node was measured in.
 fn place<'f>(
     node: Option<&'f NodeName>,
     confirmed: bool,

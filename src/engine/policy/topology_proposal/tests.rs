@@ -129,8 +129,8 @@ fn what_cannot_be_changed_alone_is_refused() {
     }
     for (moves, why) in [
         ([("node05", "block03")], "no block block03"),
-        ([("node[05-06]", "block02")], "no name of one node"),
-        ([("node05\n", "block02")], "no name of one node"),
+        ([("node[05-06]", "block02")], "not the name of one node"),
+        ([("node05\n", "block02")], "not the name of one node"),
     ] {
         let told = why_not(YAML, &moves);
         assert!(told.contains(why), "{why}: {told}");
