@@ -416,7 +416,7 @@ async fn a_paused_leader_s_child_writes_nothing_after_another_took_over() {
     let log = site.folder.path().join(format!("one/watch/{job}.log"));
     wait_for("the child was refused", async || {
         let said = fs::read_to_string(&log).expect("a log");
-        if said.contains("another instance is at work") { Ok(()) } else { Err(said) }
+        if said.contains("another instance is active") { Ok(()) } else { Err(said) }
     })
     .await;
     wait_for("the child has ended", async || {

@@ -1,9 +1,9 @@
-//! The standing gate: looks, decides what is due, and runs the same commands
-//! for it that a person would type.
+//! The watch: observes the cluster, decides which measurements are due, and runs the same
+//! commands for them that an operator would run.
 //!
-//! What is due, `act::due` says; what is done about a node, the turn of the gate
-//! says that a command ends with. One instance at a time starts anything: by a
-//! lock in the state folder, and by a Lease where there is one.
+//! `engine::policy::schedule` decides which measurements are due; the gate turn at the
+//! end of each command acts on the nodes. Only one instance at a time starts jobs,
+//! ensured by a lock in the state folder and optionally by a Lease.
 
 mod connection_limit;
 pub mod http;
@@ -35,113 +35,111 @@ use engine::policy::schedule::{MeasurementJob, ScheduleSettings};
 use model::claims::Claims;
 use model::watch::{JobOutcome, WatchEvent};
 
-/// How often it is seen to that we still may, and what jobs have printed.
+/// Interval for checking leadership and the jobs' logs.
 const TICK: Duration = Duration::from_secs(1);
 
-/// How long several changes of nodes are waited for, so that one look serves
-/// them all: a rack joins within seconds.
+/// Delay that collects several node changes into one observation: a rack joins within
+/// seconds.
 const DEBOUNCE: Duration = Duration::from_secs(2);
 
-/// A look may take a quarter of the time at most, however many changes ask for
-/// one: fleets of thousands take seconds to read.
+/// Observations take at most a quarter of the time, whatever the number of changes:
+/// fleets of thousands of nodes take seconds to read.
 const OBSERVATION_SHARE: u32 = 4;
 
-/// What claims are, asked in a thread of its own: sources may take long.
+/// Reads the claims; runs in a separate thread, because sources may be slow.
 pub type ClaimsFetcher = Arc<dyn Fn() -> Result<Claims, String> + Send + Sync>;
 
-/// Who writes under a term.
+/// Creates a scheduler client that writes under a term.
 pub type SchedulerWriterFactory<'a> = &'a dyn Fn(&LeaseTerm) -> Box<dyn Scheduler>;
 
-/// How patient the loop is.
+/// Intervals and limits of the loop.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WatchIntervals {
-    /// How often it looks where nothing asks for it.
+    /// Time between observations without node changes.
     pub interval: Duration,
-    /// How often sources are asked what they claim.
+    /// Time between readings of the claims.
     pub claims_refresh: Duration,
-    /// How long jobs may take to conclude when they are told to end.
+    /// Time for jobs to end after a stop request.
     pub job_grace: Duration,
-    /// How many logs of jobs are kept.
+    /// Number of job logs to keep.
     pub max_logs: usize,
 }
 
-/// What is watched, and how.
+/// Inputs of the watch.
 #[expect(missing_debug_implementations, reason = "it lends whom to ask and to tell")]
 pub struct WatchLoop<'a> {
     /// The gate's state folder.
     pub folder: PathBuf,
-    /// Who is asked how nodes stand.
+    /// The scheduler to read.
     pub scheduler: &'a dyn Scheduler,
-    /// Who is asked what is claimed.
+    /// Reads the claims.
     pub fetch_claims: ClaimsFetcher,
-    /// What is due when.
+    /// When measurements are due.
     pub settings: ScheduleSettings,
-    /// The rules of the gate: what marks are called, how much may be spent.
+    /// The gate's policy: names of marks, and budgets.
     pub policy: &'a Policy,
-    /// Whose certificates count.
+    /// Signers whose certificates are accepted.
     pub trust: &'a SignatureTrust,
-    /// A node whose certificate has expired takes no new pods.
+    /// Keep new pods off nodes with an expired certificate, by a taint.
     pub taints: bool,
-    /// Who writes under a term, where writing needs one.
+    /// Creates a client that writes under a term, if writes need one.
     pub writer: Option<SchedulerWriterFactory<'a>>,
-    /// How patient it is.
+    /// Intervals and limits.
     pub intervals: WatchIntervals,
-    /// What is started for a job, before the profile: this program.
+    /// The command before the profile: this program.
     pub program: Vec<String>,
-    /// What follows the profile, before the nodes.
+    /// The arguments between the profile and the nodes.
     pub arguments: Vec<String>,
-    /// Start jobs; without it, only say which.
+    /// Start jobs; otherwise only report them.
     pub apply: bool,
-    /// One decision and its jobs, and no more.
+    /// Make one decision, run its jobs, and exit.
     pub once: bool,
-    /// The Lease, where there is one.
+    /// The Lease, if one is configured.
     pub lease: Option<leader_elector::LeaderElectionConfig>,
-    /// Changes of nodes that ask for a look.
+    /// Node changes that trigger an observation.
     pub node_changes: Option<mpsc::Receiver<()>>,
-    /// Turns true where it is to end.
+    /// Becomes true when the watch must end.
     pub stop: watch::Receiver<bool>,
-    /// Numbers for whoever asks.
+    /// Metrics of the watch.
     pub metrics: Arc<WatchMetrics>,
-    /// Whom to tell.
+    /// Receives the events.
     pub emit: &'a mut dyn FnMut(WatchEvent),
 }
 
-/// Why the watch ended where it was not told to.
+/// The watch ended without a stop request.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// The state folder cannot be used.
+    /// The state folder is unusable.
     #[error("{}: {why}", folder.display())]
     Folder {
-        /// Which.
         folder: PathBuf,
-        /// Why.
         why: String,
     },
-    /// Another instance is at work, and only one decision was asked for.
-    #[error("another instance is at work: {0}")]
+    /// `once` was requested while another instance is active.
+    #[error("another instance is active: {0}")]
     Locked(String),
-    /// Nobody says who is at work, and only one decision was asked for.
-    #[error("it is not known whether another instance is at work: {0}")]
+    /// `once` was requested, but the active instance cannot be determined.
+    #[error("cannot determine whether another instance is active: {0}")]
     LeaderUnknown(String),
-    /// Nobody could be asked, and only one decision was asked for.
+    /// `once` was requested, but an input could not be read.
     #[error("nothing could be decided: {0}")]
     ObservationFailed(String),
 }
 
-/// How a time at work ended.
+/// How a period of leadership ended.
 enum WatchEnd {
-    /// It was told to.
+    /// By a stop request.
     Stopped,
-    /// It may not be at work any more.
+    /// Leadership was lost.
     LostLeadership(String),
-    /// What was asked for is done, with this exit code.
+    /// The `once` run is complete, with this exit code.
     Done(u8),
-    /// What runs cannot be written down any more.
+    /// The state of running jobs cannot be written.
     Failed(WatchError),
 }
 
-/// Watches until it is told to end; the exit code of whoever asked for one
-/// decision, else that of success.
+/// Watches until a stop request. Returns the exit code: with `once` that of the jobs,
+/// otherwise 0.
 pub async fn run_watch(mut watch: WatchLoop<'_>) -> Result<u8, WatchError> {
     (watch.emit)(WatchEvent::Began {
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -180,7 +178,7 @@ pub async fn run_watch(mut watch: WatchLoop<'_>) -> Result<u8, WatchError> {
     Ok(result)
 }
 
-/// Decides again and again, and starts nothing.
+/// Decides repeatedly without starting any job.
 async fn run_observe_only(watch: &mut WatchLoop<'_>) -> Result<u8, WatchError> {
     watch.metrics.set_standby(true);
     let mut look = WatchObserver::default();
@@ -209,8 +207,8 @@ async fn run_observe_only(watch: &mut WatchLoop<'_>) -> Result<u8, WatchError> {
     }
 }
 
-/// The term to work under, where there is a Lease; or why not yet, and whether somebody is
-/// known to work.
+/// The term to work under, if there is a Lease. The error explains the wait, and whether
+/// another instance is known to be active.
 fn working_term(standing: Option<&LeadershipStatus>) -> Result<Option<LeaseTerm>, (String, bool)> {
     let Some(standing) = standing else { return Ok(None) };
     match (standing.current_term(), standing) {
@@ -219,12 +217,12 @@ fn working_term(standing: Option<&LeadershipStatus>) -> Result<Option<LeaseTerm>
             Err((format!("the Lease: {why}"), *knows))
         }
         (None, LeadershipStatus::Leading { .. }) => {
-            Err(("the Lease is to be renewed".to_owned(), false))
+            Err(("the Lease is due for renewal".to_owned(), false))
         }
     }
 }
 
-/// Waits until this instance is the one at work; `None` where it is to end.
+/// Waits until this instance is the active one; `None` on a stop request.
 async fn wait_for_leadership(
     watch: &mut WatchLoop<'_>,
     keeper: Option<&LeaderElector>,
@@ -243,12 +241,12 @@ async fn wait_for_leadership(
             Ok(_) => {
                 let lock =
                     state::lock_folder(&watch.folder).map_err(|why| folder_error(watch, why))?;
-                // Taking the lock may have taken longer than the Lease lasts.
+                // The Lease may have expired while the lock was taken.
                 match (lock, working_term(standing().as_ref())) {
                     (Ok(lock), Ok(term)) => return Ok(Some((lock, term))),
                     (Ok(_), Err(waits)) => waits,
                     (Err(who), _) => {
-                        (format!("{}: {who} is at work here", watch.folder.display()), true)
+                        (format!("{}: {who} holds the lock", watch.folder.display()), true)
                     }
                 }
             }
@@ -272,7 +270,7 @@ async fn wait_for_leadership(
     }
 }
 
-/// Looks, decides and starts until it is told to end or may no more.
+/// Observes, decides and starts jobs until a stop request or loss of leadership.
 async fn run_as_leader(
     watch: &mut WatchLoop<'_>,
     keeper: Option<&LeaderElector>,
@@ -356,11 +354,11 @@ async fn run_as_leader(
         let why = match &over {
             WatchEnd::LostLeadership(why) => why.clone(),
             WatchEnd::Failed(error) => error.to_string(),
-            WatchEnd::Stopped | WatchEnd::Done(_) => "told to end".to_owned(),
+            WatchEnd::Stopped | WatchEnd::Done(_) => "stop requested".to_owned(),
         };
         (watch.emit)(WatchEvent::Stopping { why });
     }
-    // Ended by us: nothing is held against their nodes.
+    // Stopped by the watch itself, so the jobs do not count against their nodes.
     jobs.stop_all(watch.intervals.job_grace);
     while !jobs.is_empty() {
         let ended = tokio::select! {
@@ -386,12 +384,12 @@ async fn run_as_leader(
     }
 }
 
-/// The earliest moment of the next look.
+/// The earliest time of the next observation.
 fn next_observation_time(look: &WatchObserver) -> Instant {
     Instant::now() + DEBOUNCE.max(look.last_duration() * OBSERVATION_SHARE)
 }
 
-/// The exit code where a job had none.
+/// Exit code for a job without one.
 fn exit_code(outcome: JobOutcome) -> u8 {
     match outcome {
         JobOutcome::Killed => 5,
@@ -399,17 +397,17 @@ fn exit_code(outcome: JobOutcome) -> u8 {
     }
 }
 
-/// Partners that a command takes by itself at most.
+/// Maximum number of partners that a command chooses by default.
 const MAX_PARTNERS: usize = 5;
 
-/// The command of a job. Names are given one by one: whoever reads them may
-/// know other lists than we fold.
+/// The command of a job. Nodes are separate arguments, because another reader's host list
+/// syntax may differ.
 fn job_command(watch: &WatchLoop<'_>, job: &MeasurementJob) -> Vec<String> {
     let mut words = watch.program.clone();
     words.push(job.profile.as_str().to_owned());
     words.extend(watch.arguments.iter().cloned());
-    // The command takes partners where those of the job do not cross what is claimed of
-    // it, and no more than a job may have.
+    // The command adds partners if the job's partners do not cover the claims, but stays
+    // within the job's node limit.
     let room = watch.settings.nodes.saturating_sub(job.all_nodes().len());
     if room < MAX_PARTNERS {
         words.extend(["--partners".to_owned(), room.to_string()]);
@@ -428,7 +426,7 @@ fn explain_lost_leadership(keeper: &LeaderElector) -> String {
     }
 }
 
-/// Waits until the Lease is lost; for ever where there is none.
+/// Waits until the Lease is lost; without a Lease, forever.
 async fn wait_until_lost(keeper: Option<&LeaderElector>, term: Option<&LeaseTerm>) {
     match keeper {
         None => std::future::pending().await,
@@ -442,7 +440,7 @@ async fn wait_until_lost(keeper: Option<&LeaderElector>, term: Option<&LeaseTerm
 
 async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     if stop.wait_for(|stop| *stop).await.is_err() {
-        // Nobody is left who could stop it.
+        // All senders are dropped, so no stop request can arrive.
         std::future::pending::<()>().await;
     }
 }
@@ -459,7 +457,7 @@ fn folder_error(watch: &WatchLoop<'_>, why: impl std::fmt::Display) -> WatchErro
     WatchError::Folder { folder: watch.folder.clone(), why: why.to_string() }
 }
 
-/// The present moment, for those beside the loop.
+/// Current uptime, for the submodules.
 fn uptime_s() -> f64 {
     clock::now().uptime_s
 }

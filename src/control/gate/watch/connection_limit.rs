@@ -1,10 +1,9 @@
-//! How many may ask at once, and for how long each: whoever opens connections and
-//! says nothing must not take the files that the gate needs for its journal, nor the
-//! answer of whoever asks whether the gate lives.
+//! Limits the number and duration of HTTP connections: idle clients must not exhaust the
+//! file descriptors that the gate needs for its journal, or block health checks.
 //!
-//! A listener for `http`, and nothing of what is asked or answered. Where all places are
-//! taken the oldest connection is closed: a request that comes whole is answered within
-//! milliseconds, and what stays open says nothing.
+//! A listener for `http` that knows nothing about requests. At the limit, the oldest
+//! connection is closed: a complete request is answered within milliseconds, so
+//! connections that stay open are idle.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -22,26 +21,26 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::yield_now;
 use tokio::time::{Instant, Sleep, sleep};
 
-/// How long nobody is let in after the system refused a connection.
+/// Pause in accepting after a failed accept.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// What ends the head of a request.
+/// End of a request's head.
 const HEAD_END: &[u8] = b"\r\n\r\n";
 
-/// How long a connection may last.
+/// Time limits of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ConnectionTimeouts {
-    /// Until the head of its first request is whole.
+    /// Until the head of the first request is complete.
     pub(super) request_head: Duration,
-    /// In all.
+    /// For the whole connection.
     pub(super) total: Duration,
 }
 
-/// A listener that lets in so many at once.
+/// A listener with a limit of concurrent connections.
 #[derive(Debug)]
 pub(super) struct ConnectionLimiter {
     listener: TcpListener,
-    /// Files are bounded also while closed connections are not gone yet.
+    /// Bounds file descriptors even while closed connections are not dropped yet.
     permits: Arc<Semaphore>,
     max_open: usize,
     open: VecDeque<Weak<CloseSignal>>,
@@ -49,7 +48,7 @@ pub(super) struct ConnectionLimiter {
 }
 
 impl ConnectionLimiter {
-    /// Lets in `most` at once, each for as long as `patience` says.
+    /// Accepts up to `max_open` concurrent connections with these timeouts.
     pub(super) fn new(
         listener: TcpListener,
         max_open: usize,
@@ -59,13 +58,13 @@ impl ConnectionLimiter {
         Self { listener, permits, max_open, open: VecDeque::new(), timeouts }
     }
 
-    /// Makes room for one more: closes the oldest where there are as many as may be.
+    /// At the limit, closes the oldest connection.
     async fn close_oldest(&mut self) {
         self.open.retain(|it| it.strong_count() != 0);
         if self.open.len() < self.max_open {
             return;
         }
-        // Whoever was let in may speak first.
+        // Let accepted connections make progress first.
         yield_now().await;
         self.open.retain(|it| it.strong_count() != 0);
         while self.max_open <= self.open.len() {
@@ -107,7 +106,7 @@ impl Listener for ConnectionLimiter {
                         from,
                     );
                 }
-                // Out of files, or gone again: either may be over soon.
+                // Out of file descriptors, or the client is gone: both may pass soon.
                 Err(_) => sleep(ACCEPT_PAUSE).await,
             }
         }
@@ -118,7 +117,7 @@ impl Listener for ConnectionLimiter {
     }
 }
 
-/// Whether a connection was told to end, and who waits for it.
+/// A request to close a connection, with the task that waits for it.
 #[derive(Debug, Default)]
 struct CloseSignal(Mutex<(bool, Option<Waker>)>);
 
@@ -138,14 +137,14 @@ impl CloseSignal {
     }
 }
 
-/// A connection that ends when its time is over.
+/// A connection that closes at its deadline.
 #[derive(Debug)]
 pub(super) struct BoundedConnection {
     stream: TcpStream,
     deadline: Pin<Box<Sleep>>,
-    /// The end of it, once it has asked.
+    /// Deadline after the head of the first request.
     final_deadline: Instant,
-    /// How much of the end of a head was read last; all of it once one was.
+    /// Length of the matched part of HEAD_END; complete once the head has ended.
     head_end_matched: usize,
     closing: Arc<CloseSignal>,
     _permit: OwnedSemaphorePermit,
@@ -162,7 +161,7 @@ impl BoundedConnection {
         }
     }
 
-    /// Looks for the end of the first request's head.
+    /// Searches for the end of the first request's head.
     fn track_request_head(&mut self, bytes: &[u8]) {
         for byte in bytes {
             if self.head_end_matched == HEAD_END.len() {
@@ -223,7 +222,7 @@ mod tests {
 
     const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n";
 
-    /// Far longer than any test takes: what ends here is ended for another reason.
+    /// Far longer than any test: connections here close for other reasons.
     const LONG: Duration = Duration::from_secs(600);
 
     fn within(test: impl Future<Output = ()>) {
@@ -251,7 +250,8 @@ mod tests {
     #[test]
     fn hundreds_of_half_requests_keep_nobody_from_an_answer() {
         within(async {
-            // Nothing here ends by time: who asks is answered while all others are open.
+            // Timeouts play no part here: a new client is served while all others are
+            // open.
             let address =
                 open_server(64, ConnectionTimeouts { request_head: LONG, total: LONG }).await;
             let mut halves = Vec::new();
@@ -266,7 +266,7 @@ mod tests {
             }
             let answer = send_request(address).await;
             assert!(answer.ends_with("here"), "{answer}");
-            // The oldest were closed, the last are still waited for.
+            // The oldest connections are closed, the newest are still open.
             let mut rest = Vec::new();
             let _ = halves[0].read_to_end(&mut rest).await;
             let last = halves.last_mut().expect("one");
@@ -288,9 +288,9 @@ mod tests {
             let mut whole = TcpStream::connect(address).await.expect("connected");
             whole.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("said");
             let mut rest = Vec::new();
-            // Closed, or reset: not kept.
+            // Closed or reset, but not kept open.
             let _ = half.read_to_end(&mut rest).await;
-            // One that has asked may ask again, after the time in which it had to.
+            // After a request, a connection may send another one past the head timeout.
             whole.write_all(REQUEST).await.expect("asked again");
             let mut answers = String::new();
             whole.read_to_string(&mut answers).await.expect("answered");
@@ -311,7 +311,7 @@ mod tests {
             let answer = send_request(address).await;
             assert!(answer.ends_with("here"), "{answer}");
             for mut one in silent {
-                // Closed, or reset: not kept.
+                // Closed or reset, but not kept open.
                 let mut rest = Vec::new();
                 let _ = one.read_to_end(&mut rest).await;
             }

@@ -1,7 +1,7 @@
-//! `/healthz`, `/readyz` and `/metrics`, in a thread of its own: whoever asks
-//! hears of a loop that hangs.
+//! Serves `/healthz`, `/readyz` and `/metrics` from a separate thread, so that a hanging
+//! loop is visible.
 //!
-//! Only ever answers; nothing that comes in is read beyond its path.
+//! Read-only; of a request only the path is used.
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,22 +18,22 @@ use axum::routing::get;
 use super::connection_limit::{ConnectionLimiter, ConnectionTimeouts};
 use super::self_metrics::WatchMetrics;
 
-/// How many may ask at once: a few that scrape, a few that probe, and room.
+/// Concurrent connections: a few scrapers, a few probes, and a reserve.
 const MAX_CONNECTIONS: usize = 64;
 
-/// How long one connection may last. An answer takes milliseconds; who keeps one open
-/// between two scrapes opens another.
+/// Answers take milliseconds; a client that keeps a connection between scrapes has to
+/// reconnect.
 const TIMEOUTS: ConnectionTimeouts =
     ConnectionTimeouts { request_head: Duration::from_secs(2), total: Duration::from_secs(20) };
 
-/// What is asked about.
+/// State of the handlers.
 #[derive(Clone, Debug)]
 struct WatchHttpState {
     vitals: Arc<WatchMetrics>,
     within_s: f64,
 }
 
-/// Listens and answers until the program ends; the address it has.
+/// Listens and answers until the program ends. Returns the bound address.
 pub fn serve(
     address: SocketAddr,
     vitals: Arc<WatchMetrics>,
@@ -50,7 +50,7 @@ pub fn serve(
         .with_state(shown);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     std::thread::Builder::new().name("http".to_owned()).spawn(move || {
-        // It ends with an error only where the listener is gone.
+        // Returns an error only if the listener is gone.
         let _ = runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener)?;
             axum::serve(ConnectionLimiter::new(listener, MAX_CONNECTIONS, TIMEOUTS), app).await

@@ -1,4 +1,4 @@
-//! Jobs that run: each a child in a group of its own, with a log of its own.
+//! Running jobs: each is a child process in a separate process group with a separate log.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,19 +19,20 @@ use model::text::clean;
 use model::watch::{JobOutcome, WatchEvent, WatchJob};
 use node::exec::background::BackgroundProcess;
 
-/// The folder of logs in the state folder.
+/// The folder of job logs in the state folder.
 pub const LOG_FOLDER: &str = "watch";
 
-/// Most of a log that is told at a time; what is beyond comes a tick later.
+/// Maximum length of a log that is reported per tick; the rest follows with the next
+/// tick.
 const MAX_LOG_READ_BYTES: u64 = 64 * 1024;
 
-/// How many of these are told of a job that has ended; the rest is in its log.
+/// Maximum number of such reads after a job's end; the rest is only in its log.
 const MAX_FINAL_READS: usize = 256;
 
-/// Longest line of a log that is told.
+/// Maximum length of a reported log line.
 const MAX_LINE_BYTES: usize = 2_000;
 
-/// A job that has ended, and how.
+/// A finished job and how it ended.
 #[derive(Debug)]
 pub struct FinishedJob {
     job: String,
@@ -41,13 +42,13 @@ pub struct FinishedJob {
 #[derive(Debug)]
 struct RunningJob {
     started: StartedJob,
-    /// How far its log was told.
+    /// Offset up to which the log was reported.
     emitted_bytes: u64,
-    /// The beginning of a line that has no end yet.
+    /// The start of an incomplete line.
     partial_line: Vec<u8>,
 }
 
-/// Everything that runs.
+/// All running jobs.
 #[derive(Debug)]
 pub struct JobRunner {
     folder: PathBuf,
@@ -61,7 +62,7 @@ pub struct JobRunner {
 }
 
 impl JobRunner {
-    /// Nothing runs yet.
+    /// A runner without jobs.
     pub fn new(folder: &Path, max_logs: usize) -> Self {
         let (done_sender, done) = mpsc::unbounded_channel();
         Self {
@@ -76,13 +77,13 @@ impl JobRunner {
         }
     }
 
-    /// Whether nothing runs.
+    /// Whether no job runs.
     pub fn is_empty(&self) -> bool {
         self.running.is_empty()
     }
 
-    /// Starts a job. It is in the state before it runs; what is to be told comes
-    /// back. Must be called inside a tokio runtime.
+    /// Starts a job and returns the event to report. The job is written to the state
+    /// before it runs. Must be called inside a tokio runtime.
     pub fn start(
         &mut self,
         job: MeasurementJob,
@@ -141,7 +142,7 @@ impl JobRunner {
         WatchEvent::Started(line)
     }
 
-    /// A new log, and the oldest ones go.
+    /// Creates a log and removes the oldest ones.
     fn create_log(&self, path: &Path) -> std::io::Result<File> {
         fs::create_dir_all(&self.folder)?;
         let mut logs = Vec::new();
@@ -149,7 +150,7 @@ impl JobRunner {
             let entry = entry?;
             let is_log = entry.path().extension().is_some_and(|it| it == "log");
             let is_running = |one: &RunningJob| Path::new(&one.started.log) == entry.path();
-            // One that somebody else has just removed is in nobody's way.
+            // Another process may have just removed it.
             let Ok(about) = entry.metadata() else { continue };
             if is_log && !self.running.values().any(is_running) {
                 logs.push((about.modified()?, entry.path()));
@@ -166,16 +167,16 @@ impl JobRunner {
         File::create(path)
     }
 
-    /// The next one that ends; never, where nothing runs.
+    /// Waits for the next finished job; forever if none runs.
     pub async fn next_finished(&mut self) -> FinishedJob {
         match self.done.recv().await {
             Some(ended) => ended,
-            // We hold one end ourselves.
+            // Unreachable: this struct holds a sender.
             None => std::future::pending().await,
         }
     }
 
-    /// Takes a job off, and notes that it was tried where that `counts`.
+    /// Removes a job; if `counts`, records the attempt.
     pub fn conclude(
         &mut self,
         ended: FinishedJob,
@@ -190,7 +191,7 @@ impl JobRunner {
         let outcome = JobOutcome::from_exit_code(code);
         state.jobs.retain(|it| it.job != job);
         let Some(RunningJob { started, .. }) = self.running.remove(&job) else {
-            let what = format!("job {job} has ended, and nobody knew of it");
+            let what = format!("job {job} has ended, but it was not registered");
             return (WatchEvent::Trouble { what }, outcome, code);
         };
         let now = clock::now();
@@ -206,37 +207,36 @@ impl JobRunner {
         (WatchEvent::Ended { job, code, outcome, seconds }, outcome, code)
     }
 
-    /// Tells everything that runs to end within this time.
+    /// Requests all running jobs to end within this time.
     pub fn stop_all(&mut self, grace: Duration) {
         self.grace.send_replace(grace);
         self.end.send_replace(true);
     }
 
-    /// Tells what a job that has ended has printed since, also a last line without
-    /// an end: nobody comes back to it.
+    /// Reports the rest of a finished job's output, with an unterminated last line.
     pub fn emit_final_lines(&mut self, ended: &FinishedJob, tell: &mut dyn FnMut(WatchEvent)) {
         let Some(one) = self.running.get_mut(&ended.job) else { return };
         for _ in 0..MAX_FINAL_READS {
             match one.emit_log(&ended.job, tell) {
                 Ok(MAX_LOG_READ_BYTES..) => {}
-                // A log that cannot be read is there for people all the same.
+                // If the log cannot be read, operators can still open it.
                 Ok(_) | Err(_) => break,
             }
         }
         emit_line(&ended.job, &one.partial_line, tell);
     }
 
-    /// Tells what jobs have printed since.
+    /// Reports new output of the jobs.
     pub fn emit_lines(&mut self, tell: &mut dyn FnMut(WatchEvent)) {
         for (name, one) in &mut self.running {
-            // A log that cannot be read is there for people all the same.
+            // If the log cannot be read, operators can still open it.
             let _ = one.emit_log(name, tell);
         }
     }
 }
 
 impl RunningJob {
-    /// Tells a mouthful of it; how many bytes that was.
+    /// Reports one chunk of the log; returns its length in bytes.
     fn emit_log(&mut self, name: &str, tell: &mut dyn FnMut(WatchEvent)) -> std::io::Result<u64> {
         let mut file = File::open(&self.started.log)?;
         file.seek(SeekFrom::Start(self.emitted_bytes))?;
@@ -246,7 +246,7 @@ impl RunningJob {
             let line: Vec<u8> = self.partial_line.drain(..=end).collect();
             emit_line(name, &line, tell);
         }
-        // A line without an end is not waited for beyond reason.
+        // Bounds the memory for a line that never ends.
         if MAX_LOG_READ_BYTES <= self.partial_line.len() as u64 {
             self.partial_line.clear();
         }
@@ -254,7 +254,7 @@ impl RunningJob {
     }
 }
 
-/// Tells a line of a log, where it says anything.
+/// Reports a log line unless it is blank.
 fn emit_line(job: &str, line: &[u8], tell: &mut dyn FnMut(WatchEvent)) {
     let line = clean(&String::from_utf8_lossy(line));
     let line: String = line.chars().take(MAX_LINE_BYTES).collect();
@@ -271,11 +271,11 @@ async fn supervise(
     done: mpsc::UnboundedSender<FinishedJob>,
 ) {
     let ending = attended.wait_or_stop(end, &grace).await;
-    // Nobody to hear it is nobody who waits.
+    // An error means that the receiver is gone.
     let _ = done.send(FinishedJob { job, ending });
 }
 
-/// A job as it is told.
+/// A job in the form that events use.
 pub fn describe_job(job: &MeasurementJob, name: &str, command: &[String], log: &str) -> WatchJob {
     WatchJob {
         job: name.to_owned(),

@@ -1,8 +1,7 @@
-//! Puts together what monitoring is shown of nodes and runs, and hands over what
-//! people are to be told, in a thread of its own: thousands of files must not keep
-//! the loop from turning.
+//! Builds the metrics of nodes and runs, and submits notifications, in a separate thread:
+//! reading thousands of files must not delay the loop.
 //!
-//! Reads and shows; it decides nothing, and nobody waits for it.
+//! Read-only; it makes no decisions, and no other thread waits for it.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -21,38 +20,38 @@ use engine::policy::action_policy::Policy;
 use engine::report::metrics;
 use engine::report::notice::occasion_from_state;
 
-/// How soon it looks again while nobody has said yet what is claimed.
+/// Interval while the claims are not known yet.
 const CLAIMS_RETRY_INTERVAL: Duration = Duration::from_secs(2);
 
-/// What is shown, and from where.
+/// Sources of the metrics.
 #[derive(Debug)]
 pub struct MetricsMonitor {
     /// The folder of run folders.
     pub runs: PathBuf,
-    /// Most runs that are looked through.
+    /// Maximum number of runs to read.
     pub max_runs: usize,
-    /// Most nodes with series of their own.
+    /// Maximum number of nodes with separate series.
     pub max_nodes: usize,
-    /// Runs of a simulated fabric count, and others do not.
+    /// Use runs of a simulated fabric only; otherwise ignore them.
     pub is_simulated: bool,
     /// The gate's state folder.
     pub gate: PathBuf,
-    /// The rules of the gate.
+    /// The gate's policy.
     pub policy: Policy,
-    /// Whose certificates count.
+    /// Signers whose certificates are accepted.
     pub trust: SignatureTrust,
-    /// Keys that could not be read when the watch began.
+    /// Keys that could not be read at start-up.
     pub unread_keys: Vec<String>,
-    /// The history, where runs are kept in one.
+    /// The history database, if one is used.
     pub history: Option<PathBuf>,
-    /// How often.
+    /// Time between updates.
     pub interval: Duration,
-    /// Who tells people.
+    /// Sends notifications, if configured.
     pub notifier: Option<BackgroundNotifier>,
 }
 
-/// Starts the thread; it ends with the program. `say` is given what could not be
-/// read, once.
+/// Starts the thread, which runs until the program ends. `say` receives each read problem
+/// once.
 pub fn start_monitor(
     monitor: MetricsMonitor,
     vitals: Arc<WatchMetrics>,
@@ -108,9 +107,9 @@ impl MetricsMonitor {
         }
         *told = troubles;
         vitals.set_cached_families(metrics::build_families(&shown.state, self.max_nodes));
-        // Only the one that is at work tells: of two, each would.
+        // Only the active instance notifies; otherwise every instance would.
         if let (Some(aside), true) = (&self.notifier, vitals.is_leading()) {
-            // Where there is no room, the next turn says what stands then.
+            // If the queue is full, the next update submits the state again.
             let _ = aside.submit(occasion_from_state(&shown.state));
         }
     }

@@ -1,9 +1,9 @@
-//! Watches the nodes of a Kubernetes cluster and asks for a look where one
-//! changed in a way that matters.
+//! Watches the nodes of a Kubernetes cluster and triggers an observation after a relevant
+//! change.
 //!
-//! Decides nothing, and keeps of a node only a number: what is decided on is
-//! read anew. A watch that ends goes on, or begins with a new list (410), with
-//! growing pauses; where the server does not know us any more, with a new client.
+//! Makes no decision and keeps only a hash per node: the observation reads the nodes
+//! again. An interrupted watch resumes, or starts from a new list (410), with growing
+//! pauses; after a 401 it starts with a new client.
 
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -23,15 +23,15 @@ use crate::sources::kubernetes::connection::ResponseReadLimit;
 use crate::sources::kubernetes::{KubernetesClientConfig, connection};
 use model::kubernetes_node::FABRICGATE_PREFIX;
 
-/// How long after a failure a way to the server is looked for again.
+/// Pause before reconnecting to the server.
 const RECONNECT_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Starts to watch, in a thread that ends with the program.
+/// Starts the watch in a thread that runs until the program ends.
 pub fn start_node_watch(
     kubernetes: KubernetesClientConfig,
     vitals: Arc<WatchMetrics>,
 ) -> std::io::Result<mpsc::Receiver<()>> {
-    // One is enough: a look sees everything.
+    // A capacity of one is enough: an observation covers all changes.
     let (poke, pokes) = mpsc::channel(1);
     std::thread::Builder::new().name("nodes".to_owned()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
@@ -104,7 +104,7 @@ where
     }
 }
 
-/// Whether the server does not know who asks.
+/// Whether the server rejected the credentials.
 fn is_unauthenticated(error: &watcher::Error) -> bool {
     match error {
         watcher::Error::InitialListFailed(error)
@@ -119,8 +119,7 @@ fn node_name(node: &Node) -> String {
     node.metadata.name.clone().unwrap_or_default()
 }
 
-/// A number that changes with what a decision could rest on. Heartbeats change
-/// nothing of it.
+/// A hash of the fields that decisions depend on. Heartbeats do not change it.
 fn fingerprint(node: &Node) -> u64 {
     let mut hasher = DefaultHasher::new();
     let ours = |map: &Option<BTreeMap<String, String>>| -> BTreeMap<String, String> {
@@ -204,7 +203,7 @@ mod tests {
         }
     }
 
-    /// A watch that fails once with this status, and then says nothing more.
+    /// A watch that fails once with this status, then stays silent.
     struct FailingWatchStream(Option<u16>);
 
     impl Stream for FailingWatchStream {

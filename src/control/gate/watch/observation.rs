@@ -1,5 +1,5 @@
-//! One look: claims, the scheduler, the journal and certificates, and what is
-//! due by them. Writes nothing.
+//! One observation: reads claims, scheduler, journal and certificates, and decides which
+//! measurements are due. Only corrections of marks are written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -30,37 +30,37 @@ use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text::clean;
 use model::watch::{DeferredNodes, WatchEvent};
 
-/// How long marks rest that could not be put right.
+/// Pause after marks could not be corrected.
 const MARK_RETRY_INTERVAL: Duration = Duration::from_secs(600);
 
-/// Why a node gets the start-up taint.
+/// Reason for the start-up taint.
 const STARTUP_TAINT_REASON: &str =
-    "what certified it counts no more, and it takes no new pods until it passes";
+    "its certificate is no longer valid; it takes no new pods until it passes";
 
-/// What looks remember of each other.
+/// State kept between observations.
 #[derive(Debug, Default)]
 pub struct WatchObserver {
     claims: Option<(Claims, Instant)>,
     last_emitted: Option<(WatchEvent, Vec<schedule::MeasurementJob>)>,
     problems: BTreeSet<String>,
     last_duration: Duration,
-    /// Marks are not tried again before then.
+    /// Earliest time of the next correction of marks.
     marks_retry_after: Option<Instant>,
     emitted_marks: BTreeMap<NodeName, String>,
 }
 
-/// What a look came to.
+/// Result of an observation.
 #[derive(Debug)]
 pub struct WatchObservation {
-    /// What is due.
+    /// The measurements that are due.
     pub due: MeasurementSchedule,
-    /// It differs from the last time.
+    /// Whether the result differs from the last one.
     pub is_changed: bool,
-    /// Marks that are not as they should be.
+    /// Marks to correct.
     pub corrections: MarkCorrections,
 }
 
-/// Marks that are not as they should be.
+/// Marks that differ from their expected state.
 #[derive(Debug, Default)]
 pub struct MarkCorrections {
     live: SchedulerSnapshot,
@@ -68,7 +68,7 @@ pub struct MarkCorrections {
     taints: Vec<(NodeName, NodeUpdate)>,
 }
 
-/// Tells of nodes with one reason and one result together.
+/// Reports marks, grouped by reason and result.
 fn emit_marks<'t>(
     watch: &mut WatchLoop<'_>,
     marks: impl Iterator<Item = (&'t NodeName, &'t str, Option<&'t str>)>,
@@ -84,12 +84,12 @@ fn emit_marks<'t>(
 }
 
 impl WatchObserver {
-    /// How long the last one took.
+    /// Duration of the last observation.
     pub fn last_duration(&self) -> Duration {
         self.last_duration
     }
 
-    /// Looks and decides; an error says who could not be asked.
+    /// Reads everything and decides; the error names the source that could not be read.
     pub async fn observe(
         &mut self,
         watch: &mut WatchLoop<'_>,
@@ -175,7 +175,7 @@ impl WatchObserver {
         })
     }
 
-    /// Puts marks right that are not, or says that it would.
+    /// Corrects marks, or without `apply` reports the corrections.
     pub async fn apply_corrections(
         &mut self,
         watch: &mut WatchLoop<'_>,
@@ -198,11 +198,12 @@ impl WatchObserver {
             return;
         }
         self.marks_retry_after = None;
-        // Another turn is at work: it puts them right itself, or the next look.
+        // Another turn holds the lock: it corrects the marks itself, or the next
+        // observation does.
         let Ok(mut journal) = Journal::open_without_waiting(&watch.folder) else { return };
         let writer = term.and_then(|term| watch.writer.map(|writer| writer(term)));
         let scheduler = writer.as_deref().unwrap_or(watch.scheduler);
-        // Others may have drained since it was looked.
+        // Nodes may have been drained since the observation.
         let taints = match (&self.claims, watch.taints) {
             (Some((claims, _)), true) => expiry::collect_taint_edits(
                 &live,
@@ -215,7 +216,7 @@ impl WatchObserver {
         };
         let mut done =
             mark_reassertion::reassert_marks(scheduler, &live, journal.state(), watch.policy).await;
-        // What could not be noted is said again, which changes nothing.
+        // A condition event that cannot be journaled is repeated later, without effect.
         let _ = journal.append_all(mark_reassertion::condition_events(&done, journal.state()));
         let tainted = write_startup_taints(scheduler, taints, journal.state(), watch.policy).await;
         drop(journal);
@@ -235,8 +236,8 @@ impl WatchObserver {
         emit_marks(watch, told);
     }
 
-    /// Asks the sources again where it is time. What was claimed before counts on
-    /// where they do not answer.
+    /// Reads the claims again if they are too old. If the sources fail, the earlier
+    /// claims stay in use.
     async fn refresh_claims(&mut self, watch: &mut WatchLoop<'_>) -> Result<(), String> {
         let is_fresh = self
             .claims
@@ -253,7 +254,7 @@ impl WatchObserver {
             Err(why) => {
                 let Some((_, at)) = &mut self.claims else { return Err(why) };
                 *at = Instant::now();
-                let what = format!("{why}; what was claimed before counts on");
+                let what = format!("{why}; the earlier claims stay in use");
                 (watch.emit)(WatchEvent::Trouble { what });
             }
         }
@@ -261,8 +262,8 @@ impl WatchObserver {
     }
 }
 
-/// Writes the start-up taint on those of the nodes that may still get it. They
-/// are read first: their marks were written right before.
+/// Writes the start-up taint on the nodes where it is still allowed. Reads them again
+/// first, because their marks were just written.
 async fn write_startup_taints(
     scheduler: &dyn Scheduler,
     wanted: Vec<(NodeName, NodeUpdate)>,
@@ -273,7 +274,7 @@ async fn write_startup_taints(
         return Vec::new();
     }
     let nodes: Vec<NodeName> = wanted.iter().map(|(node, _)| node.clone()).collect();
-    // The next look tries again where nobody answers.
+    // On an error, the next observation tries again.
     let Ok(fresh) = scheduler.read_nodes(&nodes).await else { return Vec::new() };
     let now = clock::now();
     let may = |node: &NodeName| {
@@ -284,19 +285,19 @@ async fn write_startup_taints(
     mark_reassertion::write_marks(scheduler, wanted, &fresh).await
 }
 
-/// Asks in a thread: sources wait for servers and programs in their own way.
+/// Reads claims in a thread: sources block on servers and programs.
 async fn fetch_in_thread(claims: &ClaimsFetcher) -> Result<Claims, String> {
     let (answer, answered) = oneshot::channel();
     let claims = ClaimsFetcher::clone(claims);
     let thread = std::thread::Builder::new().name("claims".to_owned()).spawn(move || {
-        // Nobody to hear it is nobody who waits.
+        // An error means that the receiver is gone.
         let _ = answer.send(claims());
     });
-    thread.map_err(|error| format!("no thread to ask for claims: {error}"))?;
-    answered.await.map_err(|_| "who asked for claims has ended without an answer".to_owned())?
+    thread.map_err(|error| format!("cannot start the thread that reads claims: {error}"))?;
+    answered.await.map_err(|_| "the thread that reads claims ended without an answer".to_owned())?
 }
 
-/// Certificates as they are on disk.
+/// The certificates on disk.
 struct CertificatesOnDisk {
     certificates: BTreeMap<NodeName, Certificate>,
     unreadable: BTreeMap<NodeName, String>,
@@ -320,7 +321,7 @@ impl CertificatesOnDisk {
     }
 }
 
-/// Nodes with one reason together, in order of the reason.
+/// Groups nodes by reason, sorted by reason.
 fn group_deferred(not_due: &BTreeMap<NodeName, String>) -> Vec<DeferredNodes> {
     let mut by_why: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for (node, why) in not_due {

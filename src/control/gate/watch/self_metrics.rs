@@ -1,8 +1,7 @@
-//! What the watch shows of itself: whether it turns, whom it waits for, and
-//! numbers for Prometheus.
+//! The watch's state: liveness, readiness, and metrics for Prometheus.
 //!
-//! What is counted here has no names in it; series of single nodes come from
-//! `report::metrics`, which bounds how many there are.
+//! Metrics here have no node names as labels; series of single nodes come from
+//! `report::metrics`, which bounds their number.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -36,7 +35,7 @@ type MetricLabels = Vec<(&'static str, String)>;
 type GaugeFamily = Family<MetricLabels, Gauge<i64, AtomicI64>>;
 type CounterFamily = Family<MetricLabels, Counter<u64, AtomicU64>>;
 
-/// Moments by the uptime of this machine; negative is never.
+/// Times by the local uptime; negative means never.
 #[derive(Clone, Copy, Debug)]
 struct WatchTimes {
     last_turn_s: f64,
@@ -45,7 +44,7 @@ struct WatchTimes {
     is_standby: bool,
 }
 
-/// Families that are put together elsewhere, as they were the last time.
+/// The last state of metric families that are built elsewhere.
 #[derive(Clone, Debug, Default)]
 struct CachedFamilies(Arc<Mutex<Vec<Shown>>>);
 
@@ -55,11 +54,11 @@ impl Collector for CachedFamilies {
     }
 }
 
-/// What is counted here as it happens, and so is not shown twice.
+/// Metrics that this module updates live; filtered from the cached families.
 static LIVE_METRICS: [&MetricDefinition; 3] =
     [&definitions::BREAKER, &definitions::DRAINS, &definitions::OPEN];
 
-/// What is shown.
+/// Health and metrics of the watch.
 #[derive(Debug)]
 pub struct WatchMetrics {
     cached: CachedFamilies,
@@ -93,7 +92,7 @@ impl Default for WatchMetrics {
             registry.register(name, help, family.clone());
             family
         };
-        let nodes = gauges("nodes", "Nodes that the scheduler tells of, by state");
+        let nodes = gauges("nodes", "Nodes known to the scheduler, by state");
         let certificates = gauges("certificates", "Certificates on disk, by state");
         let due = gauges("nodes_due", "Nodes that are due, by cause");
         let mut gauge = |name: &str, help: &str| {
@@ -101,16 +100,16 @@ impl Default for WatchMetrics {
             registry.register(name, help, gauge.clone());
             gauge
         };
-        let drains = gauge("drains_outstanding", "Drains of ours that stand");
-        let undone = gauge("drains_undone", "Drains of ours that a person took away");
+        let drains = gauge("drains_outstanding", "Outstanding drains by fabricgate");
+        let undone = gauge("drains_undone", "Drains by fabricgate that were undone manually");
         let unrecorded = gauge(
             "drains_unrecorded",
-            "Drains of our form that the journal does not know, as the last look saw them",
+            "Drains with a fabricgate reason that are missing in the journal",
         );
         let open = gauge("actions_open", "Actions without an outcome");
-        let breaker = gauge("breaker_tripped", "Nothing but releases until a person resets it");
-        let running = gauge("jobs_running", "Jobs that run");
-        let leading = gauge("leading", "This instance is the one at work");
+        let breaker = gauge("breaker_tripped", "1 if only releases are allowed until a reset");
+        let running = gauge("jobs_running", "Running jobs");
+        let leading = gauge("leading", "1 if this instance is the active one");
         let last_look = Gauge::default();
         let help = "When the scheduler was last read and a decision made";
         registry.register_with_unit("last_look_timestamp", help, Unit::Seconds, last_look.clone());
@@ -132,7 +131,7 @@ impl Default for WatchMetrics {
         let ended = counters("jobs_ended", "Jobs that ended, by profile and outcome");
         let watched = counters("watch_events", "Events of the watch on nodes, by result");
         let lapsed = Counter::default();
-        registry.register("marks_lapsed", "Marks that were taken off", lapsed.clone());
+        registry.register("marks_lapsed", "Marks removed after they expired", lapsed.clone());
         let build: GaugeFamily = Family::default();
         registry.register("build_info", "The version that runs", build.clone());
         build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").to_owned())]).set(1);
@@ -177,45 +176,45 @@ impl WatchMetrics {
         *moments
     }
 
-    /// The loop has turned.
+    /// Records a turn of the loop.
     pub fn record_turn(&self) {
         self.update_times(|it| it.last_turn_s = uptime_s());
     }
 
-    /// This instance is at work, or no more.
+    /// Sets whether this instance is active.
     pub fn set_leading(&self, leads: bool) {
         self.update_times(|it| it.is_leading = leads);
         self.leading.set(i64::from(leads));
     }
 
-    /// This instance waits for another; whether it knows for whom.
+    /// Sets whether this instance waits for one that is known to be active.
     pub fn set_standby(&self, knowingly: bool) {
         self.update_times(|it| it.is_standby = knowingly);
     }
 
-    /// Whether this instance is the one at work.
+    /// Whether this instance is active.
     pub fn is_leading(&self) -> bool {
         self.update_times(|_| ()).is_leading
     }
 
-    /// What sources claim now.
+    /// Sets the current claims.
     pub fn set_claims(&self, claims: &Claims) {
         let mut known = self.claims.lock().unwrap_or_else(PoisonError::into_inner);
         *known = Some(Arc::new(claims.clone()));
     }
 
-    /// What sources claimed the last time that they were asked.
+    /// The claims as last read.
     pub fn claims(&self) -> Option<Arc<Claims>> {
         self.claims.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// The state of nodes and runs, as it was put together.
+    /// Sets the metrics of nodes and runs.
     pub fn set_cached_families(&self, mut families: Vec<Shown>) {
         families.retain(|it| !LIVE_METRICS.contains(&it.definition));
         *self.cached.0.lock().unwrap_or_else(PoisonError::into_inner) = families;
     }
 
-    /// A look has ended.
+    /// Counts an observation.
     pub fn record_observation(&self, well: bool) {
         if well {
             self.update_times(|it| it.last_observation_s = uptime_s());
@@ -224,13 +223,13 @@ impl WatchMetrics {
         self.observations.get_or_create(&vec![("result", result.to_owned())]).inc();
     }
 
-    /// The watch on nodes brought something, or an error.
+    /// Counts a watch event or error.
     pub fn record_node_event(&self, well: bool) {
         let result = if well { "ok" } else { "error" };
         self.node_events.get_or_create(&vec![("result", result.to_owned())]).inc();
     }
 
-    /// What a look saw.
+    /// Sets the metrics of an observation.
     pub fn set_node_states(
         &self,
         live: &SchedulerSnapshot,
@@ -289,7 +288,7 @@ impl WatchMetrics {
         self.last_observation.set(now.unix);
     }
 
-    /// A job was, or was to be, started.
+    /// Counts a started job.
     pub fn record_job_start(&self, event: &WatchEvent, state: &WatchState) {
         self.running.set(to_gauge(state.jobs.len()));
         if let WatchEvent::Started(job) = event {
@@ -297,7 +296,7 @@ impl WatchMetrics {
         }
     }
 
-    /// A job has ended.
+    /// Counts a finished job.
     pub fn record_job_end(&self, event: &WatchEvent, state: &WatchState, now: i64) {
         self.running.set(to_gauge(state.jobs.len()));
         if let WatchEvent::Ended { job, outcome, code, .. } = event {
@@ -310,12 +309,12 @@ impl WatchMetrics {
         }
     }
 
-    /// So many marks were taken off.
+    /// Counts removed marks.
     pub fn count_expired_marks(&self, nodes: usize) {
         self.expired_marks.inc_by(nodes as u64);
     }
 
-    /// Whether the loop has turned within this many seconds, in words.
+    /// Liveness: whether the loop has turned within this time, with an explanation.
     pub fn check_health(&self, within_s: f64) -> Result<String, String> {
         let since = uptime_s() - self.update_times(|_| ()).last_turn_s;
         if since <= within_s {
@@ -324,23 +323,24 @@ impl WatchMetrics {
         Err(format!("the loop has not turned for {since:.0} s, expected {within_s:.0} s\n"))
     }
 
-    /// Whether it does its work, or waits knowingly, in words.
+    /// Readiness: whether this instance works, or waits for a known active one, with an
+    /// explanation.
     pub fn check_readiness(&self, within_s: f64) -> Result<String, String> {
         let it = self.update_times(|_| ());
         if !it.is_leading && !it.is_standby {
-            return Err("it does not know whether another instance is at work\n".to_owned());
+            return Err("cannot determine whether another instance is active\n".to_owned());
         }
         if !it.is_leading && it.last_observation_s < 0.0 {
-            return Ok("another instance is at work\n".to_owned());
+            return Ok("another instance is active\n".to_owned());
         }
         let since = uptime_s() - it.last_observation_s;
         if it.last_observation_s < 0.0 || within_s < since {
-            return Err("the scheduler has not answered lately\n".to_owned());
+            return Err("the scheduler has not answered recently\n".to_owned());
         }
-        Ok(format!("it decided {since:.0} s ago\n"))
+        Ok(format!("the last decision was {since:.0} s ago\n"))
     }
 
-    /// All numbers, as Prometheus takes them.
+    /// All metrics in the Prometheus text format.
     pub fn encode_metrics(&self) -> String {
         let mut text = String::new();
         encode(&mut text, &self.registry).expect("a text takes everything");
@@ -384,7 +384,7 @@ mod tests {
         assert!(text.ends_with("# EOF\n"), "{text}");
     }
 
-    /// Names of ours in a text; what counts by its `_total` is shown with it.
+    /// fabricgate metric names in a text; a counter includes its `_total` name.
     fn metric_names(text: &str) -> BTreeSet<String> {
         let is_word = |c: char| c.is_ascii_lowercase() || c == '_';
         let words = text.split(|c: char| !is_word(c) && !c.is_ascii_digit());
@@ -392,7 +392,7 @@ mod tests {
         words.filter(|it| !it.ends_with('_')).map(str::to_owned).collect()
     }
 
-    /// Every name that a scrape of the watch or a textfile can show.
+    /// Every metric name of the watch's endpoint and of textfiles.
     fn exported_names() -> BTreeSet<String> {
         let vitals = WatchMetrics::default();
         vitals.record_observation(true);
@@ -490,7 +490,7 @@ mod tests {
         for (name, state, reason) in [
             ("n1", &["IDLE", "DRAIN"][..], "fabricgate:nvlink-low:run9 e3"),
             ("n2", &["IDLE", "DRAIN"], "maintenance"),
-            // The note of a drain that is over.
+            // The annotation of a drain that has ended.
             ("n3", &["IDLE"], "fabricgate:nvlink-low:run9 e3"),
         ] {
             let node = SchedulerNode {

@@ -1,7 +1,7 @@
-//! What outlives the watch: attempts, and the jobs that were started. And the
-//! lock that makes one instance of a state folder the one at work.
+//! Persistent state of the watch: attempts and started jobs. Also the lock that makes one
+//! instance of a state folder the active one.
 //!
-//! Budgets, drains and the breaker are not in here: they are the journal's.
+//! Budgets, drains and the breaker are in the journal instead.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -24,58 +24,58 @@ use model::journal::ClockStamp;
 use model::text::clean;
 use node::exec::background;
 
-/// The file.
+/// Name of the state file.
 pub const STATE_FILE: &str = "watch.json";
-/// The lock.
+/// Name of the lock file.
 pub const LOCK_FILE: &str = "watch.lock";
-/// The variable that marks everything that a job started.
+/// Environment variable that marks all processes of a job.
 pub const JOB_VARIABLE: &str = "FABRICGATE_WATCH_JOB";
 
-/// The format of the file.
+/// Format of the state file.
 pub const STATE_FORMAT: &str = "fabricgate.watch-state/1";
 
-/// What is written down.
+/// State of the watch across restarts.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct WatchState {
     /// `fabricgate.watch-state/1`.
     pub format: String,
-    /// The machine on which jobs run.
+    /// The host on which the jobs run.
     pub host: String,
-    /// What was tried.
+    /// Attempted measurements.
     #[serde(default)]
     pub attempts: MeasurementAttempts,
-    /// What runs, written before it is started.
+    /// Running jobs; each is written here before it starts.
     #[serde(default)]
     pub jobs: Vec<StartedJob>,
 }
 
-/// A job that was, or is about to be, started.
+/// A job that was started or is about to start.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct StartedJob {
-    /// Its name.
+    /// The job's name.
     pub job: String,
-    /// The domain.
+    /// The domain that it measures.
     pub domain: DomainName,
-    /// The profile.
+    /// The profile that it runs.
     pub profile: String,
-    /// Why.
+    /// Why it is due.
     pub cause: DueReason,
-    /// Why, in words.
+    /// Why it is due, as text.
     pub why: String,
-    /// The nodes it is for, with what they want.
+    /// The nodes that are due, each with its reason.
     pub nodes: BTreeMap<NodeName, String>,
-    /// The others.
+    /// Other nodes of the domain that take part.
     pub partners: Vec<NodeName>,
-    /// The command.
+    /// The command line.
     pub command: Vec<String>,
-    /// Its log.
+    /// Path of the job's log.
     pub log: String,
-    /// When.
+    /// When it was started.
     pub at: ClockStamp,
 }
 
 impl StartedJob {
-    /// Every node of it.
+    /// The domain and all nodes of the job.
     pub fn to_running_measurement(&self) -> RunningMeasurement {
         let nodes = self.nodes.keys().chain(&self.partners).cloned().collect();
         RunningMeasurement { domain: self.domain.clone(), nodes }
@@ -83,7 +83,7 @@ impl StartedJob {
 }
 
 impl WatchState {
-    /// What is on disk; nothing, where there is none.
+    /// Reads the state; empty if there is no file.
     pub fn read(folder: &Path) -> io::Result<Self> {
         let path = folder.join(STATE_FILE);
         let empty = || Self {
@@ -98,7 +98,7 @@ impl WatchState {
         };
         let wrong = |why: String| {
             let path = path.display();
-            let text = format!("{path}: {why}; move it away to begin without what was tried");
+            let text = format!("{path}: {why}; move it away to start without earlier attempts");
             io::Error::new(io::ErrorKind::InvalidData, text)
         };
         let state: Self = serde_json::from_slice(&bytes)
@@ -112,7 +112,7 @@ impl WatchState {
         Ok(state)
     }
 
-    /// Writes it, whole or not at all.
+    /// Writes the state atomically.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         create_folder(folder)?;
         let mut bytes = serde_json::to_vec_pretty(self)?;
@@ -120,30 +120,30 @@ impl WatchState {
         replace_file(&folder.join(STATE_FILE), &bytes)
     }
 
-    /// Ends what an instance that is gone left running, and takes its jobs for
-    /// tried: nothing is started twice. What they held, the next turn frees.
+    /// Ends jobs left by a previous instance and counts them as attempted, so that
+    /// nothing is started twice. The next turn frees their allocations.
     pub async fn take_over(&mut self, grace: Duration) -> Vec<String> {
         let now = clock::now();
         self.attempts.clamp_future(&now);
         let mut notes = Vec::new();
         let here = clock::host_name();
         for job in std::mem::take(&mut self.jobs) {
-            let mut note = format!("job {} was left by an instance that is gone", job.job);
+            let mut note = format!("job {} was left by a previous instance", job.job);
             if self.host == here {
                 match background::end_marked_processes(JOB_VARIABLE, &job.job, grace).await {
-                    Ok(0) => note.push_str("; nothing of it runs any more"),
+                    Ok(0) => note.push_str("; none of its processes runs any more"),
                     Ok(count) => {
-                        let _ = write!(note, "; {count} processes of it were ended");
+                        let _ = write!(note, "; {count} of its processes were ended");
                     }
                     Err(error) => {
-                        let _ = write!(note, "; what runs cannot be told: {error}");
+                        let _ = write!(note, "; its processes cannot be listed: {error}");
                     }
                 }
             } else {
                 let _ = write!(
                     note,
-                    " on another machine ({}); its nodes are busy while it runs there, and it \
-                     changes none any more",
+                    " on another machine ({}); its nodes are busy while it runs there, but it \
+                     does not change them any more",
                     clean(&self.host)
                 );
             }
@@ -155,9 +155,9 @@ impl WatchState {
     }
 }
 
-/// Why we must write nothing, where the watch started us: another instance has
-/// taken over, and no longer knows of us. It cannot end what runs on another
-/// machine; what runs there asks.
+/// Why this process must not write, if the watch started it: another instance has taken
+/// over and does not list the job. An instance cannot end jobs on another host, so the
+/// jobs check this themselves.
 pub fn explain_disowned(folder: &Path) -> Option<String> {
     let job = std::env::var(JOB_VARIABLE).ok().filter(|job| !job.is_empty())?;
     explain_disowned_job(folder, &job)
@@ -167,18 +167,18 @@ fn explain_disowned_job(folder: &Path, job: &str) -> Option<String> {
     match WatchState::read(folder) {
         Ok(state) if state.jobs.iter().any(|it| it.job == job) => None,
         Ok(_) => Some(format!(
-            "job {} is no job of the watch at work any more: nothing is written",
+            "job {} is not a job of the active watch any more: nothing is written",
             clean(job)
         )),
-        Err(error) => Some(format!("{error}: nobody knows whether the watch still wants this")),
+        Err(error) => Some(format!("{error}: unknown whether the watch still needs this")),
     }
 }
 
-/// The lock of a state folder. It is given back however the process ends.
+/// The lock of a state folder; released however the process ends.
 #[derive(Debug)]
 pub struct WatchLock(#[expect(dead_code, reason = "held, not used")] File);
 
-/// Takes the lock of the folder; `Err` inside says who has it.
+/// Takes the lock of the folder; the inner `Err` names the holder.
 pub fn lock_folder(folder: &Path) -> io::Result<Result<WatchLock, String>> {
     create_folder(folder)?;
     let path = folder.join(LOCK_FILE);
@@ -187,7 +187,7 @@ pub fn lock_folder(folder: &Path) -> io::Result<Result<WatchLock, String>> {
         Ok(()) => {}
         Err(rustix::io::Errno::WOULDBLOCK) => {
             let mut who = String::new();
-            // Whoever has it writes its name right after.
+            // The holder writes its name right after it takes the lock.
             let _ = file.take(200).read_to_string(&mut who);
             let who = clean(who.trim());
             return Ok(Err(if who.is_empty() { "another instance".to_owned() } else { who }));

@@ -40,7 +40,7 @@ fn settings() -> ScheduleSettings {
     }
 }
 
-/// So many nodes, dealt out to so many domains.
+/// This many nodes, distributed over this many domains.
 fn claims(nodes: usize, domains: usize) -> Claims {
     let domain = |first: usize| ClaimedDomain {
         name: format!("d{first}").as_str().into(),
@@ -74,7 +74,7 @@ impl WatchFixture {
         self.folder.path().join(name)
     }
 
-    /// Runs it; `seen` is asked after each event whether it is to end.
+    /// Runs it; `seen` decides after each event if the watch must end.
     fn run(&self, seen: impl Fn(&WatchEvent) -> bool) -> (Result<u8, WatchError>, Vec<WatchEvent>) {
         let events = RefCell::new(Vec::new());
         let (stopper, stop) = watch::channel(false);
@@ -117,7 +117,7 @@ impl WatchFixture {
         WatchState::read(self.folder.path()).expect("a state")
     }
 
-    /// All nodes have a certificate of today that holds for a week.
+    /// All nodes have a certificate of today that is valid for a week.
     fn with_certificates(self) -> Self {
         let now = clock::now().unix;
         let certificate = |node: &NodeName| Certificate::unsigned(node.clone(), now, now + WEEK_S);
@@ -129,7 +129,7 @@ impl WatchFixture {
         self
     }
 
-    /// A run of so many hours ago found this node slow.
+    /// A run this many hours ago found the node slow.
     fn with_suspicion(self, node: &str, hours: i64) -> Self {
         self.with_event(JournalEvent::Suspected {
             node: node.into(),
@@ -140,7 +140,7 @@ impl WatchFixture {
         })
     }
 
-    /// A turn of the gate wrote this down.
+    /// A gate turn wrote this.
     fn with_event(self, event: JournalEvent) -> Self {
         let mut journal = Journal::open(self.folder.path()).expect("opened");
         journal.append(event).expect("written");
@@ -181,7 +181,7 @@ fn one_decision_runs_its_job_with_the_nodes_and_ends_with_its_code() {
 
 #[test]
 fn everything_that_a_job_printed_is_told_and_its_last_line_needs_no_end() {
-    // More than is told at a time, all of it right before the end.
+    // More than one read reports, all of it right before the end.
     let lines = "head -c 200000 /dev/zero | tr '\\0' a | fold -w 1000";
     let stand = WatchFixture::with_script(1, &format!("{lines}; echo; printf bye"));
     let (result, events) = stand.run(|_| false);
@@ -206,7 +206,7 @@ fn the_end_asks_a_job_to_conclude_waits_for_it_and_holds_nothing_against_its_nod
     let (result, events) =
         stand.run(|event| matches!(event, WatchEvent::Said { line, .. } if line == "ready"));
     assert_eq!(result.expect("ended"), 0, "{events:#?}");
-    // The shell may tell of its own children, which are asked like it.
+    // The shell may report its own children, which are stopped like it.
     assert_eq!(messages(&events).last().expect("words"), "concluded");
     assert_eq!(ended_jobs(&events), [(Some(6), JobOutcome::Refused)]);
     assert!(stand.state().attempts.nodes.is_empty(), "it is due again at once");
@@ -220,7 +220,7 @@ fn a_job_that_is_killed_is_tried_and_not_started_again_at_once() {
         if matches!(event, WatchEvent::Ended { .. }) {
             *looks.borrow_mut() += 1;
         }
-        // The look after it.
+        // The observation after it.
         *looks.borrow() == 1 && matches!(event, WatchEvent::Looked { .. })
     });
     assert_eq!(ended_jobs(&events), [(None, JobOutcome::Killed)]);
@@ -252,7 +252,7 @@ fn what_a_dead_watch_left_running_is_ended_and_not_started_twice() {
             at,
         });
         state.write(stand.folder.path()).expect("written");
-        // Somebody reaps it when it dies.
+        // A parent process reaps it when it dies.
         let (_nobody, end) = watch::channel(false);
         let grace = watch::channel(Duration::ZERO).1;
         let reaped = tokio::spawn(async move { left.wait_or_stop(end, &grace).await });
@@ -360,7 +360,7 @@ fn a_program_that_is_not_there_is_told_and_its_node_rests() {
 
 #[test]
 fn a_node_that_one_run_found_slow_is_audited_when_another_can_say_so() {
-    // It counts from 4 hours on, for 7 days, and nobody asks for other audits.
+    // It counts from 4 hours on, for 7 days, without other audits.
     for (hours, is_due) in [(3, false), (5, true), (7 * 24 - 1, true), (7 * 24 + 1, false)] {
         let stand = WatchFixture::with_script(2, "echo \"$@\"")
             .with_certificates()
@@ -372,7 +372,7 @@ fn a_node_that_one_run_found_slow_is_audited_when_another_can_say_so() {
         let why = "n1: run run1 found it slow, and another run must confirm it";
         let says = |event: &WatchEvent| matches!(event, WatchEvent::Started(job) if job.why == why);
         assert_eq!(events.iter().any(says), is_due, "{events:#?}");
-        // Whatever came of it, the node rests before it is asked for again.
+        // Whatever the result, the node rests before the next attempt.
         assert_eq!(stand.state().attempts.nodes.contains_key(&NodeName::from("n1")), is_due);
         assert_eq!(messages(&stand.run(|_| false).1), Vec::<String>::new());
     }
@@ -404,8 +404,8 @@ fn where_what_runs_cannot_be_written_down_it_is_asked_to_end_and_not_left() {
     let mut stand = WatchFixture { domains: 2, once: false, ..WatchFixture::with_script(2, "") };
     let (state, ready, concluded) =
         (stand.path("watch.json"), stand.path("ready"), stand.path("concluded"));
-    // The first job ends where a folder has taken the place of the state; the second
-    // works on until it is asked to end.
+    // The first job ends when a folder has replaced the state file; the second runs until
+    // the stop request.
     stand.script = format!(
         "case \"$*\" in *n1*) until [ -e {ready} ]; do sleep 0.05; done
          rm {state}; mkdir -p {state}/x;;
