@@ -1,4 +1,4 @@
-//! //! Scores: found faults, and healthy parts that were blamed.
+//! Scores: found faults, and healthy parts that were blamed.
 
 use std::collections::BTreeSet;
 

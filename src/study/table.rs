@@ -1,4 +1,4 @@
-//! //! The study as text tables and as JSON.
+//! The study as text tables and as JSON.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! //! Small, deterministic studies.
+//! Small, deterministic studies.
 
 use super::*;
 use sim::scenario::Scenario;

@@ -420,7 +420,7 @@ async fn each_right_that_is_missing_is_named_and_nothing_half_done_is_hidden() {
         let is_drained = now["metadata"]["annotations"].get(REASON).is_some();
         let denied = |said: &SchedulerError| {
             assert_eq!(said.kind, SourceProblemKind::Denied, "{said}");
-            assert!(said.message.contains("no right to that (403)"), "{said}");
+            assert!(said.message.contains("no permission for that (403)"), "{said}");
         };
         match rights.get(missing) {
             Some(("get", ..)) => {

@@ -1,7 +1,7 @@
-//! Telling people in a thread of its own, for a loop that must not wait.
+//! Sends notices in a thread, for a loop that must not block.
 //!
-//! Its queue is short: what comes while it is full is left out, because the next
-//! occasion tells what stands then.
+//! The queue is short: occasions that arrive while it is full are dropped, because the next one
+//! reports the state at that time.
 
 use std::io;
 use std::sync::mpsc;
@@ -12,17 +12,17 @@ use super::{NotifyRequest, NotifySettings, send_notices};
 use engine::report::notice::NoticeOccasion;
 use model::journal::ClockStamp;
 
-/// Occasions that wait.
+/// Most waiting occasions.
 const QUEUE_LENGTH: usize = 4;
 
-/// The way to the thread.
+/// The sender of the thread's queue.
 #[derive(Clone, Debug)]
 pub struct BackgroundNotifier {
     queue: SyncSender<NoticeOccasion>,
 }
 
 impl BackgroundNotifier {
-    /// Starts the thread; `clock` says what time it is, `say` is given its notes.
+    /// Starts the thread; `clock` gives the time, `say` receives its notes.
     pub fn start(
         notify: NotifySettings,
         store: NotifyStateStore,
@@ -33,7 +33,7 @@ impl BackgroundNotifier {
         let (queue, waiting) = mpsc::sync_channel::<NoticeOccasion>(QUEUE_LENGTH);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         std::thread::Builder::new().name("notify".to_owned()).spawn(move || {
-            // It ends when the other side is gone.
+            // It ends when the sender is dropped.
             for occasion in waiting {
                 let now = clock();
                 let telling =
@@ -46,7 +46,7 @@ impl BackgroundNotifier {
         Ok(Self { queue })
     }
 
-    /// Hands an occasion over without waiting; false where there was no room.
+    /// Queues an occasion without waiting; false if the queue is full.
     pub fn submit(&self, occasion: NoticeOccasion) -> bool {
         match self.queue.try_send(occasion) {
             Ok(()) => true,

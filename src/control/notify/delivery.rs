@@ -1,7 +1,7 @@
-//! One message to one receiver: tried again where that may help, within a bound.
+//! Sends one message to one receiver, with retries if they may help, within a time limit.
 //!
-//! No redirection is followed, because a token would go with it; what an answer or
-//! an error repeats of the address is hidden.
+//! Redirects are not followed, because the token would go with them; parts of the address that
+//! an answer or an error repeats are hidden.
 
 use std::time::Duration;
 
@@ -19,10 +19,10 @@ use model::text::clean;
 /// The first wait between two attempts, and the longest.
 const BACKOFF: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(30));
 
-/// Bytes of an answer that are looked at.
+/// Bytes of an answer that are read.
 const MAX_ANSWER_BYTES: usize = 2_048;
 
-/// Characters of an answer that are told.
+/// Characters of an answer that are displayed.
 const MAX_ANSWER_SHOWN: usize = 200;
 
 /// A message that arrived.
@@ -30,11 +30,11 @@ const MAX_ANSWER_SHOWN: usize = 200;
 pub struct Delivery {
     /// What the receiver answered.
     pub status: u16,
-    /// How often it was tried.
+    /// The number of attempts.
     pub attempts: u32,
-    /// Where it went, without what may not be said.
+    /// The receiver's origin, without secrets.
     pub origin: String,
-    /// The first words of the answer.
+    /// The beginning of the answer.
     pub answer: String,
 }
 
@@ -44,24 +44,24 @@ pub enum DeliveryError {
     /// The address or the token cannot be read.
     #[error("{0}")]
     Unread(String),
-    /// The receiver does not want it, however often it is tried.
+    /// The receiver refuses it, and a retry would not help.
     #[error("{place} answers {status}{said}")]
     Refused {
-        /// Where it went.
+        /// The receiver's origin.
         place: String,
-        /// What it answered.
+        /// Its HTTP status.
         status: String,
-        /// Its words, and what to do.
+        /// Its message, and the suggested remedy.
         said: String,
     },
-    /// It was tried as often, or for as long, as it may.
+    /// All attempts failed, or the time is over.
     #[error("{place}: {why}; given up after {attempts} attempts")]
     GivenUp {
-        /// Where it went.
+        /// The receiver's origin.
         place: String,
         /// How the last attempt ended.
         why: String,
-        /// How often it was tried.
+        /// The number of attempts.
         attempts: u32,
     },
 }
@@ -94,7 +94,7 @@ pub async fn send_message(
     pieces.extend(bearer.iter().flat_map(|it| it.hidden_pieces()));
     let client = build_client(target).map_err(DeliveryError::Unread)?;
     let mut attempts = 0;
-    let mut last = "there was no time for an attempt".to_owned();
+    let mut last = "no time was left for an attempt".to_owned();
     while attempts < target.attempts.max(1) && Instant::now() < deadline {
         attempts += 1;
         let mut request = client.post(url.clone()).json(payload);
@@ -132,7 +132,7 @@ pub async fn send_message(
         if deadline <= Instant::now() + wait {
             if let Some(after) = after {
                 last.push_str(&format!(
-                    "; it asks to wait {} s, longer than there is",
+                    "; it asks to wait {} s, longer than the time left",
                     after.as_secs()
                 ));
             }
@@ -199,7 +199,7 @@ async fn send_once(request: reqwest::RequestBuilder) -> AttemptResult {
     AttemptResult::Never { status: shown, said }
 }
 
-/// Where a redirection points, by its host: the rest may let somebody in.
+/// The target of a redirect, by its host: the rest may contain credentials.
 fn redirect_host(headers: &HeaderMap) -> String {
     let to = headers.get(LOCATION).and_then(|it| it.to_str().ok());
     let to = to.and_then(|it| reqwest::Url::parse(it).ok());
@@ -207,7 +207,7 @@ fn redirect_host(headers: &HeaderMap) -> String {
     format!(", a redirection{to}, which is not followed: correct the address")
 }
 
-/// How long a receiver asks to wait: seconds, or a moment by its own clock.
+/// How long a receiver asks to wait: seconds, or a time by its own clock.
 fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     let asked = headers.get(RETRY_AFTER)?.to_str().ok()?.trim();
     if let Ok(seconds) = asked.parse::<u32>() {
@@ -219,8 +219,8 @@ fn retry_after(headers: &HeaderMap) -> Option<Duration> {
     Some(Duration::from_secs(u64::try_from(moment(asked)? - now).unwrap_or(0)))
 }
 
-/// The wait after so many attempts: twice as long each time, and somewhere between
-/// half of that and all of it, so that many gates do not come back together.
+/// The wait after this many attempts: doubled each time, with a random factor between one half
+/// and one, so that many gates do not retry together.
 fn backoff_delay(attempts: u32, seed: u64) -> Duration {
     let full = BACKOFF.0.saturating_mul(1 << attempts.saturating_sub(1).min(16)).min(BACKOFF.1);
     let mixed = seed.wrapping_add(u64::from(attempts)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -234,7 +234,7 @@ fn hash(text: &str) -> u64 {
     })
 }
 
-/// An error with its causes, without the address that it is about.
+/// An error with its causes, without the address.
 fn error_chain(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut text = error.to_string();
@@ -247,7 +247,7 @@ fn error_chain(error: reqwest::Error) -> String {
     let lower = text.to_lowercase();
     if lower.contains("certificate") || lower.contains("unknownissuer") {
         text.push_str(
-            "; where it has a certificate of the site's own authority, name that with ca_file",
+            "; if its certificate is signed by the site's own authority, name that with ca_file",
         );
     }
     text

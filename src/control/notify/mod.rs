@@ -1,8 +1,8 @@
-//! Telling people, over webhooks: Slack, Alertmanager, or a receiver of one's own.
+//! Notifications over webhooks: Slack, Alertmanager, or a custom receiver.
 //!
-//! A shell around `report::notice`, which says what is news and how it reads. Every
-//! message has a bound in time, so that a receiver that hangs keeps nobody waiting,
-//! and no address or token is in any text that leaves this module.
+//! The I/O around `report::notice`, which selects and formats the news. Every message has a
+//! time limit, so that a receiver that hangs delays nothing, and no text that leaves this
+//! module contains an address or a token.
 
 pub mod background;
 pub mod delivery;
@@ -22,7 +22,7 @@ use engine::report::notice::message::{MessageContext, build_notice};
 use engine::report::notice::{NoticeEvent, NoticeOccasion, alertmanager, slack};
 use model::journal::ClockStamp;
 
-/// What a receiver takes.
+/// The protocol of a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NotifyTargetKind {
     /// One JSON document (`fabricgate.notice/1`).
@@ -33,50 +33,49 @@ pub enum NotifyTargetKind {
     Alertmanager,
 }
 
-/// One receiver.
 #[derive(Clone, Debug)]
 pub struct NotifyTarget {
-    /// Its name in messages and in the memory.
+    /// Its name in messages and in the state file.
     pub name: String,
-    /// What it takes.
+    /// Its protocol.
     pub kind: NotifyTargetKind,
-    /// Where it is.
+    /// Its address.
     pub address: SecretSource,
-    /// A token that lets us in, where it asks for one.
+    /// Its bearer token, if it needs one.
     pub bearer: Option<SecretSource>,
-    /// Certificates of authorities that it is trusted by, besides the system's.
+    /// Certificates of authorities to trust for it, in addition to the system's.
     pub ca_file: Option<PathBuf>,
-    /// What it hears.
+    /// The events that it receives.
     pub on: BTreeSet<NoticeEvent>,
-    /// How long one attempt may take.
+    /// Time limit of one attempt.
     pub timeout: Duration,
-    /// How often a message is tried.
+    /// Most attempts of a message.
     pub attempts: u32,
-    /// How many messages it gets an hour.
+    /// Most messages per hour.
     pub per_hour: usize,
 }
 
-/// All receivers, and what they share.
+/// All receivers, and their common settings.
 #[derive(Clone, Debug)]
 pub struct NotifySettings {
-    /// What the cluster is called in messages.
+    /// The cluster's name in messages.
     pub site: Option<String>,
     /// The receivers.
     pub targets: Vec<NotifyTarget>,
-    /// How long all of it may take.
+    /// Time limit of the whole delivery.
     pub within: Duration,
-    /// For how long Alertmanager shows what nobody said again.
+    /// How long Alertmanager keeps an alert that is not sent again.
     pub resolve_after: Duration,
 }
 
-/// What there is to tell, and when.
+/// The news and the time.
 #[derive(Clone, Copy, Debug)]
 pub struct NotifyRequest<'a> {
     /// The receivers.
     pub settings: &'a NotifySettings,
-    /// What there is to tell.
+    /// The news.
     pub occasion: &'a NoticeOccasion,
-    /// The present moment.
+    /// The present time.
     pub now: &'a ClockStamp,
     /// A number that differs between processes, for the order of attempts.
     pub seed: u64,
@@ -89,12 +88,12 @@ struct PendingMessage<'a> {
     payload: Value,
 }
 
-/// Tells all receivers what is news to them, and remembers what arrived. What did
-/// not work comes back as notes.
+/// Sends all receivers the news they have not received yet, and records deliveries. Failures
+/// are returned as notes.
 ///
-/// The memory is taken twice, before and after, and is free while receivers are waited
-/// for. Meanwhile it says of each who is told that somebody is at it, and until when at
-/// most: who ends without a word keeps a receiver from hearing of things no longer.
+/// The state file is locked twice, before and after, and is free while receivers answer. In
+/// between it records for each receiver that a process is sending, and until when at most: a
+/// process that dies blocks a receiver no longer than that.
 pub async fn send_notices(telling: &NotifyRequest<'_>, store: &NotifyStateStore) -> Vec<String> {
     let NotifyRequest { settings: notify, now, .. } = telling;
     let mut notes = Vec::new();
@@ -105,7 +104,7 @@ pub async fn send_notices(telling: &NotifyRequest<'_>, store: &NotifyStateStore)
         let mut taken = match store.lock_state(notify.within).await {
             Ok(taken) => taken,
             Err(why) => {
-                notes.push(format!("nobody is told: {why}"));
+                notes.push(format!("no notification is sent: {why}"));
                 return notes;
             }
         };
@@ -138,15 +137,17 @@ pub async fn send_notices(telling: &NotifyRequest<'_>, store: &NotifyStateStore)
         }
         if deadline <= tokio::time::Instant::now() {
             let names = left.iter().map(|target| &target.name);
-            notes.extend(names.map(|name| format!("{name}: another process is at it, too long")));
+            notes.extend(
+                names.map(|name| format!("{name}: another process is sending to it, for too long")),
+            );
             return notes;
         }
         tokio::time::sleep(state::LOCK_POLL).await;
     }
 }
 
-/// What follows where nobody remembers.
-const NOT_SAVED: &str = "it is not kept who was told what, and may be told again";
+/// Consequence of a state file that could not be saved.
+const NOT_SAVED: &str = "the deliveries are not recorded, and messages may be sent again";
 
 fn save_state(store: &NotifyStateStore, taken: &state::LockedNotifyState, notes: &mut Vec<String>) {
     if let Err(error) = store.save(taken) {
@@ -154,7 +155,7 @@ fn save_state(store: &NotifyStateStore, taken: &state::LockedNotifyState, notes:
     }
 }
 
-/// What is to be sent, and the receivers that another process is telling.
+/// The messages to send, and the receivers that another process is sending to.
 fn begin_messages<'a>(
     telling: &NotifyRequest<'_>,
     targets: &[&'a NotifyTarget],
@@ -177,7 +178,7 @@ fn begin_messages<'a>(
             memory.forget_unwanted(&news);
             continue;
         }
-        // Alertmanager groups and silences by itself.
+        // Alertmanager groups and silences alerts itself.
         let is_free = target.kind == NotifyTargetKind::Alertmanager;
         if !is_free && !memory.may_send(now, target.per_hour) {
             memory.record_failure(&news, true);
@@ -192,10 +193,10 @@ fn begin_messages<'a>(
     (begun, busy)
 }
 
-/// Seconds beyond its bound after which whoever began to tell is taken for gone.
+/// Seconds after its time limit from which a sending process counts as dead.
 const GRACE_S: i64 = 2;
 
-/// Remembers what became of messages.
+/// Records the results of deliveries.
 fn record_results(
     all: Vec<(PendingMessage<'_>, Result<delivery::Delivery, delivery::DeliveryError>)>,
     notified: &mut DeliveryState,
@@ -216,7 +217,7 @@ fn record_results(
     }
 }
 
-/// Waits for all of them, side by side.
+/// Waits for all futures concurrently.
 async fn join_all<T>(all: Vec<impl Future<Output = T>>) -> Vec<T> {
     let mut waiting: Vec<_> = all.into_iter().map(Box::pin).collect();
     let mut done = Vec::new();
@@ -253,7 +254,7 @@ fn build_payload(
     build_body(kind, news, &about, now, notify)
 }
 
-/// The body of a message about this.
+/// The body of a message about an occasion.
 pub fn build_body(
     kind: NotifyTargetKind,
     news: &NoticeChanges,

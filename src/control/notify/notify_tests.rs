@@ -111,7 +111,7 @@ async fn who_ended_without_a_word_keeps_a_receiver_for_a_time_and_no_longer() {
         .await
     };
     // The other receiver is told all the same.
-    assert_eq!(told(1_000_000).await, ["ops: another process is at it, too long"]);
+    assert_eq!(told(1_000_000).await, ["ops: another process is sending to it, for too long"]);
     assert_eq!(server.received_requests().await.expect("they are kept").len(), 1);
     assert_eq!(told(1_000_021).await, Vec::<String>::new());
     assert_eq!(server.received_requests().await.expect("they are kept").len(), 2);

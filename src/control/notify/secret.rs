@@ -1,19 +1,18 @@
-//! Addresses and tokens that let somebody in: where they are kept, and how they
-//! are spoken of without being said.
+//! Secret addresses and tokens: their storage, and how to display them without their contents.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use reqwest::Url;
 
-/// Longest file or variable that can be an address or a token.
+/// Largest file or variable that can hold an address or a token.
 const MAX_SECRET_BYTES: usize = 16 << 10;
 
-/// Shortest piece of an address that is hidden: shorter ones are words.
+/// Shortest piece of an address that is hidden: shorter ones are ordinary words.
 const MIN_HIDDEN_PIECE: usize = 6;
 
-/// Where a secret is kept. Files and variables are read when they are needed, so
-/// that a new one counts at once.
+/// The location of a secret. Files and variables are read when needed, so that a new secret
+/// takes effect immediately.
 #[derive(Clone, PartialEq, Eq)]
 pub enum SecretSource {
     /// In the configuration itself.
@@ -35,7 +34,7 @@ impl fmt::Debug for SecretSource {
 }
 
 impl SecretSource {
-    /// Reads it; an error names the place and none of its content.
+    /// Reads the secret; an error names its location and none of its content.
     pub fn read(&self) -> Result<Secret, String> {
         let (text, place) = match self {
             Self::Inline(secret) => return Ok(secret.clone()),
@@ -58,7 +57,7 @@ impl SecretSource {
     }
 }
 
-/// A text that nobody is shown.
+/// A text that is never displayed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
@@ -75,15 +74,15 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// All of it, for whoever connects.
+    /// The full text, for connecting.
     pub(super) fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// It as an address over HTTP.
+    /// Parses it as an HTTP address.
     pub fn parse_url(&self) -> Result<Url, String> {
         let expected = "expected https://host/path or http://host/path";
-        // The parser's own error quotes nothing, and says too little to be of use.
+        // The parser's own error quotes nothing and is too short to help.
         let url = Url::parse(&self.0).map_err(|_| format!("no address, {expected}"))?;
         if !matches!(url.scheme(), "http" | "https") || url.host_str().is_none() {
             return Err(format!("no address over HTTP, {expected}"));
@@ -91,7 +90,7 @@ impl Secret {
         Ok(url)
     }
 
-    /// The pieces of it that an answer or an error could repeat.
+    /// The parts of it that an answer or an error could repeat.
     pub(super) fn hidden_pieces(&self) -> Vec<String> {
         let mut pieces = vec![self.0.clone()];
         if let Ok(url) = self.parse_url() {
@@ -102,13 +101,13 @@ impl Secret {
             pieces.push(url.path().to_owned());
         }
         pieces.retain(|it| MIN_HIDDEN_PIECE <= it.len());
-        // The longest first, so that no rest of one stays.
+        // Longest first, so that no remainder of one stays.
         pieces.sort_by_key(|it| std::cmp::Reverse(it.len()));
         pieces
     }
 }
 
-/// Scheme, host and port: all of an address that may be said.
+/// Scheme, host and port: the parts of an address that may be displayed.
 pub fn url_origin(url: &Url) -> String {
     let host = url.host_str().unwrap_or("(no host)");
     match url.port() {
@@ -117,7 +116,7 @@ pub fn url_origin(url: &Url) -> String {
     }
 }
 
-/// A text without these pieces.
+/// Replaces these pieces in a text.
 pub fn redact(text: &str, pieces: &[String]) -> String {
     pieces.iter().fold(text.to_owned(), |text, piece| text.replace(piece, "(hidden)"))
 }

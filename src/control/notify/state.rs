@@ -1,7 +1,7 @@
-//! Who was told what, on disk: read and written by one process at a time.
+//! The record of sent notifications, on disk: read and written by one process at a time.
 //!
-//! A memory that cannot be read is begun anew: something told twice is better than
-//! something never told.
+//! A record that cannot be read is started anew: a duplicate message is better than a missing
+//! one.
 
 use std::fs::File;
 use std::path::PathBuf;
@@ -13,32 +13,31 @@ use crate::store::run_folder::RunFolder;
 use crate::store::{RecordError, run_folder, run_reader};
 use engine::report::notice::changes::{DeliveryState, NOTIFIED_FORMAT};
 
-/// The name of the file.
 pub const STATE_FILE: &str = "notified.json";
 
-/// How often it is looked whether another process is done.
+/// Interval between attempts to take the lock.
 pub(super) const LOCK_POLL: Duration = Duration::from_millis(50);
 
-/// Where it is kept.
+/// The record's location.
 #[derive(Clone, Debug)]
 pub struct NotifyStateStore {
     /// The folder.
     pub folder: PathBuf,
 }
 
-/// The memory, while nobody else has it.
+/// The record, locked by this process.
 #[derive(Debug)]
 pub struct LockedNotifyState {
-    /// What everybody was told.
+    /// Deliveries to every receiver.
     pub notified: DeliveryState,
-    /// What was wrong with it.
+    /// The problem with the record, if any.
     pub note: Option<String>,
-    /// Given back when it is closed.
+    /// Released when it is closed.
     _lock: File,
 }
 
 impl NotifyStateStore {
-    /// Takes the memory, waiting for others that have it at most so long.
+    /// Locks the record, waiting for other processes at most this long.
     pub async fn lock_state(&self, patience: Duration) -> Result<LockedNotifyState, String> {
         let until = Instant::now() + patience;
         let shown = self.folder.display();
@@ -49,7 +48,7 @@ impl NotifyStateStore {
                 Ok(Some(file)) => break file,
                 Ok(None) if until <= Instant::now() => {
                     let path = path.display();
-                    return Err(format!("{path}: another process is telling, for too long"));
+                    return Err(format!("{path}: another process has held the lock for too long"));
                 }
                 Ok(None) => tokio::time::sleep(LOCK_POLL).await,
                 Err(error) => return Err(format!("{}: {error}", path.display())),
@@ -59,20 +58,20 @@ impl NotifyStateStore {
         let (notified, note) = match run_reader::read_json::<DeliveryState>(&file, NOTIFIED_FORMAT)
         {
             Ok(known) => (known.unwrap_or_default(), None),
-            // What a newer program remembers is not thrown away.
+            // The record of a newer program is not discarded.
             Err(error @ RecordError::Newer { .. }) => return Err(error.to_string()),
-            Err(error) => (DeliveryState::default(), Some(format!("{error}; begun anew"))),
+            Err(error) => (DeliveryState::default(), Some(format!("{error}; started anew"))),
         };
         Ok(LockedNotifyState { notified, note, _lock: lock })
     }
 
-    /// Writes it whole.
+    /// Writes the whole record.
     pub fn save(&self, taken: &LockedNotifyState) -> Result<(), RecordError> {
         RunFolder::open(&self.folder).write_json(STATE_FILE, &taken.notified)
     }
 }
 
-/// The lock, unless another process has it. It is given back however that ends.
+/// Takes the lock, unless another process has it. It is released however the process ends.
 fn lock_file(path: &std::path::Path) -> std::io::Result<Option<File>> {
     let file = run_folder::open_options().create(true).truncate(false).write(true).open(path)?;
     match rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive) {

@@ -1,4 +1,4 @@
-//! Files that hold claims: opened here, read by `inventory::detect`.
+//! Reads files with claims: opened here, parsed by `readers::claims::format_detection`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,11 @@ use super::input_file::InputError;
 use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 use readers::claims::{format_detection, output_layout};
 
-/// What editors of other systems call "Unicode".
+/// Editors on other systems call this encoding "Unicode".
 const UTF_16_MESSAGE: &str = "is UTF-16 text, expected UTF-8 (iconv -f UTF-16 -t UTF-8)";
 
-/// What the files of these paths say; of a folder, every file in it that is
-/// recognised. A path that cannot be opened, or is nothing that is known, is a
-/// source with a problem.
+/// The reports of the files at these paths; for a folder, every recognised file in it. A path
+/// that cannot be opened or has an unknown format gives a report with a problem.
 pub fn read(paths: &[PathBuf]) -> Vec<SourceReport> {
     let mut all = Vec::new();
     let mut known = BTreeSet::new();
@@ -27,8 +26,8 @@ pub fn read(paths: &[PathBuf]) -> Vec<SourceReport> {
     all
 }
 
-/// Whether this file was not read before under another of its names: a source
-/// that is given twice is one voice.
+/// Whether this file was not read before under another name: a source that is given twice
+/// counts once.
 fn is_new(path: &Path, known: &mut BTreeSet<PathBuf>) -> bool {
     path.canonicalize().map_or(true, |path| known.insert(path))
 }
@@ -40,7 +39,7 @@ fn read_file(path: &Path) -> Vec<SourceReport> {
             if !said.is_empty() {
                 return said;
             }
-            let what = if text.trim().is_empty() { "is empty" } else { "is nothing that is known" };
+            let what = if text.trim().is_empty() { "is empty" } else { "has an unknown format" };
             let message = format!("{what}, expected {}", format_detection::KNOWN_FORMATS);
             (SourceProblemKind::Unsupported, message)
         }
@@ -51,7 +50,7 @@ fn read_file(path: &Path) -> Vec<SourceReport> {
     vec![said]
 }
 
-/// Everything in a folder that is recognised; the rest is named once.
+/// Every recognised file of a folder; the others are named in one note.
 fn read_folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<SourceReport> {
     let place = path.display().to_string();
     let entries = match std::fs::read_dir(path) {
@@ -83,8 +82,8 @@ fn read_folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<SourceReport> 
     for file in files {
         let read = match read_text(&file) {
             Ok(text) => read_recognised(&file, &text),
-            // Pictures and archives lie beside what is meant. A file that may not be
-            // opened could be what is meant, and leaving it out is no agreement.
+            // Folders also hold images and archives, which are skipped. A file without read
+            // permission may be a source, so it is reported.
             Err(unread) if unread.is_reportable() => {
                 rest.push_problem(unread.kind(), None, unread.message);
                 continue;
@@ -98,7 +97,7 @@ fn read_folder(path: &Path, known: &mut BTreeSet<PathBuf>) -> Vec<SourceReport> 
     }
     if all.is_empty() {
         let message =
-            format!("holds nothing that is known, expected {}", format_detection::KNOWN_FORMATS);
+            format!("holds no known format, expected {}", format_detection::KNOWN_FORMATS);
         rest.push_problem(SourceProblemKind::Missing, None, message);
     } else if others.is_empty() && rest.problems.is_empty() {
         return all;
@@ -126,8 +125,8 @@ fn read_recognised(path: &Path, text: &str) -> Vec<SourceReport> {
     all
 }
 
-/// Whether a file of this kind is what is in force, and no record of an answer:
-/// then it has said so since it was last changed.
+/// Whether a file of this kind is itself in force, and not a recorded answer: its claims then
+/// hold since its last change.
 fn is_in_force(kind: SourceKind) -> bool {
     matches!(
         kind,
@@ -138,13 +137,13 @@ fn is_in_force(kind: SourceKind) -> bool {
     )
 }
 
-/// When a file was last changed, RFC 3339 in whole seconds.
+/// Time of the last change of a file, RFC 3339 in whole seconds.
 fn modified_time(path: &Path) -> Option<String> {
     let changed = jiff::Timestamp::try_from(path.metadata().ok()?.modified().ok()?).ok()?;
     Some(jiff::Timestamp::from_second(changed.as_second()).ok()?.to_string())
 }
 
-/// Why a file has no text.
+/// Why a file could not be read as text.
 struct SourceFileError {
     cause: SourceFileErrorCause,
     message: String,
@@ -152,7 +151,7 @@ struct SourceFileError {
 
 enum SourceFileErrorCause {
     Io(std::io::ErrorKind),
-    /// It is too large, or no regular file.
+    /// It is too large, or not a regular file.
     Unsuitable,
     Utf16,
     Encoding,
@@ -173,7 +172,7 @@ impl SourceFileError {
         }
     }
 
-    /// Whether the file may be a source, so that leaving it out is told.
+    /// Whether the file may be a source, so that skipping it is reported.
     fn is_reportable(&self) -> bool {
         match self.cause {
             SourceFileErrorCause::Io(kind) => kind != std::io::ErrorKind::NotFound,
@@ -183,7 +182,7 @@ impl SourceFileError {
     }
 }
 
-/// The text of a file, or why there is none.
+/// The text of a file, or the reason why it cannot be read.
 fn read_text(path: &Path) -> Result<String, SourceFileError> {
     let bytes = input_file::read(path).map_err(|error| {
         let cause = match &error {
@@ -192,7 +191,7 @@ fn read_text(path: &Path) -> Result<String, SourceFileError> {
         };
         SourceFileError { cause, message: error.to_string() }
     })?;
-    // Byte order marks are what some editors leave; they are no part of a name.
+    // Some editors write a byte order mark; it is not part of a name.
     let bytes = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
     match std::str::from_utf8(bytes) {
         Ok(text) => Ok(text.to_owned()),

@@ -1,19 +1,19 @@
-//! What the clients of servers share: addresses that do not show a password,
-//! and answers that are not read without end.
+//! Shared parts of the HTTP clients: addresses that hide passwords when displayed, and answers
+//! with a size limit.
 //!
-//! No server is known here, and no answer understood.
+//! It knows no particular server and parses no answer.
 
 use std::fmt;
 
 use reqwest::{Response, Url};
 
-/// Where a server is, as a person wrote it. It may hold a password or a key;
-/// shown, in messages and to debug, it does not.
+/// A server's address as the user wrote it. It may contain a password or a key, which messages
+/// and debug output never show.
 #[derive(Clone, PartialEq, Eq)]
 pub struct ServerAddress(String);
 
 impl ServerAddress {
-    /// All of it, for whoever connects.
+    /// The full address, for connecting.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -29,7 +29,7 @@ impl fmt::Display for ServerAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text = self.0.trim();
         let has_scheme = text.contains("://") || text.starts_with("unix:");
-        // Without a scheme, a user's name would pass for one.
+        // Without a scheme, a user name would be parsed as one.
         let full = if has_scheme { text.to_owned() } else { format!("http://{text}") };
         match Url::parse(&full) {
             Ok(url) => f.write_str(strip_credentials(url).as_str().trim_end_matches('/')),
@@ -44,24 +44,24 @@ impl fmt::Debug for ServerAddress {
     }
 }
 
-/// An address without what it may hold besides: a password, a key.
+/// An address without its credentials: a password, a key.
 pub(super) fn strip_credentials(mut url: Url) -> Url {
-    // These fail where the kind of address has none.
+    // These calls fail if the URL's scheme has no credentials.
     let _ = (url.set_username(""), url.set_password(None));
     url.set_query(None);
     url.set_fragment(None);
     url
 }
 
-/// Why an answer was not read to its end.
+/// Why an answer was not read completely.
 pub(super) enum ResponseBodyError {
-    /// It is longer than what is taken.
+    /// It is longer than the limit.
     TooLong,
-    /// The connection did not bring it.
+    /// The connection failed.
     ConnectionLost(reqwest::Error),
 }
 
-/// All of an answer, unless it is longer than this many bytes.
+/// The whole answer, unless it is longer than this many bytes.
 pub(super) async fn read_body(
     mut response: Response,
     most: usize,

@@ -1,4 +1,4 @@
-//! Opening the files that people hand over, with one clear message each.
+//! Opens input files that users name, with one clear message per error.
 
 use std::fs::File;
 use std::io::Read;
@@ -17,7 +17,7 @@ pub enum InputError {
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
     /// It is a directory.
@@ -26,8 +26,7 @@ pub enum InputError {
         /// The directory.
         path: PathBuf,
     },
-    /// It is a named pipe: opening one waits until somebody writes, which may
-    /// be never.
+    /// It is a named pipe: opening one waits for a writer, possibly forever.
     #[error("{}: is a named pipe, expected a file (or /dev/stdin)", path.display())]
     Pipe {
         /// The pipe.
@@ -43,7 +42,7 @@ pub enum InputError {
     },
 }
 
-/// The bytes of a file. A pipe is read as far as [`LARGEST`] allows.
+/// The bytes of a file. A pipe is read up to [`MAX_INPUT_BYTES`] bytes.
 pub fn read(path: &Path) -> Result<Vec<u8>, InputError> {
     let io = |source| InputError::Io { path: path.to_owned(), source };
     let is_ours = path.starts_with("/dev") || path.starts_with("/proc");

@@ -1,8 +1,7 @@
-//! Asks a Kubernetes API server: nodes, ComputeDomains, topology objects.
+//! Queries a Kubernetes API server: nodes, ComputeDomains, topology objects.
 //!
-//! Only ever reads. What a cluster does not have, or does not show this user, is
-//! a problem of that source; nothing that a server, a kubeconfig or a plugin in
-//! it does makes the caller wait longer than its limits.
+//! Read-only. An object that a cluster lacks or hides from this user is a problem of that
+//! source; no server, kubeconfig or plugin can delay the caller beyond its limits.
 
 mod client;
 pub mod connection;
@@ -18,23 +17,23 @@ use readers::claims::kubernetes::compute_domains::ComputeDomainReader;
 use readers::claims::kubernetes::nodes::{LabelsByNode, NodeObjectReader};
 use readers::claims::kubernetes::topologies::TopologyObjectReader;
 
-/// What a whole cluster may take, in questions: 100,000 nodes are 200 pages,
-/// which a healthy server gives in a fraction of a second each.
+/// Time limit for a whole cluster, in requests: 100,000 nodes are 200 pages, which a healthy
+/// server answers in a fraction of a second each.
 const MAX_WAIT_IN_REQUESTS: u32 = 20;
 
-/// Which cluster, and how long it may take.
+/// The cluster to query, and the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KubernetesClientConfig {
-    /// The kubeconfig; without it, the environment's or the pod's own account.
+    /// The kubeconfig; by default that of the environment, or the pod's own account.
     pub kubeconfig: Option<PathBuf>,
-    /// The context of it.
+    /// The kubeconfig's context.
     pub context: Option<String>,
-    /// How long one question may take.
+    /// Time limit of one request.
     pub limit: Duration,
 }
 
 impl KubernetesClientConfig {
-    /// Its name in messages before a server is known.
+    /// The cluster's name in messages before a server is known.
     fn display_name(&self) -> String {
         let file = self.kubeconfig.as_ref().map(|path| path.display().to_string());
         let file = file.unwrap_or_else(|| "kubeconfig".to_owned());
@@ -45,30 +44,30 @@ impl KubernetesClientConfig {
     }
 }
 
-/// Asks for nodes, ComputeDomains and topology objects.
+/// Queries nodes, ComputeDomains and topology objects.
 pub async fn fetch_claims(kubernetes: &KubernetesClientConfig) -> Vec<SourceReport> {
     let asked = kubernetes.clone();
     let (connected, is_connected) = oneshot::channel();
     let (answer, answered) = oneshot::channel();
-    // A kubeconfig may name a program for its tokens, which the client runs and
-    // waits for, and may itself be a pipe. A thread that is stuck there is left
-    // behind; a task would hold up everybody else, and the end of the program.
+    // A kubeconfig may name a program for its tokens, which the client runs and waits for, and
+    // may itself be a pipe. A thread that blocks there is abandoned; a blocked task would delay
+    // all other tasks and the program's exit.
     let thread = std::thread::Builder::new().name("kubernetes".to_owned()).spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         if let Ok(runtime) = runtime {
             let said = runtime.block_on(fetch_all(&asked, connected));
-            // An error says that nobody waits any more.
+            // An error means that the receiver no longer waits.
             let _ = answer.send(said);
         }
     });
     if let Err(error) = thread {
         return no_answer_reports(kubernetes, format!("no thread for the client: {error}"));
     }
-    // An error is a client that could not be made, and why is in the answer.
+    // An error means that no client could be created; the answer contains the reason.
     let made = tokio::time::timeout(kubernetes.limit, is_connected).await;
     if made.is_err() {
         let message = format!(
-            "the kubeconfig, or the program it names for tokens, gave nothing within {:?}",
+            "the kubeconfig, or the program it names for tokens, gave no result within {:?}",
             kubernetes.limit
         );
         return no_answer_reports(kubernetes, message);
@@ -85,7 +84,7 @@ pub async fn fetch_claims(kubernetes: &KubernetesClientConfig) -> Vec<SourceRepo
     }
 }
 
-/// The answer when nobody answers.
+/// The reports when no server answers.
 fn no_answer_reports(kubernetes: &KubernetesClientConfig, message: String) -> Vec<SourceReport> {
     let mut said = SourceReport::new(SourceKind::KubernetesNodes, kubernetes.display_name());
     said.push_problem(SourceProblemKind::Unreachable, kubernetes.display_name(), message);
@@ -108,7 +107,7 @@ async fn fetch_all(
     let _ = connected.send(());
     let (nodes, labels) = fetch_nodes(&server).await;
     if !server.has_answered() {
-        // The rest would only wait once more and say the same.
+        // Further requests would wait again and fail in the same way.
         return vec![nodes];
     }
     let (domains, kueue, kai) = tokio::join!(
@@ -144,7 +143,7 @@ async fn fetch_compute_domains(server: &KubernetesReader) -> SourceReport {
             {
                 domains.push_problem(problem);
             }
-            // Older drivers keep the members in the ComputeDomain alone.
+            // Older drivers store the members in the ComputeDomain only.
             match server
                 .read_pages(&path("computedomaincliques"), |page| domains.add_page(page))
                 .await

@@ -1,7 +1,7 @@
-//! Asks the nodes themselves: `fabricgate node facts` through a launcher.
+//! Queries the nodes themselves: `fabricgate node facts` through a launcher.
 //!
-//! So many at a time, each for so long and no longer. A node that does not
-//! answer is a problem that names it; the others stay.
+//! The number of nodes at a time and the time per node are limited. A node that does not answer
+//! is a problem that names it; the others stay usable.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -21,42 +21,40 @@ use node::exec;
 use node::exec::{FinishedProcess, ProcessContext, ProcessEvent, ProcessRequest};
 use readers::claims::node_facts;
 
-/// What this source is called.
+/// The name of this source.
 const PLACE: &str = "fabricgate node facts";
 
-/// Bytes of one answer that are kept. Eight GPUs with 18 links each and as many
-/// NICs say about 200 kB.
+/// Most bytes kept of one answer. Eight GPUs with 18 links each and as many NICs take about 200
+/// kB.
 const MAX_ANSWER_BYTES: usize = 4 * 1024 * 1024;
 
-/// What a node gets less than we wait for it: its way to us, and the time to end
-/// a driver that hangs.
+/// Time taken off a node's own limit: for the connection, and for ending a driver call that
+/// hangs.
 const MARGIN: Duration = Duration::from_secs(12);
 
-/// How long ending a process may take that does not want to.
+/// Time limit for killing a process that does not exit.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How nodes are reached.
 #[derive(Debug)]
 pub struct NodeCommandRunner<'n> {
-    /// Through what.
     pub launcher: &'n Launcher,
-    /// What nodes call fabricgate.
+    /// The name of fabricgate's program on the nodes.
     pub worker: &'n str,
-    /// How many are asked at the same time.
+    /// Nodes queried at the same time.
     pub parallel: usize,
-    /// How long one may take.
+    /// Time limit per node.
     pub limit: Duration,
-    /// The nodes that are held for this, where they must be, and fabricgate as
-    /// this machine calls it.
+    /// The nodes held for this, if they must be held, and fabricgate's path on this machine.
     pub allocation: Option<(&'n HeldNodes, &'n str)>,
 }
 
-/// Asks all of them; one answer holds what every node says.
+/// Queries all nodes; one report holds all their facts.
 pub async fn fetch_facts(nodes: &NodeCommandRunner<'_>, names: &[NodeName]) -> SourceReport {
     let mut said = SourceReport::new(SourceKind::NodeFacts, PLACE);
     if nodes.launcher.is_stand_in() {
         let why = format!(
-            "nodes reached by launcher {:?} have no hardware of their own to ask",
+            "nodes reached by launcher {:?} have no hardware of their own to query",
             nodes.launcher.as_str()
         );
         said.push_problem(SourceProblemKind::Unsupported, None, why);
@@ -81,8 +79,8 @@ pub async fn fetch_facts(nodes: &NodeCommandRunner<'_>, names: &[NodeName]) -> S
 /// Why a node has no answer.
 pub type NodeCommandProblem = (SourceProblemKind, String);
 
-/// Has every node run fabricgate with these words, and reads what it prints, in
-/// the order asked: the same answers give the same document.
+/// Runs fabricgate with these arguments on every node and parses the output, in the order of
+/// the names: equal answers give equal documents.
 pub async fn run_on_each<T: Send + 'static>(
     nodes: &NodeCommandRunner<'_>,
     names: &[NodeName],
@@ -110,15 +108,15 @@ pub async fn run_on_each<T: Send + 'static>(
         match asking.join_next().await {
             None => break,
             Some(Ok((at, answer))) => answers[at] = Some(answer),
-            // A task that was lost is a node without an answer, below.
+            // A lost task counts as a node without an answer, below.
             Some(Err(_)) => {}
         }
     }
-    let unasked = || Err((SourceProblemKind::Unreachable, "was not asked".to_owned()));
+    let unasked = || Err((SourceProblemKind::Unreachable, "was not queried".to_owned()));
     answers.into_iter().map(|answer| answer.unwrap_or_else(unasked)).collect()
 }
 
-/// What surrounds a question: trusted with as much as a worker that is reached this way.
+/// The process context of a query: trusted like a worker on the same launcher.
 fn exec_setting(launcher: &Launcher) -> ProcessContext {
     ProcessContext { trust: launcher.environment_access(), ..ProcessContext::default() }
 }
@@ -146,15 +144,15 @@ fn no_answer_message(limit: Duration) -> String {
     format!("did not answer within {} s", limit.as_secs())
 }
 
-/// What it printed, whatever the exit code: a node without a driver says what it
-/// can and ends with 5.
+/// Parses the output, whatever the exit code: a node without a driver reports as much as it can
+/// and ends with 5.
 fn read_answer<T>(
     finished: &FinishedProcess,
     limit: Duration,
     read: fn(&[u8]) -> Result<T, NodeCommandProblem>,
 ) -> Result<T, NodeCommandProblem> {
     if finished.stdout.dropped != 0 {
-        let why = format!("said more than {MAX_ANSWER_BYTES} bytes");
+        let why = format!("printed more than {MAX_ANSWER_BYTES} bytes");
         return Err((SourceProblemKind::Malformed, why));
     }
     match (read(&finished.stdout.bytes), &finished.ending) {
@@ -162,9 +160,10 @@ fn read_answer<T>(
         (Err(_), ProcessEnding::TimedOut) => {
             Err((SourceProblemKind::Unreachable, no_answer_message(limit)))
         }
-        (Err(_), ending) if finished.stdout.bytes.is_empty() => {
-            Err((SourceProblemKind::Unreachable, failure_message("said nothing", ending, finished)))
-        }
+        (Err(_), ending) if finished.stdout.bytes.is_empty() => Err((
+            SourceProblemKind::Unreachable,
+            failure_message("printed nothing", ending, finished),
+        )),
         (Err((SourceProblemKind::Malformed, what)), ending) => {
             Err((SourceProblemKind::Malformed, failure_message(&what, ending, finished)))
         }
@@ -172,23 +171,23 @@ fn read_answer<T>(
     }
 }
 
-/// A node's account of itself.
+/// Parses a node's facts.
 fn parse_facts(bytes: &[u8]) -> Result<Box<NodeFacts>, NodeCommandProblem> {
     match serde_json::from_slice::<NodeFacts>(bytes) {
         Ok(facts) if facts.format == NODE_FACTS_FORMAT => Ok(Box::new(facts)),
         Ok(facts) if !facts.format.is_empty() => {
             let format = clean(&facts.format);
-            let why = format!("answers in format {format}, and only {NODE_FACTS_FORMAT} is known");
+            let why = format!("answers in format {format}, but only {NODE_FACTS_FORMAT} is known");
             Err((SourceProblemKind::Unsupported, why))
         }
-        Ok(_) => Err((SourceProblemKind::Malformed, "is no account".to_owned())),
+        Ok(_) => Err((SourceProblemKind::Malformed, "is not a facts document".to_owned())),
         Err(error) => {
             Err((SourceProblemKind::Malformed, format!("answer cannot be read ({error})")))
         }
     }
 }
 
-/// What went wrong, how it ended, and the last that it complained of.
+/// What went wrong, how the process ended, and its last line on stderr.
 fn failure_message(what: &str, ending: &ProcessEnding, finished: &FinishedProcess) -> String {
     let stderr = String::from_utf8_lossy(&finished.stderr.bytes);
     let last = stderr.lines().rev().map(clean).find(|line| !line.is_empty());
@@ -207,7 +206,7 @@ mod tests {
             (Launcher::Local, EnvironmentAccess::None),
             (Launcher::Command { template: vec!["ssh".to_owned()] }, EnvironmentAccess::Launcher),
             (Launcher::Slurm(Box::default()), EnvironmentAccess::Scheduler),
-            // A program of the kubeconfig may ask a cloud for its key.
+            // A program of the kubeconfig may request its key from a cloud.
             (Launcher::Kubernetes(Box::default()), EnvironmentAccess::Own),
         ] {
             assert_eq!(exec_setting(&launcher).trust, trusted, "{launcher:?}");
@@ -215,7 +214,7 @@ mod tests {
     }
 
     fn run(script: &str, names: &[&str], limit: Duration) -> SourceReport {
-        // The words of the question follow the script and are its arguments.
+        // The arguments of the query follow the script and are its arguments.
         let template = ["sh", "-c", script, "{node}"];
         let template = template.iter().map(|word| (*word).to_owned()).collect();
         let launcher = Launcher::Command { template };

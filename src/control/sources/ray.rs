@@ -1,7 +1,7 @@
-//! Asks the dashboard of a Ray cluster.
+//! Queries the dashboard of a Ray cluster.
 //!
-//! Two questions at most, each bounded in time and size. What the answers say is
-//! read by `inventory::ray`.
+//! At most two requests, each with a limit on time and size. The answers are parsed by
+//! `readers::claims::ray`.
 
 use std::time::Duration;
 
@@ -15,27 +15,27 @@ use readers::claims::ray;
 /// Nodes with their host names.
 const SUMMARY_PATH: &str = "nodes?view=summary";
 
-/// The state API behind `ray list nodes`, which knows addresses only. More than
-/// `RAY_MAX_LIMIT_FROM_API_SERVER`, 10,000 unless it is set, is refused.
+/// The state API used by `ray list nodes`, which knows addresses only. A limit above
+/// `RAY_MAX_LIMIT_FROM_API_SERVER`, 10,000 by default, is refused.
 const STATE_PATH: &str = "api/v0/nodes?detail=1&limit=10000";
 
-/// The longest answer taken: 6 kB for each of 10,000 nodes.
+/// Longest answer: 6 kB for each of 10,000 nodes.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
-/// Where the dashboard is.
+/// The dashboard, and the limit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RayClientConfig {
     /// `http://head:8265`.
     pub address: ServerAddress,
-    /// How long one question may take.
+    /// Time limit of one request.
     pub limit: Duration,
 }
 
-/// Why there is no answer.
+/// Why a request has no answer.
 struct RayFetchFailure {
     kind: SourceProblemKind,
     message: String,
-    /// Nobody said anything, so nobody is asked again.
+    /// The server did not respond at all, so no second request is sent.
     is_silent: bool,
 }
 
@@ -49,11 +49,11 @@ impl RayFetchFailure {
     }
 }
 
-/// Asks for the nodes and their resources.
+/// Queries the nodes and their resources.
 pub async fn fetch_claims(ray: &RayClientConfig) -> Vec<SourceReport> {
     tls::install_provider();
     let mut failed: Vec<(String, RayFetchFailure)> = Vec::new();
-    // Proxies are for the world outside; a dashboard is inside.
+    // Proxies are for external servers; a dashboard is internal.
     let base = base_url(ray.address.as_str());
     let client = || {
         Client::builder()
@@ -61,7 +61,7 @@ pub async fn fetch_claims(ray: &RayClientConfig) -> Vec<SourceReport> {
             .no_proxy()
             .redirect(reqwest::redirect::Policy::limited(3))
     };
-    // It may send a client on from http to https, and a machine may trust no authority.
+    // It may redirect from http to https, and a machine may have no trusted authority.
     let scheme = base.as_ref().map_or("https", Url::scheme);
     let client = client().build().or_else(|_| tls::configure_for_scheme(client(), scheme).build());
     let client = client.map_err(|error| format!("{error}; {}", tls::MISSING_CA_HINT));
@@ -81,7 +81,7 @@ pub async fn fetch_claims(ray: &RayClientConfig) -> Vec<SourceReport> {
             Ok(text) => {
                 let mut said = ray::read(&place, &text);
                 if said.nodes.is_empty() && question == SUMMARY_PATH {
-                    // Old dashboards have no resources there.
+                    // Old dashboards report no resources there.
                     second_best = Some(said);
                     continue;
                 }
@@ -121,7 +121,7 @@ fn unanswered_report(
     said
 }
 
-/// The address as a URL that ends with a slash; HTTP where it says nothing.
+/// The address as a URL that ends with a slash; HTTP by default.
 fn base_url(address: &str) -> Result<Url, String> {
     let address = address.trim();
     let full =
@@ -135,21 +135,21 @@ fn base_url(address: &str) -> Result<Url, String> {
     }
 }
 
-/// A question, as messages name it: without the password of a dashboard behind
-/// a proxy that wants one.
+/// A request's URL for messages: without the password of a dashboard behind an authenticating
+/// proxy.
 fn display_url(url: &Url) -> String {
     let mut place = http::strip_credentials(url.clone());
     place.set_query(url.query());
     place.into()
 }
 
-/// The body of one answer, or why there is none.
+/// The body of one answer, or the reason why it is missing.
 async fn fetch_within(
     client: &Client,
     url: Url,
     limit: Duration,
 ) -> Result<String, RayFetchFailure> {
-    // The client's own limit begins anew with some redirects; this one does not.
+    // The client's own limit restarts at some redirects; this one does not.
     match tokio::time::timeout(limit, fetch(client, url, limit)).await {
         Ok(answer) => answer,
         Err(_) => Err(timeout_failure(limit)),
@@ -191,7 +191,7 @@ async fn fetch(client: &Client, url: Url, limit: Duration) -> Result<String, Ray
     }
 }
 
-/// What an error comes from: the outermost only says that a request failed.
+/// The cause of an error: the outermost message only states that a request failed.
 fn root_cause(error: &reqwest::Error) -> String {
     let mut cause: &dyn std::error::Error = error;
     while let Some(next) = cause.source() {
@@ -218,7 +218,7 @@ mod tests {
         {"hostname": "n1", "ip": "10.0.0.1", "raylet": {"nodeId": "i", "state": "ALIVE",
          "resourcesTotal": {"GPU": 4.0, "topo_rank": 3.0}}}]}}"#;
 
-    /// Runs a question against a dashboard that answers so.
+    /// Runs a query against a dashboard with these answers.
     fn answered(
         limit: Duration,
         summary: ResponseTemplate,
@@ -340,7 +340,7 @@ mod tests {
             let ray = RayClientConfig { address: address.into(), limit: PATIENT };
             runtime.block_on(fetch_claims(&ray)).remove(0)
         };
-        // Bound and closed again: nobody listens there.
+        // Bound and closed again: no server listens there.
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address").to_string();
         drop(listener);

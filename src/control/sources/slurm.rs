@@ -1,9 +1,8 @@
-//! Asks Slurm's controller through `scontrol` and `sinfo`.
+//! Queries Slurm's controller through `scontrol` and `sinfo`.
 //!
-//! Puts the questions, all of them in bounded time, and tells an answer from
-//! none: `scontrol` ends well where it could not reach the controller, prints
-//! errors where answers are expected, and takes ten seconds to say that nobody
-//! is there. What an answer means, `inventory::slurm` says.
+//! All queries are limited in time, and failures are recognised: `scontrol` exits with 0 when
+//! it could not reach the controller, prints errors in place of answers, and takes ten seconds
+//! to report an unreachable controller. `readers::claims::slurm` interprets the answers.
 
 use std::time::Duration;
 
@@ -18,24 +17,24 @@ use node::exec;
 use node::exec::{ExecError, FinishedProcess, ProcessRequest};
 use readers::claims::slurm;
 
-/// How the controller is asked.
+/// How to query the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SlurmClientConfig {
-    /// The program `scontrol`, with words in front where it is reached through
-    /// something (`["ssh", "head", "scontrol"]`).
+    /// The program `scontrol`, with preceding arguments if it is reached through another
+    /// command (`["ssh", "head", "scontrol"]`).
     pub scontrol: Vec<String>,
-    /// The program `sinfo`, likewise.
+    /// The program `sinfo`, with such arguments.
     pub sinfo: Vec<String>,
-    /// How long one question may take.
+    /// Time limit of one query.
     pub limit: Duration,
-    /// Whether a shell elsewhere reads the words behind them; found out where absent.
+    /// Whether a remote shell parses the arguments; detected if absent.
     pub remote_shell: Option<bool>,
 }
 
 impl Default for SlurmClientConfig {
     fn default() -> Self {
-        // Slurm's own MessageTimeout is 10 s: shorter, and an answer that is on
-        // its way is taken for none.
+        // Slurm's own MessageTimeout is 10 s: with a shorter limit, an answer on its way would
+        // count as missing.
         Self {
             scontrol: vec!["scontrol".to_owned()],
             sinfo: vec!["sinfo".to_owned()],
@@ -45,11 +44,11 @@ impl Default for SlurmClientConfig {
     }
 }
 
-/// Asks for topology, nodes, partitions and configuration, at the same time and
-/// once each, after a ping: a controller that is down says so there within
-/// milliseconds, and everywhere else after ten seconds. Ends within three times
-/// the limit and the few seconds it takes to end what hangs. One answer a
-/// source; where the controller is out of reach, one answer that says so.
+/// Queries topology, nodes, partitions and configuration, at the same time and once each, after
+/// a ping: a controller that is down is reported by the ping within milliseconds, by all other
+/// queries after ten seconds. Takes at most three times the limit, plus a few seconds for
+/// ending processes that hang. One report per source; if the controller is unreachable, one
+/// report with that problem.
 pub async fn fetch_claims(slurm: &SlurmClientConfig) -> Vec<SourceReport> {
     fetch_with_capture(slurm, exec::CAPTURE).await
 }
@@ -79,16 +78,16 @@ async fn fetch_with_capture(slurm: &SlurmClientConfig, capture: usize) -> Vec<So
     );
     let mut topology = topology_report(topology, &yaml, &config);
     let yaml = match &yaml.text {
-        // Neither is a fault: Slurm 24.11 has no such question, and 26.05 has
-        // nothing to say to it where there is no topology.yaml.
+        // Neither is a fault: Slurm 24.11 has no such query, and 26.05 prints nothing if there
+        // is no topology.yaml.
         Err(lack) if lack.kind == SourceProblemKind::Unsupported => {
-            let note = "this scontrol has no `show topoconf`: topologies besides the one in \
+            let note = "this scontrol has no `show topoconf`: topologies other than the one in \
                         force are not seen";
             topology.notes.push(note.to_owned());
             None
         }
         Ok(text) if has_no_topology_kind(text) => {
-            let note = "`show topoconf` is empty, as it is where topology.conf is read";
+            let note = "`show topoconf` is empty, as expected with a topology.conf";
             topology.notes.push(note.to_owned());
             None
         }
@@ -103,23 +102,23 @@ async fn fetch_with_capture(slurm: &SlurmClientConfig, capture: usize) -> Vec<So
     all
 }
 
-/// What one question came to.
+/// The result of one query.
 #[derive(Debug)]
 pub(crate) struct SlurmAnswer {
-    /// The question, as it can be typed again.
+    /// The query as a command line.
     pub(crate) place: String,
-    /// What was printed, or why that is no answer.
+    /// The output, or why it is not an answer.
     pub(crate) text: Result<String, SlurmAnswerFailure>,
-    /// What must be known about the text.
+    /// Remarks about the text.
     notes: Vec<String>,
 }
 
-/// Why there is no answer.
+/// Why a query has no answer.
 #[derive(Clone, Debug)]
 pub(crate) struct SlurmAnswerFailure {
     pub(crate) kind: SourceProblemKind,
     pub(crate) message: String,
-    /// It ended well and printed nothing at all, on neither stream.
+    /// It exited with 0 and printed nothing on either stream.
     is_silence: bool,
 }
 
@@ -135,16 +134,15 @@ pub(crate) enum SlurmProgram {
     Sinfo,
 }
 
-/// Where questions are put.
 pub(crate) struct SlurmClient<'s> {
     pub(crate) config: &'s SlurmClientConfig,
-    /// Bytes of an answer that are kept.
+    /// Most bytes kept of an answer.
     pub(crate) capture: usize,
 }
 
 impl SlurmClient<'_> {
-    /// What is wrong with the controller, before ten questions find out: the
-    /// question, and why it has no answer.
+    /// The controller's problem, found before ten queries fail: the query, and why it has no
+    /// answer.
     pub(crate) async fn ping(&self) -> Option<(String, SlurmAnswerFailure)> {
         let (place, finished) = self.run(SlurmProgram::Scontrol, &["--all", "ping"]).await;
         let printed = finished.as_ref().map_or("", |it| utf8_prefix(&it.stdout.bytes)).to_owned();
@@ -157,7 +155,7 @@ impl SlurmClient<'_> {
             )
         } else {
             match self.check_output(finished) {
-                // Words that are not understood here: the questions will tell.
+                // An unknown text: the queries themselves will show the problem.
                 Ok(_) => return None,
                 Err(lack)
                     if matches!(
@@ -177,8 +175,8 @@ impl SlurmClient<'_> {
         self.query(SlurmProgram::Scontrol, question).await
     }
 
-    /// Asks for JSON, and for text where this Slurm writes none, or more of it
-    /// than is kept: text is a fifth as long.
+    /// Queries JSON, and text if this Slurm writes no JSON or more of it than is kept: text is
+    /// a fifth as long.
     async fn query_json_or_text(
         &self,
         program: SlurmProgram,
@@ -197,21 +195,21 @@ impl SlurmClient<'_> {
             {
                 lack.message.clone()
             }
-            // Whoever does not answer or refuses does so again.
+            // A refusal or a timeout would only repeat.
             Err(_) => return answer,
         };
-        let note = format!("`{}` was of no use, so text was asked for: {why}", answer.place);
+        let note = format!("`{}` gave no usable answer, so text was queried: {why}", answer.place);
         answer = self.query(program, text).await;
         answer.notes.push(note);
         answer
     }
 
     pub(crate) async fn query(&self, program: SlurmProgram, question: &[&str]) -> SlurmAnswer {
-        // All: what is hidden from users by its partition is there all the same.
+        // `--all`: nodes of hidden partitions exist as well.
         let (place, finished) = self.run(program, &[&["--all"], question].concat()).await;
         let mut notes = Vec::new();
         let text = self.check_output(finished).map(|bytes| {
-            // Slurm keeps and prints any bytes as a reason or comment.
+            // Slurm stores and prints any bytes as a reason or comment.
             String::from_utf8(bytes).unwrap_or_else(|error| {
                 notes.push("bytes that are not UTF-8 were replaced".to_owned());
                 String::from_utf8_lossy(error.as_bytes()).into_owned()
@@ -243,13 +241,13 @@ impl SlurmClient<'_> {
         (place, exec::run(&request, stop).await)
     }
 
-    /// Tells the controller something. Slurm says nothing where it did so.
+    /// Sends the controller a command. Slurm prints nothing on success.
     pub(crate) async fn send_command(&self, order: &[&str]) -> Result<(), SlurmAnswerFailure> {
         self.check_exit(self.run(SlurmProgram::Scontrol, order).await.1).map(drop)
     }
 
-    /// What was told, if it was told. The exit code alone says too little:
-    /// `scontrol show topology` ends with 0 whatever went wrong.
+    /// The output, if it is an answer. The exit code alone is not enough: `scontrol show
+    /// topology` exits with 0 on every error.
     fn check_output(
         &self,
         finished: Result<FinishedProcess, ExecError>,
@@ -265,13 +263,13 @@ impl SlurmClient<'_> {
             });
         }
         if 0 < finished.stdout.dropped {
-            let most = format!("more was printed than the {} bytes that are kept", self.capture);
+            let most = format!("the output is longer than the limit of {} bytes", self.capture);
             return Err(SlurmAnswerFailure::new(SourceProblemKind::Incomplete, most));
         }
         Ok(finished.stdout.bytes)
     }
 
-    /// Whether it was started and says itself that all went well.
+    /// Whether it was started and reports success.
     fn check_exit(
         &self,
         finished: Result<FinishedProcess, ExecError>,
@@ -301,7 +299,7 @@ impl SlurmClient<'_> {
             ref ending => {
                 let said = if complaint.is_empty() { clean(printed) } else { complaint };
                 let kind = match classify_complaint(&said) {
-                    // What ssh ends with where it does not get there.
+                    // ssh's exit code when it cannot connect.
                     SourceProblemKind::Incomplete
                         if *ending == ProcessEnding::Exited { code: 255 } =>
                     {
@@ -316,7 +314,7 @@ impl SlurmClient<'_> {
     }
 }
 
-/// An answer read, with what must be known about it.
+/// Parses an answer and adds the remarks about it.
 fn read_answer(
     answer: SlurmAnswer,
     kind: SourceKind,
@@ -334,24 +332,24 @@ fn read_answer(
     said
 }
 
-/// The topology in force. Where all nodes are equal nothing is printed, which
-/// must be told from nothing being known.
+/// The topology in force. If all nodes are equal, nothing is printed, which is distinguished
+/// from a missing answer.
 fn topology_report(
     mut topology: SlurmAnswer,
     yaml: &SlurmAnswer,
     config: &SlurmAnswer,
 ) -> SourceReport {
     if topology.text.as_ref().is_err_and(|lack| lack.is_silence) {
-        // Beside a topology.yaml, TopologyPlugin means nothing and may say block.
+        // With a topology.yaml, TopologyPlugin has no effect and may be block.
         let plugin = config.text.as_ref().ok().and_then(|text| topology_plugin(text));
-        // `default` is what `flat` was called until 24.11.
+        // `default` is the name of `flat` up to 24.11.
         let is_flat = |it: &&str| it.ends_with("/flat") || it.ends_with("/default");
         if let Some(plugin) = plugin.filter(is_flat) {
             let note = format!("no blocks and no switches: TopologyPlugin is {}", clean(plugin));
             topology.notes.push(note);
             topology.text = Ok(String::new());
         } else if yaml.text.as_ref().is_ok_and(|text| !has_no_topology_kind(text)) {
-            let note = "nothing was printed; what there is, `show topoconf` tells";
+            let note = "nothing was printed; `show topoconf` has the topologies";
             topology.notes.push(note.to_owned());
             topology.text = Ok(String::new());
         }
@@ -364,7 +362,7 @@ fn topology_report(
     read_answer(topology, SourceKind::SlurmTopology, slurm::show_topology::read)
 }
 
-/// Whether a topology.yaml holds topologies of no kind at all.
+/// Whether a topology.yaml contains no topology of a known kind.
 fn has_no_topology_kind(yaml: &str) -> bool {
     const KINDS: [&str; 5] = ["block", "flat", "ring", "torus3d", "tree"];
     let kind = |line: &str| {
@@ -383,8 +381,7 @@ fn topology_plugin(config: &str) -> Option<&str> {
     })
 }
 
-/// What kind of trouble these words of Slurm's (or ssh's) are. Those of Slurm
-/// as its 24.11 and 26.05 print them.
+/// Classifies an error message of Slurm (as 24.11 and 26.05 print it) or ssh.
 pub(super) fn classify_complaint(complaint: &str) -> SourceProblemKind {
     const WORDS: &[(SourceProblemKind, &[&str])] = &[
         (
@@ -438,17 +435,17 @@ fn new_failure(kind: SourceProblemKind, came: &str) -> SlurmAnswerFailure {
     SlurmAnswerFailure::new(kind, message)
 }
 
-/// What to do about it.
+/// The suggested remedy.
 fn remedy(kind: SourceProblemKind) -> &'static str {
     match kind {
         SourceProblemKind::Missing => {
             "Slurm's commands must be installed here, or be reached through a command such as ssh"
         }
         SourceProblemKind::Unreachable => {
-            "see whether slurmctld runs and answers `scontrol ping` from this machine"
+            "check that slurmctld runs and answers `scontrol ping` from this machine"
         }
         SourceProblemKind::Denied => {
-            "ask as a user whom the controller knows, with a working munge key or token"
+            "use a user that the controller knows, with a working munge key or token"
         }
         _ => "",
     }
@@ -458,7 +455,7 @@ fn join_complaint(what: &str, complaint: &str) -> String {
     if complaint.is_empty() { what.to_owned() } else { format!("{what}: {complaint}") }
 }
 
-/// As far as it is UTF-8.
+/// The valid UTF-8 prefix.
 fn utf8_prefix(bytes: &[u8]) -> &str {
     match std::str::from_utf8(bytes) {
         Ok(text) => text,

@@ -1,10 +1,9 @@
-//! Asks Slurm's controller through slurmrestd.
+//! Queries Slurm's controller through slurmrestd.
 //!
-//! Finds out which version of the interface is spoken there, puts the
-//! questions in bounded time and space, and tells an answer from none:
-//! slurmrestd answers 200 to a ping of a controller that is dead, and 200 to
-//! some questions that failed. It has no question for the topology. What an
-//! answer means, `inventory::slurm` says. The token is in no message.
+//! Negotiates the version of the interface, sends queries with limits on time and size, and
+//! recognises failures: slurmrestd answers 200 to a ping of a dead controller, and 200 to some
+//! queries that failed. It has no query for the topology. `readers::claims::slurm`
+//! interprets the answers. No message contains the token.
 
 mod envelope;
 
@@ -23,23 +22,23 @@ use model::source_report::{SourceKind, SourceProblemKind, SourceReport};
 use model::text::clean;
 use readers::claims::slurm;
 
-/// Versions of the interface that are known, newest first. Slurm 24.11 speaks
-/// v0.0.40 to 42, 25.05 to 43, 25.11 41 to 44, 26.05 42 to 45.
+/// Known versions of the interface, newest first. Slurm 24.11 supports v0.0.40 to 42, 25.05 to
+/// 43, 25.11 41 to 44, 26.05 42 to 45.
 const VERSIONS: [u32; 6] = [45, 44, 43, 42, 41, 40];
 
-/// Bytes of an answer that are taken: 5,000 nodes of Slurm 26.05 are 13 MB.
+/// Most bytes of an answer: 5,000 nodes of Slurm 26.05 are 13 MB.
 pub(crate) const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 
-/// Where slurmrestd is, and who asks.
+/// slurmrestd's address, and the credentials.
 #[derive(Clone, PartialEq, Eq)]
 pub struct SlurmrestdClientConfig {
     /// `http://host:6820`, `https://host:6820`, or `unix:/run/slurmrestd.sock`.
     pub address: ServerAddress,
-    /// The JSON web token, where one is needed.
+    /// The JSON web token, if one is needed.
     pub token: Option<String>,
-    /// The user it is for, where the token does not say.
+    /// The token's user, if the token does not contain it.
     pub user: Option<String>,
-    /// How long one question may take.
+    /// Time limit of one request.
     pub limit: Duration,
 }
 
@@ -54,9 +53,8 @@ impl fmt::Debug for SlurmrestdClientConfig {
     }
 }
 
-/// Asks for nodes and partitions, after a ping. Ends within three times the
-/// limit. One answer a source; where the controller is out of reach, one answer
-/// that says so.
+/// Queries nodes and partitions, after a ping, within three times the limit. One report per
+/// source; if the controller is unreachable, one report with that problem.
 pub async fn fetch_claims(rest: &SlurmrestdClientConfig) -> Vec<SourceReport> {
     fetch_with_limit(rest, MAX_ANSWER_BYTES).await
 }
@@ -77,8 +75,8 @@ async fn fetch_with_limit(rest: &SlurmrestdClientConfig, most: usize) -> Vec<Sou
     );
     let mut nodes = nodes.into_report(SourceKind::SlurmNodes, slurm::nodes::read);
     nodes.notes.push(
-        "slurmrestd does not tell the topology: blocks and switches are seen by scontrol \
-         or in the topology file"
+        "slurmrestd does not report the topology: blocks and switches come from scontrol \
+         or the topology file"
             .to_owned(),
     );
     let partitions = partitions.into_report(SourceKind::SlurmPartitions, slurm::partitions::read);
@@ -91,7 +89,7 @@ fn unanswered_report(place: &str, trouble: SlurmrestdProblem) -> SourceReport {
     said
 }
 
-/// Why there is no answer, or only a part of one.
+/// Why an answer is missing or incomplete.
 #[derive(Clone, Debug)]
 pub(crate) struct SlurmrestdProblem {
     pub(crate) kind: SourceProblemKind,
@@ -108,17 +106,17 @@ fn problem_from_fault(fault: &SlurmrestdFault) -> SlurmrestdProblem {
 
 fn timeout_problem(waited: Duration) -> SlurmrestdProblem {
     let message = format!(
-        "no answer within {waited:.0?}; see whether slurmctld runs and answers `scontrol ping` \
+        "no answer within {waited:.0?}; check that slurmctld runs and answers `scontrol ping` \
          there"
     );
     new_problem(SourceProblemKind::Unreachable, message)
 }
 
-/// What one question came to.
+/// The result of one query.
 pub(crate) struct SlurmrestdAnswer {
     pub(crate) place: String,
     pub(crate) text: Result<String, SlurmrestdProblem>,
-    /// What went wrong though there is an answer.
+    /// Problems despite an answer.
     pub(crate) problems: Vec<SlurmrestdProblem>,
 }
 
@@ -128,7 +126,7 @@ impl SlurmrestdAnswer {
             Ok(text) => (read(&self.place, &text), self.problems),
             Err(trouble) => (SourceReport::new(kind, self.place), vec![trouble]),
         };
-        // The reader may have found the same words in the text.
+        // The parser may have found the same messages in the text.
         troubles
             .retain(|it| said.problems.iter().all(|known| !known.message.contains(&it.message)));
         for it in troubles {
@@ -138,11 +136,11 @@ impl SlurmrestdAnswer {
     }
 }
 
-/// A way to slurmrestd.
+/// A connection to slurmrestd.
 pub(crate) struct SlurmrestdClient {
     client: Client,
     base: Url,
-    /// The address without what must not be shown.
+    /// The address without credentials.
     place: String,
     is_socket: bool,
     has_token: bool,
@@ -165,8 +163,8 @@ impl SlurmrestdClient {
         tls::install_provider();
         let headers = auth_headers(rest)?;
         let has_token = headers.contains_key("X-SLURM-USER-TOKEN");
-        // A token follows no redirection to somebody else, and passes through
-        // no proxy that is there for the web.
+        // A token must not follow a redirect to another server, nor pass through a proxy meant
+        // for the web.
         let mut builder = Client::builder()
             .default_headers(headers)
             .timeout(rest.limit)
@@ -182,7 +180,7 @@ impl SlurmrestdClient {
                 builder = builder.unix_socket(path);
                 (Url::parse("http://slurmrestd/"), format!("unix:{path}"))
             }
-            // Credentials in an address are not what slurmrestd asks for.
+            // slurmrestd does not use credentials in an address.
             None => (Url::parse(rest.address.as_str()).map(http::strip_credentials), String::new()),
         };
         if let Ok(base) = &mut base
@@ -217,9 +215,9 @@ impl SlurmrestdClient {
         })
     }
 
-    /// The version of the interface that both sides know, from a ping that the
-    /// controller answered, within twice the limit: versions are tried one after
-    /// the other, and a slow server has all of them slow.
+    /// The interface version that both sides know, from a ping that the controller answered,
+    /// within twice the limit: versions are tried one after another, and a slow server is slow
+    /// for each.
     pub(crate) async fn agree_on_version(&self) -> Result<String, SlurmrestdProblem> {
         let patience = self.limit * 2;
         let negotiated = tokio::time::timeout(patience, self.negotiate()).await;
@@ -233,8 +231,8 @@ impl SlurmrestdClient {
                 return self.check_controller(&text, &version).await.map(|()| version);
             }
         }
-        // Newer (or much older) than all of them. The document that lists what
-        // is there is a megabyte, so it is asked for only now.
+        // Newer (or much older) than all known versions. The document that lists the versions
+        // is a megabyte, so it is requested only now.
         let unknown = || {
             let (first, last) = (VERSIONS[VERSIONS.len() - 1], VERSIONS[0]);
             new_problem(
@@ -256,7 +254,7 @@ impl SlurmrestdClient {
         }
     }
 
-    /// The answer to a ping, or nothing where this version is not spoken.
+    /// The answer to a ping, or `None` if this version is not supported.
     async fn ping(&self, version: &str) -> Result<Option<String>, SlurmrestdProblem> {
         let reply = self.get(&format!("slurm/{version}/ping/")).await?;
         match reply.status {
@@ -266,9 +264,8 @@ impl SlurmrestdClient {
         }
     }
 
-    /// Whether a controller answered: a ping is answered with 200 in any case,
-    /// and a token that slurmctld does not take looks like a slurmctld that is
-    /// not there.
+    /// Whether a controller answered: slurmrestd always answers a ping with 200, and a token
+    /// that slurmctld rejects looks like an unreachable slurmctld.
     async fn check_controller(&self, text: &str, version: &str) -> Result<(), SlurmrestdProblem> {
         let envelope: SlurmrestdEnvelope = serde_json::from_str(text).map_err(|error| {
             new_problem(SourceProblemKind::Malformed, format!("the answer to a ping: {error}"))
@@ -289,10 +286,10 @@ impl SlurmrestdClient {
             && classify_complaint(status) == SourceProblemKind::Denied
         {
             let remedy = self.remedy(SourceProblemKind::Denied);
-            let message = format!("slurmctld at {hosts} says: {status}{remedy}");
+            let message = format!("slurmctld at {hosts} reports: {status}{remedy}");
             return Err(new_problem(SourceProblemKind::Denied, message));
         }
-        // Up to v0.0.44 a ping does not say why.
+        // Up to v0.0.44 a ping gives no reason.
         if status.is_none() && self.has_token {
             let nodes = self.query(format!("slurm/{version}/nodes/")).await;
             if let Err(denied) = nodes.text
@@ -325,13 +322,12 @@ impl SlurmrestdClient {
             };
         }
         let text = self.json_object_text(&reply);
-        // 200 does not mean that it went well.
+        // 200 does not mean success.
         let troubles = reply.faults().iter().map(problem_from_fault).collect();
         SlurmrestdAnswer { place, text, problems: troubles }
     }
 
-    /// Tells it something. 200 does not mean that it was done, nor that all of
-    /// it was understood.
+    /// Sends a change. 200 does not mean that it was made, nor that all of it was understood.
     pub(crate) async fn send_update(
         &self,
         path: &str,
@@ -339,8 +335,8 @@ impl SlurmrestdClient {
     ) -> Result<(), SlurmrestdProblem> {
         let reply = self.send_request(self.client.post(self.build_url(path)?).json(body)).await?;
         if reply.status != StatusCode::OK {
-            // From 2000 on, numbers are the controller's own: it answered, with
-            // 500 (24.11) or 422 (26.05), and may have done a part.
+            // Error numbers from 2000 come from the controller itself: it answered with 500
+            // (24.11) or 422 (26.05), and may have made a part of the change.
             return Err(match reply.faults().first() {
                 Some(fault) if fault.problem_kind().is_none() && 2000 <= fault.error_number => {
                     let message = format!("HTTP {}: {}", reply.status.as_u16(), fault.describe());
@@ -359,7 +355,7 @@ impl SlurmrestdClient {
         if let Some(fault) = envelope.errors.first() {
             return Err(problem_from_fault(fault));
         }
-        // The words of data_parser, in 24.11 and 26.05 alike.
+        // The messages of data_parser, equal in 24.11 and 26.05.
         let ignored = envelope
             .warnings
             .iter()
@@ -392,8 +388,10 @@ impl SlurmrestdClient {
             Ok(body) => Ok(SlurmrestdReply { status, body }),
             Err(ResponseBodyError::ConnectionLost(error)) => Err(failed(error)),
             Err(ResponseBodyError::TooLong) => {
-                let most =
-                    format!("the answer is longer than the {} bytes taken", self.max_answer_bytes);
+                let most = format!(
+                    "the answer is longer than the limit of {} bytes",
+                    self.max_answer_bytes
+                );
                 Err(new_problem(SourceProblemKind::Incomplete, most))
             }
         }
@@ -406,9 +404,9 @@ impl SlurmrestdClient {
         let why = error_chain(error);
         if error.is_connect() {
             let remedy = if why.to_lowercase().contains("certificate") {
-                "; SSL_CERT_FILE names the authority that a site signs its own with"
+                "; SSL_CERT_FILE can name the site's own authority"
             } else {
-                "; see whether slurmrestd runs and listens there"
+                "; check that slurmrestd runs and listens there"
             };
             return new_problem(SourceProblemKind::Unreachable, format!("{why}{remedy}"));
         }
@@ -422,7 +420,7 @@ impl SlurmrestdClient {
             return Ok(text);
         }
         if text.trim_start().starts_with('{') {
-            // Whatever of it is whole may be of use; the reader says what is not.
+            // A truncated answer may still be useful; the parser reports what is missing.
             return Ok(text);
         }
         let begins = clean(&text.chars().take(80).collect::<String>());
@@ -433,7 +431,7 @@ impl SlurmrestdClient {
         Err(new_problem(SourceProblemKind::Malformed, message))
     }
 
-    /// What an answer other than 200 means.
+    /// The meaning of a status other than 200.
     fn refusal_problem(&self, reply: &SlurmrestdReply) -> SlurmrestdProblem {
         let status = reply.status;
         let faults = reply.faults();
@@ -459,26 +457,27 @@ impl SlurmrestdClient {
         new_problem(kind, format!("{came}{remedy}"))
     }
 
-    /// What to do about it.
+    /// The suggested remedy.
     fn remedy(&self, kind: SourceProblemKind) -> &'static str {
         match (kind, self.has_token) {
             (SourceProblemKind::Denied, true) => {
-                "; the token may have run out, `scontrol token` makes a new one"
+                "; the token may have expired, `scontrol token` makes a new one"
             }
             (SourceProblemKind::Denied, false) if self.is_socket => {
-                "; give a token (`scontrol token`): without, only the user that slurmrestd runs \
-                 as is let in"
+                "; give a token (`scontrol token`): without one, slurmrestd accepts only the \
+                 user that it runs as"
             }
             (SourceProblemKind::Denied, false) => "; give a token: `scontrol token` makes one",
             (SourceProblemKind::Unreachable, _) => {
-                "; see whether slurmctld runs and answers `scontrol ping` there"
+                "; check that slurmctld runs and answers `scontrol ping` there"
             }
             _ => "",
         }
     }
 }
 
-/// Who asks. Values are marked as secret, so that nothing prints them.
+/// The authentication headers. Values are marked as sensitive, so that no debug output shows
+/// them.
 fn auth_headers(rest: &SlurmrestdClientConfig) -> Result<HeaderMap, SlurmrestdProblem> {
     let value = |what: &str, text: &str| {
         HeaderValue::from_str(text).map_err(|_| {
@@ -488,7 +487,7 @@ fn auth_headers(rest: &SlurmrestdClientConfig) -> Result<HeaderMap, SlurmrestdPr
     };
     let mut headers = HeaderMap::new();
     if let Some(token) = &rest.token {
-        // As `scontrol token` prints it, with the line end of a file.
+        // As `scontrol token` prints it, with a trailing newline of a file.
         let token = token.trim();
         let token = token.strip_prefix("SLURM_JWT=").unwrap_or(token);
         let mut token = value("the token", token)?;
@@ -501,7 +500,6 @@ fn auth_headers(rest: &SlurmrestdClientConfig) -> Result<HeaderMap, SlurmrestdPr
     Ok(headers)
 }
 
-/// What came back.
 struct SlurmrestdReply {
     status: StatusCode,
     body: Vec<u8>,
@@ -517,7 +515,7 @@ impl SlurmrestdReply {
     }
 }
 
-/// An error and what is behind it, without the address that it would repeat.
+/// An error and its causes, without the address, which the message names already.
 fn error_chain(error: &reqwest::Error) -> String {
     let mut words = Vec::new();
     let mut source = error.source();
@@ -527,8 +525,8 @@ fn error_chain(error: &reqwest::Error) -> String {
     }
     words.dedup();
     match words.as_slice() {
-        [] => "it failed without saying why".to_owned(),
-        // What the layers in between say is in the last of them.
+        [] => "it failed without a reason".to_owned(),
+        // The last message contains those of the layers in between.
         [.., last] if 2 < words.len() => format!("{}: {last}", words[0]),
         _ => words.join(": "),
     }

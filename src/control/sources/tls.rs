@@ -1,16 +1,16 @@
-//! The one TLS back end of every client.
+//! The TLS back end shared by all clients.
 
 use reqwest::ClientBuilder;
 
-/// Installs ring as rustls' provider, once; every place that makes a client
-/// calls this first, because tests have no `main` that could.
+/// Installs ring as rustls' provider, once. Every function that creates a client calls this
+/// first, because tests have no `main` that could.
 pub fn install_provider() {
-    // An error says that it is installed already, which is what is wanted.
+    // An error means that it is installed already.
     let _ = rustls::crypto::ring::default_provider().install_default();
 }
 
-/// A client for an address of this scheme. The authorities that this machine trusts are
-/// loaded for https alone: a machine may have none.
+/// A client for an address of this scheme. The machine's trusted authorities are loaded for
+/// https alone: a machine may have none.
 pub fn configure_for_scheme(builder: ClientBuilder, scheme: &str) -> ClientBuilder {
     match scheme {
         "https" => builder,
@@ -18,6 +18,6 @@ pub fn configure_for_scheme(builder: ClientBuilder, scheme: &str) -> ClientBuild
     }
 }
 
-/// What a machine needs where a client for https cannot be made.
+/// A hint for a machine on which no https client can be created.
 pub const MISSING_CA_HINT: &str = "for https this machine needs the authorities it trusts: the package ca-certificates has them, \
      or SSL_CERT_FILE names a file";

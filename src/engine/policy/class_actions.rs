@@ -152,7 +152,7 @@ pub(super) fn confirmed_findings<'a>(findings: &[&'a Finding]) -> Vec<&'a Findin
 }
 
 /// Whether a driver's report about links is part of the evidence: the judge merges it with low
-/// measurements on the same GPU (`judge::causes`).
+/// measurements on the same GPU (`judge::common_cause`).
 fn has_driver_state(finding: &Finding) -> bool {
     let mut classes = finding.evidence.iter().filter_map(|it| it.class.as_ref());
     classes.any(|class| class_meaning(class).0 == ClassMeaning::DriverState)
@@ -312,7 +312,7 @@ mod tests {
         }
     }
 
-    /// The result of `Met::probes`, computed without an index.
+    /// The result of `MeasuredGroups::groups_elsewhere`, computed without an index.
     fn searched<'c>(
         node: &NodeName,
         fleet: &'c Claims,

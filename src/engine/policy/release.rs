@@ -337,7 +337,7 @@ impl<'a> ReleasePlanner<'a> {
         }
         if let Some((said, longer)) = self.longer_mark(live, &mark) {
             // Restores lost entries and removes the start-up taint; on Slurm,
-            // `marks::forgotten` restores them.
+            // `marks::find_lost_marks` restores them.
             if live.kubernetes.is_none() || marks::has_mark(live, said, names) {
                 return Err(longer);
             }

@@ -337,7 +337,7 @@ fn without_an_answer_of_the_scheduler_nothing_is_given_back_or_certified() {
     let (actions, withheld) = world.propose();
     assert!(actions.is_empty());
     assert_eq!(withheld.len(), 1, "{withheld:?}");
-    assert!(world.why("n1").contains("was not asked"));
+    assert!(world.why("n1").contains("was not queried"));
 }
 
 #[test]

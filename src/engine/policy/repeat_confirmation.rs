@@ -3,7 +3,8 @@
 //! fault, even in that run's second measurement (docs/false-drains.md).
 //!
 //! Pure. The plan lists what waits; the journal keeps the first observation
-//! (`notice::suspicions`), and a pass in between clears it (`notice::events`).
+//! (`journal_events::collect_suspicions`), and a pass in between clears it
+//! (`journal_events::collect_events`).
 
 use super::action_policy::Policy;
 use super::journal_state::Suspicion;

@@ -1,4 +1,4 @@
-//! //! A simulated year as one JSON document (`fabricgate.year/1`).
+//! A simulated year as one JSON document (`fabricgate.year/1`).
 
 use std::collections::BTreeMap;
 

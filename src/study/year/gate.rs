@@ -1,6 +1,6 @@
-//! The gate of the year: executes the decisions of `act` on a scheduler that never fails.
+//! The gate of the year: executes the decisions of `engine::policy` on a scheduler that never fails.
 //!
-//! This module decides nothing. Journal, budgets, breaker, releases and undos are `act`'s; failures
+//! This module decides nothing. Journal, budgets, breaker, releases and undos are the policy's; failures
 //! of the scheduler are the subject of another study (docs/reliability.md).
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -116,7 +116,7 @@ impl YearGate {
         }
     }
 
-    /// Takes a turn, like `gate::turn`.
+    /// Takes a turn, like `control::gate::reconciler`.
     pub(super) fn reconcile(&mut self, fleet: &Claims, ran: YearRun<'_>) -> YearGateOutcome {
         let now = to_stamp(ran.to_s);
         self.ledger.epoch += 1;

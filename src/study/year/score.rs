@@ -1,4 +1,4 @@
-//! //! Score of a year: correct and wrong drains, and the delays of actions and reports.
+//! Score of a year: correct and wrong drains, and the delays of actions and reports.
 
 use std::collections::BTreeMap;
 

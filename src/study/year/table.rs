@@ -1,4 +1,4 @@
-//! //! Years as text tables, CSV and a plot.
+//! Years as text tables, CSV and a plot.
 
 use std::fmt::Write;
 

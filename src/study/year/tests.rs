@@ -1,4 +1,4 @@
-//! //! Small, deterministic years.
+//! Small, deterministic years.
 
 use super::*;
 use engine::policy::action_policy::Policy;

@@ -1,4 +1,4 @@
-//! //! One world over a year under one rule: audits at night, operators by day.
+//! One world over a year under one rule: audits at night, operators by day.
 
 mod levels;
 mod operators;

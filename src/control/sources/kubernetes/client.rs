@@ -1,6 +1,6 @@
-//! Questions to one API server. Every question has a limit, and none writes.
+//! Read-only requests to one API server, each with a time limit.
 //!
-//! Knows paths and pages, no kind of object.
+//! It handles paths and pages and no particular kind of object.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -22,14 +22,14 @@ use model::text::clean;
 /// More pages than any cluster has: 500,000 nodes.
 const MAX_PAGES: usize = 1_000;
 
-/// Bytes of an answer that are taken: 256 KiB for each object of a page. etcd takes
-/// none over 1.5 MiB (`--max-request-bytes`), and they are not all that large.
+/// Most bytes of an answer: 256 KiB for each object of a page. etcd accepts no object over 1.5
+/// MiB (`--max-request-bytes`), and few objects are that large.
 pub(super) const MAX_ANSWER_BYTES: usize = 128 << 20;
 
-/// How often a question is asked that the server says it is too busy for.
+/// Most attempts of a request while the server reports that it is too busy.
 const MAX_ATTEMPTS: u32 = 3;
 
-/// How long to wait before asking again.
+/// Pause between attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// One API server.
@@ -39,12 +39,12 @@ pub(super) struct KubernetesReader {
     address: String,
     limit: Duration,
     has_answered: Cell<bool>,
-    /// What people should know of the way there.
+    /// Remarks about the connection for users.
     pub(super) notes: Vec<String>,
 }
 
 impl KubernetesReader {
-    /// The server that a kubeconfig names, or the one of the pod this runs in.
+    /// Connects to the server that a kubeconfig names, or to the one of the pod this runs in.
     pub(super) async fn connect(
         kubernetes: &KubernetesClientConfig,
     ) -> Result<Self, SourceProblem> {
@@ -54,17 +54,17 @@ impl KubernetesReader {
         Ok(Self { client, address, limit: kubernetes.limit, has_answered, notes })
     }
 
-    /// Whether there is a server that answers at all, if only to refuse.
+    /// Whether a server answered at all, even with a refusal.
     pub(super) fn has_answered(&self) -> bool {
         self.has_answered.get()
     }
 
-    /// The name of a path on it.
+    /// The name of a path on this server, for messages.
     pub(super) fn display_name(&self, path: &str) -> String {
         format!("{}{path}", self.address)
     }
 
-    /// Reads a list page by page. `take` reads one and gives the token of the next.
+    /// Reads a list page by page. `take` parses one page and returns the token of the next.
     pub(super) async fn read_pages(
         &self,
         path: &str,
@@ -79,7 +79,7 @@ impl KubernetesReader {
                 return Err(self.new_problem(
                     path,
                     SourceProblemKind::Malformed,
-                    format!("answered with something that is no list: {}", clean(&page)),
+                    format!("answered with something other than a list: {}", clean(&page)),
                 ));
             }
             let next = take(&page);
@@ -91,12 +91,12 @@ impl KubernetesReader {
             }
             token = next;
         }
-        let message = "the server says again and again that there is more".to_owned();
+        let message = "the server announces further pages without end".to_owned();
         Err(self.new_problem(path, SourceProblemKind::Incomplete, message))
     }
 
-    /// The version of an API group to read: the first that is known, else what the
-    /// server prefers.
+    /// The version of an API group to read: the first known one that is served, else the
+    /// server's preferred one.
     pub(super) async fn choose_version(
         &self,
         group: &str,
@@ -129,7 +129,7 @@ impl KubernetesReader {
         SourceProblem { kind, at: Some(self.display_name(path)), message }
     }
 
-    /// Asks one question, again where the server is too busy, within the limit.
+    /// Sends one request, again if the server is too busy, within the limit.
     async fn send_query(&self, question: &KubernetesQuery<'_>) -> Result<String, SourceProblem> {
         let asked = async {
             let mut attempt = 1;
@@ -210,7 +210,6 @@ impl KubernetesReader {
 /// Where API groups are described.
 const GROUPS_PATH: &str = "/apis";
 
-/// One question.
 enum KubernetesQuery<'q> {
     /// A page of the list at a path.
     List(&'q str, ListParams),
@@ -227,10 +226,10 @@ impl KubernetesQuery<'_> {
     }
 }
 
-/// Why there is no answer.
+/// Why a request has no answer.
 struct KubernetesQueryFailure {
     kind: SourceProblemKind,
     message: String,
-    /// The server asks to come again.
+    /// The server asks for a retry.
     is_busy: bool,
 }

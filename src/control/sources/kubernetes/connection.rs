@@ -1,8 +1,8 @@
-//! The way to an API server, and what its refusals mean: shared by whoever asks
-//! it, runs pods on it, or changes its nodes.
+//! Connections to an API server, and the meaning of its refusals: shared by the code that
+//! queries it, runs pods on it, or changes its nodes.
 //!
-//! Asks nothing itself. No message repeats a line of a kubeconfig or what a
-//! plugin printed: both hold secrets.
+//! It sends no request itself. No message repeats a line of a kubeconfig or a plugin's output:
+//! both contain secrets.
 
 use std::error::Error;
 use std::io;
@@ -18,29 +18,28 @@ use crate::sources::tls;
 use model::source_report::{SourceProblem, SourceProblemKind};
 use model::text::clean;
 
-/// How answers are read.
+/// How long an answer may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResponseReadLimit {
     /// Each within the limit.
     Bounded,
-    /// For as long as they take: watches, and what runs in pods.
+    /// Without a limit: watches, and streams of processes in pods.
     Endless,
 }
 
-/// A way to an API server. Nothing was asked yet.
+/// A connection to an API server. No request was sent yet.
 #[expect(missing_debug_implementations, reason = "the client has none")]
 pub struct KubernetesConnection {
     /// The client.
     pub client: Client,
     /// The server's address without credentials.
     pub address: String,
-    /// What people should know of the way there.
+    /// Remarks about the connection for users.
     pub notes: Vec<String>,
 }
 
-/// The way to the server that a kubeconfig names, or to the one of the pod this
-/// runs in. A kubeconfig may name a program for its tokens, which is run and
-/// waited for when something is asked.
+/// Connects to the server that a kubeconfig names, or to the one of the pod this runs in. A
+/// kubeconfig may name a program for its tokens, which is run with the first request.
 pub async fn connect(
     kubernetes: &KubernetesClientConfig,
     reading: ResponseReadLimit,
@@ -52,7 +51,7 @@ pub async fn connect(
     config.connect_timeout = Some(kubernetes.limit);
     config.read_timeout = (reading == ResponseReadLimit::Bounded).then_some(kubernetes.limit);
     config.write_timeout = Some(kubernetes.limit);
-    // Ours, which knows the limit.
+    // fabricgate retries itself, within its limit.
     config.default_retry = false;
     let mut notes = Vec::new();
     if config.proxy_url.take().is_some() {
@@ -70,30 +69,33 @@ pub async fn connect(
     Ok(KubernetesConnection { client, address, notes })
 }
 
-/// What a status of the server means.
+/// The meaning of an HTTP status of the server.
 pub fn describe_status(status: u16) -> (SourceProblemKind, &'static str) {
     match status {
-        401 => (SourceProblemKind::Denied, "the server does not accept who asks (expired token?)"),
-        403 => (SourceProblemKind::Denied, "this user has no right to that"),
+        401 => (
+            SourceProblemKind::Denied,
+            "the server does not accept the credentials (expired token?)",
+        ),
+        403 => (SourceProblemKind::Denied, "this user has no permission for that"),
         404 => (
             SourceProblemKind::Missing,
             "the cluster has no such object, or no such kind of object",
         ),
-        409 => (SourceProblemKind::Contradictory, "somebody else wrote it in the meantime"),
+        409 => (SourceProblemKind::Contradictory, "another client wrote it in the meantime"),
         410 => (SourceProblemKind::Incomplete, "the list changed while it was read; ask again"),
         429 | 500..=599 => (SourceProblemKind::Unreachable, "the server cannot answer now"),
-        _ => (SourceProblemKind::Malformed, "an answer that is not expected"),
+        _ => (SourceProblemKind::Malformed, "an unexpected answer"),
     }
 }
 
-/// Objects of one page. `kubectl` asks for as many.
+/// Objects of one page, as in `kubectl`.
 pub const PAGE_SIZE: u32 = 500;
 
 /// More pages than any cluster has: a million objects.
 const MAX_PAGES: usize = 2_000;
 
-/// Reads a list page by page. What is no list is no empty one, and a server that
-/// never comes to an end is left.
+/// Reads a list page by page. An answer without a list is an error, and a server that never
+/// ends its pages is abandoned.
 pub async fn read_pages<E: From<KubernetesProblem>>(
     path: &str,
     params: &ListParams,
@@ -104,7 +106,7 @@ pub async fn read_pages<E: From<KubernetesProblem>>(
     for _ in 0..MAX_PAGES {
         let mut page = ask(&wanted).await?;
         let Value::Array(items) = page["items"].take() else {
-            let message = format!("{path} answered with something that is no list");
+            let message = format!("{path} answered with something other than a list");
             return Err((SourceProblemKind::Malformed, message).into());
         };
         take(items);
@@ -116,15 +118,15 @@ pub async fn read_pages<E: From<KubernetesProblem>>(
             Some(_) => wanted.continue_token = next,
         }
     }
-    let message = format!("{path}: the server says again and again that there is more");
+    let message = format!("{path}: the server announces further pages without end");
     Err((SourceProblemKind::Incomplete, message).into())
 }
 
-/// What is wrong, and in which words.
+/// The kind of a problem, and its message.
 pub type KubernetesProblem = (SourceProblemKind, String);
 
-/// The configuration of the client: the named kubeconfig, that of the
-/// environment or the home folder, or where there is none the pod's account.
+/// The client's configuration: the named kubeconfig, that of the environment or the home
+/// folder, or by default the pod's account.
 async fn load_config(kubernetes: &KubernetesClientConfig) -> Result<Config, KubernetesProblem> {
     let options =
         KubeConfigOptions { context: kubernetes.context.clone(), ..KubeConfigOptions::default() };
@@ -143,7 +145,7 @@ async fn load_config(kubernetes: &KubernetesClientConfig) -> Result<Config, Kube
             Config::incluster().map_err(|_| {
                 (
                     SourceProblemKind::Missing,
-                    "no kubeconfig (KUBECONFIG, ~/.kube/config), and this is no pod of a cluster"
+                    "no kubeconfig (KUBECONFIG, ~/.kube/config), and this is not a pod of a cluster"
                         .to_owned(),
                 )
             })
@@ -151,7 +153,7 @@ async fn load_config(kubernetes: &KubernetesClientConfig) -> Result<Config, Kube
     }
 }
 
-/// What is wrong with a kubeconfig.
+/// Classifies an error of a kubeconfig.
 fn kubeconfig_problem(error: &KubeconfigError) -> KubernetesProblem {
     match error {
         KubeconfigError::FindPath => (SourceProblemKind::Missing, "no kubeconfig".to_owned()),
@@ -163,7 +165,7 @@ fn kubeconfig_problem(error: &KubeconfigError) -> KubernetesProblem {
             };
             (kind, format!("the kubeconfig cannot be read: {cause}"))
         }
-        // The reader would show the lines, and with them tokens and keys.
+        // The parser's message would show the lines, and with them tokens and keys.
         KubeconfigError::Parse(cause) => {
             let at = cause.location().filter(|at| 0 < at.line());
             let at = at.map_or_else(String::new, |at| {
@@ -178,13 +180,13 @@ fn kubeconfig_problem(error: &KubeconfigError) -> KubernetesProblem {
     }
 }
 
-/// Whether a server does not know who asks. A token that was renewed stands in the
-/// kubeconfig, which only a new client reads.
+/// Whether a server rejected the credentials. A renewed token is in the kubeconfig, which only
+/// a new client reads.
 pub fn is_unauthenticated(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 401)
 }
 
-/// Why a server did not do what it was asked for.
+/// Why a server refused a request.
 pub fn refusal_problem(error: &kube::Error) -> KubernetesProblem {
     if let kube::Error::Api(status) = error {
         let (kind, words) = describe_status(status.code);
@@ -194,7 +196,7 @@ pub fn refusal_problem(error: &kube::Error) -> KubernetesProblem {
     }
     if let Some(cause) = credential_error(error) {
         let message = match cause {
-            // Its command line and what it printed may both hold secrets.
+            // Its command line and its output may both contain secrets.
             AuthError::AuthExecRun { out, .. } => {
                 format!("the kubeconfig's program for tokens failed ({})", out.status)
             }
@@ -205,7 +207,7 @@ pub fn refusal_problem(error: &kube::Error) -> KubernetesProblem {
                 format!("the token file {} cannot be read: {cause}", path.display())
             }
             AuthError::MissingCommand => "the kubeconfig's exec plugin has no command".to_owned(),
-            // Others may repeat what they could not read, which is a credential.
+            // Other messages may quote a credential that could not be read.
             _ => "the kubeconfig's credentials cannot be used".to_owned(),
         };
         return (SourceProblemKind::Denied, message);
@@ -217,8 +219,8 @@ pub fn refusal_problem(error: &kube::Error) -> KubernetesProblem {
     (SourceProblemKind::Unreachable, clean(&error_chain(error)))
 }
 
-/// What is wrong with the credentials, where it is that: when the client is made,
-/// or when a token that ran out is renewed in the middle of a question.
+/// Finds an error of the credentials: when the client is created, or when an expired token is
+/// renewed during a request.
 fn credential_error(error: &kube::Error) -> Option<&AuthError> {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(error) = cause {
@@ -233,7 +235,7 @@ fn credential_error(error: &kube::Error) -> Option<&AuthError> {
     None
 }
 
-/// Whether a connection ended before an answer that had begun did.
+/// Whether a connection ended before an answer was complete.
 fn is_cut_short(error: &kube::Error) -> bool {
     let mut cause: Option<&dyn Error> = Some(error);
     while let Some(error) = cause {
@@ -243,7 +245,7 @@ fn is_cut_short(error: &kube::Error) -> bool {
         }
         cause = error.source();
     }
-    // The client's own words for a connection that closed too early.
+    // The client library's messages for a connection that closed too early.
     let words = error_chain(error);
     ["before message completed", "end of file before message length", "error reading a body"]
         .iter()
@@ -270,7 +272,7 @@ mod tests {
 
     use super::*;
 
-    /// What a list of these pages, each with the token of the next, comes to.
+    /// The list from these pages, each with the token of the next.
     async fn read(pages_of: &[(Value, &str)]) -> Result<Vec<Value>, KubernetesProblem> {
         let mut left = pages_of.iter().cycle();
         let ask = async |_: &ListParams| {

@@ -174,7 +174,7 @@ fn body_at(server: &str, at: &str) -> Value {
 async fn refusals_are_told_apart() {
     for (status, kind, words) in [
         (401, SourceProblemKind::Denied, "expired token?"),
-        (403, SourceProblemKind::Denied, "no right to that"),
+        (403, SourceProblemKind::Denied, "no permission for that"),
         (404, SourceProblemKind::Missing, "no such object"),
         (410, SourceProblemKind::Incomplete, "changed while it was read"),
         (418, SourceProblemKind::Malformed, "not expected"),
@@ -244,7 +244,7 @@ async fn a_list_that_never_ends_is_left() {
     answers(&server, "/api/v1/nodes", 200, &page("Node", "v1", &[node("a")], "same")).await;
     let said = asked(&server.uri(), PATIENT).await;
     assert_eq!(said[0].problems[0].kind, SourceProblemKind::Incomplete);
-    assert!(said[0].problems[0].message.contains("again and again"));
+    assert!(said[0].problems[0].message.contains("further pages without end"));
 }
 
 #[tokio::test]
@@ -382,7 +382,7 @@ async fn a_program_for_tokens_that_fails_or_hangs_does_not_hold_anybody_up() {
             exec("/bin/sleep", "\"30\""),
             HASTY,
             SourceProblemKind::Unreachable,
-            "gave nothing within",
+            "gave no result within",
         ),
     ] {
         let (found, message) = only(&asked_as("https://127.0.0.1:1", &user, limit).await);

@@ -78,7 +78,7 @@ fn a_controller_that_is_down_is_asked_nothing_more() {
     assert_eq!(answers.len(), 1);
     assert_eq!(kinds(&answers[0]), [SourceProblemKind::Unreachable]);
     let message = &answers[0].problems[0].message;
-    assert!(message.starts_with("Slurmctld(primary) at head is DOWN; see whether"), "{message}");
+    assert!(message.starts_with("Slurmctld(primary) at head is DOWN; check that"), "{message}");
 }
 
 #[test]

@@ -1,18 +1,17 @@
-//! What every answer of slurmrestd has in common, whatever was asked: errors,
-//! the reply to a ping, and the list of what can be asked. No node and no
-//! partition is read here.
+//! The common parts of slurmrestd's answers: errors, the reply to a ping, and the list of
+//! paths. Nodes and partitions are not parsed here.
 
 use serde::Deserialize;
 
 use model::source_report::SourceProblemKind;
 use model::text::clean;
 
-/// What surrounds every answer.
+/// The common envelope of every answer.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 pub(super) struct SlurmrestdEnvelope {
     pub(super) errors: Vec<SlurmrestdFault>,
-    /// Among them what of a change was not understood, and so not done.
+    /// They include parts of a change that were not understood, and so not made.
     pub(super) warnings: Vec<SlurmrestdFault>,
     pub(super) pings: Option<Vec<SlurmrestdPing>>,
 }
@@ -61,8 +60,8 @@ pub(super) struct SlurmrestdPing {
 }
 
 impl SlurmrestdPing {
-    /// v0.0.40 has `pinged` only, v0.0.45 `responding` only, with
-    /// a `status` in words, those between both.
+    /// v0.0.40 has `pinged` only, v0.0.45 `responding` only, with a `status` text; the versions
+    /// between have both.
     pub(super) fn is_up(&self) -> bool {
         self.responding.unwrap_or_else(|| self.pinged.as_deref() != Some("DOWN"))
     }

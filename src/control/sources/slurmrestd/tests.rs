@@ -97,7 +97,7 @@ fn the_newest_version_that_both_know_is_spoken() {
         assert_eq!(answers.len(), 2);
         assert_eq!(answers[0].source.place, format!("{}/slurm/v0.0.42/nodes/", server.uri()));
         assert_eq!(answers[1].source.kind, SourceKind::SlurmPartitions);
-        assert!(answers[0].notes.iter().any(|note| note.contains("does not tell the topology")));
+        assert!(answers[0].notes.iter().any(|note| note.contains("does not report the topology")));
     });
 }
 
@@ -152,7 +152,7 @@ fn who_is_not_let_in_is_told_what_is_missing() {
     let refused = ResponseTemplate::new(401).set_body_raw("Authentication failure", "text/plain");
     let (kind, message) = only(&pinged(refused.clone()));
     assert_eq!(kind, SourceProblemKind::Denied);
-    let expected = "HTTP 401: Authentication failure; the token may have run out";
+    let expected = "HTTP 401: Authentication failure; the token may have expired";
     assert!(message.starts_with(expected), "{message}");
 
     let (kind, message) = now(async {
@@ -326,7 +326,7 @@ fn who_does_not_speak_http_or_is_not_there_is_told_apart() {
     let (kind, message) = only(&now(fetch_claims(&at(address))));
     assert_eq!(kind, SourceProblemKind::Unreachable);
     assert!(message.contains("refused"), "{message}");
-    assert!(message.contains("whether slurmrestd runs"), "{message}");
+    assert!(message.contains("that slurmrestd runs"), "{message}");
 }
 
 #[test]
@@ -382,7 +382,7 @@ fn a_unix_socket_is_asked_like_any_other() {
     let nobody = SlurmrestdClientConfig { token: None, ..at(format!("unix:{}", socket.display())) };
     let (kind, message) = only(&now(fetch_claims(&nobody)));
     assert_eq!(kind, SourceProblemKind::Denied);
-    assert!(message.contains("only the user that slurmrestd runs as"), "{message}");
+    assert!(message.contains("only the user that it runs as"), "{message}");
 }
 
 #[test]

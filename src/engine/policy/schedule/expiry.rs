@@ -1,7 +1,7 @@
 //! Marks that differ from the journal or no longer count, and the changes that correct them
 //! without measuring.
 //!
-//! Pure. `act::marks` decides what is removed. A site may also request that a node with an
+//! Pure. `marks` decides what is removed. A site may also request that a node with an
 //! expired certificate takes no new pods until it is measured, within a budget: certificates of
 //! one day all end on one day.
 //! within a budget: certificates of one day end on one day.
