@@ -462,7 +462,7 @@ impl Episode {
             self.run(plain(&["gate", "recover"]));
             let told = fs::read_to_string(self.output(self.commands, "stdout")).unwrap_or_default();
             let said = fs::read_to_string(self.output(self.commands, "stderr")).unwrap_or_default();
-            if !(told + &said).contains("may yet be done") {
+            if !(told + &said).contains("may still be applied") {
                 break;
             }
             std::thread::sleep(Duration::from_secs(1));

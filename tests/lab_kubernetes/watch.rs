@@ -386,7 +386,7 @@ async fn what_booted_takes_no_pods_until_it_passed_where_that_is_asked_for() {
         let told = watch.events("marks");
         let is_so = |it: &&Value| it["why"].to_string().contains("takes no new pods");
         let told = told.iter().find(is_so).cloned().ok_or_else(|| watch.text())?;
-        assert_eq!((&told["nodes"], &told["result"]), (&json!([names[1]]), &json!("it shows")));
+        assert_eq!((&told["nodes"], &told["result"]), (&json!([names[1]]), &json!("as written")));
         Ok(())
     })
     .await;

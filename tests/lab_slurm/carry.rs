@@ -353,7 +353,7 @@ fn a_drain_that_its_controller_forgot_is_made_again() {
     assert_eq!(node.reason.as_deref(), Some("fabricgate:nvlink-low:r1 e1"));
     // It may have been kept by chance; then it is not told twice.
     let told = site.updates().len();
-    assert_eq!(told, if records[0].detail.contains("lost once") { 2 } else { 1 });
+    assert_eq!(told, if records[0].detail.contains("after it was lost") { 2 } else { 1 });
     assert_eq!(own(&site.ledger()), ["node0019"]);
     assert_eq!(site.ledger().spent.len(), 1, "it counts once");
 }

@@ -79,7 +79,7 @@ fn a_change_that_timed_out_may_be_made_later() {
         let error = told(&way, &["node0021"], &drain("late")).expect_err("it hangs");
         lab.signal("CONT");
         assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
-        assert!(error.message.contains("reading again"), "{error}");
+        assert!(error.message.contains("read again"), "{error}");
         lab.wait_for("the drain", || {
             one(&ways.scontrol, "node0021").reason.as_deref() == Some("late")
         });

@@ -1,10 +1,10 @@
-//! Certificates come back as they were written, and what cannot be read is told
-//! and counts for nothing.
+//! Certificates are read back as written; unreadable ones are reported and have no
+//! effect.
 
 use super::super::fixture::{ISSUED_AT, certificate};
 use super::*;
 
-/// No signature is asked for.
+/// Signatures are not required.
 static NO_TRUST: SignatureTrust = SignatureTrust { keys: Vec::new(), required: false };
 
 fn unsigned() -> CertificateSigning<'static> {
@@ -104,7 +104,7 @@ fn what_cannot_be_read_is_told_with_its_file_and_is_no_certificate() {
     }
     assert!(of("n4.json").contains("written by a newer fabricgate"));
     assert!(of("n5.json").contains("it is the certificate of \"n2\""));
-    // A new one takes the place of what cannot be read; a newer program's is left.
+    // A new one replaces an unreadable one; one of a newer version is left alone.
     let now = issue_to(dir.path(), &["n2", "n4"]);
     assert_eq!(now.nodes, ["n2".into()]);
     assert_eq!(now.withheld.len(), 2, "{now:?}");
@@ -120,7 +120,7 @@ fn a_name_never_leads_out_of_the_folder() {
     for name in ["../../x", "..", "/etc/passwd", "a/b", "n1\u{0}", ""] {
         let node = NodeName::from(name);
         let said = read_certificate(&state, &node).expect_err("refused").to_string();
-        assert!(said.contains("no name of one node"), "{name}: {said}");
+        assert!(said.contains("not the name of one node"), "{name}: {said}");
         assert!(
             !void_certificate(&state, &node, "why", &now(0)).expect("nothing to void"),
             "{name}"
@@ -162,7 +162,7 @@ fn signed_by<'a>(key: &'a SigningKey, trust: &'a SignatureTrust) -> CertificateS
     CertificateSigning { key: Ok(Some(key)), trust }
 }
 
-/// A key, and that it alone counts.
+/// A key, and trust in this key only.
 fn required_key() -> (SigningKey, SignatureTrust) {
     let (key, _) = SigningKey::generate().expect("chance");
     let trust = SignatureTrust { keys: vec![key.public().clone()], required: true };
@@ -179,7 +179,8 @@ fn what_must_be_signed_counts_only_as_it_was_signed() {
     assert_eq!(issued.expect("written").nodes.len(), 4);
     let file = |node: &str| dir.path().join(FOLDER).join(format!("{node}.json"));
     let text = |node: &str| fs::read_to_string(file(node)).expect("text");
-    // Somebody edits one, and adds a field to another; a third is of a stranger.
+    // One is edited, another gets an additional field; a third is signed by an untrusted
+    // key.
     fs::write(file("n2"), text("n2").replace("2026-03-11", "2036-03-11")).expect("written");
     fs::write(file("n3"), text("n3").replacen('{', "{\"more\": 1,", 1)).expect("written");
     let (other, _) = required_key();
@@ -192,7 +193,7 @@ fn what_must_be_signed_counts_only_as_it_was_signed() {
     assert!(of("n2.json").contains("does not fit"), "{troubles:?}");
     assert!(of("n3.json").contains("does not fit"), "{troubles:?}");
     assert!(of("n4.json").contains("not trusted"), "{troubles:?}");
-    // What does not count does not stand in the way of what does.
+    // An unaccepted certificate does not block an accepted one.
     let shorter = Certificate { expires_unix: ISSUED_AT + DAY_S, ..certificate("n2") };
     let kept = write_replacements(
         dir.path(),

@@ -1,8 +1,9 @@
-//! Drains again what a scheduler lost: a controller that started without its state, or on
-//! which a node was removed and made again, or a store of Kubernetes that was restored.
+//! Restores drains that a scheduler lost: a Slurm controller that started without its
+//! state, a node that was deleted and recreated, or a Kubernetes store restored from a
+//! backup.
 //!
-//! What was lost, `act::vanished` says. The drain is the one that stood, with its own reason,
-//! run and findings; it was in the budgets all the time.
+//! `engine::policy::lost_drains` detects them. A restored drain keeps its reason, run and
+//! findings; it stays in the budgets all the time.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -20,8 +21,8 @@ use model::journal::JournalEvent;
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::text::clean;
 
-/// What became of our drains that nodes do not show. The start of the controller is
-/// asked for where one is gone, and written down.
+/// Checks fabricgate drains that the nodes do not show. If there are any, reads and
+/// journals the controller's start time.
 pub async fn detect_lost_drains(
     carrier: &mut Executor<'_>,
     live: &SchedulerSnapshot,
@@ -34,8 +35,8 @@ pub async fn detect_lost_drains(
     Ok(lost_drains::find_lost_drains(live, carrier.journal.state(), carrier.names))
 }
 
-/// Drains the lost ones again. Where the breaker has tripped, or more is out than may be
-/// (`over`), nothing is done and that is told.
+/// Restores the lost drains. If the breaker has tripped, or too many nodes are out
+/// (`over`), it only logs them.
 pub async fn restore_drains(
     carrier: Executor<'_>,
     vanished: &LostDrains,
@@ -54,7 +55,7 @@ pub async fn restore_drains(
     };
     let who = drain_store_name(scheduler);
     if let Some(why) = halted {
-        say(&format!("{who} lost our drain of {list}, and it is not made again: {why}"));
+        say(&format!("{who} lost our drain of {list}; it is not restored: {why}"));
         return Ok(Vec::new());
     }
     say(&format!("{who} lost our drain of {list}; draining again"));
@@ -84,7 +85,7 @@ pub async fn restore_drains(
     Ok(records)
 }
 
-/// Who loses drains.
+/// The component that lost the drains.
 pub(super) fn drain_store_name(scheduler: &dyn Scheduler) -> &'static str {
     if scheduler.has_conditional_writes() { "the cluster's store" } else { "the controller" }
 }

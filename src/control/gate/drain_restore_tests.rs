@@ -1,4 +1,4 @@
-//! A controller that loses its state, and the drains that were on it.
+//! Drains on a controller that loses its state.
 
 use tokio::sync::watch;
 
@@ -59,7 +59,7 @@ fn defect_2_a_drain_that_a_controller_lost_is_made_again_as_it_was() {
     *fake.controller_starts.borrow_mut() = ["tuesday".to_owned()].into();
     fake.put(SchedulerNode::new("n1", &["IDLE"]));
     fake.put(SchedulerNode::new("n2", &["IDLE"]));
-    // A person took one of them away: our words stay.
+    // A person undid one of them: fabricgate's entry stays.
     let said = journal.state().drain_details[&NodeName::from("n2")].extra.clone().expect("written");
     fake.put(SchedulerNode { extra: said, ..SchedulerNode::new("n2", &["IDLE"]) });
     let records = restore(&fake, &mut journal, None);
@@ -97,7 +97,7 @@ fn defect_1_a_drain_that_a_restored_store_lost_is_made_again_at_once_as_it_was()
     }
     let (_folder, mut journal) = drained_journal(&fake);
     let reason = fake.node("n1").reason;
-    // A person took the other one away: the node was written since.
+    // A person undid the other one: the node was written since.
     fake.put(kubernetes_node(SchedulerNode::new("n1", &["IDLE"]), "5"));
     fake.put(kubernetes_node(SchedulerNode::new("n2", &["IDLE"]), "9"));
     let records = restore(&fake, &mut journal, None);

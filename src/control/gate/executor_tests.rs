@@ -88,7 +88,7 @@ fn a_second_time_nothing_is_changed() {
     assert_eq!(results(&records), [("n1", ActionResult::Already)]);
     assert!(fake.changed_nodes().is_empty());
     assert_eq!(journal.state().lines, lines);
-    // Also where what was said beside it is gone: its record knows the reason.
+    // Also if the marks of the drain are gone: its record has the reason.
     fake.put(SchedulerNode { extra: String::new(), ..fake.node("n1") });
     let records = execute(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));
     assert_eq!(results(&records), [("n1", ActionResult::Already)]);
@@ -130,7 +130,7 @@ fn what_somebody_else_drained_stays_theirs() {
     assert!(records[0].detail.contains("psu is smoking"), "{records:?}");
     assert_eq!(fake.node("n1").reason.as_deref(), Some("psu is smoking"));
     assert_eq!(fake.changed_nodes(), [["n2"]]);
-    // Neither is it given back.
+    // It is not released either.
     fake.put(FakeScheduler::drained_node("n2", "mine now"));
     let records = execute(&fake, &mut journal, &plan(vec![action(ActionKind::Release, "n2")]));
     assert_eq!(results(&records), [("n2", ActionResult::Superseded)]);
@@ -143,7 +143,7 @@ fn a_node_that_a_person_drains_between_two_groups_is_left_to_them() {
     let (_folder, mut journal) = journal();
     let mut second = action(ActionKind::Drain, "n2");
     second.mark.as_mut().expect("a mark").class = Some(FindingClass::from_name("other"));
-    // Read for the plan, looked at after the first change, read for the second.
+    // Read for the plan, after the first change, and for the second.
     let nobody = Vec::new;
     let hand = vec![FakeScheduler::drained_node("n2", "mine")];
     fake.foreign_changes.borrow_mut().extend([nobody(), nobody(), hand]);
@@ -207,7 +207,7 @@ fn a_node_that_is_missing_in_an_answer_that_was_not_read_whole_is_not_said_to_be
 /// Three drains in one call, of which one node vanishes meanwhile.
 fn execute_partial_drain(fake: &FakeScheduler) -> Vec<ActionRecord> {
     let (_folder, mut journal) = journal();
-    // It is there when it is read and gone when it is changed.
+    // It exists when it is read and is gone when it is changed.
     fake.failures.borrow_mut().push_back(FakeFailure::InPart);
     fake.put(SchedulerNode::new("n3", &["IDLE"]));
     let (_sender, stop) = watch::channel(false);
@@ -259,7 +259,7 @@ fn a_drain_that_was_acknowledged_and_lost_is_made_again_once() {
     let one = plan(vec![action(ActionKind::Drain, "n1")]);
     let records = execute(&fake, &mut first, &one);
     assert_eq!(results(&records), [("n1", ActionResult::Done)]);
-    assert!(records[0].detail.contains("lost once"), "{records:?}");
+    assert!(records[0].detail.contains("after it was lost"), "{records:?}");
     assert_eq!(fake.changed_nodes().len(), 2);
     let ledger = first.state();
     assert_eq!((ledger.drains.len(), ledger.spent.len()), (1, 1), "it counts once");
@@ -295,7 +295,7 @@ fn a_silent_scheduler_stops_everything_and_every_action_has_a_record() {
     assert!(records.iter().all(|it| it.result == ActionResult::Refused), "{records:?}");
     assert!(records[0].detail.contains("not tried"), "{records:?}");
     assert!(fake.changed_nodes().is_empty());
-    // It falls silent after the first group: the second is not tried.
+    // It stops answering after the first group: the second is not tried.
     fake.silent.set(false);
     fake.failures.borrow_mut().push_back(FakeFailure::ThenSilent);
     let both = vec![action(ActionKind::Certify, "n3"), action(ActionKind::Drain, "n1")];
@@ -428,7 +428,7 @@ fn two_gates_that_write_the_same_reason_are_told_apart() {
     let records = execute(&fake, &mut journal, &plan(drains.clone()));
     let ends = [("n1", ActionResult::Superseded), ("n2", ActionResult::Done)];
     assert_eq!(results(&records), ends, "{records:?}");
-    // Of the one that is ours we know it, and of the other we never do.
+    // The journal knows the first gate's drain, and never the other gate's.
     fake.put(theirs);
     let ledger = journal.state();
     assert!(matches!(node_state::drain_owner(&fake.node("n2"), ledger), DrainOwner::ThisGate(_)));
@@ -463,7 +463,8 @@ fn defect_5_a_drain_that_a_person_undoes_within_moments_is_respected_and_known_a
         let fake = FakeScheduler::with_nodes(1);
         let (_folder, mut journal) = journal();
         fake.controller_starts.borrow_mut().extend(starts.iter().map(|it| (*it).to_owned()));
-        // Read, shown; then a person resumes it, which leaves what we say in Extra.
+        // Read, visible; then a person resumes it, which leaves fabricgate's entry in
+        // Extra.
         let drain = action(ActionKind::Drain, "n1");
         let mark = drain.mark.clone().expect("a mark");
         let extra =
@@ -486,7 +487,7 @@ fn defect_5_without_a_start_of_the_controller_nothing_was_lost() {
         let fake = FakeScheduler::with_nodes(1);
         let (_folder, mut journal) = journal();
         fake.controller_starts.borrow_mut().extend(starts.iter().map(|it| (*it).to_owned()));
-        // Without a trace of us.
+        // Without a trace of fabricgate.
         let lost = vec![SchedulerNode::new("n1", &["IDLE"])];
         fake.foreign_changes.borrow_mut().extend([Vec::new(), Vec::new(), lost]);
         execute(&fake, &mut journal, &plan(vec![action(ActionKind::Drain, "n1")]));

@@ -1,5 +1,5 @@
-//! Whether the state folder and its files are ours alone: as sshd does with its keys, since
-//! whoever writes there decides what the gate believes to have done.
+//! Checks that only the gate's user can change the state folder and its files, as sshd
+//! does for its keys: a writer of these files controls the gate's record of its actions.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
@@ -8,13 +8,13 @@ use std::{fs, io};
 
 use rustix::fs::OFlags;
 
-/// Who may write, in a mode.
+/// Permission bits of a file mode.
 const GROUP_WRITE: u32 = 0o020;
 const OTHERS_WRITE: u32 = 0o002;
-/// Only owners of files rename them there (`/tmp`).
+/// In a sticky folder (`/tmp`) only the owner of a file may rename it.
 const STICKY: u32 = 0o1000;
 
-/// Who we are.
+/// Effective user and group of this process.
 #[derive(Clone, Copy, Debug)]
 struct ProcessCredentials {
     user: u32,
@@ -27,7 +27,7 @@ impl ProcessCredentials {
         Self { user: user.as_raw(), group: group.as_raw() }
     }
 
-    /// Why others can change what has these rights, where they can.
+    /// Why other users can change a file with these permissions; `None` if they cannot.
     fn explain_writable(self, user: u32, group: u32, mode: u32) -> Option<String> {
         if user != self.user && user != 0 {
             return Some(format!("user {user} owns it, expected {} or root", self.user));
@@ -35,7 +35,7 @@ impl ProcessCredentials {
         if mode & OTHERS_WRITE != 0 {
             return Some(format!("mode {:o}: others may write to it", mode & 0o7777));
         }
-        // A group of one user, as distributions make them and `fsGroup` of pods is.
+        // A single-user group, as distributions create it and as a pod's `fsGroup` is.
         let is_own = group == self.group && group == self.user;
         if mode & GROUP_WRITE != 0 && !is_own {
             return Some(format!("mode {:o}: group {group} may write to it", mode & 0o7777));
@@ -52,8 +52,8 @@ fn permission_error(why: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::PermissionDenied, why.to_string())
 }
 
-/// Checks a folder that is there, and those above it: who may rename one of them puts
-/// another in its place.
+/// Checks an existing folder and its ancestors: a user who can rename one of them can
+/// replace the folder.
 pub(super) fn check_folder(path: &Path) -> io::Result<()> {
     let we = ProcessCredentials::current();
     let path = fs::canonicalize(path)?;
@@ -61,12 +61,12 @@ pub(super) fn check_folder(path: &Path) -> io::Result<()> {
         return Err(permission_error(format!("{why}; `chmod 700` it, as the user of the gate")));
     }
     for above in path.ancestors().skip(1) {
-        // What may not even be looked at cannot be changed by us either.
+        // This process cannot change a folder that it cannot stat.
         let Ok(meta) = fs::metadata(above) else { continue };
         if meta.mode() & OTHERS_WRITE != 0 && meta.mode() & STICKY == 0 {
             let mode = meta.mode() & 0o7777;
             return Err(permission_error(format!(
-                "others may write to {} (mode {mode:o}) and so put another folder in its place",
+                "others may write to {} (mode {mode:o}) and so replace the folder",
                 above.display()
             )));
         }
@@ -74,21 +74,21 @@ pub(super) fn check_folder(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Opens a file of the state folder: never through a link, and only where it is a regular
-/// file that others cannot change.
+/// Opens a file of the state folder: never through a link, and only a regular file that
+/// other users cannot change.
 pub(super) fn open_private(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY;
     let flags = i32::try_from(flags.bits()).unwrap_or_default();
     let file = options.custom_flags(flags).open(path).map_err(|error| {
         if path.is_symlink() {
-            permission_error("it is a link, which is not followed")
+            permission_error("it is a symbolic link, which is not followed")
         } else {
             error
         }
     })?;
     let meta = file.metadata()?;
     if !meta.is_file() {
-        return Err(permission_error("it is no regular file"));
+        return Err(permission_error("it is not a regular file"));
     }
     match ProcessCredentials::current().check_metadata(&meta) {
         Some(why) => {
@@ -111,7 +111,7 @@ mod tests {
             (1000, 1000, 0o700),
             (1000, 5, 0o755),
             (0, 0, 0o755),
-            // A group of our own.
+            // A single-user group of this user.
             (1000, 1000, 0o775),
             (0, 1000, 0o2775),
         ] {

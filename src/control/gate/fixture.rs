@@ -1,5 +1,5 @@
-//! A scheduler in memory, for tests of whoever carries plans out: it does as it
-//! is told, and can be told to misbehave as Slurm was seen to.
+//! An in-memory scheduler for tests of plan execution. It can reproduce faults observed
+//! in Slurm.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
@@ -16,46 +16,45 @@ use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::source_report::SourceProblemKind;
 use model::verdict::Outcome;
 
-/// How one call of `change` goes.
+/// The fault of one change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FakeFailure {
-    /// As it should.
+    /// No fault.
     None,
-    /// Refused, nothing done.
+    /// Refused without effect.
     Denied,
-    /// No answer in time, and done.
+    /// A timeout, but applied.
     LateAndDone,
-    /// No answer in time, and not done.
+    /// A timeout, not applied.
     LateAndLost,
-    /// Acknowledged and not done.
+    /// Acknowledged, not applied.
     AckedAndLost,
-    /// The list holds a node that is not known: the others are changed.
+    /// An unknown node in the list: the others are changed.
     InPart,
-    /// Done, and then nobody answers any more.
+    /// Applied; after that every call times out.
     ThenSilent,
 }
 
-/// A scheduler in memory.
 #[derive(Debug, Default)]
 pub(super) struct FakeScheduler {
     pub(super) nodes: RefCell<BTreeMap<NodeName, SchedulerNode>>,
     pub(super) silent: Cell<bool>,
-    /// What of its answers cannot be read.
+    /// Unreadable parts of its answers.
     pub(super) troubles: RefCell<Vec<String>>,
-    /// What was changed, in calls.
+    /// Every call that changed nodes.
     pub(super) calls: RefCell<Vec<(Vec<NodeName>, NodeUpdate)>>,
-    /// How the next calls go.
+    /// Faults of the next changes.
     pub(super) failures: RefCell<VecDeque<FakeFailure>>,
-    /// What somebody else does to nodes right before the next readings.
+    /// Changes by another writer right before the next readings.
     pub(super) foreign_changes: RefCell<VecDeque<Vec<SchedulerNode>>>,
-    /// When it started; a different one each time that it is asked, the last one again.
+    /// Its start times: one per call, the last one repeatedly.
     pub(super) controller_starts: RefCell<VecDeque<String>>,
-    /// Conditions of nodes of Kubernetes are taken.
+    /// Whether it accepts conditions of Kubernetes nodes.
     pub(super) takes_conditions: Cell<bool>,
 }
 
 impl FakeScheduler {
-    /// So many idle nodes, `n1` and on.
+    /// Idle nodes, `n1` to `n<count>`.
     pub(super) fn with_nodes(count: usize) -> Self {
         let fake = Self::default();
         for number in 1..=count {
@@ -72,7 +71,7 @@ impl FakeScheduler {
         self.nodes.borrow()[&NodeName::from(name)].clone()
     }
 
-    /// A drain by somebody's hand.
+    /// A node drained manually.
     pub(super) fn drained_node(name: &str, reason: &str) -> SchedulerNode {
         let reason = Some(reason.to_owned());
         SchedulerNode { reason, ..SchedulerNode::new(name, &["IDLE", "DRAIN"]) }
@@ -239,7 +238,7 @@ pub(super) fn journal() -> (tempfile::TempDir, Journal) {
     (folder, journal)
 }
 
-/// Waits for work, without anybody beside.
+/// Runs a future on a single-threaded runtime.
 pub(super) fn block_on<T>(work: impl Future<Output = T>) -> T {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(work)
@@ -248,7 +247,6 @@ pub(super) fn block_on<T>(work: impl Future<Output = T>) -> T {
 /// When certificates of these tests were issued.
 pub(super) const ISSUED_AT: i64 = 1_772_600_767;
 
-/// A certificate of a node.
 pub(super) fn certificate(node: &str) -> Certificate {
     let identity = MachineIdentity {
         gpus: vec!["GPU-a".to_owned()],

@@ -231,7 +231,7 @@ fn a_journal_that_was_touched_by_others_is_not_written_to() {
     let mut other = OpenOptions::new().append(true).open(&path).expect("opened");
     other.write_all(b"{}\n").expect("written");
     let said = journal.append(tripped("x")).expect_err("disturbed").to_string();
-    assert!(said.contains("somebody else wrote"), "{said}");
+    assert!(said.contains("another process wrote"), "{said}");
     drop(journal);
     fs::remove_file(&path).expect("removed");
     let mut journal = Journal::open(folder.path()).expect("opened");

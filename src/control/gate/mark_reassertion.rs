@@ -1,9 +1,8 @@
-//! Says again what Slurm forgot: features vanish at every reconfigure and
-//! restart. On Kubernetes, what somebody edited and what counts no more. At the
-//! start of every turn.
+//! Restores marks at the start of every turn. Slurm drops features at every reconfigure
+//! and restart; on Kubernetes, other writers edit marks, and marks expire.
 //!
-//! What was forgotten, `act` says. Nodes are read once more right before they
-//! are written, because lists of features are written whole.
+//! `engine::policy::marks` detects them. Nodes are read again right before the write,
+//! because feature lists are written whole.
 
 use std::collections::BTreeMap;
 
@@ -20,21 +19,20 @@ use model::node_update::NodeUpdate;
 use model::scheduler_snapshot::SchedulerSnapshot;
 use model::source_report::SourceProblemKind;
 
-/// What became of one node.
+/// Result for one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReassertResult {
-    /// The node.
     pub node: NodeName,
-    /// What was written, or was to be.
+    /// The change that was written or attempted.
     pub change: NodeUpdate,
-    /// How it ended.
+    /// The outcome.
     pub result: ActionResult,
-    /// In words.
+    /// The outcome as text.
     pub detail: String,
 }
 
-/// Says again on nodes what the journal has and they lost. Nothing is asked and
-/// nothing written where `live` has lost nothing.
+/// Restores marks that the journal has and nodes lost. Makes no call if `live` has lost
+/// none.
 pub async fn reassert_marks(
     scheduler: &dyn Scheduler,
     live: &SchedulerSnapshot,
@@ -49,7 +47,7 @@ pub async fn reassert_marks(
     let fresh = match scheduler.read_nodes(&nodes).await {
         Ok(fresh) => fresh,
         Err(error) => {
-            let why = format!("not read right before, so nothing was written: {error}");
+            let why = format!("the reading right before failed, so nothing was written: {error}");
             let refused =
                 |(node, change)| ReassertResult::new(node, change, ActionResult::Refused, &why);
             return lost.into_iter().map(refused).collect();
@@ -63,7 +61,7 @@ pub async fn reassert_marks(
         match still.get(&node) {
             Some(change) => wanted.push((node, change.clone())),
             None => {
-                let why = "it says so again, or is no longer ours to write";
+                let why = "already restored, or no longer to be written";
                 told.push(ReassertResult::new(node, change, ActionResult::Already, why));
             }
         }
@@ -73,8 +71,8 @@ pub async fn reassert_marks(
     told
 }
 
-/// Writes these changes, as many nodes at a time as get the same one, and looks
-/// whether they show.
+/// Writes these changes, one call per distinct change, then reads the nodes to check
+/// them.
 pub async fn write_marks(
     scheduler: &dyn Scheduler,
     wanted: Vec<(NodeName, NodeUpdate)>,
@@ -86,11 +84,11 @@ pub async fn write_marks(
     }
     let mut told = Vec::new();
     let mut answers: Vec<(Vec<NodeName>, NodeUpdate, Option<SchedulerError>)> = Vec::new();
-    // Where nobody answers, each call takes its whole limit with the journal locked.
+    // Every unanswered call takes its full time limit while the journal is locked.
     let mut silent: Option<SchedulerError> = None;
     for (change, nodes) in groups {
         if let Some(error) = &silent {
-            let why = format!("not tried, nobody answered before: {error}");
+            let why = format!("not tried, an earlier call got no answer: {error}");
             let refused =
                 |node| ReassertResult::new(node, change.clone(), ActionResult::Refused, &why);
             told.extend(nodes.into_iter().map(refused));
@@ -107,27 +105,27 @@ pub async fn write_marks(
     let seen = scheduler.read_nodes(&all).await;
     let is_whole = seen.as_ref().is_ok_and(|live| live.troubles.is_empty());
     for (nodes, change, error) in answers {
-        // Whatever did not answer in time may still do as it was told.
+        // After a timeout the scheduler may still apply it.
         let is_open = error.as_ref().is_none_or(|it| it.kind == SourceProblemKind::Unreachable);
-        let complaint = error.map(|error| format!(", and it said: {error}")).unwrap_or_default();
+        let complaint = error.map(|error| format!(", with the error: {error}")).unwrap_or_default();
         for node in nodes {
             let shown = seen.as_ref().map(|live| live.nodes.get(&node));
             let (result, detail) = match shown {
                 Ok(Some(live)) if has_change(live, &change) => {
-                    (ActionResult::Done, format!("it shows{complaint}"))
+                    (ActionResult::Done, format!("as written{complaint}"))
                 }
                 Ok(Some(_)) if complaint.is_empty() => {
-                    (ActionResult::Unknown, "it was accepted and does not show yet".to_owned())
+                    (ActionResult::Unknown, "accepted, but not visible yet".to_owned())
                 }
                 Ok(Some(_)) if is_open => {
-                    (ActionResult::Unknown, format!("it does not show yet{complaint}"))
+                    (ActionResult::Unknown, format!("not visible yet{complaint}"))
                 }
-                Ok(Some(_)) => (ActionResult::Failed, format!("it does not show{complaint}")),
+                Ok(Some(_)) => (ActionResult::Failed, format!("not visible{complaint}")),
                 Ok(None) if is_open || !is_whole => {
-                    (ActionResult::Unknown, format!("the node was not told of{complaint}"))
+                    (ActionResult::Unknown, format!("the node was not listed{complaint}"))
                 }
                 Ok(None) => (ActionResult::Failed, format!("the node is gone{complaint}")),
-                Err(error) => (ActionResult::Unknown, format!("not read after: {error}")),
+                Err(error) => (ActionResult::Unknown, format!("the check failed: {error}")),
             };
             told.push(ReassertResult::new(node, change.clone(), result, &detail));
         }
@@ -136,7 +134,7 @@ pub async fn write_marks(
     told
 }
 
-/// What is to be noted of this: conditions that the server has taken by now.
+/// Events for conditions that the server has accepted by now.
 pub fn condition_events(told: &[ReassertResult], ledger: &JournalState) -> Vec<JournalEvent> {
     let shown = told.iter().filter(|it| {
         let marks = it.change.kubernetes.as_ref();
@@ -167,15 +165,15 @@ mod tests {
     use model::scheduler_snapshot::SchedulerNode;
     use model::verdict::Outcome;
 
-    /// A scheduler that forgets, and errs as it is told.
+    /// A scheduler that forgets marks, and fails as configured.
     #[derive(Debug, Default)]
     struct ForgetfulScheduler {
         live: RefCell<SchedulerSnapshot>,
         calls: RefCell<Vec<(Vec<NodeName>, NodeUpdate)>>,
         reads_fail: bool,
-        /// Changes end with an error, and these nodes are changed all the same.
+        /// Changes return an error, but these nodes are changed anyway.
         half: Option<usize>,
-        /// Features are kept in an order of its own.
+        /// Features are stored in a different order.
         sorts: bool,
     }
 

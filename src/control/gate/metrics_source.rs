@@ -1,7 +1,7 @@
-//! What monitoring is shown, read from records: run folders, certificates, the
-//! journal, the history.
+//! Reads the inputs of the metrics from run folders, certificates, the journal and the
+//! history.
 //!
-//! Reads and writes nothing. What cannot be read is told beside the rest.
+//! Read-only. Unreadable inputs are reported with the rest.
 
 use std::path::Path;
 
@@ -16,41 +16,41 @@ use model::certificate::Certificate;
 use model::claims::Claims;
 use model::journal::ClockStamp;
 
-/// Where it is read from.
+/// Sources of the metrics.
 #[derive(Clone, Copy, Debug)]
 pub struct MetricsSources<'a> {
     /// The folder of run folders.
     pub runs: &'a Path,
-    /// Most runs that are looked through.
+    /// Maximum number of runs to read.
     pub max_runs: usize,
-    /// Runs of a simulated fabric count, and others do not.
+    /// Use runs of a simulated fabric only; otherwise ignore them.
     pub is_simulated: bool,
-    /// The gate's state folder, where there is a gate.
+    /// The gate's state folder, if a gate is configured.
     pub gate: Option<&'a Path>,
-    /// What is claimed of the fleet, where it is at hand.
+    /// The claims about the fleet, if available.
     pub fleet: Option<&'a Claims>,
-    /// The rules of the gate.
+    /// The gate's policy.
     pub policy: &'a Policy,
-    /// Whose certificates count.
+    /// Signers whose certificates are accepted.
     pub trust: &'a SignatureTrust,
     /// Keys that could not be read.
     pub unread_keys: &'a [String],
-    /// The drift alarms that stand, as the history was last read.
+    /// The open drift alarms, as last read from the history.
     pub alarms: &'a DriftAlarms,
-    /// The present moment.
+    /// The current time.
     pub now: &'a ClockStamp,
 }
 
-/// What was read.
+/// The state and the read problems.
 #[derive(Debug)]
 pub struct MetricsReading {
-    /// The state.
+    /// Input of the metrics.
     pub state: MetricsState,
-    /// What could not be read.
+    /// Problems while reading.
     pub troubles: Vec<String>,
 }
 
-/// Reads it all; runs that `latest` knows are not read again.
+/// Reads all sources; runs already in `latest` are not read again.
 pub fn read_metrics_state(latest: &mut LatestRuns, from: &MetricsSources<'_>) -> MetricsReading {
     latest.refresh(from.runs, from.max_runs);
     let levels = latest.levels(from.runs, from.is_simulated);

@@ -240,7 +240,7 @@ fn defect_2_of_security_what_a_killed_sender_sent_may_land_later_and_is_paid_for
     };
     let record = looked(&mut journal, DEFAULT_IN_FLIGHT_TIME);
     assert_eq!(record.result, ActionResult::Unknown, "{record:?}");
-    assert!(record.detail.contains("may yet be done"), "{record:?}");
+    assert!(record.detail.contains("may still be applied"), "{record:?}");
     assert_eq!((journal.state().open_intents.len(), journal.state().spent.len()), (1, 1));
     // A person drains the node meanwhile: it may still land, over theirs.
     fake.put(FakeScheduler::drained_node("n1", "psu: swap"));

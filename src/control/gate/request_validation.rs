@@ -1,9 +1,9 @@
-//! What is refused before Slurm is told anything, and how many nodes fit into
-//! one call: the same for every way to it.
+//! Validates requests to Slurm before they are sent, and splits node lists to fit into
+//! one call; shared by `scontrol` and slurmrestd.
 //!
-//! Slurm takes any text and keeps it. A reason of two lines breaks `sinfo -R`
-//! and hides who wrote it, a control sequence reaches the terminal of whoever
-//! looks, and a node called `ALL` is every node; so none of them is sent.
+//! Slurm accepts and stores any text. A two-line reason breaks `sinfo -R` and hides its
+//! author, a control sequence reaches the terminal of a reader, and a node named `ALL`
+//! means every node. None of these is sent.
 
 use super::scheduler::SchedulerError;
 use model::hostlist;
@@ -12,11 +12,11 @@ use model::node_update::{NodeStateChange, NodeUpdate};
 use model::source_report::SourceProblemKind;
 use model::text::clean;
 
-/// Bytes of a node list in one call. Linux takes 128 KiB in one word of a
-/// command (`MAX_ARG_STRLEN`), and over ssh the whole command is one.
+/// Maximum length of a node list in one call, in bytes. Linux limits one argument to 128
+/// KiB (`MAX_ARG_STRLEN`), and over ssh the whole command is a single argument.
 const MAX_HOST_LIST_BYTES: usize = 64 * 1024;
 
-/// Host lists for these nodes: one, unless it would be too long.
+/// Host lists for these nodes; more than one only if the list would be too long.
 pub(super) fn fold_host_lists(nodes: &[NodeName]) -> Vec<String> {
     if nodes.is_empty() {
         return Vec::new();
@@ -29,7 +29,7 @@ pub(super) fn fold_host_lists(nodes: &[NodeName]) -> Vec<String> {
     [fold_host_lists(first), fold_host_lists(second)].concat()
 }
 
-/// Whether each of these is one node and nothing else.
+/// Checks that each name is a single node, not a list or keyword.
 pub(super) fn check_node_names(nodes: &[NodeName]) -> Result<(), SchedulerError> {
     match nodes.iter().find(|name| !hostlist::is_name(name.as_str())) {
         None => Ok(()),
@@ -40,11 +40,11 @@ pub(super) fn check_node_names(nodes: &[NodeName]) -> Result<(), SchedulerError>
     }
 }
 
-/// Whether this can be written so that it is read back as it was meant.
+/// Checks that Slurm would return the written values unchanged.
 pub(super) fn check_update(change: &NodeUpdate) -> Result<(), SchedulerError> {
     if let Some(NodeStateChange::Drain { reason }) = &change.state {
         if reason.trim().is_empty() {
-            return reject("a drain needs a reason; slurmrestd would take it without one");
+            return reject("a drain needs a reason; slurmrestd would accept an empty one");
         }
         check_one_line("the reason", reason)?;
     }
@@ -64,7 +64,7 @@ pub(super) fn check_update(change: &NodeUpdate) -> Result<(), SchedulerError> {
 fn check_one_line(what: &str, text: &str) -> Result<(), SchedulerError> {
     if text.contains(char::is_control) {
         return reject(format!(
-            "{what} {:?} holds control characters; it must be one plain line",
+            "{what} {:?} contains control characters; it must be one plain line",
             clean(text)
         ));
     }

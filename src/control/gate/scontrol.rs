@@ -1,8 +1,8 @@
-//! Slurm through its own program, `scontrol`.
+//! Slurm through `scontrol`.
 //!
-//! Every call begins with `scontrol ping`: a controller that is down says so
-//! there within milliseconds, and to everything else after ten seconds. What an
-//! answer means, `inventory::slurm::live` says.
+//! Readings begin with `scontrol ping`: if the controller is down, it fails within
+//! milliseconds, other commands only after ten seconds.
+//! `readers::claims::slurm::live_nodes` parses the answers.
 
 use std::time::Duration;
 
@@ -18,17 +18,17 @@ use model::source_report::SourceProblemKind;
 use model::text::clean;
 use readers::claims::slurm::live_nodes;
 
-/// Bytes of an answer that are kept: 10,000 nodes of Slurm 26.05 are 26 MB.
+/// Maximum size of an answer in bytes: 10,000 nodes of Slurm 26.05 are 26 MB.
 const MAX_ANSWER_BYTES: usize = 256 * 1024 * 1024;
 
-/// Slurm's controller, reached by a program.
+/// A [`Scheduler`] that reaches slurmctld through `scontrol`.
 #[derive(Clone, Debug)]
 pub struct ScontrolScheduler {
-    /// The program, with words in front where it is reached through something.
+    /// The program, with a prefix such as ssh if it runs elsewhere.
     pub argv: Vec<String>,
-    /// How long one call may take. Slurm's own MessageTimeout is 10 s.
+    /// Time limit of one call. Slurm's MessageTimeout defaults to 10 s.
     pub limit: Duration,
-    /// Whether a shell elsewhere reads the words behind it; found out where absent.
+    /// Whether a remote shell parses the arguments; detected if `None`.
     pub remote_shell: Option<bool>,
 }
 
@@ -64,7 +64,7 @@ impl Scheduler for ScontrolScheduler {
     fn command_lines(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
         let argv = |order: &Vec<String>| {
             let told = remote_shell::quote_argv(&self.argv, self.remote_shell, &as_strs(order));
-            // What is not said is shown all the same.
+            // Commands that cannot be quoted are shown anyway; they are not sent.
             told.unwrap_or_else(|_| [self.argv.as_slice(), order].concat())
         };
         update_commands(nodes, change).iter().map(argv).collect()
@@ -97,7 +97,7 @@ impl ScontrolScheduler {
         Ok(live)
     }
 
-    /// The version of its programs; nothing where they do not tell.
+    /// The version of the Slurm commands; `None` if unknown.
     pub async fn version(&self) -> Option<SlurmVersion> {
         let slurm = self.client_config();
         let desk = SlurmClient { config: &slurm, capture: MAX_ANSWER_BYTES };
@@ -114,8 +114,8 @@ impl ScontrolScheduler {
         Ok(parse_boot_time(&text))
     }
 
-    /// Nothing is asked in between: whoever tells something has read right before, and
-    /// in that time somebody else may write.
+    /// Sends no ping first: the caller has just read the nodes, and a delay gives other
+    /// writers time.
     async fn send_update(
         &self,
         nodes: &[NodeName],
@@ -136,7 +136,7 @@ impl ScontrolScheduler {
     }
 }
 
-/// `BOOT_TIME` of `scontrol show config`: when slurmctld started.
+/// `BOOT_TIME` of `scontrol show config`: the start time of slurmctld.
 fn parse_boot_time(text: &str) -> Option<String> {
     let of = |line: &str| {
         let (key, value) = line.split_once('=')?;
@@ -149,7 +149,7 @@ fn as_strs(words: &[String]) -> Vec<&str> {
     words.iter().map(String::as_str).collect()
 }
 
-/// A controller that answers.
+/// A client whose controller answers a ping.
 async fn connect(slurm: &SlurmClientConfig) -> Result<SlurmClient<'_>, SchedulerError> {
     let desk = SlurmClient { config: slurm, capture: MAX_ANSWER_BYTES };
     match desk.ping().await {
@@ -158,8 +158,8 @@ async fn connect(slurm: &SlurmClientConfig) -> Result<SlurmClient<'_>, Scheduler
     }
 }
 
-/// Nodes as they are listed. Those that Slurm does not know are left out by it,
-/// and an answer without any is one. Not knowing why there is none is none.
+/// Reads a list of nodes. Slurm leaves out unknown nodes, so an empty list is valid,
+/// unless it is empty because of a problem.
 async fn query_listing(
     desk: &SlurmClient<'_>,
     question: &[&str],
@@ -168,7 +168,7 @@ async fn query_listing(
     let text = answer.text.map_err(|lack| {
         let remedy = match lack.kind {
             SourceProblemKind::Unsupported => {
-                "; Slurm's JSON serializer is needed here, or slurmrestd elsewhere"
+                "; install Slurm's JSON serializer here, or use slurmrestd elsewhere"
             }
             _ => "",
         };
@@ -184,24 +184,23 @@ async fn query_listing(
     Ok(live)
 }
 
-/// Why a change came back with an error. Whatever it says, nodes may have been
-/// changed.
+/// The error of a failed change. Nodes may have been changed nevertheless.
 fn update_error(lack: &SlurmAnswerFailure) -> SchedulerError {
     let remedy = match lack.kind {
         SourceProblemKind::Denied => {
             "; nodes are changed by root, SlurmUser and users with AdminLevel=Administrator"
         }
-        SourceProblemKind::Unsupported => "; this Slurm does not know what was asked for",
+        SourceProblemKind::Unsupported => "; this version of Slurm does not support the request",
         _ => "",
     };
-    let message = format!("{}{remedy}; what of it was done is seen by reading again", lack.message);
+    let message = format!("{}{remedy}; the nodes are read again to see the effect", lack.message);
     SchedulerError::new(lack.kind, message)
 }
 
-/// The words behind `scontrol`, one line of them for each call.
+/// The arguments of `scontrol`, one list per call.
 ///
-/// Both lists of features go into the same call: with one of them, Slurm
-/// refuses to drop a feature that is active.
+/// Both feature lists go into the same call: with only one of them, Slurm refuses to drop
+/// an active feature.
 fn update_commands(nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
     let mut fields = Vec::new();
     match &change.state {
@@ -230,8 +229,8 @@ fn update_commands(nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> 
     request_validation::fold_host_lists(nodes).into_iter().map(order).collect()
 }
 
-/// A reason so that `scontrol` writes it as it is: of this field it drops a
-/// quotation mark in front and one at the end, each by itself.
+/// Quotes a reason so that `scontrol` stores it unchanged: it drops a leading and a
+/// trailing quotation mark independently.
 fn quote_reason(reason: &str) -> String {
     if reason.starts_with('"') || reason.ends_with('"') {
         return format!("\"{reason}\"");

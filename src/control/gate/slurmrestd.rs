@@ -1,8 +1,8 @@
 //! Slurm through slurmrestd.
 //!
-//! The token is read from its file for every call, because tokens run out, and
-//! is in no message. What an answer means, `inventory::slurm::live` says: the
-//! nodes of both ways are written alike.
+//! The token is read from its file for every call, because tokens expire, and appears in
+//! no message. `readers::claims::slurm::live_nodes` parses the answers: slurmrestd and
+//! `scontrol` use the same node format.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -23,19 +23,20 @@ use model::source_report::SourceProblemKind;
 use model::text::clean;
 use readers::claims::slurm::live_nodes;
 
-/// The first version of the interface that tells the configuration, and in it when the controller started.
+/// The first API version that returns the configuration, which contains the controller's
+/// start time.
 const BOOT_TIME_API_VERSION: u32 = 45;
 
-/// Slurm's controller, reached through slurmrestd.
+/// A [`Scheduler`] that reaches slurmctld through slurmrestd.
 #[derive(Clone, Debug)]
 pub struct SlurmrestdScheduler {
     /// `http://host:6820`, `https://host:6820`, or `unix:/run/slurmrestd.sock`.
     pub address: ServerAddress,
     /// The file with the JSON web token, as `scontrol token` prints it.
     pub token_file: Option<PathBuf>,
-    /// The user it is for, where the token does not say.
+    /// The token's user, if the token does not contain it.
     pub user: Option<String>,
-    /// How long one call may take. Slurm's own MessageTimeout is 10 s.
+    /// Time limit of one call. Slurm's MessageTimeout defaults to 10 s.
     pub limit: Duration,
 }
 
@@ -60,15 +61,15 @@ impl Scheduler for SlurmrestdScheduler {
         Box::pin(self.send_update(nodes, change))
     }
 
-    /// The same by `scontrol`: a person has no use for a token in a command.
+    /// The `scontrol` equivalents: operators do not use tokens in commands.
     fn command_lines(&self, nodes: &[NodeName], change: &NodeUpdate) -> Vec<Vec<String>> {
         ScontrolScheduler::default().command_lines(nodes, change)
     }
 }
 
 impl SlurmrestdScheduler {
-    /// A line to it, and the version that is spoken there. The controller
-    /// behind it has answered.
+    /// A client and the agreed API version. The controller behind slurmrestd has
+    /// answered.
     async fn connect(&self) -> Result<(SlurmrestdClient, String), SchedulerError> {
         let token = match &self.token_file {
             None => None,
@@ -88,8 +89,8 @@ impl SlurmrestdScheduler {
     async fn query_nodes(&self, nodes: &[NodeName]) -> Result<SchedulerSnapshot, SchedulerError> {
         request_validation::check_node_names(nodes)?;
         let (line, version) = self.connect().await?;
-        // Never one by one: what 26.05 answers of a single node is as old as the
-        // last question for all, and has no CPU of a job that began since.
+        // Never node by node: in 26.05 the answer for a single node is as old as the last
+        // query for all nodes, and lacks the CPUs of jobs started since.
         let answer = line.query(format!("slurm/{version}/nodes/")).await;
         let text = answer.text.map_err(to_scheduler_error)?;
         let mut live = live_nodes::read(&answer.place, &text);
@@ -106,7 +107,8 @@ impl SlurmrestdScheduler {
         Ok(live)
     }
 
-    /// `BOOT_TIME` beside the controller's configuration; `diag` tells only since when it counts.
+    /// `BOOT_TIME` from the metadata of the configuration; `diag` only has the start of
+    /// its statistics.
     async fn query_boot_time(&self) -> Result<Option<String>, SchedulerError> {
         let (line, version) = self.connect().await?;
         if parse_api_version(&version).is_none_or(|number| number < BOOT_TIME_API_VERSION) {
@@ -143,7 +145,7 @@ impl SlurmrestdScheduler {
     }
 }
 
-/// The number of a version such as `v0.0.45`.
+/// The number in a version such as `v0.0.45`.
 fn parse_api_version(version: &str) -> Option<u32> {
     version.rsplit('.').next()?.parse().ok()
 }
@@ -152,8 +154,7 @@ fn to_scheduler_error(trouble: SlurmrestdProblem) -> SchedulerError {
     SchedulerError::new(trouble.kind, trouble.message)
 }
 
-/// Why a change came back with an error. Whatever it says, nodes may have been
-/// changed.
+/// The error of a failed change. Nodes may have been changed nevertheless.
 fn update_error(trouble: SlurmrestdProblem) -> SchedulerError {
     let SlurmrestdProblem { kind, message } = trouble;
     let remedy = match kind {
@@ -163,11 +164,11 @@ fn update_error(trouble: SlurmrestdProblem) -> SchedulerError {
         }
         _ => "",
     };
-    let message = format!("{message}{remedy}; what of it was done is seen by reading again");
+    let message = format!("{message}{remedy}; the nodes are read again to see the effect");
     SchedulerError::new(kind, message)
 }
 
-/// What is sent for one list of nodes.
+/// The request body for one list of nodes.
 fn update_body(list: &str, change: &NodeUpdate) -> Value {
     let mut body = json!({ "name": [list] });
     match &change.state {
@@ -183,7 +184,7 @@ fn update_body(list: &str, change: &NodeUpdate) -> Value {
     {
         match list.as_deref() {
             None => {}
-            // An empty list is taken for none given; one empty name clears.
+            // Slurm ignores an empty list; one empty name clears the field.
             Some([]) => body[key] = json!([""]),
             Some(list) => body[key] = json!(list),
         }
@@ -213,7 +214,7 @@ mod tests {
             (45, with(json!(0)), Ok(None)),
             (45, with(json!("yesterday")), Ok(None)),
             (45, json!([]), Ok(None)),
-            // 25.11 and earlier have no such document.
+            // 25.11 and earlier do not have this document.
             (44, told, Ok(None)),
             (45, Value::Null, Err(())),
         ] {

@@ -86,7 +86,7 @@ impl Listener for ConnectionLimiter {
                 Ok((stream, from)) => {
                     self.close_oldest().await;
                     let place = Arc::clone(&self.permits).acquire_owned().await;
-                    let place = place.expect("nobody closes the semaphore");
+                    let place = place.expect("the semaphore is never closed");
                     let closing = Arc::new(CloseSignal::default());
                     self.open.push_back(Arc::downgrade(&closing));
                     let (now, ConnectionTimeouts { request_head: asking, total: lasts }) =

@@ -171,7 +171,7 @@ impl Default for WatchMetrics {
 
 impl WatchMetrics {
     fn update_times(&self, change: impl FnOnce(&mut WatchTimes)) -> WatchTimes {
-        let mut moments = self.times.lock().expect("nobody panics while changing a moment");
+        let mut moments = self.times.lock().expect("no panic while the times are locked");
         change(&mut moments);
         *moments
     }
