@@ -542,7 +542,7 @@ fn defect_18_what_was_drained_and_cannot_be_written_down_is_told() {
     };
     block_on(execute_plan_within(carrier, "r1", &both, Duration::ZERO)).expect_err("no journal");
     let last = told.last().expect("something");
-    assert!(last.starts_with("n[1-2]: told to drain"), "{told:?}");
+    assert!(last.starts_with("n[1-2]: drain requested"), "{told:?}");
 }
 
 /// The journal cannot be written any more once nodes were changed.

@@ -48,7 +48,7 @@ impl LeaseTerm {
     pub fn parse(text: &str) -> Result<Self, String> {
         let parts: Vec<&str> = text.split('/').collect();
         let wrong =
-            || format!("{:?} is not namespace/name/holder/transitions", clean(text));
+            || format!("{:?} is not a term (namespace/name/holder/transitions)", clean(text));
         let [namespace, name, holder, transitions] = parts[..] else { return Err(wrong()) };
         if [namespace, name, holder].iter().any(|part| part.is_empty()) {
             return Err(wrong());

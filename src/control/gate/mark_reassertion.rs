@@ -22,6 +22,7 @@ use model::source_report::SourceProblemKind;
 /// Result for one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReassertResult {
+    /// The node with the marks.
     pub node: NodeName,
     /// The change that was written or attempted.
     pub change: NodeUpdate,

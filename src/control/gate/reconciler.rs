@@ -268,7 +268,7 @@ fn report_reasserted(turn: &mut ReconcileInput<'_>, again: &[mark_reassertion::R
     for (detail, nodes) in by_detail {
         let nodes = hostlist::fold(nodes);
         (turn.log)(&format!(
-            "marks of {nodes} were not as recorded or are outdated: {detail}"
+            "marks of {nodes} were not as recorded or are outdated by now: {detail}"
         ));
     }
 }

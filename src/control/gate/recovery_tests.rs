@@ -247,7 +247,7 @@ fn defect_2_of_security_what_a_killed_sender_sent_may_land_later_and_is_paid_for
     let record = looked(&mut journal, DEFAULT_IN_FLIGHT_TIME);
     assert_eq!(record.result, ActionResult::Unknown, "{record:?}");
     assert_eq!((journal.state().open_intents.len(), journal.state().spent.len()), (1, 1));
-    // It lands, and is ours.
+    // It lands, and counts as fabricgate's.
     fake.put(FakeScheduler::drained_node("n1", DRAIN));
     assert_eq!(looked(&mut journal, DEFAULT_IN_FLIGHT_TIME).result, ActionResult::Done);
     assert!(journal.state().drains.contains_key(&NodeName::from("n1")));

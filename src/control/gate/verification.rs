@@ -82,14 +82,14 @@ pub(super) fn verify_change(
                 }
                 Some(_) if fabric_condition(node) != fabric_condition(before) => {
                     ChangeObservation::Overwritten(format!(
-                        "another writer changed it: {now}"
+                        "another writer changed these fields since: {now}"
                     ))
                 }
                 Some(what) => ChangeObservation::Missing(format!("{what} not as written")),
             },
             Some(_) if missing_field(node, &restore_fields(before, change)).is_some() => {
                 ChangeObservation::Overwritten(format!(
-                    "another writer changed it: {now}"
+                    "another writer changed these fields since: {now}"
                 ))
             }
             Some(what) => ChangeObservation::Missing(format!("{what} not as written")),

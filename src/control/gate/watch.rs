@@ -112,7 +112,9 @@ pub enum WatchError {
     /// The state folder is unusable.
     #[error("{}: {why}", folder.display())]
     Folder {
+        /// The folder, or the Lease.
         folder: PathBuf,
+        /// The error.
         why: String,
     },
     /// `once` was requested while another instance is active.

@@ -290,11 +290,11 @@ pub(super) fn explain_missing_change(
     };
     match (said, seen.scheduler_failure.as_ref()) {
         (Err(told), Some(error)) => {
-            (ActionResult::Unknown, format!("{told}; then it could not be checked: {error}"))
+            (ActionResult::Unknown, format!("{told}; then the check of the node failed: {error}"))
         }
         (Ok(()), Some(error)) => (
             ActionResult::Unknown,
-            format!("acknowledged; then it could not be checked: {error}"),
+            format!("acknowledged; then the check of the node failed: {error}"),
         ),
         // After a timeout the scheduler may still apply it.
         (Err(told), None) if told.kind == SourceProblemKind::Unreachable => {

@@ -37,7 +37,7 @@ pub(super) fn describe_unjournaled(nodes: &BTreeMap<NodeName, ActionKind>) -> Ve
     }
     let told = |(kind, nodes): (ActionKind, Vec<&str>)| {
         let told = match kind {
-            ActionKind::Drain => "told to drain",
+            ActionKind::Drain => "drain requested",
             ActionKind::Release => "released",
             ActionKind::Relabel | ActionKind::Certify => "marked",
         };

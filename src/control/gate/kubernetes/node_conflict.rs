@@ -33,7 +33,7 @@ pub(super) fn explain_conflict(seen: &SchedulerNode, now: &SchedulerNode) -> Opt
     if was.left_alone != is.left_alone {
         let now = is.left_alone.first().map(|it| clean(it));
         let now = now.unwrap_or_else(|| "none".to_owned());
-        return Some(format!("another tool at work on it has changed: {now}"));
+        return Some(format!("the reason to leave it alone has changed: {now}"));
     }
     changed_gate_field(was, is).map(|what| format!("another writer changed our {what}"))
 }

@@ -62,9 +62,10 @@ pub struct StartedJob {
     pub cause: DueReason,
     /// Why it is due, as text.
     pub why: String,
-    /// The nodes that are due, each with its reason.
+    /// The due nodes, each with the key of its want: an unchanged key after the job means that
+    /// the job changed nothing.
     pub nodes: BTreeMap<NodeName, String>,
-    /// Other nodes of the domain that take part.
+    /// Idle nodes of the domain that are measured as partners.
     pub partners: Vec<NodeName>,
     /// The command line.
     pub command: Vec<String>,
