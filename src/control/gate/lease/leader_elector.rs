@@ -220,8 +220,8 @@ impl LeaderElectionLoop {
         if is_fresh { self.config.renew } else { self.config.renew / 5 }
     }
 
-    /// How long after a successful write this instance counts as leader: shorter than for
-    /// the others, with time to stop running work.
+    /// How long after a successful write this instance counts as leader: shorter than the
+    /// Lease's duration, with time to stop running work.
     fn validity_s(&self) -> f64 {
         self.config.duration.as_secs_f64() * 2.0 / 3.0
     }
