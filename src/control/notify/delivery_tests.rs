@@ -33,7 +33,7 @@ async fn tried(target: &NotifyTarget, within: Duration) -> Result<Delivery, Deli
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// What can be seen of a result says nothing that lets somebody in.
+/// The displayed parts of a result contain no credentials.
 fn hides(result: &Result<Delivery, DeliveryError>) {
     let shown = match result {
         Ok(sent) => format!("{sent:?}"),
@@ -130,7 +130,7 @@ async fn a_token_goes_to_its_receiver_and_follows_no_redirection() {
 
 #[tokio::test]
 async fn nobody_there_is_told_without_the_address() {
-    // A port that was just given back has nobody behind it.
+    // No server listens on a port that was just released.
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = format!("http://{}", free.local_addr().expect("an address"));
     drop(free);

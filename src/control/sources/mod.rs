@@ -1,8 +1,9 @@
 //! Opens the sources of claims: files, commands, servers. The text is parsed by `readers::claims`;
 //! nothing is decided here.
 //!
-//! A source that does not answer is a problem in its [`SourceReport`](model::source_report::SourceReport), never an
-//! error of the whole: the others stay usable.
+//! A source that does not answer is a problem in its
+//! [`SourceReport`](model::source_report::SourceReport), never an error of the whole: the others
+//! stay usable.
 
 pub mod files;
 pub mod http;

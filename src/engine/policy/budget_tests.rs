@@ -23,7 +23,7 @@ fn drains_that_stand_count_against_their_domain_and_no_other() {
     failing(&mut world, &["d0n5", "d1n5"]);
     assert_eq!(world.proposed(), ["drain d1n5"]);
     assert!(world.why("d0n5").starts_with("budget: 2 nodes of d0"), "{}", world.why("d0n5"));
-    // An intent that nobody concluded may have been carried out.
+    // An intent without a recorded result may have been carried out.
     let own = world.ledger.drains.remove(&NodeName::from("d0n1")).expect("drained");
     let open = OpenIntent {
         is_late: false,
@@ -37,7 +37,7 @@ fn drains_that_stand_count_against_their_domain_and_no_other() {
     };
     world.ledger.open_intents.push_back(open);
     assert!(world.why("d0n5").starts_with("budget: 2 nodes of d0"));
-    // What nobody wrote down stands there all the same.
+    // A drain without a journal entry counts as well.
     world.ledger.open_intents.clear();
     assert!(world.why("d0n5").starts_with("budget: 2 nodes of d0"));
     world.state("d0n1", &["IDLE"]).reason = None;

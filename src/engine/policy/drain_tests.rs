@@ -160,7 +160,7 @@ fn the_third_and_worst_of_a_domain_is_told_which_milder_one_could_go_back() {
     let why = world.why("d0n0");
     assert!(why.starts_with("budget: 2 nodes of d0"), "{why}");
     assert!(why.contains("worse than d0n1 (fabricgate:nvlink-low:run1 e3, at 94.0 %)"), "{why}");
-    // A milder one displaces nobody.
+    // A milder one displaces no drain.
     let mut milder = PolicyFixture::with_blocks(4, 18);
     milder.drained("d0n1", "nvlink-low", 0.94, 90_000);
     milder.drained("d0n2", "nvlink-low", 0.6, 90_000);

@@ -182,7 +182,7 @@ fn a_boot_that_is_named_counts_by_its_name_and_not_by_the_clock() {
     let why = other.why("d0n0");
     assert!(why.contains("it has booted since it was measured (it is boot boot-of-today"), "{why}");
     assert!(why.contains("measured was boot-d0n0") && !why.contains('\u{1b}'), "{why}");
-    // Where the run does not name it, nobody knows, unless moments tell.
+    // If the run does not name it, it is unknown, unless times decide.
     let mut untold = named();
     untold.boots.clear();
     assert!(untold.why("d0n0").contains("does not name the boot"), "{}", untold.why("d0n0"));

@@ -130,7 +130,7 @@ fn a_drain_is_ours_by_run_class_and_turn_and_by_our_journal() {
     }
     let us = drainable(&["IDLE", "DRAIN"], OURS, &ours());
     assert!(us.is_err_and(|told| told.contains("drained already, by fabricgate")));
-    // The flag is gone: nobody's, whatever words are left.
+    // Without the flag it is not drained, whatever reason is left.
     assert_eq!(drain_owner(&node(&["IDLE"], OURS), &ours()), DrainOwner::NotDrained);
 }
 
@@ -343,7 +343,7 @@ fn our_drain_is_given_back_beside_a_cordon_or_a_taint_of_others() {
     ] {
         let mut node = on_kubernetes(state, OURS);
         assert_eq!(explain_no_release(&node, &ours()), None, "{state:?}");
-        // To take away what is ours is no more than somebody asks for.
+        // Removing fabricgate's own entries is allowed.
         node.kubernetes.as_mut().expect("one").left_alone.push("label managed=false".to_owned());
         assert_eq!(explain_no_release(&node, &ours()), None, "{state:?}");
         let us = explain_no_drain(&on_kubernetes(state, OURS), &ours()).unwrap_or_default();

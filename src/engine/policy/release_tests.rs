@@ -318,7 +318,7 @@ fn another_machine_whose_boot_is_not_known_is_not_given_back() {
     (drain.before.booted, drain.before.instance) = (None, Some("i-1".to_owned()));
     world.live("n1").instance = Some("i-2".to_owned());
     assert!(world.why("n1").starts_with("it is another machine since it was drained"));
-    // Where nobody ever says, it is the same one as far as anybody knows.
+    // Without any report of the boot it counts as the same one.
     world.live("n1").instance = Some("i-1".to_owned());
     assert_eq!(world.released(), ["n1"]);
 }

@@ -1,7 +1,8 @@
-//! The gate of the year: executes the decisions of `engine::policy` on a scheduler that never fails.
+//! The gate of the year: executes the decisions of `engine::policy` on a scheduler that never
+//! fails.
 //!
-//! This module decides nothing. Journal, budgets, breaker, releases and undos are the policy's; failures
-//! of the scheduler are the subject of another study (docs/reliability.md).
+//! This module decides nothing. Journal, budgets, breaker, releases and undos are the policy's;
+//! failures of the scheduler are the subject of another study (docs/reliability.md).
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -20,7 +20,7 @@ fn taint(key: &str, value: &str, effect: &str) -> Taint {
     Taint { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() }
 }
 
-/// A node that joined, with a taint of somebody else.
+/// A node that joined, with a taint of others.
 fn joined() -> SchedulerNode {
     let object = KubernetesNode {
         taints: vec![
@@ -322,7 +322,7 @@ fn a_pass_that_expired_or_is_of_another_boot_is_known_no_more() {
 
 #[test]
 fn a_boot_takes_nothing_back_where_the_policy_says_that_it_voids_nothing() {
-    // Said under a policy by which a boot voids, which somebody has changed since.
+    // Written under a policy in which a boot voids; the policy has changed since.
     let booted = SchedulerNode { boot_id: Some("b-2".to_owned()), ..verified() };
     let live = SchedulerSnapshot { nodes: [("n1".into(), booted)].into(), troubles: Vec::new() };
     let marks = [("n1".into(), mark(Outcome::Pass))].into();
