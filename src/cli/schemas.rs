@@ -12,7 +12,7 @@ use schemars::generate::SchemaSettings;
 
 use crate::cli::commands::config::{check, keys};
 use crate::cli::commands::history::prune;
-use crate::cli::commands::report::bundle;
+use crate::cli::commands::report::bundle as bundle_command;
 use crate::cli::commands::thresholds::site_proposal;
 use crate::cli::commands::{explain, export, gate, notify, probes, sim};
 use crate::cli::report_output;
@@ -83,7 +83,7 @@ fn build_schemas() -> Vec<(&'static str, String)> {
         "notice": message::Notice, message::NOTICE_FORMAT;
         "notified": changes::DeliveryState, changes::NOTIFIED_FORMAT;
         "notify-test": notify::NotifyTestDocument, notify::NOTIFY_TEST_FORMAT;
-        "packed": bundle::PackedDocument<'_>, bundle::PACKED_FORMAT;
+        "packed": bundle_command::PackedDocument<'_>, bundle_command::PACKED_FORMAT;
         "parse": parse_output::ParseDocument, parse_output::PARSE_FORMAT;
         "placement": place::Placement, place::PLACEMENT_FORMAT;
         "plan": plan::Plan, plan::PLAN_FORMAT;
