@@ -7,3 +7,5 @@
 //! enforces them. Nothing in this file does work.
 
 pub mod cli;
+pub mod config;
+pub mod exit;

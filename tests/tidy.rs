@@ -289,7 +289,7 @@ fn only_the_gate_changes_a_cluster_and_only_the_shell_uses_it() {
         if source.contains("scheduler.change(") && !is_gate {
             wrong.push(format!("{file} changes what a scheduler says"));
         }
-        let is_shell = ["src/cli", "src/control/sweep"].iter().any(|it| file.starts_with(it));
+        let is_shell = ["src/cli", "src/config", "src/control/sweep"].iter().any(|it| file.starts_with(it));
         if uses(&file, &source).contains("control/gate") && !is_gate && !is_shell {
             wrong.push(format!("{file} uses control::gate"));
         }
@@ -353,7 +353,7 @@ fn told_in(map: &str, head: &str) -> Vec<String> {
 #[test]
 fn exit_codes_are_the_documented_ones() {
     let readme = fs::read_to_string(root().join("README.md")).expect("README.md");
-    let codes = fs::read_to_string(root().join("src/cli/exit.rs")).expect("exit.rs");
+    let codes = fs::read_to_string(root().join("src/exit.rs")).expect("exit.rs");
     let constants: Vec<&str> = codes
         .lines()
         .filter_map(|l| l.strip_prefix("pub const ")?.split_once(": u8 = "))
@@ -444,7 +444,7 @@ fn no_class_is_compared_as_a_string() {
         let exempt = [
             "src/model/finding_class.rs",
             "src/model/disagreement_class.rs",
-            "src/cli/config/simulated.rs",
+            "src/cli/simulation_option.rs",
         ];
         if exempt.contains(&name.as_str()) || name.starts_with("src/node/probes/") {
             continue;
@@ -498,7 +498,7 @@ fn every_setting_of_the_gate_is_documented_and_no_other() {
         fields.sort_unstable();
         assert_eq!(told, fields, "docs/gate.md below {head:?} and the struct differ");
     }
-    let gate = fields("src/cli/gating.rs", "GateSection");
+    let gate = fields("src/config/gate.rs", "GateSection");
     let shown = section("\n    [gate]\n");
     let mut told: Vec<&str> =
         shown.lines().filter_map(|row| row.split_once(" = ")).map(|it| it.0.trim()).collect();
@@ -527,7 +527,7 @@ fn every_setting_of_the_watch_is_documented_and_no_other() {
         keys.sort();
         keys
     };
-    let source = "src/cli/watching.rs";
+    let source = "src/config/watch.rs";
     let section = fields(source, "WatchSection");
     assert!(10 < section.len(), "the fields are found: {section:?}");
     let told = rows.iter().map(|(key, _)| (*key).to_owned()).collect();

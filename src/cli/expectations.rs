@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use super::exit;
-use super::failure::CommandError;
-use super::stdout::note;
-use super::thresholds::{Overrides, unknown_platform_text};
+use crate::cli::commands::thresholds::{Overrides, unknown_platform_text};
+use crate::cli::stdout::note;
+use crate::exit;
+use crate::exit::CommandError;
 use engine::thresholds::{PlatformCatalogue, builtin};
 
 /// Expectations with their digest.

@@ -1,85 +1,41 @@
-//! The command line: one file per subcommand, thin.
-//!
-//! This is the shell around the stages: it opens files, reads the clock,
-//! prints, and turns outcomes into exit codes. It decides nothing else.
+//! The command line: the shell around the stages. It opens files, reads the clock, prints, and
+//! turns outcomes into exit codes. `commands` has a file per subcommand; the other modules are
+//! shared by several commands and import none of them.
 
-mod abreast;
-pub mod acting;
-pub mod afterwards;
-pub mod apply;
-pub mod asking;
-pub mod audit;
-pub mod auditing;
-pub mod beside;
-pub mod bundling;
-pub mod burn_in;
-pub mod burning;
-pub mod capacity;
-pub mod certificate;
-pub mod certificate_verify;
-pub mod certifying;
-pub mod claims;
-pub mod completions;
-pub mod config;
-pub mod configuration;
-pub mod doctor;
-mod earlier;
-pub mod exit;
+pub mod allocation;
+pub mod audit_scope;
+pub mod collect_claims;
+pub mod commands;
+pub mod earlier_runs_option;
 pub mod expectations;
-pub mod explain;
-pub mod export;
-pub mod failure;
-pub mod gate;
-pub mod gating;
-pub mod history;
-pub mod history_arg;
-pub mod holding;
-pub mod judge;
-pub mod keeping;
-pub mod launcher;
-pub mod metering;
-pub mod metrics;
-pub mod node;
-pub mod node_attach;
-pub mod node_facts;
-pub mod node_library;
-pub mod node_probe;
-pub mod node_token;
-pub mod notify;
-pub mod notifying;
+pub mod gate_apply;
 pub mod output;
-pub mod parse;
-mod partners;
-mod pausing;
-pub mod place;
-pub mod plan;
-pub mod probes;
-pub mod recertify;
-pub mod replay;
-pub mod report;
-pub mod runs;
+pub mod partner_selection;
+pub mod past_runs;
+pub mod post_run;
+pub mod report_output;
+pub mod run_lookup;
+pub mod runtime;
 #[cfg(test)]
 mod schemas;
-pub mod show;
-pub mod sim;
-mod site;
-pub mod sources;
+pub mod simulation_option;
 pub mod stdout;
-pub mod stored;
-pub mod sweep;
-mod tenancy;
-pub mod thresholds;
-pub mod topology;
-pub mod watch;
-pub mod watching;
+pub mod stored_run;
+pub mod sweep_setup;
+pub mod tenancy;
 
-use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use failure::CommandError;
-use plan::Profile;
+use crate::exit;
+use commands::plan::Profile;
+use commands::{
+    apply, audit, burn_in, capacity, certificate, claims, completions, config, doctor, explain,
+    export, gate, history, judge, metrics, node, notify, parse, place, plan, probes, recertify,
+    replay, report, sim, sweep, thresholds, watch,
+};
+use stdout::{Color, Globals};
 
 /// What `--version` says: with the commit, where the build was told it (`ci/package`
 /// is). A variable and no build script: the same sources make the same bytes.
@@ -88,7 +44,7 @@ const VERSION: &str = match option_env!("FABRICGATE_VERSION") {
     None => env!("CARGO_PKG_VERSION"),
 };
 
-/// Measure the GPU fabric of a cluster before anybody trusts it.
+/// Measure the GPU fabric of a cluster before jobs run on it.
 #[derive(Debug, Parser)]
 #[command(name = "fabricgate", version = VERSION, about, max_term_width = 100)]
 pub struct Cli {
@@ -97,37 +53,6 @@ pub struct Cli {
 
     #[command(subcommand)]
     command: CliCommand,
-}
-
-/// Options of every command.
-#[derive(Debug, clap::Args)]
-pub struct Globals {
-    /// Print one JSON document (or JSON lines) on stdout and nothing else there.
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// The configuration file.
-    #[arg(long, global = true, value_name = "FILE", env = "FABRICGATE_CONFIG")]
-    pub config: Option<PathBuf>,
-    /// When to use colours.
-    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
-    pub color: Color,
-    /// Do not tell on stderr how far a run is.
-    #[arg(long, global = true)]
-    pub no_progress: bool,
-    /// Say more about errors.
-    #[arg(short, long, global = true)]
-    pub verbose: bool,
-}
-
-/// When to use colours.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Color {
-    /// In a terminal that wants them (`NO_COLOR` is respected).
-    Auto,
-    /// Always.
-    Always,
-    /// Never.
-    Never,
 }
 
 #[derive(Debug, Subcommand)]
@@ -158,7 +83,7 @@ enum CliCommand {
     Doctor(doctor::DoctorArgs),
     Sim(sim::SimArgs),
     Node(node::NodeArgs),
-    Config(configuration::ConfigArgs),
+    Config(config::ConfigArgs),
     Notify(notify::NotifyArgs),
     Completions(completions::CompletionsArgs),
     Man(completions::ManArgs),
@@ -213,7 +138,7 @@ pub fn main() -> ExitCode {
         CliCommand::Doctor(args) => doctor::run(args, globals),
         CliCommand::Sim(args) => sim::run(args, globals),
         CliCommand::Node(args) => node::run(args, globals),
-        CliCommand::Config(args) => configuration::run(args, globals),
+        CliCommand::Config(args) => config::run(args, globals),
         CliCommand::Notify(args) => notify::run(args, globals),
         CliCommand::Completions(args) => completions::print_completions(args),
         CliCommand::Man(args) => completions::print_man_pages(args),
@@ -225,30 +150,14 @@ pub fn main() -> ExitCode {
 fn report_result(result: anyhow::Result<u8>, verbose: bool) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
-        // Nobody reads on. What was left to say is lost, so nothing is known.
-        Err(error) if failure::is_broken_pipe(&error) => ExitCode::from(exit::INCONCLUSIVE),
+        // The reader closed the pipe. The rest of the output is lost, so the result is unknown.
+        Err(error) if exit::is_broken_pipe(&error) => ExitCode::from(exit::INCONCLUSIVE),
         Err(error) => {
-            let told = if verbose { format!("{error:?}") } else { format!("{error:#}") };
-            stdout::note(&told);
-            ExitCode::from(failure::exit_code_of(&error))
+            let text = if verbose { format!("{error:?}") } else { format!("{error:#}") };
+            stdout::note(&text);
+            ExitCode::from(exit::exit_code_of(&error))
         }
     }
-}
-
-/// What a command waits with for programs and servers.
-pub(crate) fn build_runtime() -> Result<tokio::runtime::Runtime, CommandError> {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(|error| CommandError::Environment(format!("no runtime: {error}")))
-}
-
-/// A number that differs between two starts of the program, for names.
-#[expect(clippy::disallowed_methods, reason = "the command line is where the clock is read")]
-pub(crate) fn random_number() -> u64 {
-    let nanos = jiff::Timestamp::now().as_nanosecond().unsigned_abs();
-    let low = u64::try_from(nanos & u128::from(u64::MAX)).unwrap_or(0);
-    low ^ (u64::from(std::process::id()) << 40)
 }
 
 #[cfg(test)]

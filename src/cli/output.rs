@@ -3,8 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
-use super::failure::CommandError;
-use super::stdout;
+use crate::cli::stdout;
+use crate::exit::CommandError;
 use control::store::run_folder::ReplacementFile;
 
 /// The name of standard output.

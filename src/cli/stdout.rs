@@ -1,14 +1,46 @@
-//! Writing the answer of a command.
+//! The output of a command: its options, standard output and standard error.
 
 use std::io;
 use std::io::{BufWriter, Write};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use serde::Serialize;
 
-use super::failure::CommandError;
+use crate::exit::CommandError;
 use control::store::plan_json;
 use engine::report::plain_text;
+
+/// Options of every command.
+#[derive(Debug, clap::Args)]
+pub struct Globals {
+    /// Print one JSON document (or JSON lines) on stdout and nothing else there.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// The configuration file.
+    #[arg(long, global = true, value_name = "FILE", env = "FABRICGATE_CONFIG")]
+    pub config: Option<PathBuf>,
+    /// When to use colours.
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value = "auto")]
+    pub color: Color,
+    /// Hide progress output.
+    #[arg(long, global = true)]
+    pub no_progress: bool,
+    /// Print the causes of an error too.
+    #[arg(short, long, global = true)]
+    pub verbose: bool,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Color {
+    /// In a terminal that wants them (`NO_COLOR` is respected).
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
 
 /// Writes bytes to standard output. That nobody reads on (`| head`) is fine:
 /// the exit code still tells the outcome. That they do not fit (a full disk) is

@@ -5,10 +5,10 @@
 
 use std::collections::BTreeMap;
 
-use super::config::{ClaimsSource, Config};
-use super::failure::CommandError;
-use super::stdout::note;
-use super::{asking, gating};
+use crate::cli::collect_claims;
+use crate::cli::stdout::note;
+use crate::config::{ClaimsSource, Config, gate};
+use crate::exit::CommandError;
 use control::launch::Launcher;
 use control::sources::kubernetes::KubernetesClientConfig;
 use control::sources::{kubernetes, slurm};
@@ -21,11 +21,11 @@ use model::source_report::SourceReport;
 
 /// Nodes that are left out because a tenant uses their domain, each with why.
 #[derive(Clone, Debug, Default)]
-pub(super) struct TenantExclusions(BTreeMap<NodeName, String>);
+pub(crate) struct TenantExclusions(BTreeMap<NodeName, String>);
 
 impl TenantExclusions {
     /// Asks who uses the domains of `chosen`. An error where nothing is left to measure.
-    pub(super) fn query(
+    pub(crate) fn query(
         config: &Config,
         catalogue: &PlatformCatalogue,
         fleet: &Claims,
@@ -60,7 +60,7 @@ impl TenantExclusions {
     }
 
     /// Refuses where a node would be left out: a run that was begun is not finished in part.
-    pub(super) fn check_empty(&self) -> Result<(), CommandError> {
+    pub(crate) fn check_empty(&self) -> Result<(), CommandError> {
         match self.0.values().next() {
             None => Ok(()),
             Some(why) => Err(CommandError::Refused(format!("nothing is measured: {why}"))),
@@ -68,7 +68,7 @@ impl TenantExclusions {
     }
 
     /// The claims of what may be probed.
-    pub(super) fn restrict_claims(&self, claims: &Claims) -> Claims {
+    pub(crate) fn restrict_claims(&self, claims: &Claims) -> Claims {
         match self.0.is_empty() {
             true => claims.clone(),
             false => claims.with_nodes(|node| !self.0.contains_key(node)),
@@ -76,7 +76,7 @@ impl TenantExclusions {
     }
 
     /// Puts who was left out into a plan, so that they do not count as measured.
-    pub(super) fn mark_plan(&self, plan: &mut Plan) {
+    pub(crate) fn mark_plan(&self, plan: &mut Plan) {
         plan.skipped.extend(self.0.iter().map(|(node, why)| SkippedProbe {
             probe: "every probe".to_owned(),
             nodes: vec![node.clone()],
@@ -88,9 +88,9 @@ impl TenantExclusions {
 
 /// What schedulers say now.
 fn ask_schedulers(config: &Config) -> Result<Vec<SourceReport>, CommandError> {
-    let runtime = super::build_runtime()?;
+    let runtime = crate::cli::runtime::build_runtime()?;
     let mut said = Vec::new();
-    if let Some(slurm) = asking::slurm_controller(config) {
+    if let Some(slurm) = collect_claims::slurm_controller(config) {
         said.extend(runtime.block_on(slurm::fetch_claims(&slurm)));
     }
     if let Some(server) = kubernetes_server(config) {
@@ -102,7 +102,7 @@ fn ask_schedulers(config: &Config) -> Result<Vec<SourceReport>, CommandError> {
 /// The cluster in which nodes are measured, or that is a source.
 fn kubernetes_server(config: &Config) -> Option<KubernetesClientConfig> {
     if let Launcher::Kubernetes(launcher) = &config.launcher {
-        let limit = config.gate.as_ref().map_or(gating::CALL_TIMEOUT, |gate| gate.timeouts.limit);
+        let limit = config.gate.as_ref().map_or(gate::CALL_TIMEOUT, |gate| gate.timeouts.limit);
         let (kubeconfig, context) = (launcher.kubeconfig.clone(), launcher.context.clone());
         return Some(KubernetesClientConfig { kubeconfig, context, limit });
     }

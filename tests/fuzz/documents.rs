@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use engine::thresholds::{builtin, file, overlay};
-use fabricgate::cli::config;
+use fabricgate::config;
 use model::hostlist;
 use model::probe::{ProbeScope, placeholder};
 use model::source_report::SourceReport;

@@ -131,3 +131,12 @@ fn folders_do_not_use_what_they_never_may() {
     assert_eq!(crate_of(file), "engine");
     assert!(uses(file, &code(&root().join(file))).iter().any(|it| it.starts_with("model/")));
 }
+
+#[test]
+fn the_configuration_does_not_know_the_command_line() {
+    let sections = files("src/config", "rs");
+    assert!(10 < sections.len(), "the sections are found no longer");
+    for path in sections {
+        assert!(!code(&path).contains("crate::cli"), "invariant 1: {} uses cli", name(&path));
+    }
+}

@@ -1,0 +1,373 @@
+//! Holding nodes for a sweep where Slurm or Kubernetes is the launcher: before
+//! anything is measured, and let go afterwards.
+//!
+//! What is held and how, `gate::hold` and `gate::pods` do; here a person's
+//! configuration becomes their arguments, and their errors become failures.
+
+pub mod pods;
+pub mod slurm;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::cli::commands::plan::{PlanBasis, Profile};
+use crate::cli::stdout::note;
+use crate::config::Config;
+use crate::exit::CommandError;
+use control::gate::journal;
+use control::gate::slurm_allocation::AllocationError;
+use control::launch::Launcher;
+use control::launch::held::{HeldNodes, WorkerTarget};
+use control::launch::kubernetes::pod_ranks::NO_RANKS;
+use control::launch::slurm::BusyNodePolicy;
+use control::sweep::signals::StopSignals;
+use engine::plan::{Plan, SkippedProbe};
+use model::claims::Claims;
+use model::hostlist;
+use model::id::NodeName;
+use model::probe::ProbeScope;
+use pods::PodAllocator;
+use slurm::SlurmAllocator;
+
+/// Why ranks do not start where Slurm holds nothing.
+const NO_JOB_REASON: &str = "its ranks need a job, and no job holds it: it is drained and measured \
+                            beside the scheduler";
+
+/// How much longer a job is asked for than its sweep should take: estimates are
+/// estimates, and suspicions are confirmed.
+const TIME_FACTOR: f64 = 2.0;
+/// And at least this long, in minutes.
+const MIN_MINUTES: f64 = 10.0;
+
+/// [`WhenBusy`] as a value of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WhenBusyArg(pub BusyNodePolicy);
+
+impl clap::ValueEnum for WhenBusyArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self(BusyNodePolicy::Skip), Self(BusyNodePolicy::Wait), Self(BusyNodePolicy::Reserve)]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        let (name, help) = match self.0 {
+            BusyNodePolicy::Skip => ("skip", "leave them out and say so"),
+            BusyNodePolicy::Wait => ("wait", "queue for them, for wait_s at most"),
+            BusyNodePolicy::Reserve => {
+                ("reserve", "keep new jobs off them, wait for those that run")
+            }
+        };
+        Some(clap::builder::PossibleValue::new(name).help(help))
+    }
+}
+
+/// Puts what the command line says in the place of what the configuration says.
+pub fn override_when_busy(
+    config: &mut Config,
+    said: Option<BusyNodePolicy>,
+) -> Result<(), CommandError> {
+    match (&mut config.launcher, said) {
+        (_, None) => Ok(()),
+        (Launcher::Slurm(slurm), Some(said)) => {
+            slurm.busy = said;
+            Ok(())
+        }
+        (Launcher::Kubernetes(_), Some(BusyNodePolicy::Reserve)) => Err(CommandError::usage(
+            "--when-busy reserve: Kubernetes has no reservations; expected skip or wait",
+        )),
+        (Launcher::Kubernetes(kubernetes), Some(said)) => {
+            kubernetes.busy = said;
+            Ok(())
+        }
+        (launcher, Some(_)) => Err(CommandError::Usage(format!(
+            "--when-busy: expected a launcher of kind \"slurm\" or \"kubernetes\", and it is \"{}\"",
+            launcher.as_str()
+        ))),
+    }
+}
+
+/// What holds nodes.
+#[derive(Debug)]
+enum AllocationBackend {
+    /// Jobs and reservations.
+    Slurm(Box<SlurmAllocator>),
+    /// Pods.
+    Pods(Box<PodAllocator>),
+}
+
+/// Nodes that are held.
+#[derive(Debug)]
+pub struct NodeAllocation {
+    backend: AllocationBackend,
+    runtime: tokio::runtime::Runtime,
+}
+
+/// What is to be held, and for what.
+#[derive(Clone, Copy, Debug)]
+pub struct AllocationPurpose<'a> {
+    /// The run it is for.
+    pub run: &'a str,
+    /// What is claimed.
+    pub claims: &'a Claims,
+    /// The nodes.
+    pub nodes: &'a BTreeSet<NodeName>,
+    /// Nodes that we drained are held too.
+    pub drained: bool,
+    /// How long it may take, in minutes.
+    pub minutes: u64,
+    /// fabricgate, as the nodes call it.
+    pub worker: &'a str,
+}
+
+impl NodeAllocation {
+    /// Holds the nodes of a plan; `None` for launchers that hold nothing.
+    pub fn allocate_for_plan(
+        config: &Config,
+        claims: &Claims,
+        plan: &Plan,
+        run: &str,
+        profile: Profile,
+    ) -> Result<Option<Self>, CommandError> {
+        let nodes = plan.nodes().into_iter().cloned().collect();
+        Self::allocate(
+            config,
+            &AllocationPurpose {
+                run,
+                claims,
+                nodes: &nodes,
+                drained: profile == Profile::Recertify,
+                minutes: job_minutes(plan.estimate_s, config.confirm.wait),
+                worker: &config.worker,
+            },
+        )
+    }
+
+    /// Holds these nodes; `None` for launchers that hold nothing.
+    pub fn allocate(
+        config: &Config,
+        purpose: &AllocationPurpose<'_>,
+    ) -> Result<Option<Self>, CommandError> {
+        let runtime = crate::cli::runtime::build_runtime()?;
+        let means = match &config.launcher {
+            Launcher::Slurm(slurm) => {
+                AllocationBackend::Slurm(Box::new(SlurmAllocator::new(config, slurm, purpose.run)))
+            }
+            Launcher::Kubernetes(kubernetes) => {
+                let pods = runtime.block_on(PodAllocator::new(config, kubernetes, purpose))?;
+                AllocationBackend::Pods(Box::new(pods))
+            }
+            _ => return Ok(None),
+        };
+        let mut hold = Self { backend: means, runtime };
+        hold.acquire(purpose)?;
+        hold.print_skipped();
+        if hold.launch_allocation().targets.is_empty() {
+            let text = "no node can be measured now: see above why each is left out";
+            return Err(CommandError::Environment(text.to_owned()));
+        }
+        Ok(Some(hold))
+    }
+
+    fn acquire(&mut self, purpose: &AllocationPurpose<'_>) -> Result<(), CommandError> {
+        let Self { backend: means, runtime } = self;
+        runtime.block_on(async {
+            let mut signals = StopSignals::listen();
+            let holding = async {
+                match means {
+                    AllocationBackend::Slurm(slurm) => slurm.acquire(purpose).await,
+                    AllocationBackend::Pods(pods) => pods.acquire(purpose).await,
+                }
+            };
+            tokio::select! {
+                held = holding => held.map_err(allocation_error),
+                name = signals.next() => {
+                    Err(CommandError::Environment(format!("{name} while nodes were being held")))
+                }
+            }
+        })
+    }
+
+    /// What workers need to know of it.
+    pub fn launch_allocation(&self) -> &HeldNodes {
+        match &self.backend {
+            AllocationBackend::Slurm(slurm) => slurm.launch_allocation(),
+            AllocationBackend::Pods(pods) => pods.launch_allocation(),
+        }
+    }
+
+    /// Tells who is left out, those with the same reason together.
+    fn print_skipped(&self) {
+        for (why, nodes) in self.skipped_by_reason() {
+            let nodes = hostlist::fold(nodes.iter().map(NodeName::as_str));
+            note(&format!("left out: {nodes}: {why}"));
+        }
+    }
+
+    fn skipped_by_reason(&self) -> BTreeMap<&str, Vec<NodeName>> {
+        let mut by_reason: BTreeMap<&str, Vec<NodeName>> = BTreeMap::new();
+        for (node, why) in &self.launch_allocation().skipped {
+            by_reason.entry(why).or_default().push(node.clone());
+        }
+        by_reason
+    }
+
+    /// The claims without the nodes that are left out: what is not measured
+    /// says nothing of those that are.
+    pub fn restrict_claims(&self, claims: &Claims) -> Claims {
+        let HeldNodes { targets: seats, skipped } = self.launch_allocation();
+        claims.with_nodes(|node| seats.contains_key(node) || !skipped.contains_key(node))
+    }
+
+    /// The plan for those that are held; who is left out is in it as well, so
+    /// that nobody takes them for measured.
+    pub fn make_plan(&self, basis: &PlanBasis<'_>) -> anyhow::Result<Plan> {
+        let mut plan = basis.make_plan()?;
+        self.drop_unstartable_ranks(&mut plan);
+        for (why, nodes) in self.skipped_by_reason() {
+            let (probe, why) = ("every probe".to_owned(), why.to_owned());
+            // One each: a list of nodes is no place to look for one.
+            plan.skipped.extend(nodes.into_iter().map(|node| SkippedProbe {
+                probe: probe.clone(),
+                nodes: vec![node],
+                why: why.clone(),
+                not_applicable: false,
+            }));
+        }
+        Ok(plan)
+    }
+}
+
+impl NodeAllocation {
+    /// Takes out what cannot be started where a node stands alone: ranks on several
+    /// nodes. Of a pair only that node goes without, of a whole domain everybody
+    /// does. What every node runs by itself, in place of such a tool too, stays.
+    fn drop_unstartable_ranks(&self, plan: &mut Plan) {
+        let seats = &self.launch_allocation().targets;
+        let (pods, why) = match &self.backend {
+            AllocationBackend::Slurm(_) => (false, NO_JOB_REASON),
+            AllocationBackend::Pods(pods) => (!pods.can_start_ranks(), NO_RANKS),
+        };
+        let alone = |node: &NodeName| match seats.get(node) {
+            Some(WorkerTarget::Unallocated) => true,
+            Some(WorkerTarget::Pod { .. }) => pods,
+            Some(WorkerTarget::Job(_)) | None => false,
+        };
+        let mut missing: BTreeSet<(String, NodeName)> = BTreeSet::new();
+        for round in &mut plan.rounds {
+            round.steps.retain(|step| {
+                let stays = step.scope == ProbeScope::Rail
+                    || step.nodes.len() < 2
+                    || step.together
+                    || step.otherwise.as_ref().is_some_and(|it| it.together)
+                    || !step.nodes.iter().any(alone);
+                if !stays {
+                    let whole = step.scope == ProbeScope::Domain;
+                    let without = step.nodes.iter().filter(|node| whole || alone(node));
+                    missing.extend(without.map(|node| (step.probe.clone(), node.clone())));
+                }
+                stays
+            });
+        }
+        plan.rounds.retain(|round| !round.steps.is_empty());
+        plan.skipped.extend(missing.into_iter().map(|(probe, node)| SkippedProbe {
+            probe,
+            nodes: vec![node],
+            why: why.to_owned(),
+            not_applicable: false,
+        }));
+    }
+}
+
+/// Lets the nodes go, however the sweep ends.
+impl Drop for NodeAllocation {
+    fn drop(&mut self) {
+        let Self { backend: means, runtime } = self;
+        let troubles = runtime.block_on(async {
+            match means {
+                AllocationBackend::Slurm(slurm) => slurm.release().await,
+                AllocationBackend::Pods(pods) => pods.release().await,
+            }
+        });
+        let record = match means {
+            AllocationBackend::Slurm(slurm) => slurm.record(),
+            AllocationBackend::Pods(pods) => pods.record(),
+        };
+        record.remove(&record.folder);
+        for trouble in troubles {
+            let next = match record.passing {
+                Some(_) => "the next run frees it",
+                None => "the next turn, or `fabricgate gate recover`, frees it",
+            };
+            note(&format!("{trouble}; {next}"));
+        }
+    }
+}
+
+/// Where it is recorded what is held.
+#[derive(Clone, Debug)]
+struct AllocationRecord {
+    folder: PathBuf,
+    /// Where there is no gate: the folder of all such records.
+    passing: Option<PathBuf>,
+}
+
+impl AllocationRecord {
+    /// The gate's folder, whose next turn ends what a dead process left. Without a gate it
+    /// is beside the runs, and goes when everything is freed.
+    fn new(config: &Config, run: &str) -> Self {
+        match &config.gate {
+            Some(gate) => Self { folder: gate.folder.clone(), passing: None },
+            None => {
+                let passing = config.run_dir.join(RECORDS_DIR);
+                Self { folder: passing.join(run), passing: Some(passing) }
+            }
+        }
+    }
+
+    /// The records of runs that had no gate and did not free everything.
+    fn list_orphans(&self) -> Vec<PathBuf> {
+        let entries = self.passing.as_ref().and_then(|folder| std::fs::read_dir(folder).ok());
+        let mut left: Vec<PathBuf> =
+            entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+        left.retain(|path| *path != self.folder && path.is_dir());
+        left.sort();
+        left
+    }
+
+    /// Removes a record that holds nothing any more, and the folders that were made for it.
+    fn remove(&self, folder: &Path) {
+        let Some(passing) = &self.passing else { return };
+        if journal::read_state(folder).is_ok_and(|ledger| ledger.allocations.is_empty()) {
+            for name in [journal::JOURNAL_FILE, journal::LOCK_FILE] {
+                let _ = std::fs::remove_file(folder.join(name));
+            }
+            // Each only where it is empty.
+            let above = passing.parent();
+            for folder in [Some(folder), Some(passing), above].into_iter().flatten() {
+                let _ = std::fs::remove_dir(folder);
+            }
+        }
+    }
+}
+
+/// The folder in that of the runs that has those records.
+const RECORDS_DIR: &str = ".holds";
+
+/// How long a job may take whose plan should take this long.
+pub(crate) fn job_minutes(estimate_s: f64, confirm: Duration) -> u64 {
+    let minutes = (TIME_FACTOR * estimate_s + confirm.as_secs_f64()) / 60.0 + MIN_MINUTES;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "minutes of a sweep are few and positive"
+    )]
+    let whole = minutes.ceil().clamp(MIN_MINUTES, 525_600.0) as u64;
+    whole
+}
+
+fn allocation_error(error: AllocationError) -> CommandError {
+    match error {
+        AllocationError::Name(_) => CommandError::usage(error),
+        _ => CommandError::environment(error),
+    }
+}

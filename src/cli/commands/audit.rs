@@ -1,0 +1,47 @@
+//! `fabricgate audit`: the pipeline under that profile, on idle nodes only and
+//! within a budget, the stalest nodes first.
+
+use crate::cli::audit_scope::AuditOptions;
+use crate::cli::commands::plan::Profile;
+use crate::cli::commands::sweep;
+use crate::cli::stdout::Globals;
+use crate::cli::{allocation, audit_scope};
+use crate::config::Config;
+use crate::exit::CommandError;
+use control::launch::Launcher;
+use control::launch::slurm::BusyNodePolicy;
+use engine::thresholds::PlatformCatalogue;
+use model::claims::Claims;
+
+/// Measure idle nodes in a short time: state, inside, across.
+///
+/// Without a budget every idle node is measured. With one those come first that
+/// were not measured for longest, so that an audit every night has them all in
+/// turn. Ends with 4 where nobody can be measured now.
+#[derive(Debug, clap::Args)]
+pub struct AuditArgs {
+    #[command(flatten)]
+    sweep: sweep::SweepArgs,
+    #[command(flatten)]
+    options: AuditOptions,
+}
+
+/// Runs the command.
+pub fn run(args: &AuditArgs, globals: &Globals) -> anyhow::Result<u8> {
+    if args.sweep.resume.is_some() && args.options.are_given() {
+        let text = "--resume: whom it measures was chosen when it began; expected none of --minutes, \
+                    --nodes-at-most, --share, --share-of-domain, --all beside it";
+        return Err(CommandError::usage(text).into());
+    }
+    let mut choose = |config: &mut Config, catalogue: &PlatformCatalogue, fleet: Claims| {
+        let chosen = args.sweep.select_nodes(config, catalogue, fleet)?;
+        let holds = matches!(config.launcher, Launcher::Slurm(_) | Launcher::Kubernetes(_));
+        if holds && !args.sweep.has_when_busy() {
+            // An audit is no reason to wait for anybody's work.
+            allocation::override_when_busy(config, Some(BusyNodePolicy::Skip))?;
+        }
+        let budget = args.options.budget(config.audit, args.sweep.names_nodes())?;
+        audit_scope::select_audit_nodes(config, catalogue, chosen, budget, args.sweep.seed())
+    };
+    sweep::run_with(&args.sweep, globals, Profile::Audit, &mut choose)
+}

@@ -1,0 +1,479 @@
+//! `fabricgate certificate`: the certificates that nodes have, shown and verified.
+//!
+//! Reads; only `keygen` writes, two new files. What a certificate is worth,
+//! `act::certificate` and `record::signing` say.
+
+pub mod verify;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use crate::cli::stdout::{Globals, note};
+use crate::cli::{report_output, run_lookup, stdout, stored_run};
+use crate::config::Config;
+use crate::config::certificates::CertificatesConfig;
+use crate::exit::CommandError;
+use crate::{config, exit};
+use control::gate::certificates::{CertificateDocument, FOLDER};
+use control::gate::{certificates, clock, journal};
+use control::store::run_folder::parent_folder;
+use control::store::signing::{SignatureTrust, SigningKey};
+use control::store::{RecordError, acceptance, file, run_reader as documents, signing};
+use engine::policy::certificate;
+use engine::policy::journal_state::JournalState;
+use engine::report;
+use model::acceptance::ACCEPTANCE_FORMAT;
+use model::certificate::{
+    CERTIFICATES_FORMAT, CertificateEntry, CertificateStatus, CertificatesDocument,
+};
+use model::hostlist;
+use model::id::NodeName;
+use model::journal::ClockStamp;
+use model::verdict::{Outcome, VERDICTS_FORMAT, Verdicts};
+
+/// Show and verify what nodes were certified to deliver.
+#[derive(Debug, clap::Args)]
+pub struct CertificateArgs {
+    #[command(subcommand)]
+    command: CertificateCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum CertificateCommand {
+    Show(CertificateShowArgs),
+    Verify(verify::CertificateVerifyArgs),
+    Keygen(KeygenArgs),
+}
+
+/// Show certificates: several as a table, one in full.
+///
+/// Ends with 4 where a node that was named has none, or one that cannot be read.
+#[derive(Debug, clap::Args)]
+#[command(visible_alias = "list")]
+struct CertificateShowArgs {
+    /// Nodes or host lists, such as node[0001-0018], or files; every node where none is given.
+    #[arg(value_name = "NODE|FILE")]
+    which: Vec<String>,
+    /// Every node that has one.
+    #[arg(long, conflicts_with = "which")]
+    all: bool,
+    #[command(flatten)]
+    place: CertificateLocationArgs,
+    /// Print the bytes that the signature of one certificate or acceptance is made over, and
+    /// nothing else.
+    #[arg(long, conflicts_with = "all", requires = "which")]
+    payload: bool,
+}
+
+/// Make a key to sign certificates with: FILE, which only you may read, and FILE.pub.
+#[derive(Debug, clap::Args)]
+struct KeygenArgs {
+    /// The private key's file; it must not exist yet.
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+}
+
+/// Where certificates are looked for.
+#[derive(Debug, clap::Args)]
+pub(crate) struct CertificateLocationArgs {
+    /// The gate's state folder, instead of the configuration's [gate] state.
+    #[arg(long, value_name = "DIR", conflicts_with = "run")]
+    state: Option<PathBuf>,
+    /// A run (its folder, its id or `latest`), for the certificates that the run itself keeps.
+    #[arg(long, value_name = "RUN")]
+    run: Option<PathBuf>,
+}
+
+/// Runs the command.
+pub fn run(args: &CertificateArgs, globals: &Globals) -> anyhow::Result<u8> {
+    match &args.command {
+        CertificateCommand::Show(args) => show_certificates(args, globals),
+        CertificateCommand::Verify(args) => verify::run(args, globals),
+        CertificateCommand::Keygen(args) => generate_key(args, globals),
+    }
+}
+
+/// The configuration, where one is named.
+pub(crate) fn open_named_config(globals: &Globals) -> Result<Option<Config>, CommandError> {
+    globals.config.as_deref().map(|path| config::open(Some(path))).transpose()
+}
+
+/// The keys of the configuration, which may be none. Trouble with one is a word.
+pub(crate) fn read_trusted_keys(config: Option<&Config>) -> SignatureTrust {
+    let keys = config.map_or_else(
+        || CertificatesConfig::default().read_keys(),
+        |it| it.certificates.read_keys(),
+    );
+    keys.problems.iter().for_each(|trouble| note(trouble));
+    keys.trust
+}
+
+/// A certificate that was asked for.
+#[derive(Debug)]
+pub(crate) struct CertificateLookup {
+    /// The node that was named, or that the certificate names.
+    pub(crate) node: Option<NodeName>,
+    /// Its file.
+    pub(crate) file: PathBuf,
+    /// Itself; `None` where there is none.
+    pub(crate) read: Result<Option<CertificateFile>, RecordError>,
+    /// Why the place it was found in says that it counts no more.
+    pub(crate) withdrawn: Option<String>,
+    /// A file that a person named: who could write it is not known.
+    pub(crate) is_file: bool,
+}
+
+/// What a file that was asked for holds.
+#[derive(Debug)]
+pub(crate) enum CertificateFile {
+    /// The certificate of a node.
+    Certificate(Box<CertificateDocument>),
+    /// The acceptance document of a burn-in, which only somebody who names it means.
+    Acceptance(Box<acceptance::AcceptanceDocument>),
+}
+
+impl CertificateFile {
+    /// The document as it was read.
+    pub(crate) fn document(&self) -> &serde_json::Value {
+        match self {
+            Self::Certificate(read) => &read.document,
+            Self::Acceptance(read) => &read.document,
+        }
+    }
+
+    fn from_certificate(read: CertificateDocument) -> Self {
+        Self::Certificate(Box::new(read))
+    }
+}
+
+/// Finds what was asked for: files as they are, nodes in the folder of the gate,
+/// of a run, or of the newest run that certified each.
+pub(crate) fn find_certificates(
+    which: &[String],
+    place: &CertificateLocationArgs,
+    globals: &Globals,
+    config: Option<&Config>,
+) -> Result<Vec<CertificateLookup>, CommandError> {
+    let folders_of = || CertificateFolders::from_location(place, globals, config);
+    let mut found = Vec::new();
+    let mut folders = None;
+    for name in which {
+        if is_file_path(name) {
+            found.push(lookup_file(Path::new(name)));
+            continue;
+        }
+        let nodes = hostlist::expand(name)
+            .map_err(|error| CommandError::Usage(format!("NODE {name:?}: {error}")))?;
+        let folders = match &mut folders {
+            Some(folders) => folders,
+            none => none.insert(folders_of()?),
+        };
+        found.extend(nodes.into_iter().map(|node| folders.lookup_node(NodeName::from(node))));
+    }
+    if which.is_empty() {
+        let mut folders = folders_of()?;
+        let nodes = folders.nodes();
+        found.extend(nodes.into_iter().map(|node| folders.lookup_node(node)));
+    }
+    Ok(found)
+}
+
+/// Whether a word names a file: a path, or something that is one here.
+fn is_file_path(word: &str) -> bool {
+    let path = Path::new(word);
+    word.contains('/') || path.is_file() || acceptance::is_burn_in_folder(path)
+}
+
+fn lookup_file(file: &Path) -> CertificateLookup {
+    // The folder of a burn-in stands for the document in it.
+    let inside = acceptance::is_burn_in_folder(file).then(|| file.join(acceptance::DOCUMENT_FILE));
+    let file = inside.as_deref().unwrap_or(file);
+    let read = if documents::has_format(file, ACCEPTANCE_FORMAT) {
+        acceptance::read_file(file).map(|it| it.map(Box::new).map(CertificateFile::Acceptance))
+    } else {
+        certificates::read_file(file).map(|it| it.map(CertificateFile::from_certificate))
+    };
+    let read = match read {
+        // A file that was named must be there.
+        Ok(None) => {
+            let source = std::io::Error::from(std::io::ErrorKind::NotFound);
+            Err(RecordError::Io { path: file.to_owned(), source })
+        }
+        read => read,
+    };
+    let node = match &read {
+        Ok(Some(CertificateFile::Certificate(it))) => Some(it.certificate.node.clone()),
+        _ => None,
+    };
+    CertificateLookup { node, file: file.to_owned(), read, withdrawn: None, is_file: true }
+}
+
+/// Folders that hold certificates.
+struct CertificateFolders {
+    /// They, the newest first.
+    folders: Vec<PathBuf>,
+    /// They are runs, of which a later one may find at fault what an earlier one
+    /// certified.
+    are_runs: bool,
+    /// Nodes that each run found at fault, as far as it was asked.
+    at_fault: BTreeMap<PathBuf, BTreeSet<NodeName>>,
+    /// The journal of the gate, once it is asked.
+    ledger: Option<JournalState>,
+}
+
+impl CertificateFolders {
+    fn single(folder: &Path) -> Self {
+        Self {
+            folders: vec![folder.to_owned()],
+            are_runs: false,
+            at_fault: BTreeMap::new(),
+            ledger: None,
+        }
+    }
+
+    fn from_location(
+        place: &CertificateLocationArgs,
+        globals: &Globals,
+        config: Option<&Config>,
+    ) -> Result<Self, CommandError> {
+        let named = |run: &PathBuf| run_lookup::find_run(run, globals.config.as_deref());
+        let run = place.run.as_ref().map(named).transpose()?;
+        if let Some(folder) = place.state.as_ref().or(run.as_ref()) {
+            // A typo must not look like a fleet without certificates.
+            std::fs::read_dir(folder).map_err(|error| {
+                CommandError::Environment(format!("{}: {error}", folder.display()))
+            })?;
+            return Ok(Self::single(folder));
+        }
+        let Some(config) = config else {
+            let text = "no certificates are known: expected --config FILE, --state DIR, --run RUN, \
+                        or the path of a certificate";
+            return Err(CommandError::usage(text));
+        };
+        match &config.gate {
+            Some(gate) => Ok(Self::single(&gate.folder)),
+            None => {
+                let mut folders = documents::find_run_folders(&config.run_dir)
+                    .map_err(CommandError::environment)?;
+                folders.reverse();
+                Ok(Self { folders, are_runs: true, at_fault: BTreeMap::new(), ledger: None })
+            }
+        }
+    }
+
+    /// Every node of which there is one.
+    fn nodes(&self) -> Vec<NodeName> {
+        let mut all = BTreeSet::new();
+        for folder in &self.folders {
+            let (nodes, troubles) = certificates::list_nodes(folder);
+            troubles.iter().for_each(|trouble| note(trouble));
+            all.extend(nodes);
+        }
+        all.into_iter().collect()
+    }
+
+    /// The certificate of a node in the newest folder that has one, unless a newer
+    /// run found the node at fault.
+    fn lookup_node(&mut self, node: NodeName) -> CertificateLookup {
+        let mut last = None;
+        for folder in self.folders.clone() {
+            let folder = folder.as_path();
+            let read = certificates::read_document(folder, &node);
+            let file = certificates::certificate_path(folder, &node)
+                .unwrap_or_else(|_| folder.join(FOLDER));
+            let is_there = !matches!(read, Ok(None));
+            last = Some((file, read));
+            if is_there {
+                break;
+            }
+            if self.are_runs && self.bad_nodes(folder).contains(&node) {
+                note(&format!(
+                    "{node}: run {} found it at fault; what earlier ones certified counts no more",
+                    folder.display()
+                ));
+                break;
+            }
+        }
+        let (file, read) = last.unwrap_or((PathBuf::new(), Ok(None)));
+        let withdrawn = match &read {
+            Ok(Some(read)) => self.withdrawal_reason(&node, read.certificate.issued_unix),
+            _ => None,
+        };
+        let read = read.map(|it| it.map(CertificateFile::from_certificate));
+        CertificateLookup { node: Some(node), file, read, withdrawn, is_file: false }
+    }
+
+    /// Why the gate's journal says that a certificate of this time counts no more: a file
+    /// that was put back is as well signed as it was.
+    fn withdrawal_reason(&mut self, node: &NodeName, issued_unix: i64) -> Option<String> {
+        let folder = self.folders.first().filter(|_| !self.are_runs)?;
+        let ledger = self.ledger.get_or_insert_with(|| match journal::read_state(folder) {
+            Ok(ledger) => ledger,
+            Err(error) => {
+                note(&format!("drains after a certificate are not known: {error}"));
+                JournalState::default()
+            }
+        });
+        let drain = ledger.drains.get(node)?;
+        (issued_unix <= drain.stamp.unix).then(|| {
+            format!("the gate drained the node at {}, after it was issued", drain.stamp.at)
+        })
+    }
+
+    /// The nodes that a run found degraded or failed. One that cannot be read is
+    /// told, and tells nothing.
+    fn bad_nodes(&mut self, folder: &Path) -> &BTreeSet<NodeName> {
+        self.at_fault.entry(folder.to_owned()).or_insert_with(|| {
+            let path = folder.join(file::VERDICTS);
+            let verdicts = documents::read_json::<Verdicts>(&path, VERDICTS_FORMAT);
+            let verdicts = verdicts.unwrap_or_else(|error| {
+                note(&error.to_string());
+                None
+            });
+            let all = verdicts.into_iter().flat_map(|it| it.nodes);
+            let is_bad = |outcome| matches!(outcome, Outcome::Degraded | Outcome::Failed);
+            all.filter(|it| is_bad(it.outcome)).map(|it| it.node).collect()
+        })
+    }
+}
+
+fn show_certificates(args: &CertificateShowArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let config = open_named_config(globals)?;
+    let found = find_certificates(&args.which, &args.place, globals, config.as_ref())?;
+    if args.payload {
+        if globals.json {
+            let text = "--json: --payload prints the signed bytes and nothing else, expected one";
+            return Err(CommandError::usage(text).into());
+        }
+        return print_payload(found);
+    }
+    let (trust, now) = (read_trusted_keys(config.as_ref()), clock::now());
+    let mut document = CertificatesDocument {
+        format: CERTIFICATES_FORMAT.to_owned(),
+        at: now.at.clone(),
+        certificates: Vec::new(),
+        none: Vec::new(),
+    };
+    let mut of_nodes: BTreeMap<(NodeName, PathBuf), CertificateEntry> = BTreeMap::new();
+    for CertificateLookup { node, file, read, .. } in found {
+        let node = node.unwrap_or_else(|| NodeName::from(file.display().to_string()));
+        match read {
+            Ok(None) => document.none.push(node),
+            read => {
+                let shown = describe_certificate(node.clone(), &file, read, &trust, &now);
+                of_nodes.insert((node, file), shown);
+            }
+        }
+    }
+    document.certificates = of_nodes.into_values().collect();
+    if globals.json {
+        stdout::write_json(&document)?;
+    } else {
+        stdout::write_text(&report::certificate::render(
+            &document,
+            &report_output::terminal_style(),
+        ))?;
+    }
+    let unreadable = |it: &CertificateEntry| it.standing == CertificateStatus::Unreadable;
+    let is_whole = document.none.is_empty() && !document.certificates.iter().any(unreadable);
+    Ok(if is_whole { exit::PASS } else { exit::INCONCLUSIVE })
+}
+
+/// How one certificate stands.
+fn describe_certificate(
+    node: NodeName,
+    file: &Path,
+    read: Result<Option<CertificateFile>, RecordError>,
+    trust: &SignatureTrust,
+    now: &ClockStamp,
+) -> CertificateEntry {
+    let mut shown = CertificateEntry {
+        node,
+        file: file.display().to_string(),
+        standing: CertificateStatus::Unreadable,
+        why: None,
+        age_s: None,
+        worst_ratio: None,
+        certificate: None,
+    };
+    match read {
+        Ok(None) => {}
+        Err(error) => shown.why = Some(error.to_string()),
+        Ok(Some(CertificateFile::Acceptance(_))) => {
+            let why = "it is the acceptance of a burn-in, which `certificate verify` reads";
+            shown.why = Some(why.to_owned());
+        }
+        Ok(Some(CertificateFile::Certificate(read))) => {
+            let CertificateDocument { certificate, document } = *read;
+            let refusal = trust.explain_refusal(&document);
+            (shown.standing, shown.why) =
+                certificate::certificate_standing(&certificate, refusal, now.unix);
+            shown.age_s = Some(now.unix.saturating_sub(certificate.issued_unix));
+            shown.worst_ratio = certificate.worst_ratio();
+            shown.certificate = Some(certificate);
+        }
+    }
+    shown
+}
+
+/// The signed bytes of the one that was asked for.
+fn print_payload(found: Vec<CertificateLookup>) -> anyhow::Result<u8> {
+    let count = found.len();
+    let [CertificateLookup { node, read, .. }] = <[CertificateLookup; 1]>::try_from(found)
+        .map_err(|_| {
+            CommandError::Usage(format!("--payload: {count} certificates, expected one"))
+        })?;
+    match read.map_err(stored_run::record_error)? {
+        Some(held) => stdout::write_bytes(&signing::signed_payload(held.document()))?,
+        None => {
+            let node = node.map(|node| node.to_string()).unwrap_or_default();
+            return Err(CommandError::Environment(format!("{node} has no certificate")).into());
+        }
+    }
+    Ok(exit::PASS)
+}
+
+fn generate_key(args: &KeygenArgs, globals: &Globals) -> anyhow::Result<u8> {
+    if globals.json {
+        let text = "--json: a key is made for a person, and no document tells of it";
+        return Err(CommandError::usage(text).into());
+    }
+    let (key, text) = SigningKey::generate()?;
+    let mut public = args.file.clone().into_os_string();
+    public.push(".pub");
+    let public = PathBuf::from(public);
+    create_file(&public, 0o644, &key.public().to_pem())?;
+    if let Err(error) = create_file(&args.file, 0o600, &text) {
+        // One half of a pair is a riddle to whoever finds it.
+        let _ = std::fs::remove_file(&public);
+        return Err(error.into());
+    }
+    stdout::write_text(&format!(
+        "key {}\nprivate key {}\npublic key {}\n",
+        key.public().id(),
+        args.file.display(),
+        public.display()
+    ))?;
+    Ok(exit::PASS)
+}
+
+/// Writes a new file, whole or not at all, with these permissions from its first moment on.
+fn create_file(path: &Path, mode: u32, text: &str) -> Result<(), CommandError> {
+    let write = || {
+        let permissions = std::fs::Permissions::from_mode(mode);
+        let mut builder = tempfile::Builder::new();
+        let mut file =
+            builder.prefix(".key-").permissions(permissions).tempfile_in(parent_folder(path))?;
+        file.write_all(text.as_bytes())?;
+        file.as_file().sync_all()?;
+        file.persist_noclobber(path).map_err(|refused| refused.error)
+    };
+    write().map(drop).map_err(|error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::AlreadyExists => {
+            CommandError::Usage(format!("{}: it exists, and no key is overwritten", path.display()))
+        }
+        _ => CommandError::Environment(format!("{}: {error}", path.display())),
+    })
+}

@@ -1,0 +1,82 @@
+//! `fabricgate gate pause`: for a while nothing is drained and nothing measured; and
+//! the spans of time that people write.
+
+use crate::cli::gate_apply;
+use crate::config::Config;
+use crate::exit::CommandError;
+use control::gate::{clock, journal};
+use engine::policy::pause;
+use model::journal::JournalEvent;
+use model::time_format::format_rfc3339;
+
+/// Longest pause: a gate that is forgotten is none.
+const LONGEST_S: u64 = 30 * 24 * 3_600;
+
+/// A span of time, as `90s`, `30m`, `2h` or `7d`, in seconds.
+pub(crate) fn parse_span(text: &str) -> Result<u64, String> {
+    let wrong = || "expected a number and s, m, h or d, such as 2h".to_owned();
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let (number, unit) = text.split_at(at);
+    let each = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3_600,
+        "d" => 86_400,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(each).filter(|it| 0 < *it).ok_or_else(wrong)
+}
+
+/// The same, no longer than a pause may last.
+pub(crate) fn parse_pause(text: &str) -> Result<u64, String> {
+    let seconds = parse_span(text)?;
+    match seconds <= LONGEST_S {
+        true => Ok(seconds),
+        false => Err(format!("expected {}d at most", LONGEST_S / 86_400)),
+    }
+}
+
+/// The line of the journal that begins a pause.
+pub(crate) fn pause_event(by: String, why: String, for_s: u64) -> JournalEvent {
+    let lasts = i64::try_from(for_s).unwrap_or(i64::MAX);
+    let until = format_rfc3339(clock::now().unix.saturating_add(lasts));
+    JournalEvent::Paused { by, why, for_s, until }
+}
+
+/// Refuses to measure while the gate is paused.
+pub(crate) fn check_not_paused(config: &Config) -> Result<(), CommandError> {
+    let Some(gate) = &config.gate else { return Ok(()) };
+    // What else is wrong with the journal, the turn of the gate tells.
+    let Ok(ledger) =
+        journal::read_state(&gate.folder).map_err(|it| gate_apply::turn_error(it.into()))
+    else {
+        return Ok(());
+    };
+    match pause::active_pause(&ledger, &clock::now()) {
+        None => Ok(()),
+        Some(paused) => Err(CommandError::Refused(format!(
+            "the gate is {}; nothing is measured until then, or until `fabricgate gate resume`",
+            pause::describe_pause(paused)
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_read_and_what_is_none_is_refused() {
+        for (text, seconds) in [("90s", 90), ("30m", 1_800), ("2h", 7_200), ("7d", 604_800)] {
+            assert_eq!(parse_span(text), Ok(seconds), "{text}");
+        }
+        for text in
+            ["", "2", "h", "0h", "-2h", "2 h", "2hours", "1.5h", "99999999999999999999d", "2é"]
+        {
+            assert!(parse_span(text).is_err(), "{text}");
+        }
+        assert_eq!(parse_pause("30d"), Ok(LONGEST_S));
+        assert_eq!(parse_pause("31d"), Err("expected 30d at most".to_owned()));
+    }
+}

@@ -1,0 +1,30 @@
+//! One file per subcommand: its options, and what it runs. Nothing outside imports a command.
+
+pub mod apply;
+pub mod audit;
+pub mod burn_in;
+pub mod capacity;
+pub mod certificate;
+pub mod claims;
+pub mod completions;
+pub mod config;
+pub mod doctor;
+pub mod explain;
+pub mod export;
+pub mod gate;
+pub mod history;
+pub mod judge;
+pub mod metrics;
+pub mod node;
+pub mod notify;
+pub mod parse;
+pub mod place;
+pub mod plan;
+pub mod probes;
+pub mod recertify;
+pub mod replay;
+pub mod report;
+pub mod sim;
+pub mod sweep;
+pub mod thresholds;
+pub mod watch;

@@ -1,0 +1,420 @@
+//! What all probes have in common that are attended: their options, how they
+//! are run and ended, and the exit code of what came of it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+use tokio::sync::{mpsc, watch};
+
+use crate::cli::commands::sim;
+use crate::cli::stdout;
+use crate::exit;
+use crate::exit::CommandError;
+use control::sweep::signals::StopSignals;
+use model::parse_output::OutputProblemKind;
+use model::probe_report::{DriverTelemetry, ProbeProblem, ProbedGpu};
+use model::worker_protocol::LONGEST_LINE;
+use node::exec::self_exe;
+use node::facts::telemetry;
+use node::probes::protocol::{ProbeEmitter, ProbeMessage};
+use node::probes::supervisor;
+use node::probes::supervisor::child_output::{ChildOutput, clean};
+use node::probes::supervisor::{
+    ExchangePeers, ProbeChildSpec, SamplerSpec, SupervisorOutput, SupervisorSpec,
+};
+
+/// The name of this machine, as the kernel tells it.
+const HOST_NAME: &str = "/proc/sys/kernel/hostname";
+
+/// Most GPUs of one node. The largest known have 16 or, partitioned, some more.
+const MOST_GPUS: u32 = 1_024;
+
+/// Options of every probe on GPUs.
+#[derive(Clone, Debug, clap::Args)]
+pub struct GpuProbeOptions {
+    /// What this node is called; `-` stands for its host name.
+    #[arg(long, value_name = "NAME", default_value = "-")]
+    pub node: String,
+    /// The driver's library, where it is not the one that the system finds.
+    #[arg(long, value_name = "PATH", env = "FABRICGATE_CUDA")]
+    pub cuda: Option<PathBuf>,
+    /// NVML, likewise.
+    #[arg(long, value_name = "PATH", env = "FABRICGATE_NVML")]
+    pub nvml: Option<PathBuf>,
+    /// The root that proc, sys and dev are below.
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    pub root: PathBuf,
+    /// Seconds that all of it may take; what was measured until then is kept.
+    #[arg(long, value_name = "S", default_value_t = 600.0, value_parser = parse_seconds)]
+    pub limit: f64,
+    /// Seconds without a word after which a process counts as hung.
+    #[arg(long, value_name = "S", default_value_t = 60.0, value_parser = parse_seconds)]
+    pub silence: f64,
+    /// Do not ask the driver for clocks, temperatures and errors meanwhile.
+    #[arg(long)]
+    pub no_around: bool,
+    /// Measure with other nodes, through whoever started this one: for
+    /// coordinators, which speak on standard input.
+    #[arg(long, hide = true)]
+    pub together: bool,
+    /// Say what would be measured and about how long it takes; measure nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+impl GpuProbeOptions {
+    /// What this node is called.
+    pub fn node_name(&self) -> String {
+        if !matches!(self.node.as_str(), "" | "-") {
+            return clean(&self.node);
+        }
+        let name = std::fs::read_to_string(HOST_NAME).unwrap_or_default();
+        let name = clean(&name);
+        if name.is_empty() { "localhost".to_owned() } else { name }
+    }
+
+    /// How GPUs are watched meanwhile.
+    fn sampler_settings(&self) -> Option<SamplerSpec> {
+        if self.no_around {
+            return None;
+        }
+        let mut words = ["node", "gpu-around"].map(str::to_owned).to_vec();
+        for (name, path) in [("--nvml", self.nvml.as_ref()), ("--root", Some(&self.root))] {
+            if let Some(path) = path {
+                words.extend([name.to_owned(), path.display().to_string()]);
+            }
+        }
+        Some(SamplerSpec { args: words, has_begun: telemetry::has_begun })
+    }
+
+    /// What is attended, with no process in it yet.
+    pub fn build_work(&self) -> anyhow::Result<SupervisorSpec> {
+        Ok(SupervisorSpec {
+            executable: self_exe::current_executable()?,
+            node: self.node_name(),
+            children: Vec::new(),
+            sampler: self.sampler_settings(),
+            time_limit: Duration::from_secs_f64(self.limit),
+            max_silence: Duration::from_secs_f64(self.silence),
+            exchanges_lists: false,
+        })
+    }
+}
+
+fn parse_seconds(text: &str) -> Result<f64, String> {
+    // A day is longer than any probe.
+    const MOST: f64 = 86_400.0;
+    match text.parse::<f64>() {
+        Ok(value) if 0.0 < value && value <= MOST => Ok(value),
+        _ => Err(format!("expected seconds above 0 and up to {MOST}")),
+    }
+}
+
+/// Numbers of GPUs: `0,2-3`, and all where it says `all`.
+pub fn parse_gpus(text: &str) -> Result<GpuSelection, String> {
+    let number = |text: &str| match text.trim().parse::<u32>() {
+        Ok(number) if number < MOST_GPUS => Ok(number),
+        _ => Err(format!("`{text}`: expected numbers of GPUs such as 0,2-3")),
+    };
+    if matches!(text.trim(), "all" | "-") {
+        return Ok(GpuSelection::default());
+    }
+    let mut found = Vec::new();
+    for word in text.split(',') {
+        match word.split_once('-') {
+            None => found.push(number(word)?),
+            Some((from, to)) => {
+                let (from, to) = (number(from)?, number(to)?);
+                if to < from {
+                    return Err(format!("`{word}`: {to} is less than {from}"));
+                }
+                found.extend(from..=to);
+            }
+        }
+    }
+    found.sort_unstable();
+    found.dedup();
+    Ok(GpuSelection(found))
+}
+
+/// GPUs by their numbers; all when there are none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GpuSelection(pub Vec<u32>);
+
+/// Bytes with a suffix as nccl-tests has it: `8`, `512K`, `16M`, `8G`, and with
+/// or without `i` and `B`, all of which are powers of 1024.
+pub fn parse_bytes(text: &str) -> Result<u64, String> {
+    let wrong = || format!("`{text}`: expected bytes such as 8, 512K, 16M or 8G");
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..digits].parse().map_err(|_| wrong())?;
+    let factor: u64 = match text[digits..].to_ascii_lowercase().as_str() {
+        "" | "b" => 1,
+        "k" | "kb" | "kib" => 1 << 10,
+        "m" | "mb" | "mib" => 1 << 20,
+        "g" | "gb" | "gib" => 1 << 30,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(factor).filter(|bytes| 0 < *bytes).ok_or_else(wrong)
+}
+
+/// Starts the processes and waits for what comes of it. The processes die with
+/// this thread.
+pub fn run_supervised(
+    work: &SupervisorSpec,
+    together: bool,
+    telling: &mut ProbeProgress,
+) -> anyhow::Result<SupervisorOutput> {
+    let runtime = crate::cli::runtime::build_runtime()?;
+    let attended = runtime.block_on(async {
+        let (ends, stop) = watch::channel(None);
+        let listening = tokio::spawn(async move {
+            let mut signals = StopSignals::listen();
+            let how = signals.next().await;
+            let _ = ends.send(Some(how));
+            std::future::pending::<()>().await;
+        });
+        let mut tell = |part: usize, doing: &str| telling.show(work, part, doing);
+        let mut say = |line: &str| {
+            let mut out = io::stdout().lock();
+            writeln!(out, "{line}").and_then(|()| out.flush())
+        };
+        let others = match together {
+            false => ExchangePeers::LocalOnly,
+            true => ExchangePeers::Upstream { lines: read_stdin_lines(), say: &mut say },
+        };
+        let attended = supervisor::supervise(work, others, stop, &mut tell).await;
+        listening.abort();
+        attended
+    });
+    // A process that hangs in the kernel must not keep us.
+    runtime.shutdown_background();
+    telling.clear();
+    telling.was_interrupted |= attended.interrupted.is_some();
+    Ok(attended)
+}
+
+/// The lines of standard input, read by a thread that ends with the process: a
+/// read cannot be given up.
+fn read_stdin_lines() -> mpsc::Receiver<Vec<u8>> {
+    let (say, lines) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        let mut input = io::stdin().lock();
+        let longest = u64::try_from(LONGEST_LINE).unwrap_or(u64::MAX);
+        loop {
+            let mut line = Vec::new();
+            let got = io::Read::take(&mut input, longest + 1).read_until(b'\n', &mut line);
+            // What was cut off is no line.
+            if !matches!(got, Ok(1..)) || line.pop() != Some(b'\n') {
+                return;
+            }
+            if say.blocking_send(line).is_err() {
+                return;
+            }
+        }
+    });
+    lines
+}
+
+/// Tells a person at a terminal what is being measured, on one line that is
+/// written over and over.
+#[derive(Debug)]
+pub struct ProbeProgress {
+    is_shown: bool,
+    is_dirty: bool,
+    was_interrupted: bool,
+}
+
+impl ProbeProgress {
+    /// Tells, where somebody looks at it.
+    pub fn new(no_progress: bool) -> Self {
+        let is_shown = !no_progress && io::stderr().is_terminal();
+        Self { is_shown, is_dirty: false, was_interrupted: false }
+    }
+
+    /// Whether somebody ended what was told of: then nothing more is to be begun.
+    pub fn was_interrupted(&self) -> bool {
+        self.was_interrupted
+    }
+
+    fn show(&mut self, work: &SupervisorSpec, part: usize, doing: &str) {
+        if !self.is_shown {
+            return;
+        }
+        let name = work.children.get(part).map_or("", |part| part.name.as_str());
+        let between = if name.is_empty() { "" } else { ": " };
+        let line: String = format!("{name}{between}{}", clean(doing)).chars().take(78).collect();
+        let mut err = anstream::stderr().lock();
+        // Back to the beginning, and what was there is erased (ECMA-48, EL).
+        let _ = write!(err, "\r\x1b[K{line}").and_then(|()| err.flush());
+        self.is_dirty = true;
+    }
+
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_dirty) {
+            let mut err = anstream::stderr().lock();
+            let _ = write!(err, "\r\x1b[K").and_then(|()| err.flush());
+        }
+    }
+}
+
+/// The GPUs of this node, as a process of its own lists them; or why there are
+/// none.
+pub fn list_gpus(
+    common: &GpuProbeOptions,
+    telling: &mut ProbeProgress,
+) -> anyhow::Result<Result<NodeGpus, Vec<ProbeProblem>>> {
+    let mut words = ["node", "gpu-list"].map(str::to_owned).to_vec();
+    for (name, path) in [("--cuda", common.cuda.as_ref()), ("--root", Some(&common.root))] {
+        if let Some(path) = path {
+            words.extend([name.to_owned(), path.display().to_string()]);
+        }
+    }
+    let mut work = common.build_work()?;
+    work.sampler = None;
+    work.children.push(ProbeChildSpec {
+        args: words,
+        env: child_environment(),
+        ..ProbeChildSpec::default()
+    });
+    let attended = run_supervised(&work, false, telling)?;
+    let heard = attended.children.first();
+    let mut listed = NodeGpus::default();
+    for line in heard.iter().flat_map(|heard| &heard.messages) {
+        match line {
+            ProbeMessage::Driver { cuda } => listed.cuda = Some(cuda.clone()),
+            ProbeMessage::Gpu(gpu) => listed.gpus.push(gpu.clone()),
+            _ => {}
+        }
+    }
+    if heard.is_some_and(ChildOutput::is_complete) {
+        return Ok(Ok(listed));
+    }
+    let told = heard.iter().flat_map(|heard| heard.problems().cloned().chain(heard.exit_problem()));
+    Ok(Err(told.collect()))
+}
+
+/// What a node has.
+#[derive(Clone, Debug, Default)]
+pub struct NodeGpus {
+    /// CUDA version of the driver.
+    pub cuda: Option<String>,
+    /// Its GPUs.
+    pub gpus: Vec<ProbedGpu>,
+}
+
+impl NodeGpus {
+    /// Those of its GPUs that are asked for, all if none is, and problems for
+    /// those that are not there.
+    pub fn select(&self, wanted: &GpuSelection) -> (Vec<u32>, Vec<ProbeProblem>) {
+        let there: Vec<u32> = self.gpus.iter().map(|gpu| gpu.index).collect();
+        if wanted.0.is_empty() {
+            return (there, Vec::new());
+        }
+        let (chosen, lacking): (Vec<u32>, Vec<u32>) =
+            wanted.0.iter().partition(|index| there.contains(index));
+        let problem = |index: u32| {
+            let count = there.len();
+            let detail = format!("there is no GPU {index}: the driver shows {count}");
+            let mut problem = ProbeProblem::new(OutputProblemKind::Error, "no-such-gpu", detail);
+            problem.gpu = Some(index);
+            problem
+        };
+        (chosen, lacking.into_iter().map(problem).collect())
+    }
+}
+
+/// Variables of every process: GPUs are counted as NVML counts them, and code is
+/// loaded when it is used.
+pub fn child_environment() -> BTreeMap<String, String> {
+    let pair = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    [pair("CUDA_DEVICE_ORDER", "PCI_BUS_ID"), pair("CUDA_MODULE_LOADING", "LAZY")].into()
+}
+
+/// Who takes part, where nodes are simulated: they have no processes that would
+/// exchange anything, and must know each other all the same.
+pub fn read_simulated_nodes(together: bool) -> anyhow::Result<Vec<String>> {
+    /// How long the others may take to start, in seconds.
+    const PATIENCE_S: f64 = 60.0;
+    if !together || !sim::is_simulated() {
+        return Ok(Vec::new());
+    }
+    let (mut out, mut progress) = (io::stdout().lock(), io::sink());
+    let mut input = io::stdin().lock();
+    let mut mouth = ProbeEmitter::new(&mut out, &mut progress, &mut input);
+    let answer = mouth.barrier(PATIENCE_S).map_err(CommandError::environment)?;
+    let present = answer.shares.into_iter().filter(|share| share.gone.is_none());
+    Ok(present.map(|share| share.member).collect())
+}
+
+/// What the driver said around it, where it was asked.
+pub fn driver_telemetry(attended: &SupervisorOutput) -> Option<DriverTelemetry> {
+    let watched = attended.sampled.as_ref()?;
+    Some(telemetry::summarize_telemetry(&watched.text, &attended.pids, watched.failure.as_deref()))
+}
+
+/// Prints a document on one line.
+pub fn print_line<T: Serialize>(document: &T) -> anyhow::Result<()> {
+    let mut line = serde_json::to_vec(document)?;
+    line.push(b'\n');
+    stdout::write_bytes(&line)
+}
+
+/// The exit code of a measurement: wrong data closes the gate; what was not
+/// measured is unknown; where nothing was begun it is the environment's fault.
+pub fn exit_code(complete: bool, begun: bool, problems: &[ProbeProblem]) -> u8 {
+    if problems.iter().any(|problem| problem.kind == OutputProblemKind::Corrupt) {
+        exit::GATE_CLOSED
+    } else if complete {
+        exit::PASS
+    } else if begun {
+        exit::INCONCLUSIVE
+    } else {
+        exit::ENVIRONMENT
+    }
+}
+
+/// A task as the word that its process is given.
+pub fn child_command<T: Serialize>(command: &str, task: &T) -> anyhow::Result<Vec<String>> {
+    let task = serde_json::to_string(task).map_err(CommandError::environment)?;
+    Ok(["node", command, "--task", &task].map(str::to_owned).to_vec())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_numbers_and_ranges() {
+        assert_eq!(parse_gpus("0,2-3").map(|it| it.0), Ok(vec![0, 2, 3]));
+        assert_eq!(parse_gpus("3,1,1").map(|it| it.0), Ok(vec![1, 3]));
+        assert_eq!(parse_gpus("all").map(|it| it.0), Ok(vec![]));
+        for wrong in ["", "a", "3-1", "0,", "-1", "0-99999999"] {
+            assert!(parse_gpus(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn bytes_have_the_suffixes_of_nccl_tests() {
+        assert_eq!(parse_bytes("8"), Ok(8));
+        assert_eq!(parse_bytes("512K"), Ok(512 << 10));
+        assert_eq!(parse_bytes("16MiB"), Ok(16 << 20));
+        assert_eq!(parse_bytes("8g"), Ok(8 << 30));
+        for wrong in ["", "0", "K", "1.5M", "-1", "1T", "99999999999999999999"] {
+            assert!(parse_bytes(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn wrong_data_is_worse_than_missing_data() {
+        let corrupt = [ProbeProblem::new(OutputProblemKind::Corrupt, "wrong-data", "x")];
+        assert_eq!(exit_code(true, true, &[]), exit::PASS);
+        assert_eq!(exit_code(true, true, &corrupt), exit::GATE_CLOSED);
+        assert_eq!(exit_code(false, true, &corrupt), exit::GATE_CLOSED);
+        assert_eq!(exit_code(false, true, &[]), exit::INCONCLUSIVE);
+        assert_eq!(exit_code(false, false, &[]), exit::ENVIRONMENT);
+    }
+}

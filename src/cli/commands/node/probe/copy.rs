@@ -1,0 +1,207 @@
+//! `fabricgate node probe copy`: what nvbandwidth's copy-engine tests measure.
+
+use std::fmt::Write as _;
+
+use crate::cli::commands::node::probe::common;
+use crate::cli::commands::node::probe::common::{GpuProbeOptions, GpuSelection, ProbeProgress};
+use crate::cli::commands::sim;
+use crate::cli::commands::sim::SimProbeAnswer;
+use crate::cli::stdout;
+use crate::exit;
+use engine::report;
+use model::copy::CopyDocument;
+use node::probes::copy::cases;
+use node::probes::copy::task::{CopyTask, CrossNodePairs};
+use node::probes::supervisor::child_output::clean;
+use node::probes::supervisor::{ProbeChildSpec, copy_document};
+
+/// The tests of a quick look.
+const QUICK_TESTS: [&str; 5] = [
+    "host_to_device_memcpy_ce",
+    "device_to_host_memcpy_ce",
+    "device_to_device_memcpy_read_ce",
+    "device_to_device_memcpy_write_ce",
+    "device_local_copy",
+];
+
+/// Measure copies of the GPUs' copy engines: to and from the host, between
+/// GPUs, inside a GPU.
+///
+/// Tests are called what nvbandwidth calls them and mean the same: the row
+/// issues the copy. Bandwidth is in GB/s (1e9 bytes a second), latency in us.
+/// Every number is taken with events over many copies of one buffer, and the
+/// data is compared afterwards. Needs the NVIDIA driver (libcuda.so.1) and
+/// nothing else; the GPUs should be idle.
+///
+/// Ends with 0 when everything was measured, 3 when wrong data was copied, 4
+/// when not everything could be measured and 5 when nothing could be begun.
+#[derive(Clone, Debug, clap::Args)]
+pub struct CopyArgs {
+    #[command(flatten)]
+    pub(crate) common: GpuProbeOptions,
+    #[command(flatten)]
+    what: CopyTestArgs,
+    /// The GPUs to measure, by their number in the order of the PCI bus: 0,2-3.
+    #[arg(long, value_name = "LIST", default_value = "all", value_parser = common::parse_gpus)]
+    gpus: GpuSelection,
+    /// Numbers taken of each cell.
+    #[arg(long, value_name = "K", default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..=1000))]
+    readings: u32,
+    /// Size of one copy, in MiB.
+    #[arg(long, value_name = "MIB", default_value_t = 512,
+        value_parser = clap::value_parser!(u64).range(1..=65_536))]
+    buffer: u64,
+    /// Copies that one number is taken over.
+    #[arg(long, value_name = "N", default_value_t = 16,
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    copies: u32,
+    /// Copies before them that do not count.
+    #[arg(long, value_name = "N", default_value_t = 2,
+        value_parser = clap::value_parser!(u32).range(0..=1000))]
+    warmup: u32,
+    /// Measure across nodes: GPU i with GPU i (`lane`), or every pair (`all`).
+    #[arg(long, value_name = "WHICH", value_enum, hide = true, requires = "together")]
+    across: Option<CopyPairScope>,
+}
+
+/// Which tests.
+#[derive(Clone, Debug, clap::Args)]
+struct CopyTestArgs {
+    /// Which tests: `quick` are host copies both ways, reads and writes between
+    /// GPUs, and copies inside a GPU; `full` are all there are.
+    #[arg(long, value_enum, default_value = "quick", conflicts_with = "tests")]
+    set: CopyTestPreset,
+    /// Tests by nvbandwidth's names, in the order they shall run.
+    #[arg(long, value_name = "TEST,..", value_delimiter = ',')]
+    tests: Vec<String>,
+}
+
+/// A set of tests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CopyTestPreset {
+    /// What shows most in little time.
+    Quick,
+    /// Everything.
+    Full,
+}
+
+/// Pairs of GPUs on several nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum CopyPairScope {
+    /// GPU i of one node with GPU i of another.
+    Lane,
+    /// Every pair.
+    All,
+}
+
+impl CopyArgs {
+    /// What is asked for.
+    fn build_task(&self) -> CopyTask {
+        let tests = match (self.what.tests.as_slice(), self.what.set) {
+            ([], CopyTestPreset::Quick) => QUICK_TESTS.map(str::to_owned).to_vec(),
+            ([], CopyTestPreset::Full) => cases::case_names().map(str::to_owned).collect(),
+            (tests, _) => tests.to_vec(),
+        };
+        CopyTask {
+            cuda: self.common.cuda.clone(),
+            root: self.common.root.clone(),
+            node: self.common.node_name(),
+            gpus: self.gpus.0.clone(),
+            tests,
+            readings: self.readings,
+            buffer_bytes: self.buffer << 20,
+            copies: self.copies,
+            warmup: self.warmup,
+            across: self.across.map(|pairs| match pairs {
+                CopyPairScope::Lane => CrossNodePairs::Lane,
+                CopyPairScope::All => CrossNodePairs::All,
+            }),
+        }
+    }
+}
+
+/// Measures and prints.
+pub fn run(args: &CopyArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::Result<u8> {
+    if args.common.dry_run {
+        let listed = common::list_gpus(&args.common, telling)?;
+        let found = listed.map(|listed| listed.select(&args.gpus).0.len());
+        stdout::write_text(&describe_estimate(&args.build_task(), found.ok()))?;
+        return Ok(exit::PASS);
+    }
+    let task = args.build_task();
+    let nodes = common::read_simulated_nodes(args.common.together)?;
+    let document = match sim::answer_copy_probe(&task, &nodes) {
+        Some(played) => match played? {
+            SimProbeAnswer::Document(document) => document,
+            SimProbeAnswer::Ended(code) => return Ok(code),
+        },
+        None => measure(args, &task, telling)?,
+    };
+    if json || args.common.together {
+        common::print_line(&document)?;
+    } else {
+        stdout::write_text(&report::copy_probe::render(&document))?;
+    }
+    Ok(common::exit_code(document.complete, has_begun(&document), &document.problems))
+}
+
+fn has_begun(document: &CopyDocument) -> bool {
+    document.tests.iter().any(|test| test.readings.iter().flatten().flatten().any(Option::is_some))
+}
+
+/// Measures.
+fn measure(
+    args: &CopyArgs,
+    task: &CopyTask,
+    telling: &mut ProbeProgress,
+) -> anyhow::Result<CopyDocument> {
+    let mut work = args.common.build_work()?;
+    work.children.push(ProbeChildSpec {
+        args: common::child_command("copy-child", task)?,
+        env: common::child_environment(),
+        ..ProbeChildSpec::default()
+    });
+    let attended = common::run_supervised(&work, args.common.together, telling)?;
+    let around = common::driver_telemetry(&attended);
+    Ok(CopyDocument { around, ..copy_document::build_document(task, &attended) })
+}
+
+/// What would be copied, and how long that takes where links are as fast as
+/// those of the slowest platform that has an expectation of its own.
+fn describe_estimate(task: &CopyTask, gpus: Option<usize>) -> String {
+    // PCIe 4 x16 and NVLink 3 (thresholds/hgx-a100.toml), in bytes a second.
+    const HOST: f64 = 24e9;
+    const PAIR: f64 = 230e9;
+    /// Bringing GPUs up and taking memory.
+    const SETUP_S: f64 = 10.0;
+    let mut text = format!(
+        "{} tests, {} readings each of {} copies of {} MiB\n",
+        task.tests.len(),
+        task.readings,
+        task.copies,
+        task.buffer_bytes >> 20
+    );
+    for name in &task.tests {
+        let _ = writeln!(text, "  {}", clean(name));
+    }
+    let Some(gpus) = gpus.filter(|gpus| 0 < *gpus) else {
+        text.push_str("No GPU can be listed here, so how long it takes is not known\n");
+        return text;
+    };
+    #[expect(clippy::cast_precision_loss, reason = "an estimate")]
+    let seconds = task.tests.iter().fold(SETUP_S, |sum, name| {
+        let is_pair = name.starts_with("device_to_device");
+        let cells = if is_pair { gpus * gpus.saturating_sub(1) } else { gpus };
+        let rate = if is_pair || name.starts_with("device_local") { PAIR } else { HOST };
+        let copies = f64::from(task.copies + task.warmup) * f64::from(task.readings);
+        sum + cells as f64 * copies * task.buffer_bytes as f64 / rate
+    });
+    let _ = writeln!(
+        text,
+        "{gpus} GPUs: about {seconds:.0} s at {} GB/s to the host and {} GB/s between GPUs",
+        HOST / 1e9,
+        PAIR / 1e9
+    );
+    text
+}

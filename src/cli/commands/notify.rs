@@ -1,0 +1,256 @@
+//! `fabricgate notify`: whether receivers can be told, and what is told after runs.
+//!
+//! Opens the configuration and prints; what is news is said in `report::notice`.
+
+use schemars::JsonSchema;
+use serde::Serialize;
+use serde_json::Value;
+use tokio::time::Instant;
+
+use crate::cli::post_run::FinishedRun;
+use crate::cli::stdout;
+use crate::cli::stdout::{Globals, note};
+use crate::config::Config;
+use crate::exit::CommandError;
+use crate::{config, exit};
+use control::gate::clock;
+use control::notify::secret::SecretSource;
+use control::notify::state::NotifyStateStore;
+use control::notify::{
+    NotifyRequest, NotifySettings, NotifyTarget, NotifyTargetKind, build_body, delivery,
+    send_notices,
+};
+use engine::report::notice::changes::NoticeChanges;
+use engine::report::notice::message::MessageContext;
+use engine::report::notice::{NoticeEvent, NoticeItem, occasion_from_run, occasion_from_state};
+
+/// Tell the receivers of the configuration's [notify] something.
+#[derive(Debug, clap::Args)]
+pub struct NotifyArgs {
+    #[command(subcommand)]
+    command: NotifyCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum NotifyCommand {
+    /// Send a test message, and say what came back.
+    Test {
+        /// The receivers, by name; all of them where none is named.
+        #[arg(value_name = "TARGET")]
+        targets: Vec<String>,
+        /// Print what would be sent, and send nothing. No address is shown.
+        #[arg(long)]
+        dry_run: bool,
+    },
+}
+
+/// Runs the command.
+pub fn run(args: &NotifyArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let config = config::open(globals.config.as_deref())?;
+    let Some(notify) = config.notify.as_ref().filter(|it| !it.targets.is_empty()) else {
+        let text = format!("{}: expected [[notify.target]]", config.path.display());
+        return Err(CommandError::usage(text).into());
+    };
+    let NotifyCommand::Test { targets, dry_run } = &args.command;
+    let known: Vec<&str> = notify.targets.iter().map(|it| it.name.as_str()).collect();
+    if let Some(strange) = targets.iter().find(|it| !known.contains(&it.as_str())) {
+        let text = format!("TARGET {strange:?}, expected one of: {}", known.join(", "));
+        return Err(CommandError::usage(text).into());
+    }
+    let chosen = notify.targets.iter();
+    let chosen: Vec<&NotifyTarget> =
+        chosen.filter(|it| targets.is_empty() || targets.contains(&it.name)).collect();
+    send_test(&chosen, notify, *dry_run, globals.json)
+}
+
+/// The format of `notify test --json`.
+pub(crate) const NOTIFY_TEST_FORMAT: &str = "fabricgate.notify-test/1";
+
+/// What came of a test.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct NotifyTestDocument {
+    /// `fabricgate.notify-test/1`.
+    format: &'static str,
+    /// The receivers that were tried, in order.
+    targets: Vec<NotifyTestResult>,
+}
+
+/// What came of one receiver. Under --dry-run only what would be sent.
+#[derive(Debug, Serialize, JsonSchema)]
+struct NotifyTestResult {
+    /// Its name.
+    target: String,
+    /// What it takes.
+    kind: &'static str,
+    /// What would be sent.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    payload: Option<Value>,
+    /// It took the message.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    arrived: Option<bool>,
+    /// Where it is, without what is secret.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    place: Option<String>,
+    /// The HTTP status of its answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    /// How often it was tried.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attempts: Option<u32>,
+    /// The beginning of its answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    said: Option<String>,
+    /// Why it did not arrive.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    why: Option<String>,
+}
+
+impl NotifyTestResult {
+    fn new(target: &NotifyTarget) -> Self {
+        Self {
+            target: target.name.clone(),
+            kind: kind_name(target.kind),
+            payload: None,
+            arrived: None,
+            place: None,
+            status: None,
+            attempts: None,
+            said: None,
+            why: None,
+        }
+    }
+}
+
+fn send_test(
+    targets: &[&NotifyTarget],
+    notify: &NotifySettings,
+    dry_run: bool,
+    json: bool,
+) -> anyhow::Result<u8> {
+    let now = clock::now();
+    let about = MessageContext {
+        site: notify.site.as_deref(),
+        at: &now.at,
+        run: None,
+        profile: None,
+        folder: None,
+        is_test: true,
+        is_simulated: false,
+    };
+    let news = NoticeChanges { fresh: vec![sample_item()], ..NoticeChanges::default() };
+    let runtime = crate::cli::runtime::build_runtime()?;
+    let mut answers = Vec::new();
+    let mut all_arrived = true;
+    for target in targets {
+        if matches!(target.address, SecretSource::Inline(_)) {
+            note(&format!(
+                "{}: its address is in the configuration, for all who may read that; url_file keeps it apart",
+                target.name
+            ));
+        }
+        let payload = build_body(target.kind, &news, &about, &now, notify);
+        let name = &target.name;
+        if dry_run {
+            answers
+                .push(NotifyTestResult { payload: Some(payload), ..NotifyTestResult::new(target) });
+            continue;
+        }
+        let sent = runtime.block_on(async {
+            let deadline = Instant::now() + notify.within;
+            delivery::send_message(target, &payload, deadline, crate::cli::runtime::random_number())
+                .await
+        });
+        all_arrived &= sent.is_ok();
+        let answer = match &sent {
+            Ok(sent) => {
+                note(&format!("{name}: {} took it: {} {}", sent.origin, sent.status, sent.answer));
+                NotifyTestResult {
+                    arrived: Some(true),
+                    place: Some(sent.origin.clone()),
+                    status: Some(sent.status),
+                    attempts: Some(sent.attempts),
+                    said: Some(sent.answer.clone()),
+                    ..NotifyTestResult::new(target)
+                }
+            }
+            Err(error) => {
+                note(&format!("{name}: {error}"));
+                let why = Some(error.to_string());
+                NotifyTestResult { arrived: Some(false), why, ..NotifyTestResult::new(target) }
+            }
+        };
+        answers.push(answer);
+    }
+    if json || dry_run {
+        stdout::write_json(&NotifyTestDocument { format: NOTIFY_TEST_FORMAT, targets: answers })?;
+    }
+    Ok(if all_arrived { exit::PASS } else { exit::ENVIRONMENT })
+}
+
+/// What a test tells of.
+fn sample_item() -> NoticeItem {
+    NoticeItem {
+        key: "test".to_owned(),
+        event: NoticeEvent::Action,
+        node: None,
+        domain: None,
+        class: None,
+        ratio: None,
+        ratio_of: None,
+        what: "a test of notifications".to_owned(),
+        how: "Somebody ran `fabricgate notify test`. Nothing has happened.".to_owned(),
+        done: None,
+        next: Some("nothing".to_owned()),
+    }
+}
+
+fn kind_name(kind: NotifyTargetKind) -> &'static str {
+    match kind {
+        NotifyTargetKind::Generic => "generic",
+        NotifyTargetKind::Slack => "slack",
+        NotifyTargetKind::Alertmanager => "alertmanager",
+    }
+}
+
+/// Where it is kept who was told what: beside the gate's record, else beside runs.
+pub(crate) fn notification_store(config: &Config) -> NotifyStateStore {
+    let folder = config.gate.as_ref().map_or(&config.run_dir, |gate| &gate.folder);
+    NotifyStateStore { folder: folder.clone() }
+}
+
+/// Tells whoever wants to know what a run found and did.
+pub fn send_notifications(ended: &FinishedRun<'_>) {
+    let Some(notify) = ended.config.notify.as_ref().filter(|it| !it.targets.is_empty()) else {
+        return;
+    };
+    if ended.config.launcher_from == "--sim" {
+        note("notify: a run under --sim is no news of nodes; nobody is told");
+        return;
+    }
+    let shown = std::path::absolute(ended.folder).unwrap_or_else(|_| ended.folder.to_owned());
+    let mut occasion = occasion_from_run(
+        ended.run,
+        ended.action_plan,
+        &shown.display().to_string(),
+        ended.partial,
+    );
+    occasion.limit_to_known(ended.run, ended.state());
+    let state = occasion_from_state(ended.state());
+    occasion.items.extend(state.items);
+    occasion.healthy.extend(state.healthy);
+    occasion.whole.extend(state.whole);
+    let now = clock::now();
+    let telling = NotifyRequest {
+        settings: notify,
+        occasion: &occasion,
+        now: &now,
+        seed: crate::cli::runtime::random_number(),
+    };
+    let notes = match crate::cli::runtime::build_runtime() {
+        Ok(runtime) => runtime.block_on(send_notices(&telling, &notification_store(ended.config))),
+        Err(error) => vec![error.to_string()],
+    };
+    for text in notes {
+        note(&format!("notify: {text}"));
+    }
+}

@@ -1,0 +1,452 @@
+//! `fabricgate plan`: what would be measured, and what it costs. Runs nothing.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use crate::cli::past_runs::PastRuns;
+use crate::cli::simulation_option::SimulationArgs;
+use crate::cli::stdout::Globals;
+use crate::cli::{audit_scope, expectations, partner_selection, stdout};
+use crate::config::Config;
+use crate::exit;
+use crate::exit::CommandError;
+use engine::plan;
+use engine::plan::{Plan, PlanRound, PlanStep, cost};
+use engine::thresholds::{Platform, PlatformCatalogue};
+use model::claims::{ClaimedDomain, Claims};
+use model::id::{DomainName, NodeName};
+use model::probe::{Probe, ProbeScope};
+pub use model::profile::Profile;
+use model::{hostlist, shell_quote};
+use readers::probe_catalog::ProbeCatalog;
+
+/// Show what would be measured, where, and what it costs; run nothing.
+#[derive(Debug, clap::Args)]
+pub struct PlanArgs {
+    /// The profile.
+    #[arg(value_enum, value_name = "PROFILE")]
+    profile: ProfileArg,
+    #[command(flatten)]
+    selection: NodeSelectionArgs,
+    /// The seed of the order of nodes and pairs.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+    #[command(flatten)]
+    simulated: SimulationArgs,
+    /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests.
+    #[arg(long)]
+    own_probes: bool,
+    /// Show every round with its pairs.
+    #[arg(long)]
+    rounds: bool,
+    #[command(flatten)]
+    audit: audit_scope::AuditOptions,
+}
+
+/// Which nodes are meant.
+#[derive(Debug, Default, clap::Args)]
+pub struct NodeSelectionArgs {
+    /// Nodes or host lists, such as node[0001-0018]; all claimed ones where none is given.
+    #[arg(value_name = "NODE")]
+    pub nodes: Vec<String>,
+    /// Measure the other nodes of their domains too: alone, a node has no partner across its domain.
+    #[arg(long, requires = "nodes")]
+    pub with_domain: bool,
+    /// Other nodes that take part beside those named, at most; 0 for none. By default as many
+    /// as show whether a node is connected as claimed: [sweep] partners (3) where they are
+    /// cleared, two more where one is not.
+    #[arg(long, value_name = "N", requires = "nodes", conflicts_with = "with_domain")]
+    pub partners: Option<usize>,
+}
+
+/// [`Profile`] as a value of an option.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProfileArg(pub Profile);
+
+impl clap::ValueEnum for ProfileArg {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[
+            Self(Profile::Admit),
+            Self(Profile::BurnIn),
+            Self(Profile::Recertify),
+            Self(Profile::Audit),
+        ]
+    }
+
+    fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
+        let help = match self.0 {
+            Profile::Admit => {
+                "before the first job: state, inside nodes, across nodes, collectives"
+            }
+            Profile::BurnIn => "after building or repair: everything, every pair",
+            Profile::Recertify => "from time to time: everything, every pair",
+            Profile::Audit => "often, on idle nodes: state, inside nodes, across nodes",
+        };
+        Some(clap::builder::PossibleValue::new(self.0.as_str()).help(help))
+    }
+}
+
+/// Claims of which a plan covers a part.
+#[derive(Debug)]
+pub struct PlanScope {
+    /// All that is claimed.
+    pub fleet: Claims,
+    /// The part that takes part.
+    pub claims: Claims,
+    /// The nodes that a person names; none where all are meant.
+    pub named: BTreeSet<NodeName>,
+}
+
+/// The claimed nodes among `nodes`, or all where none is named.
+pub fn select_nodes(
+    fleet: Claims,
+    selection: &NodeSelectionArgs,
+) -> Result<PlanScope, CommandError> {
+    let nodes = &selection.nodes;
+    if nodes.is_empty() {
+        return Ok(PlanScope { claims: fleet.clone(), fleet, named: BTreeSet::new() });
+    }
+    let mut wanted: BTreeSet<NodeName> = BTreeSet::new();
+    for list in nodes {
+        let names = hostlist::expand(list)
+            .map_err(|error| CommandError::Usage(format!("NODE {list:?}: {error}")))?;
+        for node in names.into_iter().map(NodeName::from) {
+            if fleet.domain_of(&node).is_none() {
+                let text = format!("NODE {list:?}: no domain claims {node}");
+                return Err(CommandError::Usage(text));
+            }
+            wanted.insert(node);
+        }
+    }
+    let named = wanted.clone();
+    if selection.with_domain {
+        let named = |it: &&ClaimedDomain| it.nodes.iter().any(|node| wanted.contains(node));
+        let whole: Vec<&ClaimedDomain> = fleet.domains.iter().filter(named).collect();
+        wanted.extend(whole.into_iter().flat_map(|domain| domain.nodes.iter().cloned()));
+    }
+    let claims = fleet.with_nodes(|node| wanted.contains(node));
+    Ok(PlanScope { fleet, claims, named })
+}
+
+/// What plans are made from under this configuration.
+#[derive(Debug)]
+pub struct PlanBasis<'a> {
+    config: &'a Config,
+    claims: &'a Claims,
+    profile: Profile,
+    seed: u64,
+    probes: Vec<&'a Probe>,
+    across: BTreeSet<DomainName>,
+}
+
+impl<'a> PlanBasis<'a> {
+    /// Which platforms join nodes by NVLink is in the catalogue of expectations.
+    pub fn new(
+        config: &'a Config,
+        claims: &'a Claims,
+        catalogue: &PlatformCatalogue,
+        profile: Profile,
+        seed: u64,
+    ) -> Result<Self, CommandError> {
+        let nodes = claims.domains.iter().map(|d| d.nodes.len()).sum();
+        config.launcher.check(nodes).map_err(|error| {
+            CommandError::Usage(format!("{}: [launcher]: {error}", config.path.display()))
+        })?;
+        let across = find_nvlink_domains(claims, catalogue, config.platform.as_deref());
+        let probes = match &config.probes {
+            Some(named) => named.iter().collect(),
+            None => {
+                let names = plan::default_probes(profile, claims, &across);
+                names.into_iter().filter_map(|name| config.catalog.get(name)).collect()
+            }
+        };
+        Ok(Self { config, claims, profile, seed, probes, across })
+    }
+
+    /// What the plan stage is asked.
+    pub fn request(&self) -> plan::PlanRequest<'_> {
+        plan::PlanRequest {
+            claims: self.claims,
+            profile: self.profile,
+            probes: &self.probes,
+            readings: self.config.readings,
+            most_readings: self.config.most_readings,
+            parallel: self.config.parallel,
+            seed: self.seed,
+            nvlink_across: &self.across,
+            limits: self.config.limits,
+        }
+    }
+
+    /// The plan, held against its own rules.
+    pub fn make_plan(&self) -> anyhow::Result<Plan> {
+        let plan = plan::plan_sweep(&self.request());
+        if let Some(wrong) = plan::lint::lint_plan(&plan, self.claims).first() {
+            anyhow::bail!("the plan breaks its own rules: {wrong}");
+        }
+        Ok(plan)
+    }
+}
+
+/// The domains of which a platform is claimed that joins nodes by NVLink.
+pub fn find_nvlink_domains(
+    claims: &Claims,
+    catalogue: &PlatformCatalogue,
+    platform: Option<&str>,
+) -> BTreeSet<DomainName> {
+    let spans = |name: &str| catalogue.platform(name).is_some_and(Platform::spans_nodes);
+    let domains = claims.domains.iter();
+    let across = domains.filter(|d| platform.or(d.platform.as_deref()).is_some_and(spans));
+    across.map(|domain| domain.name.clone()).collect()
+}
+
+/// Runs the command.
+pub fn run(args: &PlanArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let mut config = args.simulated.open_config(globals.config.as_deref())?;
+    if args.own_probes {
+        config.use_native_probes();
+    }
+    let in_force = expectations::load_thresholds(&config.thresholds)?;
+    let fleet = config.collect_measurable_claims(&in_force.catalogue)?;
+    let past = match args.selection.nodes.is_empty() {
+        true => PastRuns::default(),
+        false => PastRuns::read(&config, None),
+    };
+    let mut chosen = partner_selection::choose_partners(
+        &config,
+        &in_force.catalogue,
+        fleet,
+        &args.selection,
+        &past,
+    )?;
+    if args.profile.0 == Profile::Audit {
+        let budget = args.audit.budget(config.audit, !args.selection.nodes.is_empty())?;
+        chosen = audit_scope::select_audit_nodes(
+            &config,
+            &in_force.catalogue,
+            chosen,
+            budget,
+            args.seed,
+        )?;
+        if chosen.claims.domains.is_empty() {
+            stdout::note("nobody can be measured now, so nothing is planned");
+            return Ok(exit::INCONCLUSIVE);
+        }
+    } else if args.audit.are_given() {
+        let text = "--minutes, --nodes-at-most, --share, --share-of-domain, --all: expected the \
+                    profile audit";
+        return Err(CommandError::usage(text).into());
+    }
+    let basis =
+        PlanBasis::new(&config, &chosen.claims, &in_force.catalogue, args.profile.0, args.seed)?;
+    let plan = basis.make_plan()?;
+    if globals.json {
+        stdout::write_plan(&plan)?;
+    } else {
+        stdout::write_text(&render_plan(&plan, &config.catalog, args.rounds))?;
+    }
+    Ok(exit::PASS)
+}
+
+fn render_plan(plan: &Plan, catalog: &ProbeCatalog, with_rounds: bool) -> String {
+    let nodes = plan.nodes();
+    let mut text = format!(
+        "{}: {} steps on {} nodes, {} at a time, about {:.0} s, {:.0} node-seconds\n",
+        plan.profile,
+        plan.steps().count(),
+        nodes.len(),
+        plan.parallel.min(nodes.len()),
+        plan.estimate_s,
+        plan.node_seconds
+    );
+    if plan.sampled {
+        text.push_str("pairs of GPUs are sampled: not every pair of a domain is measured\n");
+    }
+    // Rounds of one probe in one stage follow each other.
+    let mut rest = plan.rounds.as_slice();
+    while let Some(first) = rest.first().and_then(|round| round.steps.first()) {
+        let same = |round: &PlanRound| {
+            round.stage == first.stage && round.steps.iter().all(|s| s.probe == first.probe)
+        };
+        let end = rest.iter().position(|round| !same(round)).unwrap_or(rest.len()).max(1);
+        let (rounds, others) = rest.split_at(end);
+        rest = others;
+        write_stage(&mut text, plan, catalog, rounds, first);
+        if with_rounds {
+            for round in rounds {
+                write_pairs(&mut text, plan, round);
+            }
+        }
+    }
+    for skipped in &plan.skipped {
+        let _ = writeln!(
+            text,
+            "left out: {} on {}: {}",
+            skipped.probe,
+            hostlist::fold(skipped.nodes.iter().map(|node| node.as_str())),
+            skipped.why
+        );
+    }
+    text
+}
+
+/// One probe in one stage.
+fn write_stage(
+    text: &mut String,
+    plan: &Plan,
+    catalog: &ProbeCatalog,
+    rounds: &[PlanRound],
+    first: &PlanStep,
+) {
+    let steps = || rounds.iter().flat_map(|round| &round.steps);
+    let disturbs = catalog.get(&first.probe).map_or("unknown", |probe| probe.disturbs.as_str());
+    let readings = match (first.readings, first.most_readings) {
+        (1, 1) => String::new(),
+        (n, most) if n == most => format!(" x {n} readings"),
+        (n, most) => format!(" x {n} to {most} readings"),
+    };
+    let time: f64 = rounds.iter().map(|round| cost::estimate_round(round, plan.parallel)).sum();
+    let _ = writeln!(
+        text,
+        "stage {} {}: {} steps of about {} s{readings} (limit {} s), disturbs {disturbs}",
+        first.stage,
+        first.probe,
+        steps().count(),
+        first.estimate_s,
+        first.timeout_s,
+    );
+    let what = match first.scope {
+        ProbeScope::Node => "nodes",
+        ProbeScope::Pair => "pairs",
+        ProbeScope::Rail => "pairs and rails",
+        ProbeScope::Domain => "domains",
+    };
+    let _ = writeln!(
+        text,
+        "    {} round{} of up to {} {what}, about {time:.0} s",
+        rounds.len(),
+        if rounds.len() == 1 { "" } else { "s" },
+        rounds.iter().map(|round| round.steps.len()).max().unwrap_or(0)
+    );
+    let on: BTreeSet<&str> = steps().flat_map(|s| &s.nodes).map(|n| n.as_str()).collect();
+    let _ = writeln!(text, "    on {}", hostlist::fold(on));
+    let _ = writeln!(text, "    {}", shell_quote::join_quoted(&first.argv));
+    if first.together {
+        let _ = writeln!(text, "    on every node that takes part");
+    }
+    if let Some(serve) = &first.serve {
+        let _ = writeln!(
+            text,
+            "    with, on the other node, {}",
+            shell_quote::join_quoted(&serve.argv)
+        );
+    }
+    if let Some(otherwise) = &first.otherwise {
+        let on = if otherwise.together { ", on every node" } else { "" };
+        let _ = writeln!(
+            text,
+            "    where that is missing{on}, {}",
+            shell_quote::join_quoted(&otherwise.argv)
+        );
+    }
+}
+
+/// Who is with whom in a round.
+fn write_pairs(text: &mut String, plan: &Plan, round: &PlanRound) {
+    let _ = writeln!(
+        text,
+        "    round {}: {}, about {:.0} s",
+        round.round,
+        round.what,
+        cost::estimate_round(round, plan.parallel)
+    );
+    for step in &round.steps {
+        let nodes: Vec<&str> = step.nodes.iter().map(|node| node.as_str()).collect();
+        let place = match step.scope {
+            ProbeScope::Domain => hostlist::fold(nodes),
+            _ => nodes.join(" - "),
+        };
+        let rail = step.rail.as_ref().map(|rail| format!(", rail {rail}")).unwrap_or_default();
+        let lane = step.lane.map(|lane| format!(", lane {lane}")).unwrap_or_default();
+        let _ = writeln!(text, "        step {}: {place}{rail}{lane}", step.step);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::plan::PlanLimits;
+    use engine::thresholds::builtin;
+    use readers::claims::claims_file;
+
+    const FLEET: &str = "[[domain]]\nname = \"block1\"\nnodes = \"a[1-4]\"\n\
+        platform = \"gb200-nvl72\"\ngpus_per_node = 4\n\
+        [[domain]]\nname = \"h\"\nnodes = \"h[1-3]\"\nplatform = \"hgx-h100\"\ngpus_per_node = 8\n\
+        [[leaf]]\nname = \"l1\"\nnodes = \"a[1-4]\"\n[[leaf]]\nname = \"l2\"\nnodes = \"h[1-3]\"\n\
+        [[rail]]\nname = \"rail0\"\ndevice = \"eth1\"\n";
+
+    fn claims() -> Claims {
+        claims_file::parse("c", FLEET).expect("good")
+    }
+
+    #[test]
+    fn only_platforms_of_several_nodes_are_joined_by_nvlink() {
+        let catalogue = builtin::builtin_catalogue();
+        let of = |platform| find_nvlink_domains(&claims(), catalogue, platform);
+        assert_eq!(of(None), BTreeSet::from(["block1".into()]));
+        assert_eq!(of(Some("gb300-nvl72")).len(), 2, "a platform that a person names goes first");
+        assert!(of(Some("hgx-h200")).is_empty());
+    }
+
+    #[test]
+    fn a_plan_shows_its_stages_rounds_and_pairs() {
+        let (claims, catalog) = (claims(), ProbeCatalog::built_in());
+        let names = ["nvbandwidth-lane", "tcp", "nvidia-smi-q"];
+        let probes: Vec<&Probe> = names.iter().filter_map(|name| catalog.get(name)).collect();
+        let plan = plan::plan_sweep(&plan::PlanRequest {
+            claims: &claims,
+            profile: Profile::Audit,
+            probes: &probes,
+            readings: 3,
+            most_readings: 5,
+            parallel: 64,
+            seed: 0,
+            nvlink_across: &BTreeSet::from(["block1".into()]),
+            limits: PlanLimits::default(),
+        });
+        let text = render_plan(&plan, &catalog, true);
+        let says = |part: &str| assert!(text.contains(part), "{part:?} is not in\n{text}");
+        says("audit: 17 steps on 7 nodes");
+        says("pairs of GPUs are sampled");
+        says("stage 2 nvbandwidth-lane: 6 steps of about 10 s x 3 to 5 readings");
+        says("    3 rounds of up to 2 pairs, about 90 s");
+        says("nvbandwidth-lane: node pairs, 3 of 3, about 30 s");
+        // The third node of the second leaf has a round of its own.
+        says("    2 rounds of up to 3 pairs and rails, about 18 s");
+        says(", rail rail0\n");
+        says("    with, on the other node, ");
+        says("left out: nvbandwidth-lane on h[1-3]: needs NVLink between nodes");
+        assert!(!render_plan(&plan, &catalog, false).contains(", rail rail0"));
+    }
+
+    #[test]
+    fn a_part_of_a_fleet_keeps_the_part_of_its_leaves() {
+        let part = NodeSelectionArgs {
+            nodes: vec!["a[1-2]".to_owned()],
+            with_domain: false,
+            partners: None,
+        };
+        let chosen = select_nodes(claims(), &part).expect("claimed");
+        assert_eq!((chosen.claims.domains.len(), chosen.claims.leaves.len()), (1, 1));
+        assert_eq!(chosen.claims.leaves[0].nodes.len(), 2);
+        assert_eq!(chosen.fleet.leaves.len(), 2);
+    }
+    #[test]
+    fn a_node_is_measured_with_the_rest_of_its_domain_where_asked_for() {
+        let whole =
+            NodeSelectionArgs { nodes: vec!["a3".to_owned()], with_domain: true, partners: None };
+        let chosen = select_nodes(claims(), &whole).expect("claimed");
+        assert_eq!(chosen.claims.domains.len(), 1);
+        assert_eq!(chosen.claims.domains[0].nodes.len(), 4);
+    }
+}

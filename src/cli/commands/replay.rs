@@ -1,0 +1,61 @@
+//! `fabricgate replay`: a stored run, read and judged again with today's
+//! expectations. The folder is not changed.
+
+use std::path::PathBuf;
+
+use crate::cli::commands::judge;
+use crate::cli::commands::thresholds::Overrides;
+use crate::cli::earlier_runs_option::EarlierRunsArgs;
+use crate::cli::stdout::{Globals, note};
+use crate::cli::{expectations, report_output, run_lookup, stored_run};
+use control::store::RunState;
+
+/// Read and judge a stored run again with today's expectations.
+#[derive(Debug, clap::Args)]
+pub struct ReplayArgs {
+    /// The run: its folder, its id, `latest`, or the reason of a drain.
+    #[arg(value_name = "RUN")]
+    run: PathBuf,
+    #[command(flatten)]
+    overrides: Overrides,
+    #[command(flatten)]
+    earlier: EarlierRunsArgs,
+    #[command(flatten)]
+    files: report_output::ReportFileArgs,
+}
+
+/// Runs the command.
+pub fn run(args: &ReplayArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let files = args.files.open()?;
+    let run = run_lookup::find_run(&args.run, globals.config.as_deref())?;
+    let stored = stored_run::open_run(&run)?;
+    let in_force = expectations::load_thresholds(&args.overrides.files)?;
+    let history = args.earlier.load(&in_force, Some(&run), globals.config.as_deref())?;
+    let results = stored.results().map_err(stored_run::record_error)?;
+    let recordings = stored_run::reparse_outputs(&stored, &results)?;
+    let run = stored_run::rejudge_run(&stored, &results, recordings, &in_force, &history);
+    let then = match stored.record.state {
+        // What an earlier attempt said is no word on what came after it.
+        RunState::Running => None,
+        RunState::Partial | RunState::Complete => {
+            stored.verdicts().map_err(stored_run::record_error)?
+        }
+    };
+    match then {
+        None => note("this run was never judged"),
+        Some(then) if then == run.verdicts => note("the verdicts are those of then"),
+        Some(then) => {
+            let expectations = if then.thresholds_digest == run.verdicts.thresholds_digest {
+                "the expectations are the same"
+            } else {
+                "the expectations differ"
+            };
+            note(&format!(
+                "the verdicts differ from those of then ({} then, {} now); {expectations}",
+                then.outcome, run.verdicts.outcome
+            ));
+        }
+    }
+    let written = report_output::show_run(&run, files, globals.json)?;
+    Ok(judge::outcome_exit_code(run.verdicts.outcome, !written))
+}

@@ -1,0 +1,572 @@
+//! `fabricgate sim`: the embedded simulated fabric.
+//!
+//! Reads scenarios, writes recordings, answers as a tool. What it answers is
+//! made in `sim`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::cli::stdout;
+use crate::cli::stdout::{Globals, note};
+use crate::exit;
+use control::launch::SIM_AGE_VARIABLE;
+use control::sources::input_file;
+use model::collective::CollectiveDocument;
+use model::copy::CopyDocument;
+use model::hostlist;
+use model::worker_protocol::STEP_VARIABLE;
+use node::probes::copy;
+use sim::fabric::SimFabric;
+use sim::fault::BurnInAge;
+use sim::invocation::ToolInvocation;
+use sim::native_probes::NativeProbeSite;
+use sim::noise::NoiseKey;
+use sim::render::SimToolOutput;
+use sim::scenario::Scenario;
+use sim::tool_dispatch::SimToolReply;
+use sim::{misbehaviour, native_probes, recording, tcp, tool_dispatch};
+
+/// The scenario that this process plays a part of.
+pub const SCENARIO: &str = "FABRICGATE_SIM";
+/// The node it plays.
+pub const NODE: &str = "FABRICGATE_SIM_NODE";
+/// Seed of the noise, instead of the scenario's.
+const SEED: &str = "FABRICGATE_SIM_SEED";
+/// Which reading, from 0.
+const READING: &str = "FABRICGATE_SIM_READING";
+
+/// Record or answer from a simulated fabric.
+#[derive(Debug, clap::Args)]
+pub struct SimArgs {
+    #[command(subcommand)]
+    command: SimCommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum SimCommand {
+    Record(SimRecordArgs),
+    Tool(SimToolArgs),
+    Claims(SimClaimsArgs),
+}
+
+/// Write what the tools would print in a scenario, ready to be judged.
+#[derive(Debug, clap::Args)]
+struct SimRecordArgs {
+    /// The scenario, a TOML file.
+    #[arg(value_name = "SCENARIO")]
+    scenario: PathBuf,
+    /// The directory to write. What is really wrong goes to DIR.truth.toml.
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+    /// Seed of the noise, instead of the scenario's.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// How often every measuring tool is run, instead of the scenario's number.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    readings: Option<u32>,
+    /// Replace what is in DIR.
+    #[arg(long)]
+    force: bool,
+}
+
+/// Answer as one tool on one node of a scenario.
+#[derive(Debug, clap::Args)]
+struct SimToolArgs {
+    /// The tool: nvbandwidth, all_reduce_perf, nvidia-smi, ...
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// The scenario.
+    #[arg(long, env = SCENARIO, value_name = "FILE")]
+    scenario: PathBuf,
+    /// The node it runs on, or the claimed domain it runs across.
+    #[arg(long, env = NODE, value_name = "NODE")]
+    node: String,
+    /// Which reading, from 0: another reading has other noise.
+    #[arg(long, env = READING, default_value_t = 0)]
+    reading: u32,
+    /// Seed of the noise, instead of the scenario's.
+    #[arg(long, env = SEED)]
+    seed: Option<u64>,
+    /// Arguments of the tool.
+    #[arg(last = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
+/// Print the claims of a scenario, as `claims.toml`.
+#[derive(Debug, clap::Args)]
+struct SimClaimsArgs {
+    /// The scenario.
+    #[arg(value_name = "SCENARIO")]
+    scenario: PathBuf,
+}
+
+/// Runs the command.
+pub fn run(args: &SimArgs, globals: &Globals) -> anyhow::Result<u8> {
+    match &args.command {
+        SimCommand::Record(args) => record_scenario(args, globals.json),
+        SimCommand::Tool(args) => answer_tool(args),
+        SimCommand::Claims(args) => print_claims(args),
+    }
+}
+
+/// The scenario in this file, or the exit code and after a message.
+fn load_scenario(path: &Path) -> Result<Scenario, u8> {
+    let bytes = input_file::read(path).map_err(|error| {
+        note(&error.to_string());
+        exit::ENVIRONMENT
+    })?;
+    let text = String::from_utf8_lossy(&bytes);
+    let scenario = Scenario::parse(&text).map_err(|error| {
+        note(&format!("{}: {error}", path.display()));
+        exit::USAGE
+    })?;
+    let age = std::env::var(SIM_AGE_VARIABLE).ok().and_then(|word| BurnInAge::parse(&word));
+    Ok(scenario.at_age(age.unwrap_or_default()))
+}
+
+fn print_usage_error(message: &str) -> anyhow::Result<u8> {
+    note(message);
+    Ok(exit::USAGE)
+}
+
+/// The format of `sim record --json`.
+pub(crate) const RECORDED_FORMAT: &str = "fabricgate.sim-record/1";
+
+/// What was written, for machines.
+#[derive(Debug, Serialize, JsonSchema)]
+pub(crate) struct RecordedDocument<'a> {
+    /// `fabricgate.sim-record/1`.
+    format: &'a str,
+    /// The recording, ready to be judged.
+    folder: String,
+    /// The files in it.
+    files: Vec<&'a String>,
+    /// What is really wrong, beside the folder.
+    truth: String,
+}
+
+fn record_scenario(args: &SimRecordArgs, json: bool) -> anyhow::Result<u8> {
+    let scenario = match load_scenario(&args.scenario) {
+        Ok(scenario) => scenario,
+        Err(code) => return Ok(code),
+    };
+    let recording = match recording::record_scenario(&scenario, args.seed, args.readings) {
+        Ok(recording) => recording,
+        Err(why) => return print_usage_error(&format!("{}: {why}", args.scenario.display())),
+    };
+    let target = &args.directory;
+    let Some(name) = target.file_name() else {
+        return print_usage_error(&format!(
+            "{}: expected a directory with a name",
+            target.display()
+        ));
+    };
+    let occupied = match fs::read_dir(target) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => false,
+        Err(error) => return print_usage_error(&format!("{}: {error}", target.display())),
+    };
+    if occupied && !args.force {
+        return print_usage_error(&format!(
+            "{}: is not empty; --force replaces it",
+            target.display()
+        ));
+    }
+    // --force is for recordings, not for whatever a typo points at.
+    if occupied && !target.join("claims.toml").is_file() {
+        return print_usage_error(&format!(
+            "{}: holds no claims.toml, so it is no recording and is not replaced",
+            target.display()
+        ));
+    }
+    let beside = |suffix: &str| {
+        let mut name = name.to_owned();
+        name.push(suffix);
+        target.with_file_name(name)
+    };
+    // Everything is written beside and moved in one step, so that a judge
+    // never meets half a recording.
+    let fresh = beside(&format!(".new-{}", std::process::id()));
+    let written = write_files(&fresh, &recording.files).and_then(|()| {
+        if target.exists() {
+            fs::remove_dir_all(target)?;
+        }
+        fs::rename(&fresh, target)
+    });
+    if written.is_err() {
+        let _ = fs::remove_dir_all(&fresh);
+    }
+    let truth = beside(".truth.toml");
+    if let Err(error) = written.and_then(|()| fs::write(&truth, &recording.truth)) {
+        note(&format!("writing {}: {error}", target.display()));
+        return Ok(exit::ENVIRONMENT);
+    }
+    if json {
+        let document = RecordedDocument {
+            format: RECORDED_FORMAT,
+            folder: target.display().to_string(),
+            files: recording.files.keys().collect(),
+            truth: truth.display().to_string(),
+        };
+        stdout::write_json(&document)?;
+        return Ok(exit::PASS);
+    }
+    anstream::eprintln!(
+        "{}: {} files; what is really wrong: {}",
+        target.display(),
+        recording.files.len(),
+        truth.display()
+    );
+    Ok(exit::PASS)
+}
+
+fn write_files(root: &Path, files: &BTreeMap<String, String>) -> std::io::Result<()> {
+    for (path, text) in files {
+        let file = root.join(path);
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        fs::write(&file, text)?;
+    }
+    Ok(())
+}
+
+fn print_claims(args: &SimClaimsArgs) -> anyhow::Result<u8> {
+    let scenario = match load_scenario(&args.scenario) {
+        Ok(scenario) => scenario,
+        Err(code) => return Ok(code),
+    };
+    let fabric = match SimFabric::build(&scenario) {
+        Ok(fabric) => fabric,
+        Err(why) => return print_usage_error(&format!("{}: {why}", args.scenario.display())),
+    };
+    print(&recording::network_claims_toml(&fabric))?;
+    Ok(exit::PASS)
+}
+
+/// Answers as the tool under whose name the program was started, where a
+/// scenario is set; `None` otherwise, and then this is fabricgate.
+pub fn answer_by_name() -> Option<anyhow::Result<u8>> {
+    let mut words = std::env::args_os();
+    let program = PathBuf::from(words.next()?);
+    let name = tool_dispatch::NAMES
+        .iter()
+        .find(|name| program.file_name().is_some_and(|f| f == **name))?;
+    let scenario = std::env::var_os(SCENARIO)?;
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse().ok());
+    let own: Vec<String> = words.map(|word| word.to_string_lossy().into_owned()).collect();
+    let (name, words) = match parse_rank_command(name, &own) {
+        None => ((*name).to_owned(), own),
+        // Rank 0 of a tool collects what the others measured, and prints it.
+        Some(None) => return Some(Ok(exit::PASS)),
+        Some(Some(launched)) => ("mpirun".to_owned(), launched),
+    };
+    let args = SimToolArgs {
+        name,
+        scenario: PathBuf::from(scenario),
+        node: std::env::var(NODE).unwrap_or_default(),
+        reading: number(READING).and_then(|reading| u32::try_from(reading).ok()).unwrap_or(0),
+        seed: number(SEED),
+        args: words,
+    };
+    Some(answer_tool(&args))
+}
+
+/// As one of several ranks that srun started: the call of mpirun that would have
+/// started the same, for rank 0; nothing for the others. `None` where this is
+/// no such rank.
+fn parse_rank_command(name: &str, words: &[String]) -> Option<Option<Vec<String>>> {
+    let says = |name: &str| std::env::var(name).ok();
+    let ranks: u32 = says("SLURM_STEP_NUM_TASKS")?.parse().ok().filter(|ranks| 1 < *ranks)?;
+    if says("SLURM_PROCID")? != "0" {
+        return Some(None);
+    }
+    let nodes = hostlist::expand(&says("SLURM_STEP_NODELIST")?).ok()?;
+    let each = ranks.div_ceil(u32::try_from(nodes.len()).ok()?);
+    let hosts: Vec<String> = nodes.iter().map(|node| format!("{node}:{each}")).collect();
+    let mut argv = vec!["-np".to_owned(), ranks.to_string(), "--host".to_owned(), hosts.join(",")];
+    let steered = std::env::vars().filter(|(name, _)| name.starts_with("NCCL_"));
+    argv.extend(steered.flat_map(|(name, value)| ["-x".to_owned(), format!("{name}={value}")]));
+    argv.push(name.to_owned());
+    argv.extend_from_slice(words);
+    Some(Some(argv))
+}
+
+/// Whether this process stands for a simulated node.
+pub fn is_simulated() -> bool {
+    std::env::var_os(SCENARIO).is_some()
+}
+
+/// The scenario and the node that this process plays, where it plays one.
+fn read_role() -> Option<Result<(Scenario, String), u8>> {
+    let path = PathBuf::from(std::env::var_os(SCENARIO)?);
+    let node = std::env::var(NODE).unwrap_or_default();
+    let seed = std::env::var(SEED).ok().and_then(|seed| seed.parse().ok());
+    Some(load_scenario(&path).map(|scenario| {
+        let seed = seed.unwrap_or(scenario.seed);
+        (Scenario { seed, ..scenario }, node)
+    }))
+}
+
+/// The exit code of a worker that must not start: its simulated node cannot be
+/// reached, which is told on stderr as the program that reaches nodes does.
+pub fn refused_worker_code() -> Option<u8> {
+    match read_role()? {
+        Err(code) => Some(code),
+        Ok((scenario, node)) => {
+            let why = misbehaviour::refuse_worker(&scenario, &node)?;
+            anstream::eprintln!("{why}");
+            Some(misbehaviour::REFUSED)
+        }
+    }
+}
+
+/// What the native TCP probe is asked.
+#[derive(Clone, Copy, Debug)]
+pub struct SimTcpRequest<'a> {
+    /// `PEER:PORT`; the server's side where there is none.
+    pub connect: Option<&'a str>,
+    /// The other node's name, where it is not the one in `connect`.
+    pub peer: Option<&'a str>,
+    /// The rail's name.
+    pub rail: Option<&'a str>,
+    /// Readings to take.
+    pub readings: u32,
+    /// Seconds of each.
+    pub seconds: f64,
+}
+
+/// The native TCP probe on a simulated node; `None` where none is simulated.
+pub fn answer_tcp_probe(question: &SimTcpRequest<'_>) -> Option<anyhow::Result<u8>> {
+    Some(match read_role()? {
+        Err(code) => Ok(code),
+        Ok((scenario, node)) => {
+            let ailing =
+                tool_dispatch::node_misbehaviour(&scenario, &[&node], tool_dispatch::TCP_PROBE);
+            match (ailing, question.connect) {
+                (Some(reply), _) => perform_reply(reply),
+                (None, None) => serve_tcp(),
+                (None, Some(server)) => measure_tcp(&scenario, &node, server, question),
+            }
+        }
+    })
+}
+
+/// What a native GPU probe does on a simulated node.
+#[derive(Debug)]
+pub enum SimProbeAnswer<D> {
+    /// It comes to this document.
+    Document(D),
+    /// It ended otherwise, with this code.
+    Ended(u8),
+}
+
+/// The native copy probe on a simulated node, alone or with `nodes`; `None`
+/// where none is simulated.
+pub fn answer_copy_probe(
+    task: &copy::task::CopyTask,
+    nodes: &[String],
+) -> Option<anyhow::Result<SimProbeAnswer<CopyDocument>>> {
+    let asked = native_probes::copy::SimCopyRequest {
+        tests: &task.tests,
+        readings: task.readings,
+        buffer_bytes: task.buffer_bytes,
+        copies: task.copies,
+        warmup: task.warmup,
+        lane: task.across == Some(copy::task::CrossNodePairs::Lane),
+    };
+    let play = |place: &NativeProbeSite<'_>| native_probes::copy::build_document(place, &asked);
+    answer_probe(tool_dispatch::COPY_PROBE, nodes, &task.gpus, &BTreeMap::new(), &play)
+}
+
+/// The native NCCL probe on a simulated node, alone or with `nodes`, these
+/// variables set for NCCL beside those of its own environment; `None` where none
+/// is simulated.
+pub fn answer_collective_probe(
+    asked: &native_probes::collective::SimCollectiveRequest<'_>,
+    gpus: &[u32],
+    nodes: &[String],
+    environment: &BTreeMap<String, String>,
+) -> Option<anyhow::Result<SimProbeAnswer<CollectiveDocument>>> {
+    let play =
+        |place: &NativeProbeSite<'_>| native_probes::collective::build_document(place, asked);
+    answer_probe(tool_dispatch::COLLECTIVE_PROBE, nodes, gpus, environment, &play)
+}
+
+fn answer_probe<D>(
+    probe: &str,
+    nodes: &[String],
+    gpus: &[u32],
+    environment: &BTreeMap<String, String>,
+    play: &dyn Fn(&NativeProbeSite<'_>) -> D,
+) -> Option<anyhow::Result<SimProbeAnswer<D>>> {
+    let (scenario, node) = match read_role()? {
+        Ok(role) => role,
+        Err(code) => return Some(Ok(SimProbeAnswer::Ended(code))),
+    };
+    if let Some(reply) = tool_dispatch::node_misbehaviour(&scenario, &[&node], probe) {
+        return Some(perform_reply(reply).map(SimProbeAnswer::Ended));
+    }
+    let fabric = match SimFabric::build(&scenario) {
+        Ok(fabric) => fabric,
+        Err(why) => return Some(print_usage_error(&why).map(SimProbeAnswer::Ended)),
+    };
+    if let Some(name) = nodes.iter().chain([&node]).find(|name| fabric.node(name).is_err()) {
+        let why = format!("{name} is no node of the scenario");
+        return Some(print_usage_error(&why).map(SimProbeAnswer::Ended));
+    }
+    let mut environment = environment.clone();
+    for (name, value) in steering_variables() {
+        environment.entry(name).or_insert(value);
+    }
+    Some(Ok(SimProbeAnswer::Document(play(&NativeProbeSite {
+        scenario: &scenario,
+        fabric: &fabric,
+        node: &node,
+        nodes,
+        gpus,
+        environment,
+        noise: noise_number,
+        prior_runs: readings_before(0),
+    }))))
+}
+
+/// The variables that tools are steered with; the rest of an environment is
+/// nobody's.
+fn steering_variables() -> BTreeMap<String, String> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+        .filter(|(name, _)| {
+            ["NCCL_", "CUDA_", "FABRICGATE_SIM_"].iter().any(|p| name.starts_with(p))
+        })
+        .collect()
+}
+
+fn serve_tcp() -> anyhow::Result<u8> {
+    tcp::serve(&mut std::io::stdout())?;
+    Ok(exit::PASS)
+}
+
+fn measure_tcp(
+    scenario: &Scenario,
+    node: &str,
+    server: &str,
+    question: &SimTcpRequest<'_>,
+) -> anyhow::Result<u8> {
+    let SimTcpRequest { rail, readings, seconds, .. } = *question;
+    let (host, port) = server.rsplit_once(':').unwrap_or((server, ""));
+    let peer = question.peer.unwrap_or(host);
+    let knocked = port.parse().is_ok_and(|port| tcp::connect_once(port).is_ok());
+    let step = std::env::var(STEP_VARIABLE).ok();
+    let document = match knocked {
+        true => tcp::build_document(scenario, node, peer, rail, readings, seconds, step.as_deref()),
+        false => tcp::unanswered_document(scenario, node, peer, rail, seconds),
+    };
+    print(&format!("{document}\n"))?;
+    let complete = document["complete"] == true;
+    Ok(if complete { exit::PASS } else { exit::INCONCLUSIVE })
+}
+
+/// Another number for every reading and every step, so that their noise
+/// differs.
+fn noise_number(reading: u32) -> u32 {
+    let Ok(step) = std::env::var(STEP_VARIABLE) else { return reading };
+    let key = NoiseKey::from_seed(u64::from(reading)).with_name(&step).value();
+    u32::try_from(key >> 32).unwrap_or(reading)
+}
+
+/// Readings of the same step before this one: workers are told `STEP.READING`.
+fn readings_before(reading: u32) -> u32 {
+    let step = std::env::var(STEP_VARIABLE).ok();
+    step.and_then(|step| step.rsplit_once('.')?.1.parse().ok()).unwrap_or(reading)
+}
+
+fn answer_tool(args: &SimToolArgs) -> anyhow::Result<u8> {
+    let scenario = match load_scenario(&args.scenario) {
+        Ok(scenario) => scenario,
+        Err(code) => return Ok(code),
+    };
+    if let Some(why) = misbehaviour::refuse_worker(&scenario, &args.node) {
+        anstream::eprintln!("{why}");
+        return Ok(misbehaviour::REFUSED);
+    }
+    let fabric = match SimFabric::build(&scenario) {
+        Ok(fabric) => fabric,
+        Err(why) => return print_usage_error(&format!("{}: {why}", args.scenario.display())),
+    };
+    let across = fabric.node(&args.node).is_err();
+    if across && !fabric.claims.iter().any(|claim| claim.name == args.node) {
+        return print_usage_error(&format!(
+            "--node {}: no node or claimed domain of the scenario",
+            args.node
+        ));
+    }
+    let bench = ToolInvocation {
+        scenario: &scenario,
+        fabric: &fabric,
+        scope: &args.node,
+        spans_domain: across,
+        seed: args.seed.unwrap_or(scenario.seed),
+        reading: noise_number(args.reading),
+        prior_readings: readings_before(args.reading),
+        job: None,
+    };
+    match tool_dispatch::call_tool(&bench, &args.name, &args.args, &steering_variables()) {
+        None => print_usage_error(&format!("no simulated tool `{}`", args.name)),
+        Some(reply) => perform_reply(reply),
+    }
+}
+
+/// Does what a tool does.
+fn perform_reply(reply: SimToolReply) -> anyhow::Result<u8> {
+    match reply {
+        SimToolReply::Prints(answer) => print_answer(&answer),
+        SimToolReply::Serves { port, before, answer } => {
+            print(&before)?;
+            match tcp::serve_at(port) {
+                Ok(()) => print_answer(&answer),
+                Err(error) => {
+                    anstream::eprintln!("Couldn't listen to port {port}: {error}");
+                    Ok(1)
+                }
+            }
+        }
+        SimToolReply::Connects { port, answer, refused } => {
+            print_answer(if tcp::connect_once(port).is_ok() { &answer } else { &refused })
+        }
+        SimToolReply::Hangs => loop {
+            std::thread::park();
+        },
+        SimToolReply::Floods => {
+            let mut out = anstream::stdout().lock();
+            let piece = misbehaviour::FLOOD_LINE.repeat(1000);
+            for _ in 0..misbehaviour::FLOOD / piece.len() {
+                out.write_all(piece.as_bytes())?;
+            }
+            Ok(exit::PASS)
+        }
+    }
+}
+
+fn print_answer(answer: &SimToolOutput) -> anyhow::Result<u8> {
+    if let Some((path, text)) = &answer.file
+        && let Err(error) = fs::write(path, text)
+    {
+        anstream::eprintln!("fabricgate: {path}: {error}");
+        return Ok(exit::ENVIRONMENT);
+    }
+    print(&answer.stdout)?;
+    anstream::eprint!("{}", answer.stderr);
+    Ok(answer.code)
+}
+
+fn print(text: &str) -> std::io::Result<()> {
+    let mut out = anstream::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()
+}

@@ -1,0 +1,583 @@
+//! `fabricgate admit|burn-in|recertify|audit`: the whole pipeline under a
+//! profile.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use crate::cli::allocation::{NodeAllocation, WhenBusyArg};
+use crate::cli::commands::plan::{PlanBasis, PlanScope, Profile};
+use crate::cli::commands::{judge, plan};
+use crate::cli::expectations::ActiveThresholds;
+use crate::cli::gate_apply::GateRunInput;
+use crate::cli::past_runs::PastRuns;
+use crate::cli::post_run::{FinishedRun, run_hooks};
+use crate::cli::report_output::RepairComparison;
+use crate::cli::simulation_option::{SimulationArgs, private_temp_dir};
+use crate::cli::stdout::{Globals, note};
+use crate::cli::sweep_setup::SweepSetup;
+use crate::cli::tenancy::TenantExclusions;
+use crate::cli::{
+    allocation, gate_apply, partner_selection, report_output, run_lookup, stdout, stored_run,
+};
+use crate::config::Config;
+use crate::exit;
+use crate::exit::CommandError;
+use control::gate::clock;
+use control::gate::reconciler::ReconcileOutcome;
+use control::launch::held::HeldNodes;
+use control::launch::{Launcher, WorkerProgram};
+use control::store::run_id::new_run_id;
+use control::store::run_reader::{StoredRun, is_simulated};
+use control::store::{RunState, file};
+use control::sweep;
+use control::sweep::{RunLocation, SweepError, SweepProgress, SweepRequest};
+use engine::plan::{Plan, lint};
+use engine::thresholds::PlatformCatalogue;
+use model::claims::Claims;
+use model::id::NodeName;
+use model::run::{Run, RunInfo};
+use model::{hostlist, shell_quote};
+use node::exec;
+use node::exec::self_exe;
+use sim;
+
+/// Measure the claimed nodes, judge, and propose; change nothing, unless --apply says so.
+#[derive(Debug, clap::Args)]
+// Commands that have more besides flatten it into a struct of the same name.
+#[group(id = "sweep")]
+pub struct SweepArgs {
+    #[command(flatten)]
+    pub(crate) selection: plan::NodeSelectionArgs,
+    #[command(flatten)]
+    pub(crate) simulated: SimulationArgs,
+    /// Where run folders go, instead of the configuration's run_dir.
+    #[arg(long, value_name = "DIR", conflicts_with = "resume")]
+    pub(crate) run_dir: Option<PathBuf>,
+    /// The seed of the order of nodes and pairs.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "resume")]
+    pub(crate) seed: u64,
+    /// Go on with a run that did not come to its end; finished readings are not repeated.
+    #[arg(long, value_name = "RUN", conflicts_with_all = ["nodes", "with_domain", "partners"])]
+    pub(crate) resume: Option<PathBuf>,
+    /// Measure nodes whose GPUs somebody uses: their work suffers, and so do the readings.
+    #[arg(long)]
+    pub(crate) even_if_busy: bool,
+    /// Measure across NVLink domains in which a tenant's ComputeDomain, or a job with an IMEX
+    /// channel, is active: their work can be disturbed.
+    #[arg(long)]
+    pub(crate) even_if_tenants: bool,
+    /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests, whether they are there
+    /// or not.
+    #[arg(long)]
+    pub(crate) own_probes: bool,
+    /// Carry out what the verdicts ask for, through the [gate] of the configuration and within the
+    /// budgets of its policy.
+    #[arg(long)]
+    pub(crate) apply: bool,
+    /// What to do about nodes that jobs or pods use, where Slurm or Kubernetes is the launcher;
+    /// instead of the configuration's busy.
+    #[arg(long, value_enum, value_name = "HOW")]
+    pub(crate) when_busy: Option<WhenBusyArg>,
+    #[command(flatten)]
+    pub(crate) files: report_output::ReportFileArgs,
+}
+
+impl SweepArgs {
+    /// Whether somebody names the nodes.
+    pub fn names_nodes(&self) -> bool {
+        !self.selection.nodes.is_empty()
+    }
+
+    /// Whether somebody says what to do about nodes that are used.
+    pub fn has_when_busy(&self) -> bool {
+        self.when_busy.is_some()
+    }
+
+    /// The seed.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// The nodes that are asked for, of all, and their partners.
+    pub(crate) fn select_nodes(
+        &self,
+        config: &Config,
+        catalogue: &PlatformCatalogue,
+        fleet: Claims,
+    ) -> Result<PlanScope, CommandError> {
+        let past = match self.names_nodes() {
+            true => PastRuns::read(config, self.run_dir.as_deref()),
+            false => PastRuns::default(),
+        };
+        partner_selection::choose_partners(config, catalogue, fleet, &self.selection, &past)
+    }
+}
+
+/// Chooses among all that are claimed; nobody may be left.
+pub(crate) type NodeSelector<'a> =
+    &'a mut dyn FnMut(&mut Config, &PlatformCatalogue, Claims) -> Result<PlanScope, CommandError>;
+
+/// Runs the command under a profile.
+pub fn run(args: &SweepArgs, globals: &Globals, profile: Profile) -> anyhow::Result<u8> {
+    run_with(args, globals, profile, &mut |config, catalogue, fleet| {
+        args.select_nodes(config, catalogue, fleet)
+    })
+}
+
+/// Runs it on those that are chosen.
+pub(crate) fn run_with(
+    args: &SweepArgs,
+    globals: &Globals,
+    profile: Profile,
+    choose: NodeSelector<'_>,
+) -> anyhow::Result<u8> {
+    match measure_sweep(args, globals, profile, choose)? {
+        Some(mut swept) => report_outcome(&mut swept, args, globals, profile, None),
+        None => {
+            note("nobody can be measured now, so nothing is known");
+            Ok(exit::INCONCLUSIVE)
+        }
+    }
+}
+
+/// A sweep that was carried out and not told of yet.
+#[derive(Debug)]
+pub(crate) struct SweepOutput {
+    pub(crate) site: SweepSetup,
+    pub(crate) done: sweep::SweepResult,
+    fleet: Claims,
+    /// The nodes that a person named; none where all that took part are meant.
+    named: BTreeSet<NodeName>,
+    files: report_output::ReportFiles,
+}
+
+/// Measures. Which nodes, `choose` says of all that are claimed; nothing where
+/// nobody is left.
+pub(crate) fn measure_sweep(
+    args: &SweepArgs,
+    globals: &Globals,
+    profile: Profile,
+    choose: NodeSelector<'_>,
+) -> anyhow::Result<Option<SweepOutput>> {
+    // An hour of measuring must not end with "cannot write".
+    let files = args.files.open()?;
+    let resumed = match &args.resume {
+        Some(run) => {
+            let run = run_lookup::find_run(run, globals.config.as_deref())?;
+            Some(open_interrupted(&run, profile, args)?)
+        }
+        None => None,
+    };
+    let SweepSetup { mut config, in_force } =
+        SweepSetup::from_args(args, globals, resumed.as_ref())?;
+    let mut named = BTreeSet::new();
+    let (fleet, claims, seed) = match &resumed {
+        Some(stored) => resume_inputs(stored, &mut config, &in_force)?,
+        None => {
+            let fleet = config.collect_measurable_claims(&in_force.catalogue)?;
+            let chosen = choose(&mut config, &in_force.catalogue, fleet)?;
+            if chosen.claims.domains.is_empty() {
+                return Ok(None);
+            }
+            named = chosen.named;
+            (chosen.fleet, chosen.claims, args.seed)
+        }
+    };
+    allocation::override_when_busy(&mut config, args.when_busy.map(|it| it.0))?;
+    let site = SweepSetup { config, in_force };
+    let done = run_sweep(&SweepTask {
+        site: &site,
+        args,
+        globals,
+        profile,
+        fleet: &fleet,
+        claims,
+        named: &named,
+        seed,
+        resumed: resumed.as_ref(),
+    })?;
+    Ok(Some(SweepOutput { site, done, fleet, named, files }))
+}
+
+/// Tells what came of it, and carries out what is asked for.
+pub(crate) fn report_outcome(
+    swept: &mut SweepOutput,
+    args: &SweepArgs,
+    globals: &Globals,
+    profile: Profile,
+    repaired: Option<&RepairComparison>,
+) -> anyhow::Result<u8> {
+    let SweepOutput { site, done, fleet, named, files } = swept;
+    let files = std::mem::take(files);
+    let config = &site.config;
+    let acted = apply_gate(config, fleet, done, args.apply);
+    let kept = write_artifacts_with_repair(done, repaired);
+    let shown = show_run(&done.run, files, globals, repaired);
+    if done.partial {
+        note("interrupted: the run is partial, what was not measured is unknown");
+        note(&format!(
+            "go on with `{}`",
+            resume_command(done.folder.path(), args, globals, profile)
+        ));
+    }
+    note(&format!("run folder {}", done.folder.path().display()));
+    // Whatever went wrong above: the run was measured and judged, and people, history
+    // and monitoring must not lack it because a scheduler was down. What was not done
+    // is no action that they are told of.
+    let carried_out = done.run.actions.as_ref().filter(|_| args.apply && acted.is_ok());
+    run_hooks(&FinishedRun::new(config, done, carried_out));
+    kept?;
+    let acted = acted?;
+    let outcome = partner_selection::named_outcome(&done.run.verdicts, named);
+    let code = judge::outcome_exit_code(outcome, done.out_of_reach || !shown?);
+    Ok(acted.unwrap_or(code))
+}
+
+/// Shows a run where it was asked for; false where a file could not be written.
+fn show_run(
+    run: &Run,
+    files: report_output::ReportFiles,
+    globals: &Globals,
+    repaired: Option<&RepairComparison>,
+) -> anyhow::Result<bool> {
+    if globals.json {
+        stdout::write_document(&report_output::render_with_repair(
+            run,
+            report_output::ReportFormat::Json,
+            repaired,
+        )?)?;
+    } else {
+        let told = report_output::render_with_repair(
+            run,
+            report_output::ReportFormat::Terminal,
+            repaired,
+        )?;
+        stdout::write_text(&String::from_utf8_lossy(&told))?;
+    }
+    report_output::write_files(run, files, repaired)
+}
+
+/// Fleet, claims and seed of a run that is gone on with: what was claimed and
+/// planned then is what is finished now.
+fn resume_inputs(
+    stored: &StoredRun,
+    config: &mut Config,
+    in_force: &ActiveThresholds,
+) -> Result<(Claims, Claims, u64), CommandError> {
+    let then = &stored.record.launcher;
+    if !(is_sim(then) && is_sim(&config.launcher)) {
+        config.launcher = then.clone();
+        config.launcher.set_carried_variables(exec::child_environment::srun_export_names());
+    }
+    let fleet = config
+        .collect_measurable_claims(&in_force.catalogue)
+        .or_else(|error| stored_fleet(stored, error))?;
+    Ok((fleet, stored.claims.clone(), stored.record.seed))
+}
+
+/// One sweep to carry out.
+struct SweepTask<'a> {
+    site: &'a SweepSetup,
+    args: &'a SweepArgs,
+    globals: &'a Globals,
+    profile: Profile,
+    fleet: &'a Claims,
+    claims: Claims,
+    named: &'a BTreeSet<NodeName>,
+    seed: u64,
+    resumed: Option<&'a StoredRun>,
+}
+
+/// Holds the nodes where a scheduler has them, measures, and lets them go.
+fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::SweepResult> {
+    let SweepTask { site, args, globals, profile, fleet, seed, resumed, .. } = *one;
+    let (config, in_force) = (&site.config, &site.in_force);
+    let tenanted = match args.even_if_tenants {
+        true => TenantExclusions::default(),
+        false => TenantExclusions::query(config, &in_force.catalogue, fleet, &one.claims)?,
+    };
+    if resumed.is_some() {
+        tenanted.check_empty()?;
+    }
+    let mut claims = tenanted.restrict_claims(&one.claims);
+    partner_selection::check_named_left(&claims, one.named)?;
+    let mut plan = match resumed {
+        Some(stored) => stored.plan.clone(),
+        None => PlanBasis::new(config, &claims, &in_force.catalogue, profile, seed)?.make_plan()?,
+    };
+    if let Some(stored) = resumed {
+        check_plan(stored, &plan, &claims)?;
+    }
+    check_runnable(config, &plan, profile)?;
+    let (mut program, _links) = worker_program(config, args.even_if_busy)?;
+    let info = new_run_info(config, &claims, profile);
+    let run = resumed.map_or(info.id.as_str(), |stored| &stored.record.info.id);
+    let hold = NodeAllocation::allocate_for_plan(config, &claims, &plan, run, profile)?;
+    if let Some(hold) = &hold {
+        program.held = hold.launch_allocation().clone();
+        if resumed.is_none() {
+            claims = hold.restrict_claims(&claims);
+            partner_selection::check_named_left(&claims, one.named)?;
+        }
+    }
+    let basis = PlanBasis::new(config, &claims, &in_force.catalogue, profile, seed)?;
+    if let Some(hold) = hold.as_ref().filter(|_| resumed.is_none()) {
+        plan = hold.make_plan(&basis)?;
+    }
+    if resumed.is_none() {
+        tenanted.mark_plan(&mut plan);
+    }
+    let runs = args.run_dir.as_ref().unwrap_or(&config.run_dir);
+    let place = resumed.map_or(RunLocation::New(runs), RunLocation::Resume);
+    let swept = sweep::run_sweep(&SweepRequest {
+        info,
+        claims: &claims,
+        fleet,
+        plan: &plan,
+        request: &basis.request(),
+        launcher: &config.launcher,
+        program: &program,
+        tools: stored_run::simulated_tools(&config.launcher, &program)?,
+        connect_timeout: config.connect,
+        confirm: &config.confirm,
+        catalogue: &in_force.catalogue,
+        thresholds_digest: &in_force.digest,
+        platform: config.platform.as_deref(),
+        policy: &config.policy,
+        run_location: place,
+        progress: new_progress(globals),
+        repeat: None,
+    });
+    // Whatever became of the sweep: others wait for the nodes.
+    drop(hold);
+    swept.map_err(sweep_error)
+}
+
+/// Whether a plan that was stored still keeps its rules.
+pub(crate) fn check_plan(
+    stored: &StoredRun,
+    plan: &Plan,
+    claims: &Claims,
+) -> Result<(), CommandError> {
+    let Some(wrong) = lint::lint_plan(plan, claims).into_iter().next() else { return Ok(()) };
+    let file = stored.path().join(file::PLAN);
+    Err(CommandError::Usage(format!("{}: the plan breaks its own rules: {wrong}", file.display())))
+}
+
+/// Whether there is anything to run, and anything to run it on.
+pub(crate) fn check_runnable(
+    config: &Config,
+    plan: &Plan,
+    profile: Profile,
+) -> Result<(), CommandError> {
+    config.check_stand_in()?;
+    if plan.rounds.is_empty() {
+        return Err(CommandError::Usage(format!(
+            "nothing can be run: every probe is left out on every node, see `fabricgate plan {}`",
+            profile.as_str()
+        )));
+    }
+    if config.launcher == Launcher::Local {
+        warn_local_names(plan);
+    }
+    Ok(())
+}
+
+pub(crate) fn new_progress(globals: &Globals) -> SweepProgress {
+    if globals.no_progress { SweepProgress::silent() } else { SweepProgress::to_stderr() }
+}
+
+/// Whose fault it is that there was no sweep.
+pub(crate) fn sweep_error(error: SweepError) -> anyhow::Error {
+    match error {
+        // A full or read-only disk is no bug of ours.
+        SweepError::Record(error) => {
+            CommandError::Environment(format!("the run cannot be recorded: {error}")).into()
+        }
+        SweepError::Locked { .. } | SweepError::Unreachable { .. } => {
+            CommandError::Environment(error.to_string()).into()
+        }
+        SweepError::Complete { .. } => CommandError::Usage(error.to_string()).into(),
+        SweepError::ReplaySource(error) => stored_run::record_error(error).into(),
+        other => anyhow::Error::from(other),
+    }
+}
+
+/// Puts into a run's folder what every run folder holds.
+pub(crate) fn write_artifacts(done: &sweep::SweepResult) -> anyhow::Result<()> {
+    write_artifacts_with_repair(done, None)
+}
+
+/// The same, and what a repair changed.
+fn write_artifacts_with_repair(
+    done: &sweep::SweepResult,
+    repaired: Option<&RepairComparison>,
+) -> anyhow::Result<()> {
+    for (name, bytes) in report_output::render_stored_forms(&done.run, repaired)? {
+        done.folder.write(name, &bytes).map_err(CommandError::environment)?;
+    }
+    if let Some(RepairComparison { repairs, .. }) = repaired {
+        done.folder.write_json(file::COMPARISON, repairs).map_err(CommandError::environment)?;
+    }
+    Ok(())
+}
+
+/// Takes a turn of the gate where there is one, and puts what it proposes and
+/// did in the place of what verdicts alone propose. The exit code where it
+/// overrides that of the verdicts: something was not done as asked for.
+pub(crate) fn apply_gate(
+    config: &Config,
+    fleet: &Claims,
+    done: &mut sweep::SweepResult,
+    apply: bool,
+) -> anyhow::Result<Option<u8>> {
+    if config.gate.is_none() {
+        return Ok(None);
+    }
+    let stored = stored_run::open_run_quietly(done.folder.path())?;
+    let judged = GateRunInput { stored: &stored, run: &done.run, fleet };
+    match gate_apply::run_gate(config, &judged, apply) {
+        Ok(ReconcileOutcome { plan, .. }) => {
+            let mut code = gate_apply::exit_code(&plan);
+            // It was carried out all the same, and stands in the journal.
+            if let Err(error) = done.folder.write_json(file::ACTIONS, &plan) {
+                note(&format!("what was decided is not in the run folder: {error}"));
+                code = exit::ENVIRONMENT;
+            }
+            done.run.actions = Some(plan);
+            let is_told = apply || code == exit::ENVIRONMENT;
+            Ok(Some(code).filter(|code| is_told && *code != exit::PASS))
+        }
+        Err(error) if apply => Err(error.into()),
+        Err(error) => {
+            note(&format!("what is proposed rests on the verdicts alone: {error}"));
+            Ok(None)
+        }
+    }
+}
+
+/// The command that goes on with a run.
+pub(crate) fn resume_command(
+    folder: &Path,
+    args: &SweepArgs,
+    globals: &Globals,
+    profile: Profile,
+) -> String {
+    let mut words = vec!["fabricgate".to_owned(), profile.as_str().to_owned()];
+    if let Some(config) = &globals.config {
+        words.extend(["--config".to_owned(), config.display().to_string()]);
+    }
+    if args.even_if_busy {
+        words.push("--even-if-busy".to_owned());
+    }
+    if args.own_probes {
+        words.push("--own-probes".to_owned());
+    }
+    if args.apply {
+        words.push("--apply".to_owned());
+    }
+    words.extend(["--resume".to_owned(), folder.display().to_string()]);
+    shell_quote::join_quoted(&words)
+}
+
+/// The scenario that a simulated run measured, as it was then, unless another
+/// is asked for.
+pub(crate) fn stored_scenario(stored: &StoredRun, args: &SweepArgs) -> Option<PathBuf> {
+    let scenario = stored.path().join(file::SCENARIO);
+    (is_sim(&stored.record.launcher) && !args.simulated.is_requested() && scenario.exists())
+        .then_some(scenario)
+}
+
+pub(crate) fn is_sim(launcher: &Launcher) -> bool {
+    matches!(launcher, Launcher::Sim { .. })
+}
+
+/// The fleet of a run that is gone on with while nobody says how large it is
+/// today: what was claimed of the nodes it covers. Budgets are shares of it, so
+/// a smaller fleet allows less.
+fn stored_fleet(stored: &StoredRun, error: CommandError) -> Result<Claims, CommandError> {
+    match error {
+        CommandError::Environment(why) => {
+            note(&format!("{why}; going on with what was claimed when the run began"));
+            Ok(stored.claims.clone())
+        }
+        error @ (CommandError::Usage(_) | CommandError::Refused(_)) => Err(error),
+    }
+}
+
+/// A run that can be gone on with.
+pub(crate) fn open_interrupted(
+    path: &Path,
+    profile: Profile,
+    args: &SweepArgs,
+) -> Result<StoredRun, CommandError> {
+    let stored = stored_run::open_run_quietly(path)?;
+    let shown = path.display();
+    if stored.record.state == RunState::Complete {
+        return Err(CommandError::Usage(format!("--resume {shown}: this run is complete")));
+    }
+    if args.simulated.is_requested() && !is_sim(&stored.record.launcher) {
+        let text = "it is a run of real nodes, which --sim cannot go on with";
+        return Err(CommandError::Usage(format!("--resume {shown}: {text}")));
+    }
+    if stored.record.info.profile != profile.as_str() {
+        let was = &stored.record.info.profile;
+        return Err(CommandError::Usage(format!(
+            "--resume {shown}: it is a run of profile {was}, use `fabricgate {was} --resume`"
+        )));
+    }
+    Ok(stored)
+}
+
+pub(crate) fn new_run_info(config: &Config, claims: &Claims, profile: Profile) -> RunInfo {
+    let now = sweep::now();
+    let nodes = claims.domains.iter().flat_map(|d| &d.nodes);
+    let folded = hostlist::fold(nodes.map(|n| n.as_str()));
+    RunInfo {
+        id: new_run_id(now, crate::cli::runtime::random_number()),
+        created: sweep::format_timestamp(now),
+        profile: profile.as_str().to_owned(),
+        source: format!("{folded} through launcher {}", config.launcher.as_str()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        simulated: is_simulated(&config.launcher),
+    }
+}
+
+/// What workers are started with. The folder of simulated tools goes when the
+/// second part is dropped.
+pub(crate) fn worker_program(
+    config: &Config,
+    even_if_busy: bool,
+) -> anyhow::Result<(WorkerProgram, Option<tempfile::TempDir>)> {
+    let here = self_exe::current_executable()?;
+    let links = match &config.launcher {
+        Launcher::Sim { .. } => {
+            let folder = private_temp_dir()?;
+            for name in sim::tool_dispatch::NAMES {
+                std::os::unix::fs::symlink(&here, folder.path().join(name))?;
+            }
+            Some(folder)
+        }
+        _ => None,
+    };
+    let program = WorkerProgram {
+        local_exe: here.display().to_string(),
+        node_exe: config.worker.clone(),
+        links: links.as_ref().map(|folder| folder.path().to_owned()),
+        path: std::env::var("PATH").unwrap_or_default(),
+        even_if_busy,
+        held: HeldNodes::default(),
+        age: None,
+    };
+    Ok((program, links))
+}
+
+/// Tells people when the local launcher measures under another name.
+fn warn_local_names(plan: &Plan) {
+    let host = clock::host_name();
+    for node in plan.nodes() {
+        if !node.matches_host(&host) {
+            note(&format!("this machine ({host}) is measured as node {node}"));
+        }
+    }
+}

@@ -1,0 +1,292 @@
+//! `fabricgate watch`: the standing gate.
+//!
+//! A configuration becomes the arguments of the loop here, and what the loop
+//! tells becomes lines.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::cli::stdout::{Globals, note};
+use crate::cli::{expectations, gate_apply, stdout};
+use crate::config::Config;
+use crate::config::gate::{GateBackend, GateConfig};
+use crate::config::watch::ExpiredMarkAction;
+use crate::exit::CommandError;
+use crate::{config, exit};
+use control::gate::clock;
+use control::gate::lease::{LeaseTerm, leader_elector};
+use control::gate::watch::monitor::MetricsMonitor;
+use control::gate::watch::self_metrics::WatchMetrics;
+use control::gate::watch::{WatchError, WatchLoop, http, monitor, node_events, run_watch, state};
+use control::notify::background::BackgroundNotifier;
+use control::sources::kubernetes::KubernetesClientConfig;
+use control::sweep::signals::StopSignals;
+use engine::report;
+use model::claims::Claims;
+use model::watch::{WATCH_FORMAT, WatchEvent, WatchLine};
+use node::exec::self_exe;
+
+/// The folder in which a pod finds its own account and namespace.
+const POD_NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// How often it is checked whether the instance that has our address is still there.
+const POLL: Duration = Duration::from_secs(1);
+
+/// So often the address may still be in use after the lock was let go.
+const RELEASE_RETRIES: u32 = 5;
+
+/// Keep the gate: certify what is unverified, re-certify what expired or was repaired.
+#[derive(Debug, clap::Args)]
+pub struct WatchArgs {
+    /// Start what is due; without it, only say what that is.
+    #[arg(long)]
+    apply: bool,
+    /// Decide once, run what is due, and end with the worst of its exit codes.
+    #[arg(long)]
+    once: bool,
+}
+
+/// Runs the command.
+pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
+    let config = Arc::new(config::open(globals.config.as_deref())?);
+    let gate = gate_apply::require_gate(&config)?;
+    let watching = &config.watch;
+    let scheduler = gate_apply::scheduler_for(gate);
+    let keys = config.certificates.read_keys();
+    if let Some(trouble) = keys.problems.first().filter(|_| keys.trust.required) {
+        // Later nobody is there to see it, and a fleet would count as uncertified.
+        return Err(CommandError::Environment(trouble.clone()).into());
+    }
+    keys.problems.iter().for_each(|trouble| note(trouble));
+    let vitals = Arc::new(WatchMetrics::default());
+    // Several turns may be missed while a large fleet is read.
+    let within_s = watching.timeouts.interval.as_secs_f64() * 3.0 + 60.0;
+    if let Some(address) = watching.listen {
+        let serve = || http::serve(address, Arc::clone(&vitals), within_s);
+        let waits = args.apply && !args.once;
+        let Some(bound) = start_listener(address, &serve, waits.then_some(&gate.folder))? else {
+            return Ok(exit::PASS);
+        };
+        note(&format!("/healthz, /readyz and /metrics are at {bound}"));
+    }
+    let kubernetes = kubernetes_server(gate);
+    if !args.once {
+        start_monitoring(&config, gate, &vitals)?;
+    }
+    let lease = lease_settings(&config, kubernetes.as_ref());
+    let pokes = match &kubernetes {
+        Some(kubernetes) if !args.once => {
+            let pokes = node_events::start_node_watch(kubernetes.clone(), Arc::clone(&vitals));
+            Some(pokes.map_err(|error| CommandError::Environment(format!("no thread: {error}")))?)
+        }
+        _ => None,
+    };
+    let program = self_exe::current_executable()?.display().to_string();
+    let path = std::path::absolute(&config.path).map_err(CommandError::environment)?;
+    let (stopper, stop) = tokio::sync::watch::channel(false);
+    let mut lines = WatchOutput { json: globals.json, lost: None };
+    let mut tell = |event: WatchEvent| lines.print_event(event);
+    let asked = Arc::clone(&config);
+    let writer = |term: &LeaseTerm| gate_apply::scheduler_for_term(gate, Some(term));
+    let mut arguments: Vec<String> =
+        ["--apply", "--config", &path.display().to_string()].map(str::to_owned).into();
+    if watching.even_if_tenants {
+        arguments.push("--even-if-tenants".to_owned());
+    }
+    let watching = run_watch(WatchLoop {
+        folder: gate.folder.clone(),
+        scheduler: scheduler.as_ref(),
+        fetch_claims: Arc::new(move || collect_claims(&asked)),
+        settings: watching.settings.clone(),
+        policy: &config.policy,
+        trust: &keys.trust,
+        taints: watching.expired == ExpiredMarkAction::Taint,
+        writer: Some(&writer),
+        intervals: watching.timeouts.clone(),
+        program: vec![program],
+        arguments,
+        apply: args.apply,
+        once: args.once,
+        lease,
+        node_changes: pokes,
+        stop,
+        metrics: vitals,
+        emit: &mut tell,
+    });
+    let ended = crate::cli::runtime::build_runtime()?.block_on(async {
+        let mut signals = StopSignals::listen();
+        let mut watching = std::pin::pin!(watching);
+        loop {
+            tokio::select! {
+                ended = &mut watching => break ended,
+                name = signals.next() => {
+                    note(&format!("{name}: starting nothing more, waiting for what runs"));
+                    stopper.send_replace(true);
+                }
+            }
+        }
+    });
+    let code = ended.map_err(|error| match error {
+        WatchError::Folder { .. }
+        | WatchError::Locked(_)
+        | WatchError::LeaderUnknown(_)
+        | WatchError::ObservationFailed(_) => CommandError::environment(error),
+    })?;
+    match lines.lost {
+        Some(error) => Err(error),
+        None => Ok(code),
+    }
+}
+
+/// Listens. Where another instance of this folder has the address, its end is waited for;
+/// nothing where this one is told to end meanwhile.
+fn start_listener(
+    address: SocketAddr,
+    serve: &dyn Fn() -> io::Result<SocketAddr>,
+    waits: Option<&PathBuf>,
+) -> Result<Option<SocketAddr>, CommandError> {
+    let failed = |error: io::Error| CommandError::Environment(format!("listen {address}: {error}"));
+    let in_use = match serve() {
+        Ok(bound) => return Ok(Some(bound)),
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
+        Err(error) => return Err(failed(error)),
+    };
+    let Some(folder) = waits else { return Err(failed(in_use)) };
+    crate::cli::runtime::build_runtime()?.block_on(async {
+        let mut signals = StopSignals::listen();
+        let (mut told, mut left) = (false, RELEASE_RETRIES);
+        loop {
+            match state::lock_folder(folder).map_err(failed)? {
+                Err(who) => {
+                    if !told {
+                        let folder = folder.display();
+                        note(&format!(
+                            "watch: waiting: {folder}: {who} is at work here, and has {address}"
+                        ));
+                    }
+                    (told, left) = (true, RELEASE_RETRIES);
+                }
+                // It ends, or another program has the address.
+                Ok(_) if left == 0 => return Err(failed(in_use)),
+                Ok(_) => left -= 1,
+            }
+            tokio::select! {
+                () = tokio::time::sleep(POLL) => {}
+                _ = signals.next() => return Ok(None),
+            }
+            match serve() {
+                Ok(bound) => return Ok(Some(bound)),
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(failed(error)),
+            }
+        }
+    })
+}
+
+/// Starts the thread that puts together what monitoring is shown, and that of
+/// notifications where somebody is to be told.
+fn start_monitoring(
+    config: &Config,
+    gate: &GateConfig,
+    vitals: &Arc<WatchMetrics>,
+) -> Result<(), CommandError> {
+    let failed = |error: io::Error| CommandError::Environment(format!("no thread: {error}"));
+    let told = config.notify.clone().filter(|it| !it.targets.is_empty());
+    let aside = told.map(|notify| {
+        let say = |text: &str| note(&format!("notify: {text}"));
+        BackgroundNotifier::start(
+            notify,
+            crate::cli::commands::notify::notification_store(config),
+            crate::cli::runtime::random_number(),
+            clock::now,
+            say,
+        )
+    });
+    let keys = config.certificates.read_keys();
+    let monitor = MetricsMonitor {
+        runs: config.run_dir.clone(),
+        max_runs: config.metrics.runs,
+        max_nodes: config.metrics.nodes,
+        is_simulated: config.launcher.is_stand_in(),
+        gate: gate.folder.clone(),
+        policy: config.policy.clone(),
+        trust: keys.trust,
+        unread_keys: keys.problems,
+        history: config.history_path(&config.run_dir),
+        interval: config.watch.timeouts.interval,
+        notifier: aside.transpose().map_err(failed)?,
+    };
+    let say = |text: &str| note(&format!("metrics: {text}"));
+    monitor::start_monitor(monitor, Arc::clone(vitals), say).map_err(failed)
+}
+
+/// What is claimed. Sources that cannot be read are left out, as in a sweep.
+fn collect_claims(config: &Config) -> Result<Claims, String> {
+    let in_force =
+        expectations::load_thresholds(&config.thresholds).map_err(|error| error.to_string())?;
+    config.collect_measurable_claims(&in_force.catalogue).map_err(|error| error.to_string())
+}
+
+/// The way to the cluster whose nodes are gated, where it is one of Kubernetes.
+fn kubernetes_server(gate: &GateConfig) -> Option<KubernetesClientConfig> {
+    match &gate.backend {
+        GateBackend::Kubernetes(kubernetes) => Some(kubernetes.clone()),
+        GateBackend::Scontrol(_) | GateBackend::Slurmrestd(_) => None,
+    }
+}
+
+/// The Lease: the one that is named, and the usual one where Kubernetes is gated.
+fn lease_settings(
+    config: &Config,
+    kubernetes: Option<&KubernetesClientConfig>,
+) -> Option<leader_elector::LeaderElectionConfig> {
+    let kubernetes = kubernetes?;
+    let named = config.watch.lease.clone().unwrap_or_default();
+    let of_pod =
+        || std::fs::read_to_string(POD_NAMESPACE_FILE).ok().map(|text| text.trim().to_owned());
+    let holder = || {
+        // In a pod that is its name.
+        let host = clock::host_name();
+        if std::path::Path::new(POD_NAMESPACE_FILE).exists() {
+            host
+        } else {
+            format!("{host}_{}", std::process::id())
+        }
+    };
+    Some(leader_elector::LeaderElectionConfig {
+        kubernetes: kubernetes.clone(),
+        namespace: named.namespace.or_else(of_pod).unwrap_or_else(|| "fabricgate".to_owned()),
+        name: named.name,
+        holder: named.holder.unwrap_or_else(holder),
+        duration: named.duration,
+        renew: named.renew,
+    })
+}
+
+/// Where what happens is told.
+struct WatchOutput {
+    json: bool,
+    lost: Option<anyhow::Error>,
+}
+
+impl WatchOutput {
+    fn print_event(&mut self, event: WatchEvent) {
+        if !self.json {
+            for line in report::watch::event_lines(&event) {
+                note(&line);
+            }
+            return;
+        }
+        let line = WatchLine { format: WATCH_FORMAT.to_owned(), at: clock::now().at, event };
+        let mut text = serde_json::to_string(&line)
+            .expect("events are structs, lists and numbers, all of which JSON has");
+        text.push('\n');
+        // Nobody who reads is no reason to leave nodes half measured.
+        if let Err(error) = stdout::write_document(text.as_bytes()) {
+            self.lost.get_or_insert(error);
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Takes a turn of the configured gate for a run: what `apply` and the sweeps
+//! share.
+//!
+//! What is decided and done, `act` and `gate` do; here a person's configuration
+//! becomes their arguments, and their errors become failures.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::cli::stdout::note;
+use crate::cli::stored_run;
+use crate::config::Config;
+use crate::config::certificates::CertificateKeys;
+use crate::config::gate::{GateBackend, GateConfig};
+use crate::exit;
+use crate::exit::CommandError;
+use control::gate::certificates::IssueResult;
+use control::gate::journal::JournalError;
+use control::gate::kubernetes::{KubernetesScheduler as Cluster, events};
+use control::gate::lease::{LeaseFence, LeaseTerm};
+use control::gate::reconciler::{ReconcileError, ReconcileInput, ReconcileOutcome};
+use control::gate::scheduler::Scheduler;
+use control::gate::slurmrestd::SlurmrestdScheduler;
+use control::gate::watch::state;
+use control::gate::{certificates, clock, reconciler};
+use control::launch::Launcher;
+use control::launch::kubernetes::KubernetesLauncher as Pods;
+use control::launch::slurm::SlurmPrograms;
+use control::sources::kubernetes::connection::ResponseReadLimit;
+use control::sources::kubernetes::{KubernetesClientConfig as Server, connection};
+use control::store::RunState;
+use control::store::run_reader::StoredRun;
+use control::sweep;
+use control::sweep::signals::StopSignals;
+use engine::policy::certificate::{CertificateEvidence, GateRecord};
+use engine::policy::situation::EvidenceRun;
+use engine::policy::{certificate, identity};
+use model::action::{ActionPlan, ActionResult, WithheldAction};
+use model::claims::Claims;
+use model::hostlist;
+use model::id::NodeName;
+use model::raw_result::RawResult;
+use model::run::Run;
+use model::tool_recording::{RecordingScope, ToolRecording};
+use model::worker_protocol::MachineRecord;
+
+/// A run whose verdicts the scheduler may hear of.
+#[derive(Debug)]
+pub struct GateRunInput<'a> {
+    /// The run as it is on disk.
+    pub stored: &'a StoredRun,
+    /// What was judged.
+    pub run: &'a Run,
+    /// What is claimed of the whole fleet.
+    pub fleet: &'a Claims,
+}
+
+/// The gate of a configuration; whoever asks for it needs one.
+pub fn require_gate(config: &Config) -> Result<&GateConfig, CommandError> {
+    config.gate.as_ref().ok_or_else(|| {
+        CommandError::Usage(format!(
+            "{}: there is no [gate], so nobody would be told; an empty section tells Slurm \
+             through scontrol",
+            config.path.display()
+        ))
+    })
+}
+
+/// Who is asked and told under this configuration.
+pub fn scheduler_for(gate: &GateConfig) -> Box<dyn Scheduler> {
+    match &gate.backend {
+        GateBackend::Scontrol(scontrol) => Box::new(scontrol.clone()),
+        GateBackend::Slurmrestd(rest) => Box::new(SlurmrestdScheduler {
+            address: rest.address.clone(),
+            token_file: rest.token_file.clone(),
+            user: rest.user.clone(),
+            limit: gate.timeouts.limit,
+        }),
+        GateBackend::Kubernetes(server) => Box::new(fenced_cluster(server, term_fence(server))),
+    }
+}
+
+/// What a job of the watch may write under: the term that it was started in.
+pub fn term_fence(server: &Server) -> Option<LeaseFence> {
+    LeaseTerm::from_env().transpose().map(|it| LeaseFence::new(server.clone(), it))
+}
+
+/// The same for an instance of the watch, which writes under this term.
+pub fn scheduler_for_term(gate: &GateConfig, term: Option<&LeaseTerm>) -> Box<dyn Scheduler> {
+    match (&gate.backend, term) {
+        (GateBackend::Kubernetes(server), Some(term)) => {
+            let fence = LeaseFence::new(server.clone(), Ok(term.clone()));
+            Box::new(fenced_cluster(server, Some(fence)))
+        }
+        _ => scheduler_for(gate),
+    }
+}
+
+/// A cluster, where nothing is written unless the fence holds.
+fn fenced_cluster(server: &Server, fence: Option<LeaseFence>) -> Cluster {
+    let cluster = Cluster::new(server.clone());
+    match fence {
+        Some(fence) => cluster.with_fence(Arc::new(fence)),
+        None => cluster,
+    }
+}
+
+/// Slurm's programs, where they are what nodes are reached by.
+pub fn slurm_programs(launcher: &Launcher) -> Option<&SlurmPrograms> {
+    match launcher {
+        Launcher::Slurm(slurm) => Some(&slurm.programs),
+        _ => None,
+    }
+}
+
+/// How pods are wanted, where they are what nodes are reached by.
+pub fn pod_settings(launcher: &Launcher) -> Option<&Pods> {
+    match launcher {
+        Launcher::Kubernetes(kubernetes) => Some(kubernetes),
+        _ => None,
+    }
+}
+
+/// Takes a turn for a run: asks how the nodes stand, decides, and where it is to
+/// be applied carries out and issues certificates. What was left open before is
+/// told.
+pub fn run_gate(
+    config: &Config,
+    judged: &GateRunInput<'_>,
+    apply: bool,
+) -> Result<ReconcileOutcome, CommandError> {
+    let gate = require_gate(config)?;
+    if apply && let Some(why) = state::explain_disowned(&gate.folder) {
+        return Err(CommandError::Environment(why));
+    }
+    let scheduler = scheduler_for(gate);
+    let record = &judged.stored.record;
+    let complete = record.state == RunState::Complete;
+    let keys = config.certificates.read_keys();
+    keys.problems.iter().for_each(|trouble| note(trouble));
+    let run = sweep::evidence_run(&record.info, &record.launcher, complete);
+    // What is said on nodes and what is kept on disk must not disagree.
+    let taken = GateRunData::read(judged.stored)?;
+    let unsure = identity::find_unsure(&taken.machines, &taken.results, &taken.recordings);
+    let run = EvidenceRun { unsigned: keys.unsealed_reason(), unsure, ..run };
+    let (drivers, boots) = (taken.driver_versions(), identity::boot_ids(&taken.machines));
+    let mut say = |text: &str| note(text);
+    let (stopper, stop) = watch::channel(false);
+    let taking = reconciler::reconcile_nodes(ReconcileInput {
+        folder: &gate.folder,
+        scheduler: scheduler.as_ref(),
+        programs: slurm_programs(&config.launcher),
+        pods: pod_settings(&config.launcher),
+        timeouts: gate.timeouts,
+        policy: &config.policy,
+        verdicts: &judged.run.verdicts,
+        fleet: judged.fleet,
+        coverage: Some(sweep::plan_coverage(&judged.stored.plan, &record.launcher, &taken.results)),
+        run: &run,
+        drivers: &drivers,
+        boots: &boots,
+        trust: &keys.trust,
+        apply,
+        stop,
+        log: &mut say,
+    });
+    let turned = crate::cli::runtime::build_runtime()?.block_on(async {
+        let mut signals = StopSignals::listen();
+        let mut taking = std::pin::pin!(taking);
+        loop {
+            tokio::select! {
+                turned = &mut taking => break turned,
+                name = signals.next() => {
+                    note(&format!("{name}: concluding what was begun, beginning nothing more"));
+                    stopper.send_replace(true);
+                }
+            }
+        }
+    });
+    let mut turned = turned.map_err(turn_error)?;
+    for record in &turned.recovered {
+        note(&format!("left open by an earlier turn: {}: {}", record.node, record.detail));
+    }
+    if let Some(tripped) = &turned.journal_state.breaker {
+        note(&format!(
+            "the breaker tripped at {} ({}): nothing but releases until `fabricgate gate reset`",
+            tripped.stamp.at, tripped.why
+        ));
+    }
+    if apply {
+        let evidence = CertificateEvidence {
+            run: &run,
+            verdicts: &judged.run.verdicts,
+            cells: &judged.run.cells,
+            claims: &judged.run.claims,
+            machines: &taken.machines,
+            results: &taken.results,
+            recordings: &taken.recordings,
+        };
+        let withheld = issue_certificates(config, gate, &keys, &evidence, &turned);
+        add_withheld(&mut turned.plan, withheld);
+    }
+    if let (true, GateBackend::Kubernetes(server)) = (apply, &gate.backend) {
+        post_node_events(server, &turned);
+    }
+    Ok(turned)
+}
+
+/// Says on nodes what was done to them, as events. That none can be written is a
+/// word here and no more.
+fn post_node_events(server: &Server, turned: &ReconcileOutcome) {
+    let told = crate::cli::runtime::build_runtime().map(|runtime| {
+        runtime.block_on(async {
+            let access = connection::connect(server, ResponseReadLimit::Bounded).await;
+            let client = access.map_err(|problem| problem.message)?.client;
+            events::write_events(&client, &turned.plan.records, &turned.live).await
+        })
+    });
+    if let Ok(Err(why)) = told {
+        note(&format!("no event is written on nodes: {why}"));
+    }
+}
+
+/// Issues the certificates of a run and tells to whom; what is not certified,
+/// and why. What was carried out before stays so where none can be written.
+fn issue_certificates(
+    config: &Config,
+    gate: &GateConfig,
+    keys: &CertificateKeys,
+    evidence: &CertificateEvidence<'_>,
+    turned: &ReconcileOutcome,
+) -> Vec<WithheldAction> {
+    let acted = GateRecord {
+        live: &turned.live,
+        records: &turned.plan.records,
+        ledger: &turned.journal_state,
+    };
+    let now = clock::now();
+    let issued = certificates::issue_certificates(
+        &gate.folder,
+        evidence,
+        &acted,
+        &config.policy,
+        &keys.seal(),
+        &now,
+    );
+    let issued = issued.unwrap_or_else(|error| IssueResult {
+        nodes: Vec::new(),
+        withheld: vec![WithheldAction::new("certificates", format!("none is issued: {error}"))],
+    });
+    if !issued.nodes.is_empty() {
+        let nodes = hostlist::fold(issued.nodes.iter().map(NodeName::as_str));
+        note(&format!("certified: {nodes}"));
+    }
+    issued.withheld
+}
+
+/// Keeps the certificates that a run shows by itself in its own folder, for a run
+/// that no gate acted on: a burn-in before there is a cluster. No gate counts them.
+pub fn store_run_certificates(
+    config: &Config,
+    stored: &StoredRun,
+    run: &Run,
+) -> Result<IssueResult, CommandError> {
+    let record = &stored.record;
+    let complete = record.state == RunState::Complete;
+    let seen = sweep::evidence_run(&record.info, &record.launcher, complete);
+    if certificate::run_validity_s(&seen, &config.policy).is_err() {
+        // An audit, an interrupted or a simulated run: nobody expects any.
+        return Ok(IssueResult::default());
+    }
+    let taken = GateRunData::read(stored)?;
+    let evidence = CertificateEvidence {
+        run: &seen,
+        verdicts: &run.verdicts,
+        cells: &run.cells,
+        claims: &run.claims,
+        machines: &taken.machines,
+        results: &taken.results,
+        recordings: &taken.recordings,
+    };
+    let keys = config.certificates.read_keys();
+    keys.problems.iter().for_each(|trouble| note(trouble));
+    let now = clock::now().unix;
+    let (made, withheld) = certificate::issue_without_gate(&evidence, &config.policy, now);
+    certificates::export_certificates(stored.path(), made, withheld, &keys.seal())
+        .map_err(CommandError::environment)
+}
+
+/// Puts what is not certified beside what else is withheld, each once.
+fn add_withheld(plan: &mut ActionPlan, withheld: Vec<WithheldAction>) {
+    for it in withheld {
+        if !plan.withheld.contains(&it) {
+            plan.withheld.push(it);
+        }
+    }
+}
+
+/// What a run took, read once: runs of large fleets are long files.
+struct GateRunData {
+    machines: Vec<MachineRecord>,
+    results: Vec<RawResult>,
+    recordings: Vec<ToolRecording>,
+}
+
+impl GateRunData {
+    fn read(stored: &StoredRun) -> Result<Self, CommandError> {
+        let results = stored.results().map_err(stored_run::record_error)?;
+        Ok(Self {
+            machines: stored.machines().map_err(stored_run::record_error)?,
+            recordings: stored.recordings_for(&results).map_err(stored_run::record_error)?,
+            results,
+        })
+    }
+
+    /// Version of the driver by node, as workers and tools told it.
+    fn driver_versions(&self) -> BTreeMap<NodeName, String> {
+        let told = self.recordings.iter().filter_map(|recording| match &recording.scope {
+            RecordingScope::Node(node) => Some((node, recording.parsed.facts.driver.as_ref()?)),
+            _ => None,
+        });
+        let machines = self.machines.iter();
+        let by_worker = machines.filter_map(|it| Some((&it.node, it.environment.driver.as_ref()?)));
+        told.chain(by_worker).map(|(node, driver)| (node.clone(), driver.clone())).collect()
+    }
+}
+
+/// The exit code that a turn's failure has.
+pub fn turn_error(error: ReconcileError) -> CommandError {
+    match error {
+        // Somebody wrote into our record, or a newer program did.
+        ReconcileError::Journal(JournalError::Malformed { .. } | JournalError::Newer { .. }) => {
+            CommandError::usage(error)
+        }
+        ReconcileError::Journal(_) | ReconcileError::Scheduler { .. } => {
+            CommandError::environment(error)
+        }
+    }
+}
+
+/// The exit code of a plan that was carried out: whether all of it was.
+pub fn exit_code(plan: &ActionPlan) -> u8 {
+    let done = |result: &ActionResult| matches!(result, ActionResult::Done | ActionResult::Already);
+    let refused = plan.frozen.is_some() || plan.withheld.iter().any(|it| it.budget);
+    if refused || plan.records.iter().any(|record| !done(&record.result)) {
+        exit::ACTION_REFUSED
+    } else {
+        exit::PASS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_certified_is_told_once_and_is_no_refusal() {
+        let audit = WithheldAction::new("certificates", "an audit measures too little to certify");
+        let mut plan = ActionPlan {
+            dry_run: false,
+            withheld: vec![audit.clone()],
+            ..ActionPlan::from_actions(Vec::new())
+        };
+        let disk = WithheldAction::new("certificates", "none is issued: no space left on device");
+        add_withheld(&mut plan, vec![audit.clone(), disk.clone()]);
+        assert_eq!(plan.withheld, [audit, disk]);
+        assert_eq!(exit_code(&plan), exit::PASS);
+    }
+}

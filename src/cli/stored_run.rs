@@ -1,0 +1,142 @@
+//! A stored run as the value that reports show.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::cli::expectations;
+use crate::cli::runtime::parallel_map;
+use crate::cli::stdout::note;
+use crate::exit::CommandError;
+use control::launch::{Launcher, WorkerProgram};
+use control::store::run_reader::StoredRun;
+use control::store::{RecordError, RunState, run_reader};
+use control::sweep;
+use control::sweep::run_judgement::RunJudgeInput;
+use control::sweep::step_outputs;
+use engine::judge::Judgement;
+use engine::plan::{Plan, PlanStep};
+use engine::policy::action_policy;
+use model::part_history::PartHistory;
+use model::raw_result::RawResult;
+use model::run::Run;
+use model::tool_call::ToolBackend;
+use model::tool_recording::ToolRecording;
+use sim::scenario_tools::ScenarioTools;
+
+/// Opens a run folder; tells people when the run did not come to its end.
+pub fn open_run(path: &Path) -> Result<StoredRun, CommandError> {
+    let stored = run_reader::open_run(path).map_err(record_error)?;
+    let shown = path.display();
+    match stored.record.state {
+        RunState::Complete => {}
+        RunState::Partial => note(&format!("{shown}: this run was interrupted and is partial")),
+        RunState::Running => note(&format!(
+            "{shown}: this run is under way or was ended without notice, and is partial"
+        )),
+    }
+    Ok(stored)
+}
+
+/// Opens a run folder without a word on how far its run came.
+pub fn open_run_quietly(path: &Path) -> Result<StoredRun, CommandError> {
+    run_reader::open_run(path).map_err(record_error)
+}
+
+/// The exit code of an error while reading a run folder: a file that is not
+/// there is the environment's, one that says something wrong is the user's.
+pub fn record_error(error: RecordError) -> CommandError {
+    match error {
+        RecordError::Io { .. } => CommandError::environment(error),
+        _ => CommandError::usage(error),
+    }
+}
+
+/// The tools of a scenario that answers in this process.
+pub(crate) fn simulated_tools(
+    launcher: &Launcher,
+    program: &WorkerProgram,
+) -> Result<Option<Arc<dyn ToolBackend>>, CommandError> {
+    let Launcher::Sim { scenario: path, workers: false } = launcher else { return Ok(None) };
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| record_error(RecordError::Io { path: path.clone(), source }))?;
+    let tools = ScenarioTools::from_text(&text, program.age.as_deref())
+        .map_err(|why| record_error(RecordError::Malformed { path: path.clone(), line: 1, why }))?;
+    Ok(Some(Arc::new(tools)))
+}
+
+/// The run as it was judged then. One that never got so far, or was gone on
+/// with since, is judged now.
+pub fn read_run(stored: &StoredRun) -> Result<Run, CommandError> {
+    let is_over = stored.record.state != RunState::Running;
+    let verdicts = stored.verdicts().map_err(record_error)?;
+    let actions = stored.actions().map_err(record_error)?;
+    let (Some(verdicts), Some(actions), true) = (verdicts, actions, is_over) else {
+        let in_force = expectations::load_thresholds(&[])?;
+        let results = stored.results().map_err(record_error)?;
+        let recordings = stored.recordings_for(&results).map_err(record_error)?;
+        return Ok(rejudge_run(stored, &results, recordings, &in_force, &PartHistory::default()));
+    };
+    Ok(Run {
+        info: stored.record.info.clone(),
+        claims: stored.claims.clone(),
+        cells: stored.cells().map_err(record_error)?,
+        verdicts,
+        actions: Some(actions),
+    })
+}
+
+/// The run judged again with these expectations, and what earlier runs showed.
+pub fn rejudge_run(
+    stored: &StoredRun,
+    results: &[RawResult],
+    recordings: Vec<ToolRecording>,
+    in_force: &expectations::ActiveThresholds,
+    history: &PartHistory,
+) -> Run {
+    let run = RunJudgeInput {
+        claims: &stored.claims,
+        plan: &stored.plan,
+        confirm: stored.confirm.as_ref(),
+        results,
+        recordings,
+        catalogue: &in_force.catalogue,
+        thresholds_digest: &in_force.digest,
+        platform: stored.record.platform.as_deref(),
+    };
+    let Judgement { claims, cells, mut verdicts, .. } = sweep::judge_run_with_history(run, history);
+    verdicts.simulated = stored.record.info.simulated;
+    let coverage = sweep::plan_coverage(&stored.plan, &stored.record.launcher, results);
+    let record = &stored.record;
+    let seen =
+        sweep::evidence_run(&record.info, &record.launcher, record.state == RunState::Complete);
+    let actions = action_policy::propose_from_verdicts(
+        &verdicts,
+        &stored.claims,
+        &record.policy,
+        Some(coverage),
+        &seen,
+    );
+    let info = stored.record.info.clone();
+    Run { info, claims, cells, verdicts, actions: Some(actions) }
+}
+
+/// The stored raw outputs, read again, several at a time.
+pub fn reparse_outputs(
+    stored: &StoredRun,
+    results: &[RawResult],
+) -> Result<Vec<ToolRecording>, CommandError> {
+    let plans = || std::iter::once(&stored.plan).chain(&stored.confirm);
+    let steps: BTreeMap<usize, &PlanStep> =
+        plans().flat_map(Plan::steps).map(|step| (step.step, step)).collect();
+    let read = parallel_map(results, |result| -> Result<Option<ToolRecording>, RecordError> {
+        let (Some(name), Some(step)) = (&result.stdout, steps.get(&result.step)) else {
+            return Ok(None);
+        };
+        let stdout = stored.read_raw(name)?;
+        let stderr =
+            result.stderr.as_deref().map_or(Ok(Vec::new()), |name| stored.read_raw(name))?;
+        Ok(step_outputs::read_output(step, result, &stdout, &stderr))
+    });
+    read.into_iter().filter_map(Result::transpose).collect::<Result<_, _>>().map_err(record_error)
+}

@@ -1,0 +1,161 @@
+//! `[certificates]` of the configuration: with what certificates are signed, and
+//! whose count.
+//!
+//! Checks what a person wrote. Keys are read where they are used, and what is
+//! wrong with one is told there: it keeps nothing from being measured.
+
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::config::ConfigMistake;
+use control::gate::certificates::CertificateSigning;
+use control::store::signing::{PublicKey, SignatureTrust, SigningKey};
+
+/// `[certificates]` of the configuration.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct CertificatesSection {
+    /// The file of the Ed25519 private key (PKCS#8 PEM, mode 600 or 400) that new certificates
+    /// are signed with. Without it, they are not signed.
+    key: Option<PathBuf>,
+    /// The files of Ed25519 public keys (PEM) whose signatures count beside those of `key`.
+    /// Default: none.
+    public_keys: Vec<PathBuf>,
+    /// Whether a certificate that none of these keys signed counts as none. Default: false.
+    #[schemars(with = "Option<bool>")]
+    require_signature: Option<Spanned<bool>>,
+}
+
+/// Signatures, as configured.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CertificatesConfig {
+    /// The file of the key that signs.
+    pub key: Option<PathBuf>,
+    /// The files of the keys that count.
+    pub public_keys: Vec<PathBuf>,
+    /// What none of them signed counts for nothing.
+    pub require_signature: bool,
+}
+
+/// Reads `[certificates]`.
+pub fn parse_certificates(
+    section: CertificatesSection,
+    base: &Path,
+) -> Result<CertificatesConfig, ConfigMistake> {
+    let is_nobody = section.key.is_none() && section.public_keys.is_empty();
+    if let Some(required) = section.require_signature.as_ref().filter(|it| *it.get_ref())
+        && is_nobody
+    {
+        let message = "require_signature without a key: no certificate would count, expected \
+                       key = \"FILE\" or public_keys = [\"FILE\"]";
+        return Err((required.span().start, message.to_owned()));
+    }
+    Ok(CertificatesConfig {
+        key: section.key.map(|file| base.join(file)),
+        public_keys: section.public_keys.into_iter().map(|file| base.join(file)).collect(),
+        require_signature: section.require_signature.is_some_and(Spanned::into_inner),
+    })
+}
+
+/// The keys of a configuration, as far as they could be read.
+#[derive(Debug)]
+pub struct CertificateKeys {
+    key: Result<Option<SigningKey>, String>,
+    /// Whose certificates count.
+    pub trust: SignatureTrust,
+    /// What could not be read.
+    pub problems: Vec<String>,
+}
+
+impl CertificateKeys {
+    /// Why no certificate that is issued here would count: it must be signed, and
+    /// that cannot be done.
+    pub fn unsealed_reason(&self) -> Option<String> {
+        let what = "certificates must be signed";
+        match &self.key {
+            _ if !self.trust.required => None,
+            Ok(Some(_)) => None,
+            Ok(None) => Some(format!("{what}, and no key is configured")),
+            Err(why) => Some(format!("{what}: {why}")),
+        }
+    }
+
+    /// With what certificates are signed, and whose count.
+    pub fn seal(&self) -> CertificateSigning<'_> {
+        CertificateSigning {
+            key: self.key.as_ref().map(Option::as_ref).map_err(String::as_str),
+            trust: &self.trust,
+        }
+    }
+}
+
+impl CertificatesConfig {
+    /// Reads the keys. What cannot be read is told and counts for nothing.
+    pub fn read_keys(&self) -> CertificateKeys {
+        let key = self.key.as_deref().map(SigningKey::read).transpose();
+        let key = key.map_err(|error| error.to_string());
+        let mut trust = SignatureTrust { keys: Vec::new(), required: self.require_signature };
+        let mut troubles = Vec::new();
+        match &key {
+            Ok(own) => trust.keys.extend(own.as_ref().map(|key| key.public().clone())),
+            Err(why) => troubles.push(format!("[certificates] key: {why}")),
+        }
+        for file in &self.public_keys {
+            match PublicKey::read(file) {
+                Ok(key) => trust.keys.push(key),
+                Err(error) => troubles.push(format!("[certificates] public_keys: {error}")),
+            }
+        }
+        CertificateKeys { key, trust, problems: troubles }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<CertificatesConfig, ConfigMistake> {
+        parse_certificates(toml::from_str(text).expect("a section"), Path::new("/site"))
+    }
+
+    #[test]
+    fn files_are_beside_the_configuration_and_nothing_is_required_unless_said() {
+        assert_eq!(read(""), Ok(CertificatesConfig::default()));
+        let text = "key = \"k.pem\"\npublic_keys = [\"/etc/a.pub\"]\nrequire_signature = true";
+        let read = read(text).expect("good");
+        assert_eq!(read.key.as_deref(), Some(Path::new("/site/k.pem")));
+        assert_eq!(read.public_keys, [Path::new("/etc/a.pub")]);
+        assert!(read.require_signature);
+    }
+
+    #[test]
+    fn a_signature_that_nobody_could_verify_is_a_mistake_with_its_place() {
+        let (at, message) = read("require_signature = true").expect_err("nobody");
+        assert_eq!(at, 20);
+        assert!(message.contains("public_keys"), "{message}");
+        assert!(read("require_signature = false").is_ok());
+    }
+
+    #[test]
+    fn a_key_that_cannot_be_read_is_told_and_the_others_count() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let (key, _) = SigningKey::generate().expect("chance");
+        let public = dir.path().join("p.pub");
+        std::fs::write(&public, key.public().to_pem()).expect("written");
+        let certifying = CertificatesConfig {
+            key: Some(dir.path().join("none.pem")),
+            public_keys: vec![public, dir.path().join("none.pub")],
+            require_signature: true,
+        };
+        let keys = certifying.read_keys();
+        assert_eq!(keys.trust.keys, [key.public().clone()]);
+        assert_eq!(keys.problems.len(), 2, "{:?}", keys.problems);
+        assert!(keys.seal().key.is_err());
+        assert!(keys.unsealed_reason().expect("told").contains("none.pem"));
+        let lax = CertificatesConfig { require_signature: false, ..certifying };
+        assert_eq!(lax.read_keys().unsealed_reason(), None);
+    }
+}

@@ -1,0 +1,235 @@
+//! `[gate]` of the configuration: through whom the gate acts, where it keeps
+//! its record, and what it calls things.
+//!
+//! Checks what a person wrote and opens nothing.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::config::sources::{SlurmrestdSource, SourcesConfig};
+use crate::config::{ConfigMistake, parse_duration};
+use control::gate::executor::DEFAULT_PERSIST_TIME;
+use control::gate::recovery::DEFAULT_IN_FLIGHT_TIME;
+use control::gate::scontrol::ScontrolScheduler;
+use control::gate::timeouts::SchedulerTimeouts;
+use control::sources::kubernetes::KubernetesClientConfig;
+
+/// How long one call may take where nothing is said; Slurm's own MessageTimeout
+/// is 10 s.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// How long a change may take to show. A resumed node answers within a second
+/// (0.06 to 0.8 s seen on 26.05 and 24.11); a busy controller takes longer.
+pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(10);
+
+/// The same of Kubernetes: what was acknowledged shows at once, and only where an
+/// answer was lost is there anything to wait for.
+const KUBERNETES_SETTLE_TIME: Duration = Duration::from_secs(3);
+
+/// etcd has on its disks what it acknowledged.
+const KUBERNETES_KEEP_TIME: Duration = Duration::ZERO;
+
+/// `[gate]` of the configuration.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct GateSection {
+    /// The folder of the journal, the lock and the certificates. Default: `gate`, beside this file.
+    state: Option<PathBuf>,
+    /// What carries changes to the scheduler. Default: `scontrol`.
+    #[schemars(with = "Option<GateBackendKind>")]
+    through: Option<Spanned<GateBackendKind>>,
+    /// Slurm's `scontrol`, with words in front where it is reached through something. Default: that
+    /// of `[sources.slurm]`.
+    #[schemars(with = "Option<Vec<String>>")]
+    scontrol: Option<Spanned<Vec<String>>>,
+    /// Seconds that one call may take. Default: 15; Slurm's own MessageTimeout is 10.
+    #[schemars(with = "Option<f64>")]
+    limit_s: Option<Spanned<f64>>,
+    /// Seconds that a change may take to show. Default: 10; 3 on Kubernetes.
+    #[schemars(with = "Option<f64>")]
+    settle_s: Option<Spanned<f64>>,
+    /// Seconds for which a change is looked at until it is on the controller's disk. Default: 6; 0
+    /// on Kubernetes.
+    #[schemars(with = "Option<f64>")]
+    keep_s: Option<Spanned<f64>>,
+    /// Seconds for which a change may still be carried out whose sender is gone. Default: 90.
+    #[schemars(with = "Option<f64>")]
+    in_flight_s: Option<Spanned<f64>>,
+    /// As whom nodes are written, with `through = "kubernetes"`. Default: as
+    /// `[sources.kubernetes]` says.
+    #[schemars(with = "Option<GateKubernetesSection>")]
+    kubernetes: Option<Spanned<GateKubernetesSection>>,
+}
+
+/// `[gate.kubernetes]`: as whom nodes are written. What it does not say is as
+/// `[sources.kubernetes]` says.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct GateKubernetesSection {
+    /// The kubeconfig of the gate's account. Default: that of `[sources.kubernetes]`.
+    kubeconfig: Option<PathBuf>,
+    /// The context in it. Default: that of `[sources.kubernetes]`, or the file's current one.
+    context: Option<String>,
+}
+
+/// What carries changes to the scheduler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum GateBackendKind {
+    /// Slurm's program.
+    Scontrol,
+    /// slurmrestd, at the address of `[sources.slurmrestd]`.
+    Slurmrestd,
+    /// The API server of a Kubernetes cluster.
+    Kubernetes,
+}
+
+/// Who is told.
+#[derive(Clone, Debug)]
+pub enum GateBackend {
+    /// Slurm's controller, through its program.
+    Scontrol(ScontrolScheduler),
+    /// Slurm's controller, through slurmrestd.
+    Slurmrestd(SlurmrestdSource),
+    /// A Kubernetes cluster, through its API server.
+    Kubernetes(KubernetesClientConfig),
+}
+
+/// The gate, as configured.
+#[derive(Clone, Debug)]
+pub struct GateConfig {
+    /// Where it keeps its record: journal, lock, certificates.
+    pub folder: PathBuf,
+    /// Who is told.
+    pub backend: GateBackend,
+    /// How patiently.
+    pub timeouts: SchedulerTimeouts,
+}
+
+/// Reads `[gate]`; the section itself is at `at`. What it does not say of Slurm
+/// is as the sources say.
+pub fn parse_gate(
+    section: GateSection,
+    at: usize,
+    base: &Path,
+    wanted: &SourcesConfig,
+) -> Result<GateConfig, ConfigMistake> {
+    let seconds = |key: &str, value: Option<Spanned<f64>>, usual: Duration| match value {
+        None => Ok(usual),
+        Some(value) => parse_duration(key, &value),
+    };
+    let through = section.through.as_ref().map(|it| *it.get_ref());
+    let (settle, kept) = match through {
+        Some(GateBackendKind::Kubernetes) => (KUBERNETES_SETTLE_TIME, KUBERNETES_KEEP_TIME),
+        _ => (SETTLE_TIME, DEFAULT_PERSIST_TIME),
+    };
+    let limit = seconds("limit_s", section.limit_s, CALL_TIMEOUT)?;
+    let settle = seconds("settle_s", section.settle_s, settle)?;
+    let kept = seconds("keep_s", section.keep_s, kept)?;
+    let in_flight = seconds("in_flight_s", section.in_flight_s, DEFAULT_IN_FLIGHT_TIME)?;
+    if let (Some(section), false) =
+        (&section.kubernetes, through == Some(GateBackendKind::Kubernetes))
+    {
+        let message = "[gate.kubernetes] says nothing without through = \"kubernetes\"";
+        return Err((section.span().start, message.to_owned()));
+    }
+    let told = match (through, &wanted.slurmrestd) {
+        (Some(GateBackendKind::Slurmrestd), None) => {
+            let at = section.through.as_ref().map_or(at, |it| it.span().start);
+            let message = "through \"slurmrestd\": expected [sources.slurmrestd] with its address";
+            return Err((at, message.to_owned()));
+        }
+        (Some(GateBackendKind::Slurmrestd), Some(rest)) => GateBackend::Slurmrestd(rest.clone()),
+        (Some(GateBackendKind::Kubernetes), _) => {
+            let of = section.kubernetes.map(Spanned::into_inner).unwrap_or_default();
+            let known = wanted.kubernetes.as_ref();
+            let kubeconfig = of.kubeconfig.map(|file| base.join(file));
+            // A context is one of a kubeconfig: that of another file means nothing.
+            let context = match (&kubeconfig, of.context) {
+                (_, Some(context)) => Some(context),
+                (Some(_), None) => None,
+                (None, None) => known.and_then(|it| it.context.clone()),
+            };
+            let kubeconfig = kubeconfig.or_else(|| known.and_then(|it| it.kubeconfig.clone()));
+            GateBackend::Kubernetes(KubernetesClientConfig { kubeconfig, context, limit })
+        }
+        _ => {
+            let argv = match section.scontrol {
+                Some(words) if words.get_ref().is_empty() => {
+                    let message = "scontrol is empty, expected [\"scontrol\"]".to_owned();
+                    return Err((words.span().start, message));
+                }
+                Some(words) => words.into_inner(),
+                None => match &wanted.slurm {
+                    Some(slurm) => slurm.scontrol.clone(),
+                    None => vec!["scontrol".to_owned()],
+                },
+            };
+            let remote_shell = wanted.slurm.as_ref().and_then(|slurm| slurm.remote_shell);
+            GateBackend::Scontrol(ScontrolScheduler { argv, limit, remote_shell })
+        }
+    };
+    let folder = base.join(section.state.unwrap_or_else(|| PathBuf::from("gate")));
+    Ok(GateConfig {
+        folder,
+        backend: told,
+        timeouts: SchedulerTimeouts { limit, settle, persist: kept, in_flight },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str, wanted: &SourcesConfig) -> Result<GateConfig, ConfigMistake> {
+        let section: GateSection = toml::from_str(text).expect("a section");
+        parse_gate(section, 0, Path::new("/site"), wanted)
+    }
+
+    fn known() -> SourcesConfig {
+        let kubernetes = KubernetesClientConfig {
+            kubeconfig: Some(PathBuf::from("/site/read.kubeconfig")),
+            context: Some("reader".to_owned()),
+            limit: Duration::from_secs(1),
+        };
+        SourcesConfig { kubernetes: Some(kubernetes), ..SourcesConfig::default() }
+    }
+
+    fn way(gate: &GateConfig) -> (Option<&Path>, Option<&str>) {
+        let GateBackend::Kubernetes(way) = &gate.backend else { panic!("{:?}", gate.backend) };
+        assert_eq!(way.limit, gate.timeouts.limit);
+        (way.kubeconfig.as_deref(), way.context.as_deref())
+    }
+
+    #[test]
+    fn nodes_of_kubernetes_are_written_as_whoever_is_named_or_as_the_source_is_read() {
+        let through = "through = \"kubernetes\"\n";
+        let gate = read(through, &known()).expect("good");
+        let file = Path::new("/site/read.kubeconfig");
+        assert_eq!(way(&gate), (Some(file), Some("reader")));
+        assert_eq!(
+            (gate.timeouts.persist, gate.timeouts.settle),
+            (Duration::ZERO, KUBERNETES_SETTLE_TIME)
+        );
+        let gate = read(&format!("{through}kubernetes = {{context = \"writer\"}}"), &known());
+        assert_eq!(way(&gate.expect("good")), (Some(file), Some("writer")));
+        let own = format!("{through}kubernetes = {{kubeconfig = \"write.kubeconfig\"}}");
+        let gate = read(&own, &known()).expect("good");
+        assert_eq!(way(&gate), (Some(Path::new("/site/write.kubeconfig")), None));
+        let gate = read(through, &SourcesConfig::default()).expect("good");
+        assert_eq!(way(&gate), (None, None), "the environment's, or the pod's own");
+        let gate = read(&format!("{through}keep_s = 2"), &known()).expect("good");
+        assert_eq!(gate.timeouts.persist, Duration::from_secs(2));
+    }
+
+    #[test]
+    fn an_identity_for_kubernetes_without_a_gate_there_is_a_mistake() {
+        let text = "kubernetes = {context = \"writer\"}";
+        assert!(read(text, &known()).is_err());
+        assert!(read("", &known()).is_ok());
+    }
+}

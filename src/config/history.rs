@@ -1,0 +1,161 @@
+//! `[history]` of the configuration: where the history is, and how long what is in
+//! it is kept whole.
+//!
+//! Checks what a person wrote and opens nothing.
+
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::config::ConfigMistake;
+
+/// Days of a year: every point is kept so long.
+const KEEP_DAYS: u32 = 365;
+/// Three of them: one point a day is kept so long.
+const THIN_AFTER_DAYS: u32 = 1_095;
+/// Nobody has runs of a century ago.
+const MOST_DAYS: u32 = 36_500;
+
+/// `[history]` of the configuration.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct HistorySection {
+    /// Whether every run is added when it ended. Default: true, and false where the fabric is
+    /// simulated or replayed and nothing else stands in this section.
+    enabled: Option<bool>,
+    /// The SQLite file. Default: beside the folder of run folders, named as that with
+    /// `-history.sqlite` after it.
+    path: Option<PathBuf>,
+    /// Days for which every point is kept, 1 to 36500. Older ones are thinned to one a day by
+    /// `fabricgate history --compact`; findings, alarms and changes stay. Default: 365.
+    #[schemars(with = "Option<u32>")]
+    keep_days: Option<Spanned<u32>>,
+    /// Days after which one point a week is left of one a day; not below `keep_days`. Default:
+    /// 1095, or `keep_days` where that is more.
+    #[schemars(with = "Option<u32>")]
+    thin_after_days: Option<Spanned<u32>>,
+    /// Days after which `fabricgate history prune` may remove a run folder that nothing refers to,
+    /// 1 to 36500. Without it, none is ever removed.
+    #[schemars(with = "Option<u32>")]
+    keep_runs_days: Option<Spanned<u32>>,
+}
+
+/// The history, as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryConfig {
+    /// Whether every run is added.
+    pub enabled: bool,
+    /// Whether anybody wrote anything about it.
+    pub explicit: bool,
+    /// The file that somebody named.
+    pub path: Option<PathBuf>,
+    /// Days for which every point is kept.
+    pub keep_days: u32,
+    /// Days for which one point a day is kept.
+    pub thin_after_days: u32,
+    /// Days for which run folders are kept; for ever where absent.
+    pub keep_runs_days: Option<u32>,
+}
+
+impl Default for HistoryConfig {
+    fn default() -> Self {
+        Self {
+            enabled: true,
+            explicit: false,
+            path: None,
+            keep_days: KEEP_DAYS,
+            thin_after_days: THIN_AFTER_DAYS,
+            keep_runs_days: None,
+        }
+    }
+}
+
+impl HistoryConfig {
+    /// The file, for runs in this folder.
+    pub fn path_for(&self, runs: &Path) -> PathBuf {
+        self.path.clone().unwrap_or_else(|| default_history_path(runs))
+    }
+}
+
+/// The file beside a folder of run folders: not in it, where everything is a run.
+pub fn default_history_path(runs: &Path) -> PathBuf {
+    let runs = match runs.file_name() {
+        Some(_) => runs.to_owned(),
+        // `.` or `..`: its name is what the system says it is.
+        None => std::fs::canonicalize(runs).unwrap_or_else(|_| runs.join("runs")),
+    };
+    let mut name = runs.file_name().unwrap_or_default().to_owned();
+    name.push("-history.sqlite");
+    runs.with_file_name(name)
+}
+
+/// Reads `[history]`.
+pub fn parse_history(
+    section: Option<HistorySection>,
+    base: &Path,
+) -> Result<HistoryConfig, ConfigMistake> {
+    let Some(section) = section else { return Ok(HistoryConfig::default()) };
+    let keep_days = parse_days("keep_days", section.keep_days.as_ref(), 1)?.unwrap_or(KEEP_DAYS);
+    let thin_after_days =
+        parse_days("thin_after_days", section.thin_after_days.as_ref(), keep_days)?;
+    Ok(HistoryConfig {
+        enabled: section.enabled.unwrap_or(true),
+        explicit: true,
+        path: section.path.map(|path| base.join(path)),
+        keep_days,
+        thin_after_days: thin_after_days.unwrap_or(THIN_AFTER_DAYS.max(keep_days)),
+        keep_runs_days: parse_days("keep_runs_days", section.keep_runs_days.as_ref(), 1)?,
+    })
+}
+
+/// Days from a file, from so many to a century.
+fn parse_days(
+    key: &str,
+    days: Option<&Spanned<u32>>,
+    least: u32,
+) -> Result<Option<u32>, ConfigMistake> {
+    let Some(days) = days else { return Ok(None) };
+    let value = *days.get_ref();
+    if !(least..=MOST_DAYS).contains(&value) {
+        let message = format!("{key} {value}, expected {least} to {MOST_DAYS} days");
+        return Err((days.span().start, message));
+    }
+    Ok(Some(value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<HistoryConfig, String> {
+        let section: HistorySection = toml::from_str(text).map_err(|e| e.message().to_owned())?;
+        parse_history(Some(section), Path::new("/etc/fg"))
+            .map_err(|(at, message)| format!("{at}: {message}"))
+    }
+
+    #[test]
+    fn days_and_paths_are_checked() {
+        let all = read("path = \"h.sqlite\"\nkeep_days = 30\nkeep_runs_days = 90\n").expect("read");
+        assert_eq!(all.path.as_deref(), Some(Path::new("/etc/fg/h.sqlite")));
+        assert_eq!((all.keep_days, all.thin_after_days, all.keep_runs_days), (30, 1_095, Some(90)));
+        assert_eq!(read("keep_days = 2000").map(|k| k.thin_after_days), Ok(2_000));
+        for (text, complaint) in [
+            ("keep_days = 0", "12: keep_days 0, expected 1 to 36500 days"),
+            ("thin_after_days = 10", "18: thin_after_days 10, expected 365 to 36500 days"),
+            ("keep_runs_days = 40000", "17: keep_runs_days 40000, expected 1 to 36500 days"),
+        ] {
+            assert_eq!(read(text), Err(complaint.to_owned()));
+        }
+        assert!(read("days = 1").is_err_and(|e| e.contains("unknown field `days`")));
+    }
+
+    #[test]
+    fn the_file_stands_beside_the_runs_unless_somebody_says_where() {
+        let usual = HistoryConfig::default();
+        assert_eq!(usual.path_for(Path::new("/x/runs")), Path::new("/x/runs-history.sqlite"));
+        assert_eq!(usual.path_for(Path::new("runs/")), Path::new("runs-history.sqlite"));
+        assert!(usual.enabled && !usual.explicit);
+    }
+}

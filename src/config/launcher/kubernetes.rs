@@ -1,0 +1,304 @@
+//! `[launcher.kubernetes]` of the configuration: the pods through which nodes
+//! are measured.
+//!
+//! Checks what a person wrote and opens nothing.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::config::launcher::parse_name;
+use crate::config::{ConfigMistake, parse_duration};
+use control::launch::kubernetes::{
+    ComputeDomainMode, GpuRequestMode, KubernetesLauncher, PullPolicy, RankLaunchMode, Toleration,
+};
+use control::launch::slurm::BusyNodePolicy;
+
+/// More of one resource than any node has.
+const MAX_RESOURCE_COUNT: u32 = 1_024;
+
+/// `[launcher.kubernetes]` of the configuration.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub(crate) struct LauncherKubernetesSection {
+    /// The kubeconfig of who may make pods. Default: the environment's, or the pod's own account.
+    kubeconfig: Option<PathBuf>,
+    /// The context in it. Default: its current one.
+    #[schemars(with = "Option<String>")]
+    context: Option<Spanned<String>>,
+    /// Where everything is made. Default: `fabricgate`.
+    #[schemars(with = "Option<String>")]
+    namespace: Option<Spanned<String>>,
+    /// The image, with fabricgate and the tools that probes call in it. Required.
+    #[schemars(with = "Option<String>")]
+    image: Option<Spanned<String>>,
+    /// The secret with which it is pulled. Default: none.
+    #[schemars(with = "Option<String>")]
+    pull_secret: Option<Spanned<String>>,
+    /// When it is pulled. Default: as Kubernetes does.
+    pull_policy: Option<PullPolicy>,
+    /// The account of the pods; they are given no token of it. Default: the namespace's.
+    #[schemars(with = "Option<String>")]
+    service_account: Option<Spanned<String>>,
+    /// Pods have the node's network, and so its RDMA devices. Default: false.
+    host_network: bool,
+    /// How GPUs are asked for. Default: `device-plugin`.
+    gpus: GpuRequestMode,
+    /// What the device plugin calls a GPU. Default: `nvidia.com/gpu`.
+    #[schemars(with = "Option<String>")]
+    resource: Option<Spanned<String>>,
+    /// The class of devices that is claimed. Default: `gpu.nvidia.com`.
+    #[schemars(with = "Option<String>")]
+    device_class: Option<Spanned<String>>,
+    /// GPUs of a node where claims do not say, 0 (none) to 1024. Default: as many as it offers.
+    #[schemars(with = "Option<u32>")]
+    gpus_per_node: Option<Spanned<u32>>,
+    /// Further resources that every pod asks for, and how many, 1 to 1024. Default: none.
+    #[schemars(with = "BTreeMap<String, u32>")]
+    rdma: BTreeMap<Spanned<String>, Spanned<u32>>,
+    /// Whether ComputeDomains are made. Default: `auto`.
+    compute_domain: ComputeDomainMode,
+    /// How `mpirun` reaches the other pods. Default: `none`.
+    ranks: RankLaunchMode,
+    /// Variables of the pods; `{node}` in a value is the node. They are stored with the run: no
+    /// place for secrets. Default: none.
+    #[schemars(with = "BTreeMap<String, String>")]
+    env: BTreeMap<Spanned<String>, String>,
+    /// What is tolerated besides our own taints. Default: none.
+    #[schemars(with = "Vec<Toleration>")]
+    tolerations: Vec<Spanned<Toleration>>,
+    /// Whether cordoned nodes are measured too. Default: false.
+    cordoned: bool,
+    /// Whether the container is privileged. Default: false.
+    privileged: bool,
+    /// Its capabilities. Default: `["IPC_LOCK"]`, for RDMA pins memory.
+    #[schemars(with = "Option<Vec<String>>")]
+    capabilities: Option<Vec<Spanned<String>>>,
+    /// The size of `/dev/shm`, as Kubernetes writes sizes. Default: `16Gi`.
+    #[schemars(with = "Option<String>")]
+    shm: Option<Spanned<String>>,
+    /// The priority class; take one with `preemptionPolicy: Never`. Default: the cluster's.
+    #[schemars(with = "Option<String>")]
+    priority_class: Option<Spanned<String>>,
+    /// What is done about nodes with GPU pods; not `reserve`. Default: `skip`.
+    #[schemars(with = "Option<BusyNodePolicy>")]
+    busy: Option<Spanned<BusyNodePolicy>>,
+    /// Seconds for which busy nodes are waited for. Default: 3600.
+    #[schemars(with = "Option<f64>")]
+    wait_s: Option<Spanned<f64>>,
+    /// Seconds that a pod may take to run, its image included, from 1. Default: 600.
+    #[schemars(with = "Option<f64>")]
+    start_s: Option<Spanned<f64>>,
+    /// Seconds that a pod may live, from 1. Default: twice what is planned, 10 minutes at least.
+    #[schemars(with = "Option<f64>")]
+    deadline_s: Option<Spanned<f64>>,
+}
+
+impl LauncherKubernetesSection {
+    /// What is said of pods; the section itself is at `at`.
+    pub(crate) fn into_kubernetes(
+        self,
+        at: usize,
+        base: &Path,
+    ) -> Result<KubernetesLauncher, ConfigMistake> {
+        let usual = KubernetesLauncher::default();
+        let Some(image) = parse_name("image", self.image.as_ref())? else {
+            let message = "launcher of kind \"kubernetes\": expected image = \"REGISTRY/NAME:TAG\" \
+                           in [launcher.kubernetes], with fabricgate and the tools in it";
+            return Err((at, message.to_owned()));
+        };
+        for (key, count) in &self.rdma {
+            check_resource("rdma", key)?;
+            check_count(key.get_ref(), count)?;
+        }
+        if let Some(key) = &self.resource {
+            check_resource("resource", key)?;
+        }
+        for key in self.env.keys() {
+            check_variable(key)?;
+        }
+        for toleration in &self.tolerations {
+            check_toleration(toleration)?;
+        }
+        for capability in self.capabilities.iter().flatten() {
+            parse_name("capabilities", Some(capability))?;
+        }
+        if let Some(gpus) = &self.gpus_per_node
+            && *gpus.get_ref() != 0
+        {
+            check_count("gpus_per_node", gpus)?;
+        }
+        if let Some(busy) = &self.busy
+            && *busy.get_ref() == BusyNodePolicy::Reserve
+        {
+            let message = "busy \"reserve\", expected \"skip\" or \"wait\": Kubernetes has no \
+                           reservations";
+            return Err((busy.span().start, message.to_owned()));
+        }
+        let some_seconds = |key: &str, value: &Option<Spanned<f64>>| match value {
+            None => Ok(None),
+            Some(value) => match parse_duration(key, value)?.as_secs() {
+                0 => Err((value.span().start, format!("{key} 0, expected 1 second or more"))),
+                seconds => Ok(Some(seconds)),
+            },
+        };
+        Ok(KubernetesLauncher {
+            kubeconfig: self.kubeconfig.map(|file| base.join(file)),
+            context: parse_name("context", self.context.as_ref())?,
+            namespace: parse_label("namespace", self.namespace.as_ref())?
+                .unwrap_or(usual.namespace),
+            image,
+            pull_secret: parse_dns_name("pull_secret", self.pull_secret.as_ref())?,
+            pull_policy: self.pull_policy,
+            service_account: parse_dns_name("service_account", self.service_account.as_ref())?,
+            host_network: self.host_network,
+            gpus: self.gpus,
+            resource: self.resource.map_or(usual.resource, Spanned::into_inner),
+            device_class: parse_dns_name("device_class", self.device_class.as_ref())?
+                .unwrap_or(usual.device_class),
+            gpus_per_node: self.gpus_per_node.map(Spanned::into_inner),
+            rdma: strip_spans(self.rdma, Spanned::into_inner),
+            compute_domain: self.compute_domain,
+            ranks: self.ranks,
+            env: strip_spans(self.env, |value| value),
+            tolerations: self.tolerations.into_iter().map(Spanned::into_inner).collect(),
+            cordoned: self.cordoned,
+            privileged: self.privileged,
+            capabilities: match self.capabilities {
+                Some(all) => all.into_iter().map(Spanned::into_inner).collect(),
+                None => usual.capabilities,
+            },
+            shm: parse_quantity("shm", self.shm.as_ref())?.unwrap_or(usual.shm),
+            priority_class: parse_dns_name("priority_class", self.priority_class.as_ref())?,
+            busy: self.busy.map_or(usual.busy, Spanned::into_inner),
+            wait_s: match &self.wait_s {
+                Some(seconds) => parse_duration("wait_s", seconds)?.as_secs(),
+                None => usual.wait_s,
+            },
+            start_s: some_seconds("start_s", &self.start_s)?.unwrap_or(usual.start_s),
+            deadline_s: some_seconds("deadline_s", &self.deadline_s)?,
+        })
+    }
+}
+
+fn strip_spans<V, W>(map: BTreeMap<Spanned<String>, V>, value: fn(V) -> W) -> BTreeMap<String, W> {
+    map.into_iter().map(|(key, it)| (key.into_inner(), value(it))).collect()
+}
+
+fn check_count(key: &str, count: &Spanned<u32>) -> Result<(), ConfigMistake> {
+    if (1..=MAX_RESOURCE_COUNT).contains(count.get_ref()) {
+        return Ok(());
+    }
+    Err((
+        count.span().start,
+        format!("{key} {}, expected 1 to {MAX_RESOURCE_COUNT}", count.get_ref()),
+    ))
+}
+
+/// Lower-case letters, digits and dashes, beginning and ending with none of these.
+fn is_label(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+    !text.is_empty()
+        && text.len() <= 63
+        && text.chars().all(plain)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// The name of a namespace (RFC 1123 label).
+fn parse_label(
+    key: &str,
+    value: Option<&Spanned<String>>,
+) -> Result<Option<String>, ConfigMistake> {
+    parse_checked(key, value, is_label, "lower-case letters, digits and dashes, 63 at most")
+}
+
+/// The name of most objects (RFC 1123 subdomain).
+fn parse_dns_name(
+    key: &str,
+    value: Option<&Spanned<String>>,
+) -> Result<Option<String>, ConfigMistake> {
+    let is_name = |text: &str| text.len() <= 253 && text.split('.').all(is_label);
+    parse_checked(
+        key,
+        value,
+        is_name,
+        "the name of an object: lower-case letters, digits, dashes, dots",
+    )
+}
+
+/// A size, as Kubernetes writes it: a number, and maybe a suffix.
+fn parse_quantity(
+    key: &str,
+    value: Option<&Spanned<String>>,
+) -> Result<Option<String>, ConfigMistake> {
+    const SUFFIXES: &[&str] = &["", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
+    let is_size = |text: &str| {
+        let digits = text.trim_start_matches(|c: char| c.is_ascii_digit());
+        digits.len() < text.len() && SUFFIXES.contains(&digits)
+    };
+    parse_checked(key, value, is_size, "a size such as \"16Gi\"")
+}
+
+fn parse_checked(
+    key: &str,
+    value: Option<&Spanned<String>>,
+    is_good: impl Fn(&str) -> bool,
+    expected: &str,
+) -> Result<Option<String>, ConfigMistake> {
+    let Some(value) = value else { return Ok(None) };
+    let text = value.get_ref();
+    if is_good(text) {
+        return Ok(Some(text.clone()));
+    }
+    Err((value.span().start, format!("{key} {text:?}, expected {expected}")))
+}
+
+/// The name of an extended resource: a domain, a slash, a name.
+fn check_resource(key: &str, value: &Spanned<String>) -> Result<(), ConfigMistake> {
+    let text = value.get_ref();
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let is_resource = text.split_once('/').is_some_and(|(domain, name)| {
+        domain.split('.').all(is_label) && !name.is_empty() && name.chars().all(plain)
+    });
+    if is_resource {
+        return Ok(());
+    }
+    let message = format!("{key} {text:?}, expected a resource such as \"nvidia.com/gpu\"");
+    Err((value.span().start, message))
+}
+
+/// The name of a variable, as shells know them.
+fn check_variable(value: &Spanned<String>) -> Result<(), ConfigMistake> {
+    let text = value.get_ref();
+    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    if text.chars().all(plain) && text.chars().next().is_some_and(|c| !c.is_ascii_digit()) {
+        return Ok(());
+    }
+    Err((value.span().start, format!("env {text:?}, expected the name of a variable")))
+}
+
+/// A toleration that says something, and not of everything by mistake.
+fn check_toleration(toleration: &Spanned<Toleration>) -> Result<(), ConfigMistake> {
+    const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
+    let (at, it) = (toleration.span().start, toleration.get_ref());
+    if it.key.is_none() && it.value.is_some() {
+        let message = "tolerations: a value without a key, expected key = \"...\" beside it";
+        return Err((at, message.to_owned()));
+    }
+    if it.key.as_deref() == Some("") {
+        let message = "tolerations: key is empty; without a key every taint is tolerated";
+        return Err((at, message.to_owned()));
+    }
+    if let Some(effect) = it.effect.as_deref()
+        && !EFFECTS.contains(&effect)
+    {
+        let message =
+            format!("tolerations: effect {effect:?}, expected one of: {}", EFFECTS.join(", "));
+        return Err((at, message));
+    }
+    Ok(())
+}

@@ -1,0 +1,525 @@
+//! The configuration file: where claims are, how nodes are reached, what runs.
+//!
+//! TOML; an unknown key is an error with its line and column, because a typo
+//! in a limit must not fall back to a default. Relative paths are relative to
+//! the file.
+
+pub mod audit;
+pub mod burn_in;
+pub mod certificates;
+pub mod gate;
+pub mod history;
+pub mod launcher;
+pub mod metrics;
+pub mod notify;
+pub mod removed;
+pub mod schema;
+pub mod sources;
+pub mod watch;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::config::burn_in::BurnInConfig;
+use crate::config::certificates::CertificatesConfig;
+use crate::config::gate::GateConfig;
+use crate::config::history::HistoryConfig;
+use crate::config::launcher::LauncherConfig;
+use crate::config::metrics::MetricsConfig;
+use crate::config::sources::SourcesConfig;
+use crate::config::watch::WatchConfig;
+use crate::exit::CommandError;
+use control::launch::Launcher;
+use control::notify::NotifySettings;
+use control::sources::input_file;
+use control::sweep::ConfirmSettings;
+use engine::plan::PlanLimits;
+use engine::plan::audit_selection::AuditBudget;
+use engine::policy::action_policy::Policy;
+use model::claims::Claims;
+use model::probe::Probe;
+use model::text_error::TextError;
+use node::exec;
+use readers::claims::claims_file;
+use readers::probe_catalog;
+use readers::probe_catalog::ProbeCatalog;
+
+/// How long after a suspicion it is confirmed.
+const CONFIRM_AFTER: Duration = Duration::from_secs(30);
+
+/// Readings up to which a path is read while the ones before do not decide.
+const MOST_READINGS: u32 = 5;
+
+/// The configuration of fabricgate, as it is written.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct ConfigFile {
+    /// What is claimed: the name of a file, or a list of names. A claims file, Slurm's topology,
+    /// cabling, or any other that `fabricgate claims` reads. Without it, `[sources]` must ask somebody,
+    /// unless the fabric is simulated or replayed.
+    claims: Option<ClaimsFiles>,
+    /// Who else is asked what is claimed. Without it nobody is.
+    #[serde(default)]
+    sources: sources::SourcesSection,
+    /// The folder of run folders. Default: `runs`, beside this file.
+    run_dir: Option<PathBuf>,
+    /// The site's own threshold files, laid over those that ship, in this order. Default: none.
+    #[serde(default)]
+    thresholds: Vec<PathBuf>,
+    /// The platform of all domains (`fabricgate thresholds list`), over what they claim and what
+    /// devices are. Without it, each domain's own.
+    platform: Option<String>,
+    /// Variables of the environment that programs and nodes are given besides those that they
+    /// need (docs/security.md): names, or the beginning of names and `*`. Default: none.
+    #[serde(default)]
+    #[schemars(with = "Vec<String>")]
+    pass_env: Vec<Spanned<String>>,
+    /// How nodes are reached. Without it, this machine alone is measured.
+    #[schemars(with = "Option<launcher::LauncherSection>")]
+    launcher: Option<Spanned<launcher::LauncherSection>>,
+    /// What runs. Without it, the probes of the profile.
+    #[serde(default)]
+    probes: ProbesSection,
+    /// How far plans go.
+    #[serde(default)]
+    sweep: PlanLimits,
+    /// How a suspicion is looked at again.
+    #[serde(default)]
+    confirm: ConfirmSection,
+    /// What may be done about nodes. Without it, the small defaults below.
+    #[schemars(with = "Option<Policy>")]
+    policy: Option<Spanned<Policy>>,
+    /// Who is told what is decided, with `--apply` only. Without it, nobody is.
+    #[schemars(with = "Option<gate::GateSection>")]
+    gate: Option<Spanned<gate::GateSection>>,
+    /// What the standing gate does (`fabricgate watch`).
+    #[serde(default)]
+    watch: watch::WatchSection,
+    /// How a burn-in is repeated.
+    #[serde(default)]
+    burn_in: burn_in::BurnInSection,
+    /// What monitoring is shown.
+    #[serde(default)]
+    metrics: metrics::MetricsSection,
+    /// How certificates are signed, and whose count (`fabricgate certificate`).
+    #[serde(default)]
+    certificates: certificates::CertificatesSection,
+    /// What an audit may take (`fabricgate audit`).
+    #[serde(default)]
+    audit: audit::AuditSection,
+    /// What runs showed, over time (`fabricgate history`). Without it, every run is added to a file
+    /// beside `run_dir`.
+    history: Option<history::HistorySection>,
+    /// Who is told of what came of runs (`fabricgate notify`). Without it, nobody is.
+    notify: Option<notify::NotifySection>,
+}
+
+/// One file with claims, or several.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(untagged, expecting = "expected the name of a file with claims, or a list of names")]
+enum ClaimsFiles {
+    /// One file.
+    One(PathBuf),
+    /// Several.
+    Many(Vec<PathBuf>),
+}
+
+/// `[confirm]` of the configuration.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct ConfirmSection {
+    /// Whether what is suspect is measured a second time, against cleared partners. Default: true.
+    enabled: Option<bool>,
+    /// Seconds before that, so that what passes has passed, 0 to 86400. Default: 30; 0 where the
+    /// fabric is simulated or replayed.
+    #[schemars(with = "Option<f64>")]
+    wait_s: Option<Spanned<f64>>,
+}
+
+/// `[probes]` of the configuration.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct ProbesSection {
+    /// The probes to run, by name (`fabricgate probes list`), in order. Without it, those of the
+    /// profile.
+    #[schemars(with = "Option<Vec<String>>")]
+    run: Option<Vec<Spanned<String>>>,
+    /// A folder with the site's own probe files; one of a known name replaces it. Default: none.
+    dir: Option<PathBuf>,
+    /// How often each measurement is taken in any case, 1 to 100. Default: 1.
+    #[schemars(with = "Option<u32>")]
+    readings: Option<Spanned<u32>>,
+    /// How often at most, while the readings before do not decide, `readings` to 100. Default: 5,
+    /// or `readings` where that is more.
+    #[schemars(with = "Option<u32>")]
+    most_readings: Option<Spanned<u32>>,
+    /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests, whether they are there
+    /// or not.
+    #[serde(default)]
+    own: bool,
+}
+
+impl ProbesSection {
+    /// How often each measurement is taken, and how often at most.
+    fn readings(&self) -> Result<(u32, u32), ConfigMistake> {
+        let within = |key: &str, said: &Option<Spanned<u32>>, least: u32, unsaid: u32| match said {
+            Some(n) if !(least..=100).contains(n.get_ref()) => {
+                let message = format!("{key} {}, expected {least} to 100", n.get_ref());
+                Err((n.span().start, message))
+            }
+            Some(n) => Ok(*n.get_ref()),
+            None => Ok(unsaid),
+        };
+        let readings = within("readings", &self.readings, 1, 1)?;
+        let most = readings.max(MOST_READINGS);
+        Ok((readings, within("most_readings", &self.most_readings, readings, most)?))
+    }
+
+    /// The probes that it names, of all in force; `None` where it names none.
+    fn named_probes(&self, catalog: &ProbeCatalog) -> Result<Option<Vec<Probe>>, ConfigMistake> {
+        let Some(names) = &self.run else { return Ok(None) };
+        if names.is_empty() {
+            return Err((0, "probes.run is empty: nothing would be measured".to_owned()));
+        }
+        let mut probes: Vec<Probe> = Vec::new();
+        for name in names {
+            let at = name.span().start;
+            let Some(probe) = catalog.get(name.get_ref()) else {
+                let (name, known) = (name.get_ref(), catalog.joined_names());
+                return Err((at, format!("there is no probe {name:?}, expected one of: {known}")));
+            };
+            if probes.iter().any(|known| known.name == probe.name) {
+                let message = format!("probe {:?} is named twice; see readings", probe.name);
+                return Err((at, message));
+            }
+            probes.push(probe.clone());
+        }
+        Ok(Some(probes))
+    }
+}
+
+/// What may be done about nodes.
+fn check_policy(said: Option<Spanned<Policy>>) -> Result<Policy, ConfigMistake> {
+    let Some(policy) = said else { return Ok(Policy::default()) };
+    let at = policy.span().start;
+    let policy = policy.into_inner();
+    policy.check().map_err(|message| (at, message))?;
+    Ok(policy)
+}
+
+/// Has these variables passed on to what is started.
+fn pass_environment(names: Vec<Spanned<String>>) -> Result<(), ConfigMistake> {
+    for name in &names {
+        exec::child_environment::check_variable_name(name.get_ref())
+            .map_err(|why| (name.span().start, format!("pass_env {:?}: {why}", name.get_ref())))?;
+    }
+    let names: Vec<String> = names.into_iter().map(Spanned::into_inner).collect();
+    exec::child_environment::pass_variables(&names);
+    Ok(())
+}
+
+/// Where claims come from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimsSource {
+    /// Files, schedulers, nodes.
+    Sources(Box<SourcesConfig>),
+    /// What the simulated scenario claims.
+    Scenario(PathBuf),
+    /// What was claimed in a stored run.
+    Run(PathBuf),
+}
+
+/// A configuration that was read and checked.
+#[derive(Debug)]
+pub struct Config {
+    /// The file it was read from.
+    pub path: PathBuf,
+    /// Where claims come from.
+    pub claims: ClaimsSource,
+    /// Where run folders go.
+    pub run_dir: PathBuf,
+    /// A site's own threshold files.
+    pub thresholds: Vec<PathBuf>,
+    /// The platform of all domains, over claims and devices.
+    pub platform: Option<String>,
+    /// How nodes are reached.
+    pub launcher: Launcher,
+    /// Who says so: the configuration's section, or the command line.
+    pub launcher_from: String,
+    /// fabricgate as the nodes call it.
+    pub worker: String,
+    /// How long a worker may take to answer.
+    pub connect: Duration,
+    /// How suspicions are confirmed.
+    pub confirm: ConfirmSettings,
+    /// How many steps run at the same time.
+    pub parallel: usize,
+    /// The probes to run, in order; those of the profile where none is named.
+    pub probes: Option<Vec<Probe>>,
+    /// All probes in force.
+    pub catalog: ProbeCatalog,
+    /// How often each measuring probe runs.
+    pub readings: u32,
+    /// How often at most, while the readings before do not decide.
+    pub most_readings: u32,
+    /// How far plans go.
+    pub limits: PlanLimits,
+    /// What may be proposed.
+    pub policy: Policy,
+    /// Through whom proposals are carried out, where somebody says so.
+    pub gate: Option<GateConfig>,
+    /// What the standing gate does.
+    pub watch: WatchConfig,
+    /// What an audit may take.
+    pub audit: AuditBudget,
+    /// How certificates are signed, and whose count.
+    pub certificates: CertificatesConfig,
+    /// How a burn-in is repeated.
+    pub burn_in: BurnInConfig,
+    /// What monitoring is shown.
+    pub metrics: MetricsConfig,
+    /// Where the history is and how long it is kept.
+    pub history: HistoryConfig,
+    /// Who is told of what happens, where somebody is.
+    pub notify: Option<NotifySettings>,
+    /// Files that are needed as long as this is in use.
+    pub scratch: Option<tempfile::TempDir>,
+}
+
+/// A mistake in a configuration: where it is, and what.
+pub type ConfigMistake = (usize, String);
+
+/// The JSON Schema of the file.
+pub fn json_schema() -> serde_json::Value {
+    schema::json_schema_of::<ConfigFile>("fabricgate's configuration")
+}
+
+/// Opens and checks the configuration that the command line names.
+pub fn open(path: Option<&Path>) -> Result<Config, CommandError> {
+    let Some(path) = path else {
+        return Err(CommandError::usage(
+            "no configuration: expected --config FILE or FABRICGATE_CONFIG",
+        ));
+    };
+    open_with_scenario(path, None)
+}
+
+/// The same where this scenario is measured in the place of a cluster.
+pub(crate) fn open_with_scenario(
+    path: &Path,
+    scenario: Option<&Path>,
+) -> Result<Config, CommandError> {
+    let name = path.display().to_string();
+    let text = read_text(path)?;
+    let base = path.parent().unwrap_or(Path::new(""));
+    parse(&name, &text, path, base, scenario)
+}
+
+/// The text of a file that a person wrote.
+pub fn read_text(path: &Path) -> Result<String, CommandError> {
+    let bytes = input_file::read(path).map_err(CommandError::environment)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let text = String::from_utf8_lossy(error.as_bytes()).into_owned();
+        let file = path.display().to_string();
+        CommandError::usage(TextError::new(&file, &text, at, "not UTF-8 text"))
+    })
+}
+
+pub(crate) fn parse(
+    name: &str,
+    text: &str,
+    path: &Path,
+    base: &Path,
+    scenario: Option<&Path>,
+) -> Result<Config, CommandError> {
+    let mistake =
+        |(at, what): ConfigMistake| CommandError::usage(TextError::new(name, text, at, what));
+    let read: ConfigFile = toml::from_str(text).map_err(|error| match removed::first(text) {
+        Some(removed) => mistake(removed),
+        None => CommandError::usage(TextError::from_toml(name, text, &error)),
+    })?;
+    let files = match read.claims {
+        Some(ClaimsFiles::One(file)) => vec![base.join(file)],
+        Some(ClaimsFiles::Many(files)) => files.iter().map(|file| base.join(file)).collect(),
+        None => Vec::new(),
+    };
+    let wanted = read.sources.into_config(files, base).map_err(&mistake)?;
+    let scontrol = wanted.slurm.as_ref().map(|slurm| slurm.scontrol.as_slice());
+    let remote_shell = wanted.slurm.as_ref().and_then(|slurm| slurm.remote_shell);
+    let mut reach = match read.launcher {
+        None => LauncherConfig::default(),
+        Some(section) => {
+            let at = section.span().start;
+            launcher::parse_launcher(section.into_inner(), at, base, scontrol).map_err(&mistake)?
+        }
+    };
+    if let Some(scenario) = scenario {
+        reach.simulate(scenario);
+    }
+    let LauncherConfig { launcher, parallel, worker, connect } = reach;
+    let gate = match read.gate {
+        None => None,
+        Some(section) => {
+            let at = section.span().start;
+            let gate = gate::parse_gate(section.into_inner(), at, base, &wanted);
+            Some(gate.map_err(&mistake)?)
+        }
+    };
+    let claims = match (wanted.is_empty() || scenario.is_some(), &launcher) {
+        (false, _) => ClaimsSource::Sources(Box::new(wanted)),
+        (true, Launcher::Sim { scenario, .. }) => ClaimsSource::Scenario(scenario.clone()),
+        (true, Launcher::Replay { run }) => ClaimsSource::Run(run.clone()),
+        (true, _) => {
+            let message = "claims is missing, expected the name of a claims file, or [sources]";
+            return Err(mistake((0, message.to_owned())));
+        }
+    };
+    let confirm = parse_confirm(&read.confirm, &launcher).map_err(&mistake)?;
+    let (readings, most_readings) = read.probes.readings().map_err(&mistake)?;
+    let catalog = load_probes(read.probes.dir.as_ref().map(|dir| base.join(dir)).as_deref())?;
+    let probes = read.probes.named_probes(&catalog).map_err(&mistake)?;
+    let policy = check_policy(read.policy).map_err(&mistake)?;
+    let watch = watch::parse_watch(read.watch, &policy, gate.as_ref()).map_err(&mistake)?;
+    let certificates =
+        certificates::parse_certificates(read.certificates, base).map_err(&mistake)?;
+    let burn_in = burn_in::parse_burn_in(read.burn_in, &catalog).map_err(&mistake)?;
+    let metrics = metrics::parse_metrics(read.metrics, base).map_err(&mistake)?;
+    let audit = audit::parse_audit(&read.audit).map_err(&mistake)?;
+    let history = history::parse_history(read.history, base).map_err(&mistake)?;
+    let notify = read.notify.map(|section| notify::parse_notify(section, base)).transpose();
+    let notify = notify.map_err(&mistake)?;
+    pass_environment(read.pass_env).map_err(&mistake)?;
+    let mut launcher = launcher;
+    if let Launcher::Kubernetes(pods) = &launcher {
+        // Set in the pods on purpose: what runs there gets them.
+        exec::child_environment::pass_variables(&pods.env.keys().cloned().collect::<Vec<_>>());
+    }
+    launcher.set_carried_variables(exec::child_environment::srun_export_names());
+    if let Launcher::Slurm(slurm) = &mut launcher {
+        slurm.programs.remote_shell = remote_shell;
+    }
+    let mut config = Config {
+        path: path.to_owned(),
+        claims,
+        run_dir: base.join(read.run_dir.unwrap_or_else(|| PathBuf::from("runs"))),
+        thresholds: read.thresholds.into_iter().map(|file| base.join(file)).collect(),
+        platform: read.platform,
+        launcher,
+        launcher_from: match scenario {
+            Some(_) => "--sim".to_owned(),
+            None => format!("{name}: [launcher]"),
+        },
+        worker,
+        connect,
+        confirm,
+        parallel,
+        probes,
+        catalog,
+        readings,
+        most_readings,
+        limits: read.sweep,
+        policy,
+        gate,
+        watch,
+        audit,
+        certificates,
+        burn_in,
+        metrics,
+        history,
+        notify,
+        scratch: None,
+    };
+    if read.probes.own {
+        config.use_native_probes();
+    }
+    Ok(config)
+}
+
+/// Reads `[confirm]`.
+fn parse_confirm(
+    section: &ConfirmSection,
+    launcher: &Launcher,
+) -> Result<ConfirmSettings, ConfigMistake> {
+    // Simulated faults do not pass with time, and stored ones are past.
+    let waits = !launcher.is_stand_in();
+    let wait = match &section.wait_s {
+        Some(seconds) => parse_duration("wait_s", seconds)?,
+        None if waits => CONFIRM_AFTER,
+        None => Duration::ZERO,
+    };
+    Ok(ConfirmSettings { enabled: section.enabled.unwrap_or(true), wait })
+}
+
+/// Seconds from a file, 0 to a day.
+pub fn parse_duration(key: &str, seconds: &Spanned<f64>) -> Result<Duration, ConfigMistake> {
+    let value = *seconds.get_ref();
+    if !(0.0..=86_400.0).contains(&value) {
+        return Err((seconds.span().start, format!("{key} {value}, expected 0 to 86400 seconds")));
+    }
+    Ok(Duration::from_secs_f64(value))
+}
+
+/// The built-in probes, and those of a site's folder over them.
+pub fn load_probes(dir: Option<&Path>) -> Result<ProbeCatalog, CommandError> {
+    let mut catalog = ProbeCatalog::built_in();
+    let Some(dir) = dir else { return Ok(catalog) };
+    let list = || -> std::io::Result<Vec<PathBuf>> {
+        let mut files = Vec::new();
+        for entry in std::fs::read_dir(dir)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|end| end == "toml") {
+                files.push(path);
+            }
+        }
+        files.sort();
+        Ok(files)
+    };
+    let files =
+        list().map_err(|error| CommandError::Environment(format!("{}: {error}", dir.display())))?;
+    let mut own: BTreeMap<String, String> = BTreeMap::new();
+    for file in files {
+        let text = read_text(&file)?;
+        let name = file.display().to_string();
+        let probe = probe_catalog::parse_probe(&name, &text).map_err(CommandError::usage)?;
+        // Two files of a site with one name: neither is the one that is meant.
+        if let Some(other) = own.insert(probe.name.clone(), name.clone()) {
+            let probe = &probe.name;
+            return Err(CommandError::Usage(format!("{name}: probe {probe:?} is also in {other}")));
+        }
+        catalog.add(probe);
+    }
+    Ok(catalog)
+}
+
+impl Config {
+    /// The history of the runs in a folder, where they are kept in one: those of a
+    /// simulated fabric only where somebody asked for it.
+    pub fn history_path(&self, runs: &Path) -> Option<PathBuf> {
+        let is_kept =
+            self.history.enabled && (self.history.explicit || !self.launcher.is_stand_in());
+        is_kept.then(|| self.history.path_for(runs))
+    }
+
+    /// Runs what probes have in place of their tools, wherever they have any.
+    pub fn use_native_probes(&mut self) {
+        let named = self.probes.iter_mut().flatten();
+        for probe in self.catalog.probes.values_mut().chain(named) {
+            *probe = probe.clone().into_fallback();
+        }
+    }
+}
+
+/// Opens and reads a claims file.
+pub fn read_claims_file(path: &Path) -> Result<Claims, CommandError> {
+    let text = read_text(path)?;
+    claims_file::parse(&path.display().to_string(), &text).map_err(CommandError::usage)
+}
+
+#[cfg(test)]
+mod tests;

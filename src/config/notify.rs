@@ -1,0 +1,255 @@
+//! `[notify]` of the configuration: who is told of what happens, and how.
+//!
+//! Checks what a person wrote and opens nothing: addresses and tokens are read
+//! when somebody is told.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::config::{ConfigMistake, parse_duration};
+use control::notify::secret::{Secret, SecretSource};
+use control::notify::{NotifySettings, NotifyTarget, NotifyTargetKind};
+use engine::report::notice::NoticeEvent;
+use node::exec;
+
+/// How long all of it may take: a run of an hour may end that much later.
+const TOTAL_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// How long one attempt may take.
+const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// How often a message is tried.
+const ATTEMPTS: u32 = 4;
+
+/// Messages an hour: one every five minutes is what somebody reads at night.
+const PER_HOUR: u32 = 12;
+
+/// Hours for which Alertmanager shows what nobody said again: a certificate's week.
+const ALERT_HOURS: f64 = 168.0;
+
+/// Who is told of what happens, over webhooks.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct NotifySection {
+    /// What the cluster is called in messages. Without it, they name none.
+    site: Option<String>,
+    /// Seconds that telling all receivers may take after a run, 1 to 600, default 20.
+    #[schemars(with = "Option<f64>")]
+    within_s: Option<Spanned<f64>>,
+    /// Hours for which Alertmanager goes on showing what nobody said again, 1 to 8784, default 168.
+    #[schemars(with = "Option<f64>")]
+    stands_h: Option<Spanned<f64>>,
+    /// The receivers, each as `[[notify.target]]`. Without one, nobody is told.
+    #[schemars(with = "Vec<NotifyTargetSection>")]
+    target: Vec<Spanned<NotifyTargetSection>>,
+}
+
+/// One receiver. Where it is, one of `url_file`, `url_env` and `url` says.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct NotifyTargetSection {
+    /// Its name in messages and for `fabricgate notify test`.
+    #[schemars(with = "String")]
+    name: Spanned<String>,
+    /// What it takes: `generic`, `slack` or `alertmanager`.
+    kind: NotifySectionKind,
+    /// The file that holds its address, on one line; it is read whenever somebody is told. Without it,
+    /// `url_env` or `url` says where it is.
+    url_file: Option<PathBuf>,
+    /// The variable of the environment that holds its address. Without it, `url_file` or `url` says it.
+    url_env: Option<String>,
+    /// Its address, in the open: whoever may read this file may then write to the receiver. Without it,
+    /// `url_file` or `url_env` says it.
+    url: Option<String>,
+    /// The file that holds a bearer token for it. Without it, `bearer_env` says it, or none is sent.
+    bearer_file: Option<PathBuf>,
+    /// The variable of the environment that holds a bearer token for it. Without it, `bearer_file`
+    /// says it, or none is sent.
+    bearer_env: Option<String>,
+    /// A file with certificates (PEM) of authorities that it may be trusted by. Without it, the system's.
+    ca_file: Option<PathBuf>,
+    /// What it hears: degraded, failed, unknown, pass-again, action, breaker, expired, drift; default
+    /// all but unknown.
+    on: Option<Vec<NoticeEvent>>,
+    /// Seconds that one attempt may take, 0.1 to 60, default 5.
+    #[schemars(with = "Option<f64>")]
+    timeout_s: Option<Spanned<f64>>,
+    /// How often a message is tried, 1 to 20, default 4.
+    #[schemars(with = "Option<u32>")]
+    attempts: Option<Spanned<u32>>,
+    /// Messages that it gets an hour, 1 to 1000, default 12; what is held back is counted in the next
+    /// one. Alertmanager has no limit: it groups and silences by itself.
+    #[schemars(with = "Option<u32>")]
+    per_hour: Option<Spanned<u32>>,
+}
+
+/// What a receiver takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+enum NotifySectionKind {
+    /// One JSON document of our own (`fabricgate.notice/1`).
+    Generic,
+    /// Blocks of a Slack webhook, which Mattermost and others take too.
+    Slack,
+    /// Alertmanager's API, version 2; its address may end before `/api`.
+    Alertmanager,
+}
+
+/// Reads `[notify]`.
+pub fn parse_notify(section: NotifySection, base: &Path) -> Result<NotifySettings, ConfigMistake> {
+    let within = match &section.within_s {
+        None => TOTAL_TIMEOUT,
+        Some(it) => parse_bounded_seconds("within_s", it, 1.0, 600.0)?,
+    };
+    let stands = match &section.stands_h {
+        Some(it) if !(1.0..=8_784.0).contains(it.get_ref()) => {
+            let text = format!("stands_h {}, expected 1 to 8784 hours", it.get_ref());
+            return Err((it.span().start, text));
+        }
+        it => it.as_ref().map_or(ALERT_HOURS, |it| *it.get_ref()),
+    };
+    let mut targets: Vec<NotifyTarget> = Vec::new();
+    for receiver in section.target {
+        let at = receiver.span().start;
+        let receiver = receiver.into_inner();
+        let name_at = receiver.name.span().start;
+        let target = parse_target(receiver, at, base)?;
+        if targets.iter().any(|it| it.name == target.name) {
+            return Err((name_at, format!("name {:?} is given twice", target.name)));
+        }
+        targets.push(target);
+    }
+    let stands = Duration::from_secs_f64(stands * 3_600.0);
+    Ok(NotifySettings { site: section.site, targets, within, resolve_after: stands })
+}
+
+fn parse_target(
+    receiver: NotifyTargetSection,
+    at: usize,
+    base: &Path,
+) -> Result<NotifyTarget, ConfigMistake> {
+    let name = receiver.name.into_inner();
+    if name.is_empty() || name.contains(char::is_control) {
+        return Err((at, format!("name {name:?}, expected a word")));
+    }
+    let file = receiver.url_file.map(|file| SecretSource::File(base.join(file)));
+    for name in [&receiver.url_env, &receiver.bearer_env].into_iter().flatten() {
+        exec::child_environment::withhold_variable(name);
+    }
+    let variable = receiver.url_env.map(SecretSource::Variable);
+    let inline = receiver.url.map(|url| SecretSource::Inline(Secret::from(url)));
+    let mut addresses = [file, variable, inline].into_iter().flatten();
+    let (Some(address), None) = (addresses.next(), addresses.next()) else {
+        let text = format!("{name}: expected one of url_file, url_env and url");
+        return Err((at, text));
+    };
+    if let SecretSource::Inline(secret) = &address {
+        secret.parse_url().map_err(|why| (at, format!("{name}: url: {why}")))?;
+    }
+    let bearer = match (receiver.bearer_file, receiver.bearer_env) {
+        (Some(_), Some(_)) => {
+            return Err((at, format!("{name}: expected one of bearer_file and bearer_env")));
+        }
+        (Some(file), None) => Some(SecretSource::File(base.join(file))),
+        (None, variable) => variable.map(SecretSource::Variable),
+    };
+    let number = |key: &str, value: Option<Spanned<u32>>, usual: u32, most: u32| match value {
+        None => Ok(usual),
+        Some(it) if (1..=most).contains(it.get_ref()) => Ok(*it.get_ref()),
+        Some(it) => Err((it.span().start, format!("{key} {}, expected 1 to {most}", it.get_ref()))),
+    };
+    let kind = match receiver.kind {
+        NotifySectionKind::Generic => NotifyTargetKind::Generic,
+        NotifySectionKind::Slack => NotifyTargetKind::Slack,
+        NotifySectionKind::Alertmanager => NotifyTargetKind::Alertmanager,
+    };
+    let usual = || NoticeEvent::ALL.into_iter().filter(|it| *it != NoticeEvent::Unknown).collect();
+    let mut on: BTreeSet<NoticeEvent> =
+        receiver.on.map_or_else(usual, |on| on.into_iter().collect());
+    if kind == NotifyTargetKind::Alertmanager {
+        // An alert that nobody ends would be shown for days after its repair.
+        on.insert(NoticeEvent::PassAgain);
+    }
+    Ok(NotifyTarget {
+        name,
+        kind,
+        address,
+        bearer,
+        ca_file: receiver.ca_file.map(|file| base.join(file)),
+        on,
+        timeout: match &receiver.timeout_s {
+            None => ATTEMPT_TIMEOUT,
+            Some(it) => parse_bounded_seconds("timeout_s", it, 0.1, 60.0)?,
+        },
+        attempts: number("attempts", receiver.attempts, ATTEMPTS, 20)?,
+        per_hour: number("per_hour", receiver.per_hour, PER_HOUR, 1_000)? as usize,
+    })
+}
+
+fn parse_bounded_seconds(
+    key: &str,
+    value: &Spanned<f64>,
+    least: f64,
+    most: f64,
+) -> Result<Duration, ConfigMistake> {
+    if !(least..=most).contains(value.get_ref()) {
+        let text = format!("{key} {}, expected {least} to {most} seconds", value.get_ref());
+        return Err((value.span().start, text));
+    }
+    parse_duration(key, value)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(text: &str) -> Result<NotifySettings, String> {
+        let section: NotifySection =
+            toml::from_str(text).map_err(|error| error.message().to_owned())?;
+        parse_notify(section, Path::new("/etc")).map_err(|(_, message)| message)
+    }
+
+    fn target(rest: &str) -> Result<NotifySettings, String> {
+        read(&format!("[[target]]\nname = \"ops\"\nkind = \"slack\"\n{rest}\n"))
+    }
+
+    #[test]
+    fn defaults_are_small_and_files_are_beside_the_configuration() {
+        let notify = target("url_file = \"slack.url\"\nbearer_file = \"t\"").expect("good");
+        let it = &notify.targets[0];
+        assert_eq!(it.address, SecretSource::File(PathBuf::from("/etc/slack.url")));
+        assert_eq!(it.bearer, Some(SecretSource::File(PathBuf::from("/etc/t"))));
+        let variable = target("url_env = \"U\"\nbearer_env = \"B\"").expect("good");
+        assert_eq!(variable.targets[0].bearer, Some(SecretSource::Variable("B".to_owned())));
+        assert!(!it.on.contains(&NoticeEvent::Unknown) && it.on.contains(&NoticeEvent::Failed));
+        assert_eq!((it.timeout, it.attempts, it.per_hour), (ATTEMPT_TIMEOUT, ATTEMPTS, 12));
+        assert_eq!((notify.within, notify.resolve_after.as_secs()), (TOTAL_TIMEOUT, 604_800));
+    }
+
+    #[test]
+    fn mistakes_say_what_is_expected_and_never_an_address() {
+        for (rest, expected) in [
+            ("", "ops: expected one of url_file, url_env and url"),
+            ("url_env = \"A\"\nurl_file = \"b\"", "ops: expected one of"),
+            ("url = \"hooks.example/secret\"", "ops: url: no address"),
+            (
+                "url_env = \"A\"\nbearer_env = \"B\"\nbearer_file = \"c\"",
+                "ops: expected one of bearer_file and bearer_env",
+            ),
+            ("url_env = \"A\"\nattempts = 0", "attempts 0, expected 1 to 20"),
+            ("url_env = \"A\"\ntimeout_s = 90.0", "timeout_s 90, expected 0.1 to 60 seconds"),
+            ("url_env = \"A\"\non = [\"all\"]", "unknown variant `all`"),
+            ("url_env = \"A\"\ntoken = \"x\"", "unknown field `token`"),
+        ] {
+            let said = target(rest).expect_err(rest);
+            assert!(said.contains(expected) && !said.contains("secret"), "{rest}: {said}");
+        }
+        let twice = "[[target]]\nname = \"a\"\nkind = \"generic\"\nurl_env = \"A\"\n".repeat(2);
+        assert!(read(&twice).expect_err("twice").contains("given twice"));
+    }
+}

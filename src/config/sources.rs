@@ -1,0 +1,239 @@
+//! Which sources are asked for claims, and how long one may take: `[sources]`
+//! of the configuration, the words of `--from`, and what is found here.
+//!
+//! Asks nobody; `asking` does.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::config::ConfigMistake;
+use control::sources::http::ServerAddress;
+use control::sources::kubernetes::KubernetesClientConfig;
+use control::sources::slurm::SlurmClientConfig;
+use model::limits;
+use model::source_report::SourceFamily;
+
+/// How long one question may take where nothing is said: Slurm's own
+/// MessageTimeout is 10 s, and an answer on its way must not be cut off.
+const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// `[sources]` of the configuration.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct SourcesSection {
+    /// Families of sources, the one whose domains are measured first. Default: file, slurm,
+    /// kubernetes, nodes, cabling, frameworks.
+    #[schemars(with = "Option<Vec<SourceFamily>>")]
+    order: Option<Spanned<Vec<SourceFamily>>>,
+    /// GPUs that every node must have. Without it, nobody is held to a number.
+    #[serde(deserialize_with = "limits::deserialize_gpus")]
+    gpus_per_node: Option<u32>,
+    /// NICs of the compute network that every node must have. Without it, likewise.
+    #[serde(deserialize_with = "limits::deserialize_nics")]
+    nics_per_node: Option<u32>,
+    /// Seconds that one question may take, 0.1 to 3600. Default: 15.
+    #[schemars(with = "Option<f64>")]
+    limit_s: Option<Spanned<f64>>,
+    /// Asks Slurm through its programs; an empty section will do. Without it, it is not asked.
+    slurm: Option<SlurmSourceSection>,
+    /// Asks Slurm through slurmrestd. Without it, it is not asked.
+    slurmrestd: Option<SlurmrestdSourceSection>,
+    /// Asks a Kubernetes API server; an empty section will do. Without it, it is not asked.
+    kubernetes: Option<KubernetesSourceSection>,
+    /// Asks the dashboard of a Ray cluster. Without it, it is not asked.
+    ray: Option<RaySourceSection>,
+    /// Whether nodes are asked themselves, through the launcher. Default: false.
+    nodes: Option<bool>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct SlurmSourceSection {
+    /// `scontrol`, with words in front where it is reached through something. Default:
+    /// `["scontrol"]`.
+    #[schemars(with = "Option<Vec<String>>")]
+    scontrol: Option<Spanned<Vec<String>>>,
+    /// `sinfo`, likewise. Default: `["sinfo"]`.
+    #[schemars(with = "Option<Vec<String>>")]
+    sinfo: Option<Spanned<Vec<String>>>,
+    /// Whether the words in front of Slurm's programs, in whichever section, end in a shell on
+    /// another machine, as those of ssh do: what stands behind them is quoted for it then. Default:
+    /// true where one of the words is ssh or the like.
+    remote_shell: Option<bool>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct SlurmrestdSourceSection {
+    /// `http://HOST:PORT`, `https://HOST:PORT` or `unix:/SOCKET`. Required.
+    #[schemars(with = "String")]
+    address: Spanned<String>,
+    /// The file with the token, read when it is needed. Without it, `SLURM_JWT`.
+    token_file: Option<PathBuf>,
+    /// The user the token is for. Without it, the one it says itself.
+    user: Option<String>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct KubernetesSourceSection {
+    /// The kubeconfig. Default: `KUBECONFIG`, `~/.kube/config`, or the pod's account.
+    kubeconfig: Option<PathBuf>,
+    /// The context in it. Default: its current one.
+    context: Option<String>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct RaySourceSection {
+    /// `http://HEAD:8265`. Required. A password in it is sent, and shown nowhere.
+    address: String,
+}
+
+/// Where slurmrestd is. The token is read when it is asked, and not before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SlurmrestdSource {
+    /// Its address.
+    pub address: ServerAddress,
+    /// The file with the token.
+    pub token_file: Option<PathBuf>,
+    /// The user the token is for, where it does not say.
+    pub user: Option<String>,
+}
+
+/// Who is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SourcesConfig {
+    /// Files and folders.
+    pub files: Vec<PathBuf>,
+    /// Slurm's controller through its programs.
+    pub slurm: Option<SlurmClientConfig>,
+    /// Slurm's controller through slurmrestd.
+    pub slurmrestd: Option<SlurmrestdSource>,
+    /// A Kubernetes API server.
+    pub kubernetes: Option<KubernetesClientConfig>,
+    /// The dashboard of a Ray cluster.
+    pub ray: Option<ServerAddress>,
+    /// The nodes themselves, through the launcher.
+    pub nodes: bool,
+    /// Whose domains are measured.
+    pub order: Vec<SourceFamily>,
+    /// GPUs every node must have.
+    pub gpus_per_node: Option<u32>,
+    /// NICs of the compute network every node must have.
+    pub nics_per_node: Option<u32>,
+    /// How long one question may take.
+    pub limit: Duration,
+}
+
+impl Default for SourcesConfig {
+    fn default() -> Self {
+        Self {
+            files: Vec::new(),
+            slurm: None,
+            slurmrestd: None,
+            kubernetes: None,
+            ray: None,
+            nodes: false,
+            order: SourceFamily::ALL.to_vec(),
+            gpus_per_node: None,
+            nics_per_node: None,
+            limit: DEFAULT_TIMEOUT,
+        }
+    }
+}
+
+impl SourcesSection {
+    /// Who is asked under this section, with these claims files before.
+    pub fn into_config(
+        self,
+        files: Vec<PathBuf>,
+        base: &Path,
+    ) -> Result<SourcesConfig, ConfigMistake> {
+        let mut wanted = SourcesConfig {
+            files,
+            gpus_per_node: self.gpus_per_node,
+            nics_per_node: self.nics_per_node,
+            ray: self.ray.map(|ray| ray.address.into()),
+            nodes: self.nodes.unwrap_or(false),
+            ..SourcesConfig::default()
+        };
+        if let Some(seconds) = self.limit_s {
+            let value = *seconds.get_ref();
+            if !(0.1..=3_600.0).contains(&value) {
+                let message = format!("limit_s {value}, expected 0.1 to 3600 seconds");
+                return Err((seconds.span().start, message));
+            }
+            wanted.limit = Duration::from_secs_f64(value);
+        }
+        if let Some(order) = self.order {
+            let at = order.span().start;
+            wanted.order = order.into_inner();
+            let mut once = wanted.order.clone();
+            once.sort();
+            once.dedup();
+            if once.len() < wanted.order.len() {
+                return Err((at, "order: a family is named twice".to_owned()));
+            }
+        }
+        if let Some(slurm) = self.slurm {
+            let program = |words: Option<Spanned<Vec<String>>>, name: &str| match words {
+                None => Ok(vec![name.to_owned()]),
+                Some(words) if words.get_ref().is_empty() => {
+                    Err((words.span().start, format!("{name} is empty, expected [\"{name}\"]")))
+                }
+                Some(words) => Ok(words.into_inner()),
+            };
+            wanted.slurm = Some(SlurmClientConfig {
+                scontrol: program(slurm.scontrol, "scontrol")?,
+                sinfo: program(slurm.sinfo, "sinfo")?,
+                limit: wanted.limit,
+                remote_shell: slurm.remote_shell,
+            });
+        }
+        if let Some(rest) = self.slurmrestd {
+            check_address(rest.address.get_ref())
+                .map_err(|said| (rest.address.span().start, said))?;
+            wanted.slurmrestd = Some(SlurmrestdSource {
+                address: rest.address.into_inner().into(),
+                token_file: rest.token_file.map(|file| base.join(file)),
+                user: rest.user,
+            });
+        }
+        if let Some(kubernetes) = self.kubernetes {
+            wanted.kubernetes = Some(KubernetesClientConfig {
+                kubeconfig: kubernetes.kubeconfig.map(|file| base.join(file)),
+                context: kubernetes.context,
+                limit: wanted.limit,
+            });
+        }
+        Ok(wanted)
+    }
+}
+
+pub(crate) fn check_address(address: &str) -> Result<(), String> {
+    let known = ["http://", "https://", "unix:/"];
+    if known.iter().any(|start| address.starts_with(start)) {
+        return Ok(());
+    }
+    Err(format!(
+        "address {}, expected http://HOST:PORT, https://HOST:PORT or unix:/SOCKET",
+        ServerAddress::from(address)
+    ))
+}
+
+impl SourcesConfig {
+    /// Whether nobody is asked.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+            && self.slurm.is_none()
+            && self.slurmrestd.is_none()
+            && self.kubernetes.is_none()
+            && self.ray.is_none()
+            && !self.nodes
+    }
+}

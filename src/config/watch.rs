@@ -1,0 +1,435 @@
+//! `[watch]` of the configuration: what the standing gate measures, how often,
+//! and how it tells of itself.
+//!
+//! Checks what a person wrote and opens nothing.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+use toml::Spanned;
+
+use crate::config::gate::{GateBackend, GateConfig};
+use crate::config::{ConfigMistake, parse_duration};
+use control::gate::watch::WatchIntervals;
+use engine::policy::action_policy::Policy;
+use engine::policy::schedule::ScheduleSettings;
+use engine::policy::{certificate, clean, repeat_confirmation};
+use model::profile::Profile;
+
+/// How often it looks where nothing asks for it.
+const INTERVAL: Duration = Duration::from_secs(60);
+/// How often sources are asked what they claim: racks are built by the day.
+const CLAIMS: Duration = Duration::from_secs(300);
+/// How long jobs may take to conclude: a change takes up to 26 s to be made,
+/// seen and kept (limit_s, settle_s), and pods or jobs are taken back after.
+const CONCLUDE: Duration = Duration::from_secs(60);
+/// Hours before its end at which a certificate is renewed: a night.
+const AHEAD_H: f64 = 6.0;
+/// Hours that a drained node rests where nothing about it changes.
+const COOL_DOWN_H: f64 = 24.0;
+/// Seconds after an attempt, the first time and at most.
+const REST: (f64, f64) = (300.0, 21_600.0);
+/// Nodes of one job: a rack.
+const NODES: u32 = 72;
+/// Nodes together: one that is due and the partners that a second look takes.
+const DEFAULT_NODES_PER_SWEEP: u32 = 4;
+/// Logs that are kept.
+const LOGS: u32 = 50;
+
+/// `[watch]` of the configuration.
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct WatchSection {
+    /// Seconds between two looks where nothing asks for one, from 1. Default: 60.
+    #[schemars(with = "Option<f64>")]
+    interval_s: Option<Spanned<f64>>,
+    /// Seconds between two askings of the sources what they claim. Default: 300.
+    #[schemars(with = "Option<f64>")]
+    claims_s: Option<Spanned<f64>>,
+    /// Domains that are measured at the same time, 1 to 1000. Default: 1.
+    #[schemars(with = "Option<u32>")]
+    at_once: Option<Spanned<u32>>,
+    /// Most nodes of one job, 1 to 10000. Default: 72.
+    #[schemars(with = "Option<u32>")]
+    nodes: Option<Spanned<u32>>,
+    /// Fewest nodes of one job where that many are idle, 1 to 10000: a node alone has no partner.
+    /// Default: 4.
+    #[schemars(with = "Option<u32>")]
+    together: Option<Spanned<u32>>,
+    /// Probe across NVLink domains in which tenants have memory across nodes, which may disturb
+    /// them. Default: false.
+    even_if_tenants: bool,
+    /// Hours before its end at which a certificate is renewed, 0 to 8784. Default: 6.
+    #[schemars(with = "Option<f64>")]
+    expire_ahead_h: Option<Spanned<f64>>,
+    /// Hours after which a node that nobody looked at is audited; 0: never. Default: 0.
+    #[schemars(with = "Option<f64>")]
+    audit_every_h: Option<Spanned<f64>>,
+    /// Hours for which a drained node rests where nothing about it changes. Default: 24.
+    #[schemars(with = "Option<f64>")]
+    cool_down_h: Option<Spanned<f64>>,
+    /// How long a node rests after an attempt.
+    backoff: WatchBackoffSection,
+    /// Which profile is run for which cause.
+    profiles: WatchProfilesSection,
+    /// Seconds that jobs may take to conclude when the watch is told to end. Default: 60.
+    #[schemars(with = "Option<f64>")]
+    conclude_s: Option<Spanned<f64>>,
+    /// Logs of jobs that are kept, 1 to 100000. Default: 50.
+    #[schemars(with = "Option<u32>")]
+    logs: Option<Spanned<u32>>,
+    /// `ADDRESS:PORT` of /healthz, /readyz and /metrics. Without it there are none.
+    #[schemars(with = "Option<String>")]
+    listen: Option<Spanned<String>>,
+    /// The Lease that makes one instance of several pods, on Kubernetes only. Without it, the lock
+    /// of the state folder alone does.
+    #[schemars(with = "Option<WatchLeaseSection>")]
+    lease: Option<Spanned<WatchLeaseSection>>,
+    /// What becomes of the marks of nodes whose certificate has expired. Default: `condition`.
+    #[schemars(with = "Option<ExpiredMarkAction>")]
+    expired: Option<Spanned<ExpiredMarkAction>>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct WatchBackoffSection {
+    /// Seconds after the first attempt, more than 0; twice as long after each that changed nothing.
+    /// Default: 300.
+    #[schemars(with = "Option<f64>")]
+    first_s: Option<Spanned<f64>>,
+    /// Most seconds, `first_s` at least. Default: 21600.
+    #[schemars(with = "Option<f64>")]
+    most_s: Option<Spanned<f64>>,
+}
+
+#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+struct WatchProfilesSection {
+    /// Of nodes with the start-up taint. Default: `admit`.
+    unverified: Option<WatchProfile>,
+    /// Of nodes that we drained and that were repaired; not `admit`. Default: `recertify`.
+    #[schemars(with = "Option<WatchProfile>")]
+    repaired: Option<Spanned<WatchProfile>>,
+    /// Of nodes whose certificate has expired or will soon. Default: `recertify`.
+    #[schemars(with = "Option<WatchProfile>")]
+    expired: Option<Spanned<WatchProfile>>,
+    /// Of nodes that never had one. Default: `admit`.
+    #[schemars(with = "Option<WatchProfile>")]
+    missing: Option<Spanned<WatchProfile>>,
+}
+
+/// A profile, or nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "kebab-case")]
+enum WatchProfile {
+    /// `fabricgate admit`.
+    Admit,
+    /// `fabricgate burn-in`.
+    BurnIn,
+    /// `fabricgate recertify`.
+    Recertify,
+    /// None.
+    Off,
+}
+
+impl WatchProfile {
+    fn profile(self) -> Option<Profile> {
+        match self {
+            Self::Admit => Some(Profile::Admit),
+            Self::BurnIn => Some(Profile::BurnIn),
+            Self::Recertify => Some(Profile::Recertify),
+            Self::Off => None,
+        }
+    }
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+struct WatchLeaseSection {
+    /// Its namespace. Default: that of the pod.
+    #[schemars(with = "Option<String>")]
+    namespace: Option<Spanned<String>>,
+    /// Its name. Default: `fabricgate-watch`.
+    #[schemars(with = "Option<String>")]
+    name: Option<Spanned<String>>,
+    /// Seconds that it counts when it is not renewed, twice `renew_s` at least. Default: 15.
+    #[schemars(with = "Option<f64>")]
+    duration_s: Option<Spanned<f64>>,
+    /// Seconds between renewals. Default: 5.
+    #[schemars(with = "Option<f64>")]
+    renew_s: Option<Spanned<f64>>,
+    /// Who holds it. Default: the pod's name, or host and process.
+    #[schemars(with = "Option<String>")]
+    holder: Option<Spanned<String>>,
+}
+
+/// What becomes of marks whose certificate has expired.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum ExpiredMarkAction {
+    /// They say that nothing is known.
+    #[default]
+    Condition,
+    /// The same, and the start-up taint is there again.
+    Taint,
+}
+
+/// The watch, as configured.
+#[derive(Clone, Debug, PartialEq)]
+pub struct WatchConfig {
+    /// What is due when.
+    pub settings: ScheduleSettings,
+    /// Whether jobs probe across domains that tenants use.
+    pub even_if_tenants: bool,
+    /// How patient it is.
+    pub timeouts: WatchIntervals,
+    /// Where it answers.
+    pub listen: Option<SocketAddr>,
+    /// Which Lease it needs, where it says so.
+    pub lease: Option<LeaseConfig>,
+    /// What becomes of marks whose certificate has expired.
+    pub expired: ExpiredMarkAction,
+}
+
+/// A Lease as it was named.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LeaseConfig {
+    /// Its namespace; that of the pod where none is named.
+    pub namespace: Option<String>,
+    /// Its name.
+    pub name: String,
+    /// How long it counts.
+    pub duration: Duration,
+    /// How often it is renewed.
+    pub renew: Duration,
+    /// Who we are, where it is not this pod or process.
+    pub holder: Option<String>,
+}
+
+impl Default for LeaseConfig {
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            name: "fabricgate-watch".to_owned(),
+            duration: Duration::from_secs(15),
+            renew: Duration::from_secs(5),
+            holder: None,
+        }
+    }
+}
+
+/// Reads `[watch]`.
+pub fn parse_watch(
+    section: WatchSection,
+    policy: &Policy,
+    gate: Option<&GateConfig>,
+) -> Result<WatchConfig, ConfigMistake> {
+    let of_kubernetes = gate.is_some_and(|gate| matches!(gate.backend, GateBackend::Kubernetes(_)));
+    if let (Some(lease), false) = (&section.lease, of_kubernetes) {
+        let message = "lease: only [gate] through = \"kubernetes\" has one; elsewhere the lock of \
+                       the state folder makes one instance";
+        return Err((lease.span().start, message.to_owned()));
+    }
+    let seconds = |key: &str, value: &Option<Spanned<f64>>, usual: Duration| match value {
+        None => Ok(usual),
+        Some(value) => parse_duration(key, value),
+    };
+    let interval = seconds("interval_s", &section.interval_s, INTERVAL)?;
+    if interval < Duration::from_secs(1) {
+        let at = section.interval_s.as_ref().map_or(0, |it| it.span().start);
+        return Err((at, "interval_s: expected 1 to 86400 seconds".to_owned()));
+    }
+    let hours = |key: &str, value: &Option<Spanned<f64>>, usual: f64| match value {
+        None => Ok(whole_seconds(usual * 3_600.0)),
+        Some(value) if (0.0..=8_784.0).contains(value.get_ref()) => {
+            Ok(whole_seconds(value.get_ref() * 3_600.0))
+        }
+        Some(value) => {
+            let message = format!("{key} {}, expected 0 to 8784 hours", value.get_ref());
+            Err((value.span().start, message))
+        }
+    };
+    let rest_s = seconds("first_s", &section.backoff.first_s, Duration::from_secs_f64(REST.0))?;
+    let most_s = seconds("most_s", &section.backoff.most_s, Duration::from_secs_f64(REST.1))?;
+    if rest_s.is_zero() {
+        let at = section.backoff.first_s.as_ref().map_or(0, |it| it.span().start);
+        return Err((at, "first_s 0: nothing is measured in a tight loop".to_owned()));
+    }
+    if most_s < rest_s {
+        let at = section.backoff.most_s.as_ref().or(section.backoff.first_s.as_ref());
+        let at = at.map_or(0, |it| it.span().start);
+        return Err((at, "most_s is less than first_s".to_owned()));
+    }
+    let [repaired, expired, missing] = [
+        ("repaired", &section.profiles.repaired, WatchProfile::Recertify),
+        ("expired", &section.profiles.expired, WatchProfile::Recertify),
+        ("missing", &section.profiles.missing, WatchProfile::Admit),
+    ]
+    .map(|(key, asked, usual)| (key, asked.as_ref().map_or(usual, |it| *it.get_ref()), asked));
+    if repaired.1 == WatchProfile::Admit {
+        let at = repaired.2.as_ref().map_or(0, |it| it.span().start);
+        let message = "repaired = \"admit\": only whole runs give a node back, expected \
+                       \"recertify\", \"burn-in\" or \"off\"";
+        return Err((at, message.to_owned()));
+    }
+    let settings = ScheduleSettings {
+        concurrent_domains: parse_count("at_once", &section.at_once, 1, 1..=1_000)?,
+        nodes: parse_count("nodes", &section.nodes, NODES, 1..=10_000)?,
+        min_nodes_together: parse_count(
+            "together",
+            &section.together,
+            DEFAULT_NODES_PER_SWEEP,
+            1..=10_000,
+        )?,
+        unverified: section.profiles.unverified.unwrap_or(WatchProfile::Admit).profile(),
+        repaired: repaired.1.profile(),
+        expired: expired.1.profile(),
+        missing: missing.1.profile(),
+        ahead_s: hours("expire_ahead_h", &section.expire_ahead_h, AHEAD_H)?,
+        audit_every_s: hours("audit_every_h", &section.audit_every_h, 0.0)?,
+        confirmation_ages_s: repeat_confirmation::confirmation_ages_s(policy),
+        cool_down_s: hours("cool_down_h", &section.cool_down_h, COOL_DOWN_H)?,
+        rest_s: whole_seconds(rest_s.as_secs_f64()).max(1),
+        rest_most_s: whole_seconds(most_s.as_secs_f64()).max(1),
+        clean_sweeps: policy.clean_sweeps as usize,
+        clean_apart_s: clean::min_clean_gap_s(policy),
+    };
+    check_renewal(&section, &settings, policy)?;
+    if let Some(asked) =
+        section.expired.as_ref().filter(|it| *it.get_ref() == ExpiredMarkAction::Taint)
+        && settings.unverified.is_none()
+    {
+        let message = "expired = \"taint\" with profiles.unverified = \"off\": nothing would ever \
+                       take the taint away again";
+        return Err((asked.span().start, message.to_owned()));
+    }
+    let pace = WatchIntervals {
+        interval,
+        claims_refresh: seconds("claims_s", &section.claims_s, CLAIMS)?,
+        job_grace: seconds("conclude_s", &section.conclude_s, CONCLUDE)?,
+        max_logs: parse_count("logs", &section.logs, LOGS, 1..=100_000)?,
+    };
+    let listen = match section.listen {
+        None => None,
+        Some(listen) => Some(listen.get_ref().parse().map_err(|_| {
+            let message = format!(
+                "listen {:?}, expected ADDRESS:PORT such as 0.0.0.0:9464",
+                listen.get_ref()
+            );
+            (listen.span().start, message)
+        })?),
+    };
+    let lease = section.lease.map(|it| parse_lease(it.into_inner())).transpose()?;
+    Ok(WatchConfig {
+        settings,
+        even_if_tenants: section.even_if_tenants,
+        timeouts: pace,
+        listen,
+        lease,
+        expired: section.expired.map(Spanned::into_inner).unwrap_or_default(),
+    })
+}
+
+/// Refuses to renew what is renewed as soon as it is there.
+fn check_renewal(
+    section: &WatchSection,
+    settings: &ScheduleSettings,
+    policy: &Policy,
+) -> Result<(), ConfigMistake> {
+    let Some(profile) = settings.expired else { return Ok(()) };
+    let days = certificate::certificate_days(profile, policy);
+    if days == 0 || settings.ahead_s < i64::from(days) * 86_400 {
+        return Ok(());
+    }
+    let at = section.expire_ahead_h.as_ref().map_or(0, |it| it.span().start);
+    let hours = settings.ahead_s / 3_600;
+    let message = format!(
+        "expire_ahead_h {hours} is no less than the {days} days that a pass under {profile} counts: \
+         every node would be measured without end"
+    );
+    Err((at, message))
+}
+
+fn parse_lease(lease: WatchLeaseSection) -> Result<LeaseConfig, ConfigMistake> {
+    let usual = LeaseConfig::default();
+    for (key, value) in [("namespace", &lease.namespace), ("name", &lease.name)] {
+        let Some(value) = value else { continue };
+        // RFC 1123, as the server wants it.
+        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+        if value.get_ref().is_empty() || !value.get_ref().chars().all(fits) {
+            let message = format!("{key} {:?}, expected a name of Kubernetes", value.get_ref());
+            return Err((value.span().start, message));
+        }
+    }
+    if let Some(holder) = &lease.holder {
+        let fits = |c: char| c.is_ascii_graphic() && c != '/';
+        if holder.get_ref().is_empty() || !holder.get_ref().chars().all(fits) {
+            let message = format!("holder {:?}, expected a word without /", holder.get_ref());
+            return Err((holder.span().start, message));
+        }
+    }
+    let seconds = |key: &str, value: &Option<Spanned<f64>>, usual: Duration| match value {
+        None => Ok(usual),
+        Some(value) => parse_duration(key, value),
+    };
+    let duration = seconds("duration_s", &lease.duration_s, usual.duration)?;
+    let renew = seconds("renew_s", &lease.renew_s, usual.renew)?;
+    if renew < Duration::from_millis(100)
+        || duration < Duration::from_secs(1)
+        || duration < renew * 2
+    {
+        let at =
+            lease.duration_s.as_ref().or(lease.renew_s.as_ref()).map_or(0, |it| it.span().start);
+        let message = "the Lease: expected duration_s of a second at least and of twice renew_s";
+        return Err((at, message.to_owned()));
+    }
+    Ok(LeaseConfig {
+        namespace: lease.namespace.map(Spanned::into_inner),
+        name: lease.name.map_or(usual.name, Spanned::into_inner),
+        duration,
+        renew,
+        holder: lease.holder.map(Spanned::into_inner),
+    })
+}
+
+fn parse_count(
+    key: &str,
+    value: &Option<Spanned<u32>>,
+    usual: u32,
+    within: std::ops::RangeInclusive<u32>,
+) -> Result<usize, ConfigMistake> {
+    match value {
+        None => Ok(usual as usize),
+        Some(value) if within.contains(value.get_ref()) => Ok(*value.get_ref() as usize),
+        Some(value) => {
+            let (value_is, from, to) = (value.get_ref(), within.start(), within.end());
+            Err((value.span().start, format!("{key} {value_is}, expected {from} to {to}")))
+        }
+    }
+}
+
+/// Seconds without their fraction.
+fn whole_seconds(seconds: f64) -> i64 {
+    #[expect(clippy::cast_possible_truncation, reason = "bounded by a year where it is read")]
+    let whole = seconds.round() as i64;
+    whole
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn certificates_are_not_renewed_as_soon_as_they_are_there() {
+        let read = |ahead: &str, days: u32| {
+            let section: WatchSection = toml::from_str(ahead).expect("a section");
+            parse_watch(section, &Policy { certificate_days: days, ..Policy::default() }, None)
+        };
+        let (_, said) = read("expire_ahead_h = 30.0", 1).expect_err("it never ends");
+        assert!(said.starts_with("expire_ahead_h 30 is no less than the 1 days"), "{said}");
+        assert!(read("expire_ahead_h = 23.0", 1).is_ok());
+        assert!(read("", 1).is_ok());
+    }
+}
