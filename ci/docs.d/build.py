@@ -89,7 +89,7 @@ def words_of(line):
         words = list(lexer)
     except ValueError:
         return None
-    # Variables in front, and what runs it as somebody else.
+    # Leading variables, and commands that run it as another user.
     while words and ("=" in words[0] and words[0].split("=")[0].isidentifier()):
         words = words[1:]
     if words[:2] == ["sudo", "-u"]:

@@ -145,7 +145,7 @@ def nothing_enabled(machine):
 
 
 def audit_ended(machine, code):
-    """As systemd's journal tells it: a unit that ended well and that nobody names is forgotten by `systemctl show`."""
+    """As systemd's journal tells it: a unit that ended well and that no unit references is forgotten by `systemctl show`."""
     def look():
         entries = machine.entries(UNIT)
         ended = [it for it in entries if it.get("JOB_TYPE") == "start" and it.get("JOB_RESULT")]

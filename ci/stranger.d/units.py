@@ -131,13 +131,13 @@ def audit(machine):
     machine.ask("systemctl", "reset-failed", AUDIT, codes=None)
     machine.shell("rm -r /var/lib/fabricgate/runs/*")
 
-    # Nobody else may look into what it wrote, and it wrote as its own user.
+    # No other user may read what it wrote, and it wrote as its own user.
     machine.ask("systemctl", "start", AUDIT)
     owners = set(machine.shell("find /var/lib/fabricgate -printf '%u:%g\\n'").split("\n"))
     hold(owners == {"fabricgate:fabricgate"}, f"/var/lib/fabricgate has files of {owners}")
     others = machine.shell("find /var/lib/fabricgate -perm /o=rwx")
     hold(not others, f"everybody may look into {others}")
-    seen(f"{AUDIT}: a pass; all it wrote is its user's, and nobody else may read it")
+    seen(f"{AUDIT}: a pass; all it wrote is its user's, and no other user may read it")
 
     # Installed over itself, the timer goes on; removed, nothing is left of it.
     machine.ask("systemctl", "enable", "--now", TIMER)

@@ -24,8 +24,8 @@ import (
 	"k8s.io/streaming/pkg/httpstream/wsstream"
 )
 
-// certificate is made here, as a kubelet makes one where nobody gave it one. Only
-// the API server is let in: by this way anybody could run anything as we can.
+// certificate is made here, as a kubelet does without a configured one. Only the API
+// server may connect: otherwise any client could run programs with our rights.
 func certificate(clients string) (*tls.Config, error) {
 	own, key, err := cert.GenerateSelfSignedCertKey("lab-node", nil, nil)
 	if err != nil {
@@ -51,8 +51,8 @@ func certificate(clients string) (*tls.Config, error) {
 	return config, nil
 }
 
-// streams is what a container runtime serves: whoever has one of its addresses,
-// which are used once, gets a process.
+// streams is what a container runtime serves: a client with one of its addresses,
+// which are valid once, gets a process.
 func streams(f *Fleet) (streaming.Server, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

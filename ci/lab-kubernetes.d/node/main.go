@@ -1,7 +1,7 @@
 // The test node of the Kubernetes lab: one process that plays many nodes against
 // a real API server. It registers them, keeps them alive, runs what is bound to
 // them as processes of this machine, and serves the part of a kubelet's API that
-// the API server asks for when somebody executes a command in a pod or reads a
+// the API server requests when a user executes a command in a pod or reads a
 // log: through the code of Kubernetes itself (k8s.io/cri-streaming, and the
 // stream translation of k8s.io/apiserver).
 //

@@ -32,7 +32,7 @@ const (
 	websockets = "ExtendWebSocketsToKubelet"
 )
 
-// NodeSpec is what somebody wants a node to be.
+// NodeSpec is the wanted state of a node.
 type NodeSpec struct {
 	Name string `json:"name"`
 	// GPUs as a device plugin offers them, or, with DRA, as a driver does.

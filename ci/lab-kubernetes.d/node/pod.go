@@ -25,7 +25,7 @@ type Run struct {
 	fleet *Fleet
 	node  *Node
 	uid   types.UID
-	// Closed when somebody asked for its end, and when the object is gone.
+	// Closed when its end is requested, and when the object is gone.
 	deleting, gone chan struct{}
 
 	mu       sync.Mutex
@@ -318,8 +318,8 @@ func (r *Run) work(ctx context.Context) {
 	}
 }
 
-// admit is a kubelet's own look at what the scheduler, or whoever bound the pod,
-// put here: GPUs that are not there are not given.
+// admit is a kubelet's own check of a pod that the scheduler, or another client,
+// bound here: GPUs that do not exist are not assigned.
 func (r *Run) admit() (string, string) {
 	r.fleet.mu.Lock()
 	defer r.fleet.mu.Unlock()

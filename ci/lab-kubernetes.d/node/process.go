@@ -335,7 +335,7 @@ func (r *Run) variables(ctx context.Context, container *corev1.Container) (map[s
 	all := map[string]string{
 		"PATH": path, "HOME": "/", "HOSTNAME": pod.Name,
 		"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port,
-		// Not of a kubelet: what a simulated fabric asks, in pods that nobody told.
+		// Not set by a kubelet: a simulated fabric reads it in pods without other settings.
 		"FABRICGATE_LAB_NODE": pod.Spec.NodeName,
 		"FABRICGATE_LAB_AT":   r.fleet.mark,
 	}
