@@ -355,7 +355,7 @@ fn our_drain_is_given_back_beside_a_cordon_or_a_taint_of_others() {
         assert!(explain_no_release(&on_kubernetes(state, OURS), &ours()).is_some(), "{state:?}");
     }
     let gone = explain_no_release(&on_kubernetes(&["NOT_READY", "DRAIN"], OURS), &ours());
-    assert!(gone.is_some_and(|why| why.contains("pods would land")));
+    assert!(gone.is_some_and(|why| why.contains("pods would be placed")));
 }
 
 #[test]

@@ -177,7 +177,7 @@ async fn refusals_are_told_apart() {
         (403, SourceProblemKind::Denied, "no permission for that"),
         (404, SourceProblemKind::Missing, "no such object"),
         (410, SourceProblemKind::Incomplete, "changed while it was read"),
-        (418, SourceProblemKind::Malformed, "not expected"),
+        (418, SourceProblemKind::Malformed, "unexpected answer"),
         (500, SourceProblemKind::Unreachable, "cannot answer now (500): oh"),
         (503, SourceProblemKind::Unreachable, "cannot answer now (503): oh"),
     ] {
