@@ -64,7 +64,7 @@ pub(super) fn is_in_future(created_unix: i64, now_unix: i64) -> bool {
     now_unix.saturating_sub(created_unix) < -SKEW_S
 }
 
-/// Why this run is no evidence about this node: the node booted since, or an action of
+/// Why this run is not evidence about this node: the node booted since, or an action of
 /// fabricgate is under way on it.
 pub(super) fn explain_overtaken(situation: &Situation<'_>, node: &SchedulerNode) -> Option<String> {
     explain_other_boot(situation, node).or_else(|| explain_open_intent(situation, &node.name))
@@ -169,7 +169,7 @@ pub(super) fn explain_acknowledged(
     }
     let at = clean(&undone.stamp.at);
     Some(format!(
-        "our drain of it ({}) was undone by hand, seen at {at}; same evidence, and that was respected",
+        "its drain ({}) was undone by hand, seen at {at}; same evidence, and that was respected",
         clean(&undone.drain.action.reason)
     ))
 }

@@ -199,7 +199,7 @@ pub struct UndoneDrain {
 /// A reservation or job that holds nodes.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpenAllocation {
-    /// What it is.
+    /// The kind of allocation.
     pub kind: HoldKind,
     /// When it was requested.
     pub stamp: ClockStamp,

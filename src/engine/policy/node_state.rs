@@ -181,7 +181,7 @@ pub fn display_reason(node: &SchedulerNode) -> String {
     format!("\"{shown}\"{}", by.unwrap_or_default())
 }
 
-/// That a node is drained, and the commands for a fabricgate taint that lost its reason: the
+/// Describes a drain, and the commands for a fabricgate taint that lost its reason: the
 /// gate never removes such a taint.
 fn describe_drain(node: &SchedulerNode) -> String {
     if SchedulerKind::from_node(node) == SchedulerKind::Slurm || node_reason(node).is_some() {
