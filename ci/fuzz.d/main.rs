@@ -5,7 +5,7 @@
 #![no_main]
 
 #[allow(dead_code, unused_imports, reason = "the tests of the files are not compiled here")]
-#[path = "../../tests/fuzz.rs"]
+#[path = "../../tests/fuzz/main.rs"]
 mod fuzz;
 
 use std::sync::OnceLock;

@@ -2,7 +2,7 @@
 //! types, so that a document and its schema cannot part.
 //!
 //! Only a test. It is here because only `cli` sees every document. That none is
-//! forgotten, `tests/tidy.rs` watches; that documents keep to them, `tests/answers`.
+//! forgotten, `tests/tidy/main.rs` watches; that documents keep to them, `tests/cli/answers`.
 
 use std::fs;
 use std::path::Path;

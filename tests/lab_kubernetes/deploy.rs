@@ -4,7 +4,7 @@
 //!
 //! Leaves the objects of `ci/deploy` behind, and no node.
 
-#[path = "../deploy/manifests.rs"]
+#[path = "../support/manifests.rs"]
 pub(super) mod manifests;
 
 use std::collections::BTreeMap;

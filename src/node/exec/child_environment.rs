@@ -250,7 +250,7 @@ mod tests {
     }
 
     /// Names that sites give to secrets; no list of suffixes covers them all.
-    /// `tests/adversary/secrets.rs` tries others with the program.
+    /// `tests/cli/adversary/secrets.rs` tries others with the program.
     const SECRETS: [&str; 7] = [
         "CI_JOB_JWT_V2",
         "ENCRYPTION_KEY",

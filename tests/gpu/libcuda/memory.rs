@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{c_int, c_void};
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::unix::fs::MetadataExt;
 
 use crate::codes;
 use crate::rates::Place;
@@ -73,6 +74,8 @@ pub struct Token {
     pub fabric: bool,
     pub process: u32,
     file: u32,
+    /// Tells the file from a later one that took its number after it was closed.
+    inode: u64,
     bytes: u64,
     gpu: u32,
     pub clique: i32,
@@ -82,7 +85,7 @@ pub struct Token {
 /// How a [`Token`] begins.
 const MAGIC: &[u8; 4] = b"FgSt";
 /// How much of a node's name there is room for.
-const NODE_BYTES: usize = 35;
+const NODE_BYTES: usize = 27;
 
 impl Token {
     pub fn bytes(&self) -> [u8; 64] {
@@ -96,18 +99,21 @@ impl Token {
         bytes[25..29].copy_from_slice(&self.clique.to_le_bytes());
         let node = self.node.as_bytes();
         let length = node.len().min(NODE_BYTES);
-        bytes[29..29 + length].copy_from_slice(&node[..length]);
+        bytes[29..37].copy_from_slice(&self.inode.to_le_bytes());
+        bytes[37..37 + length].copy_from_slice(&node[..length]);
         bytes
     }
 
     pub fn of(bytes: &[u8; 64]) -> Option<Self> {
         let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
-        let node: Vec<u8> = bytes[29..].iter().copied().take_while(|byte| *byte != 0).collect();
+        let long = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().expect("eight"));
+        let node: Vec<u8> = bytes[37..].iter().copied().take_while(|byte| *byte != 0).collect();
         (bytes[..4] == *MAGIC).then(|| Self {
             fabric: bytes[4] == 1,
             process: word(5),
             file: word(9),
-            bytes: u64::from_le_bytes(bytes[13..21].try_into().expect("eight")),
+            inode: long(29),
+            bytes: long(13),
             gpu: word(21),
             clique: word(25).cast_signed(),
             node: String::from_utf8_lossy(&node).into_owned(),
@@ -118,7 +124,10 @@ impl Token {
     fn open(&self) -> Result<File, i32> {
         let path = format!("/proc/{}/fd/{}", self.process, self.file);
         let opened = File::options().read(true).write(true).open(path);
-        opened.map_err(|_| codes::INVALID_HANDLE)
+        let same = opened.ok().filter(|file| {
+            file.metadata().is_ok_and(|it| it.ino() == self.inode && it.len() == self.bytes)
+        });
+        same.ok_or(codes::INVALID_HANDLE)
     }
 
     fn place(&self) -> Place {
@@ -144,6 +153,10 @@ fn file(bytes: u64) -> Result<File, i32> {
     let file = unsafe { File::from_raw_fd(fd) };
     file.set_len(bytes).map_err(|_| codes::OUT_OF_MEMORY)?;
     Ok(file)
+}
+
+fn inode(file: &File) -> Result<u64, i32> {
+    file.metadata().map(|it| it.ino()).map_err(|_| codes::INVALID_HANDLE)
 }
 
 fn map(at: u64, bytes: u64, prot: c_int, flags: c_int, file: Option<&File>) -> Result<u64, i32> {
@@ -214,6 +227,7 @@ impl Memory {
             fabric: false,
             process: std::process::id(),
             file: file.as_raw_fd().cast_unsigned(),
+            inode: inode(file)?,
             bytes: region.bytes,
             gpu: *gpu,
             clique: 0,
@@ -266,6 +280,7 @@ impl Memory {
             fabric: true,
             process: std::process::id(),
             file: physical.file.as_raw_fd().cast_unsigned(),
+            inode: inode(&physical.file)?,
             bytes: physical.bytes,
             gpu: *gpu,
             clique,

@@ -1,0 +1,14 @@
+//! The commands from outside: their inputs, answers, documents and exports, and what an attacker may
+//! hand to them.
+
+mod adversary;
+mod answers;
+mod bad_input;
+mod bundle;
+mod capacity;
+mod certificate;
+mod claims;
+mod export;
+mod export_kubernetes;
+mod monitoring;
+mod patience;
