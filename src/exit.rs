@@ -1,5 +1,7 @@
 //! The documented exit codes, and the failures that end a command with one.
 
+use model::verdict::Outcome;
+
 /// Everything that had to be measured was, and is as expected.
 pub const PASS: u8 = 0;
 /// A bug.
@@ -57,6 +59,17 @@ pub fn exit_code_of(error: &anyhow::Error) -> u8 {
     match error.downcast_ref::<CommandError>() {
         Some(failure) => failure.exit_code(),
         None => INTERNAL,
+    }
+}
+
+/// The exit code of an outcome; `out_of_reach` says that an input could not be
+/// read or a report not written.
+pub fn outcome_exit_code(outcome: Outcome, out_of_reach: bool) -> u8 {
+    match outcome {
+        Outcome::Degraded | Outcome::Failed => GATE_CLOSED,
+        Outcome::Pass | Outcome::Unknown if out_of_reach => ENVIRONMENT,
+        Outcome::Unknown => INCONCLUSIVE,
+        Outcome::Pass => PASS,
     }
 }
 

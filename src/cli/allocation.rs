@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cli::commands::plan::{PlanBasis, Profile};
+use crate::cli::plan_scope::PlanBasis;
 use crate::cli::stdout::note;
 use crate::config::Config;
 use crate::exit::CommandError;
@@ -27,6 +27,7 @@ use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
 use model::probe::ProbeScope;
+use model::profile::Profile;
 use pods::PodAllocator;
 use slurm::SlurmAllocator;
 

@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cli::commands::certificate;
-use crate::cli::commands::plan::{PlanBasis, PlanScope, Profile};
+use crate::cli::gate_apply;
+use crate::cli::plan_scope::{PlanBasis, PlanScope};
 use crate::cli::stdout::note;
 use crate::config::gate::GateConfig;
 use crate::config::{Config, audit};
@@ -22,6 +22,7 @@ use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::hostlist;
 use model::id::NodeName;
+use model::profile::Profile;
 use model::scheduler_snapshot::SchedulerNode;
 use model::source_report::NodeReport;
 use model::text::clean;
@@ -179,7 +180,7 @@ fn gather_node_facts(config: &Config, claims: &Claims) -> BTreeMap<NodeName, Aud
     if let Some(gate) = &config.gate {
         mark_suspects(config, gate, &mut known);
         let (issued, _) =
-            certificates::read_all(&gate.folder, &certificate::read_trusted_keys(Some(config)));
+            certificates::read_all(&gate.folder, &gate_apply::read_trusted_keys(Some(config)));
         for certificate in issued {
             if let Some(it) = known.get_mut(&certificate.node) {
                 it.certified = Some(certificate.issued_unix);

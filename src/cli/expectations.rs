@@ -1,12 +1,70 @@
 //! The expectations in force: what ships, and what a site lays over it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
-use crate::cli::commands::thresholds::{Overrides, unknown_platform_text};
 use crate::cli::stdout::note;
 use crate::exit;
 use crate::exit::CommandError;
-use engine::thresholds::{PlatformCatalogue, builtin};
+use control::sources::input_file;
+use engine::thresholds::fault::{ThresholdFault, suggest_name};
+use engine::thresholds::{PlatformCatalogue, builtin, file, overlay};
+
+/// A site's own threshold files.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Overrides {
+    /// A threshold file of this site, laid over those that ship (repeatable).
+    #[arg(long = "thresholds", value_name = "FILE")]
+    pub files: Vec<PathBuf>,
+}
+
+/// Why the expectations in force cannot be told.
+#[derive(Debug, thiserror::Error)]
+pub enum OverrideError {
+    /// A file cannot be read.
+    #[error(transparent)]
+    Input(#[from] input_file::InputError),
+    /// A file is wrong.
+    #[error("{}", join_faults(.0))]
+    Faults(Vec<ThresholdFault>),
+}
+
+impl OverrideError {
+    /// The exit code that this means.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Self::Input(_) => exit::ENVIRONMENT,
+            Self::Faults(_) => exit::USAGE,
+        }
+    }
+}
+
+fn join_faults(faults: &[ThresholdFault]) -> String {
+    faults.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+impl Overrides {
+    /// What ships with these files on top, and what looks wrong in them.
+    pub fn load(&self) -> Result<(PlatformCatalogue, Vec<ThresholdFault>), OverrideError> {
+        let mut catalogue = builtin::builtin_catalogue().clone();
+        let mut warnings = Vec::new();
+        for path in &self.files {
+            warnings.extend(add_file(&mut catalogue, path)?);
+        }
+        Ok((catalogue, warnings))
+    }
+}
+
+/// Lays one file over the catalogue; gives its warnings.
+pub(crate) fn add_file(
+    catalogue: &mut PlatformCatalogue,
+    path: &Path,
+) -> Result<Vec<ThresholdFault>, OverrideError> {
+    let origin = path.display().to_string();
+    let bytes = input_file::read(path)?;
+    let text =
+        file::decode_text(&bytes, &origin).map_err(|fault| OverrideError::Faults(vec![*fault]))?;
+    overlay::apply(catalogue, text, &origin).map_err(OverrideError::Faults)
+}
 
 /// Expectations with their digest.
 #[derive(Debug)]
@@ -53,4 +111,27 @@ pub fn check_platform(
 pub fn nvlink_ends_at_node(catalogue: &PlatformCatalogue, platform: Option<&str>) -> bool {
     let platform = platform.and_then(|name| catalogue.platform(name));
     platform.is_some_and(|platform| platform.nodes_per_domain == Some(1))
+}
+
+/// What to say about a platform that does not exist: the value, the nearest
+/// name and all names.
+pub fn unknown_platform_text(catalogue: &PlatformCatalogue, name: &str) -> String {
+    let names: Vec<&str> = catalogue.platforms.keys().map(String::as_str).collect();
+    let meant = suggest_name(name, names.iter().copied())
+        .map_or_else(String::new, |nearest| format!(", did you mean `{nearest}`?"));
+    format!("there is no platform `{name}`{meant}\nexpected one of: {}", names.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unknown_platform_is_named_with_the_nearest_and_all_others() {
+        let text = unknown_platform_text(builtin::builtin_catalogue(), "gb200-nvl27");
+        assert!(
+            text.starts_with("there is no platform `gb200-nvl27`, did you mean `gb200-nvl72`?")
+        );
+        assert!(text.contains("hgx-a100") && text.contains("nic-ndr-400"));
+    }
 }

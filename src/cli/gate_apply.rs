@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use crate::cli::stdout::note;
 use crate::cli::stored_run;
 use crate::config::Config;
-use crate::config::certificates::CertificateKeys;
+use crate::config::certificates::{CertificateKeys, CertificatesConfig};
 use crate::config::gate::{GateBackend, GateConfig};
 use crate::exit;
 use crate::exit::CommandError;
@@ -24,7 +24,7 @@ use control::gate::reconciler::{ReconcileError, ReconcileInput, ReconcileOutcome
 use control::gate::scheduler::Scheduler;
 use control::gate::slurmrestd::SlurmrestdScheduler;
 use control::gate::watch::state;
-use control::gate::{certificates, clock, reconciler};
+use control::gate::{certificates, clock, journal, reconciler};
 use control::launch::Launcher;
 use control::launch::kubernetes::KubernetesLauncher as Pods;
 use control::launch::slurm::SlurmPrograms;
@@ -32,11 +32,12 @@ use control::sources::kubernetes::connection::ResponseReadLimit;
 use control::sources::kubernetes::{KubernetesClientConfig as Server, connection};
 use control::store::RunState;
 use control::store::run_reader::StoredRun;
+use control::store::signing::SignatureTrust;
 use control::sweep;
 use control::sweep::signals::StopSignals;
 use engine::policy::certificate::{CertificateEvidence, GateRecord};
 use engine::policy::situation::EvidenceRun;
-use engine::policy::{certificate, identity};
+use engine::policy::{certificate, identity, pause};
 use model::action::{ActionPlan, ActionResult, WithheldAction};
 use model::claims::Claims;
 use model::hostlist;
@@ -349,6 +350,32 @@ pub fn exit_code(plan: &ActionPlan) -> u8 {
     } else {
         exit::PASS
     }
+}
+
+/// Refuses to measure while the gate is paused.
+pub(crate) fn check_not_paused(config: &Config) -> Result<(), CommandError> {
+    let Some(gate) = &config.gate else { return Ok(()) };
+    // What else is wrong with the journal, the turn of the gate tells.
+    let Ok(ledger) = journal::read_state(&gate.folder).map_err(|it| turn_error(it.into())) else {
+        return Ok(());
+    };
+    match pause::active_pause(&ledger, &clock::now()) {
+        None => Ok(()),
+        Some(paused) => Err(CommandError::Refused(format!(
+            "the gate is {}; nothing is measured until then, or until `fabricgate gate resume`",
+            pause::describe_pause(paused)
+        ))),
+    }
+}
+
+/// The keys of the configuration, which may be none. Trouble with one is a word.
+pub(crate) fn read_trusted_keys(config: Option<&Config>) -> SignatureTrust {
+    let keys = config.map_or_else(
+        || CertificatesConfig::default().read_keys(),
+        |it| it.certificates.read_keys(),
+    );
+    keys.problems.iter().for_each(|trouble| note(trouble));
+    keys.trust
 }
 
 #[cfg(test)]

@@ -9,9 +9,11 @@ pub mod commands;
 pub mod earlier_runs_option;
 pub mod expectations;
 pub mod gate_apply;
+pub mod metrics_state;
 pub mod output;
 pub mod partner_selection;
 pub mod past_runs;
+pub mod plan_scope;
 pub mod post_run;
 pub mod report_output;
 pub mod run_lookup;
@@ -21,6 +23,7 @@ mod schemas;
 pub mod simulation_option;
 pub mod stdout;
 pub mod stored_run;
+pub mod sweep;
 pub mod sweep_setup;
 pub mod tenancy;
 
@@ -29,12 +32,12 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::exit;
-use commands::plan::Profile;
 use commands::{
     apply, audit, burn_in, capacity, certificate, claims, completions, config, doctor, explain,
     export, gate, history, judge, metrics, node, notify, parse, place, plan, probes, recertify,
-    replay, report, sim, sweep, thresholds, watch,
+    replay, report, sim, thresholds, watch,
 };
+use model::profile::Profile;
 use stdout::{Color, Globals};
 
 /// What `--version` says: with the commit, where the build was told it (`ci/package`

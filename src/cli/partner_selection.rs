@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cli::audit_scope;
-use crate::cli::commands::plan;
-use crate::cli::commands::plan::{NodeSelectionArgs, PlanScope};
 use crate::cli::past_runs::PastRuns;
+use crate::cli::plan_scope;
+use crate::cli::plan_scope::{NodeSelectionArgs, PlanScope};
 use crate::cli::stdout::note;
 use crate::config::Config;
 use crate::exit::CommandError;
@@ -37,14 +37,18 @@ pub(crate) fn choose_partners(
     selection: &NodeSelectionArgs,
     past: &PastRuns,
 ) -> Result<PlanScope, CommandError> {
-    let mut chosen = plan::select_nodes(fleet, selection)?;
+    let mut chosen = plan_scope::select_nodes(fleet, selection)?;
     let most = selection.partners;
     if chosen.named.is_empty() || selection.with_domain || most == Some(0) {
         return Ok(chosen);
     }
     let asking = PartnerSearch {
         config,
-        across: &plan::find_nvlink_domains(&chosen.fleet, catalogue, config.platform.as_deref()),
+        across: &plan_scope::find_nvlink_domains(
+            &chosen.fleet,
+            catalogue,
+            config.platform.as_deref(),
+        ),
         fleet: &chosen.fleet,
         named: &chosen.named,
         past,

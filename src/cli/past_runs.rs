@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use crate::cli::commands::sweep;
 use crate::cli::stdout::note;
+use crate::cli::sweep;
 use crate::config::Config;
 use control::store::{RUN_FORMAT, RunRecord, file};
 use model::id::NodeName;

@@ -7,20 +7,27 @@
 use std::cell::OnceCell;
 use std::path::Path;
 
-use crate::cli::commands::{history, metrics, notify};
-use crate::cli::gate_apply;
 use crate::cli::stdout::note;
+use crate::cli::{gate_apply, metrics_state, runtime};
 use crate::config::Config;
 use control::gate::certificates::FOLDER;
+use control::gate::clock;
+use control::notify::state::NotifyStateStore;
+use control::notify::{NotifyRequest, send_notices};
 use control::store::history::{DriftAlarms, RunHistory};
+use control::store::run_folder::RunFolder;
 use control::store::run_reader::StoredRun;
-use control::store::{RecordError, run_reader};
+use control::store::{RecordError, file, run_reader};
 use control::sweep::SweepResult;
-use engine::report::metrics::MetricsState;
+use engine::report::metrics::levels::compute_levels;
+use engine::report::metrics::{MetricsState, exposition};
+use engine::report::notice::{occasion_from_run, occasion_from_state};
+use engine::report::{metrics, trend};
 use model::action::ActionPlan;
 use model::hostlist;
 use model::id::NodeName;
 use model::run::Run;
+use model::trend::Trend;
 
 /// A run that ended. What several of those who follow need is read by the first
 /// of them, and by nobody where nobody does.
@@ -72,9 +79,12 @@ impl<'a> FinishedRun<'a> {
     pub fn state(&self) -> &MetricsState {
         let runs = self.folder.parent().unwrap_or(&self.config.run_dir);
         let alarms = || {
-            self.alarms.get().cloned().unwrap_or_else(|| metrics::read_alarms(self.config, runs))
+            self.alarms
+                .get()
+                .cloned()
+                .unwrap_or_else(|| metrics_state::read_alarms(self.config, runs))
         };
-        self.state.get_or_init(|| metrics::collect_state(self.config, runs, &alarms()))
+        self.state.get_or_init(|| metrics_state::collect_state(self.config, runs, &alarms()))
     }
 }
 
@@ -82,9 +92,9 @@ impl<'a> FinishedRun<'a> {
 pub fn run_hooks(ended: &FinishedRun<'_>) {
     store_certificates(ended);
     add_to_history(ended);
-    metrics::update_metrics(ended);
+    update_metrics(ended);
     // Last: it may take as long as its bound allows.
-    notify::send_notifications(ended);
+    send_notifications(ended);
 }
 
 /// Adds the run to the history. What does not come in now comes in when somebody
@@ -105,7 +115,7 @@ fn add_to_history(ended: &FinishedRun<'_>) {
         history.drift_summary(Some(run)).map_err(|error| error.to_string())
     });
     let standing = added.map(|drifts| {
-        let rung = history::describe_alarms(&drifts.triggered, run);
+        let rung = describe_alarms(&drifts.triggered, run);
         rung.iter().for_each(|alarm| note(&format!("remark: {alarm}")));
         drifts.open
     });
@@ -139,5 +149,76 @@ fn store_certificates(ended: &FinishedRun<'_>) {
             }
         }
         Err(error) => note(&format!("no certificate is kept: {error}")),
+    }
+}
+
+/// The alarms of nodes and domains that a run rang, in words.
+fn describe_alarms(trends: &[Trend], run: &str) -> Vec<String> {
+    let of_run = trends.iter().flat_map(|trend| {
+        trend.alarms.iter().filter(|alarm| alarm.run == run).map(move |alarm| (trend, alarm))
+    });
+    of_run.map(|(trend, alarm)| trend::describe_alarm(trend, alarm)).collect()
+}
+
+/// What a run leaves for monitoring: its levels in its folder, and the textfile.
+fn update_metrics(ended: &FinishedRun<'_>) {
+    let folder = RunFolder::open(ended.folder);
+    if let Err(error) = folder.write_json(file::LEVELS, &compute_levels(&ended.run.cells)) {
+        note(&format!("metrics: {error}"));
+    }
+    let Some(textfile) = &ended.config.metrics.textfile else { return };
+    if ended.config.launcher_from == "--sim" {
+        note("metrics: a run under --sim is no state of nodes; the textfile stays as it is");
+        return;
+    }
+    let families = metrics::build_families(ended.state(), ended.config.metrics.nodes);
+    if let Err(error) =
+        metrics_state::write_textfile(textfile, &exposition::render_classic(&families))
+    {
+        let file = textfile.display();
+        note(&format!("metrics: {file}: {error}; is its folder there, and may we write to it?"));
+    }
+}
+
+/// Where it is kept who was told what: beside the gate's record, else beside runs.
+pub(crate) fn notification_store(config: &Config) -> NotifyStateStore {
+    let folder = config.gate.as_ref().map_or(&config.run_dir, |gate| &gate.folder);
+    NotifyStateStore { folder: folder.clone() }
+}
+
+/// Tells whoever wants to know what a run found and did.
+fn send_notifications(ended: &FinishedRun<'_>) {
+    let Some(notify) = ended.config.notify.as_ref().filter(|it| !it.targets.is_empty()) else {
+        return;
+    };
+    if ended.config.launcher_from == "--sim" {
+        note("notify: a run under --sim is no news of nodes; nobody is told");
+        return;
+    }
+    let shown = std::path::absolute(ended.folder).unwrap_or_else(|_| ended.folder.to_owned());
+    let mut occasion = occasion_from_run(
+        ended.run,
+        ended.action_plan,
+        &shown.display().to_string(),
+        ended.partial,
+    );
+    occasion.limit_to_known(ended.run, ended.state());
+    let state = occasion_from_state(ended.state());
+    occasion.items.extend(state.items);
+    occasion.healthy.extend(state.healthy);
+    occasion.whole.extend(state.whole);
+    let now = clock::now();
+    let telling = NotifyRequest {
+        settings: notify,
+        occasion: &occasion,
+        now: &now,
+        seed: runtime::random_number(),
+    };
+    let notes = match runtime::build_runtime() {
+        Ok(runtime) => runtime.block_on(send_notices(&telling, &notification_store(ended.config))),
+        Err(error) => vec![error.to_string()],
+    };
+    for text in notes {
+        note(&format!("notify: {text}"));
     }
 }

@@ -3,11 +3,10 @@
 
 use std::path::PathBuf;
 
-use crate::cli::commands::gate::pause;
-use crate::cli::commands::sweep::{SweepArgs, stored_scenario};
 use crate::cli::expectations::ActiveThresholds;
 use crate::cli::simulation_option::SimulationArgs;
 use crate::cli::stdout::Globals;
+use crate::cli::sweep::{SweepArgs, stored_scenario};
 use crate::cli::{expectations, gate_apply};
 use crate::config::Config;
 use crate::exit::CommandError;
@@ -54,7 +53,7 @@ impl SweepSetup {
             // An hour of measuring must not end with "nobody would be told".
             gate_apply::require_gate(&config)?;
         }
-        pause::check_not_paused(&config)?;
+        gate_apply::check_not_paused(&config)?;
         let in_force = expectations::load_thresholds(&config.thresholds)?;
         if let Some(name) = &config.platform {
             let place = format!("{}: platform", config.path.display());

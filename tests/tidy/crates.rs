@@ -140,3 +140,17 @@ fn the_configuration_does_not_know_the_command_line() {
         assert!(!code(&path).contains("crate::cli"), "invariant 1: {} uses cli", name(&path));
     }
 }
+
+#[test]
+fn shared_modules_do_not_know_the_commands() {
+    let shared: Vec<_> = files("src/cli", "rs")
+        .into_iter()
+        .filter(|it| !name(it).starts_with("src/cli/commands/"))
+        // `mod.rs` runs the commands, `schemas.rs` is a test.
+        .filter(|it| !["src/cli/mod.rs", "src/cli/schemas.rs"].contains(&name(it).as_str()))
+        .collect();
+    assert!(15 < shared.len(), "the shared modules are found no longer");
+    for path in shared {
+        assert!(!code(&path).contains("commands::"), "{} uses a command", name(&path));
+    }
+}

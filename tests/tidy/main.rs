@@ -287,7 +287,8 @@ fn only_the_gate_changes_a_cluster_and_only_the_shell_uses_it() {
         if source.contains("scheduler.change(") && !is_gate {
             wrong.push(format!("{file} changes what a scheduler says"));
         }
-        let is_shell = ["src/cli", "src/config", "src/control/sweep"].iter().any(|it| file.starts_with(it));
+        let is_shell =
+            ["src/cli", "src/config", "src/control/sweep"].iter().any(|it| file.starts_with(it));
         if uses(&file, &source).contains("control/gate") && !is_gate && !is_shell {
             wrong.push(format!("{file} uses control::gate"));
         }

@@ -2,9 +2,8 @@
 //! within a budget, the stalest nodes first.
 
 use crate::cli::audit_scope::AuditOptions;
-use crate::cli::commands::plan::Profile;
-use crate::cli::commands::sweep;
 use crate::cli::stdout::Globals;
+use crate::cli::sweep;
 use crate::cli::{allocation, audit_scope};
 use crate::config::Config;
 use crate::exit::CommandError;
@@ -12,6 +11,7 @@ use control::launch::Launcher;
 use control::launch::slurm::BusyNodePolicy;
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
+use model::profile::Profile;
 
 /// Measure idle nodes in a short time: state, inside, across.
 ///

@@ -8,10 +8,11 @@ pub mod rounds;
 
 use std::path::{Path, PathBuf};
 
-use crate::cli::commands::plan::{PlanBasis, Profile};
-use crate::cli::commands::{plan, sweep};
 use crate::cli::output::OutputFile;
+use crate::cli::plan_scope;
+use crate::cli::plan_scope::PlanBasis;
 use crate::cli::stdout::{Globals, note};
+use crate::cli::sweep;
 use crate::cli::sweep_setup::SweepSetup;
 use crate::cli::tenancy::TenantExclusions;
 use crate::cli::{report_output, stdout, stored_run};
@@ -29,6 +30,7 @@ use model::acceptance::{
 };
 use model::claims::Claims;
 use model::hostlist;
+use model::profile::Profile;
 
 use rounds::BurnInSession;
 
@@ -142,7 +144,7 @@ fn begin_burn_in<'a>(
         args.sweep.select_nodes(config, catalogue, fleet)?
     } else {
         // A burn-in loads nodes for hours, so others take part only where a person says so.
-        plan::select_nodes(fleet, selection)?
+        plan_scope::select_nodes(fleet, selection)?
     };
     if !args.sweep.even_if_tenants {
         TenantExclusions::query(config, catalogue, &chosen.fleet, &chosen.claims)?.check_empty()?;

@@ -11,9 +11,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use crate::cli::stdout::{Globals, note};
-use crate::cli::{report_output, run_lookup, stdout, stored_run};
+use crate::cli::{gate_apply, report_output, run_lookup, stdout, stored_run};
 use crate::config::Config;
-use crate::config::certificates::CertificatesConfig;
 use crate::exit::CommandError;
 use crate::{config, exit};
 use control::gate::certificates::{CertificateDocument, FOLDER};
@@ -98,16 +97,6 @@ pub fn run(args: &CertificateArgs, globals: &Globals) -> anyhow::Result<u8> {
 /// The configuration, where one is named.
 pub(crate) fn open_named_config(globals: &Globals) -> Result<Option<Config>, CommandError> {
     globals.config.as_deref().map(|path| config::open(Some(path))).transpose()
-}
-
-/// The keys of the configuration, which may be none. Trouble with one is a word.
-pub(crate) fn read_trusted_keys(config: Option<&Config>) -> SignatureTrust {
-    let keys = config.map_or_else(
-        || CertificatesConfig::default().read_keys(),
-        |it| it.certificates.read_keys(),
-    );
-    keys.problems.iter().for_each(|trouble| note(trouble));
-    keys.trust
 }
 
 /// A certificate that was asked for.
@@ -349,7 +338,7 @@ fn show_certificates(args: &CertificateShowArgs, globals: &Globals) -> anyhow::R
         }
         return print_payload(found);
     }
-    let (trust, now) = (read_trusted_keys(config.as_ref()), clock::now());
+    let (trust, now) = (gate_apply::read_trusted_keys(config.as_ref()), clock::now());
     let mut document = CertificatesDocument {
         format: CERTIFICATES_FORMAT.to_owned(),
         at: now.at.clone(),

@@ -249,14 +249,6 @@ fn to_node_history(node: history::NodeRunSummary) -> NodeHistory {
     }
 }
 
-/// The alarms of nodes and domains that a run rang, in words.
-pub fn describe_alarms(trends: &[Trend], run: &str) -> Vec<String> {
-    let of_run = trends.iter().flat_map(|trend| {
-        trend.alarms.iter().filter(|alarm| alarm.run == run).map(move |alarm| (trend, alarm))
-    });
-    of_run.map(|(trend, alarm)| trend::describe_alarm(trend, alarm)).collect()
-}
-
 /// Leaves out what was before.
 fn cut_before(trend: &mut Trend, since: i64) {
     let from = time_format::format_rfc3339(since);

@@ -7,8 +7,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use crate::cli::commands::thresholds::Overrides;
 use crate::cli::earlier_runs_option::EarlierRunsArgs;
+use crate::cli::expectations::Overrides;
 use crate::cli::runtime::parallel_map;
 use crate::cli::stdout::{Globals, note};
 use crate::cli::{expectations, report_output};
@@ -27,7 +27,6 @@ use model::id::NodeName;
 use model::run::{Run, RunInfo};
 use model::tool_recording::{RecordingScope, ToolRecording};
 use model::unknown_subject::UnknownSubject;
-use model::verdict::Outcome;
 use readers::claims::{output_layout, single_node_domains};
 
 /// Where outputs lie in a folder.
@@ -49,17 +48,6 @@ pub struct JudgeArgs {
     earlier: EarlierRunsArgs,
     #[command(flatten)]
     files: report_output::ReportFileArgs,
-}
-
-/// The exit code of an outcome; `out_of_reach` says that an input could not be
-/// read or a report not written.
-pub fn outcome_exit_code(outcome: Outcome, out_of_reach: bool) -> u8 {
-    match outcome {
-        Outcome::Degraded | Outcome::Failed => exit::GATE_CLOSED,
-        Outcome::Pass | Outcome::Unknown if out_of_reach => exit::ENVIRONMENT,
-        Outcome::Unknown => exit::INCONCLUSIVE,
-        Outcome::Pass => exit::PASS,
-    }
 }
 
 /// One output to read, with its place where its folder gives one.
@@ -126,7 +114,7 @@ pub fn run(args: &JudgeArgs, globals: &Globals) -> anyhow::Result<u8> {
         actions: None,
     };
     let written = report_output::show_run(&run, files, globals.json)?;
-    Ok(outcome_exit_code(run.verdicts.outcome, inputs.unread || !written))
+    Ok(exit::outcome_exit_code(run.verdicts.outcome, inputs.unread || !written))
 }
 
 /// Lists a folder of recorded outputs and reads its claims.

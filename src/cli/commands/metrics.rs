@@ -3,26 +3,15 @@
 //!
 //! Opens records; what the numbers mean is said in `report::metrics`.
 
-use std::io::Write as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::path::PathBuf;
 
-use crate::cli::post_run::FinishedRun;
+use crate::cli::metrics_state::{collect_state, read_alarms, write_textfile};
 use crate::cli::stdout;
-use crate::cli::stdout::{Globals, note};
-use crate::config::Config;
+use crate::cli::stdout::Globals;
 use crate::exit::CommandError;
 use crate::{config, exit};
-use control::gate::metrics_source::MetricsSources;
-use control::gate::{clock, metrics_source};
-use control::store::file;
-use control::store::history::DriftAlarms;
-use control::store::latest_verdicts::LatestRuns;
-use control::store::run_folder::{RunFolder, parent_folder};
 use engine::report::metrics;
-use engine::report::metrics::levels::compute_levels;
-use engine::report::metrics::{MetricsState, exposition};
+use engine::report::metrics::exposition;
 
 /// Show the state of nodes, runs and the gate as Prometheus takes it: the newest verdict of each
 /// node, its worst ratios, its certificate, the last run of each profile, budgets, the breaker.
@@ -79,70 +68,4 @@ pub fn run(args: &MetricsArgs, globals: &Globals) -> anyhow::Result<u8> {
         }
     }
     Ok(exit::PASS)
-}
-
-/// The drift alarms that stand, where runs of this folder are kept in a history.
-pub(crate) fn read_alarms(config: &Config, runs: &Path) -> DriftAlarms {
-    let mut alarms = DriftAlarms::default();
-    if let Some(file) = config.history_path(runs) {
-        alarms.refresh(&file);
-    }
-    alarms
-}
-
-/// The state as records have it now; what cannot be read is a note, and counted.
-pub(crate) fn collect_state(config: &Config, runs: &Path, alarms: &DriftAlarms) -> MetricsState {
-    let mut latest = LatestRuns::default();
-    let keys = config.certificates.read_keys();
-    let shown = metrics_source::read_metrics_state(
-        &mut latest,
-        &MetricsSources {
-            runs,
-            max_runs: config.metrics.runs,
-            is_simulated: config.launcher.is_stand_in(),
-            gate: config.gate.as_ref().map(|gate| gate.folder.as_path()),
-            fleet: None,
-            policy: &config.policy,
-            trust: &keys.trust,
-            unread_keys: &keys.problems,
-            alarms,
-            now: &clock::now(),
-        },
-    );
-    for trouble in &shown.troubles {
-        note(&format!("metrics: {trouble}"));
-    }
-    shown.state
-}
-
-/// What a run leaves for monitoring: its levels in its folder, and the textfile.
-pub fn update_metrics(ended: &FinishedRun<'_>) {
-    let folder = RunFolder::open(ended.folder);
-    if let Err(error) = folder.write_json(file::LEVELS, &compute_levels(&ended.run.cells)) {
-        note(&format!("metrics: {error}"));
-    }
-    let Some(textfile) = &ended.config.metrics.textfile else { return };
-    if ended.config.launcher_from == "--sim" {
-        note("metrics: a run under --sim is no state of nodes; the textfile stays as it is");
-        return;
-    }
-    let families = metrics::build_families(ended.state(), ended.config.metrics.nodes);
-    if let Err(error) = write_textfile(textfile, &exposition::render_classic(&families)) {
-        let file = textfile.display();
-        note(&format!("metrics: {file}: {error}; is its folder there, and may we write to it?"));
-    }
-}
-
-/// Puts a textfile in place at one go, readable for node-exporter, whoever that
-/// runs as. Between two scrapes nothing needs it, so that it is not forced to disk.
-fn write_textfile(path: &Path, text: &str) -> io::Result<()> {
-    // Until it is renamed its name does not end as node-exporter asks for.
-    let mut beside = tempfile::Builder::new()
-        .prefix(".fabricgate-")
-        .suffix(".tmp")
-        .tempfile_in(parent_folder(path))?;
-    beside.write_all(text.as_bytes())?;
-    fs::set_permissions(beside.path(), fs::Permissions::from_mode(0o644))?;
-    beside.persist(path).map_err(|error| error.error)?;
-    Ok(())
 }

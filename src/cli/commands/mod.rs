@@ -1,4 +1,4 @@
-//! One file per subcommand: its options, and what it runs. Nothing outside imports a command.
+//! One file per subcommand: its options and its run function. Only `cli::main` imports a command.
 
 pub mod apply;
 pub mod audit;
@@ -25,6 +25,5 @@ pub mod recertify;
 pub mod replay;
 pub mod report;
 pub mod sim;
-pub mod sweep;
 pub mod thresholds;
 pub mod watch;

@@ -7,22 +7,16 @@ use serde::Serialize;
 use serde_json::Value;
 use tokio::time::Instant;
 
-use crate::cli::post_run::FinishedRun;
 use crate::cli::stdout;
 use crate::cli::stdout::{Globals, note};
-use crate::config::Config;
 use crate::exit::CommandError;
 use crate::{config, exit};
 use control::gate::clock;
 use control::notify::secret::SecretSource;
-use control::notify::state::NotifyStateStore;
-use control::notify::{
-    NotifyRequest, NotifySettings, NotifyTarget, NotifyTargetKind, build_body, delivery,
-    send_notices,
-};
+use control::notify::{NotifySettings, NotifyTarget, NotifyTargetKind, build_body, delivery};
 use engine::report::notice::changes::NoticeChanges;
 use engine::report::notice::message::MessageContext;
-use engine::report::notice::{NoticeEvent, NoticeItem, occasion_from_run, occasion_from_state};
+use engine::report::notice::{NoticeEvent, NoticeItem};
 
 /// Tell the receivers of the configuration's [notify] something.
 #[derive(Debug, clap::Args)]
@@ -209,48 +203,5 @@ fn kind_name(kind: NotifyTargetKind) -> &'static str {
         NotifyTargetKind::Generic => "generic",
         NotifyTargetKind::Slack => "slack",
         NotifyTargetKind::Alertmanager => "alertmanager",
-    }
-}
-
-/// Where it is kept who was told what: beside the gate's record, else beside runs.
-pub(crate) fn notification_store(config: &Config) -> NotifyStateStore {
-    let folder = config.gate.as_ref().map_or(&config.run_dir, |gate| &gate.folder);
-    NotifyStateStore { folder: folder.clone() }
-}
-
-/// Tells whoever wants to know what a run found and did.
-pub fn send_notifications(ended: &FinishedRun<'_>) {
-    let Some(notify) = ended.config.notify.as_ref().filter(|it| !it.targets.is_empty()) else {
-        return;
-    };
-    if ended.config.launcher_from == "--sim" {
-        note("notify: a run under --sim is no news of nodes; nobody is told");
-        return;
-    }
-    let shown = std::path::absolute(ended.folder).unwrap_or_else(|_| ended.folder.to_owned());
-    let mut occasion = occasion_from_run(
-        ended.run,
-        ended.action_plan,
-        &shown.display().to_string(),
-        ended.partial,
-    );
-    occasion.limit_to_known(ended.run, ended.state());
-    let state = occasion_from_state(ended.state());
-    occasion.items.extend(state.items);
-    occasion.healthy.extend(state.healthy);
-    occasion.whole.extend(state.whole);
-    let now = clock::now();
-    let telling = NotifyRequest {
-        settings: notify,
-        occasion: &occasion,
-        now: &now,
-        seed: crate::cli::runtime::random_number(),
-    };
-    let notes = match crate::cli::runtime::build_runtime() {
-        Ok(runtime) => runtime.block_on(send_notices(&telling, &notification_store(ended.config))),
-        Err(error) => vec![error.to_string()],
-    };
-    for text in notes {
-        note(&format!("notify: {text}"));
     }
 }

@@ -6,12 +6,13 @@ pub mod prior_run;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
-use crate::cli::commands::plan::{PlanScope, Profile};
-use crate::cli::commands::sweep::SweepOutput;
-use crate::cli::commands::{plan, sweep};
 use crate::cli::past_runs::PastRuns;
+use crate::cli::plan_scope;
+use crate::cli::plan_scope::PlanScope;
 use crate::cli::report_output::RepairComparison;
 use crate::cli::stdout::{Globals, note};
+use crate::cli::sweep;
+use crate::cli::sweep::SweepOutput;
 use crate::cli::{partner_selection, run_lookup};
 use crate::config::Config;
 use crate::exit;
@@ -19,6 +20,7 @@ use crate::exit::CommandError;
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::id::NodeName;
+use model::profile::Profile;
 use prior_run::PriorRun;
 
 /// Measure nodes after a repair: everything, every pair, against cleared partners.
@@ -87,7 +89,7 @@ fn select_nodes(
     named_before: Option<&PriorRun>,
 ) -> Result<(PlanScope, PastRuns), CommandError> {
     let selection = &args.sweep.selection;
-    let named = plan::select_nodes(fleet.clone(), selection)?.named;
+    let named = plan_scope::select_nodes(fleet.clone(), selection)?.named;
     if let Some(before) = named_before {
         before.check_covers(&named)?;
     }

@@ -3,11 +3,11 @@
 
 use std::path::PathBuf;
 
-use crate::cli::commands::judge;
-use crate::cli::commands::thresholds::Overrides;
 use crate::cli::earlier_runs_option::EarlierRunsArgs;
+use crate::cli::expectations::Overrides;
 use crate::cli::stdout::{Globals, note};
 use crate::cli::{expectations, report_output, run_lookup, stored_run};
+use crate::exit;
 use control::store::RunState;
 
 /// Read and judge a stored run again with today's expectations.
@@ -57,5 +57,5 @@ pub fn run(args: &ReplayArgs, globals: &Globals) -> anyhow::Result<u8> {
         }
     }
     let written = report_output::show_run(&run, files, globals.json)?;
-    Ok(judge::outcome_exit_code(run.verdicts.outcome, !written))
+    Ok(exit::outcome_exit_code(run.verdicts.outcome, !written))
 }

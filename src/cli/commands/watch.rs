@@ -199,7 +199,7 @@ fn start_monitoring(
         let say = |text: &str| note(&format!("notify: {text}"));
         BackgroundNotifier::start(
             notify,
-            crate::cli::commands::notify::notification_store(config),
+            crate::cli::post_run::notification_store(config),
             crate::cli::runtime::random_number(),
             clock::now,
             say,

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use crate::cli::allocation::{AllocationPurpose, NodeAllocation};
 use crate::cli::commands::burn_in::{BurnInArgs, write_acceptance, write_failure};
-use crate::cli::commands::plan::{PlanBasis, Profile};
-use crate::cli::commands::sweep;
+use crate::cli::plan_scope::PlanBasis;
 use crate::cli::post_run::{FinishedRun, run_hooks};
 use crate::cli::stdout::{Globals, note};
+use crate::cli::sweep;
 use crate::cli::sweep_setup::SweepSetup;
 use crate::cli::{allocation, stored_run};
 use crate::exit::CommandError;
@@ -32,7 +32,7 @@ use model::acceptance::{
     Acceptance, AcceptanceOutcome, BurnInRound, BurnInState, BurnInStop, StopRule,
 };
 use model::claims::Claims;
-use model::profile::Profile as Named;
+use model::profile::Profile;
 use model::run::Run;
 use model::verdict::Outcome;
 
@@ -360,7 +360,7 @@ impl<'a> BurnInSession<'a> {
         lasting: Option<Duration>,
     ) -> anyhow::Result<SweepResult> {
         let SweepSetup { config, in_force } = &self.site;
-        let mut info = sweep::new_run_info(config, claims, Named::BurnIn);
+        let mut info = sweep::new_run_info(config, claims, Profile::BurnIn);
         info.id = id.to_owned();
         info.created = created.to_owned();
         if lasting.is_some() {

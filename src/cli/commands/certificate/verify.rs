@@ -14,7 +14,7 @@ use crate::cli::commands::certificate::{
     CertificateFile, CertificateLocationArgs, CertificateLookup,
 };
 use crate::cli::stdout::{Globals, note};
-use crate::cli::{report_output, stdout};
+use crate::cli::{gate_apply, report_output, stdout};
 use crate::exit;
 use crate::exit::CommandError;
 use control::gate::certificates::CertificateDocument;
@@ -103,7 +103,7 @@ impl clap::ValueEnum for BoundaryArg {
 /// Runs the command.
 pub(crate) fn run(args: &CertificateVerifyArgs, globals: &Globals) -> anyhow::Result<u8> {
     let config = certificate::open_named_config(globals)?;
-    let mut trust = certificate::read_trusted_keys(config.as_ref());
+    let mut trust = gate_apply::read_trusted_keys(config.as_ref());
     for file in &args.keys {
         trust.keys.push(PublicKey::read(file).map_err(key_error)?);
     }

@@ -1,11 +1,7 @@
 //! `fabricgate gate pause`: for a while nothing is drained and nothing measured; and
 //! the spans of time that people write.
 
-use crate::cli::gate_apply;
-use crate::config::Config;
-use crate::exit::CommandError;
-use control::gate::{clock, journal};
-use engine::policy::pause;
+use control::gate::clock;
 use model::journal::JournalEvent;
 use model::time_format::format_rfc3339;
 
@@ -42,24 +38,6 @@ pub(crate) fn pause_event(by: String, why: String, for_s: u64) -> JournalEvent {
     let lasts = i64::try_from(for_s).unwrap_or(i64::MAX);
     let until = format_rfc3339(clock::now().unix.saturating_add(lasts));
     JournalEvent::Paused { by, why, for_s, until }
-}
-
-/// Refuses to measure while the gate is paused.
-pub(crate) fn check_not_paused(config: &Config) -> Result<(), CommandError> {
-    let Some(gate) = &config.gate else { return Ok(()) };
-    // What else is wrong with the journal, the turn of the gate tells.
-    let Ok(ledger) =
-        journal::read_state(&gate.folder).map_err(|it| gate_apply::turn_error(it.into()))
-    else {
-        return Ok(());
-    };
-    match pause::active_pause(&ledger, &clock::now()) {
-        None => Ok(()),
-        Some(paused) => Err(CommandError::Refused(format!(
-            "the gate is {}; nothing is measured until then, or until `fabricgate gate resume`",
-            pause::describe_pause(paused)
-        ))),
-    }
 }
 
 #[cfg(test)]

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use crate::cli::commands::sweep::SweepOutput;
 use crate::cli::past_runs::PastRuns;
 use crate::cli::report_output::RepairComparison;
 use crate::cli::stdout::note;
 use crate::cli::stored_run;
+use crate::cli::sweep::SweepOutput;
 use crate::config::Config;
 use crate::exit::CommandError;
 use control::gate::journal;

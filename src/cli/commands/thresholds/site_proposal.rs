@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use crate::cli::commands::thresholds::{Overrides, unknown_platform_text};
+use crate::cli::expectations::{Overrides, unknown_platform_text};
 use crate::cli::stdout::{Globals, note};
 use crate::cli::{expectations, report_output, run_lookup, stdout, stored_run};
 use crate::exit;

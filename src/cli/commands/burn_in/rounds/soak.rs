@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::cli::commands::burn_in::rounds::BurnInSession;
-use crate::cli::commands::sweep;
 use crate::cli::stdout::note;
 use crate::cli::stored_run;
+use crate::cli::sweep;
 use control::launch::WorkerProgram;
 use control::sweep::RunLocation;
 use engine::plan;

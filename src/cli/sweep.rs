@@ -5,11 +5,10 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use crate::cli::allocation::{NodeAllocation, WhenBusyArg};
-use crate::cli::commands::plan::{PlanBasis, PlanScope, Profile};
-use crate::cli::commands::{judge, plan};
 use crate::cli::expectations::ActiveThresholds;
 use crate::cli::gate_apply::GateRunInput;
 use crate::cli::past_runs::PastRuns;
+use crate::cli::plan_scope::{NodeSelectionArgs, PlanBasis, PlanScope};
 use crate::cli::post_run::{FinishedRun, run_hooks};
 use crate::cli::report_output::RepairComparison;
 use crate::cli::simulation_option::{SimulationArgs, private_temp_dir};
@@ -35,6 +34,7 @@ use engine::plan::{Plan, lint};
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
 use model::id::NodeName;
+use model::profile::Profile;
 use model::run::{Run, RunInfo};
 use model::{hostlist, shell_quote};
 use node::exec;
@@ -47,7 +47,7 @@ use sim;
 #[group(id = "sweep")]
 pub struct SweepArgs {
     #[command(flatten)]
-    pub(crate) selection: plan::NodeSelectionArgs,
+    pub(crate) selection: NodeSelectionArgs,
     #[command(flatten)]
     pub(crate) simulated: SimulationArgs,
     /// Where run folders go, instead of the configuration's run_dir.
@@ -229,7 +229,7 @@ pub(crate) fn report_outcome(
     kept?;
     let acted = acted?;
     let outcome = partner_selection::named_outcome(&done.run.verdicts, named);
-    let code = judge::outcome_exit_code(outcome, done.out_of_reach || !shown?);
+    let code = exit::outcome_exit_code(outcome, done.out_of_reach || !shown?);
     Ok(acted.unwrap_or(code))
 }
 
