@@ -13,11 +13,11 @@ use super::failure::CommandError;
 use super::gating::GateConfig;
 use super::stdout::note;
 use super::{Globals, acting, config, exit, expectations, pausing, stdout};
+use control::gate::allocation::OrphanCleanup;
 use control::gate::executor::Executor;
 use control::gate::journal::{Journal, JournalError};
 use control::gate::scheduler::Scheduler;
-use control::gate::slurm_allocation::OrphanCleanup;
-use control::gate::{clock, drain_restore, journal, recovery, slurm_allocation};
+use control::gate::{allocation, clock, drain_restore, journal, recovery};
 use engine::policy::journal_state::JournalState;
 use engine::policy::{budget, device, drain_overview, pause, stale_journal};
 use engine::report;
@@ -307,7 +307,7 @@ fn recover_open_actions(
     let (_stopper, stop) = watch::channel(false);
     let mut say = |text: &str| note(text);
     super::build_runtime()?.block_on(async {
-        let mut are_gone = slurm_allocation::clean_up_orphans(OrphanCleanup {
+        let mut are_gone = allocation::clean_up_orphans(OrphanCleanup {
             journal: &mut journal,
             scheduler: scheduler.as_ref(),
             programs: acting::slurm_programs(&config.launcher),

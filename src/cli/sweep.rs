@@ -21,7 +21,7 @@ use super::{
 };
 use control::gate::clock;
 use control::gate::reconciler::ReconcileOutcome;
-use control::launch::held::HeldNodes;
+use control::launch::HeldNodes;
 use control::launch::{Launcher, WorkerProgram};
 use control::store::run_id::new_run_id;
 use control::store::run_reader::{StoredRun, is_simulated};

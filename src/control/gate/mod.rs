@@ -5,6 +5,7 @@
 //! may be done is `act`'s to say, and what is done was in an action plan that
 //! a person or a policy could have read first.
 
+pub mod allocation;
 pub mod certificates;
 pub mod clock;
 pub mod drain_restore;

@@ -4,7 +4,6 @@
 //! are kinds of their own, because their nodes must be held before anything is
 //! started there.
 
-pub mod held;
 pub mod kubernetes;
 pub mod remote_shell;
 pub mod slurm;
@@ -16,7 +15,6 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use held::{HeldNodes, WorkerTarget};
 use kubernetes::KubernetesLauncher;
 use model::id::NodeName;
 use model::shell_quote;
@@ -37,6 +35,31 @@ pub const SIM_AGE_VARIABLE: &str = "FABRICGATE_SIM_AGE";
 
 /// How ssh, and what stands in its place, end where a node was not reached.
 pub const UNREACHED_EXIT_CODE: i32 = 255;
+
+/// Where a node's worker runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkerTarget {
+    /// In this Slurm job.
+    Job(String),
+    /// On a drained node, outside of any Slurm job.
+    Unallocated,
+    /// In this pod.
+    Pod {
+        /// The pod.
+        name: String,
+        /// The pod's IP address, where the cluster reports one.
+        address: Option<String>,
+    },
+}
+
+/// The nodes that are held for a sweep, and why others are not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldNodes {
+    /// Where workers run.
+    pub targets: BTreeMap<NodeName, WorkerTarget>,
+    /// Why a node is left out.
+    pub skipped: BTreeMap<NodeName, String>,
+}
 
 /// How nodes are reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]

@@ -6,7 +6,7 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::held::WorkerTarget;
+use super::WorkerTarget;
 use model::id::NodeName;
 
 /// Seconds within which a job on idle nodes must start. A controller that was
