@@ -80,17 +80,17 @@ pub struct SweepArgs {
 }
 
 impl SweepArgs {
-    /// Whether somebody names the nodes.
+    /// Whether the operator names the nodes.
     pub fn names_nodes(&self) -> bool {
         !self.selection.nodes.is_empty()
     }
 
-    /// Whether somebody says what to do about nodes that are used.
+    /// Whether --when-busy is given.
     pub fn has_when_busy(&self) -> bool {
         self.when_busy.is_some()
     }
 
-    /// The seed.
+    /// The seed of a new plan.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -110,7 +110,7 @@ impl SweepArgs {
     }
 }
 
-/// Chooses among all that are claimed; nobody may be left.
+/// Chooses nodes among the claimed ones; the choice may be empty.
 pub(super) type NodeSelector<'a> =
     &'a mut dyn FnMut(&mut Config, &PlatformCatalogue, Claims) -> Result<PlanScope, CommandError>;
 
@@ -121,7 +121,7 @@ pub fn run(args: &SweepArgs, globals: &Globals, profile: Profile) -> anyhow::Res
     })
 }
 
-/// Runs it on those that are chosen.
+/// Runs the command on the chosen nodes.
 pub(super) fn run_with(
     args: &SweepArgs,
     globals: &Globals,
@@ -137,26 +137,26 @@ pub(super) fn run_with(
     }
 }
 
-/// A sweep that was carried out and not told of yet.
+/// A sweep that ran and is not reported yet.
 #[derive(Debug)]
 pub(super) struct SweepOutput {
     pub(super) site: SweepSetup,
     pub(super) done: sweep::SweepResult,
     fleet: Claims,
-    /// The nodes that a person named; none where all that took part are meant.
+    /// The nodes that the operator named; empty where all nodes count.
     named: BTreeSet<NodeName>,
     files: show::ReportFiles,
 }
 
-/// Measures. Which nodes, `choose` says of all that are claimed; nothing where
-/// nobody is left.
+/// Measures the nodes that `choose` selects among the claimed ones; `None` where it selects
+/// none.
 pub(super) fn measure_sweep(
     args: &SweepArgs,
     globals: &Globals,
     profile: Profile,
     choose: NodeSelector<'_>,
 ) -> anyhow::Result<Option<SweepOutput>> {
-    // An hour of measuring must not end with "cannot write".
+    // A file that cannot be written must fail before an hour of measuring.
     let files = args.files.open()?;
     let resumed = match &args.resume {
         Some(run) => {
@@ -196,7 +196,7 @@ pub(super) fn measure_sweep(
     Ok(Some(SweepOutput { site, done, fleet, named, files }))
 }
 
-/// Tells what came of it, and carries out what is asked for.
+/// Reports a sweep: gate, artifacts, reports, hooks, exit code.
 pub(super) fn report_outcome(
     swept: &mut SweepOutput,
     args: &SweepArgs,
@@ -208,7 +208,7 @@ pub(super) fn report_outcome(
     let files = std::mem::take(files);
     let config = &site.config;
     let acted = apply_gate(config, fleet, done, args.apply);
-    let kept = write_artifacts_with_repair(done, repaired);
+    let kept = write_artifacts(done, repaired);
     let shown = show_run(&done.run, files, globals, repaired);
     if done.partial {
         note("interrupted: the run is partial, what was not measured is unknown");
@@ -218,9 +218,8 @@ pub(super) fn report_outcome(
         ));
     }
     note(&format!("run folder {}", done.folder.path().display()));
-    // Whatever went wrong above: the run was measured and judged, and people, history
-    // and monitoring must not lack it because a scheduler was down. What was not done
-    // is no action that they are told of.
+    // An error above must not keep the run from receivers, history and monitoring: it was
+    // measured and judged. Actions that were not carried out are not announced.
     let carried_out = done.run.actions.as_ref().filter(|_| args.apply && acted.is_ok());
     run_hooks(&FinishedRun::new(config, done, carried_out));
     kept?;
@@ -230,7 +229,7 @@ pub(super) fn report_outcome(
     Ok(acted.unwrap_or(code))
 }
 
-/// Shows a run where it was asked for; false where a file could not be written.
+/// Prints the run and writes the report files; false where a file could not be written.
 fn show_run(
     run: &Run,
     files: show::ReportFiles,
@@ -244,14 +243,14 @@ fn show_run(
             repaired,
         )?)?;
     } else {
-        let told = show::render_with_repair(run, show::ReportFormat::Terminal, repaired)?;
-        stdout::write_text(&String::from_utf8_lossy(&told))?;
+        let text = show::render_with_repair(run, show::ReportFormat::Terminal, repaired)?;
+        stdout::write_text(&String::from_utf8_lossy(&text))?;
     }
     show::write_files(run, files, repaired)
 }
 
-/// Fleet, claims and seed of a run that is gone on with: what was claimed and
-/// planned then is what is finished now.
+/// Fleet, claims and seed of a resumed run: it continues with the claims and the plan of
+/// its start.
 fn resume_inputs(
     stored: &StoredRun,
     config: &mut Config,
@@ -268,7 +267,7 @@ fn resume_inputs(
     Ok((fleet, stored.claims.clone(), stored.record.seed))
 }
 
-/// One sweep to carry out.
+/// The input of [`run_sweep`].
 struct SweepTask<'a> {
     site: &'a SweepSetup,
     args: &'a SweepArgs,
@@ -281,19 +280,19 @@ struct SweepTask<'a> {
     resumed: Option<&'a StoredRun>,
 }
 
-/// Holds the nodes where a scheduler has them, measures, and lets them go.
-fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::SweepResult> {
-    let SweepTask { site, args, globals, profile, fleet, seed, resumed, .. } = *one;
+/// Plans, holds the nodes where a scheduler manages them, measures, and frees the nodes.
+fn run_sweep(task: &SweepTask<'_>) -> anyhow::Result<sweep::SweepResult> {
+    let SweepTask { site, args, globals, profile, fleet, seed, resumed, .. } = *task;
     let (config, in_force) = (&site.config, &site.in_force);
     let tenanted = match args.even_if_tenants {
         true => TenantExclusions::default(),
-        false => TenantExclusions::query(config, &in_force.catalogue, fleet, &one.claims)?,
+        false => TenantExclusions::query(config, &in_force.catalogue, fleet, &task.claims)?,
     };
     if resumed.is_some() {
         tenanted.check_empty()?;
     }
-    let mut claims = tenanted.restrict_claims(&one.claims);
-    partners::check_named_left(&claims, one.named)?;
+    let mut claims = tenanted.restrict_claims(&task.claims);
+    partners::check_named_left(&claims, task.named)?;
     let mut plan = match resumed {
         Some(stored) => stored.plan.clone(),
         None => PlanBasis::new(config, &claims, &in_force.catalogue, profile, seed)?.make_plan()?,
@@ -310,7 +309,7 @@ fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::SweepResult> {
         program.held = hold.launch_allocation().clone();
         if resumed.is_none() {
             claims = hold.restrict_claims(&claims);
-            partners::check_named_left(&claims, one.named)?;
+            partners::check_named_left(&claims, task.named)?;
         }
     }
     let basis = PlanBasis::new(config, &claims, &in_force.catalogue, profile, seed)?;
@@ -341,12 +340,12 @@ fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::SweepResult> {
         progress: new_progress(globals),
         repeat: None,
     });
-    // Whatever became of the sweep: others wait for the nodes.
+    // Also after an error: other jobs wait for the nodes.
     drop(hold);
     swept.map_err(sweep_error)
 }
 
-/// Whether a plan that was stored still keeps its rules.
+/// Checks that a stored plan keeps its rules.
 pub(super) fn check_plan(
     stored: &StoredRun,
     plan: &Plan,
@@ -357,7 +356,7 @@ pub(super) fn check_plan(
     Err(CommandError::Usage(format!("{}: the plan breaks its own rules: {wrong}", file.display())))
 }
 
-/// Whether there is anything to run, and anything to run it on.
+/// Checks that the plan has steps and the launcher can run them.
 pub(super) fn check_runnable(
     config: &Config,
     plan: &Plan,
@@ -380,10 +379,10 @@ pub(super) fn new_progress(globals: &Globals) -> SweepProgress {
     if globals.no_progress { SweepProgress::silent() } else { SweepProgress::to_stderr() }
 }
 
-/// Whose fault it is that there was no sweep.
+/// The error class, and so the exit code, of a sweep that did not run.
 pub(super) fn sweep_error(error: SweepError) -> anyhow::Error {
     match error {
-        // A full or read-only disk is no bug of ours.
+        // A full or read-only disk is a fault of the environment.
         SweepError::Record(error) => {
             CommandError::Environment(format!("the run cannot be recorded: {error}")).into()
         }
@@ -396,28 +395,23 @@ pub(super) fn sweep_error(error: SweepError) -> anyhow::Error {
     }
 }
 
-/// Puts into a run's folder what every run folder holds.
-pub(super) fn write_artifacts(done: &sweep::SweepResult) -> anyhow::Result<()> {
-    write_artifacts_with_repair(done, None)
-}
-
-/// The same, and what a repair changed.
-fn write_artifacts_with_repair(
-    done: &sweep::SweepResult,
+/// Writes the rendered forms of a run to its folder, and the comparison with the run before a
+/// repair.
+pub(super) fn write_artifacts(
+    result: &sweep::SweepResult,
     repaired: Option<&RepairComparison>,
 ) -> anyhow::Result<()> {
-    for (name, bytes) in show::render_stored_forms(&done.run, repaired)? {
-        done.folder.write(name, &bytes).map_err(CommandError::environment)?;
+    for (name, bytes) in show::render_stored_forms(&result.run, repaired)? {
+        result.folder.write(name, &bytes).map_err(CommandError::environment)?;
     }
     if let Some(RepairComparison { repairs, .. }) = repaired {
-        done.folder.write_json(file::COMPARISON, repairs).map_err(CommandError::environment)?;
+        result.folder.write_json(file::COMPARISON, repairs).map_err(CommandError::environment)?;
     }
     Ok(())
 }
 
-/// Takes a turn of the gate where there is one, and puts what it proposes and
-/// did in the place of what verdicts alone propose. The exit code where it
-/// overrides that of the verdicts: something was not done as asked for.
+/// Runs the gate where one is configured; its plan replaces the one proposed from the
+/// verdicts alone. Returns an exit code where an action was not carried out as requested.
 pub(super) fn apply_gate(
     config: &Config,
     fleet: &Claims,
@@ -432,14 +426,14 @@ pub(super) fn apply_gate(
     match acting::run_gate(config, &judged, apply) {
         Ok(ReconcileOutcome { plan, .. }) => {
             let mut code = acting::exit_code(&plan);
-            // It was carried out all the same, and stands in the journal.
+            // The actions were carried out all the same; the journal has them.
             if let Err(error) = done.folder.write_json(file::ACTIONS, &plan) {
                 note(&format!("what was decided is not in the run folder: {error}"));
                 code = exit::ENVIRONMENT;
             }
             done.run.actions = Some(plan);
-            let is_told = apply || code == exit::ENVIRONMENT;
-            Ok(Some(code).filter(|code| is_told && *code != exit::PASS))
+            let counts = apply || code == exit::ENVIRONMENT;
+            Ok(Some(code).filter(|code| counts && *code != exit::PASS))
         }
         Err(error) if apply => Err(error.into()),
         Err(error) => {
@@ -449,7 +443,7 @@ pub(super) fn apply_gate(
     }
 }
 
-/// The command that goes on with a run.
+/// The command that resumes a run.
 pub(super) fn resume_command(
     folder: &Path,
     args: &SweepArgs,
@@ -473,8 +467,7 @@ pub(super) fn resume_command(
     shell_quote::join_quoted(&words)
 }
 
-/// The scenario that a simulated run measured, as it was then, unless another
-/// is asked for.
+/// The scenario that a simulated run stored, unless the operator requests another one.
 pub(super) fn stored_scenario(stored: &StoredRun, args: &SweepArgs) -> Option<PathBuf> {
     let scenario = stored.path().join(file::SCENARIO);
     (is_sim(&stored.record.launcher) && !args.simulated.is_requested() && scenario.exists())
@@ -485,9 +478,8 @@ pub(super) fn is_sim(launcher: &Launcher) -> bool {
     matches!(launcher, Launcher::Sim { .. })
 }
 
-/// The fleet of a run that is gone on with while nobody says how large it is
-/// today: what was claimed of the nodes it covers. Budgets are shares of it, so
-/// a smaller fleet allows less.
+/// The fleet of a resumed run while no source is reachable: the claims about the nodes of
+/// the run. Budgets are shares of the fleet, so a smaller fleet allows less.
 fn stored_fleet(stored: &StoredRun, error: CommandError) -> Result<Claims, CommandError> {
     match error {
         CommandError::Environment(why) => {
@@ -498,7 +490,7 @@ fn stored_fleet(stored: &StoredRun, error: CommandError) -> Result<Claims, Comma
     }
 }
 
-/// A run that can be gone on with.
+/// Opens a run that can be resumed.
 pub(super) fn open_interrupted(
     path: &Path,
     profile: Profile,
@@ -536,25 +528,25 @@ pub(super) fn new_run_info(config: &Config, claims: &Claims, profile: Profile) -
     }
 }
 
-/// What workers are started with. The folder of simulated tools goes when the
-/// second part is dropped.
+/// How workers are started. The folder of simulated tools is removed when the second
+/// value is dropped.
 pub(super) fn worker_program(
     config: &Config,
     even_if_busy: bool,
 ) -> anyhow::Result<(WorkerProgram, Option<tempfile::TempDir>)> {
-    let here = self_exe::current_executable()?;
+    let exe = self_exe::current_executable()?;
     let links = match &config.launcher {
         Launcher::Sim { .. } => {
             let folder = config::simulated::private_temp_dir()?;
             for name in sim::tool_dispatch::NAMES {
-                std::os::unix::fs::symlink(&here, folder.path().join(name))?;
+                std::os::unix::fs::symlink(&exe, folder.path().join(name))?;
             }
             Some(folder)
         }
         _ => None,
     };
     let program = WorkerProgram {
-        local_exe: here.display().to_string(),
+        local_exe: exe.display().to_string(),
         node_exe: config.worker.clone(),
         links: links.as_ref().map(|folder| folder.path().to_owned()),
         path: std::env::var("PATH").unwrap_or_default(),
@@ -565,7 +557,7 @@ pub(super) fn worker_program(
     Ok((program, links))
 }
 
-/// Tells people when the local launcher measures under another name.
+/// Notes nodes that the local launcher measures under another name than this host's.
 fn warn_local_names(plan: &Plan) {
     let host = clock::host_name();
     for node in plan.nodes() {

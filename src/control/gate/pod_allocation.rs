@@ -1,9 +1,7 @@
-//! Holding nodes with pods: one on each node to be measured, made before a sweep
-//! and gone after it, also after a crash.
+//! Kubernetes' side of an allocation: one pod on each node to be measured.
 //!
-//! What will exist is written to the journal before it does, and every object
-//! says on itself which process needs it. No node is changed here, and no pod of
-//! others: the scheduler places ours, and where it cannot, the node is left out.
+//! Every object names the process that needs it. No node and no foreign pod is changed:
+//! the scheduler places fabricgate's pods, and a node where it cannot is left out.
 
 mod object_client;
 mod pod_creation;
@@ -36,10 +34,10 @@ use pod_creation::PodCreator;
 pub use object_client::PodObjectClient;
 pub(super) use release::{delete_run_objects, list_run_objects};
 
-/// How often nodes are looked at that are waited for.
+/// Interval between polls while waiting for nodes.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often waiting is told.
+/// Interval between lines while waiting.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Taints that only repeat what a node's state says.

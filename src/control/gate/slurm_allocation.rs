@@ -1,9 +1,5 @@
-//! Holding nodes for measuring: jobs and reservations that the scheduler knows
-//! about, made before a sweep and gone after it, also after a crash.
-//!
-//! What will exist is written to the journal before it does. A process that
-//! dies leaves its jobs and reservations to the next turn ([`clean`]): its
-//! nodes are drained again first, then the reservation goes.
+//! Slurm's side of an allocation: one job per domain, and a reservation where a drain is
+//! lifted or busy nodes are kept free.
 
 mod release;
 mod slurm_commands;
@@ -33,14 +29,14 @@ use slurm_commands::{SlurmCommandFailure, SlurmCommands, fold_nodes, nodes_outsi
 
 pub(super) use release::SlurmRelease;
 
-/// How often a job is asked for: each time without the nodes that somebody took
+/// How often a job is requested: each time without the nodes that other jobs took
 /// in the meantime.
 const MAX_JOB_ATTEMPTS: u32 = 3;
 
-/// How often nodes are looked at that are waited for.
+/// Interval between polls while waiting for nodes.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How often waiting is told.
+/// Interval between lines while waiting.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How much longer than its job a reservation is made, in minutes: nodes are
@@ -52,8 +48,8 @@ const RESERVATION_MARGIN_MINUTES: u64 = 15;
 /// so there is time for a turn of any gate, or for a person.
 const MIN_RESERVATION_MINUTES: u64 = 24 * 60;
 
-/// How often such a reservation is renewed while its process lives.
-pub const RENEWAL_INTERVAL: Duration = Duration::from_secs(3_600);
+/// How often such a reservation is renewed while its process runs.
+pub(super) const RENEWAL_INTERVAL: Duration = Duration::from_secs(3_600);
 
 /// Creates the jobs and reservations of one allocation.
 pub(super) struct SlurmAllocator<'a, 'l> {
@@ -65,9 +61,9 @@ pub(super) struct SlurmAllocator<'a, 'l> {
 #[derive(Debug, Default)]
 struct SlurmNodeAvailability {
     idle: BTreeSet<NodeName>,
-    /// Somebody uses them, which passes.
+    /// Jobs use them, which passes.
     busy: BTreeMap<NodeName, String>,
-    /// We drained them, with the reason that is written again.
+    /// fabricgate drained them, with the reason that is written again.
     drained: BTreeMap<NodeName, String>,
     /// Everything else.
     unfit: BTreeMap<NodeName, String>,
@@ -78,9 +74,9 @@ struct SlurmNodeAvailability {
 struct SlurmJobNodes {
     /// Nodes for jobs.
     nodes: BTreeSet<NodeName>,
-    /// Those of them that somebody still uses.
+    /// Those of them that jobs still use.
     busy: BTreeSet<NodeName>,
-    /// Those that a reservation must keep for us.
+    /// Those that a reservation must keep free.
     reserved: Vec<NodeName>,
 }
 
@@ -217,7 +213,7 @@ impl SlurmAllocator<'_, '_> {
         node
     }
 
-    /// Decides who is held and tells who is not.
+    /// Decides which nodes are held, and records why others are not.
     fn choose_nodes(
         &mut self,
         sorted: SlurmNodeAvailability,
@@ -301,7 +297,7 @@ impl SlurmAllocator<'_, '_> {
                     message,
                 });
             }
-            // Somebody may have given one back, or taken it over, meanwhile: it is theirs.
+            // A node that an operator released or took over meanwhile stays as it is.
             let named: Vec<NodeName> = lifting.iter().map(|(node, _)| node.clone()).collect();
             let live = self.context.read_nodes(&named).await?;
             lifting.retain(|(node, reason)| is_drain_unchanged(&live, node, reason));
@@ -378,7 +374,6 @@ impl SlurmAllocator<'_, '_> {
         }
     }
 
-    /// Makes the jobs.
     async fn create_jobs(
         &mut self,
         wanted: &SlurmJobNodes,
@@ -405,8 +400,7 @@ impl SlurmAllocator<'_, '_> {
         Ok(())
     }
 
-    /// The job of one domain, without those of its nodes that somebody takes
-    /// meanwhile.
+    /// Creates the job of one domain, without the nodes that other jobs take meanwhile.
     #[expect(clippy::too_many_arguments, reason = "one call, and all of it is what a job is")]
     async fn create_job(
         &mut self,

@@ -46,9 +46,9 @@ struct DiskSpace {
 
 impl DiskSpace {
     fn from_folder(folder: &Path) -> Option<Self> {
-        let told = rustix::fs::statvfs(folder).ok()?;
-        let bytes = |blocks: u64| blocks.saturating_mul(told.f_frsize);
-        Some(Self { free: bytes(told.f_bavail), total: bytes(told.f_blocks) })
+        let stats = rustix::fs::statvfs(folder).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stats.f_frsize);
+        Some(Self { free: bytes(stats.f_bavail), total: bytes(stats.f_blocks) })
     }
 
     /// What outputs may still take of it.
@@ -67,7 +67,7 @@ pub(super) struct OutputBudget {
     run: u64,
     used: u64,
     shares: BTreeMap<Vec<NodeName>, u64>,
-    /// Whether it was said that the file system is full.
+    /// Whether the full file system is reported.
     is_full_reported: bool,
 }
 
@@ -176,12 +176,12 @@ fn shorten_stream(stream: &mut CapturedStream, end: usize) -> bool {
 fn head_and_tail(bytes: &[u8], end: usize) -> Vec<u8> {
     let digest = Sha256::digest(bytes);
     let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let said = format!(
+    let notice = format!(
         "\n[fabricgate: {} of {} bytes are left out here; sha256 of all {digest}]\n",
         bytes.len() - 2 * end,
         bytes.len()
     );
-    [&bytes[..end], said.as_bytes(), &bytes[bytes.len() - end..]].concat()
+    [&bytes[..end], notice.as_bytes(), &bytes[bytes.len() - end..]].concat()
 }
 
 #[cfg(test)]
@@ -337,11 +337,11 @@ mod tests {
             let mut outcome = tool_outcome(table(1_000), Vec::new());
             let mut result = fixture::result(1, 0, EXITED_WELL);
             let space = Some(DiskSpace { free, total: all });
-            let told = room.is_full_reported;
+            let reported = room.is_full_reported;
             let (recording, disk_full) =
                 room.read_output_within(space, &fixture::step(1), &mut result, &mut outcome);
             assert_eq!(result.not_kept.is_none(), kept, "{free} of {all}");
-            assert_eq!(disk_full.is_some(), !kept && !told, "{free} of {all}");
+            assert_eq!(disk_full.is_some(), !kept && !reported, "{free} of {all}");
             let is_read = recording.is_some_and(|it| it.parsed.tool.is_some());
             assert_eq!(is_read, kept, "{free} of {all}: what is not kept is not read");
             let unknown = result.gap_reason().is_some_and(|why| why.contains("nearly full"));
