@@ -1,26 +1,36 @@
 //! Holding nodes for a sweep where Slurm or Kubernetes is the launcher: before
 //! anything is measured, and let go afterwards.
 //!
-//! What is held and how, `gate::hold` and `gate::pods` do; here a person's
-//! configuration becomes their arguments, and their errors become failures.
-
-pub mod pods;
-pub mod slurm;
+//! `control::gate::allocation` creates and frees what holds them; here the configuration
+//! becomes its arguments, and its errors become failures.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::cli::plan_scope::PlanBasis;
+use crate::cli::gate_apply;
+use crate::cli::plan_scope::{PlanBasis, Profile};
 use crate::cli::stdout::note;
 use crate::config::Config;
+use crate::config::gate::{CALL_TIMEOUT, GateBackend, SETTLE_TIME};
 use crate::exit::CommandError;
+use control::gate::allocation::{
+    Allocation, AllocationBackend, AllocationContext, AllocationDomain, AllocationError,
+    AllocationRequest, ReservationRenewal, clean_up_at_start,
+};
+use control::gate::executor::DEFAULT_PERSIST_TIME;
 use control::gate::journal;
-use control::gate::slurm_allocation::AllocationError;
-use control::launch::Launcher;
-use control::launch::held::{HeldNodes, WorkerTarget};
+use control::gate::kubernetes::KubernetesScheduler;
+use control::gate::pod_allocation::{PodBackend, PodObjectClient};
+use control::gate::recovery::DEFAULT_IN_FLIGHT_TIME;
+use control::gate::scheduler::Scheduler;
+use control::gate::scontrol::ScontrolScheduler;
+use control::gate::timeouts::SchedulerTimeouts;
 use control::launch::kubernetes::pod_ranks::NO_RANKS;
-use control::launch::slurm::BusyNodePolicy;
+use control::launch::kubernetes::{KubernetesLauncher, RankLaunchMode};
+use control::launch::slurm::{BusyNodePolicy, SlurmLauncher};
+use control::launch::{HeldNodes, Launcher, WorkerTarget};
+use control::sources::kubernetes::KubernetesClientConfig;
 use control::sweep::signals::StopSignals;
 use engine::plan::{Plan, SkippedProbe};
 use model::claims::Claims;
@@ -87,19 +97,15 @@ pub fn override_when_busy(
     }
 }
 
-/// What holds nodes.
-#[derive(Debug)]
-enum AllocationBackend {
-    /// Jobs and reservations.
-    Slurm(Box<SlurmAllocator>),
-    /// Pods.
-    Pods(Box<PodAllocator>),
-}
-
-/// Nodes that are held.
+/// Nodes that are held until it is dropped.
 #[derive(Debug)]
 pub struct NodeAllocation {
     backend: AllocationBackend,
+    scheduler: Box<dyn Scheduler>,
+    timeouts: SchedulerTimeouts,
+    record: AllocationRecord,
+    allocation: Allocation,
+    renewal: Option<ReservationRenewal>,
     runtime: tokio::runtime::Runtime,
 }
 
@@ -149,17 +155,16 @@ impl NodeAllocation {
         purpose: &AllocationPurpose<'_>,
     ) -> Result<Option<Self>, CommandError> {
         let runtime = crate::cli::runtime::build_runtime()?;
-        let means = match &config.launcher {
-            Launcher::Slurm(slurm) => {
-                AllocationBackend::Slurm(Box::new(SlurmAllocator::new(config, slurm, purpose.run)))
-            }
+        let (backend, scheduler, timeouts) = match &config.launcher {
+            Launcher::Slurm(slurm) => slurm_backend(config, slurm),
             Launcher::Kubernetes(kubernetes) => {
-                let pods = runtime.block_on(PodAllocator::new(config, kubernetes, purpose))?;
-                AllocationBackend::Pods(Box::new(pods))
+                runtime.block_on(kubernetes_backend(config, kubernetes, purpose.worker))?
             }
             _ => return Ok(None),
         };
-        let mut hold = Self { backend: means, runtime };
+        let record = AllocationRecord::new(config, purpose.run);
+        let (allocation, renewal) = (Allocation::default(), None);
+        let mut hold = Self { backend, scheduler, timeouts, record, allocation, renewal, runtime };
         hold.acquire(purpose)?;
         hold.print_skipped();
         if hold.launch_allocation().targets.is_empty() {
@@ -170,14 +175,35 @@ impl NodeAllocation {
     }
 
     fn acquire(&mut self, purpose: &AllocationPurpose<'_>) -> Result<(), CommandError> {
-        let Self { backend: means, runtime } = self;
+        let domains = purpose.claims.domains.iter().map(|domain| AllocationDomain {
+            name: domain.name.clone(),
+            nodes: domain.nodes.iter().filter(|it| purpose.nodes.contains(*it)).cloned().collect(),
+            gpus_per_node: domain.gpus_per_node,
+        });
+        let request = AllocationRequest {
+            run: purpose.run,
+            domains: domains.filter(|domain| !domain.nodes.is_empty()).collect(),
+            drained: purpose.drained,
+            minutes: purpose.minutes,
+        };
+        let Self { backend, scheduler, timeouts, record, allocation, renewal, runtime } = self;
+        let mut log = note;
+        let mut context = AllocationContext {
+            backend,
+            scheduler: &**scheduler,
+            folder: &record.folder,
+            timeouts: *timeouts,
+            log: &mut log,
+        };
         runtime.block_on(async {
             let mut signals = StopSignals::listen();
             let holding = async {
-                match means {
-                    AllocationBackend::Slurm(slurm) => slurm.acquire(purpose).await,
-                    AllocationBackend::Pods(pods) => pods.acquire(purpose).await,
+                if context.backend.slurm().is_some() {
+                    release_orphans(record, &mut context).await?;
                 }
+                let held = allocation.acquire(&mut context, &request).await;
+                *renewal = ReservationRenewal::start(&context, allocation, note);
+                held
             };
             tokio::select! {
                 held = holding => held.map_err(allocation_error),
@@ -188,12 +214,9 @@ impl NodeAllocation {
         })
     }
 
-    /// What workers need to know of it.
+    /// The nodes that are held, for the workers.
     pub fn launch_allocation(&self) -> &HeldNodes {
-        match &self.backend {
-            AllocationBackend::Slurm(slurm) => slurm.launch_allocation(),
-            AllocationBackend::Pods(pods) => pods.launch_allocation(),
-        }
+        &self.allocation.nodes
     }
 
     /// Tells who is left out, those with the same reason together.
@@ -246,7 +269,9 @@ impl NodeAllocation {
         let seats = &self.launch_allocation().targets;
         let (pods, why) = match &self.backend {
             AllocationBackend::Slurm(_) => (false, NO_JOB_REASON),
-            AllocationBackend::Pods(pods) => (!pods.can_start_ranks(), NO_RANKS),
+            AllocationBackend::Kubernetes(pods) => {
+                (pods.kubernetes.ranks == RankLaunchMode::None, NO_RANKS)
+            }
         };
         let alone = |node: &NodeName| match seats.get(node) {
             Some(WorkerTarget::Unallocated) => true,
@@ -279,20 +304,20 @@ impl NodeAllocation {
     }
 }
 
-/// Lets the nodes go, however the sweep ends.
+/// Frees the nodes, however the sweep ends.
 impl Drop for NodeAllocation {
     fn drop(&mut self) {
-        let Self { backend: means, runtime } = self;
-        let troubles = runtime.block_on(async {
-            match means {
-                AllocationBackend::Slurm(slurm) => slurm.release().await,
-                AllocationBackend::Pods(pods) => pods.release().await,
-            }
-        });
-        let record = match means {
-            AllocationBackend::Slurm(slurm) => slurm.record(),
-            AllocationBackend::Pods(pods) => pods.record(),
+        let Self { backend, scheduler, timeouts, record, allocation, renewal, runtime } = self;
+        *renewal = None;
+        let mut log = note;
+        let mut context = AllocationContext {
+            backend,
+            scheduler: &**scheduler,
+            folder: &record.folder,
+            timeouts: *timeouts,
+            log: &mut log,
         };
+        let troubles = runtime.block_on(allocation.release(&mut context));
         record.remove(&record.folder);
         for trouble in troubles {
             let next = match record.passing {
@@ -302,6 +327,70 @@ impl Drop for NodeAllocation {
             note(&format!("{trouble}; {next}"));
         }
     }
+}
+
+/// Slurm's backend: the scheduler of `[gate]` where that is Slurm's, else scontrol with the
+/// default time limits. A gate for Kubernetes cannot lift a drain of Slurm.
+fn slurm_backend(
+    config: &Config,
+    slurm: &SlurmLauncher,
+) -> (AllocationBackend, Box<dyn Scheduler>, SchedulerTimeouts) {
+    let gate = config.gate.as_ref();
+    let gate = gate.filter(|gate| !matches!(gate.backend, GateBackend::Kubernetes(_)));
+    let timeouts = gate.map_or(
+        SchedulerTimeouts {
+            limit: CALL_TIMEOUT,
+            settle: SETTLE_TIME,
+            persist: DEFAULT_PERSIST_TIME,
+            in_flight: DEFAULT_IN_FLIGHT_TIME,
+        },
+        |gate| gate.timeouts,
+    );
+    let scheduler: Box<dyn Scheduler> = match gate {
+        Some(gate) => acting::scheduler_for(gate),
+        None => Box::new(ScontrolScheduler {
+            argv: slurm.programs.scontrol.clone(),
+            limit: timeouts.limit,
+            remote_shell: slurm.programs.remote_shell,
+        }),
+    };
+    (AllocationBackend::Slurm(Box::new(slurm.clone())), scheduler, timeouts)
+}
+
+/// The backend of Kubernetes. The account that creates pods also reads nodes; it cannot
+/// change them. What is done to a pod shows immediately.
+async fn kubernetes_backend(
+    config: &Config,
+    kubernetes: &KubernetesLauncher,
+    worker: &str,
+) -> Result<(AllocationBackend, Box<dyn Scheduler>, SchedulerTimeouts), CommandError> {
+    let limit = config.gate.as_ref().map_or(CALL_TIMEOUT, |gate| gate.timeouts.limit);
+    let (kubeconfig, context) = (kubernetes.kubeconfig.clone(), kubernetes.context.clone());
+    let server = KubernetesClientConfig { kubeconfig, context, limit };
+    let objects =
+        PodObjectClient::connect(kubernetes, limit).await.map_err(CommandError::Environment)?;
+    let pods = PodBackend { kubernetes: kubernetes.clone(), worker: worker.to_owned(), objects };
+    let none = Duration::ZERO;
+    let timeouts = SchedulerTimeouts { limit, settle: none, persist: none, in_flight: none };
+    let scheduler = Box::new(KubernetesScheduler::new(server));
+    Ok((AllocationBackend::Kubernetes(Box::new(pods)), scheduler, timeouts))
+}
+
+/// Frees what runs without a gate left behind.
+async fn release_orphans(
+    record: &AllocationRecord,
+    context: &mut AllocationContext<'_>,
+) -> Result<(), AllocationError> {
+    for folder in record.list_orphans() {
+        clean_up_at_start(&mut AllocationContext {
+            folder: &folder,
+            log: &mut *context.log,
+            ..*context
+        })
+        .await?;
+        record.remove(&folder);
+    }
+    Ok(())
 }
 
 /// Where it is recorded what is held.

@@ -1,8 +1,7 @@
-//! What is done with a run that ended, beside its report: it is kept in the history,
-//! told to whoever wants to know, and shown to monitoring.
+//! Hooks after a run: certificates, history, metrics, notifications.
 //!
-//! The verdict stands before anything here begins. Trouble is a note with its remedy;
-//! nothing here changes an exit code or keeps the gate from gating.
+//! The verdict is final before the first hook. A hook that fails prints a note with its
+//! remedy; no hook changes an exit code or an action of the gate.
 
 use std::cell::OnceCell;
 use std::path::Path;
@@ -29,28 +28,27 @@ use model::id::NodeName;
 use model::run::Run;
 use model::trend::Trend;
 
-/// A run that ended. What several of those who follow need is read by the first
-/// of them, and by nobody where nobody does.
+/// A run that ended. The first hook that needs the stored run reads it for all.
 #[derive(Debug)]
 pub struct FinishedRun<'a> {
-    /// What it ran under.
+    /// The configuration of the run.
     pub config: &'a Config,
     /// Its folder.
     pub folder: &'a Path,
-    /// Everything a report shows.
+    /// The judged run.
     pub run: &'a Run,
-    /// What was carried out; absent where nothing was to be.
+    /// The actions that were carried out; `None` without --apply.
     pub action_plan: Option<&'a ActionPlan>,
     /// It was interrupted.
     pub partial: bool,
     stored: OnceCell<Result<StoredRun, RecordError>>,
-    /// The drift alarms that stand since this run, where it was kept.
+    /// The open drift alarms after this run, where the history has it.
     alarms: OnceCell<DriftAlarms>,
     state: OnceCell<MetricsState>,
 }
 
 impl<'a> FinishedRun<'a> {
-    /// A run, and what was carried out of it.
+    /// Prepares the hooks of a run.
     pub fn new(
         config: &'a Config,
         done: &'a SweepResult,
@@ -68,14 +66,14 @@ impl<'a> FinishedRun<'a> {
         }
     }
 
-    /// The run as its folder has it, or why it cannot be read.
+    /// The stored run, or why it cannot be read.
     fn stored(&self) -> Result<&StoredRun, String> {
         let stored = self.stored.get_or_init(|| run_reader::open_run(self.folder));
         stored.as_ref().map_err(ToString::to_string)
     }
 
-    /// The state of nodes, runs and the gate since this run. Under --run-dir other runs
-    /// than the configured ones are beside it.
+    /// The state of nodes, runs and the gate after this run. Under --run-dir its folder has
+    /// other runs than the configured one.
     pub fn state(&self) -> &MetricsState {
         let runs = self.folder.parent().unwrap_or(&self.config.run_dir);
         let alarms = || {
@@ -88,7 +86,7 @@ impl<'a> FinishedRun<'a> {
     }
 }
 
-/// Does all of it, each as far as the configuration asks for it.
+/// Runs every hook that the configuration enables.
 pub fn run_hooks(ended: &FinishedRun<'_>) {
     store_certificates(ended);
     add_to_history(ended);
@@ -97,8 +95,8 @@ pub fn run_hooks(ended: &FinishedRun<'_>) {
     send_notifications(ended);
 }
 
-/// Adds the run to the history. What does not come in now comes in when somebody
-/// next looks at it: the folder is the truth.
+/// Adds the run to the history. After an error the next `fabricgate history` adds it: the
+/// run folder is the truth.
 fn add_to_history(ended: &FinishedRun<'_>) {
     let runs = ended.folder.parent().unwrap_or(Path::new("."));
     let Some(file) = ended.config.history_path(runs) else { return };
@@ -124,7 +122,7 @@ fn add_to_history(ended: &FinishedRun<'_>) {
             "the history is as it was, `fabricgate history` adds this run later: {error}"
         ));
     }
-    // Read once, for the textfile and for whoever is told.
+    // Read once, for the textfile and the notifications.
     drop(ended.alarms.set(DriftAlarms::from_result(standing)));
 }
 

@@ -104,7 +104,7 @@ pub fn rejudge_run(
         thresholds_digest: &in_force.digest,
         platform: stored.record.platform.as_deref(),
     };
-    let Judgement { claims, cells, mut verdicts, .. } = sweep::judge_run_with_history(run, history);
+    let Judgement { claims, cells, mut verdicts, .. } = sweep::judge_run(run, history);
     verdicts.simulated = stored.record.info.simulated;
     let coverage = sweep::plan_coverage(&stored.plan, &stored.record.launcher, results);
     let record = &stored.record;

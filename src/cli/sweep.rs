@@ -23,7 +23,7 @@ use crate::exit;
 use crate::exit::CommandError;
 use control::gate::clock;
 use control::gate::reconciler::ReconcileOutcome;
-use control::launch::held::HeldNodes;
+use control::launch::HeldNodes;
 use control::launch::{Launcher, WorkerProgram};
 use control::store::run_id::new_run_id;
 use control::store::run_reader::{StoredRun, is_simulated};
@@ -83,17 +83,17 @@ pub struct SweepArgs {
 }
 
 impl SweepArgs {
-    /// Whether somebody names the nodes.
+    /// Whether the operator names the nodes.
     pub fn names_nodes(&self) -> bool {
         !self.selection.nodes.is_empty()
     }
 
-    /// Whether somebody says what to do about nodes that are used.
+    /// Whether --when-busy is given.
     pub fn has_when_busy(&self) -> bool {
         self.when_busy.is_some()
     }
 
-    /// The seed.
+    /// The seed of a new plan.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -113,7 +113,7 @@ impl SweepArgs {
     }
 }
 
-/// Chooses among all that are claimed; nobody may be left.
+/// Chooses nodes among the claimed ones; the choice may be empty.
 pub(crate) type NodeSelector<'a> =
     &'a mut dyn FnMut(&mut Config, &PlatformCatalogue, Claims) -> Result<PlanScope, CommandError>;
 
@@ -124,7 +124,7 @@ pub fn run(args: &SweepArgs, globals: &Globals, profile: Profile) -> anyhow::Res
     })
 }
 
-/// Runs it on those that are chosen.
+/// Runs the command on the chosen nodes.
 pub(crate) fn run_with(
     args: &SweepArgs,
     globals: &Globals,
@@ -140,26 +140,26 @@ pub(crate) fn run_with(
     }
 }
 
-/// A sweep that was carried out and not told of yet.
+/// A sweep that ran and is not reported yet.
 #[derive(Debug)]
 pub(crate) struct SweepOutput {
     pub(crate) site: SweepSetup,
     pub(crate) done: sweep::SweepResult,
     fleet: Claims,
-    /// The nodes that a person named; none where all that took part are meant.
+    /// The nodes that the operator named; empty where all nodes count.
     named: BTreeSet<NodeName>,
     files: report_output::ReportFiles,
 }
 
-/// Measures. Which nodes, `choose` says of all that are claimed; nothing where
-/// nobody is left.
+/// Measures the nodes that `choose` selects among the claimed ones; `None` where it selects
+/// none.
 pub(crate) fn measure_sweep(
     args: &SweepArgs,
     globals: &Globals,
     profile: Profile,
     choose: NodeSelector<'_>,
 ) -> anyhow::Result<Option<SweepOutput>> {
-    // An hour of measuring must not end with "cannot write".
+    // A file that cannot be written must fail before an hour of measuring.
     let files = args.files.open()?;
     let resumed = match &args.resume {
         Some(run) => {
@@ -199,7 +199,7 @@ pub(crate) fn measure_sweep(
     Ok(Some(SweepOutput { site, done, fleet, named, files }))
 }
 
-/// Tells what came of it, and carries out what is asked for.
+/// Reports a sweep: gate, artifacts, reports, hooks, exit code.
 pub(crate) fn report_outcome(
     swept: &mut SweepOutput,
     args: &SweepArgs,
@@ -211,7 +211,7 @@ pub(crate) fn report_outcome(
     let files = std::mem::take(files);
     let config = &site.config;
     let acted = apply_gate(config, fleet, done, args.apply);
-    let kept = write_artifacts_with_repair(done, repaired);
+    let kept = write_artifacts(done, repaired);
     let shown = show_run(&done.run, files, globals, repaired);
     if done.partial {
         note("interrupted: the run is partial, what was not measured is unknown");
@@ -221,9 +221,8 @@ pub(crate) fn report_outcome(
         ));
     }
     note(&format!("run folder {}", done.folder.path().display()));
-    // Whatever went wrong above: the run was measured and judged, and people, history
-    // and monitoring must not lack it because a scheduler was down. What was not done
-    // is no action that they are told of.
+    // An error above must not keep the run from receivers, history and monitoring: it was
+    // measured and judged. Actions that were not carried out are not announced.
     let carried_out = done.run.actions.as_ref().filter(|_| args.apply && acted.is_ok());
     run_hooks(&FinishedRun::new(config, done, carried_out));
     kept?;
@@ -233,7 +232,7 @@ pub(crate) fn report_outcome(
     Ok(acted.unwrap_or(code))
 }
 
-/// Shows a run where it was asked for; false where a file could not be written.
+/// Prints the run and writes the report files; false where a file could not be written.
 fn show_run(
     run: &Run,
     files: report_output::ReportFiles,
@@ -247,18 +246,14 @@ fn show_run(
             repaired,
         )?)?;
     } else {
-        let told = report_output::render_with_repair(
-            run,
-            report_output::ReportFormat::Terminal,
-            repaired,
-        )?;
-        stdout::write_text(&String::from_utf8_lossy(&told))?;
+        let text = report_output::render_with_repair(run, report_output::ReportFormat::Terminal, repaired)?;
+        stdout::write_text(&String::from_utf8_lossy(&text))?;
     }
     report_output::write_files(run, files, repaired)
 }
 
-/// Fleet, claims and seed of a run that is gone on with: what was claimed and
-/// planned then is what is finished now.
+/// Fleet, claims and seed of a resumed run: it continues with the claims and the plan of
+/// its start.
 fn resume_inputs(
     stored: &StoredRun,
     config: &mut Config,
@@ -275,7 +270,7 @@ fn resume_inputs(
     Ok((fleet, stored.claims.clone(), stored.record.seed))
 }
 
-/// One sweep to carry out.
+/// The input of [`run_sweep`].
 struct SweepTask<'a> {
     site: &'a SweepSetup,
     args: &'a SweepArgs,
@@ -288,19 +283,19 @@ struct SweepTask<'a> {
     resumed: Option<&'a StoredRun>,
 }
 
-/// Holds the nodes where a scheduler has them, measures, and lets them go.
-fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::SweepResult> {
-    let SweepTask { site, args, globals, profile, fleet, seed, resumed, .. } = *one;
+/// Plans, holds the nodes where a scheduler manages them, measures, and frees the nodes.
+fn run_sweep(task: &SweepTask<'_>) -> anyhow::Result<sweep::SweepResult> {
+    let SweepTask { site, args, globals, profile, fleet, seed, resumed, .. } = *task;
     let (config, in_force) = (&site.config, &site.in_force);
     let tenanted = match args.even_if_tenants {
         true => TenantExclusions::default(),
-        false => TenantExclusions::query(config, &in_force.catalogue, fleet, &one.claims)?,
+        false => TenantExclusions::query(config, &in_force.catalogue, fleet, &task.claims)?,
     };
     if resumed.is_some() {
         tenanted.check_empty()?;
     }
-    let mut claims = tenanted.restrict_claims(&one.claims);
-    partner_selection::check_named_left(&claims, one.named)?;
+    let mut claims = tenanted.restrict_claims(&task.claims);
+    partner_selection::check_named_left(&claims, task.named)?;
     let mut plan = match resumed {
         Some(stored) => stored.plan.clone(),
         None => PlanBasis::new(config, &claims, &in_force.catalogue, profile, seed)?.make_plan()?,
@@ -317,7 +312,7 @@ fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::SweepResult> {
         program.held = hold.launch_allocation().clone();
         if resumed.is_none() {
             claims = hold.restrict_claims(&claims);
-            partner_selection::check_named_left(&claims, one.named)?;
+            partner_selection::check_named_left(&claims, task.named)?;
         }
     }
     let basis = PlanBasis::new(config, &claims, &in_force.catalogue, profile, seed)?;
@@ -348,12 +343,12 @@ fn run_sweep(one: &SweepTask<'_>) -> anyhow::Result<sweep::SweepResult> {
         progress: new_progress(globals),
         repeat: None,
     });
-    // Whatever became of the sweep: others wait for the nodes.
+    // Also after an error: other jobs wait for the nodes.
     drop(hold);
     swept.map_err(sweep_error)
 }
 
-/// Whether a plan that was stored still keeps its rules.
+/// Checks that a stored plan keeps its rules.
 pub(crate) fn check_plan(
     stored: &StoredRun,
     plan: &Plan,
@@ -364,7 +359,7 @@ pub(crate) fn check_plan(
     Err(CommandError::Usage(format!("{}: the plan breaks its own rules: {wrong}", file.display())))
 }
 
-/// Whether there is anything to run, and anything to run it on.
+/// Checks that the plan has steps and the launcher can run them.
 pub(crate) fn check_runnable(
     config: &Config,
     plan: &Plan,
@@ -387,10 +382,10 @@ pub(crate) fn new_progress(globals: &Globals) -> SweepProgress {
     if globals.no_progress { SweepProgress::silent() } else { SweepProgress::to_stderr() }
 }
 
-/// Whose fault it is that there was no sweep.
+/// The error class, and so the exit code, of a sweep that did not run.
 pub(crate) fn sweep_error(error: SweepError) -> anyhow::Error {
     match error {
-        // A full or read-only disk is no bug of ours.
+        // A full or read-only disk is a fault of the environment.
         SweepError::Record(error) => {
             CommandError::Environment(format!("the run cannot be recorded: {error}")).into()
         }
@@ -403,28 +398,23 @@ pub(crate) fn sweep_error(error: SweepError) -> anyhow::Error {
     }
 }
 
-/// Puts into a run's folder what every run folder holds.
-pub(crate) fn write_artifacts(done: &sweep::SweepResult) -> anyhow::Result<()> {
-    write_artifacts_with_repair(done, None)
-}
-
-/// The same, and what a repair changed.
-fn write_artifacts_with_repair(
-    done: &sweep::SweepResult,
+/// Writes the rendered forms of a run to its folder, and the comparison with the run before a
+/// repair.
+pub(crate) fn write_artifacts(
+    result: &sweep::SweepResult,
     repaired: Option<&RepairComparison>,
 ) -> anyhow::Result<()> {
-    for (name, bytes) in report_output::render_stored_forms(&done.run, repaired)? {
-        done.folder.write(name, &bytes).map_err(CommandError::environment)?;
+    for (name, bytes) in report_output::render_stored_forms(&result.run, repaired)? {
+        result.folder.write(name, &bytes).map_err(CommandError::environment)?;
     }
     if let Some(RepairComparison { repairs, .. }) = repaired {
-        done.folder.write_json(file::COMPARISON, repairs).map_err(CommandError::environment)?;
+        result.folder.write_json(file::COMPARISON, repairs).map_err(CommandError::environment)?;
     }
     Ok(())
 }
 
-/// Takes a turn of the gate where there is one, and puts what it proposes and
-/// did in the place of what verdicts alone propose. The exit code where it
-/// overrides that of the verdicts: something was not done as asked for.
+/// Runs the gate where one is configured; its plan replaces the one proposed from the
+/// verdicts alone. Returns an exit code where an action was not carried out as requested.
 pub(crate) fn apply_gate(
     config: &Config,
     fleet: &Claims,
@@ -439,14 +429,14 @@ pub(crate) fn apply_gate(
     match gate_apply::run_gate(config, &judged, apply) {
         Ok(ReconcileOutcome { plan, .. }) => {
             let mut code = gate_apply::exit_code(&plan);
-            // It was carried out all the same, and stands in the journal.
+            // The actions were carried out all the same; the journal has them.
             if let Err(error) = done.folder.write_json(file::ACTIONS, &plan) {
                 note(&format!("what was decided is not in the run folder: {error}"));
                 code = exit::ENVIRONMENT;
             }
             done.run.actions = Some(plan);
-            let is_told = apply || code == exit::ENVIRONMENT;
-            Ok(Some(code).filter(|code| is_told && *code != exit::PASS))
+            let counts = apply || code == exit::ENVIRONMENT;
+            Ok(Some(code).filter(|code| counts && *code != exit::PASS))
         }
         Err(error) if apply => Err(error.into()),
         Err(error) => {
@@ -456,7 +446,7 @@ pub(crate) fn apply_gate(
     }
 }
 
-/// The command that goes on with a run.
+/// The command that resumes a run.
 pub(crate) fn resume_command(
     folder: &Path,
     args: &SweepArgs,
@@ -480,8 +470,7 @@ pub(crate) fn resume_command(
     shell_quote::join_quoted(&words)
 }
 
-/// The scenario that a simulated run measured, as it was then, unless another
-/// is asked for.
+/// The scenario that a simulated run stored, unless the operator requests another one.
 pub(crate) fn stored_scenario(stored: &StoredRun, args: &SweepArgs) -> Option<PathBuf> {
     let scenario = stored.path().join(file::SCENARIO);
     (is_sim(&stored.record.launcher) && !args.simulated.is_requested() && scenario.exists())
@@ -492,9 +481,8 @@ pub(crate) fn is_sim(launcher: &Launcher) -> bool {
     matches!(launcher, Launcher::Sim { .. })
 }
 
-/// The fleet of a run that is gone on with while nobody says how large it is
-/// today: what was claimed of the nodes it covers. Budgets are shares of it, so
-/// a smaller fleet allows less.
+/// The fleet of a resumed run while no source is reachable: the claims about the nodes of
+/// the run. Budgets are shares of the fleet, so a smaller fleet allows less.
 fn stored_fleet(stored: &StoredRun, error: CommandError) -> Result<Claims, CommandError> {
     match error {
         CommandError::Environment(why) => {
@@ -505,7 +493,7 @@ fn stored_fleet(stored: &StoredRun, error: CommandError) -> Result<Claims, Comma
     }
 }
 
-/// A run that can be gone on with.
+/// Opens a run that can be resumed.
 pub(crate) fn open_interrupted(
     path: &Path,
     profile: Profile,
@@ -543,25 +531,25 @@ pub(crate) fn new_run_info(config: &Config, claims: &Claims, profile: Profile) -
     }
 }
 
-/// What workers are started with. The folder of simulated tools goes when the
-/// second part is dropped.
+/// How workers are started. The folder of simulated tools is removed when the second
+/// value is dropped.
 pub(crate) fn worker_program(
     config: &Config,
     even_if_busy: bool,
 ) -> anyhow::Result<(WorkerProgram, Option<tempfile::TempDir>)> {
-    let here = self_exe::current_executable()?;
+    let exe = self_exe::current_executable()?;
     let links = match &config.launcher {
         Launcher::Sim { .. } => {
             let folder = private_temp_dir()?;
             for name in sim::tool_dispatch::NAMES {
-                std::os::unix::fs::symlink(&here, folder.path().join(name))?;
+                std::os::unix::fs::symlink(&exe, folder.path().join(name))?;
             }
             Some(folder)
         }
         _ => None,
     };
     let program = WorkerProgram {
-        local_exe: here.display().to_string(),
+        local_exe: exe.display().to_string(),
         node_exe: config.worker.clone(),
         links: links.as_ref().map(|folder| folder.path().to_owned()),
         path: std::env::var("PATH").unwrap_or_default(),
@@ -572,7 +560,7 @@ pub(crate) fn worker_program(
     Ok((program, links))
 }
 
-/// Tells people when the local launcher measures under another name.
+/// Notes nodes that the local launcher measures under another name than this host's.
 fn warn_local_names(plan: &Plan) {
     let host = clock::host_name();
     for node in plan.nodes() {

@@ -15,11 +15,11 @@ use crate::config::Config;
 use crate::config::gate::GateConfig;
 use crate::exit::CommandError;
 use crate::{config, exit};
+use control::gate::allocation::OrphanCleanup;
 use control::gate::executor::Executor;
 use control::gate::journal::{Journal, JournalError};
 use control::gate::scheduler::Scheduler;
-use control::gate::slurm_allocation::OrphanCleanup;
-use control::gate::{clock, drain_restore, journal, recovery, slurm_allocation};
+use control::gate::{allocation, clock, drain_restore, journal, recovery};
 use engine::policy::journal_state::JournalState;
 use engine::policy::{budget, device, drain_overview, stale_journal};
 use engine::report;
@@ -306,7 +306,7 @@ fn recover_open_actions(
     let (_stopper, stop) = watch::channel(false);
     let mut say = |text: &str| note(text);
     crate::cli::runtime::build_runtime()?.block_on(async {
-        let mut are_gone = slurm_allocation::clean_up_orphans(OrphanCleanup {
+        let mut are_gone = allocation::clean_up_orphans(OrphanCleanup {
             journal: &mut journal,
             scheduler: scheduler.as_ref(),
             programs: gate_apply::slurm_programs(&config.launcher),

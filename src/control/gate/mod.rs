@@ -6,6 +6,7 @@
 //! allowed, and every action comes from a plan that an operator or a policy could review
 //! first.
 
+pub mod allocation;
 pub mod certificates;
 pub mod clock;
 pub mod drain_restore;

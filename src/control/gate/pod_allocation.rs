@@ -1,9 +1,7 @@
-//! Holding nodes with pods: one on each node to be measured, made before a sweep
-//! and gone after it, also after a crash.
+//! Kubernetes' side of an allocation: one pod on each node to be measured.
 //!
-//! What will exist is written to the journal before it does, and every object
-//! says on itself which process needs it. No node is changed here, and no pod of
-//! others: the scheduler places ours, and where it cannot, the node is left out.
+//! Every object names the process that needs it. No node and no foreign pod is changed:
+//! the scheduler places fabricgate's pods, and a node where it cannot is left out.
 
 mod object_client;
 mod pod_creation;
@@ -11,27 +9,24 @@ mod pod_state;
 mod release;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
+use super::allocation::{
+    Allocation, AllocationContext, AllocationError, AllocationRequest, group_by_reason, is_in_use,
+    journal_allocation,
+};
 use super::clock;
-use super::journal::Journal;
-use super::scheduler::Scheduler;
-use super::slurm_allocation::{AllocationError, StartupCleanup, append_events, clean_up_at_start};
-use crate::gate::timeouts::SchedulerTimeouts;
-use crate::launch::check_name;
-use crate::launch::held::HeldNodes;
+use crate::launch::HeldNodes;
 use crate::launch::kubernetes::manifest::ManifestOwner;
 use crate::launch::kubernetes::{KubernetesLauncher, UNSCHEDULABLE};
 use crate::launch::slurm::BusyNodePolicy;
 use engine::policy::journal_state::JournalState;
 use engine::policy::node_state;
 use engine::policy::node_state::DrainOwner;
-use model::hostlist;
-use model::id::{DomainName, NodeName};
-use model::journal::{HoldKind, JournalEvent};
+use model::id::NodeName;
+use model::journal::HoldKind;
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use model::text::clean as cleaned;
 use pod_creation::PodCreator;
@@ -39,10 +34,10 @@ use pod_creation::PodCreator;
 pub use object_client::PodObjectClient;
 pub(super) use release::{delete_run_objects, list_run_objects};
 
-/// How often nodes are looked at that are waited for.
+/// Interval between polls while waiting for nodes.
 const POLL_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How often waiting is told.
+/// Interval between lines while waiting.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Taints that only repeat what a node's state says.
@@ -53,144 +48,63 @@ const STATE_TAINTS: &[&str] =
 /// of a run wait for the slowest.
 const WORKER_IDLE_S: u64 = 300;
 
-/// Who holds nodes, and how.
-#[expect(missing_debug_implementations, reason = "it lends whom to tell")]
-pub struct PodAllocationContext<'a> {
-    /// How pods are wanted.
-    pub kubernetes: &'a KubernetesLauncher,
-    /// fabricgate, as the image calls it.
-    pub worker: &'a str,
-    /// Where they are made.
-    pub objects: &'a PodObjectClient,
-    /// Who is asked about nodes.
-    pub scheduler: &'a dyn Scheduler,
-    /// The gate's state folder.
-    pub folder: &'a Path,
-    /// How long one call may take.
-    pub limit: Duration,
-    /// Whom to tell how far it is.
-    pub log: &'a mut dyn FnMut(&str),
+/// The pods that hold nodes, and the cluster that runs them.
+#[derive(Debug)]
+pub struct PodBackend {
+    /// How pods are made.
+    pub kubernetes: KubernetesLauncher,
+    /// The path of fabricgate in the image.
+    pub worker: String,
+    /// The client that creates them.
+    pub objects: PodObjectClient,
 }
 
-/// What is to be held.
-#[derive(Clone, Debug)]
-pub struct PodAllocationRequest<'a> {
-    /// The run it is for.
-    pub run: &'a str,
-    /// The nodes, domain by domain.
-    pub domains: Vec<PodDomainRequest>,
-    /// Nodes that we drained are to be measured too.
-    pub drained: bool,
-    /// How long the sweep may take, in minutes.
-    pub minutes: u64,
-}
-
-/// The nodes of one domain.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PodDomainRequest {
-    /// Its name.
-    pub name: DomainName,
-    /// Its nodes.
-    pub nodes: Vec<NodeName>,
-    /// The GPUs that each is said to have.
-    pub gpus_per_node: Option<u32>,
-}
-
-/// What is held. It is filled in step by step, so that whoever ends early knows
-/// what there is to free.
-#[derive(Debug, Default)]
-pub struct PodAllocation {
-    /// The run, once something of it may exist.
-    pub run: Option<String>,
-    /// The nodes, and why others are left out.
-    pub nodes: HeldNodes,
-}
-
-/// Holds nodes: finds out who can be measured, makes their pods, and waits until
-/// they run. What is there already when it fails, [`free`] ends.
-pub async fn allocate_pods(
-    holder: &mut PodAllocationContext<'_>,
-    wish: &PodAllocationRequest<'_>,
-    holding: &mut PodAllocation,
+/// Creates a pod on each node that can be measured, and waits until they run.
+pub(super) async fn allocate_pods(
+    pods: &PodBackend,
+    context: &mut AllocationContext<'_>,
+    nodes: &[NodeName],
+    state: &JournalState,
+    request: &AllocationRequest<'_>,
+    allocation: &mut Allocation,
 ) -> Result<(), AllocationError> {
-    let all: Vec<NodeName> = wish.domains.iter().flat_map(|it| it.nodes.clone()).collect();
-    all.iter().try_for_each(check_name)?;
-    let ledger = clean_up_at_start(StartupCleanup {
-        folder: holder.folder,
-        scheduler: holder.scheduler,
-        programs: None,
-        pods: Some(holder.kubernetes),
-        // Pods show what was done to them at once.
-        timeouts: SchedulerTimeouts {
-            limit: holder.limit,
-            settle: Duration::ZERO,
-            persist: Duration::ZERO,
-            in_flight: Duration::ZERO,
-        },
-        log: &mut *holder.log,
-    })
-    .await?;
-    let free = holder.wait_for_idle_nodes(&all, &ledger, wish.drained, holding).await?;
-    let mut domains = wish.domains.clone();
+    let kubernetes = &pods.kubernetes;
+    let idle = PodNodeSelector { kubernetes, state, drained: request.drained }
+        .wait_for_idle_nodes(context, nodes, &mut allocation.nodes)
+        .await?;
+    let mut domains = request.domains.clone();
     for domain in &mut domains {
-        domain.nodes.retain(|node| free.contains(node));
+        domain.nodes.retain(|node| idle.contains(node));
     }
     domains.retain(|domain| !domain.nodes.is_empty());
     if domains.is_empty() {
         return Ok(());
     }
-    let deadline_s = holder.kubernetes.deadline_s.unwrap_or(wish.minutes.saturating_mul(60));
-    let (start_s, now) = (holder.kubernetes.start_s, clock::now());
+    let deadline_s = kubernetes.deadline_s.unwrap_or(request.minutes.saturating_mul(60));
+    let (start_s, now) = (kubernetes.start_s, clock::now());
     let until = i64::try_from(start_s.saturating_add(deadline_s)).unwrap_or(i64::MAX);
     let host = clock::host_name();
-    let origin = ManifestOwner {
-        run: wish.run,
+    let owner = ManifestOwner {
+        run: request.run,
         host: &host,
         pid: std::process::id(),
         stamp: &now,
         until: now.unix.saturating_add(until),
     };
-    let mut placing = PodCreator {
-        kubernetes: holder.kubernetes,
-        worker: holder.worker,
-        objects: holder.objects,
-        owner: origin,
+    let held = domains.iter().flat_map(|it| it.nodes.iter().cloned()).collect();
+    let mut creator = PodCreator {
+        kubernetes,
+        worker: &pods.worker,
+        objects: &pods.objects,
+        owner,
         deadline_s,
         idle_s: start_s.saturating_add(WORKER_IDLE_S),
-        log: &mut *holder.log,
+        log: &mut *context.log,
     };
-    placing.check_access().await?;
-    {
-        let mut journal = Journal::open(holder.folder)?;
-        journal.append(JournalEvent::Holding {
-            name: wish.run.to_owned(),
-            kind: HoldKind::Pods,
-            nodes: domains.iter().flat_map(|it| it.nodes.clone()).collect(),
-            drained: Vec::new(),
-            host: host.clone(),
-            pid: std::process::id(),
-        })?;
-    }
-    holding.run = Some(wish.run.to_owned());
-    placing.create_and_wait(&domains, &mut holding.nodes).await
-}
-
-/// Frees what is held. What could not be freed is told, and stays in the journal
-/// for the next turn.
-pub async fn free_pods(
-    holder: &mut PodAllocationContext<'_>,
-    holding: &mut PodAllocation,
-) -> Vec<String> {
-    let Some(name) = holding.run.take() else { return Vec::new() };
-    match delete_run_objects(holder.objects, &name, clock::now().unix).await {
-        Ok(detail) => {
-            match append_events(holder.folder, vec![JournalEvent::Freed { name, detail }]).await {
-                Ok(()) => Vec::new(),
-                Err(error) => vec![format!("the gate's journal: {error}")],
-            }
-        }
-        Err(why) => vec![format!("pods of run {name} may still be there: {why}")],
-    }
+    creator.check_access().await?;
+    journal_allocation(context.folder, request.run, HoldKind::Pods, held, Vec::new())?;
+    allocation.pods = Some(request.run.to_owned());
+    creator.create_and_wait(&domains, &mut allocation.nodes).await
 }
 
 /// How the nodes that are wanted stand.
@@ -203,52 +117,52 @@ struct PodNodeAvailability {
     unfit: BTreeMap<NodeName, String>,
 }
 
-impl PodAllocationContext<'_> {
-    /// Who is idle, now or within the time that busy nodes are waited for; why
-    /// others are not is filled in.
+/// Sorts nodes by whether a pod can be placed on them now.
+struct PodNodeSelector<'a> {
+    kubernetes: &'a KubernetesLauncher,
+    state: &'a JournalState,
+    /// Hold also nodes that fabricgate drained.
+    drained: bool,
+}
+
+impl PodNodeSelector<'_> {
+    /// The nodes that are idle now or become idle within `wait_s`; for every other node
+    /// the reason goes to `held`.
     async fn wait_for_idle_nodes(
-        &mut self,
-        all: &[NodeName],
-        ledger: &JournalState,
-        drained: bool,
-        holding: &mut PodAllocation,
+        &self,
+        context: &mut AllocationContext<'_>,
+        nodes: &[NodeName],
+        held: &mut HeldNodes,
     ) -> Result<BTreeSet<NodeName>, AllocationError> {
         let start = Instant::now();
-        let mut told: Option<Instant> = None;
+        let mut reported: Option<Instant> = None;
         let waits = match self.kubernetes.busy {
             BusyNodePolicy::Skip => Duration::ZERO,
             _ => Duration::from_secs(self.kubernetes.wait_s),
         };
         loop {
-            let live = self.scheduler.read_nodes(all).await.map_err(|error| {
-                AllocationError::Scheduler { name: self.scheduler.name(), error }
-            })?;
-            let mut sorted = self.sort_nodes(all, &live, ledger, drained);
+            let live = context.read_nodes(nodes).await?;
+            let mut sorted = self.sort_nodes(nodes, &live);
             if sorted.busy.is_empty() || waits <= start.elapsed() {
-                holding.nodes.skipped.append(&mut sorted.unfit);
-                holding.nodes.skipped.append(&mut sorted.busy);
+                held.skipped.append(&mut sorted.unfit);
+                held.skipped.append(&mut sorted.busy);
                 return Ok(sorted.idle);
             }
-            if told.is_none_or(|told| REPORT_INTERVAL <= told.elapsed()) {
-                told = Some(Instant::now());
+            if reported.is_none_or(|reported| REPORT_INTERVAL <= reported.elapsed()) {
+                reported = Some(Instant::now());
                 let waited = start.elapsed().as_secs();
                 for (why, nodes) in group_by_reason(&sorted.busy) {
                     let limit = waits.as_secs();
-                    (self.log)(&format!("waiting for {nodes} since {waited} of {limit} s: {why}"));
+                    (context.log)(&format!(
+                        "waiting for {nodes} since {waited} of {limit} s: {why}"
+                    ));
                 }
             }
             sleep(POLL_INTERVAL.min(waits / 10)).await;
         }
     }
 
-    /// Who is idle, busy, or unfit.
-    fn sort_nodes(
-        &self,
-        all: &[NodeName],
-        live: &SchedulerSnapshot,
-        ledger: &JournalState,
-        drained: bool,
-    ) -> PodNodeAvailability {
+    fn sort_nodes(&self, all: &[NodeName], live: &SchedulerSnapshot) -> PodNodeAvailability {
         let mut sorted = PodNodeAvailability::default();
         for name in all {
             let Some(node) = live.nodes.get(name) else {
@@ -259,7 +173,7 @@ impl PodAllocationContext<'_> {
                 sorted.unfit.insert(name.clone(), why);
                 continue;
             }
-            let node = &self.ignore_own_taints(node, ledger, drained);
+            let node = &self.ignore_own_taints(node);
             match node_state::explain_no_measurement(node) {
                 None => {
                     sorted.idle.insert(name.clone());
@@ -294,14 +208,9 @@ impl PodAllocationContext<'_> {
 
     /// The node as it is for pods that tolerate what ours do: our own taints are
     /// no obstacle, and are not lifted for that.
-    fn ignore_own_taints(
-        &self,
-        node: &SchedulerNode,
-        ledger: &JournalState,
-        drained: bool,
-    ) -> SchedulerNode {
-        let ours =
-            drained && matches!(node_state::drain_owner(node, ledger), DrainOwner::ThisGate(_));
+    fn ignore_own_taints(&self, node: &SchedulerNode) -> SchedulerNode {
+        let ours = self.drained
+            && matches!(node_state::drain_owner(node, self.state), DrainOwner::ThisGate(_));
         let mut node = node.clone();
         if ours && node_state::appended_text(&node).is_none() {
             node.state.retain(|word| word != "DRAIN");
@@ -318,19 +227,4 @@ impl PodAllocationContext<'_> {
         }
         node
     }
-}
-
-/// Whether pods use it, and nothing else is wrong with it.
-fn is_in_use(node: &SchedulerNode) -> bool {
-    const PASSING: &[&str] = &["ALLOCATED", "MIXED", "COMPLETING", "IDLE"];
-    node.state.iter().all(|word| PASSING.contains(&word.as_str()))
-}
-
-/// Nodes with the same reason together.
-fn group_by_reason(reasons: &BTreeMap<NodeName, String>) -> BTreeMap<&str, String> {
-    let mut nodes: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for (node, why) in reasons {
-        nodes.entry(why).or_default().push(node.as_str());
-    }
-    nodes.into_iter().map(|(why, nodes)| (why, hostlist::fold(nodes))).collect()
 }

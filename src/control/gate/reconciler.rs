@@ -9,13 +9,12 @@ use std::path::Path;
 
 use tokio::sync::watch;
 
+use super::allocation::OrphanCleanup;
 use super::executor::Executor;
 use super::journal::{Journal, JournalError};
 use super::scheduler::{Scheduler, SchedulerError};
-use super::slurm_allocation::OrphanCleanup;
 use super::{
-    certificates, clock, drain_restore, executor, journal, mark_reassertion, recovery,
-    slurm_allocation,
+    allocation, certificates, clock, drain_restore, executor, journal, mark_reassertion, recovery,
 };
 use crate::gate::timeouts::SchedulerTimeouts;
 use crate::launch::kubernetes::KubernetesLauncher;
@@ -159,7 +158,7 @@ async fn run_dry(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, Recon
 async fn apply_actions(mut turn: ReconcileInput<'_>) -> Result<ReconcileOutcome, ReconcileError> {
     let mut journal = Journal::open(turn.folder)?;
     report_journal_notes(&mut turn, &journal);
-    slurm_allocation::clean_up_orphans(OrphanCleanup {
+    allocation::clean_up_orphans(OrphanCleanup {
         journal: &mut journal,
         scheduler: turn.scheduler,
         programs: turn.programs,

@@ -1,29 +1,23 @@
-//! Holding nodes for measuring: jobs and reservations that the scheduler knows
-//! about, made before a sweep and gone after it, also after a crash.
-//!
-//! What will exist is written to the journal before it does. A process that
-//! dies leaves its jobs and reservations to the next turn ([`clean`]): its
-//! nodes are drained again first, then the reservation goes.
+//! Slurm's side of an allocation: one job per domain, and a reservation where a drain is
+//! lifted or busy nodes are kept free.
 
-mod orphans;
 mod release;
 mod slurm_commands;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 
-use super::journal::{Journal, JournalError};
-use super::scheduler::{Scheduler, SchedulerError};
-use super::{clock, verification};
-use crate::gate::timeouts::SchedulerTimeouts;
-use crate::launch::held::{HeldNodes, WorkerTarget};
+use super::allocation::{
+    Allocation, AllocationContext, AllocationDomain, AllocationError, AllocationRequest, is_in_use,
+    journal_allocation,
+};
+use super::verification;
+use crate::launch::WorkerTarget;
 use crate::launch::slurm::{
     BusyNodePolicy, DrainedNodePolicy, IMMEDIATE_S, SlurmJobRequest, SlurmLauncher, SlurmPrograms,
 };
-use crate::launch::{LaunchError, check_name};
 use engine::policy::journal_state::JournalState;
 use engine::policy::node_state;
 use engine::policy::node_state::DrainOwner;
@@ -33,19 +27,16 @@ use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
 use slurm_commands::{SlurmCommandFailure, SlurmCommands, fold_nodes, nodes_outside_partition};
 
-pub(super) use release::append_events;
-pub use release::{
-    OrphanCleanup, StartupCleanup, clean_up_at_start, clean_up_orphans, free_allocation,
-};
+pub(super) use release::SlurmRelease;
 
-/// How often a job is asked for: each time without the nodes that somebody took
+/// How often a job is requested: each time without the nodes that other jobs took
 /// in the meantime.
 const MAX_JOB_ATTEMPTS: u32 = 3;
 
-/// How often nodes are looked at that are waited for.
+/// Interval between polls while waiting for nodes.
 const POLL_INTERVAL: Duration = Duration::from_secs(2);
 
-/// How often waiting is told.
+/// Interval between lines while waiting.
 const REPORT_INTERVAL: Duration = Duration::from_secs(30);
 
 /// How much longer than its job a reservation is made, in minutes: nodes are
@@ -57,113 +48,25 @@ const RESERVATION_MARGIN_MINUTES: u64 = 15;
 /// so there is time for a turn of any gate, or for a person.
 const MIN_RESERVATION_MINUTES: u64 = 24 * 60;
 
-/// How often such a reservation is renewed while its process lives.
-pub const RENEWAL_INTERVAL: Duration = Duration::from_secs(3_600);
+/// How often such a reservation is renewed while its process runs.
+pub(super) const RENEWAL_INTERVAL: Duration = Duration::from_secs(3_600);
 
-/// Who holds nodes, and how.
-#[expect(missing_debug_implementations, reason = "it lends whom to tell")]
-pub struct SlurmAllocationContext<'a> {
-    /// How Slurm is used.
-    pub slurm: &'a SlurmLauncher,
-    /// Who is asked about nodes, and told to resume and drain them.
-    pub scheduler: &'a dyn Scheduler,
-    /// The gate's state folder.
-    pub folder: &'a Path,
-    /// How patiently.
-    pub timeouts: SchedulerTimeouts,
-    /// Whom to tell how far it is.
-    pub log: &'a mut dyn FnMut(&str),
-}
-
-/// What is to be held.
-#[derive(Clone, Debug)]
-pub struct SlurmAllocationRequest<'a> {
-    /// The run it is for.
-    pub run: &'a str,
-    /// The nodes, domain by domain: each gets a job of its own.
-    pub domains: Vec<(DomainName, Vec<NodeName>)>,
-    /// Nodes that we drained are to be measured too.
-    pub drained: bool,
-    /// How long the sweep may take, in minutes.
-    pub minutes: u64,
-}
-
-/// What is held. It is filled in step by step, so that whoever ends early knows
-/// what there is to free.
-#[derive(Debug, Default)]
-pub struct SlurmAllocation {
-    /// The name of its jobs, once one may exist.
-    pub jobs: Option<String>,
-    /// The reservation, once it may exist.
-    pub reservation: Option<String>,
-    /// Nodes to be drained again, with their reasons.
-    pub drained: Vec<(NodeName, String)>,
-    /// The nodes, and why others are left out.
-    pub nodes: HeldNodes,
-}
-
-/// Why nothing can be held.
-#[derive(Debug, thiserror::Error)]
-pub enum AllocationError {
-    /// A name that a program could misread.
-    #[error(transparent)]
-    Name(#[from] LaunchError),
-    /// The record cannot be kept, so nothing may be made.
-    #[error("the gate's journal: {0}")]
-    Journal(#[from] JournalError),
-    /// The scheduler does not tell how its nodes are.
-    #[error("{name}: {error}")]
-    Scheduler {
-        /// Who.
-        name: String,
-        /// What it said.
-        error: SchedulerError,
-    },
-    /// A job or reservation was refused.
-    #[error("{what}: {said}")]
-    Refused {
-        /// What was asked for.
-        what: String,
-        /// What was said.
-        said: String,
-    },
+/// Creates the jobs and reservations of one allocation.
+pub(super) struct SlurmAllocator<'a, 'l> {
+    pub(super) slurm: &'a SlurmLauncher,
+    pub(super) context: &'a mut AllocationContext<'l>,
 }
 
 /// How the nodes that are wanted stand.
 #[derive(Debug, Default)]
 struct SlurmNodeAvailability {
     idle: BTreeSet<NodeName>,
-    /// Somebody uses them, which passes.
+    /// Jobs use them, which passes.
     busy: BTreeMap<NodeName, String>,
-    /// We drained them, with the reason that is written again.
+    /// fabricgate drained them, with the reason that is written again.
     drained: BTreeMap<NodeName, String>,
     /// Everything else.
     unfit: BTreeMap<NodeName, String>,
-}
-
-/// Holds nodes: finds out who can be measured, and makes what holds them. What
-/// is there already when it fails, [`free`] ends.
-pub async fn allocate_nodes(
-    holder: &mut SlurmAllocationContext<'_>,
-    wish: &SlurmAllocationRequest<'_>,
-    holding: &mut SlurmAllocation,
-) -> Result<(), AllocationError> {
-    let all: Vec<NodeName> = wish.domains.iter().flat_map(|(_, nodes)| nodes.clone()).collect();
-    all.iter().try_for_each(check_name)?;
-    let ledger = clean_up_at_start(StartupCleanup {
-        folder: holder.folder,
-        scheduler: holder.scheduler,
-        programs: Some(&holder.slurm.programs),
-        pods: None,
-        timeouts: holder.timeouts,
-        log: &mut *holder.log,
-    })
-    .await?;
-    let live = holder.read_nodes(&all).await?;
-    let sorted = holder.sort_nodes(&all, &live, &ledger, wish.drained);
-    let wanted = holder.choose_nodes(sorted, wish, holding);
-    holder.reserve(&wanted, wish, holding).await?;
-    holder.create_jobs(&wanted, wish, holding).await
 }
 
 /// Which nodes are to be held, and how they come to be free.
@@ -171,9 +74,9 @@ pub async fn allocate_nodes(
 struct SlurmJobNodes {
     /// Nodes for jobs.
     nodes: BTreeSet<NodeName>,
-    /// Those of them that somebody still uses.
+    /// Those of them that jobs still use.
     busy: BTreeSet<NodeName>,
-    /// Those that a reservation must keep for us.
+    /// Those that a reservation must keep free.
     reserved: Vec<NodeName>,
 }
 
@@ -186,15 +89,46 @@ fn is_drain_unchanged(live: &SchedulerSnapshot, node: &NodeName, reason: &str) -
     })
 }
 
-impl SlurmAllocationContext<'_> {
+impl SlurmAllocator<'_, '_> {
     fn slurm_commands(&self) -> SlurmCommands<'_> {
-        SlurmCommands { programs: &self.slurm.programs, limit: self.timeouts.limit }
+        SlurmCommands { programs: &self.slurm.programs, limit: self.context.timeouts.limit }
     }
 
-    async fn read_nodes(&self, nodes: &[NodeName]) -> Result<SchedulerSnapshot, AllocationError> {
-        let name = || self.scheduler.name();
-        let read = self.scheduler.read_nodes(nodes).await;
-        read.map_err(|error| AllocationError::Scheduler { name: name(), error })
+    pub(super) async fn allocate_nodes(
+        &mut self,
+        nodes: &[NodeName],
+        state: &JournalState,
+        request: &AllocationRequest<'_>,
+        allocation: &mut Allocation,
+    ) -> Result<(), AllocationError> {
+        let live = self.context.read_nodes(nodes).await?;
+        let sorted = self.sort_nodes(nodes, &live, state, request.drained);
+        let wanted = self.choose_nodes(sorted, request, allocation);
+        self.reserve(&wanted, request, allocation).await?;
+        self.create_jobs(&wanted, request, allocation).await
+    }
+
+    /// Cancels the jobs, then restores the drains and removes the reservation.
+    pub(super) async fn free_allocation(
+        &mut self,
+        allocation: &mut Allocation,
+        freed: &mut Vec<JournalEvent>,
+        failures: &mut Vec<String>,
+    ) {
+        let release =
+            SlurmRelease::new(&self.slurm.programs, self.context.scheduler, self.context.timeouts);
+        if let Some(name) = allocation.jobs.take() {
+            match release.cancel_jobs(&name).await {
+                Ok(detail) => freed.push(JournalEvent::Freed { name, detail }),
+                Err(why) => failures.push(format!("job {name} may still be there: {why}")),
+            }
+        }
+        if let Some(name) = allocation.reservation.take() {
+            match release.remove_reservation(&name, &allocation.drained, false).await {
+                Ok(detail) => freed.push(JournalEvent::Freed { name, detail }),
+                Err(why) => failures.push(format!("reservation {name} is still there: {why}")),
+            }
+        }
     }
 
     /// Who is idle, busy, drained by us, or unfit.
@@ -202,7 +136,7 @@ impl SlurmAllocationContext<'_> {
         &self,
         all: &[NodeName],
         live: &SchedulerSnapshot,
-        ledger: &JournalState,
+        state: &JournalState,
         drained: bool,
     ) -> SlurmNodeAvailability {
         let mut sorted = SlurmNodeAvailability {
@@ -222,7 +156,7 @@ impl SlurmAllocationContext<'_> {
                 sorted.idle.insert(name.clone());
                 continue;
             };
-            match node_state::drain_owner(node, ledger) {
+            match node_state::drain_owner(node, state) {
                 DrainOwner::ThisGate(drain) if drained => match self.explain_unliftable_drain(node)
                 {
                     None => {
@@ -279,17 +213,17 @@ impl SlurmAllocationContext<'_> {
         node
     }
 
-    /// Decides who is held and tells who is not.
+    /// Decides which nodes are held, and records why others are not.
     fn choose_nodes(
         &mut self,
         sorted: SlurmNodeAvailability,
-        wish: &SlurmAllocationRequest<'_>,
-        holding: &mut SlurmAllocation,
+        request: &AllocationRequest<'_>,
+        allocation: &mut Allocation,
     ) -> SlurmJobNodes {
         let mut wanted = SlurmJobNodes { nodes: sorted.idle, ..SlurmJobNodes::default() };
-        holding.nodes.skipped.extend(sorted.unfit);
+        allocation.nodes.skipped.extend(sorted.unfit);
         match self.slurm.busy {
-            BusyNodePolicy::Skip => holding.nodes.skipped.extend(sorted.busy),
+            BusyNodePolicy::Skip => allocation.nodes.skipped.extend(sorted.busy),
             BusyNodePolicy::Wait | BusyNodePolicy::Reserve => {
                 wanted.nodes.extend(sorted.busy.keys().cloned());
                 wanted.busy.extend(sorted.busy.into_keys());
@@ -299,15 +233,15 @@ impl SlurmAllocationContext<'_> {
         for (node, reason) in sorted.drained {
             if lifted {
                 wanted.nodes.insert(node.clone());
-                holding.drained.push((node, reason));
+                allocation.drained.push((node, reason));
             } else {
-                holding.nodes.targets.insert(node, WorkerTarget::Unallocated);
+                allocation.nodes.targets.insert(node, WorkerTarget::Unallocated);
             }
         }
         let reserve_busy = self.slurm.busy == BusyNodePolicy::Reserve;
-        for (_, nodes) in &wish.domains {
+        for AllocationDomain { nodes, .. } in &request.domains {
             let needs = |node: &NodeName| {
-                holding.drained.iter().any(|(drained, _)| drained == node)
+                allocation.drained.iter().any(|(drained, _)| drained == node)
                     || (reserve_busy && wanted.busy.contains(node))
             };
             // A job has one reservation: all of its nodes are in it.
@@ -322,58 +256,76 @@ impl SlurmAllocationContext<'_> {
     async fn reserve(
         &mut self,
         wanted: &SlurmJobNodes,
-        wish: &SlurmAllocationRequest<'_>,
-        holding: &mut SlurmAllocation,
+        request: &AllocationRequest<'_>,
+        allocation: &mut Allocation,
     ) -> Result<(), AllocationError> {
         if wanted.reserved.is_empty() {
             return Ok(());
         }
         // Nothing is lifted yet, so nothing is drained again where this ends early.
-        let mut lifting = std::mem::take(&mut holding.drained);
-        let name = format!("{}-maint", job_name(wish.run));
-        self.journal_allocation(&name, HoldKind::Reservation, &wanted.reserved, &[])?;
-        holding.reservation = Some(name.clone());
+        let mut lifting = std::mem::take(&mut allocation.drained);
+        let name = format!("{}-maint", job_name(request.run));
+        journal_allocation(
+            self.context.folder,
+            &name,
+            HoldKind::Reservation,
+            wanted.reserved.clone(),
+            Vec::new(),
+        )?;
+        allocation.reservation = Some(name.clone());
         let waiting = if wanted.busy.is_empty() { 0 } else { self.slurm.wait_s.div_ceil(60) };
         let lifts = !lifting.is_empty();
-        let minutes = wish.minutes + waiting + RESERVATION_MARGIN_MINUTES;
+        let minutes = request.minutes + waiting + RESERVATION_MARGIN_MINUTES;
         let minutes = if lifts { minutes.max(MIN_RESERVATION_MINUTES) } else { minutes };
-        (self.log)(&format!("reserving {} as {name}", fold_nodes(&wanted.reserved)));
+        (self.context.log)(&format!("reserving {} as {name}", fold_nodes(&wanted.reserved)));
         let user = &self.slurm.user;
         let made = self.slurm_commands().reserve(&name, &wanted.reserved, minutes, user).await;
-        if let Err(complaint) = made {
+        if let Err(failure) = made {
             // It may have been made all the same.
             if !self.slurm_commands().is_reserved(&name).await.unwrap_or(false) {
-                return Err(refusal_error(format!("reservation {name}"), &complaint));
+                return Err(refusal_error(format!("reservation {name}"), &failure));
             }
         }
         if lifts {
             // A controller that is killed now may keep the resumption and lose
             // the reservation, unless that is on its disk before.
-            sleep(self.timeouts.persist).await;
-            if !self.slurm_commands().is_reserved(&name).await.is_ok_and(|there| there) {
-                let said = "it is not shown any more, so no drain is lifted".to_owned();
-                return Err(AllocationError::Refused { what: format!("reservation {name}"), said });
+            sleep(self.context.timeouts.persist).await;
+            if !self.slurm_commands().is_reserved(&name).await.unwrap_or(false) {
+                let message = "it is not shown any more, so no drain is lifted".to_owned();
+                return Err(AllocationError::Refused {
+                    object: format!("reservation {name}"),
+                    message,
+                });
             }
-            // Somebody may have given one back, or taken it over, meanwhile: it is theirs.
+            // A node that an operator released or took over meanwhile stays as it is.
             let named: Vec<NodeName> = lifting.iter().map(|(node, _)| node.clone()).collect();
-            let live = self.read_nodes(&named).await?;
+            let live = self.context.read_nodes(&named).await?;
             lifting.retain(|(node, reason)| is_drain_unchanged(&live, node, reason));
         }
         let drained: Vec<NodeName> = lifting.iter().map(|(node, _)| node.clone()).collect();
         if !drained.is_empty() {
             // From here on they are to be drained again, however this ends.
-            self.journal_allocation(&name, HoldKind::Reservation, &wanted.reserved, &lifting)?;
-            holding.drained = lifting;
+            journal_allocation(
+                self.context.folder,
+                &name,
+                HoldKind::Reservation,
+                wanted.reserved.clone(),
+                lifting.clone(),
+            )?;
+            allocation.drained = lifting;
             let resume =
                 NodeUpdate { state: Some(NodeStateChange::Resume), ..NodeUpdate::default() };
-            let told = self.scheduler.update_nodes(&drained, &resume).await;
-            if let Err(error) = told {
+            if let Err(error) = self.context.scheduler.update_nodes(&drained, &resume).await {
                 // Some may be back; those that are not are left out below.
-                (self.log)(&format!("resuming {}: {error}", fold_nodes(&drained)));
+                (self.context.log)(&format!("resuming {}: {error}", fold_nodes(&drained)));
             }
         }
-        self.wait_until_idle(&drained, &name, self.timeouts.settle.max(Duration::from_secs(15)))
-            .await?;
+        self.wait_until_idle(
+            &drained,
+            &name,
+            self.context.timeouts.settle.max(Duration::from_secs(15)),
+        )
+        .await?;
         let busy: Vec<NodeName> =
             wanted.reserved.iter().filter(|node| wanted.busy.contains(*node)).cloned().collect();
         self.wait_until_idle(&busy, &name, Duration::from_secs(self.slurm.wait_s)).await
@@ -388,9 +340,9 @@ impl SlurmAllocationContext<'_> {
         limit: Duration,
     ) -> Result<(), AllocationError> {
         let start = Instant::now();
-        let mut told = start;
+        let mut reported = start;
         while !nodes.is_empty() {
-            let live = self.read_nodes(nodes).await?;
+            let live = self.context.read_nodes(nodes).await?;
             let left: Vec<NodeName> = nodes
                 .iter()
                 .filter(|n| self.explain_unfit(&live, n, Some(ours)).is_some())
@@ -399,10 +351,10 @@ impl SlurmAllocationContext<'_> {
             if left.is_empty() || limit <= start.elapsed() {
                 break;
             }
-            if REPORT_INTERVAL <= told.elapsed() {
-                told = Instant::now();
+            if REPORT_INTERVAL <= reported.elapsed() {
+                reported = Instant::now();
                 let waited = start.elapsed().as_secs();
-                (self.log)(&format!("waiting for {} since {waited} s", fold_nodes(&left)));
+                (self.context.log)(&format!("waiting for {} since {waited} s", fold_nodes(&left)));
             }
             sleep(POLL_INTERVAL.min(limit / 10)).await;
         }
@@ -422,34 +374,33 @@ impl SlurmAllocationContext<'_> {
         }
     }
 
-    /// Makes the jobs.
     async fn create_jobs(
         &mut self,
         wanted: &SlurmJobNodes,
-        wish: &SlurmAllocationRequest<'_>,
-        holding: &mut SlurmAllocation,
+        request: &AllocationRequest<'_>,
+        allocation: &mut Allocation,
     ) -> Result<(), AllocationError> {
         let nodes: Vec<NodeName> = wanted.nodes.iter().cloned().collect();
         if nodes.is_empty() {
             return Ok(());
         }
-        let name = job_name(wish.run);
+        let name = job_name(request.run);
         let gpus = match &self.slurm.gres {
             Some(_) => BTreeMap::new(),
             None => self.slurm_commands().read_gpu_counts(&nodes).await,
         };
-        self.journal_allocation(&name, HoldKind::Job, &nodes, &[])?;
-        holding.jobs = Some(name.clone());
-        for (domain, members) in &wish.domains {
+        journal_allocation(self.context.folder, &name, HoldKind::Job, nodes.clone(), Vec::new())?;
+        allocation.jobs = Some(name.clone());
+        for AllocationDomain { name: domain, nodes: members, .. } in &request.domains {
             let members: Vec<NodeName> =
                 members.iter().filter(|node| wanted.nodes.contains(*node)).cloned().collect();
-            self.create_job(&name, domain, members, wanted, &gpus, wish.minutes, holding).await?;
+            self.create_job(&name, domain, members, wanted, &gpus, request.minutes, allocation)
+                .await?;
         }
         Ok(())
     }
 
-    /// The job of one domain, without those of its nodes that somebody takes
-    /// meanwhile.
+    /// Creates the job of one domain, without the nodes that other jobs take meanwhile.
     #[expect(clippy::too_many_arguments, reason = "one call, and all of it is what a job is")]
     async fn create_job(
         &mut self,
@@ -459,21 +410,21 @@ impl SlurmAllocationContext<'_> {
         wanted: &SlurmJobNodes,
         gpus: &BTreeMap<NodeName, u32>,
         minutes: u64,
-        holding: &mut SlurmAllocation,
+        allocation: &mut Allocation,
     ) -> Result<(), AllocationError> {
         let reserved = members.iter().any(|node| wanted.reserved.contains(node));
-        let reservation = holding.reservation.clone().filter(|_| reserved);
+        let reservation = allocation.reservation.clone().filter(|_| reserved);
         let ours = reservation.as_deref();
         let queues = ours.is_none() && members.iter().any(|node| wanted.busy.contains(node));
         for attempt in 0..MAX_JOB_ATTEMPTS {
             if attempt != 0 || ours.is_some() {
-                let live = self.read_nodes(&members).await?;
+                let live = self.context.read_nodes(&members).await?;
                 members.retain(|node| {
                     match self.explain_unfit(&without_planned_state(&live), node, ours) {
                         None => true,
                         Some(_) if queues && attempt == 0 => true,
                         Some(why) => {
-                            holding.nodes.skipped.insert(node.clone(), why);
+                            allocation.nodes.skipped.insert(node.clone(), why);
                             false
                         }
                     }
@@ -485,7 +436,7 @@ impl SlurmAllocationContext<'_> {
             let waits = queues && attempt == 0;
             if waits {
                 let wait = self.slurm.wait_s;
-                (self.log)(&format!(
+                (self.context.log)(&format!(
                     "{domain}: queueing for {}, up to {wait} s",
                     fold_nodes(&members)
                 ));
@@ -507,46 +458,26 @@ impl SlurmAllocationContext<'_> {
             };
             match self.slurm_commands().allocate(self.slurm, &job).await {
                 Ok(number) => {
-                    (self.log)(&format!("{domain}: job {number} holds {list}"));
+                    (self.context.log)(&format!("{domain}: job {number} holds {list}"));
                     for node in members {
-                        holding.nodes.targets.insert(node, WorkerTarget::Job(number.clone()));
+                        allocation.nodes.targets.insert(node, WorkerTarget::Job(number.clone()));
                     }
                     return Ok(());
                 }
-                Err(complaint) if complaint.is_busy || waits => {
-                    (self.log)(&format!("{domain}: {}", complaint.message));
+                Err(failure) if failure.is_busy || waits => {
+                    (self.context.log)(&format!("{domain}: {}", failure.message));
                     if attempt + 1 == MAX_JOB_ATTEMPTS {
                         for node in std::mem::take(&mut members) {
-                            let why = format!("its job did not start: {}", complaint.message);
-                            holding.nodes.skipped.insert(node, why);
+                            let why = format!("its job did not start: {}", failure.message);
+                            allocation.nodes.skipped.insert(node, why);
                         }
                     }
                 }
-                Err(complaint) => {
-                    return Err(refusal_error(format!("a job on {list} of {domain}"), &complaint));
+                Err(failure) => {
+                    return Err(refusal_error(format!("a job on {list} of {domain}"), &failure));
                 }
             }
         }
-        Ok(())
-    }
-
-    /// Writes down what will exist from here on.
-    fn journal_allocation(
-        &self,
-        name: &str,
-        kind: HoldKind,
-        nodes: &[NodeName],
-        drained: &[(NodeName, String)],
-    ) -> Result<(), AllocationError> {
-        let mut journal = Journal::open(self.folder)?;
-        journal.append(JournalEvent::Holding {
-            name: name.to_owned(),
-            kind,
-            nodes: nodes.to_vec(),
-            drained: drained.to_vec(),
-            host: clock::host_name(),
-            pid: std::process::id(),
-        })?;
         Ok(())
     }
 }
@@ -558,18 +489,12 @@ pub async fn renew_reservation(
     name: &str,
 ) -> Result<(), String> {
     let renewed = SlurmCommands { programs, limit }.renew(name, MIN_RESERVATION_MINUTES).await;
-    renewed.map_err(|complaint| complaint.message)
+    renewed.map_err(|failure| failure.message)
 }
 
 /// The name of a run's jobs.
 pub fn job_name(run: &str) -> String {
     format!("fabricgate-{run}")
-}
-
-/// Whether jobs use it, and nothing else is wrong with it.
-fn is_in_use(node: &SchedulerNode) -> bool {
-    const PASSING: &[&str] = &["ALLOCATED", "MIXED", "COMPLETING", "PLANNED", "IDLE"];
-    node.state.iter().all(|word| PASSING.contains(&word.as_str()))
 }
 
 /// The same without plans: the job that these nodes are planned for may be the
@@ -582,15 +507,15 @@ fn without_planned_state(live: &SchedulerSnapshot) -> SchedulerSnapshot {
     live
 }
 
-fn refusal_error(what: String, complaint: &SlurmCommandFailure) -> AllocationError {
-    let hint = match complaint.message.contains("configuration is not available") {
+fn refusal_error(object: String, failure: &SlurmCommandFailure) -> AllocationError {
+    let hint = match failure.message.contains("configuration is not available") {
         true => {
             "; in a partition with block topology no job may name nodes of two blocks: use a \
              partition with a flat topology, or options = [\"--segment=1\"] from Slurm 25.11 on"
         }
         false => "",
     };
-    AllocationError::Refused { what, said: format!("{}{hint}", complaint.message) }
+    AllocationError::Refused { object, message: format!("{}{hint}", failure.message) }
 }
 
 #[cfg(test)]

@@ -5,7 +5,12 @@
 use super::super::fixture;
 use super::super::fixture::FakeScheduler;
 use super::*;
+use crate::gate::allocation::{AllocationBackend, OrphanCleanup, clean_up_orphans};
+use crate::gate::clock;
+use crate::gate::journal::Journal;
+use crate::gate::timeouts::SchedulerTimeouts;
 use model::action::{Action, ActionKind, ActionResult};
+use std::path::Path;
 
 const DRAIN: &str = "fabricgate:nvlink-low:r1 e1";
 
@@ -51,26 +56,28 @@ fn hold_drained_node(
     drop(journal);
     fake.foreign_changes.borrow_mut().extend(others);
     let slurm = SlurmLauncher { programs: fake_slurm(folder.path()), ..SlurmLauncher::default() };
-    let pace = SchedulerTimeouts {
+    let timeouts = SchedulerTimeouts {
         limit: Duration::from_secs(10),
         settle: Duration::ZERO,
         persist: Duration::ZERO,
         in_flight: Duration::ZERO,
     };
     let mut say = |_: &str| {};
-    let mut holder = SlurmAllocationContext {
-        slurm: &slurm,
+    let backend = AllocationBackend::Slurm(Box::new(slurm));
+    let mut context = AllocationContext {
+        backend: &backend,
         scheduler: &fake,
         folder: folder.path(),
-        timeouts: pace,
+        timeouts,
         log: &mut say,
     };
-    let domains = vec![("d1".into(), vec!["n1".into()])];
-    let wish = SlurmAllocationRequest { run: "r2", domains, drained: true, minutes: 5 };
-    let mut holding = SlurmAllocation::default();
+    let (name, nodes) = ("d1".into(), vec!["n1".into()]);
+    let domains = vec![AllocationDomain { name, nodes, gpus_per_node: None }];
+    let request = AllocationRequest { run: "r2", domains, drained: true, minutes: 5 };
+    let mut allocation = Allocation::default();
     fixture::block_on(async {
-        allocate_nodes(&mut holder, &wish, &mut holding).await.expect("held");
-        assert_eq!(free_allocation(&mut holder, &mut holding).await, Vec::<String>::new());
+        allocation.acquire(&mut context, &request).await.expect("held");
+        assert_eq!(allocation.release(&mut context).await, Vec::<String>::new());
     });
     let told = fake.calls.borrow().clone();
     (fake, told)
@@ -164,7 +171,7 @@ impl OrphanFixture {
 
     fn clean_up(&mut self, gone: Option<&str>, in_flight_s: u64) -> (bool, String) {
         let programs = fake_slurm(self.folder.path());
-        let pace = SchedulerTimeouts {
+        let timeouts = SchedulerTimeouts {
             limit: Duration::from_secs(10),
             settle: Duration::ZERO,
             persist: Duration::ZERO,
@@ -177,7 +184,7 @@ impl OrphanFixture {
             scheduler: &self.fake,
             programs: Some(&programs),
             pods: None,
-            timeouts: pace,
+            timeouts,
             gone_host: gone,
             log: &mut say,
         };

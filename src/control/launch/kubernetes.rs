@@ -19,7 +19,7 @@ use model::kubernetes_node::{DEGRADED, NO_SCHEDULE, Taint, UNVERIFIED};
 /// The container in which workers run; a pod has no other of ours.
 pub const CONTAINER: &str = "worker";
 
-/// The taint that stands beside a cordon.
+/// The taint of a cordoned node.
 pub const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
 
 /// How GPUs are asked for.
@@ -103,7 +103,7 @@ impl Toleration {
 /// How pods are used to reach nodes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct KubernetesLauncher {
-    /// The kubeconfig of who may make pods; without it, the environment's or
+    /// The kubeconfig of the account that creates pods; without it, the environment's or
     /// the pod's own account.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub kubeconfig: Option<PathBuf>,
@@ -149,7 +149,7 @@ pub struct KubernetesLauncher {
     /// What is tolerated besides our own taints.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub tolerations: Vec<Toleration>,
-    /// Nodes that somebody cordoned are measured too.
+    /// Measure cordoned nodes too.
     #[serde(default)]
     pub cordoned: bool,
     /// The container is privileged.
@@ -209,7 +209,7 @@ impl Default for KubernetesLauncher {
 }
 
 impl KubernetesLauncher {
-    /// What our pods tolerate: our own taints, and what the site says.
+    /// The tolerations of the pods: fabricgate's taints and those of the site.
     pub fn all_tolerations(&self) -> Vec<Toleration> {
         let mut all = vec![
             Toleration::for_taint(DEGRADED, NO_SCHEDULE),

@@ -1,10 +1,9 @@
-//! How nodes are reached: the command that starts something on node X.
+//! Launchers: the command that starts a process on a node.
 //!
-//! Pure: words in, words out. `exec` starts what comes out. Slurm and Kubernetes
-//! are kinds of their own, because their nodes must be held before anything is
-//! started there.
+//! Pure: arguments in, arguments out; `exec` starts the result. Slurm and Kubernetes are
+//! kinds of their own, because an allocation must hold their nodes before a process
+//! starts there.
 
-pub mod held;
 pub mod kubernetes;
 pub mod remote_shell;
 pub mod slurm;
@@ -16,7 +15,6 @@ use std::path::PathBuf;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use held::{HeldNodes, WorkerTarget};
 use kubernetes::KubernetesLauncher;
 use model::id::NodeName;
 use model::shell_quote;
@@ -32,11 +30,36 @@ pub const COMMAND: &str = "{command}";
 pub const SIM_VARIABLE: &str = "FABRICGATE_SIM";
 /// Environment variable that names the simulated node.
 pub const SIM_NODE_VARIABLE: &str = "FABRICGATE_SIM_NODE";
-/// Environment variable that says how far a burn-in of simulated nodes has come.
+/// Environment variable with the progress of a burn-in of simulated nodes.
 pub const SIM_AGE_VARIABLE: &str = "FABRICGATE_SIM_AGE";
 
 /// How ssh, and what stands in its place, end where a node was not reached.
 pub const UNREACHED_EXIT_CODE: i32 = 255;
+
+/// Where a node's worker runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WorkerTarget {
+    /// In this Slurm job.
+    Job(String),
+    /// On a drained node, outside of any Slurm job.
+    Unallocated,
+    /// In this pod.
+    Pod {
+        /// The pod.
+        name: String,
+        /// The pod's IP address, where the cluster reports one.
+        address: Option<String>,
+    },
+}
+
+/// The nodes that are held for a sweep, and why others are not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldNodes {
+    /// Where workers run.
+    pub targets: BTreeMap<NodeName, WorkerTarget>,
+    /// Why a node is left out.
+    pub skipped: BTreeMap<NodeName, String>,
+}
 
 /// How nodes are reached.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -89,7 +112,7 @@ pub struct WorkerProgram {
     pub links: Option<PathBuf>,
     /// The PATH that is in force, which simulated tools stand in front of.
     pub path: String,
-    /// Measure nodes that somebody uses.
+    /// Measure nodes that are in use.
     pub even_if_busy: bool,
     /// The nodes that a scheduler holds for us, by jobs or pods.
     pub held: HeldNodes,
@@ -146,7 +169,7 @@ pub enum LaunchError {
         /// Why not.
         why: String,
     },
-    /// It cannot be said with srun.
+    /// srun has no equivalent.
     #[error(
         "this call of mpirun cannot be made with srun: {why}; write a probe of your own that \
          calls srun, as nccl-all-reduce-domain-srun does"
@@ -323,7 +346,7 @@ impl Launcher {
         matches!(self, Self::Sim { .. })
     }
 
-    /// Whether this exit code of the launcher's own program says that the node
+    /// Whether this exit code of the launcher's own program means that the node
     /// was not reached. ssh(1): "exits with the exit status of the remote
     /// command or with 255 if an error occurred". `fabricgate node attach` does the
     /// same.

@@ -46,13 +46,13 @@ pub enum ArgvReader {
     Shell,
     /// The program itself.
     Program,
-    /// It cannot be told from the words.
+    /// The arguments do not determine it.
     Unknown,
 }
 
-/// What reads the words behind this program. `said` is what the configuration says.
-pub fn detect_reader(program: &[String], said: Option<bool>) -> ArgvReader {
-    match said {
+/// The reader of the arguments after this program; `configured` is the `remote_shell` key.
+pub fn detect_reader(program: &[String], configured: Option<bool>) -> ArgvReader {
+    match configured {
         Some(true) => return ArgvReader::Shell,
         Some(false) => return ArgvReader::Program,
         None => {}
@@ -81,10 +81,10 @@ fn file_name(word: &str) -> &str {
 /// not known and a shell would run some of them.
 pub fn quote_argv(
     program: &[String],
-    said: Option<bool>,
+    configured: Option<bool>,
     words: &[&str],
 ) -> Result<Vec<String>, String> {
-    let reader = detect_reader(program, said);
+    let reader = detect_reader(program, configured);
     if reader == ArgvReader::Unknown
         && let Some(word) = words.iter().find(|word| word.contains(SHELL_METACHARACTERS))
     {
@@ -146,7 +146,7 @@ mod tests {
                 (Err(why), ArgvReader::Unknown) => assert!(why.contains("remote_shell"), "{why}"),
                 (other, _) => panic!("{words:?}: {other:?}"),
             }
-            // What no shell acts on is said in any case.
+            // Text without shell characters needs no answer.
             let plain = quote_argv(&program, None, &["update", "NodeName=n1", "State=DRAIN"]);
             assert!(plain.is_ok_and(|it| it.ends_with(&["State=DRAIN".to_owned()])), "{words:?}");
         }
@@ -155,8 +155,8 @@ mod tests {
     #[test]
     fn what_the_configuration_says_holds() {
         let wrapper = program(&["/opt/site/on-head", "scontrol"]);
-        let said = |said| quote_argv(&wrapper, Some(said), &[EXTRA]).expect("it is known");
-        assert_eq!(said(false).last().expect("one"), EXTRA);
-        assert!(said(true).last().expect("one").starts_with("Extra='{"));
+        let quote = |is_shell| quote_argv(&wrapper, Some(is_shell), &[EXTRA]).expect("it is known");
+        assert_eq!(quote(false).last().expect("one"), EXTRA);
+        assert!(quote(true).last().expect("one").starts_with("Extra='{"));
     }
 }

@@ -6,18 +6,18 @@
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::held::WorkerTarget;
+use super::WorkerTarget;
 use model::id::NodeName;
 
 /// Seconds within which a job on idle nodes must start. A controller that was
 /// just started places nothing for up to five.
 pub const IMMEDIATE_S: u64 = 15;
 
-/// What is done about nodes that somebody uses.
+/// The policy for nodes that jobs use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum BusyNodePolicy {
-    /// They are left out, and told.
+    /// They are left out and reported.
     #[default]
     Skip,
     /// The job queues for them, for a while.
@@ -30,7 +30,7 @@ pub enum BusyNodePolicy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 pub enum DrainedNodePolicy {
-    /// Resumed inside a reservation that nobody else may use, and drained again
+    /// Resumed inside a reservation for this user alone, and drained again
     /// before that goes.
     #[default]
     Reservation,
@@ -56,7 +56,7 @@ pub struct SlurmLauncher {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub reservation: Option<String>,
     /// The GPUs a job asks for on each node, as `--gres` has them; where absent,
-    /// as many as Slurm says the nodes have. Empty asks for none.
+    /// as many as Slurm reports for the nodes. Empty requests none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gres: Option<String>,
     /// Further words of salloc.
@@ -162,7 +162,7 @@ impl SlurmPrograms {
 pub struct SlurmJobRequest<'a> {
     /// Its name.
     pub name: &'a str,
-    /// What it is, for whoever looks at the queue.
+    /// Its comment in the queue.
     pub comment: &'a str,
     /// Its nodes, as a host list.
     pub nodes: &'a str,
@@ -325,7 +325,10 @@ mod tests {
             SlurmLauncher { carried: vec!["NCCL_DEBUG".to_owned(), "PATH".to_owned()], ..lab() };
         let step = steered.step_argv(&node, &WorkerTarget::Job("7".to_owned()), &argv).join(" ");
         assert!(step.contains(" --export=NCCL_DEBUG,PATH "), "{step}");
-        let beside = lab().step_argv(&node, &WorkerTarget::Unallocated, &argv).join(" ");
-        assert!(beside.contains("--no-allocate") && !beside.contains("--jobid"), "{beside}");
+        let unallocated = lab().step_argv(&node, &WorkerTarget::Unallocated, &argv).join(" ");
+        assert!(
+            unallocated.contains("--no-allocate") && !unallocated.contains("--jobid"),
+            "{unallocated}"
+        );
     }
 }

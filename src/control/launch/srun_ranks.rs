@@ -7,7 +7,7 @@ use super::LaunchError;
 use super::slurm::SlurmLauncher;
 use model::hostlist;
 
-/// Variables that tell a step how large it is. srun takes them for options of
+/// Variables with the size of a step. srun takes them for options of
 /// its own, and a worker's step has one node: "Only allocated 1 nodes asked for
 /// 2" (srun of 26.05 and 24.11).
 const STEP_SIZE_VARIABLES: &[&str] = &[
@@ -144,8 +144,8 @@ mod tests {
     fn other_commands_are_left_alone_and_other_options_refused() {
         assert_eq!(srun("nvbandwidth -t x"), Ok(None));
         assert_eq!(srun("env A=1 nvbandwidth mpirun"), Ok(None));
-        let said = srun("mpirun --mca btl self tool").expect_err("not understood");
-        assert!(said.contains("--mca"), "{said}");
+        let error = srun("mpirun --mca btl self tool").expect_err("not understood");
+        assert!(error.contains("--mca"), "{error}");
         assert!(srun("mpirun -np 2").is_err() && srun("mpirun").is_err());
     }
 }

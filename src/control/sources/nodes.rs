@@ -10,8 +10,8 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
+use crate::launch::HeldNodes;
 use crate::launch::Launcher;
-use crate::launch::held::HeldNodes;
 use model::id::NodeName;
 use model::node_facts::{NODE_FACTS_FORMAT, NodeFacts};
 use model::raw_result::ProcessEnding;

@@ -1,12 +1,11 @@
-//! The confirm stage: whoever is suspected is measured again, later, against
-//! partners that are cleared.
+//! The confirm stage: suspects are measured again, later, against cleared partners.
 //!
-//! Whom to suspect is the judge's word, whom to pair with whom is the plan's.
-//! Here is only when.
+//! The judge names the suspects and the plan pairs them; this file decides when.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use super::progress::SweepEvent;
 use super::readings::RunReadings;
 use super::rounds::RoundRunner;
 use super::run_judgement::RunJudgeInput;
@@ -18,14 +17,14 @@ use engine::{judge, plan};
 /// How suspicions are confirmed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ConfirmSettings {
-    /// Whether they are.
+    /// Whether suspicions are measured again.
     pub enabled: bool,
     /// How long to wait until a passing cause would be gone.
     pub wait: Duration,
 }
 
-/// What to measure again; `None` where nobody is suspected, or nobody is left
-/// to measure a suspect against.
+/// The plan that measures suspects again; `None` without suspects, or without partners
+/// for them.
 pub(super) fn plan_confirmation(sweep: &SweepRequest<'_>, measured: &RunReadings) -> Option<Plan> {
     if !sweep.confirm.enabled {
         return None;
@@ -44,18 +43,16 @@ pub(super) fn plan_confirmation(sweep: &SweepRequest<'_>, measured: &RunReadings
         plan_suspects(&run, sweep.request, measured).filter(|plan| !plan.rounds.is_empty())?;
     match lint::lint_plan(&plan, sweep.claims).first() {
         None => Some(plan),
-        // Suspicions that are not confirmed stay what they are.
-        Some(wrong) => {
-            sweep
-                .progress
-                .print_line(&format!("not confirming: the plan breaks its own rules: {wrong}"));
+        // Suspicions that are not confirmed stay findings.
+        Some(error) => {
+            sweep.progress.report(SweepEvent::ConfirmationRefused(error));
             None
         }
     }
 }
 
-/// The plan that measures suspects again; `run` is what it was raised from, without
-/// recordings.
+/// The plan that measures suspects again; `run` is the run that raised the suspicions,
+/// without its recordings.
 pub(super) fn plan_suspects(
     run: &RunJudgeInput<'_>,
     request: &PlanRequest<'_>,
@@ -92,24 +89,19 @@ pub(super) fn plan_suspects(
         return None;
     }
     let cleared = judge::confirm::find_cleared_nodes(&judgement, measured.recordings());
-    // Other partners than before where there are any.
+    // Another seed chooses other partners where it can.
     let seed = run.plan.seed.wrapping_add(1);
     Some(plan::plan_confirmation(run.plan, request, &suspects, &cleared, seed))
 }
 
-/// Waits, unless somebody ends the run.
+/// Waits until a passing cause would be gone, or until the run is stopped.
 pub(super) async fn wait_for_confirmation(
     sweep: &SweepRequest<'_>,
     plan: &Plan,
     runner: &RoundRunner<'_>,
 ) {
-    let nodes = plan.nodes().len();
     let wait = sweep.confirm.wait;
-    sweep.progress.print_line(&format!(
-        "confirming: {} steps on {nodes} nodes, in {:.0} s, when a passing cause is gone",
-        plan.steps().count(),
-        wait.as_secs_f64()
-    ));
+    sweep.progress.report(SweepEvent::ConfirmationPlanned { plan, wait });
     let mut stop = runner.stop.clone();
     tokio::select! {
         () = tokio::time::sleep(wait) => {}

@@ -145,7 +145,7 @@ pub(super) fn clear_nodes(
         let others = met.get(end).map_or(0, BTreeSet::len);
         *spoken_for.entry(end.0).or_insert(true) &= MIN_OTHER_PARTNERS <= others && *gone < others;
     }
-    // What else is said of a node stands.
+    // Other findings about the node stay.
     let named: BTreeSet<NodeName> = verdicts
         .findings
         .iter()

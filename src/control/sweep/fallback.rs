@@ -1,8 +1,8 @@
 //! Which nodes lack a probe's tool, so that its other command is run there.
 //!
-//! A tool is looked for once on each node: what is known is remembered for the
-//! rest of the sweep. Only what says plainly that a program was not found counts;
-//! a tool that is there and fails is a result and no reason to try another.
+//! Each node is checked once for a tool, and the result holds for the rest of the sweep.
+//! Only a message that the program was not found counts; a tool that exists and fails
+//! gives a result and no reason to run another command.
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
@@ -14,8 +14,7 @@ use model::raw_result::ProcessEnding;
 use model::text::clean;
 use readers::outputs::text;
 
-/// What says that a program was not found on a node, in the words of who should
-/// have started it. Open MPI: `help-orterun.txt` and, for nodes other than its
+/// Messages of launchers that did not find a program on a node. Open MPI: `help-orterun.txt` and, for nodes other than its
 /// own, `help-orte-odls-default.txt`; PRRTE of Open MPI 5 says the same under its
 /// own name. Slurm: `slurmstepd` with the text of ENOENT.
 const NOT_FOUND_MESSAGES: &[&[&str]] = &[
@@ -29,7 +28,7 @@ const NOT_FOUND_MESSAGES: &[&[&str]] = &[
     &["prted: not found"],
 ];
 
-/// What is known to be missing.
+/// The tools that are known to be missing.
 #[derive(Debug, Default)]
 pub(super) struct MissingTools {
     state: Mutex<MissingToolsState>,
@@ -39,7 +38,7 @@ pub(super) struct MissingTools {
 struct MissingToolsState {
     /// Probe and node.
     missing: BTreeSet<(String, NodeName)>,
-    /// The probes of which people were told.
+    /// Probes whose missing tool is reported already.
     reported: BTreeSet<String>,
 }
 
@@ -50,7 +49,6 @@ impl MissingTools {
         step.nodes.iter().any(|node| known.missing.contains(&(step.probe.clone(), node.clone())))
     }
 
-    /// Remembers.
     pub(super) fn add(&self, step: &PlanStep, nodes: &[NodeName]) {
         let mut known = self.lock_state();
         for node in nodes {
@@ -58,18 +56,18 @@ impl MissingTools {
         }
     }
 
-    /// Whether people were not told of this probe yet; they are from now on.
+    /// Whether this probe is not reported yet; from now on it is.
     pub(super) fn mark_reported(&self, probe: &str) -> bool {
         self.lock_state().reported.insert(probe.to_owned())
     }
 
     fn lock_state(&self) -> std::sync::MutexGuard<'_, MissingToolsState> {
-        // Nobody panics while holding it.
+        // No holder of the lock panics.
         self.state.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }
 
-/// The nodes that lack the tool of a step, as its outcome tells, and why.
+/// The nodes that lack the tool of a step by its outcome, and why.
 pub(super) fn find_missing_tool(
     step: &PlanStep,
     outcome: &OrderOutcome,
@@ -83,10 +81,10 @@ pub(super) fn find_missing_tool(
         }
         ProcessEnding::Exited { code } if *code != 0 => {
             let decoded = text::decode(&outcome.stderr.bytes);
-            let says = |line: &&str| {
+            let matches = |line: &&str| {
                 NOT_FOUND_MESSAGES.iter().any(|words| words.iter().all(|word| line.contains(word)))
             };
-            let why = clean(decoded.lines().find(says)?);
+            let why = clean(decoded.lines().find(matches)?);
             let nodes: Vec<NodeName> =
                 step.nodes.iter().filter(|node| is_named(&decoded, node)).cloned().collect();
             Some((if nodes.is_empty() { first() } else { nodes }, why))

@@ -153,7 +153,7 @@ impl FalseReportFleet {
         }
         let (results, recordings) = measured.into_parts();
         let run = RunJudgeInput { recordings, ..self.judge_input(&main, again.as_ref(), &results) };
-        let verdicts = judge_run(run).verdicts;
+        let verdicts = judge_run(run, &model::part_history::PartHistory::default()).verdicts;
         let coverage = plan_coverage(&main, &Launcher::Local, &results);
         let seen = EvidenceRun {
             id: "r".to_owned(),

@@ -2,7 +2,7 @@
 //! of the rest.
 //!
 //! Pure. The judge sees outputs only; that one is missing, and why, is known
-//! here. A gap never makes anything better, and never accuses anybody.
+//! here. A gap never improves a verdict and never blames a node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -66,7 +66,7 @@ pub fn find_gaps(
             Some(result) => result.gap_reason().or_else(|| {
                 let recording = read.get(result.stdout.as_deref()?)?;
                 let tool = recording.parsed.tool;
-                // What nobody recognises is the judge's to say.
+                // The judge reports output that no parser recognises.
                 let instead = step.otherwise.as_ref().map(|otherwise| otherwise.parser);
                 let expected = |tool: &Tool| *tool == step.parser || Some(*tool) == instead;
                 let other = tool.filter(|tool| !expected(tool))?;
@@ -140,9 +140,9 @@ pub fn apply_gaps(verdicts: &mut Verdicts, claims: &Claims, gaps: &[MeasurementG
     for domain in &claims.domains {
         domain.nodes.iter().for_each(|node| _ = homes.entry(node).or_insert(&domain.name));
     }
-    let mut told: BTreeMap<UnknownSubject, usize> = BTreeMap::new();
+    let mut reported_at: BTreeMap<UnknownSubject, usize> = BTreeMap::new();
     for (at, unknown) in verdicts.unknown.iter().enumerate() {
-        told.entry(unknown.what.clone()).or_insert(at);
+        reported_at.entry(unknown.what.clone()).or_insert(at);
     }
     let mut known: BTreeMap<NodeName, usize> = BTreeMap::new();
     for (at, verdict) in verdicts.nodes.iter().enumerate() {
@@ -151,11 +151,11 @@ pub fn apply_gaps(verdicts: &mut Verdicts, claims: &Claims, gaps: &[MeasurementG
     for gap in gaps {
         verdicts.outcome = verdicts.outcome.max(Outcome::Unknown);
         let unknown = UnknownEntry { what: gap.subject.clone(), why: gap.why.clone() };
-        // The cause says more than what the judge made of its effect.
-        match told.get(&unknown.what) {
+        // The cause is more specific than the effect that the judge reported.
+        match reported_at.get(&unknown.what) {
             Some(at) => verdicts.unknown[*at] = unknown,
             None => {
-                told.insert(unknown.what.clone(), verdicts.unknown.len());
+                reported_at.insert(unknown.what.clone(), verdicts.unknown.len());
                 verdicts.unknown.push(unknown);
             }
         }
@@ -172,7 +172,7 @@ pub fn apply_gaps(verdicts: &mut Verdicts, claims: &Claims, gaps: &[MeasurementG
     verdicts.nodes.sort_by(|a, b| a.node.cmp(&b.node));
 }
 
-/// A node of which the judge has not heard, before its first gap is told.
+/// A node of which the judge has not heard, before its first gap is reported.
 fn unmeasured_verdict(node: &NodeName, domain: Option<DomainName>) -> NodeVerdict {
     let (outcome, reason) = (Outcome::Pass, String::new());
     NodeVerdict {

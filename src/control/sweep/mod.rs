@@ -1,8 +1,8 @@
-//! The shell that drives the pipeline: runs a plan's rounds through workers,
-//! reads, judges, confirms, proposes, and keeps everything in a run folder.
+//! Drives the pipeline ([`run_sweep`]): runs a plan's rounds through workers, parses,
+//! judges, confirms, proposes, and writes everything to a run folder.
 //!
-//! It reads the clock, starts processes through `exec`, and decides nothing
-//! that a stage decides.
+//! It reads the clock, starts processes through `exec`, and leaves every decision to its
+//! stage.
 
 mod cross_domain_pairs;
 pub mod gaps;
@@ -54,10 +54,12 @@ use engine::policy::action_policy::Policy;
 use engine::policy::situation::EvidenceRun;
 use engine::thresholds::PlatformCatalogue;
 use model::claims::Claims;
+use model::part_history::PartHistory;
 use model::run::{Run, RunInfo};
 use model::tool_call::ToolBackend;
 
 use output_budget::OutputBudget;
+use progress::SweepEvent;
 use readings::RunReadings;
 use rounds::{ReadingBackend, RoundRunner, RoundsEnd};
 use run_judgement::RunJudgeInput;
@@ -67,7 +69,7 @@ use worker_pool::{NoReachableNode, WorkerPool};
 
 pub use confirm_stage::ConfirmSettings;
 pub use progress::SweepProgress;
-pub use run_judgement::{judge_run, judge_run_with_history, plan_coverage};
+pub use run_judgement::{judge_run, plan_coverage};
 
 /// The present moment, RFC 3339 with milliseconds.
 #[expect(clippy::disallowed_methods, reason = "the coordinator is where the clock is read")]
@@ -80,7 +82,7 @@ pub fn format_timestamp(moment: jiff::Timestamp) -> String {
     moment.strftime("%Y-%m-%dT%H:%M:%S%.3fZ").to_string()
 }
 
-/// A run as decisions know it.
+/// The run as evidence for the policy.
 pub fn evidence_run(info: &RunInfo, launcher: &Launcher, complete: bool) -> EvidenceRun {
     let created: Option<jiff::Timestamp> = info.created.parse().ok();
     EvidenceRun {
@@ -96,24 +98,24 @@ pub fn evidence_run(info: &RunInfo, launcher: &Launcher, complete: bool) -> Evid
     }
 }
 
-/// What a sweep is made of.
+/// The input of a sweep.
 #[derive(Debug)]
 pub struct SweepRequest<'a> {
-    /// What the run is.
+    /// Id, profile and time of the run.
     pub info: RunInfo,
-    /// What is claimed of the nodes it covers.
+    /// The claims about its nodes.
     pub claims: &'a Claims,
-    /// What is claimed of the whole fleet: the denominator of the budgets.
+    /// The claims about the whole fleet: the denominator of the budgets.
     pub fleet: &'a Claims,
-    /// What to run.
+    /// The plan to run.
     pub plan: &'a Plan,
-    /// What it was made from, and what confirming plans are made from.
+    /// The request that the plan and its confirmation are made from.
     pub request: &'a PlanRequest<'a>,
     /// How to reach nodes.
     pub launcher: &'a Launcher,
-    /// What workers are started with.
+    /// How workers are started.
     pub program: &'a WorkerProgram,
-    /// Tools of this process that answer in the place of nodes.
+    /// Tools of this process that answer instead of nodes.
     pub tools: Option<Arc<dyn ToolBackend>>,
     /// How long a worker may take to answer.
     pub connect_timeout: Duration,
@@ -121,15 +123,15 @@ pub struct SweepRequest<'a> {
     pub confirm: &'a ConfirmSettings,
     /// The expectations.
     pub catalogue: &'a PlatformCatalogue,
-    /// Their digest.
+    /// The digest of the expectations.
     pub thresholds_digest: &'a str,
-    /// The platform a person named.
+    /// The platform that the operator named.
     pub platform: Option<&'a str>,
-    /// What may be proposed.
+    /// Limits of the proposed actions.
     pub policy: &'a Policy,
-    /// Where the run goes.
+    /// The run folder, new or of an earlier attempt.
     pub run_location: RunLocation<'a>,
-    /// Whom to tell how far it is.
+    /// Shows the events of the sweep.
     pub progress: SweepProgress,
     /// Run the plan again and again; `None` runs it once.
     pub repeat: Option<LoadRepeat>,
@@ -138,20 +140,20 @@ pub struct SweepRequest<'a> {
 /// How often a plan of load is run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LoadRepeat {
-    /// Until so much time is over. A pass that was begun is ended.
+    /// No pass starts after this time.
     pub duration: Duration,
 }
 
-/// Where a run goes.
+/// The folder of a run.
 #[derive(Clone, Copy, Debug)]
 pub enum RunLocation<'a> {
-    /// Into a new folder in this one.
+    /// A new folder in this one.
     New(&'a Path),
-    /// On in the folder of a run that did not come to its end.
+    /// The folder of a run that did not finish.
     Resume(&'a StoredRun),
 }
 
-/// A sweep that was carried out, wholly or in part.
+/// The result of a complete or partial sweep.
 #[derive(Debug)]
 pub struct SweepResult {
     /// Everything a report shows.
@@ -188,7 +190,7 @@ pub enum SweepError {
         /// The folder.
         path: PathBuf,
     },
-    /// There is nothing left to do.
+    /// Nothing is left to do.
     #[error("{}: this run is complete", path.display())]
     Complete {
         /// The folder.
@@ -208,18 +210,67 @@ pub enum SweepError {
     Runtime(#[source] std::io::Error),
 }
 
-/// Carries out a sweep. The run folder is made first and tells at every
-/// moment how far the run came.
+/// Runs a sweep: open the folder, write the inputs, run the rounds, judge and propose. The
+/// run folder is current at every moment, so that an interrupted run can be resumed.
 pub fn run_sweep(sweep: &SweepRequest<'_>) -> Result<SweepResult, SweepError> {
-    // Before anything is written: without answers there is no run.
-    let answers = match sweep.launcher {
+    // Opened before anything is written: without a source there is no run.
+    let source = match sweep.launcher {
         Launcher::Replay { run } => {
             Some(replay::ReplayedRun::open(run).map(ReadingBackend::from_stored_run))
         }
         _ => sweep.tools.clone().map(|tools| Ok(ReadingBackend::Tools(tools))),
     };
-    let answers = answers.transpose().map_err(SweepError::ReplaySource)?;
-    let OpenRun { folder, mut measured, confirm: confirming, _lock } = open_run(sweep)?;
+    let source = source.transpose().map_err(SweepError::ReplaySource)?;
+    let OpenRun { folder, mut measured, confirm, _lock } = open_run(sweep)?;
+    let record = write_inputs(sweep, &folder)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(SweepError::Runtime)?;
+    let writer = RunWriter::start(folder.clone());
+    let rounds = runtime.block_on(async {
+        let mut signals = StopSignals::listen();
+        let (stop, stopped) = watch::channel(false);
+        let sinks = (&folder, &writer);
+        let rounds = run_all_rounds(sweep, sinks, source, stopped, &mut measured, confirm);
+        let mut rounds = std::pin::pin!(rounds);
+        let mut stop_requested = false;
+        loop {
+            tokio::select! {
+                ended = &mut rounds => break ended.map(Some),
+                signal = signals.next() => {
+                    if stop_requested {
+                        sweep.progress.report(SweepEvent::KillRequested);
+                        break Ok(None);
+                    }
+                    stop_requested = true;
+                    sweep.progress.report(SweepEvent::StopRequested { signal });
+                    stop.send_replace(true);
+                }
+            }
+        }
+    });
+    sweep.progress.report(SweepEvent::Ended);
+    // Workers that still run end with their sessions.
+    drop(runtime);
+    writer.finish()?;
+    let Some(rounds) = rounds? else {
+        // Only the disk has the order of the last readings.
+        let reached = RunProgress::read_from_disk(&folder)?;
+        return finish_run(sweep, folder, record, reached);
+    };
+    let plan = rounds.repeated.map_or(Cow::Borrowed(sweep.plan), Cow::Owned);
+    let (confirm, partial) = (rounds.confirm, rounds.interrupted);
+    let reached = RunProgress { plan, measured, confirm, partial };
+    let result = finish_run(sweep, folder, record, reached)?;
+    match rounds.no_reachable_node {
+        Some(none) => Err(SweepError::Unreachable { why: none.to_string() }),
+        None => Ok(SweepResult { passes: rounds.passes, took: rounds.took, ..result }),
+    }
+}
+
+/// Writes what the run starts from: record, claims, scenario and plan.
+fn write_inputs(sweep: &SweepRequest<'_>, folder: &RunFolder) -> Result<RunRecord, RecordError> {
     let mut record = RunRecord {
         format: store::RUN_FORMAT.to_owned(),
         info: sweep.info.clone(),
@@ -231,7 +282,7 @@ pub fn run_sweep(sweep: &SweepRequest<'_>) -> Result<SweepResult, SweepError> {
         platform: sweep.platform.map(str::to_owned),
         policy: sweep.policy.clone(),
         fleet: sweep.fleet.domains.iter().map(|d| d.nodes.len()).sum(),
-        // When and where they were read is no part of what is measured.
+        // Without the time and place at which the claims were read.
         claims_digest: store::json_digest(&(
             &sweep.claims.domains,
             &sweep.claims.leaves,
@@ -245,7 +296,7 @@ pub fn run_sweep(sweep: &SweepRequest<'_>) -> Result<SweepResult, SweepError> {
             let claims = ClaimsRecord { format, claims: sweep.claims.clone(), changes: None };
             folder.write_json(file::CLAIMS, &claims)?;
             if let Launcher::Sim { scenario, .. } = sweep.launcher {
-                // The file may be gone, or another, when the run is resumed.
+                // A resumed run may find the file gone or changed.
                 let text = std::fs::read(scenario)
                     .map_err(|source| RecordError::Io { path: scenario.clone(), source })?;
                 folder.write(file::SCENARIO, &text)?;
@@ -259,68 +310,10 @@ pub fn run_sweep(sweep: &SweepRequest<'_>) -> Result<SweepResult, SweepError> {
         }
     }
     folder.write_json(file::RUN, &record)?;
-
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .map_err(SweepError::Runtime)?;
-    let keeper = RunWriter::start(folder.clone());
-    let taken = runtime.block_on(async {
-        let mut signals = StopSignals::listen();
-        let (stop, stopped) = watch::channel(false);
-        let place = (&folder, &keeper);
-        let mut rounds = std::pin::pin!(run_all_rounds(
-            sweep,
-            place,
-            answers,
-            stopped,
-            &mut measured,
-            confirming
-        ));
-        let mut asked = false;
-        loop {
-            tokio::select! {
-                ended = &mut rounds => break ended.map(Some),
-                name = signals.next() => {
-                    if asked {
-                        sweep.progress.print_line("killing what runs; what was measured is kept");
-                        break Ok(None);
-                    }
-                    asked = true;
-                    let text = "ending what runs, keeping what was measured; once more kills";
-                    sweep.progress.print_line(&format!("{name}: {text}"));
-                    stop.send_replace(true);
-                }
-            }
-        }
-    });
-    sweep.progress.finish();
-    // Workers that were not let go die with their sessions.
-    drop(runtime);
-    keeper.finish()?;
-    let Some(SweepRounds {
-        confirm,
-        interrupted,
-        repeated,
-        passes,
-        took,
-        no_reachable_node: unreached,
-    }) = taken?
-    else {
-        // The order of the last readings is the disk's to tell.
-        let reached = RunProgress::read_from_disk(&folder)?;
-        return finish_run(sweep, folder, record, reached);
-    };
-    let plan = repeated.map_or(Cow::Borrowed(sweep.plan), Cow::Owned);
-    let reached = RunProgress { plan, measured, confirm, partial: interrupted };
-    let done = finish_run(sweep, folder, record, reached)?;
-    match unreached {
-        Some(unreached) => Err(SweepError::Unreachable { why: unreached.to_string() }),
-        None => Ok(SweepResult { passes, took, ..done }),
-    }
+    Ok(record)
 }
 
-/// A run folder that is ours, and what an earlier attempt left in it.
+/// A locked run folder, and what an earlier attempt left in it.
 #[derive(Debug)]
 struct OpenRun {
     folder: RunFolder,
@@ -329,7 +322,7 @@ struct OpenRun {
     _lock: File,
 }
 
-/// Takes the folder. Until it is ours another process may be writing there.
+/// Creates or opens the folder and locks it: another process may write there.
 fn open_run(sweep: &SweepRequest<'_>) -> Result<OpenRun, SweepError> {
     let folder = match sweep.run_location {
         RunLocation::New(runs) => RunFolder::create(runs, &sweep.info.id)?,
@@ -341,7 +334,7 @@ fn open_run(sweep: &SweepRequest<'_>) -> Result<OpenRun, SweepError> {
     };
     let (mut measured, mut confirm) = (RunReadings::default(), None);
     if matches!(sweep.run_location, RunLocation::Resume(_)) {
-        // Whoever had it may have gone on with it since it was looked at.
+        // Another process may have written to it before this one took the lock.
         let stored = run_reader::open_run(folder.path())?;
         if stored.record.state == RunState::Complete {
             return Err(SweepError::Complete { path: path() });
@@ -355,7 +348,7 @@ fn open_run(sweep: &SweepRequest<'_>) -> Result<OpenRun, SweepError> {
     Ok(OpenRun { folder, measured, confirm, _lock: lock })
 }
 
-/// What all rounds together were.
+/// The result of all rounds.
 #[derive(Debug)]
 struct SweepRounds {
     confirm: Option<Plan>,
@@ -376,35 +369,36 @@ impl SweepRounds {
     }
 }
 
-/// The rounds of the plan, and those that confirm what they raised.
+/// Runs the rounds of the plan, then those that confirm its suspicions.
 async fn run_all_rounds(
     sweep: &SweepRequest<'_>,
-    (folder, keeper): (&RunFolder, &RunWriter),
-    answers: Option<ReadingBackend>,
+    (folder, writer): (&RunFolder, &RunWriter),
+    source: Option<ReadingBackend>,
     stop: watch::Receiver<bool>,
     measured: &mut RunReadings,
     mut confirm: Option<Plan>,
 ) -> Result<SweepRounds, RecordError> {
     let mut machines = Vec::new();
-    let mut unreached = None;
-    let source = match answers {
-        Some(answers) => answers,
+    let mut no_reachable_node = None;
+    let source = match source {
+        Some(source) => source,
         None => {
             let nodes = sweep.plan.nodes().into_iter().cloned();
             let start =
                 WorkerPool::start(sweep.launcher, sweep.program, sweep.connect_timeout, nodes);
             let mut stopped = stop.clone();
             tokio::select! {
-                fleet = start => {
-                    unreached = fleet.explain_unreachable().await;
-                    // Said in one sentence at the end, where it is all there is to say.
-                    for remark in fleet.start_remarks().await.iter().filter(|_| unreached.is_none()) {
-                        sweep.progress.print_line(remark);
+                workers = start => {
+                    no_reachable_node = workers.explain_unreachable().await;
+                    // Where no node answers, one sentence at the end replaces the remarks.
+                    for remark in workers.start_remarks().await.iter().filter(|_| no_reachable_node.is_none()) {
+                        sweep.progress.report(SweepEvent::WorkerRemark(remark));
                     }
-                    sweep.progress.set_unreachable(fleet.nodes_without_worker().await);
-                    machines = fleet.machines().await;
+                    let missing = workers.nodes_without_worker().await;
+                    sweep.progress.report(SweepEvent::WorkersMissing(missing));
+                    machines = workers.machines().await;
                     folder.append(file::MACHINES, &machines)?;
-                    ReadingBackend::Live(fleet)
+                    ReadingBackend::Live(workers)
                 }
                 () = worker::wait_for_stop(&mut stopped) => {
                     return Ok(SweepRounds::empty(confirm, None));
@@ -416,8 +410,8 @@ async fn run_all_rounds(
     let runner = RoundRunner {
         source,
         claims: sweep.claims,
-        writer: keeper,
-        progress: if unreached.is_some() { &silent } else { &sweep.progress },
+        writer,
+        progress: if no_reachable_node.is_some() { &silent } else { &sweep.progress },
         stop,
         ports: AtomicUsize::new(0),
         missing_tools: Arc::default(),
@@ -427,52 +421,52 @@ async fn run_all_rounds(
         )),
     };
     let start = Instant::now();
-    let mut ran = runner.run_plan(sweep.plan, measured).await;
-    if unreached.is_some() {
-        // Nothing ran; the folder has the reason of each step, and can be gone on with.
-        return Ok(SweepRounds::empty(confirm, unreached));
+    let mut end = runner.run_plan(sweep.plan, measured).await;
+    if no_reachable_node.is_some() {
+        // Nothing ran; the folder has the reason of each step, and can be resumed.
+        return Ok(SweepRounds::empty(confirm, no_reachable_node));
     }
-    let mut passes = u32::from(ran == RoundsEnd::Complete);
+    let mut passes = u32::from(end == RoundsEnd::Complete);
     let mut repeated = None;
-    if let Some(again) = sweep.repeat.filter(|_| ran == RoundsEnd::Complete) {
+    if let Some(again) = sweep.repeat.filter(|_| end == RoundsEnd::Complete) {
         let (mut whole, mut pass) = (sweep.plan.clone(), sweep.plan.clone());
-        // What runs nowhere is no load, however often it is tried.
+        // A plan that runs on no node is not a load: it is not repeated.
         while start.elapsed() < again.duration
-            && ran == RoundsEnd::Complete
+            && end == RoundsEnd::Complete
             && measured.has_successful_reading(&pass)
         {
             pass = plan::repeat_soak(sweep.plan, &whole);
             whole.rounds.extend(pass.rounds.iter().cloned());
-            // On disk before it runs: a step without a plan is nobody's.
+            // On disk before it runs: every reading belongs to a planned step.
             folder.write_plan(file::PLAN, &whole)?;
-            ran = runner.run_plan(&pass, measured).await;
-            passes += u32::from(ran == RoundsEnd::Complete);
+            end = runner.run_plan(&pass, measured).await;
+            passes += u32::from(end == RoundsEnd::Complete);
         }
         repeated = Some(whole);
     }
     let took = start.elapsed();
-    if ran == RoundsEnd::Complete && confirm.is_none() && sweep.repeat.is_none() {
+    if end == RoundsEnd::Complete && confirm.is_none() && sweep.repeat.is_none() {
         confirm = confirm_stage::plan_confirmation(sweep, measured);
         if let Some(plan) = &confirm {
-            // On disk before it runs: a run that is resumed goes on with it.
+            // On disk before it runs: a resumed run continues with it.
             folder.write_plan(file::CONFIRM, plan)?;
         }
     }
-    if let Some(plan) = confirm.as_ref().filter(|_| ran == RoundsEnd::Complete) {
+    if let Some(plan) = confirm.as_ref().filter(|_| end == RoundsEnd::Complete) {
         if measured.has_none_of(plan.steps()) {
             confirm_stage::wait_for_confirmation(sweep, plan, &runner).await;
         }
-        ran = runner.run_plan(plan, measured).await;
+        end = runner.run_plan(plan, measured).await;
     }
-    if let ReadingBackend::Live(fleet) = &runner.source {
-        // A worker that was started again may have found another machine.
-        let mut again = fleet.machines().await;
+    if let ReadingBackend::Live(workers) = &runner.source {
+        // A restarted worker may report another machine.
+        let mut again = workers.machines().await;
         again.retain(|machine| !machines.contains(machine));
         folder.append(file::MACHINES, &again)?;
-        fleet.shut_down().await;
+        workers.shut_down().await;
     }
-    // Told to stop when nothing was left to do, it is whole all the same.
-    let interrupted = ran == RoundsEnd::Interrupted;
+    // A stop request after the last reading leaves the run complete.
+    let interrupted = end == RoundsEnd::Interrupted;
     Ok(SweepRounds { confirm, interrupted, repeated, passes, took, no_reachable_node: None })
 }
 
@@ -486,8 +480,7 @@ struct RunProgress<'p> {
 }
 
 impl RunProgress<'static> {
-    /// As the disk tells it of a run that was ended where it was: a plan that is run
-    /// again and again has grown there.
+    /// Reads a killed run from its folder: the plan of a repeated run has grown there.
     fn read_from_disk(folder: &RunFolder) -> Result<Self, RecordError> {
         let stored = run_reader::open_run(folder.path())?;
         let measured = RunReadings::from_earlier_attempt(stored.results()?, stored.recordings()?);
@@ -505,27 +498,30 @@ fn finish_run(
 ) -> Result<SweepResult, SweepError> {
     let RunProgress { plan, confirm, measured, partial } = reached;
     let (results, recordings) = measured.into_parts();
-    let mut judgement = judge_run(RunJudgeInput {
-        claims: sweep.claims,
-        plan: &plan,
-        confirm: confirm.as_ref(),
-        results: &results,
-        recordings,
-        catalogue: sweep.catalogue,
-        thresholds_digest: sweep.thresholds_digest,
-        platform: sweep.platform,
-    });
+    let mut judgement = judge_run(
+        RunJudgeInput {
+            claims: sweep.claims,
+            plan: &plan,
+            confirm: confirm.as_ref(),
+            results: &results,
+            recordings,
+            catalogue: sweep.catalogue,
+            thresholds_digest: sweep.thresholds_digest,
+            platform: sweep.platform,
+        },
+        &PartHistory::default(),
+    );
     judgement.verdicts.simulated = record.info.simulated;
     folder.write_json(file::VERDICTS, &judgement.verdicts)?;
     folder.write_lines(file::CELLS, &judgement.cells)?;
     let coverage = plan_coverage(&plan, sweep.launcher, &results);
-    let seen = evidence_run(&record.info, &record.launcher, !partial);
+    let evidence = evidence_run(&record.info, &record.launcher, !partial);
     let actions = action_policy::propose_from_verdicts(
         &judgement.verdicts,
         sweep.fleet,
         sweep.policy,
         Some(coverage),
-        &seen,
+        &evidence,
     );
     folder.write_json(file::ACTIONS, &actions)?;
     record.state = if partial { RunState::Partial } else { RunState::Complete };

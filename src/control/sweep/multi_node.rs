@@ -43,13 +43,13 @@ struct MultiNodeReading<'w> {
     parts: Vec<NodePart<'w>>,
     board: ExchangeGroup,
     start: Instant,
-    /// What went wrong, in the order in which it did.
+    /// Failures in the order of their time.
     failures: Vec<(usize, String)>,
-    /// Nodes whose worker took no order.
+    /// Nodes whose worker accepted no order.
     absent: Vec<usize>,
     /// Fewest parts that measure anything.
     min_parts: usize,
-    /// Everything is being ended: by a person, or since too few are left.
+    /// All parts are being ended: by a signal, or because too few are left.
     is_ending: bool,
 }
 
@@ -79,7 +79,7 @@ pub(super) async fn run_on_all_nodes(
             .find_map(|(node, worker)| worker.as_ref().err().map(|why| format!("{node} {why}")));
         return Err(OrderOutcome::not_started(why.unwrap_or_else(|| "too few nodes".to_owned())));
     }
-    // Said before anybody starts: a word that cannot be filled is everybody's.
+    // Checked before any part starts: an argument that cannot be filled fails all.
     let mut orders = Vec::new();
     for (at, worker) in workers.iter().enumerate() {
         orders.push(match worker {
@@ -130,7 +130,7 @@ pub(super) async fn run_on_all_nodes(
     Ok(parts.into_outcome(interrupted))
 }
 
-/// What one node is told.
+/// The order of one node.
 fn build_node_order(
     reading: &ReadingRequest<'_>,
     argv: &[String],
@@ -157,27 +157,27 @@ fn build_node_order(
 }
 
 impl MultiNodeReading<'_> {
-    /// Waits until all have ended; true where somebody ended the run.
+    /// Waits until all have ended; true where the run was stopped.
     async fn finish(&mut self, stop: &mut watch::Receiver<bool>) -> bool {
-        let mut told = false;
+        let mut stopped = false;
         self.end_if_too_few().await;
         while self.parts.iter().any(|part| matches!(part, NodePart::Running(_))) {
             let next = self.next_deadline();
             tokio::select! {
-                // What was said in time counts, also where it is read late.
+                // A message that arrived in time counts even if it is read late.
                 biased;
-                (who, said) = next_message(&mut self.parts) => self.handle_message(who, said).await,
-                () = wait_for_stop(stop), if !told => {
-                    told = true;
+                (index, message) = next_message(&mut self.parts) => self.handle_message(index, message).await,
+                () = wait_for_stop(stop), if !stopped => {
+                    stopped = true;
                     self.end_all().await;
                 }
                 () = sleep_until(next) => self.check_deadlines().await,
             }
         }
-        told
+        stopped
     }
 
-    /// When somebody has waited long enough for somebody.
+    /// When the first wait for another node ends.
     fn next_deadline(&self) -> Instant {
         let due = self.board.next_deadline().map(|due| self.start + due);
         let running = self.parts.iter().filter_map(|part| match part {
@@ -187,26 +187,26 @@ impl MultiNodeReading<'_> {
         running.chain(due).min().unwrap_or_else(Instant::now)
     }
 
-    /// Takes in what a node's worker says; nothing where it is gone.
-    async fn handle_message(&mut self, who: usize, said: Option<WorkerMessage>) {
-        let Some(NodePart::Running(running)) = self.parts.get_mut(who) else { return };
-        let outcome = match said {
+    /// Handles a message of a node's worker; `None` where the worker is gone.
+    async fn handle_message(&mut self, index: usize, message: Option<WorkerMessage>) {
+        let Some(NodePart::Running(running)) = self.parts.get_mut(index) else { return };
+        let outcome = match message {
             Some(WorkerMessage::Asks { ask, .. }) => {
-                let answers = self.board.ask(who, ask, self.start.elapsed());
-                self.end_expelled(who).await;
+                let answers = self.board.ask(index, ask, self.start.elapsed());
+                self.end_expelled(index).await;
                 return self.deliver(answers).await;
             }
-            Some(said) => running.handle_message(said),
+            Some(message) => running.handle_message(message),
             None => Some(running.lost_outcome()),
         };
         if let Some(outcome) = outcome {
-            self.end_part(who, outcome).await;
+            self.end_part(index, outcome).await;
         }
     }
 
     /// A part ended: the others are not to wait for it.
-    async fn end_part(&mut self, who: usize, outcome: OrderOutcome) {
-        let node = &self.nodes[who];
+    async fn end_part(&mut self, index: usize, outcome: OrderOutcome) {
+        let node = &self.nodes[index];
         let why = match (&outcome.ending, last_error_line(&outcome.stderr.bytes)) {
             (ProcessEnding::Exited { code: 0 }, _) => None,
             (ProcessEnding::Exited { .. } | ProcessEnding::Signalled { .. }, Some(words)) => {
@@ -215,12 +215,12 @@ impl MultiNodeReading<'_> {
             _ => Some(outcome.ending.to_string()),
         };
         // Whoever was ended by us ended for another reason.
-        let known = self.is_ending || self.failures.iter().any(|(at, _)| *at == who);
+        let known = self.is_ending || self.failures.iter().any(|(at, _)| *at == index);
         if let Some(why) = why.as_ref().filter(|_| !known) {
-            self.failures.push((who, format!("{node}: {why}")));
+            self.failures.push((index, format!("{node}: {why}")));
         }
-        self.parts[who] = NodePart::Ended(outcome);
-        let answers = self.board.remove(who, why.as_deref().unwrap_or("ended"));
+        self.parts[index] = NodePart::Ended(outcome);
+        let answers = self.board.remove(index, why.as_deref().unwrap_or("ended"));
         self.deliver(answers).await;
         self.end_if_too_few().await;
     }
@@ -237,35 +237,35 @@ impl MultiNodeReading<'_> {
         }
     }
 
-    /// Ends whoever the board has thrown out, for that reason.
-    async fn end_expelled(&mut self, who: usize) {
-        if self.failures.iter().any(|(at, _)| *at == who) {
+    /// Ends a part that the board has expelled.
+    async fn end_expelled(&mut self, index: usize) {
+        if self.failures.iter().any(|(at, _)| *at == index) {
             return;
         }
         let (Some(why), NodePart::Running(running)) =
-            (self.board.gone_reason(who), &mut self.parts[who])
+            (self.board.gone_reason(index), &mut self.parts[index])
         else {
             return;
         };
-        self.failures.push((who, format!("{}: {why}", self.nodes[who])));
+        self.failures.push((index, format!("{}: {why}", self.nodes[index])));
         send_stop(running).await;
     }
 
     /// Passes answers on, to all at the same time.
     async fn deliver(&mut self, answers: Vec<(usize, ExchangeReply)>) {
-        let mut told = Vec::new();
-        for (who, answer) in answers {
-            if let NodePart::Running(running) = &self.parts[who] {
+        let mut sends = Vec::new();
+        for (index, answer) in answers {
+            if let NodePart::Running(running) = &self.parts[index] {
                 let running: &RunningOrder<'_> = running;
-                told.push(async move {
+                sends.push(async move {
                     if running.send_reply(answer).await.is_err() {
-                        // That it is gone is heard.
+                        // The end of a worker arrives as its own message.
                         running.kill();
                     }
                 });
             }
         }
-        join_all(told).await;
+        join_all(sends).await;
     }
 
     /// Ends all that still run.
@@ -281,21 +281,21 @@ impl MultiNodeReading<'_> {
     /// Looks for those whose time is over.
     async fn check_deadlines(&mut self) {
         let late = self.board.expire(self.start.elapsed());
-        for who in late.gone {
-            self.end_expelled(who).await;
+        for index in late.gone {
+            self.end_expelled(index).await;
         }
         self.deliver(late.answers).await;
         let now = Instant::now();
-        for who in 0..self.parts.len() {
-            let NodePart::Running(running) = &mut self.parts[who] else { continue };
+        for index in 0..self.parts.len() {
+            let NodePart::Running(running) = &mut self.parts[index] else { continue };
             if running.deadline() <= now {
                 // Its worker should have ended it long ago.
                 running.kill();
                 let mut outcome = running.lost_outcome();
-                if !self.is_ending && !self.failures.iter().any(|(at, _)| *at == who) {
+                if !self.is_ending && !self.failures.iter().any(|(at, _)| *at == index) {
                     outcome.ending = ProcessEnding::TimedOut;
                 }
-                self.end_part(who, outcome).await;
+                self.end_part(index, outcome).await;
             }
         }
     }
@@ -414,14 +414,14 @@ fn prefix_lines(into: &mut Vec<u8>, node: &NodeName, bytes: &[u8]) {
     }
 }
 
-/// What the next worker says of its part.
+/// The next message of any worker.
 async fn next_message(parts: &mut [NodePart<'_>]) -> (usize, Option<WorkerMessage>) {
     poll_fn(|context| {
         for (at, part) in parts.iter_mut().enumerate() {
             if let NodePart::Running(running) = part
-                && let Poll::Ready(said) = running.poll_message(context)
+                && let Poll::Ready(message) = running.poll_message(context)
             {
-                return Poll::Ready((at, said));
+                return Poll::Ready((at, message));
             }
         }
         Poll::Pending
@@ -429,7 +429,7 @@ async fn next_message(parts: &mut [NodePart<'_>]) -> (usize, Option<WorkerMessag
     .await
 }
 
-/// Waits for all of these at the same time; what they came to, in their order.
+/// Waits for all of these concurrently; the results in their order.
 async fn join_all<T>(waiting: Vec<impl Future<Output = T>>) -> Vec<T> {
     let mut waiting: Vec<Pin<Box<_>>> = waiting.into_iter().map(Box::pin).collect();
     let mut came: Vec<Option<T>> = waiting.iter().map(|_| None).collect();

@@ -46,9 +46,9 @@ struct DiskSpace {
 
 impl DiskSpace {
     fn from_folder(folder: &Path) -> Option<Self> {
-        let told = rustix::fs::statvfs(folder).ok()?;
-        let bytes = |blocks: u64| blocks.saturating_mul(told.f_frsize);
-        Some(Self { free: bytes(told.f_bavail), total: bytes(told.f_blocks) })
+        let stats = rustix::fs::statvfs(folder).ok()?;
+        let bytes = |blocks: u64| blocks.saturating_mul(stats.f_frsize);
+        Some(Self { free: bytes(stats.f_bavail), total: bytes(stats.f_blocks) })
     }
 
     /// What outputs may still take of it.
@@ -67,7 +67,7 @@ pub(super) struct OutputBudget {
     run: u64,
     used: u64,
     shares: BTreeMap<Vec<NodeName>, u64>,
-    /// Whether it was said that the file system is full.
+    /// Whether the full file system is reported.
     is_full_reported: bool,
 }
 
@@ -84,7 +84,7 @@ impl OutputBudget {
     }
 
     /// Reads an output, and cuts what is not kept out of it: what is read is what the
-    /// folder will hold. Something to say, where the file system is nearly full.
+    /// folder will hold. Returns a reason once the file system is nearly full.
     pub(super) fn read_output(
         &mut self,
         step: &PlanStep,
@@ -119,7 +119,7 @@ impl OutputBudget {
         let mut recording = read(result, outcome);
         let is_read = recording.as_ref().is_some_and(|it| it.parsed.tool.is_some());
         cut |= !is_read && shorten_stream(&mut outcome.stdout, EXCERPT_BYTES);
-        let mut say = None;
+        let mut disk_full = None;
         let size = (outcome.stdout.bytes.len() + outcome.stderr.bytes.len()) as u64;
         let mut account = step.nodes.clone();
         account.sort();
@@ -143,7 +143,7 @@ impl OutputBudget {
                 && space.is_some_and(|space| space.available_for_outputs() < size)
             {
                 self.is_full_reported = true;
-                say = Some(format!("{why}: outputs are not kept, and what they say is unknown"));
+                disk_full = Some(why.clone());
             }
             result.not_kept = Some(why);
         }
@@ -156,7 +156,7 @@ impl OutputBudget {
                 result.stderr_dropped.saturating_add(more(outcome.stderr.dropped, err));
             recording = read(result, outcome);
         }
-        (recording, say)
+        (recording, disk_full)
     }
 }
 
@@ -176,12 +176,12 @@ fn shorten_stream(stream: &mut CapturedStream, end: usize) -> bool {
 fn head_and_tail(bytes: &[u8], end: usize) -> Vec<u8> {
     let digest = Sha256::digest(bytes);
     let digest: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    let said = format!(
+    let notice = format!(
         "\n[fabricgate: {} of {} bytes are left out here; sha256 of all {digest}]\n",
         bytes.len() - 2 * end,
         bytes.len()
     );
-    [&bytes[..end], said.as_bytes(), &bytes[bytes.len() - end..]].concat()
+    [&bytes[..end], notice.as_bytes(), &bytes[bytes.len() - end..]].concat()
 }
 
 #[cfg(test)]
@@ -224,13 +224,13 @@ mod tests {
         let flood = [b"head ".as_slice(), &vec![b'x'; 3 << 20], b" tail"].concat();
         let mut outcome = tool_outcome(flood.clone(), flood.clone());
         let mut result = fixture::result(1, 0, EXITED_WELL);
-        let (recording, say) = large_budget().read_output_within(
+        let (recording, disk_full) = large_budget().read_output_within(
             Some(LARGE),
             &fixture::step(1),
             &mut result,
             &mut outcome,
         );
-        assert_eq!((result.not_kept.clone(), say), (None, None));
+        assert_eq!((result.not_kept.clone(), disk_full), (None, None));
         for stream in [&outcome.stdout, &outcome.stderr] {
             assert!(stream.bytes.len() < 2 * EXCERPT_BYTES + 200);
             assert_eq!(stream.dropped, (flood.len() - 2 * EXCERPT_BYTES) as u64);
@@ -337,11 +337,11 @@ mod tests {
             let mut outcome = tool_outcome(table(1_000), Vec::new());
             let mut result = fixture::result(1, 0, EXITED_WELL);
             let space = Some(DiskSpace { free, total: all });
-            let told = room.is_full_reported;
-            let (recording, say) =
+            let reported = room.is_full_reported;
+            let (recording, disk_full) =
                 room.read_output_within(space, &fixture::step(1), &mut result, &mut outcome);
             assert_eq!(result.not_kept.is_none(), kept, "{free} of {all}");
-            assert_eq!(say.is_some(), !kept && !told, "{free} of {all}");
+            assert_eq!(disk_full.is_some(), !kept && !reported, "{free} of {all}");
             let is_read = recording.is_some_and(|it| it.parsed.tool.is_some());
             assert_eq!(is_read, kept, "{free} of {all}: what is not kept is not read");
             let unknown = result.gap_reason().is_some_and(|why| why.contains("nearly full"));

@@ -18,17 +18,17 @@ pub(super) fn expected_tools(step: &PlanStep) -> Vec<Tool> {
     std::iter::once(step.parser).chain(instead).collect()
 }
 
-/// Holds what was read to what was ordered. What is dropped is told as a problem of the
+/// Holds what was read to what was ordered. Each dropped part becomes a problem of the
 /// node that sent it.
 pub(super) fn restrict_to_order(step: &PlanStep, parsed: &mut ParseOutput) {
-    let mut told = Vec::new();
-    drop_unordered_tests(step, parsed, &mut told);
+    let mut dropped = Vec::new();
+    drop_unordered_tests(step, parsed, &mut dropped);
     // Inside a node it is the node's, whatever name it prints.
     if 1 < step.nodes.len() {
-        drop_foreign_hosts(step, parsed, &mut told);
+        drop_foreign_hosts(step, parsed, &mut dropped);
     }
     if step.scope == ProbeScope::Rail {
-        drop_odd_network_tables(parsed, &mut told);
+        drop_odd_network_tables(parsed, &mut dropped);
         // The step says which rail it ran over.
         parsed.facts.parameters.remove("rail");
         if step.rail.is_none() {
@@ -36,15 +36,15 @@ pub(super) fn restrict_to_order(step: &PlanStep, parsed: &mut ParseOutput) {
         }
     }
     let sender = step.nodes.first().map(ToString::to_string);
-    for what in told {
+    for what in dropped {
         let problem = OutputProblem::new(OutputProblemKind::Inconsistent, what);
         parsed.complete = false;
         parsed.problems.push(OutputProblem { host: sender.clone(), ..problem });
     }
 }
 
-/// Takes out what was measured or told of tests that were not ordered.
-fn drop_unordered_tests(step: &PlanStep, parsed: &mut ParseOutput, told: &mut Vec<String>) {
+/// Removes measurements and problems of tests that were not ordered.
+fn drop_unordered_tests(step: &PlanStep, parsed: &mut ParseOutput, dropped: &mut Vec<String>) {
     let Some(tool) = parsed.tool else { return };
     // The name was taken from the shape of the numbers.
     if parsed.facts.parameters.get("testcase").is_some_and(|how| how == "inferred") {
@@ -72,13 +72,13 @@ fn drop_unordered_tests(step: &PlanStep, parsed: &mut ParseOutput, told: &mut Ve
     parsed.problems.retain(|problem| keep(problem.testcase.as_deref()));
     if !others.is_empty() {
         let names = others.into_iter().take(3).collect::<Vec<_>>().join(", ");
-        told.push(format!("it holds {names}, which was not ordered: not read"));
+        dropped.push(format!("it holds {names}, which was not ordered: not read"));
     }
 }
 
 /// The tests that a command runs.
 enum OrderedTests {
-    /// Its words do not tell.
+    /// The arguments do not determine it.
     Any,
     /// These.
     Named(BTreeSet<String>),
@@ -165,7 +165,7 @@ fn file_name(word: &str) -> &str {
 
 /// Drops what is said of hosts that took no part: of an output that gives one of them
 /// ranks, all numbers. Nodes are called as the step calls them.
-fn drop_foreign_hosts(step: &PlanStep, parsed: &mut ParseOutput, told: &mut Vec<String>) {
+fn drop_foreign_hosts(step: &PlanStep, parsed: &mut ParseOutput, dropped: &mut Vec<String>) {
     let known = |host: &str| -> Option<&NodeName> {
         let exact = step.nodes.iter().find(|node| node.as_str() == host);
         exact.or_else(|| {
@@ -192,7 +192,8 @@ fn drop_foreign_hosts(step: &PlanStep, parsed: &mut ParseOutput, told: &mut Vec<
         parsed.measurements.clear();
         facts.ranks.clear();
         let names = others.iter().take(3).cloned().collect::<Vec<_>>().join(", ");
-        told.push(format!("it has ranks on {names}, which took no part: its numbers are not read"));
+        dropped
+            .push(format!("it has ranks on {names}, which took no part: its numbers are not read"));
     }
     let mut spoken: BTreeSet<String> = BTreeSet::new();
     parsed.problems.retain_mut(|problem| {
@@ -213,11 +214,11 @@ fn drop_foreign_hosts(step: &PlanStep, parsed: &mut ParseOutput, told: &mut Vec<
             }
         }
     });
-    told.extend(spoken.into_iter().take(3));
+    dropped.extend(spoken.into_iter().take(3));
 }
 
 /// Drops tables of the network that have other ends than two.
-fn drop_odd_network_tables(parsed: &mut ParseOutput, told: &mut Vec<String>) {
+fn drop_odd_network_tables(parsed: &mut ParseOutput, dropped: &mut Vec<String>) {
     let before = parsed.measurements.len();
     parsed.measurements.retain(|measurement| match measurement {
         Measurement::Matrix(matrix) => {
@@ -226,7 +227,7 @@ fn drop_odd_network_tables(parsed: &mut ParseOutput, told: &mut Vec<String>) {
         _ => true,
     });
     if parsed.measurements.len() < before {
-        told.push("it has a table of more than the two nodes of the pair: not read".to_owned());
+        dropped.push("it has a table of more than the two nodes of the pair: not read".to_owned());
     }
 }
 

@@ -15,7 +15,7 @@ use model::worker_protocol::MachineEnvironment;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PlaceholderEnd<'a> {
     pub(super) node: &'a NodeName,
-    /// What its worker said; `None` for simulated nodes, whose names serve as
+    /// The worker's report; `None` for simulated nodes, whose names serve as
     /// their addresses.
     pub(super) environment: Option<&'a MachineEnvironment>,
 }
@@ -37,17 +37,17 @@ pub(super) fn fill_command(
     argv: &[String],
     with: &PlaceholderValues<'_>,
 ) -> Result<Vec<String>, String> {
-    let says = |what: &str| argv.iter().any(|word| word.contains(what));
+    let contains = |what: &str| argv.iter().any(|word| word.contains(what));
     let mut own = String::new();
     let mut peer = String::new();
     let mut device = "-".to_owned();
-    if says(placeholder::ADDRESS) {
+    if contains(placeholder::ADDRESS) {
         own = resolve_address(with.own, with.rail)?.1;
     }
-    if says(placeholder::DEVICE) && with.rail.is_some() && with.own.environment.is_some() {
+    if contains(placeholder::DEVICE) && with.rail.is_some() && with.own.environment.is_some() {
         device = resolve_address(with.own, with.rail)?.0;
     }
-    if says(placeholder::PEER_ADDRESS) {
+    if contains(placeholder::PEER_ADDRESS) {
         let end = with.peer.ok_or("there is no other node to have an address")?;
         peer = resolve_address(end, with.rail)?.1;
     }

@@ -1,4 +1,4 @@
-//! Telling people on standard error how far a sweep is: a bar on a terminal,
+//! The events of a sweep, and how standard error shows them: a bar on a terminal,
 //! plain lines in a log.
 
 use std::collections::btree_map::Entry;
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use engine::plan::lint::PlanLintError;
 use engine::plan::{Plan, PlanRound, PlanStep, cost};
 use engine::report::{plain_text, reason_groups};
 use model::hostlist;
@@ -16,7 +17,53 @@ use model::id::NodeName;
 use model::raw_result::{ProcessEnding, RawResult};
 use model::tool_recording::ToolRecording;
 
-/// Whom to tell how far a sweep is.
+/// What happens during a sweep.
+#[derive(Debug)]
+pub(super) enum SweepEvent<'a> {
+    /// A worker could not start, or runs another version; the line names its nodes.
+    WorkerRemark(&'a str),
+    /// These nodes have no worker. Their remarks named the cause, so their readings are not
+    /// reported.
+    WorkersMissing(BTreeSet<NodeName>),
+    PlanStarted(&'a Plan),
+    /// An earlier attempt finished this round.
+    RoundSkipped {
+        round: &'a PlanRound,
+        parallel: usize,
+    },
+    RoundEnded {
+        round: &'a PlanRound,
+        parallel: usize,
+        took: Duration,
+    },
+    ReadingEnded {
+        result: &'a RawResult,
+        recording: Option<&'a ToolRecording>,
+    },
+    /// A node lacks the tool of a step, and the step's other command ran.
+    ToolMissing {
+        step: &'a PlanStep,
+        why: &'a str,
+    },
+    /// From here on outputs are not kept.
+    DiskFull {
+        why: &'a str,
+    },
+    ConfirmationRefused(&'a PlanLintError),
+    ConfirmationPlanned {
+        plan: &'a Plan,
+        wait: Duration,
+    },
+    /// The first signal: running processes are ended.
+    StopRequested {
+        signal: &'a str,
+    },
+    /// The second signal: running processes are killed.
+    KillRequested,
+    Ended,
+}
+
+/// Shows the events of a sweep on standard error.
 #[derive(Debug)]
 pub struct SweepProgress {
     silent: bool,
@@ -37,45 +84,91 @@ struct ProgressState {
     failed: usize,
     /// Nodes without a worker.
     unreachable: BTreeSet<NodeName>,
-    /// By probe and what was told of it in this round: the nodes it is true of besides.
+    /// By probe and reported line of this round: the further nodes with the same line.
     repeated: BTreeMap<(String, String), BTreeSet<NodeName>>,
 }
 
 impl SweepProgress {
-    /// Tells nobody.
+    /// Shows nothing.
     pub fn silent() -> Self {
         Self { silent: true, state: Mutex::default() }
     }
 
-    /// Tells whoever reads standard error.
+    /// Shows the events on standard error.
     pub fn to_stderr() -> Self {
         Self { silent: false, state: Mutex::default() }
     }
 
-    /// Something people should know while they wait.
-    pub fn print_line(&self, text: &str) {
-        if self.silent {
-            return;
-        }
-        let say = || {
-            // Nobody listening is no reason to stop measuring.
-            let _ = writeln!(anstream::stderr().lock(), "{}", plain_text::to_plain_lines(text));
-        };
-        match &self.lock_state().bar {
-            Some(bar) => bar.suspend(say),
-            None => say(),
+    /// Shows an event.
+    pub(super) fn report(&self, event: SweepEvent<'_>) {
+        match event {
+            SweepEvent::WorkerRemark(text) => self.print_line(text),
+            SweepEvent::WorkersMissing(nodes) => self.lock_state().unreachable = nodes,
+            SweepEvent::PlanStarted(plan) => self.begin_plan(plan),
+            SweepEvent::RoundSkipped { round, parallel } => {
+                let mut state = self.lock_state();
+                state.before += cost::estimate_round(round, parallel);
+                state.ended += 1;
+            }
+            SweepEvent::RoundEnded { round, parallel, took } => {
+                self.finish_round(round, parallel, took);
+            }
+            SweepEvent::ReadingEnded { result, recording } => {
+                self.report_reading(result, recording);
+            }
+            SweepEvent::ToolMissing { step, why } => {
+                let (probe, location) = (&step.probe, step.location());
+                let itself = "measured by fabricgate itself, here and wherever that is so";
+                self.print_line(&format!("{probe} on {location}: {why}; {itself}"));
+            }
+            SweepEvent::DiskFull { why } => self
+                .print_line(&format!("{why}: outputs are not kept, and what they say is unknown")),
+            SweepEvent::ConfirmationRefused(error) => {
+                self.print_line(&format!("not confirming: the plan breaks its own rules: {error}"))
+            }
+            SweepEvent::ConfirmationPlanned { plan, wait } => self.print_line(&format!(
+                "confirming: {} steps on {} nodes, in {:.0} s, when a passing cause is gone",
+                plan.steps().count(),
+                plan.nodes().len(),
+                wait.as_secs_f64()
+            )),
+            SweepEvent::StopRequested { signal } => {
+                let text = "ending what runs, keeping what was measured; once more kills";
+                self.print_line(&format!("{signal}: {text}"));
+            }
+            SweepEvent::KillRequested => {
+                self.print_line("killing what runs; what was measured is kept");
+            }
+            SweepEvent::Ended => {
+                if let Some(bar) = self.lock_state().bar.take() {
+                    bar.finish_and_clear();
+                }
+            }
         }
     }
 
-    /// A plan begins.
-    pub(super) fn begin_plan(&self, plan: &Plan) {
+    fn print_line(&self, text: &str) {
+        if self.silent {
+            return;
+        }
+        let write_line = || {
+            // A closed standard error must not stop the sweep.
+            let _ = writeln!(anstream::stderr().lock(), "{}", plain_text::to_plain_lines(text));
+        };
+        match &self.lock_state().bar {
+            Some(bar) => bar.suspend(write_line),
+            None => write_line(),
+        }
+    }
+
+    fn begin_plan(&self, plan: &Plan) {
         let mut state = self.lock_state();
         if let Some(bar) = state.bar.take() {
             bar.finish_and_clear();
         }
-        let unreached = std::mem::take(&mut state.unreachable);
+        let unreachable = std::mem::take(&mut state.unreachable);
         *state = ProgressState {
-            unreachable: unreached,
+            unreachable,
             planned: plan.rounds.iter().map(|r| cost::estimate_round(r, plan.parallel)).sum(),
             rounds: plan.rounds.len(),
             start: Some(Instant::now()),
@@ -92,39 +185,27 @@ impl SweepProgress {
         }
     }
 
-    /// A round that an earlier attempt finished.
-    pub(super) fn skip_round(&self, round: &PlanRound, parallel: usize) {
-        let mut state = self.lock_state();
-        state.before += cost::estimate_round(round, parallel);
-        state.ended += 1;
-    }
-
-    /// A reading ended. What went well is not worth a line, and neither is each
-    /// of the many that an interruption ends.
-    pub(super) fn record_reading(&self, result: &RawResult, recording: Option<&ToolRecording>) {
+    /// Prints a line for a reading that failed, except for the many readings that an
+    /// interruption ends.
+    fn report_reading(&self, result: &RawResult, recording: Option<&ToolRecording>) {
         if result.ending == ProcessEnding::Interrupted {
             return;
         }
         let Some(text) = describe_failure(result, recording) else { return };
         self.lock_state().failed += 1;
         if self.is_unreported(result, &text) {
-            let (place, probe, seconds) = (result.location(), &result.probe, result.duration_s);
-            self.print_line(&format!("{place} {probe}: {seconds:.1} s, {text}"));
+            let (location, probe, seconds) = (result.location(), &result.probe, result.duration_s);
+            self.print_line(&format!("{location} {probe}: {seconds:.1} s, {text}"));
         }
     }
 
-    /// These nodes have no worker: it was told why, and no reading of theirs is news.
-    pub(super) fn set_unreachable(&self, nodes: BTreeSet<NodeName>) {
-        self.lock_state().unreachable = nodes;
-    }
-
-    /// Whether nobody was told yet in this round; the nodes of what is alike are told
-    /// together when it ends.
+    /// Whether this line is new in this round; further nodes with the same line are
+    /// reported together when the round ends.
     fn is_unreported(&self, result: &RawResult, text: &str) -> bool {
         let mut state = self.lock_state();
-        let is_unreached = |node: &NodeName| state.unreachable.contains(node);
+        let is_unreachable = |node: &NodeName| state.unreachable.contains(node);
         if matches!(result.ending, ProcessEnding::NotStarted { .. })
-            && result.nodes.iter().any(is_unreached)
+            && result.nodes.iter().any(is_unreachable)
         {
             return false;
         }
@@ -142,15 +223,7 @@ impl SweepProgress {
         }
     }
 
-    /// The tool of a probe is missing somewhere, and its other command was run.
-    pub(super) fn report_fallback(&self, step: &PlanStep, why: &str) {
-        let (probe, place) = (&step.probe, step.location());
-        let itself = "measured by fabricgate itself, here and wherever that is so";
-        self.print_line(&format!("{probe} on {place}: {why}; {itself}"));
-    }
-
-    /// A round ended.
-    pub(super) fn finish_round(&self, round: &PlanRound, parallel: usize, took: Duration) {
+    fn finish_round(&self, round: &PlanRound, parallel: usize, took: Duration) {
         self.report_repeated();
         let line = {
             let mut state = self.lock_state();
@@ -176,19 +249,12 @@ impl SweepProgress {
         self.print_line(&line);
     }
 
-    /// Tells where else a round went as it was told once.
+    /// Prints the further nodes of the lines of this round.
     fn report_repeated(&self) {
-        let alike = std::mem::take(&mut self.lock_state().repeated);
-        for ((probe, _), nodes) in alike.iter().filter(|(_, nodes)| !nodes.is_empty()) {
+        let repeated = std::mem::take(&mut self.lock_state().repeated);
+        for ((probe, _), nodes) in repeated.iter().filter(|(_, nodes)| !nodes.is_empty()) {
             let list = hostlist::fold(nodes.iter().map(NodeName::as_str));
             self.print_line(&format!("{list} {probe}: the same"));
-        }
-    }
-
-    /// The plan is done, or ended.
-    pub(super) fn finish(&self) {
-        if let Some(bar) = self.lock_state().bar.take() {
-            bar.finish_and_clear();
         }
     }
 
@@ -198,12 +264,12 @@ impl SweepProgress {
 }
 
 impl ProgressState {
-    /// How long it still takes, from the pace so far.
+    /// The remaining time, from the pace so far.
     fn remaining_time(&self) -> String {
         let ahead = self.planned - self.done - self.before;
         let spent = self.start.map_or(0.0, |start| start.elapsed().as_secs_f64());
-        // The pace of the first rounds says little; the plan's own estimate
-        // stands until a tenth of it is behind.
+        // The first rounds give no reliable pace: the plan's own estimate counts until a
+        // tenth of it is done.
         let pace = if self.planned * 0.1 < self.done { spent / self.done } else { 1.0 };
         match ahead * pace {
             left if left < 0.5 => "done".to_owned(),

@@ -1,5 +1,5 @@
 //! A stored run in the place of nodes: every step is answered with what was
-//! printed then, so that the whole pipeline can be run again on a desk.
+//! printed then, so that the whole pipeline can run again without nodes.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -14,7 +14,7 @@ use model::raw_result::{ProcessEnding, RawResult};
 use model::tool_recording::CONFIRM_STAGE;
 use node::exec::CapturedStream;
 
-/// What tells readings apart: probe, nodes, rail, and whether it confirms.
+/// The key of a reading: probe, nodes, rail, and whether it confirms.
 type ReplayKey = (String, Vec<NodeName>, Option<String>, bool);
 
 /// The readings of one stored step, by their number.

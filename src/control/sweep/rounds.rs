@@ -1,8 +1,7 @@
-//! Running rounds: the steps of a round side by side, a barrier, the next.
+//! Runs rounds: all steps of a round concurrently, a barrier, the next round.
 //!
-//! Every reading is handed to the disk before the next one of its step is
-//! taken. What decides whether another reading is needed is the judge's
-//! (`judge::sequential`).
+//! The writer gets every reading before the next one of its step is taken.
+//! `judge::sequential_test` decides whether a step needs another reading.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +13,7 @@ use tokio::task::JoinSet;
 
 use super::fallback::MissingTools;
 use super::output_budget::OutputBudget;
-use super::progress::SweepProgress;
+use super::progress::{SweepEvent, SweepProgress};
 use super::readings::RunReadings;
 use super::replay::ReplayedRun;
 use super::run_writer::{FinishedReading, RunWriter};
@@ -24,7 +23,7 @@ use super::worker_pool::WorkerPool;
 use super::{local_tools, step, step_outputs};
 use engine::judge::sequential_test;
 use engine::plan::{Plan, PlanRound, PlanStep};
-use model::claims::{ClaimedRail, Claims};
+use model::claims::Claims;
 use model::parse_output::ParseOutput;
 use model::raw_result::{ProcessEnding, RawResult};
 use model::tool_call::ToolBackend;
@@ -44,7 +43,7 @@ const MAX_OUTPUT_MEMORY: usize = 1 << 30;
 /// prints in a rack, some ten matrices of 72 by 72 cells of ten characters.
 const MIN_CAPTURE_BYTES: usize = 4 << 20;
 
-/// Who answers.
+/// Where readings come from.
 #[derive(Clone, Debug)]
 pub(super) enum ReadingBackend {
     /// Workers on the nodes.
@@ -56,7 +55,6 @@ pub(super) enum ReadingBackend {
 }
 
 impl ReadingBackend {
-    /// A stored run answers.
     pub(super) fn from_stored_run(run: ReplayedRun) -> Self {
         Self::Stored(Arc::new(run))
     }
@@ -81,7 +79,7 @@ pub(super) struct RoundRunner<'a> {
 pub(super) enum RoundsEnd {
     /// Every reading was tried.
     Complete,
-    /// Somebody ended it, or the disk refused.
+    /// A signal stopped it, or the disk refused.
     Interrupted,
 }
 
@@ -98,30 +96,35 @@ enum RoundEnd {
 
 impl RoundRunner<'_> {
     /// Runs the rounds of a plan, without those readings that were taken
-    /// before. Ends early when told to stop or when the disk refuses.
+    /// before. Ends early on a stop request or when the disk refuses.
     pub(super) async fn run_plan(&self, plan: &Plan, measured: &mut RunReadings) -> RoundsEnd {
         let taken = measured.finished_readings();
         let hung = measured.hung_steps();
-        let places = Arc::new(Semaphore::new(plan.parallel.max(1)));
-        self.progress.begin_plan(plan);
+        let parallel = plan.parallel;
+        let permits = Arc::new(Semaphore::new(parallel.max(1)));
+        self.progress.report(SweepEvent::PlanStarted(plan));
         for round in &plan.rounds {
             let start = Instant::now();
-            let went = self.run_round(round, &places, &taken, &hung, measured).await;
-            match went {
+            let end = self.run_round(round, &permits, &taken, &hung, measured).await;
+            match end {
                 RoundEnd::WriteFailed => return RoundsEnd::Interrupted,
                 _ if *self.stop.borrow() => return RoundsEnd::Interrupted,
-                RoundEnd::AlreadyDone => self.progress.skip_round(round, plan.parallel),
-                RoundEnd::Done => self.progress.finish_round(round, plan.parallel, start.elapsed()),
+                RoundEnd::AlreadyDone => {
+                    self.progress.report(SweepEvent::RoundSkipped { round, parallel });
+                }
+                RoundEnd::Done => {
+                    let took = start.elapsed();
+                    self.progress.report(SweepEvent::RoundEnded { round, parallel, took });
+                }
             }
         }
         RoundsEnd::Complete
     }
 
-    /// One round.
     async fn run_round(
         &self,
         round: &PlanRound,
-        places: &Arc<Semaphore>,
+        permits: &Arc<Semaphore>,
         taken: &BTreeSet<(usize, u32)>,
         hung: &BTreeMap<usize, u32>,
         measured: &mut RunReadings,
@@ -129,8 +132,8 @@ impl RoundRunner<'_> {
         let most = round.steps.iter().map(|s| s.most_readings.max(s.readings)).max().unwrap_or(0);
         // A tool that hangs once hangs again, for as long.
         let mut hung = hung.clone();
-        let capture = capture_limit(round.steps.len().min(places.available_permits()));
-        let mut went = RoundEnd::AlreadyDone;
+        let capture = capture_limit(round.steps.len().min(permits.available_permits()));
+        let mut end = RoundEnd::AlreadyDone;
         for reading in 0..most {
             let more = self.undecided_steps(round, reading, measured);
             let wanted = round.steps.iter().filter(|s| {
@@ -146,7 +149,7 @@ impl RoundRunner<'_> {
                             ending: ProcessEnding::not_started(why.clone()),
                             ..step::blank_result(step, reading, step.argv.to_vec())
                         };
-                        went = RoundEnd::Done;
+                        end = RoundEnd::Done;
                         if !self
                             .store_reading(step, result, OrderOutcome::not_started(why), measured)
                             .await
@@ -156,23 +159,26 @@ impl RoundRunner<'_> {
                     }
                     continue;
                 }
-                went = RoundEnd::Done;
-                let rail = step.rail.as_ref().and_then(|name| self.claimed_rail(name));
+                end = RoundEnd::Done;
+                let rail = step.rail.as_ref();
+                let rail =
+                    rail.and_then(|name| self.claims.rails.iter().find(|it| it.name == *name));
+                let rail = rail.cloned();
                 let offset = self.ports.fetch_add(1, Ordering::Relaxed) % PORT_COUNT;
                 let port = FIRST_PORT + u16::try_from(offset).unwrap_or(0);
                 let (step, source) = (step.clone(), self.source.clone());
-                let (places, mut stop) = (Arc::clone(places), self.stop.clone());
-                let lacking = Arc::clone(&self.missing_tools);
+                let (permits, mut stop) = (Arc::clone(permits), self.stop.clone());
+                let missing_tools = Arc::clone(&self.missing_tools);
                 tasks.spawn(async move {
-                    let Ok(place) = places.acquire_owned().await else { return None };
+                    let Ok(permit) = permits.acquire_owned().await else { return None };
                     if *stop.borrow() {
                         return None;
                     }
                     let rail = rail.as_ref();
-                    let what = ReadingRequest { step: &step, reading, rail, port, capture };
-                    let (result, outcome, instead) = match &source {
-                        ReadingBackend::Live(fleet) => {
-                            step::take_reading(&what, fleet, &lacking, &mut stop).await
+                    let request = ReadingRequest { step: &step, reading, rail, port, capture };
+                    let (result, outcome, missing) = match &source {
+                        ReadingBackend::Live(workers) => {
+                            step::take_reading(&request, workers, &missing_tools, &mut stop).await
                         }
                         ReadingBackend::Stored(stored) => {
                             let (result, outcome) = stored.replay_reading(&step, reading);
@@ -180,17 +186,17 @@ impl RoundRunner<'_> {
                         }
                         ReadingBackend::Tools(tools) => {
                             let (result, outcome) =
-                                local_tools::take_local_reading(&what, tools.as_ref());
+                                local_tools::take_local_reading(&request, tools.as_ref());
                             (result, outcome, None)
                         }
                     };
-                    // Its place is free when its output is on its way to the
-                    // disk: what waits for a slow one is no more than this.
-                    Some((step, result, outcome, instead, place))
+                    // The permit is free once the output is on its way to the disk: that
+                    // bounds the outputs that wait for a slow disk.
+                    Some((step, result, outcome, missing, permit))
                 });
             }
             while let Some(ended) = tasks.join_next().await {
-                let (step, result, outcome, instead, _place) = match ended {
+                let (step, result, outcome, missing, _permit) = match ended {
                     Ok(Some(ended)) => ended,
                     Ok(None) => continue,
                     Err(error) => match error.try_into_panic() {
@@ -198,10 +204,10 @@ impl RoundRunner<'_> {
                         Err(_) => continue,
                     },
                 };
-                if let Some(why) = instead
+                if let Some(why) = missing
                     && self.missing_tools.mark_reported(&step.probe)
                 {
-                    self.progress.report_fallback(&step, &why);
+                    self.progress.report(SweepEvent::ToolMissing { step: &step, why: &why });
                 }
                 if result.ending == ProcessEnding::TimedOut {
                     hung.entry(step.step).or_insert(reading);
@@ -214,10 +220,10 @@ impl RoundRunner<'_> {
                 break;
             }
         }
-        went
+        end
     }
 
-    /// The steps whose readings before this one do not decide.
+    /// The steps that the readings before this one leave undecided.
     fn undecided_steps(
         &self,
         round: &PlanRound,
@@ -236,8 +242,8 @@ impl RoundRunner<'_> {
             .steps
             .iter()
             .flat_map(|step| {
-                // A run that is resumed has later ones too, and must decide as
-                // it did then.
+                // A resumed run also has later readings, and must decide as it did
+                // before.
                 let read = measured.recordings_before(step, reading);
                 let read: Vec<&ParseOutput> = read.into_iter().map(|r| &r.parsed).collect();
                 sequential_test::collect_paths(step.step, &read)
@@ -248,11 +254,7 @@ impl RoundRunner<'_> {
         open.into_iter().map(|s| s.step).filter(|s| undecided.contains(s)).collect()
     }
 
-    fn claimed_rail(&self, name: &str) -> Option<ClaimedRail> {
-        self.claims.rails.iter().find(|rail| rail.name == name).cloned()
-    }
-
-    /// Reads an output, remembers it, and hands it to the disk.
+    /// Parses an output, keeps the result, and submits both to the writer.
     async fn store_reading(
         &self,
         step: &PlanStep,
@@ -261,23 +263,25 @@ impl RoundRunner<'_> {
         measured: &mut RunReadings,
     ) -> bool {
         step_outputs::set_file_names(step, &mut result, &outcome);
-        let (recording, say) = {
-            let mut room = self.output_budget.lock().unwrap_or_else(PoisonError::into_inner);
-            room.read_output(step, &mut result, &mut outcome)
+        let (recording, disk_full) = {
+            let mut budget = self.output_budget.lock().unwrap_or_else(PoisonError::into_inner);
+            budget.read_output(step, &mut result, &mut outcome)
         };
-        if let Some(say) = say {
-            self.progress.print_line(&say);
+        if let Some(why) = &disk_full {
+            self.progress.report(SweepEvent::DiskFull { why });
         }
-        self.progress.record_reading(&result, recording.as_ref());
+        let recording_ref = recording.as_ref();
+        self.progress
+            .report(SweepEvent::ReadingEnded { result: &result, recording: recording_ref });
         measured.insert(result.clone(), recording.clone());
         let (stdout, stderr) = (outcome.stdout, outcome.stderr);
         self.writer.submit(FinishedReading { result, stdout, stderr, recording }).await
     }
 }
 
-/// Bytes of each output that are kept where so many steps run at once.
-fn capture_limit(at_once: usize) -> usize {
-    (MAX_OUTPUT_MEMORY / 2 / at_once.max(1)).clamp(MIN_CAPTURE_BYTES, CAPTURE)
+/// Bytes of each output that are kept where so many steps run concurrently.
+fn capture_limit(steps: usize) -> usize {
+    (MAX_OUTPUT_MEMORY / 2 / steps.max(1)).clamp(MIN_CAPTURE_BYTES, CAPTURE)
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! A live or a stored run, judged: the judge's word, what the confirm stage
-//! made of it, and an unknown for everything that did not come back.
+//! Judges a live or a stored run: the verdicts, the confirm stage applied to them, and an
+//! unknown for every planned reading that is missing.
 //!
 //! Pure. The same run under the same expectations gives the same verdicts,
 //! whenever and wherever it is judged.
@@ -19,51 +19,52 @@ use model::part_history::PartHistory;
 use model::raw_result::{ProcessEnding, RawResult};
 use model::tool_recording::{CONFIRM_STAGE, ToolRecording};
 
-/// What a stored or a live run is judged from.
+/// The input of [`judge_run`].
 #[derive(Debug)]
 pub struct RunJudgeInput<'a> {
-    /// What was claimed of the nodes it covers.
+    /// The claims about its nodes.
     pub claims: &'a Claims,
-    /// What was planned.
+    /// The plan.
     pub plan: &'a Plan,
-    /// What was planned to confirm suspicions, where there were any.
+    /// The plan of the confirm stage, where there were suspicions.
     pub confirm: Option<&'a Plan>,
-    /// What was run.
+    /// The result of every reading.
     pub results: &'a [RawResult],
-    /// What was read.
+    /// The parsed outputs.
     pub recordings: Vec<ToolRecording>,
     /// The expectations.
     pub catalogue: &'a PlatformCatalogue,
-    /// Their digest.
+    /// The digest of the expectations.
     pub thresholds_digest: &'a str,
-    /// The platform a person named.
+    /// The platform that the operator named.
     pub platform: Option<&'a str>,
 }
 
-/// The judge's word. The order in which steps ended makes no difference.
-pub fn judge_run(run: RunJudgeInput<'_>) -> Judgement {
-    judge_run_with_history(run, &PartHistory::default())
-}
-
-/// The same with what parts showed in earlier runs among the references.
-pub fn judge_run_with_history(mut run: RunJudgeInput<'_>, history: &PartHistory) -> Judgement {
-    // The first look, then the second.
+/// Judges a run, with the readings of earlier runs among the references. The order in
+/// which steps ended makes no difference.
+pub fn judge_run(mut run: RunJudgeInput<'_>, history: &PartHistory) -> Judgement {
+    // First measurements, then those of the confirm stage.
     let mut all = std::mem::take(&mut run.recordings);
-    let is_again = |recording: &ToolRecording| recording.stage == Some(CONFIRM_STAGE);
-    all.sort_by(|a, b| (is_again(a), &a.scope, &a.file).cmp(&(is_again(b), &b.scope, &b.file)));
-    let (first, again) = all.split_at(all.partition_point(|recording| !is_again(recording)));
+    let is_confirmation = |recording: &ToolRecording| recording.stage == Some(CONFIRM_STAGE);
+    all.sort_by(|a, b| {
+        (is_confirmation(a), &a.scope, &a.file).cmp(&(is_confirmation(b), &b.scope, &b.file))
+    });
+    let (first, second) =
+        all.split_at(all.partition_point(|recording| !is_confirmation(recording)));
     let mut judgement = judge::judge_run(&judge_input(&run, first, true), history);
     if run.confirm.is_some() {
         let suspects = judge::confirm::find_suspects(&judgement);
-        let second = judge_recordings(
+        let confirmed = judge_recordings(
             &run,
             &judge::confirm::select_confirm_recordings(&all, &suspects),
             true,
         );
-        let again = judge_input(&run, again, false);
+        let confirm_input = judge_input(&run, second, false);
         judgement.verdicts =
-            judge::confirm::apply_confirmation(&judgement, &second.verdicts, &again);
-        judgement.cells.extend(second.cells.into_iter().filter(|c| c.stage == Some(CONFIRM_STAGE)));
+            judge::confirm::apply_confirmation(&judgement, &confirmed.verdicts, &confirm_input);
+        judgement
+            .cells
+            .extend(confirmed.cells.into_iter().filter(|c| c.stage == Some(CONFIRM_STAGE)));
     }
     let gaps = gaps::find_gaps(run.plan, run.results, &all, &judgement.verdicts);
     gaps::apply_gaps(&mut judgement.verdicts, run.claims, &gaps);
@@ -71,7 +72,7 @@ pub fn judge_run_with_history(mut run: RunJudgeInput<'_>, history: &PartHistory)
     judgement
 }
 
-/// The judge's word on some of the recordings of a run.
+/// Judges some of the recordings of a run.
 pub(super) fn judge_recordings(
     run: &RunJudgeInput<'_>,
     recordings: &[ToolRecording],
@@ -96,7 +97,7 @@ fn judge_input<'a>(
     }
 }
 
-/// Whether a reading says more of the environment than of the node's fabric.
+/// Whether a reading failed because the node or the tool could not be reached.
 pub(super) fn is_out_of_reach(result: &RawResult, launcher: &Launcher) -> bool {
     let unconnected = match result.ending {
         ProcessEnding::Exited { code } => launcher.is_connect_failure(code),

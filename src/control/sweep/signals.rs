@@ -14,13 +14,13 @@ impl StopSignals {
             ("terminated", SignalKind::terminate()),
             ("terminal closed", SignalKind::hangup()),
         ];
-        // Who was started by nohup stays when its terminal is closed.
+        // A process under nohup survives the end of its terminal.
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let hangup = SignalKind::hangup();
         let stays = is_ignored(&status, hangup);
-        let heard = kinds.into_iter().filter(|(_, kind)| !(stays && *kind == hangup));
-        let heard = heard.filter_map(|(name, kind)| Some((name, signal(kind).ok()?)));
-        Self(heard.collect())
+        let streams = kinds.into_iter().filter(|(_, kind)| !(stays && *kind == hangup));
+        let streams = streams.filter_map(|(name, kind)| Some((name, signal(kind).ok()?)));
+        Self(streams.collect())
     }
 
     /// The next one; never, where none can be listened to.
@@ -37,7 +37,7 @@ impl StopSignals {
     }
 }
 
-/// Whether a process that says this of itself (`proc(5)`, status) ignores a signal.
+/// Whether the process with this status (`proc(5)`) ignores a signal.
 fn is_ignored(status: &str, kind: SignalKind) -> bool {
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).unwrap_or(0);
@@ -61,8 +61,8 @@ mod tests {
         let limit = Duration::from_secs(60);
         let request = exec::ProcessRequest { argv, limit, capture: 1 << 16 };
         let (_nobody, stop) = watch::channel(false);
-        let told = exec::run(&request, stop).await.expect("started").stdout.bytes;
-        let status = String::from_utf8(told).expect("text");
+        let output = exec::run(&request, stop).await.expect("started").stdout.bytes;
+        let status = String::from_utf8(output).expect("text");
         assert!(is_ignored(&status, SignalKind::hangup()), "{status}");
         assert!(!is_ignored(&status, SignalKind::terminate()), "{status}");
         assert!(!is_ignored("SigIgn:\t0000000000001000\n", SignalKind::hangup()));

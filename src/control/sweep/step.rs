@@ -1,7 +1,7 @@
 //! One reading of one step: orders to the nodes that take part, one result.
 //! Where the tool is missing, the command that the probe has in its place.
 //!
-//! The result says how it ended; what was printed is read elsewhere.
+//! The result has the exit status; other modules parse the output.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -196,7 +196,7 @@ async fn run_on_one_node(
                 let why = format!("the serving side on {node}: {}", outcome.ending);
                 outcome.ending = match outcome.ending {
                     ProcessEnding::Interrupted => ProcessEnding::Interrupted,
-                    // It ran, and what it printed says why the two have no connection.
+                    // The client ran, and its output has the reason.
                     ProcessEnding::Exited { .. } | ProcessEnding::Signalled { .. }
                         if !outcome.ending.is_unreachable() =>
                     {
@@ -211,14 +211,14 @@ async fn run_on_one_node(
     }
     let with = PlaceholderValues { own: own_end, peer: peer_end, rail: reading.rail, port };
     let outcome = run_order(reading, words, (fleet, &own), &with, stop, argv).await;
-    // Whatever became of the client: nobody else needs the server.
+    // In any case: only this client needs the server.
     if let Some(mut serving) = serving {
         serving.stop().await;
     }
     outcome
 }
 
-/// The worker of a node, unless somebody ends the run while it is started.
+/// The worker of a node, unless the run is stopped while it starts.
 async fn connect_worker(
     fleet: &WorkerPool,
     node: &NodeName,
@@ -250,7 +250,7 @@ async fn run_order(
     Ok(running.finish(stop).await)
 }
 
-/// An order of this reading, of which only the command is known.
+/// An order of this reading with only the command filled in.
 pub(super) fn build_order(reading: &ReadingRequest<'_>, argv: Vec<String>) -> ProcessOrder {
     let step = reading.step;
     let name = format!("{}.{}", step.step, reading.reading);

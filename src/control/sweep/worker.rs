@@ -40,23 +40,22 @@ const MAX_BANNER_LINES: usize = 200;
 /// large output needs time to travel.
 const ORDER_GRACE: Duration = Duration::from_secs(30);
 
-/// How long a worker may take to end what it was told to stop.
+/// How long a worker may take to end a process after a stop message.
 const STOP_TIMEOUT: Duration = Duration::from_secs(8);
 
 /// How long a worker may take to hear something. One that does not listen for so
 /// long is lost: half a line may be on its way.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long a worker may take to go when it is told to.
+/// How long a worker may take to exit after a shutdown message.
 const EXIT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Bytes that a worker may have said to us and that nobody has taken in yet: some of its
-/// longest lines. A worker that says more waits until they are; memory must not grow with
-/// what a node says.
+/// Bytes of a worker's messages that may wait to be read: some of its longest lines. A
+/// worker that sends more waits; memory must not grow with the output of a node.
 const MAX_PENDING_BYTES: usize = 4 * LONGEST_LINE;
 
-/// How long it waits. What one order says is taken in at once, but for a server of a pair,
-/// which says a line or two: a worker that waits for so long floods us.
+/// How long it waits. Messages are read as they arrive, except those of the server of a
+/// pair, which sends a line or two: a worker that waits this long sends too much.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(if cfg!(test) { 1 } else { 30 });
 
 /// A worker that answered.
@@ -72,7 +71,7 @@ pub(super) struct WorkerHandle {
     next: AtomicU64,
 }
 
-/// What the task that listens to a worker shares with those who wait.
+/// The state that the reader task of a worker shares with the waiting orders.
 #[derive(Debug)]
 struct WorkerShared {
     orders: Mutex<PendingOrders>,
@@ -80,17 +79,17 @@ struct WorkerShared {
     process: Mutex<Option<SessionProcess>>,
 }
 
-/// Who waits for an answer.
+/// The orders that wait for an answer.
 #[derive(Debug, Default)]
 struct PendingOrders {
     waiting: BTreeMap<u64, mpsc::UnboundedSender<(usize, WorkerMessage)>>,
-    /// Bytes that were said and not yet taken in.
+    /// Bytes that arrived and are not read yet.
     pending_bytes: Arc<AtomicUsize>,
-    /// Why nobody will answer any more.
+    /// Why the worker will not answer any more.
     ended: Option<String>,
 }
 
-/// An order that was given.
+/// A running order.
 #[derive(Debug)]
 pub(super) struct RunningOrder<'w> {
     worker: &'w WorkerHandle,
@@ -103,7 +102,7 @@ pub(super) struct RunningOrder<'w> {
     stderr: CapturedStream,
 }
 
-/// What a worker said of one order, until somebody takes it in.
+/// Messages of one order that are not read yet.
 #[derive(Debug)]
 struct OrderMessages {
     receiver: mpsc::UnboundedReceiver<(usize, WorkerMessage)>,
@@ -144,7 +143,7 @@ pub(super) struct OrderOutcome {
     pub(super) gpus: Vec<String>,
     /// Bytes of standard output of each node, where every node of a step ran it.
     pub(super) sent: Vec<u64>,
-    /// What it said of itself last.
+    /// Its last complaint.
     pub(super) complaint: Option<String>,
 }
 
@@ -203,7 +202,7 @@ impl WorkerHandle {
                     &process.stderr_tail(),
                 ));
             }
-            // How it ends from here on says nothing: it is killed.
+            // Its exit status has no meaning from here on: it is killed.
             Ok(Err(GreetingFailure::Invalid(why))) => return Err(format!("no worker: {why}")),
             Err(_) => {
                 let why = format!("no worker answered within {} s", limit.as_secs_f64());
@@ -230,7 +229,7 @@ impl WorkerHandle {
         lock(&self.shared.orders).ended.is_none()
     }
 
-    /// Gives an order; its number is filled in.
+    /// Starts an order; its id is filled in.
     pub(super) async fn start_order(
         &self,
         order: ProcessOrder,
@@ -377,7 +376,7 @@ impl RunningOrder<'_> {
         self.deadline
     }
 
-    /// It was told to end, and counts as lost soon.
+    /// A stop was sent; after a grace period it counts as lost.
     pub(super) fn shorten_deadline(&mut self) {
         self.deadline = self.deadline.min(Instant::now() + STOP_TIMEOUT);
     }
@@ -387,7 +386,7 @@ impl RunningOrder<'_> {
         self.worker.kill();
     }
 
-    /// What its worker says of it next; nothing when that is gone.
+    /// The next message about it; `None` once the worker is gone.
     pub(super) fn poll_message(
         &mut self,
         context: &mut Context<'_>,
@@ -421,7 +420,7 @@ impl RunningOrder<'_> {
     fn build_outcome(&mut self, done: ProcessReport) -> OrderOutcome {
         let mut stdout = std::mem::take(&mut self.stdout);
         let mut stderr = std::mem::take(&mut self.stderr);
-        // A number of somebody else's.
+        // The id of another order.
         stdout.dropped = stdout.dropped.saturating_add(done.stdout_dropped);
         stderr.dropped = stderr.dropped.saturating_add(done.stderr_dropped);
         OrderOutcome {
@@ -449,15 +448,15 @@ impl Drop for RunningOrder<'_> {
     }
 }
 
-/// Waits until somebody ends the run.
+/// Waits until the run is stopped.
 pub(super) async fn wait_for_stop(stop: &mut watch::Receiver<bool>) {
     if stop.wait_for(|stop| *stop).await.is_err() {
-        // Nobody is left who could.
+        // The sender is gone: no stop can come.
         std::future::pending::<()>().await;
     }
 }
 
-/// Hands every answer to whoever waits for it, until the worker ends.
+/// Forwards every message to its order until the worker ends.
 async fn dispatch_messages(mut output: SessionOutput, shared: Arc<WorkerShared>) {
     let why = loop {
         match output.next_line().await {
@@ -477,7 +476,7 @@ async fn dispatch_messages(mut output: SessionOutput, shared: Arc<WorkerShared>)
                         }
                     }
                     Err(error) => {
-                        // Which may quote what was said.
+                        // It may quote the message.
                         let why = clean(&error.to_string());
                         break format!("the worker said something that is no answer: {why}");
                     }
@@ -493,17 +492,17 @@ async fn dispatch_messages(mut output: SessionOutput, shared: Arc<WorkerShared>)
     };
     let mut orders = lock(&shared.orders);
     orders.ended = Some(why);
-    // Everybody who waits learns of it by the end of its channel.
+    // Every waiting order learns of it by the end of its channel.
     orders.waiting.clear();
 }
 
-/// Waits until there is room for so many bytes more of what a worker says; false where
+/// Waits until there is room for so many more bytes of messages; false where
 /// that takes too long.
 async fn wait_for_room(shared: &WorkerShared, more: usize) -> bool {
     const STEP: Duration = Duration::from_millis(5);
-    let said = Arc::clone(&lock(&shared.orders).pending_bytes);
+    let pending = Arc::clone(&lock(&shared.orders).pending_bytes);
     let until = Instant::now() + DRAIN_TIMEOUT;
-    while MAX_PENDING_BYTES < said.load(Ordering::Relaxed).saturating_add(more) {
+    while MAX_PENDING_BYTES < pending.load(Ordering::Relaxed).saturating_add(more) {
         if until < Instant::now() {
             return false;
         }
@@ -512,7 +511,7 @@ async fn wait_for_room(shared: &WorkerShared, more: usize) -> bool {
     true
 }
 
-/// Adds a piece of output. What is beyond what anybody keeps, or cannot be
+/// Adds a piece of output. A part beyond the limit, or one that cannot be
 /// read, counts as dropped, so that the output is not taken for whole.
 fn append_output(into: &mut CapturedStream, data: &str, most: usize) {
     let Ok(bytes) = BASE64_STANDARD.decode(data) else {
@@ -535,7 +534,7 @@ fn order_id(answer: &WorkerMessage) -> Option<u64> {
     }
 }
 
-/// The last line of standard error that says anything.
+/// The last nonempty line of standard error.
 pub(super) fn last_error_line(stderr: &[u8]) -> Option<String> {
     const TAIL: usize = 4096;
     let tail = &stderr[stderr.len().saturating_sub(TAIL)..];

@@ -1,7 +1,7 @@
 //! All workers of a sweep: started side by side, replaced once when they end
 //! early, and let go at the end.
 //!
-//! A node that cannot be reached keeps nobody else waiting; what was planned
+//! A node that cannot be reached delays no other node; what was planned
 //! there is not started, with the reason.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -186,7 +186,7 @@ impl WorkerPool {
         without
     }
 
-    /// What the workers say of their machines.
+    /// The workers' reports about their machines.
     pub(super) async fn machines(&self) -> Vec<MachineRecord> {
         let mut machines = Vec::new();
         for (node, place) in &self.slots {

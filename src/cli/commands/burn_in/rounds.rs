@@ -270,7 +270,7 @@ impl<'a> BurnInSession<'a> {
         let minutes = began.elapsed().as_secs_f64() / 60.0;
         let (run, partial, folder) = match done {
             BurnInRoundEnd::Fresh(done) => {
-                sweep::write_artifacts(&done)?;
+                sweep::write_artifacts(&done, None)?;
                 self.out_of_reach |= done.out_of_reach;
                 run_hooks(&FinishedRun::new(&self.site.config, &done, None));
                 (done.run, done.partial, done.folder.path().to_owned())

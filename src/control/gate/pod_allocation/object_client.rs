@@ -4,6 +4,7 @@
 //! looks for what it should have made. Nothing is deleted but the very object
 //! that was listed (its uid is a precondition).
 
+use std::fmt;
 use std::time::Duration;
 
 use axum::http;
@@ -99,7 +100,6 @@ impl ObjectCallFailure {
 
 /// One namespace of an API server, with what is made there.
 #[derive(Clone)]
-#[expect(missing_debug_implementations, reason = "the client has none")]
 pub struct PodObjectClient {
     client: Client,
     namespace: String,
@@ -108,6 +108,14 @@ pub struct PodObjectClient {
     claims: Option<String>,
     /// The version of ComputeDomains that it has.
     domains: Option<String>,
+}
+
+impl fmt::Debug for PodObjectClient {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PodObjectClient")
+            .field("namespace", &self.namespace)
+            .finish_non_exhaustive()
+    }
 }
 
 impl PodObjectClient {

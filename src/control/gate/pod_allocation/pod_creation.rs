@@ -11,13 +11,12 @@ use tokio::time::{Instant, sleep};
 
 use super::object_client::{ObjectCallFailure, PodObjectClient, PodObjectKind};
 use super::pod_state::{PodState, last_warning, parse_pod_state};
-use super::{PodDomainRequest, group_by_reason};
-use crate::gate::slurm_allocation::AllocationError;
-use crate::launch::held::{HeldNodes, WorkerTarget};
+use crate::gate::allocation::{AllocationDomain, AllocationError, group_by_reason};
 use crate::launch::kubernetes::manifest::{
     ManifestOwner, NODE_ANNOTATION, OWNER_ANNOTATION, WorkerPodSpec,
 };
 use crate::launch::kubernetes::{ComputeDomainMode, GpuRequestMode, KubernetesLauncher, manifest};
+use crate::launch::{HeldNodes, WorkerTarget};
 use model::id::NodeName;
 
 /// How long the scheduler, or a kubelet, may complain about a pod until it is
@@ -98,7 +97,7 @@ impl PodCreator<'_> {
     /// Makes pods on these nodes and waits for them.
     pub(super) async fn create_and_wait(
         &mut self,
-        domains: &[PodDomainRequest],
+        domains: &[AllocationDomain],
         held: &mut HeldNodes,
     ) -> Result<(), AllocationError> {
         let gpu_claim = self.create_gpu_claim_template().await?;
@@ -147,7 +146,7 @@ impl PodCreator<'_> {
     /// What the nodes of a domain offer; those that cannot be read are left out.
     async fn read_node_resources(
         &self,
-        domain: &PodDomainRequest,
+        domain: &AllocationDomain,
         held: &mut HeldNodes,
     ) -> BTreeMap<NodeName, NodePodResources> {
         let resource = self.kubernetes.resource.clone();
@@ -179,7 +178,7 @@ impl PodCreator<'_> {
     /// by measuring. `None` where none can be asked for.
     fn gpu_count(
         &mut self,
-        domain: &PodDomainRequest,
+        domain: &AllocationDomain,
         node: &NodeName,
         offer: &NodePodResources,
         held: &mut HeldNodes,
@@ -212,7 +211,7 @@ impl PodCreator<'_> {
     /// The template with which pods of a domain claim a channel, once it is there.
     async fn create_channel_template(
         &mut self,
-        domain: &PodDomainRequest,
+        domain: &AllocationDomain,
         offers: &BTreeMap<NodeName, NodePodResources>,
     ) -> Result<Option<String>, String> {
         let several = 1 < offers.len();
@@ -299,7 +298,7 @@ impl PodCreator<'_> {
     ) -> Result<(), AllocationError> {
         let start = Instant::now();
         let limit = Duration::from_secs(self.kubernetes.start_s);
-        let mut told = start;
+        let mut reported = start;
         let mut waiting: BTreeMap<NodeName, PendingPod> = nodes
             .into_iter()
             .map(|node| (node, PendingPod { why: "it is new".to_owned(), stuck_since: None }))
@@ -349,8 +348,8 @@ impl PodCreator<'_> {
                 held.skipped.insert(node.clone(), why);
                 waiting.remove(&node);
             }
-            if REPORT_INTERVAL <= told.elapsed() && !waiting.is_empty() {
-                told = Instant::now();
+            if REPORT_INTERVAL <= reported.elapsed() && !waiting.is_empty() {
+                reported = Instant::now();
                 self.report_waiting(&waiting, start.elapsed());
             }
             if !waiting.is_empty() {
@@ -446,8 +445,8 @@ fn jitter() -> Duration {
     Duration::from_millis(u64::from(std::process::id() % 250))
 }
 
-fn creation_error(what: &str, refused: &ObjectCallFailure) -> AllocationError {
-    AllocationError::Refused { what: what.to_owned(), said: refused.message.clone() }
+fn creation_error(object: &str, refused: &ObjectCallFailure) -> AllocationError {
+    AllocationError::Refused { object: object.to_owned(), message: refused.message.clone() }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use model::kubernetes_node::{DEGRADED, RUN};
 pub const MANAGED_LABEL: (&str, &str) = ("app.kubernetes.io/name", "fabricgate");
 /// The annotation with the process that needs an object.
 pub const OWNER_ANNOTATION: &str = "fabricgate.io/held-by";
-/// The annotation with the moment after which nobody needs it, in seconds since
+/// The annotation with the time after which no run needs the object, in seconds since
 /// 1970.
 pub const UNTIL_ANNOTATION: &str = "fabricgate.io/until";
 /// The annotation with the node that a pod measures: a name of one may be too
@@ -27,7 +27,7 @@ pub const NODE_ANNOTATION: &str = "fabricgate.io/node";
 /// what is left is a process that waits.
 pub const GRACE_S: u32 = 5;
 
-/// Annotations that ask those who move pods not to move this one: a measurement
+/// Annotations that ask descheduler and autoscaler not to evict this pod: a measurement
 /// that is moved is none.
 const NO_EVICTION_ANNOTATIONS: [(&str, &str); 2] = [
     ("cluster-autoscaler.kubernetes.io/safe-to-evict", "false"),
@@ -45,7 +45,7 @@ pub struct ManifestOwner<'a> {
     pub pid: u32,
     /// When it was asked for.
     pub stamp: &'a ClockStamp,
-    /// When nobody needs it any more, in seconds since 1970.
+    /// When no run needs it any more, in seconds since 1970.
     pub until: i64,
 }
 

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::{KubernetesLauncher, RankLaunchMode};
 use crate::launch::LaunchError;
-use crate::launch::held::{HeldNodes, WorkerTarget};
+use crate::launch::{HeldNodes, WorkerTarget};
 use model::id::NodeName;
 
 /// Why ranks do not start in other pods.

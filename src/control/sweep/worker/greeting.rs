@@ -10,9 +10,9 @@ use node::exec::session::SessionOutput;
 /// Why there was no greeting.
 #[derive(Debug)]
 pub(super) enum GreetingFailure {
-    /// It said no more, and how it ended tells why.
+    /// Its output ended; the exit status has the reason.
     Ended,
-    /// What it said, or how, tells why.
+    /// Its output is invalid.
     Invalid(String),
 }
 
@@ -30,19 +30,19 @@ struct WorkerHelloHeader {
 pub(super) async fn read_greeting(
     output: &mut SessionOutput,
 ) -> Result<WorkerHello, GreetingFailure> {
-    let said = |why| Err(GreetingFailure::Invalid(why));
+    let invalid = |why| Err(GreetingFailure::Invalid(why));
     for _ in 0..MAX_BANNER_LINES {
         let line = match output.next_line().await {
             Ok(Some(line)) => line,
             Ok(None) => return Err(GreetingFailure::Ended),
-            Err(error) => return said(format!("what it says is no greeting: {error}")),
+            Err(error) => return invalid(format!("what it says is no greeting: {error}")),
         };
         // The rest of a line of another protocol may be anything.
         if let Ok(other) = serde_json::from_slice::<WorkerHelloHeader>(&line)
             && other.kind == "hello"
             && other.protocol != PROTOCOL
         {
-            return said(format!(
+            return invalid(format!(
                 "its fabricgate {} speaks protocol {} and this one, {}, speaks {PROTOCOL}: \
                  install the same version on the nodes",
                 clean(&other.version),
@@ -52,14 +52,14 @@ pub(super) async fn read_greeting(
         }
         match serde_json::from_slice(&line).map(sanitizer::sanitize_message) {
             Ok(WorkerMessage::Hello(hello)) => return Ok(*hello),
-            Ok(WorkerMessage::Fault { why }) => return said(why),
+            Ok(WorkerMessage::Fault { why }) => return invalid(why),
             _ => {}
         }
     }
-    said(format!("{MAX_BANNER_LINES} lines and none of them a worker's greeting"))
+    invalid(format!("{MAX_BANNER_LINES} lines and none of them a worker's greeting"))
 }
 
-/// A reason, and the last line of standard error that says anything.
+/// A reason, and the last nonempty line of standard error.
 pub(super) fn with_last_error_line(why: String, stderr: &str) -> String {
     match last_error_line(stderr.as_bytes()) {
         Some(words) => format!("{why}; last line on stderr: {words}"),

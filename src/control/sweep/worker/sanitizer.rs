@@ -1,4 +1,4 @@
-//! What a worker says, without what would steer the terminal of whoever reads it.
+//! Strips control sequences, which would steer a terminal, from a worker's messages.
 //!
 //! Whatever a node says is text from somewhere: a process of any user gives its own
 //! name. Outputs of tools are kept as they are. Pure.
@@ -30,17 +30,17 @@ pub(super) fn sanitize_message(answer: WorkerMessage) -> WorkerMessage {
 fn sanitize_hello(hello: WorkerHello) -> WorkerHello {
     let one = |text: Option<String>| text.as_deref().map(clean);
     let all = |texts: &[String]| texts.iter().map(|text| clean(text)).collect::<Vec<_>>();
-    let said = hello.environment;
-    let interfaces = said.interfaces.iter().map(|(device, at)| (clean(device), all(at)));
+    let reported = hello.environment;
+    let interfaces = reported.interfaces.iter().map(|(device, at)| (clean(device), all(at)));
     let environment = MachineEnvironment {
-        hostname: clean(&said.hostname),
-        kernel: one(said.kernel),
-        boot_id: one(said.boot_id),
-        driver: one(said.driver),
+        hostname: clean(&reported.hostname),
+        kernel: one(reported.kernel),
+        boot_id: one(reported.boot_id),
+        driver: one(reported.driver),
         interfaces: interfaces.collect(),
-        gpus: all(&said.gpus),
-        load: said.load,
-        cpus: said.cpus,
+        gpus: all(&reported.gpus),
+        load: reported.load,
+        cpus: reported.cpus,
     };
     WorkerHello { version: clean(&hello.version), environment, protocol: hello.protocol }
 }
@@ -67,7 +67,7 @@ mod tests {
 
     #[test]
     fn no_word_of_a_worker_steers_a_terminal() {
-        let said = [
+        let reported = [
             r#"{"type":"hello","protocol":2,"version":"1~","environment":{"hostname":"h~",
                 "kernel":"k~","boot_id":"b~","driver":"d~","interfaces":{"e~":["a~"]},
                 "gpus":["0, g~"]}}"#,
@@ -79,7 +79,7 @@ mod tests {
             r#"{"type":"done","id":1,"duration_s":1,"ending":{"how":"partly","why":"w~"}}"#,
             r#"{"type":"done","id":1,"duration_s":1,"ending":{"how":"not_started","why":"w~"}}"#,
         ];
-        for text in said {
+        for text in reported {
             let plain: WorkerMessage =
                 serde_json::from_str(&text.replace('~', "")).expect("a word");
             let hostile = serde_json::from_str(&text.replace('~', TAIL)).expect("a word");

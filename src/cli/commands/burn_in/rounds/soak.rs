@@ -77,7 +77,7 @@ impl BurnInSession<'_> {
         if ran.partial {
             return Ok(false);
         }
-        sweep::write_artifacts(&ran)?;
+        sweep::write_artifacts(&ran, None)?;
         let stored = stored_run::open_run_quietly(ran.folder.path())?;
         let results = stored.results().map_err(stored_run::record_error)?;
         let recordings = stored.recordings_for(&results).map_err(stored_run::record_error)?;
