@@ -4,15 +4,14 @@
 //! What is missing or damaged is told, never made up. Whoever judges reads a run
 //! through `stored`, which takes it whole or not at all.
 
+use std::io;
 use std::path::Path;
-use std::{fs, io};
 
 use serde::de::DeserializeOwned;
 
-use super::run_folder::io_error;
 use super::{
-    CLAIMS_FORMAT, ClaimsRecord, MEASUREMENT_FORMAT, MeasurementRecord, RUN_FORMAT, RecordError,
-    RunRecord, file, run_reader, safe_open,
+    CLAIMS_FORMAT, ClaimsRecord, MEASUREMENT_FORMAT, MeasurementRecord, RecordError, RunRecord,
+    file, run_reader, safe_open,
 };
 use model::claims::Claims;
 use model::measured_cell::MeasuredCell;
@@ -44,13 +43,7 @@ pub struct PartialRun {
 
 /// Opens a run folder; an error only where not even `run.json` can be read.
 pub fn read_partial_run(path: &Path) -> Result<PartialRun, RecordError> {
-    let Some(record) = run_reader::read_json::<RunRecord>(&path.join(file::RUN), RUN_FORMAT)?
-    else {
-        return match fs::metadata(path) {
-            Ok(_) => Err(RecordError::NotARunFolder { path: path.to_owned() }),
-            Err(source) => Err(io_error(path, source)),
-        };
-    };
+    let record = run_reader::read_record(path)?;
     let mut missing = Vec::new();
     let claims = read_document::<ClaimsRecord>(path, file::CLAIMS, CLAIMS_FORMAT, &mut missing);
     let verdicts = read_document::<Verdicts>(path, file::VERDICTS, VERDICTS_FORMAT, &mut missing);
@@ -89,53 +82,29 @@ fn read_document<T: DeserializeOwned>(
     None
 }
 
-/// Lines that can be read, and how many cannot.
+/// Lines that can be read; `missing` gets the first damaged one and the number of others.
 fn read_lines_leniently<T: DeserializeOwned>(
     folder: &Path,
     name: &str,
     known: Option<&'static str>,
     missing: &mut Vec<String>,
 ) -> Vec<T> {
-    let path = folder.join(name);
-    let text = match safe_open::read_regular(&path) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            missing.push(format!("{name} is not in the run folder"));
-            return Vec::new();
-        }
-        Err(error) => {
-            missing.push(format!("{name} cannot be read: {error}"));
-            return Vec::new();
-        }
-    };
-    // What has no end was being written when the run was ended.
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let mut values = Vec::new();
-    let mut damaged: Option<(usize, String)> = None;
-    let mut count = 0_usize;
-    for (number, line) in (1..).zip(whole.lines()) {
-        let read = match known {
-            Some(known) => run_reader::check_format(&path, number, line, known)
-                .map_err(|e| describe_error(name, &e)),
-            None => Ok(()),
-        };
-        let read = read.and_then(|()| {
-            serde_json::from_str(line).map_err(|error| format!("{name}:{number}: {error}"))
-        });
-        match read {
-            Ok(value) => values.push(value),
-            Err(why) => {
-                count += 1;
-                damaged.get_or_insert((number, why));
-            }
-        }
+    let mut damaged: Option<(String, usize)> = None;
+    let read = run_reader::read_lines_with(&folder.join(name), known, |error| {
+        damaged.get_or_insert_with(|| (describe_error(name, &error), 0)).1 += 1;
+        Ok(())
+    });
+    match damaged {
+        Some((why, 1)) => missing.push(why),
+        Some((why, count)) => missing.push(format!("{why} (and {} more lines)", count - 1)),
+        None => {}
     }
-    if let Some((_, why)) = damaged {
-        let more =
-            if count == 1 { String::new() } else { format!(" (and {} more lines)", count - 1) };
-        missing.push(format!("{why}{more}"));
+    match read {
+        Ok(Some(values)) => return values,
+        Ok(None) => missing.push(format!("{name} is not in the run folder")),
+        Err(error) => missing.push(describe_error(name, &error)),
     }
-    values
+    Vec::new()
 }
 
 /// An error without the folder, which whoever gets this does not know.
@@ -176,6 +145,8 @@ pub fn read_head_and_tail(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

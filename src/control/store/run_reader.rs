@@ -60,14 +60,18 @@ pub fn find_run_folders(folder: &Path) -> Result<Vec<PathBuf>, RecordError> {
     Ok(runs)
 }
 
+/// The record of a run folder.
+pub(super) fn read_record(path: &Path) -> Result<RunRecord, RecordError> {
+    match (read_json(&path.join(file::RUN), RUN_FORMAT)?, fs::metadata(path)) {
+        (Some(record), _) => Ok(record),
+        (None, Ok(_)) => Err(RecordError::NotARunFolder { path: path.to_owned() }),
+        (None, Err(source)) => Err(io_error(path, source)),
+    }
+}
+
 /// Opens a run folder.
 pub fn open_run(path: &Path) -> Result<StoredRun, RecordError> {
-    let Some(mut record) = read_json::<RunRecord>(&path.join(file::RUN), RUN_FORMAT)? else {
-        return match fs::metadata(path) {
-            Ok(_) => Err(RecordError::NotARunFolder { path: path.to_owned() }),
-            Err(source) => Err(io_error(path, source)),
-        };
-    };
+    let mut record = read_record(path)?;
     let must = |name: &str| {
         let path = path.join(name);
         io_error(&path, io::Error::from(io::ErrorKind::NotFound))
@@ -252,19 +256,29 @@ pub fn read_json_with_document<T: DeserializeOwned>(
     }
 }
 
-/// JSON lines; none where the file is not there. A last line without its end
-/// was being written when the run was ended, and is left out.
+/// The values of a file of JSON lines; empty if the file is missing. The first damaged line is an
+/// error.
 pub(crate) fn read_lines<T: DeserializeOwned>(
     path: &Path,
     known: Option<&'static str>,
 ) -> Result<Vec<T>, RecordError> {
+    Ok(read_lines_with(path, known, Err)?.unwrap_or_default())
+}
+
+/// The same; `None` if the file is missing. `damaged` gets the error of every damaged line, and
+/// ends the reading by returning it. A last line without its end was cut off with its run and is
+/// ignored.
+pub(super) fn read_lines_with<T: DeserializeOwned>(
+    path: &Path,
+    known: Option<&'static str>,
+    mut damaged: impl FnMut(RecordError) -> Result<(), RecordError>,
+) -> Result<Option<Vec<T>>, RecordError> {
     let file = match safe_open::open_regular(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(io_error(path, source)),
     };
-    // Line by line: of a large fleet such a file has hundreds of megabytes.
-    // It may grow while it is read.
+    // Line by line: in a large fleet such a file has hundreds of megabytes. It may grow meanwhile.
     let mut reader =
         BufReader::with_capacity(BUFFER_BYTES, file.take(safe_open::MAX_FILE_BYTES + 1));
     let begins = known.map(|known| format!("{{\"format\":\"{known}\","));
@@ -275,18 +289,25 @@ pub(crate) fn read_lines<T: DeserializeOwned>(
         reader.read_until(b'\n', &mut bytes).map_err(|source| io_error(path, source))?;
         let Some(line) = bytes.strip_suffix(b"\n") else { break };
         let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line));
-        if let (Some(known), Some(begins)) = (known, &begins)
-            && !line.starts_with(begins.as_str())
-        {
-            check_format(path, number, &line, known)?;
+        let checked = match (known, &begins) {
+            (Some(known), Some(begins)) if !line.starts_with(begins.as_str()) => {
+                check_format(path, number, &line, known)
+            }
+            _ => Ok(()),
+        };
+        let value = checked.and_then(|()| {
+            serde_json::from_str(&line).map_err(|error| RecordError::Malformed {
+                path: path.to_owned(),
+                line: number,
+                why: error.to_string(),
+            })
+        });
+        match value {
+            Ok(value) => values.push(value),
+            Err(error) => damaged(error)?,
         }
-        values.push(serde_json::from_str(&line).map_err(|error| RecordError::Malformed {
-            path: path.to_owned(),
-            line: number,
-            why: error.to_string(),
-        })?);
     }
-    Ok(values)
+    Ok(Some(values))
 }
 
 /// Bytes that are read of a file of lines at once.

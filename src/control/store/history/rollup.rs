@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::judge::collective;
+use engine::judge::{collective, run_summary};
 use model::id::{DomainName, NodeName};
 use model::measured_cell::MeasuredCell;
 use model::stats;
@@ -72,9 +72,8 @@ impl PartnerReadings {
     /// The median over partners of the medians of what was read with each, and
     /// its relative standard error.
     fn median(&self, sigma: Option<f64>) -> Option<(f64, Option<f64>)> {
-        let medians = self.partners.values().filter_map(|v| stats::median(&mut v.clone()));
-        let value = stats::median(&mut medians.collect::<Vec<f64>>())?;
-        let readings = self.partners.values().map(Vec::len).sum();
+        let (mut medians, readings) = run_summary::partner_medians(&self.partners);
+        let value = stats::median(&mut medians)?;
         Some((value, sigma.map(|sigma| stats::median_error(sigma, readings))))
     }
 }
