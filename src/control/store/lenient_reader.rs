@@ -1,8 +1,7 @@
-//! A run folder read piece by piece, as far as its pieces can be read: for those who
-//! have to say something also of a damaged one.
+//! Reads as much of a damaged run folder as possible, for evidence bundles.
 //!
-//! What is missing or damaged is told, never made up. Whoever judges reads a run
-//! through `stored`, which takes it whole or not at all.
+//! Missing or damaged parts are reported, never invented. The judge reads runs through
+//! `run_reader`, which returns a whole run or an error.
 
 use std::io;
 use std::path::Path;
@@ -20,28 +19,28 @@ use model::tool_recording::ToolRecording;
 use model::verdict::{VERDICTS_FORMAT, Verdicts};
 use model::worker_protocol::{MACHINE_FORMAT, MachineRecord};
 
-/// What of a run folder could be read.
+/// The readable parts of a run folder.
 #[derive(Clone, Debug)]
 pub struct PartialRun {
-    /// What the run was. Without it nothing can be said.
+    /// The record of the run; the only part that is required.
     pub record: RunRecord,
-    /// What was claimed.
+    /// The claims.
     pub claims: Claims,
-    /// What the judge said, where that can be read.
+    /// The verdicts, if readable.
     pub verdicts: Option<Verdicts>,
     /// Measured cells.
     pub cells: Vec<MeasuredCell>,
-    /// Readings that ended.
+    /// The completed readings.
     pub results: Vec<RawResult>,
-    /// What workers said of their machines.
+    /// The machine records of the workers.
     pub machines: Vec<MachineRecord>,
-    /// Outputs as they were read.
+    /// The parsed outputs.
     pub recordings: Vec<ToolRecording>,
-    /// What could not be read, one sentence each.
+    /// The unreadable parts, one sentence each.
     pub missing: Vec<String>,
 }
 
-/// Opens a run folder; an error only where not even `run.json` can be read.
+/// Opens a run folder; an error only if `run.json` is unreadable.
 pub fn read_partial_run(path: &Path) -> Result<PartialRun, RecordError> {
     let record = run_reader::read_record(path)?;
     let mut missing = Vec::new();
@@ -67,7 +66,7 @@ pub fn read_partial_run(path: &Path) -> Result<PartialRun, RecordError> {
     })
 }
 
-/// A document, or why there is none.
+/// A document; `missing` gets the reason if there is none.
 fn read_document<T: DeserializeOwned>(
     folder: &Path,
     name: &str,
@@ -107,7 +106,7 @@ fn read_lines_leniently<T: DeserializeOwned>(
     Vec::new()
 }
 
-/// An error without the folder, which whoever gets this does not know.
+/// An error without the path of the folder, which does not belong into a bundle.
 fn describe_error(name: &str, error: &RecordError) -> String {
     match error {
         RecordError::Malformed { line, why, .. } => format!("{name}:{line}: {why}"),
@@ -119,8 +118,8 @@ fn describe_error(name: &str, error: &RecordError) -> String {
     }
 }
 
-/// The beginning and the end of a file of the run, and how many bytes between them
-/// were left out. `name` comes from a file and must not lead out of the folder.
+/// The first and the last bytes of a file of the run, and the number of bytes omitted between them.
+/// `name` comes from a file and must not lead out of the folder.
 pub fn read_head_and_tail(
     folder: &Path,
     name: &str,
@@ -178,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_record_nothing_is_said_of_a_run() {
+    fn a_run_without_its_record_is_an_error() {
         let dir = tempfile::tempdir().expect("a folder");
         assert!(matches!(read_partial_run(dir.path()), Err(RecordError::NotARunFolder { .. })));
         fs::write(dir.path().join("run.json"), "{").expect("written");
