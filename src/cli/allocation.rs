@@ -347,7 +347,7 @@ fn slurm_backend(
         |gate| gate.timeouts,
     );
     let scheduler: Box<dyn Scheduler> = match gate {
-        Some(gate) => acting::scheduler_for(gate),
+        Some(gate) => gate_apply::scheduler_for(gate),
         None => Box::new(ScontrolScheduler {
             argv: slurm.programs.scontrol.clone(),
             limit: timeouts.limit,

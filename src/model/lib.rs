@@ -9,6 +9,7 @@ pub mod acceptance;
 pub mod action;
 pub mod certificate;
 pub mod checkup;
+pub mod claim_index;
 pub mod claims;
 pub mod collective;
 pub mod comparison;

@@ -1,7 +1,5 @@
-//! One archive of several files (`.tar.gz`) that is the same, byte by byte, for the
-//! same files: names in order, one time for all, nobody's user and group.
-//!
-//! The archive appears whole or not at all. What is in it is somebody else's matter.
+//! Reproducible archives (`.tar.gz`): the same files give the same bytes, with sorted names, one
+//! time for all, and user and group 0. An archive is written whole or not at all.
 
 use std::io;
 use std::path::Path;
@@ -10,15 +8,15 @@ use flate2::{Compression, GzBuilder};
 
 use super::run_folder;
 
-/// Mode of every file: everybody may read.
+/// Mode of every file: readable by all users.
 const FILE_MODE: u32 = 0o644;
 
-/// The bytes of an archive of these files below one folder. `at` is the time that
-/// all of them are given, in seconds since 1970.
+/// The bytes of an archive of these files below the folder `top`. `at` is the time of all files, in
+/// seconds since 1970.
 pub fn build_archive(top: &str, files: &[(String, Vec<u8>)], at: u64) -> io::Result<Vec<u8>> {
     let mut order: Vec<&(String, Vec<u8>)> = files.iter().collect();
     order.sort_by(|a, b| a.0.cmp(&b.0));
-    // No time and no name in the header of gzip either (RFC 1952, section 2.3.1).
+    // The header of gzip has neither time nor name (RFC 1952, section 2.3.1).
     let packed = GzBuilder::new().mtime(0).write(Vec::new(), Compression::default());
     let mut archive = tar::Builder::new(packed);
     archive.mode(tar::HeaderMode::Deterministic);
@@ -35,7 +33,7 @@ pub fn build_archive(top: &str, files: &[(String, Vec<u8>)], at: u64) -> io::Res
     archive.into_inner()?.finish()
 }
 
-/// Puts such an archive in the place of a file, whole or not at all.
+/// Replaces a file by such an archive, whole or not at all.
 pub fn write_archive(path: &Path, bytes: &[u8]) -> io::Result<()> {
     run_folder::replace_file(path, bytes)
 }

@@ -1,9 +1,8 @@
-//! When each node was last measured, and how often in a row that failed, from the
-//! folders of runs.
+//! The time of each node's last measurement, and the number of failed attempts since, from run
+//! folders.
 //!
-//! Reads little of each, the newest first, and no more of them than it takes. A
-//! run that cannot be read tells nothing, and is told; nothing here decides what
-//! follows.
+//! Reads the newest runs first, and only as many as needed. Unreadable runs are reported and do not
+//! count.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,35 +15,35 @@ use engine::plan::PLAN_FORMAT;
 use model::id::NodeName;
 use model::verdict::{Outcome, VERDICTS_FORMAT, Verdicts};
 
-/// Runs that are looked at: a daily audit of three years.
+/// The maximum number of runs read: daily audits of three years.
 const MAX_RUNS: usize = 1_000;
 
-/// What runs tell of one node. Moments are seconds since 1970.
+/// The measurements of one node. Times are in seconds since 1970.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeMeasurementHistory {
-    /// When it was last measured with a result.
+    /// Time of the last measurement with a result.
     pub last_result: Option<i64>,
-    /// When that was last tried.
+    /// Time of the last attempt.
     pub last_attempt: Option<i64>,
-    /// How often it was tried since it was last measured.
+    /// Failed attempts since the last result.
     pub failures_since: u32,
 }
 
-/// What the runs in a folder tell of these nodes, and which of them could not be
-/// read. Simulated runs count for simulated nodes only.
+/// The measurements of these nodes in the runs of a folder, and the unreadable runs. Simulated runs
+/// count for simulated nodes only.
 pub fn read_last_measured(
     runs: &Path,
     nodes: &BTreeSet<NodeName>,
     launcher: &Launcher,
 ) -> (BTreeMap<NodeName, NodeMeasurementHistory>, Vec<String>) {
-    let (mut known, mut troubles) =
+    let (mut known, mut problems) =
         (BTreeMap::<NodeName, NodeMeasurementHistory>::new(), Vec::new());
     let mut open = nodes.clone();
     let folders = match run_reader::find_run_folders(runs) {
         Ok(folders) => folders,
         Err(error) => {
-            troubles.push(error.to_string());
-            return (known, troubles);
+            problems.push(error.to_string());
+            return (known, problems);
         }
     };
     for folder in folders.into_iter().rev().take(MAX_RUNS) {
@@ -53,39 +52,39 @@ pub fn read_last_measured(
         }
         match read_run(&folder, launcher) {
             Ok(None) => {}
-            Ok(Some(RunMeasurements { at, measured, failed: missed })) => {
+            Ok(Some(RunMeasurements { at, measured, failed })) => {
                 for node in measured.iter().filter(|node| open.remove(*node)) {
                     let it = known.entry(node.clone()).or_default();
                     it.last_result = Some(at);
                     it.last_attempt = it.last_attempt.max(Some(at));
                 }
-                for node in missed.iter().filter(|node| open.contains(*node)) {
+                for node in failed.iter().filter(|node| open.contains(*node)) {
                     let it = known.entry(node.clone()).or_default();
                     it.last_attempt = it.last_attempt.max(Some(at));
                     it.failures_since += 1;
                 }
             }
-            Err(error) => troubles.push(error.to_string()),
+            Err(error) => problems.push(error.to_string()),
         }
     }
-    (known, troubles)
+    (known, problems)
 }
 
-/// What one run tells.
+/// The measurements of one run.
 struct RunMeasurements {
     at: i64,
     measured: BTreeSet<NodeName>,
     failed: BTreeSet<NodeName>,
 }
 
-/// The part of a plan that says who was left out.
+/// The part of a plan that lists skipped nodes.
 #[derive(Deserialize)]
 struct PlanSkippedPart {
     #[serde(default)]
     skipped: Vec<engine::plan::SkippedProbe>,
 }
 
-/// `None` where it is no run, or one of other nodes than these.
+/// `None` if the folder holds no run of such nodes.
 fn read_run(folder: &Path, launcher: &Launcher) -> Result<Option<RunMeasurements>, RecordError> {
     let is_sim = |launcher: &Launcher| matches!(launcher, Launcher::Sim { .. });
     let Some(record) = run_reader::read_json::<RunRecord>(&folder.join(file::RUN), RUN_FORMAT)?
@@ -97,21 +96,21 @@ fn read_run(folder: &Path, launcher: &Launcher) -> Result<Option<RunMeasurements
         return Ok(None);
     }
     let Ok(created) = record.info.created.parse::<jiff::Timestamp>() else { return Ok(None) };
-    // A run that was not judged yet tells nothing, nor does one that is under way.
+    // A run without verdicts, such as one in progress, does not count.
     let verdicts: Option<Verdicts> =
         run_reader::read_json(&folder.join(file::VERDICTS), VERDICTS_FORMAT)?;
     let Some(verdicts) = verdicts else { return Ok(None) };
     let left: Option<PlanSkippedPart> =
         run_reader::read_json(&folder.join(file::PLAN), PLAN_FORMAT)?;
-    let (mut measured, mut missed) = (BTreeSet::new(), BTreeSet::new());
+    let (mut measured, mut failed) = (BTreeSet::new(), BTreeSet::new());
     for verdict in verdicts.nodes {
-        let set = if verdict.outcome == Outcome::Unknown { &mut missed } else { &mut measured };
+        let set = if verdict.outcome == Outcome::Unknown { &mut failed } else { &mut measured };
         set.insert(verdict.node);
     }
-    // Who could not be held is not among those that were judged.
+    // Nodes that could not be allocated have no verdict.
     let left = left.into_iter().flat_map(|it| it.skipped).filter(|it| !it.not_applicable);
-    missed.extend(left.flat_map(|it| it.nodes).filter(|node| !measured.contains(node)));
-    Ok(Some(RunMeasurements { at: created.as_second(), measured, failed: missed }))
+    failed.extend(left.flat_map(|it| it.nodes).filter(|node| !measured.contains(node)));
+    Ok(Some(RunMeasurements { at: created.as_second(), measured, failed }))
 }
 
 #[cfg(test)]
@@ -193,8 +192,8 @@ mod tests {
         );
         write_run(dir.path(), 2, "local", &[("n1", "pass"), ("n2", "unknown")], &["n3"]);
         write_run(dir.path(), 3, "local", &[("n1", "failed")], &["n2"]);
-        let (known, troubles) = read_for_kind(dir.path(), "local");
-        assert!(troubles.is_empty(), "{troubles:?}");
+        let (known, problems) = read_for_kind(dir.path(), "local");
+        assert!(problems.is_empty(), "{problems:?}");
         let of = |measured: Option<u32>, tried: u32, misses| NodeMeasurementHistory {
             last_result: measured.and_then(seconds),
             last_attempt: seconds(tried),
@@ -215,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_told_and_the_others_count() {
+    fn an_unreadable_run_is_reported_and_the_others_count() {
         let dir = tempfile::tempdir().expect("a folder");
         assert_eq!(read_for_kind(&dir.path().join("none"), "local"), (BTreeMap::new(), Vec::new()));
         write_run(dir.path(), 1, "local", &[("n1", "pass")], &[]);
@@ -224,8 +223,8 @@ mod tests {
         fs::write(newer.join(file::VERDICTS), "{\"format\": \"fabricgate.verdicts/9\"}")
             .expect("written");
         fs::write(dir.path().join("notes.txt"), "a person's").expect("written");
-        let (known, troubles) = read_for_kind(dir.path(), "local");
+        let (known, problems) = read_for_kind(dir.path(), "local");
         assert_eq!(known[&"n1".into()].last_result, seconds(1));
-        assert!(troubles.len() == 1 && troubles[0].contains("newer"), "{troubles:?}");
+        assert!(problems.len() == 1 && problems[0].contains("newer"), "{problems:?}");
     }
 }

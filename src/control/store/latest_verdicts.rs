@@ -1,8 +1,5 @@
-//! What the newest runs of a folder said, for monitoring: read once, and again
-//! only where a run is new.
-//!
-//! Opens run folders and writes none. What cannot be read is a trouble, and the
-//! rest counts.
+//! The verdicts and levels of the newest runs of a folder, for monitoring. Each complete run is
+//! read once; unreadable runs are reported.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,20 +13,20 @@ use model::id::NodeName;
 use model::measured_cell::MeasuredCell;
 use model::verdict::{VERDICTS_FORMAT, Verdicts};
 
-/// What the nodes of one run showed.
+/// The levels of the nodes of one run.
 type NodeLevels = BTreeMap<NodeName, BTreeMap<PathClass, f64>>;
 
-/// The newest runs, as far as they were read.
+/// The newest runs that were read.
 #[derive(Debug, Default)]
 pub struct LatestRuns {
     runs: BTreeMap<String, RunMetrics>,
     levels: BTreeMap<String, NodeLevels>,
-    /// What could not be read the last time.
+    /// The problems of the last refresh.
     pub problems: Vec<String>,
 }
 
 impl LatestRuns {
-    /// Reads what is new among the `most` newest runs of a folder.
+    /// Reads new runs among the `most` newest of a folder.
     pub fn refresh(&mut self, folder: &Path, most: usize) {
         self.problems.clear();
         let runs = match run_reader::find_run_folders(folder) {
@@ -53,7 +50,7 @@ impl LatestRuns {
             }
             match read_run_metrics(&folder.join(&name)) {
                 Ok(Some(run)) => {
-                    // A run that was gone on with has measured more.
+                    // A resumed run has measured more.
                     if self.runs.get(&name) != Some(&run) {
                         self.levels.remove(&name);
                     }
@@ -65,7 +62,7 @@ impl LatestRuns {
         }
     }
 
-    /// The runs, newest first: of real nodes, or of a simulated fabric.
+    /// The runs of real nodes or of a simulated fabric, newest first.
     pub fn runs(&self, simulated: bool) -> Vec<&RunMetrics> {
         self.named_runs(simulated).into_iter().map(|(_, run)| run).collect()
     }
@@ -73,13 +70,12 @@ impl LatestRuns {
     fn named_runs(&self, simulated: bool) -> Vec<(&String, &RunMetrics)> {
         let mut runs: Vec<(&String, &RunMetrics)> =
             self.runs.iter().rev().filter(|(_, run)| run.is_simulated == simulated).collect();
-        // A run that was taken up again is as old as it was.
+        // A resumed run keeps its time.
         runs.sort_by_key(|(_, run)| std::cmp::Reverse(run.at));
         runs
     }
 
-    /// The levels of those of these runs that are the newest of some node, by
-    /// their place.
+    /// The levels of each run that is the newest of some node, by position in [`Self::runs`].
     pub fn levels(&mut self, folder: &Path, simulated: bool) -> BTreeMap<usize, NodeLevels> {
         let places = newest_runs(&self.runs(simulated));
         let names: BTreeMap<usize, String> = {
@@ -102,8 +98,7 @@ impl LatestRuns {
     }
 }
 
-/// One run; `None` where it is under way, or was ended without notice: what it
-/// measured until then was judged by nobody.
+/// One run; `None` if it is in progress or was killed, and thus has no verdicts.
 fn read_run_metrics(path: &Path) -> Result<Option<RunMetrics>, RecordError> {
     let Some(record) = run_reader::read_json::<RunRecord>(&path.join(file::RUN), RUN_FORMAT)?
     else {
@@ -137,8 +132,7 @@ fn read_run_metrics(path: &Path) -> Result<Option<RunMetrics>, RecordError> {
     Ok(Some(ran))
 }
 
-/// What the nodes of a run showed: as it was worked out when the run ended, or
-/// from its cells.
+/// The levels of the nodes of a run: stored, or else computed from its cells.
 fn read_node_levels(path: &Path) -> Result<NodeLevels, RecordError> {
     if let Some(kept) = run_reader::read_json::<RunLevels>(&path.join(file::LEVELS), LEVELS_FORMAT)?
     {
@@ -154,7 +148,7 @@ mod tests {
     use crate::store::run_folder::RunFolder;
     use model::verdict::{NodeVerdict, Outcome};
 
-    /// A run of one degraded node that showed this share.
+    /// A run of one degraded node with this level.
     fn write_run(folder: &RunFolder, state: &str, share: f64) {
         let run = serde_json::json!({
             "format": RUN_FORMAT, "state": state, "seed": 0, "fleet": 1, "policy": {},
@@ -184,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_run_that_was_gone_on_with_shows_what_it_measured_since() {
+    fn a_resumed_run_has_its_new_levels() {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = RunFolder::create(dir.path(), "r").expect("a folder");
         let mut latest = LatestRuns::default();

@@ -1,18 +1,16 @@
-//! A run folder read piece by piece, as far as its pieces can be read: for those who
-//! have to say something also of a damaged one.
+//! Reads as much of a damaged run folder as possible, for evidence bundles.
 //!
-//! What is missing or damaged is told, never made up. Whoever judges reads a run
-//! through `stored`, which takes it whole or not at all.
+//! Missing or damaged parts are reported, never invented. The judge reads runs through
+//! `run_reader`, which returns a whole run or an error.
 
+use std::io;
 use std::path::Path;
-use std::{fs, io};
 
 use serde::de::DeserializeOwned;
 
-use super::run_folder::io_error;
 use super::{
-    CLAIMS_FORMAT, ClaimsRecord, MEASUREMENT_FORMAT, MeasurementRecord, RUN_FORMAT, RecordError,
-    RunRecord, file, run_reader, safe_open,
+    CLAIMS_FORMAT, ClaimsRecord, MEASUREMENT_FORMAT, MeasurementRecord, RecordError, RunRecord,
+    file, run_reader, safe_open,
 };
 use model::claims::Claims;
 use model::measured_cell::MeasuredCell;
@@ -21,36 +19,30 @@ use model::tool_recording::ToolRecording;
 use model::verdict::{VERDICTS_FORMAT, Verdicts};
 use model::worker_protocol::{MACHINE_FORMAT, MachineRecord};
 
-/// What of a run folder could be read.
+/// The readable parts of a run folder.
 #[derive(Clone, Debug)]
 pub struct PartialRun {
-    /// What the run was. Without it nothing can be said.
+    /// The record of the run; the only part that is required.
     pub record: RunRecord,
-    /// What was claimed.
+    /// The claims.
     pub claims: Claims,
-    /// What the judge said, where that can be read.
+    /// The verdicts, if readable.
     pub verdicts: Option<Verdicts>,
     /// Measured cells.
     pub cells: Vec<MeasuredCell>,
-    /// Readings that ended.
+    /// The completed readings.
     pub results: Vec<RawResult>,
-    /// What workers said of their machines.
+    /// The machine records of the workers.
     pub machines: Vec<MachineRecord>,
-    /// Outputs as they were read.
+    /// The parsed outputs.
     pub recordings: Vec<ToolRecording>,
-    /// What could not be read, one sentence each.
+    /// The unreadable parts, one sentence each.
     pub missing: Vec<String>,
 }
 
-/// Opens a run folder; an error only where not even `run.json` can be read.
+/// Opens a run folder; an error only if `run.json` is unreadable.
 pub fn read_partial_run(path: &Path) -> Result<PartialRun, RecordError> {
-    let Some(record) = run_reader::read_json::<RunRecord>(&path.join(file::RUN), RUN_FORMAT)?
-    else {
-        return match fs::metadata(path) {
-            Ok(_) => Err(RecordError::NotARunFolder { path: path.to_owned() }),
-            Err(source) => Err(io_error(path, source)),
-        };
-    };
+    let record = run_reader::read_record(path)?;
     let mut missing = Vec::new();
     let claims = read_document::<ClaimsRecord>(path, file::CLAIMS, CLAIMS_FORMAT, &mut missing);
     let verdicts = read_document::<Verdicts>(path, file::VERDICTS, VERDICTS_FORMAT, &mut missing);
@@ -74,7 +66,7 @@ pub fn read_partial_run(path: &Path) -> Result<PartialRun, RecordError> {
     })
 }
 
-/// A document, or why there is none.
+/// A document; `missing` gets the reason if there is none.
 fn read_document<T: DeserializeOwned>(
     folder: &Path,
     name: &str,
@@ -89,56 +81,32 @@ fn read_document<T: DeserializeOwned>(
     None
 }
 
-/// Lines that can be read, and how many cannot.
+/// Lines that can be read; `missing` gets the first damaged one and the number of others.
 fn read_lines_leniently<T: DeserializeOwned>(
     folder: &Path,
     name: &str,
     known: Option<&'static str>,
     missing: &mut Vec<String>,
 ) -> Vec<T> {
-    let path = folder.join(name);
-    let text = match safe_open::read_regular(&path) {
-        Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            missing.push(format!("{name} is not in the run folder"));
-            return Vec::new();
-        }
-        Err(error) => {
-            missing.push(format!("{name} cannot be read: {error}"));
-            return Vec::new();
-        }
-    };
-    // What has no end was being written when the run was ended.
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let mut values = Vec::new();
-    let mut damaged: Option<(usize, String)> = None;
-    let mut count = 0_usize;
-    for (number, line) in (1..).zip(whole.lines()) {
-        let read = match known {
-            Some(known) => run_reader::check_format(&path, number, line, known)
-                .map_err(|e| describe_error(name, &e)),
-            None => Ok(()),
-        };
-        let read = read.and_then(|()| {
-            serde_json::from_str(line).map_err(|error| format!("{name}:{number}: {error}"))
-        });
-        match read {
-            Ok(value) => values.push(value),
-            Err(why) => {
-                count += 1;
-                damaged.get_or_insert((number, why));
-            }
-        }
+    let mut damaged: Option<(String, usize)> = None;
+    let read = run_reader::read_lines_with(&folder.join(name), known, |error| {
+        damaged.get_or_insert_with(|| (describe_error(name, &error), 0)).1 += 1;
+        Ok(())
+    });
+    match damaged {
+        Some((why, 1)) => missing.push(why),
+        Some((why, count)) => missing.push(format!("{why} (and {} more lines)", count - 1)),
+        None => {}
     }
-    if let Some((_, why)) = damaged {
-        let more =
-            if count == 1 { String::new() } else { format!(" (and {} more lines)", count - 1) };
-        missing.push(format!("{why}{more}"));
+    match read {
+        Ok(Some(values)) => return values,
+        Ok(None) => missing.push(format!("{name} is not in the run folder")),
+        Err(error) => missing.push(describe_error(name, &error)),
     }
-    values
+    Vec::new()
 }
 
-/// An error without the folder, which whoever gets this does not know.
+/// An error without the path of the folder, which does not belong into a bundle.
 fn describe_error(name: &str, error: &RecordError) -> String {
     match error {
         RecordError::Malformed { line, why, .. } => format!("{name}:{line}: {why}"),
@@ -150,8 +118,8 @@ fn describe_error(name: &str, error: &RecordError) -> String {
     }
 }
 
-/// The beginning and the end of a file of the run, and how many bytes between them
-/// were left out. `name` comes from a file and must not lead out of the folder.
+/// The first and the last bytes of a file of the run, and the number of bytes omitted between them.
+/// `name` comes from a file and must not lead out of the folder.
 pub fn read_head_and_tail(
     folder: &Path,
     name: &str,
@@ -176,6 +144,8 @@ pub fn read_head_and_tail(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]
@@ -207,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn without_its_record_nothing_is_said_of_a_run() {
+    fn a_run_without_its_record_is_an_error() {
         let dir = tempfile::tempdir().expect("a folder");
         assert!(matches!(read_partial_run(dir.path()), Err(RecordError::NotARunFolder { .. })));
         fs::write(dir.path().join("run.json"), "{").expect("written");

@@ -1,8 +1,8 @@
 //! Files on disk: run folders, and folders of recorded outputs.
 //!
-//! A run folder is the truth about a run. It is written piece by piece, each
-//! file whole or not at all, so that whatever ends the run leaves something
-//! that can be read. Nothing here measures, judges or decides.
+//! A run folder is the authoritative record of a run. Each of its files is written whole or not at
+//! all, so a run that is cut off at any moment leaves a readable folder. Nothing here measures,
+//! judges or decides.
 
 pub mod acceptance;
 pub mod archive;
@@ -39,38 +39,38 @@ pub const MEASUREMENT_FORMAT: &str = "fabricgate.measurement/1";
 
 /// Names of files in a run folder.
 pub mod file {
-    /// What the run was.
+    /// The record of the run.
     pub const RUN: &str = "run.json";
-    /// What was claimed of the nodes it covers.
+    /// The claims about its nodes.
     pub const CLAIMS: &str = "claims.json";
-    /// The simulated fabric that was measured, where it was one.
+    /// The simulated fabric of a simulated run.
     pub const SCENARIO: &str = "scenario.toml";
-    /// What was planned.
+    /// The plan.
     pub const PLAN: &str = "plan.json";
-    /// What was planned to confirm suspicions, where there were any.
+    /// The plan of the confirm stage, if there were suspicions.
     pub const CONFIRM: &str = "confirm.json";
-    /// One line per greeting of a worker: which machine a node was.
+    /// One line per start of a worker: the machine of its node.
     pub const MACHINES: &str = "machines.jsonl";
-    /// One line per reading that ended.
+    /// One line per completed reading.
     pub const RESULTS: &str = "results.jsonl";
-    /// One line per output that was read.
+    /// One line per parsed output.
     pub const MEASUREMENTS: &str = "measurements.jsonl";
-    /// What the judge says.
+    /// The verdicts.
     pub const VERDICTS: &str = "verdicts.json";
     /// One line per measured cell.
     pub const CELLS: &str = "cells.jsonl";
-    /// How far below expectation the worst part of each node was.
+    /// The lowest ratio to the expectation of each node.
     pub const LEVELS: &str = "levels.json";
-    /// What is proposed.
+    /// The proposed actions.
     pub const ACTIONS: &str = "actions.json";
     /// Every measured cell, for spreadsheets.
     pub const MATRIX: &str = "matrix.csv";
-    /// What a repair changed, where the run was held against an earlier one.
+    /// The comparison with an earlier run, after a repair.
     pub const COMPARISON: &str = "comparison.json";
-    /// The report as a page.
+    /// The HTML report.
     pub const REPORT: &str = "report.html";
 
-    /// Those that something reads back.
+    /// The files that the program reads back.
     pub const READ: &[&str] = &[
         RUN,
         CLAIMS,
@@ -88,38 +88,38 @@ pub mod file {
     ];
 }
 
-/// How far a run came.
+/// The state of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum RunState {
-    /// It is under way, or was ended without notice.
+    /// It is in progress, or was killed.
     Running,
-    /// It was interrupted; what was measured until then is there.
+    /// It was interrupted; earlier measurements are stored.
     Partial,
-    /// Every step of its plan was tried.
+    /// Every step of its plan was attempted.
     Complete,
 }
 
-/// What a run was (`run.json`).
+/// The record of a run (`run.json`).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RunRecord {
     /// `fabricgate.run/1`.
     pub format: String,
     /// Id, time, profile, version.
     pub info: RunInfo,
-    /// How far it came.
+    /// Its state.
     pub state: RunState,
     /// When it ended, RFC 3339.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ended: Option<String>,
-    /// When it was taken up again after an interruption, RFC 3339.
+    /// When it was resumed after an interruption, RFC 3339.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub resumed: Vec<String>,
     /// The seed of its plan.
     pub seed: u64,
-    /// How nodes were reached.
+    /// The launcher of its nodes.
     pub launcher: Launcher,
-    /// The platform a person named.
+    /// The platform that the operator named.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<String>,
     /// What might be proposed.
@@ -138,7 +138,7 @@ pub struct RunRecord {
 pub struct ClaimsRecord {
     /// `fabricgate.claims/1`.
     pub format: String,
-    /// What was claimed.
+    /// The claims.
     pub claims: Claims,
     /// What has changed since an earlier moment, where one was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -154,15 +154,15 @@ pub struct MeasurementRecord {
     pub recording: ToolRecording,
 }
 
-/// Why a run folder could not be written or read.
+/// An error in writing or reading a run folder.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
-    /// The system says no.
+    /// The system refused.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system says.
+        /// The error of the system.
         #[source]
         source: std::io::Error,
     },
@@ -172,14 +172,14 @@ pub enum RecordError {
         /// The folder.
         path: PathBuf,
     },
-    /// A file is not what it should be.
+    /// A file is damaged or of another kind.
     #[error("{}:{line}: {why}", path.display())]
     Malformed {
         /// The file.
         path: PathBuf,
         /// The line, from 1.
         line: usize,
-        /// What is wrong.
+        /// The fault.
         why: String,
     },
     /// A newer program wrote it.
@@ -192,7 +192,7 @@ pub enum RecordError {
         path: PathBuf,
         /// Its format.
         found: String,
-        /// The newest one known here.
+        /// The newest format that this program reads.
         known: &'static str,
     },
 }

@@ -1,7 +1,6 @@
-//! Walking a folder of recorded outputs: which files there are and whose.
+//! Lists a folder of recorded outputs: its files and their scopes.
 //!
-//! Only names are read here, no contents. What does not fit the layout is
-//! listed, never silently passed over.
+//! Reads names only, no contents. Files outside the layout are listed as misplaced.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,18 +10,18 @@ use model::tool_recording::RecordingScope;
 use readers::claims::output_layout;
 use readers::claims::output_layout::RecordedFile;
 
-/// What a folder holds.
+/// The contents of such a folder.
 #[derive(Debug, Default)]
 pub struct RecordedOutputFolder {
-    /// The claims file, where there is one.
+    /// The claims file, if any.
     pub claims: Option<PathBuf>,
     /// The outputs, in order of name.
     pub files: Vec<(PathBuf, RecordingScope)>,
-    /// Files and folders that the layout does not know.
+    /// Files and folders outside the layout.
     pub misplaced: Vec<PathBuf>,
     /// Nodes and domains whose folder holds no output.
     pub empty: Vec<RecordingScope>,
-    /// Folders that could not be listed, and why.
+    /// Folders that could not be listed, with the error.
     pub unlisted: Vec<(PathBuf, std::io::Error)>,
 }
 
@@ -102,7 +101,7 @@ fn read_entries(path: &Path, outputs: &mut RecordedOutputFolder) -> Vec<(PathBuf
         for entry in entries {
             let entry = entry?;
             let path = entry.path();
-            // Follows links: a folder of links to archived outputs is one.
+            // Follows links: outputs may be links to an archive.
             let is_folder = path.is_dir();
             found.push((path, entry.file_name().to_string_lossy().into_owned(), is_folder));
         }
@@ -120,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_folder_is_listed_with_all_that_does_not_fit() {
+    fn files_outside_the_layout_are_listed() {
         let dir = tempfile::tempdir().expect("a folder");
         let put = |name: &str| {
             let path = dir.path().join(name);

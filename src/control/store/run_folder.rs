@@ -1,7 +1,7 @@
-//! Writing a run folder so that it can be read whatever happens.
+//! Writes run folders that stay readable after any interruption.
 //!
-//! A file appears whole or not at all, also after a loss of power: `put` writes it beside
-//! its place, forces it to disk, renames it and forces the folder. Lines are appended with
+//! A file appears whole or not at all, also after a loss of power: `put` writes a temporary file in
+//! the same folder, forces it to disk, renames it and forces the folder. Lines are appended with
 //! one write and forced to disk; a reader ignores a last line without its end.
 
 use std::collections::BTreeSet;
@@ -16,14 +16,14 @@ use serde::Serialize;
 
 use super::{RecordError, plan_json, safe_open};
 
-/// A run folder that is being written.
+/// An open run folder of a run in progress.
 #[derive(Clone, Debug)]
 pub struct RunFolder {
     path: PathBuf,
 }
 
 impl RunFolder {
-    /// Makes the folder of a new run. It must not exist yet.
+    /// Creates the folder of a new run. It must not exist yet.
     pub fn create(parent: &Path, id: &str) -> Result<Self, RecordError> {
         create_folder(parent).map_err(|source| io_error(parent, source))?;
         let path = parent.join(id);
@@ -33,22 +33,22 @@ impl RunFolder {
         Ok(Self { path })
     }
 
-    /// The folder of a run that is already there.
+    /// The existing folder of a run.
     pub fn open(path: &Path) -> Self {
         Self { path: path.to_owned() }
     }
 
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Writes a file; its folders are made as needed.
+    /// Writes a file and creates missing folders.
     pub fn write(&self, name: &str, bytes: &[u8]) -> Result<(), RecordError> {
         self.write_streamed(name, &mut |file| file.write_all(bytes))
     }
 
-    /// Writes a file piece by piece, so that it is never in memory whole.
+    /// Writes a file in pieces, so that it is never in memory whole.
     fn write_streamed(
         &self,
         name: &str,
@@ -112,8 +112,8 @@ impl RunFolder {
         append().map_err(|source| io_error(&path, source))
     }
 
-    /// Cuts off a last line that was being written when a run was ended, so
-    /// that what is appended next begins a line.
+    /// Cuts off an incomplete last line of an interrupted run, so that the next line starts on its
+    /// own.
     pub fn truncate_torn_line(&self, name: &str) -> Result<(), RecordError> {
         let path = self.path.join(name);
         let mend = || -> io::Result<()> {
@@ -132,8 +132,8 @@ impl RunFolder {
         mend().map_err(|source| io_error(&path, source))
     }
 
-    /// Writes several files and forces them to disk together: what ends the
-    /// program between two of them leaves whole files only.
+    /// Writes several files and forces them to disk together; an interruption leaves whole files
+    /// only.
     pub fn write_many(&self, files: &[(&str, &[u8])]) -> Result<(), RecordError> {
         let paths: Vec<PathBuf> = files.iter().map(|(name, _)| self.path.join(name)).collect();
         let mut fills: Vec<_> = files
@@ -145,8 +145,8 @@ impl RunFolder {
         write_files(&SystemDisk, &mut files).map_err(|(path, source)| io_error(&path, source))
     }
 
-    /// Takes the folder for one writer; `None` where another process has it.
-    /// It is given back when the file is closed, however the process ends.
+    /// Locks the folder for one writer; `None` if another process holds the lock. The lock ends
+    /// with the file handle, and thus with the process.
     pub fn lock(&self) -> Result<Option<File>, RecordError> {
         let path = self.path.join(LOCK_FILE);
         let file = open_options().create(true).truncate(false).write(true).open(&path);
@@ -159,23 +159,22 @@ impl RunFolder {
     }
 }
 
-/// Up to this many files are forced to disk one by one; beyond that the whole
-/// file system is, which costs the same whatever the number.
+/// Up to this number, files are forced to disk one by one; beyond it the whole file system is, at a
+/// fixed cost.
 const MAX_SINGLE_SYNCS: usize = 32;
 
-/// Bytes that are written at once.
+/// The write buffer.
 const BUFFER_BYTES: usize = 1 << 16;
 
-/// The file that says who writes into a run folder.
+/// The lock file of a run folder.
 const LOCK_FILE: &str = ".lock";
 
-/// Mode of folders and files, less what the umask takes: what a run found is read by
-/// everybody and written by nobody else, also where the umask takes nothing.
+/// Mode of folders and files before the umask: all users may read results, only the owner may write
+/// them, even without a umask.
 const FOLDER_MODE: u32 = 0o755;
 const FILE_MODE: u32 = 0o644;
 
-/// Makes a folder and those above it, as far as they are missing; their names are
-/// durable then.
+/// Creates a folder and its missing parents, with durable names.
 pub fn create_folder(folder: &Path) -> io::Result<()> {
     create_folder_in(&SystemDisk, folder)
 }
@@ -186,14 +185,14 @@ fn create_folder_in(layer: &dyn DiskLayer, folder: &Path) -> io::Result<()> {
     }
     create_folder_in(layer, parent_folder(folder))?;
     match layer.make(folder) {
-        // Another thread made it, or a file is in its place.
+        // Another thread created it, or a file has its name.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
         made => made.and_then(|()| layer.sync_folder(parent_folder(folder))),
     }
 }
 
-/// How a file of ours is opened to be written: a link in its place is not followed,
-/// or whoever may write into the folder would choose what we overwrite.
+/// Options to open a file for writing without following links: otherwise any user with write access
+/// to the folder could choose the file that is overwritten.
 pub fn open_options() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.mode(FILE_MODE).custom_flags(safe_open::to_custom_flags(OFlags::NOFOLLOW));
@@ -206,7 +205,7 @@ fn create_new(path: &Path) -> io::Result<File> {
     let make = || open_options().write(true).create_new(true).open(path);
     match make() {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-            // What one of the same number left when it was killed.
+            // A killed process with the same number left it.
             fs::remove_file(path)?;
             make()
         }
@@ -218,13 +217,13 @@ pub(super) fn io_error(path: &Path, source: io::Error) -> RecordError {
     RecordError::Io { path: path.to_owned(), source }
 }
 
-/// Puts bytes in the place of a file, whole or not at all.
+/// Replaces a file by these bytes, whole or not at all.
 pub fn replace_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
     replace_file_with(path, &mut |file| file.write_all(bytes))
 }
 
-/// A file that is written beside the one whose place it takes. Dropped before, it goes
-/// and what was there stays.
+/// A temporary file that replaces another one. If dropped earlier, it is removed and the other file
+/// stays.
 #[derive(Debug)]
 pub struct ReplacementFile {
     path: PathBuf,
@@ -234,14 +233,14 @@ pub struct ReplacementFile {
 }
 
 impl ReplacementFile {
-    /// Opens it.
+    /// Opens the temporary file.
     pub fn open(path: &Path) -> io::Result<Self> {
         let beside = temporary_path(path)?;
         let file = create_new(&beside)?;
         Ok(Self { path: path.to_owned(), temporary: beside, file, is_placed: false })
     }
 
-    /// Writes it and puts it in place.
+    /// Writes it and renames it to its final name.
     pub fn commit(mut self, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all(bytes)?;
         self.file.sync_all()?;
@@ -260,7 +259,7 @@ impl Drop for ReplacementFile {
     }
 }
 
-/// The file beside `path` that is written before it takes its place.
+/// The temporary file that replaces `path`.
 fn temporary_path(path: &Path) -> io::Result<PathBuf> {
     let mut name = std::ffi::OsString::from(".");
     name.push(path.file_name().ok_or(io::ErrorKind::InvalidFilename)?);
@@ -268,7 +267,7 @@ fn temporary_path(path: &Path) -> io::Result<PathBuf> {
     Ok(path.with_file_name(name))
 }
 
-/// Puts what is written into the place of a file, whole or not at all.
+/// Replaces a file by the output of `fill`, whole or not at all.
 fn replace_file_with(
     path: &Path,
     fill: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
@@ -276,15 +275,15 @@ fn replace_file_with(
     write_files(&SystemDisk, &mut [FileToWrite { path, fill }]).map_err(|(_, source)| source)
 }
 
-/// A file to put in place, and what fills it.
+/// A file to replace, and the function that writes it.
 struct FileToWrite<'f> {
     path: &'f Path,
     fill: &'f mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
 }
 
-/// Puts files in their places: all are written beside them and forced to disk, then
-/// renamed, then their folders are forced. A name never stands for half a file, whenever
-/// the power goes, and after it came back all are there.
+/// Replaces files: writes all temporary files and forces them to disk, renames them, then forces
+/// their folders. After a loss of power every name stands for a whole file; after the return of
+/// this function all are durable.
 fn write_files(
     layer: &dyn DiskLayer,
     files: &mut [FileToWrite<'_>],
@@ -332,19 +331,19 @@ fn write_files(
     done
 }
 
-/// What is done to a disk, so that a test can write it down and lose some of it.
+/// The operations on a disk, so that a test can record and lose some of them.
 trait DiskLayer {
     fn make(&self, folder: &Path) -> io::Result<()>;
     fn create(&self, path: &Path) -> io::Result<File>;
     fn write(&self, path: &Path, file: &mut File, bytes: &[u8]) -> io::Result<()>;
     fn sync(&self, path: &Path, file: &File) -> io::Result<()>;
-    /// Forces all of the file system that this file is of.
+    /// Forces the whole file system of this file.
     fn sync_all(&self, file: &File) -> io::Result<()>;
     fn rename(&self, from: &Path, to: &Path) -> io::Result<()>;
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
 }
 
-/// The disk itself.
+/// The real disk.
 struct SystemDisk;
 
 impl DiskLayer for SystemDisk {
@@ -377,7 +376,7 @@ impl DiskLayer for SystemDisk {
     }
 }
 
-/// A file that is written through a layer.
+/// A file that is written through a [`DiskLayer`].
 struct DiskFileWriter<'l> {
     layer: &'l dyn DiskLayer,
     path: &'l Path,

@@ -1,4 +1,4 @@
-//! Reading a run folder back, also one whose run did not come to its end.
+//! Reads run folders, including those of interrupted runs.
 
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read};
@@ -24,25 +24,25 @@ use model::tool_recording::ToolRecording;
 use model::verdict::{VERDICTS_FORMAT, Verdicts};
 use model::worker_protocol::{MACHINE_FORMAT, MachineRecord};
 
-/// Bytes of an output that are read: what a run keeps of one is a quarter of it.
+/// The maximum size of an output; a run keeps at most a quarter of it.
 const MAX_RAW_BYTES: u64 = 256 << 20;
 
-/// A run folder that was opened. What the run did not get to is absent.
+/// An open run folder. Parts that the run did not reach are absent.
 #[derive(Clone, Debug)]
 pub struct StoredRun {
     path: PathBuf,
-    /// What the run was.
+    /// The record of the run.
     pub record: RunRecord,
-    /// What was claimed of the nodes it covers.
+    /// The claims about its nodes.
     pub claims: Claims,
-    /// What was planned.
+    /// The plan.
     pub plan: Plan,
-    /// What was planned to confirm suspicions, where there were any.
+    /// The plan of the confirm stage, if there were suspicions.
     pub confirm: Option<Plan>,
 }
 
-/// The run folders in a folder, in the order of their names, which begin with the
-/// moment of the run; none where it is not there yet. What else lies there is left.
+/// The run folders in a folder by name, and thus by time; none if the folder is missing. Other
+/// entries are ignored.
 pub fn find_run_folders(folder: &Path) -> Result<Vec<PathBuf>, RecordError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
@@ -60,14 +60,18 @@ pub fn find_run_folders(folder: &Path) -> Result<Vec<PathBuf>, RecordError> {
     Ok(runs)
 }
 
+/// The record of a run folder.
+pub(super) fn read_record(path: &Path) -> Result<RunRecord, RecordError> {
+    match (read_json(&path.join(file::RUN), RUN_FORMAT)?, fs::metadata(path)) {
+        (Some(record), _) => Ok(record),
+        (None, Ok(_)) => Err(RecordError::NotARunFolder { path: path.to_owned() }),
+        (None, Err(source)) => Err(io_error(path, source)),
+    }
+}
+
 /// Opens a run folder.
 pub fn open_run(path: &Path) -> Result<StoredRun, RecordError> {
-    let Some(mut record) = read_json::<RunRecord>(&path.join(file::RUN), RUN_FORMAT)? else {
-        return match fs::metadata(path) {
-            Ok(_) => Err(RecordError::NotARunFolder { path: path.to_owned() }),
-            Err(source) => Err(io_error(path, source)),
-        };
-    };
+    let mut record = read_record(path)?;
     let must = |name: &str| {
         let path = path.join(name);
         io_error(&path, io::Error::from(io::ErrorKind::NotFound))
@@ -77,13 +81,12 @@ pub fn open_run(path: &Path) -> Result<StoredRun, RecordError> {
     let plan: Plan =
         read_json(&path.join(file::PLAN), PLAN_FORMAT)?.ok_or_else(|| must(file::PLAN))?;
     let confirm = read_json(&path.join(file::CONFIRM), PLAN_FORMAT)?;
-    // Older programs did not write it down.
+    // Older programs did not record it.
     record.info.simulated |= is_simulated(&record.launcher) || path.join(file::SCENARIO).exists();
     Ok(StoredRun { path: path.to_owned(), record, claims: claims.claims, plan, confirm })
 }
 
-/// Whether a simulated fabric answers through this launcher, also where its run is
-/// replayed.
+/// Whether this launcher reaches a simulated fabric, directly or in a replayed run.
 pub fn is_simulated(launcher: &Launcher) -> bool {
     let of_run = |run: &Path| match read_json::<RunRecord>(&run.join(file::RUN), RUN_FORMAT) {
         Ok(Some(record)) => {
@@ -99,31 +102,29 @@ pub fn is_simulated(launcher: &Launcher) -> bool {
 }
 
 impl StoredRun {
-    /// Where it is.
+    /// The path of the folder.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The readings that ended. Of one that was taken again after an
-    /// interruption the last counts.
+    /// The completed readings. If one was repeated after an interruption, the last counts.
     pub fn results(&self) -> Result<Vec<RawResult>, RecordError> {
         let all: Vec<RawResult> = read_lines(&self.path.join(file::RESULTS), Some(RESULT_FORMAT))?;
         Ok(last_of_each(all, |result| (result.step, result.reading)))
     }
 
-    /// What workers said of the machines they ran on, in order; none where no
-    /// worker greeted, or an older program wrote the run.
+    /// The machine records of the workers, in order; none if no worker started, or an older program
+    /// wrote the run.
     pub fn machines(&self) -> Result<Vec<MachineRecord>, RecordError> {
         read_lines(&self.path.join(file::MACHINES), Some(MACHINE_FORMAT))
     }
 
-    /// The outputs that were read, as they were read then, of the readings
-    /// that are on record.
+    /// The parsed outputs of the recorded readings, as parsed during the run.
     pub fn recordings(&self) -> Result<Vec<ToolRecording>, RecordError> {
         self.recordings_for(&self.results()?)
     }
 
-    /// The same, of readings that were read before.
+    /// The same, for results that are loaded already.
     pub fn recordings_for(&self, results: &[RawResult]) -> Result<Vec<ToolRecording>, RecordError> {
         let path = self.path.join(file::MEASUREMENTS);
         let records: Vec<MeasurementRecord> = read_lines(&path, Some(MEASUREMENT_FORMAT))?;
@@ -135,7 +136,7 @@ impl StoredRun {
         Ok(read)
     }
 
-    /// What the judge said.
+    /// The verdicts.
     pub fn verdicts(&self) -> Result<Option<Verdicts>, RecordError> {
         let verdicts: Option<Verdicts> =
             read_json(&self.path.join(file::VERDICTS), VERDICTS_FORMAT)?;
@@ -148,7 +149,7 @@ impl StoredRun {
         read_lines(&self.path.join(file::CELLS), None)
     }
 
-    /// What was proposed.
+    /// The proposed actions.
     pub fn actions(&self) -> Result<Option<ActionPlan>, RecordError> {
         read_json(&self.path.join(file::ACTIONS), ACTIONS_FORMAT)
     }
@@ -166,7 +167,7 @@ impl StoredRun {
     }
 }
 
-/// The last of those that share a key, in the order of their last places.
+/// The last value of each key, in the order of the last positions.
 pub(super) fn last_of_each<T, K: Ord>(all: Vec<T>, key: impl Fn(&T) -> K) -> Vec<T> {
     let mut seen = BTreeSet::new();
     let mut last: Vec<T> = all.into_iter().rev().filter(|one| seen.insert(key(one))).collect();
@@ -210,15 +211,14 @@ fn split_format(format: &str) -> (&str, Option<u32>) {
     }
 }
 
-/// Whether a file is a document of this kind, of whichever version: what a person
-/// named may be one of several. One that cannot be read is of none.
+/// Whether a file is a document of this kind, in any version. An unreadable file is not.
 pub fn has_format(path: &Path, format: &str) -> bool {
     let Ok(Some(text)) = read_text(path) else { return false };
     let found: Option<DocumentFormatHeader> = serde_json::from_str(&text).ok();
     found.is_some_and(|it| split_format(&it.format).0 == split_format(format).0)
 }
 
-/// A JSON document; `None` where the file is not there.
+/// A JSON document; `None` if the file is missing.
 pub fn read_json<T: DeserializeOwned>(
     path: &Path,
     known: &'static str,
@@ -235,14 +235,14 @@ pub fn read_json<T: DeserializeOwned>(
     }
 }
 
-/// A JSON document in both of its shapes: what it says, and itself, whose signature
-/// covers also what this program does not know; `None` where the file is not there.
+/// A JSON document as a typed value and as JSON, whose signature also covers fields that this
+/// program does not know; `None` if the file is missing.
 pub fn read_json_with_document<T: DeserializeOwned>(
     path: &Path,
     known: &'static str,
 ) -> Result<Option<(T, Value)>, RecordError> {
     let Some(document) = read_json::<Value>(path, known)? else { return Ok(None) };
-    // From the same document as is verified: two readers of one text might differ.
+    // From the verified document: two parsers of one text might differ.
     match T::deserialize(&document) {
         Ok(says) => Ok(Some((says, document))),
         Err(error) => {
@@ -252,19 +252,29 @@ pub fn read_json_with_document<T: DeserializeOwned>(
     }
 }
 
-/// JSON lines; none where the file is not there. A last line without its end
-/// was being written when the run was ended, and is left out.
+/// The values of a file of JSON lines; empty if the file is missing. The first damaged line is an
+/// error.
 pub(crate) fn read_lines<T: DeserializeOwned>(
     path: &Path,
     known: Option<&'static str>,
 ) -> Result<Vec<T>, RecordError> {
+    Ok(read_lines_with(path, known, Err)?.unwrap_or_default())
+}
+
+/// The same; `None` if the file is missing. `damaged` gets the error of every damaged line, and
+/// ends the reading by returning it. A last line without its end was cut off with its run and is
+/// ignored.
+pub(super) fn read_lines_with<T: DeserializeOwned>(
+    path: &Path,
+    known: Option<&'static str>,
+    mut damaged: impl FnMut(RecordError) -> Result<(), RecordError>,
+) -> Result<Option<Vec<T>>, RecordError> {
     let file = match safe_open::open_regular(path) {
         Ok(file) => file,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(io_error(path, source)),
     };
-    // Line by line: of a large fleet such a file has hundreds of megabytes.
-    // It may grow while it is read.
+    // Line by line: in a large fleet such a file has hundreds of megabytes. It may grow meanwhile.
     let mut reader =
         BufReader::with_capacity(BUFFER_BYTES, file.take(safe_open::MAX_FILE_BYTES + 1));
     let begins = known.map(|known| format!("{{\"format\":\"{known}\","));
@@ -275,24 +285,31 @@ pub(crate) fn read_lines<T: DeserializeOwned>(
         reader.read_until(b'\n', &mut bytes).map_err(|source| io_error(path, source))?;
         let Some(line) = bytes.strip_suffix(b"\n") else { break };
         let line = String::from_utf8_lossy(line.strip_suffix(b"\r").unwrap_or(line));
-        if let (Some(known), Some(begins)) = (known, &begins)
-            && !line.starts_with(begins.as_str())
-        {
-            check_format(path, number, &line, known)?;
+        let checked = match (known, &begins) {
+            (Some(known), Some(begins)) if !line.starts_with(begins.as_str()) => {
+                check_format(path, number, &line, known)
+            }
+            _ => Ok(()),
+        };
+        let value = checked.and_then(|()| {
+            serde_json::from_str(&line).map_err(|error| RecordError::Malformed {
+                path: path.to_owned(),
+                line: number,
+                why: error.to_string(),
+            })
+        });
+        match value {
+            Ok(value) => values.push(value),
+            Err(error) => damaged(error)?,
         }
-        values.push(serde_json::from_str(&line).map_err(|error| RecordError::Malformed {
-            path: path.to_owned(),
-            line: number,
-            why: error.to_string(),
-        })?);
     }
-    Ok(values)
+    Ok(Some(values))
 }
 
-/// Bytes that are read of a file of lines at once.
+/// The read buffer of a file of lines.
 const BUFFER_BYTES: usize = 1 << 16;
 
-/// The text of a file; `None` where it is not there.
+/// The text of a file; `None` if it is missing.
 fn read_text(path: &Path) -> Result<Option<String>, RecordError> {
     match safe_open::read_regular(path) {
         // A torn last line may end inside a character.
@@ -320,20 +337,20 @@ mod tests {
     #[test]
     fn a_newer_format_is_refused_and_named() {
         let dir = folder(&[("run.json", "{\"format\": \"fabricgate.run/2\", \"new\": 1}")]);
-        let said = open_run(dir.path()).expect_err("newer").to_string();
-        assert!(said.contains("newer fabricgate (fabricgate.run/2)"), "{said}");
+        let message = open_run(dir.path()).expect_err("newer").to_string();
+        assert!(message.contains("newer fabricgate (fabricgate.run/2)"), "{message}");
     }
 
     #[test]
-    fn what_is_no_run_folder_is_said_to_be_none() {
+    fn other_folders_are_refused_as_run_folders() {
         let empty = folder(&[]);
         assert!(matches!(open_run(empty.path()), Err(RecordError::NotARunFolder { .. })));
         let other = folder(&[("run.json", "{\"format\": \"else/1\"}")]);
-        let said = open_run(other.path()).expect_err("other").to_string();
-        assert!(said.contains("expected \"fabricgate.run/1\""), "{said}");
+        let message = open_run(other.path()).expect_err("other").to_string();
+        assert!(message.contains("expected \"fabricgate.run/1\""), "{message}");
         let cut = folder(&[("run.json", "{\n\"format\": \"fabricgate.run/1\",\n}")]);
-        let said = open_run(cut.path()).expect_err("no JSON").to_string();
-        assert!(said.contains("run.json:3: no fabricgate.run/1 document"), "{said}");
+        let message = open_run(cut.path()).expect_err("no JSON").to_string();
+        assert!(message.contains("run.json:3: no fabricgate.run/1 document"), "{message}");
         let gone = open_run(Path::new("/no/such/folder")).expect_err("gone");
         assert!(matches!(gone, RecordError::Io { .. }));
     }
@@ -347,8 +364,8 @@ mod tests {
         ]);
         let read = |name| read_lines::<Value>(&dir.path().join(name), None);
         assert_eq!(read("ok.jsonl").expect("readable").len(), 2);
-        let said = read("bad.jsonl").expect_err("damaged").to_string();
-        assert!(said.contains("bad.jsonl:2:"), "{said}");
+        let message = read("bad.jsonl").expect_err("damaged").to_string();
+        assert!(message.contains("bad.jsonl:2:"), "{message}");
         assert_eq!(read("none.jsonl").expect("absent").len(), 0);
     }
 }

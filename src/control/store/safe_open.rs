@@ -1,9 +1,8 @@
-//! Opening files that somebody else may have put there: run folders come from
-//! colleagues, vendors and other machines.
+//! Opens untrusted files: run folders come from colleagues, vendors and other machines.
 //!
-//! A named pipe would be waited for without end, a device has none, a link may
-//! lead to what is nobody's business: only regular files of a bounded size are
-//! read, and what a document names must really lie in its folder.
+//! Reading a named pipe may block forever, a device has no end, and a link may lead to private
+//! files. Therefore only regular files of a bounded size are read, and a file that a document names
+//! must lie in its folder.
 
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -39,7 +38,7 @@ pub fn open_regular(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// The bytes of such a file.
+/// The bytes of such a file, read whole.
 pub fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     open_regular(path)?.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes)?;

@@ -9,8 +9,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::gaps;
 use super::run_judgement::{RunJudgeInput, judge_recordings};
 use engine::plan::{ConfirmationSuspect, Plan};
+use model::claim_index::ClaimIndex;
 use model::claims::Claims;
-use model::id::{DomainName, NodeName};
+use model::id::NodeName;
 use model::measurement::Measurement;
 use model::probe::ProbeScope;
 use model::raw_result::RawResult;
@@ -29,20 +30,6 @@ fn ordered_pair(a: &NodeName, b: &NodeName, rail: Option<&String>) -> RailNodePa
     (a.clone(), b.clone(), rail.cloned())
 }
 
-/// The domain of each node.
-struct DomainByNode<'c>(BTreeMap<&'c NodeName, &'c DomainName>);
-
-impl<'c> DomainByNode<'c> {
-    fn new(claims: &'c Claims) -> Self {
-        let all = claims.domains.iter();
-        Self(all.flat_map(|d| d.nodes.iter().map(move |node| (node, &d.name))).collect())
-    }
-
-    fn is_cross_domain(&self, a: &NodeName, b: &NodeName) -> bool {
-        self.0.get(a).zip(self.0.get(b)).is_some_and(|(a, b)| a != b)
-    }
-}
-
 fn has_rate(recording: &ToolRecording) -> bool {
     recording.parsed.measurements.iter().any(|measurement| match measurement {
         Measurement::Matrix(matrix) => matrix.numbers().next().is_some(),
@@ -54,7 +41,7 @@ fn has_rate(recording: &ToolRecording) -> bool {
 /// The pairs over the network whose ends are of different domains and of which a
 /// reading gave nothing usable.
 fn pairs_without_result(
-    homes: &DomainByNode<'_>,
+    claim_index: &ClaimIndex<'_>,
     plan: &Plan,
     results: &[RawResult],
     unusable: &BTreeSet<String>,
@@ -66,7 +53,7 @@ fn pairs_without_result(
         let [a, b] = result.nodes.as_slice() else { continue };
         let is_usable = result.stdout.as_ref().is_some_and(|file| !unusable.contains(file));
         let is_fine = result.gap_reason().is_none() && is_usable;
-        if !is_fine && homes.is_cross_domain(a, b) {
+        if !is_fine && claim_index.is_cross_domain(a, b) {
             let probes = found.entry(ordered_pair(a, b, result.rail.as_ref())).or_default();
             probes.insert(result.probe.clone());
         }
@@ -81,7 +68,7 @@ pub(super) fn find_suspects(
     results: &[RawResult],
     unusable: &BTreeSet<String>,
 ) -> Vec<ConfirmationSuspect> {
-    let found = pairs_without_result(&DomainByNode::new(claims), plan, results, unusable);
+    let found = pairs_without_result(&ClaimIndex::from_claims(claims), plan, results, unusable);
     // Where most gave nothing, it is the rail or the tool, and no pair of it.
     let pairs = plan.steps().filter(|s| s.scope == ProbeScope::Rail);
     let all: BTreeSet<RailNodePair> = pairs
@@ -111,10 +98,10 @@ pub(super) fn clear_nodes(
     if verdicts.nodes.iter().all(|it| it.outcome != Outcome::Unknown) {
         return;
     }
-    let homes = DomainByNode::new(run.claims);
-    let mut open = pairs_without_result(&homes, run.plan, run.results, unusable);
+    let claim_index = ClaimIndex::from_claims(run.claims);
+    let mut open = pairs_without_result(&claim_index, run.plan, run.results, unusable);
     for (a, b, rail) in verdicts.findings.iter().filter_map(finding_pair) {
-        if homes.is_cross_domain(&a, &b) {
+        if claim_index.is_cross_domain(&a, &b) {
             open.entry(ordered_pair(&a, &b, rail.as_ref())).or_default();
         }
     }
@@ -122,7 +109,7 @@ pub(super) fn clear_nodes(
         return;
     }
     let is_open = |a: &NodeName, b: &NodeName, rail: Option<&String>| {
-        homes.is_cross_domain(a, b) && open.contains_key(&ordered_pair(a, b, rail))
+        claim_index.is_cross_domain(a, b) && open.contains_key(&ordered_pair(a, b, rail))
     };
     let of_open = |recording: &&ToolRecording| match &recording.scope {
         RecordingScope::Pair(a, b) => is_open(a, b, recording.rail.as_ref()),

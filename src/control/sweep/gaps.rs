@@ -7,6 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use engine::plan::{Plan, PlanStep};
+use model::claim_index::ClaimIndex;
 use model::claims::Claims;
 use model::id::{DomainName, NodeName};
 use model::parse_output::Tool;
@@ -134,12 +135,7 @@ pub fn apply_gaps(verdicts: &mut Verdicts, claims: &Claims, gaps: &[MeasurementG
     if gaps.is_empty() {
         return verdicts.nodes.sort_by(|a, b| a.node.cmp(&b.node));
     }
-    // On a bad day there is a gap for everything that was planned: nothing is
-    // looked for in a list here.
-    let mut homes: BTreeMap<&NodeName, &DomainName> = BTreeMap::new();
-    for domain in &claims.domains {
-        domain.nodes.iter().for_each(|node| _ = homes.entry(node).or_insert(&domain.name));
-    }
+    let claim_index = ClaimIndex::from_claims(claims);
     let mut reported_at: BTreeMap<UnknownSubject, usize> = BTreeMap::new();
     for (at, unknown) in verdicts.unknown.iter().enumerate() {
         reported_at.entry(unknown.what.clone()).or_insert(at);
@@ -162,7 +158,7 @@ pub fn apply_gaps(verdicts: &mut Verdicts, claims: &Claims, gaps: &[MeasurementG
         let reason = format!("{}: {}", gap.subject, gap.why);
         for node in &gap.nodes {
             let at = *known.entry(node.clone()).or_insert_with(|| {
-                let domain = homes.get(node).map(|domain| (*domain).clone());
+                let domain = claim_index.domain_name_of(node).cloned();
                 verdicts.nodes.push(unmeasured_verdict(node, domain));
                 verdicts.nodes.len() - 1
             });

@@ -79,20 +79,23 @@ fn judge_gpus(
         (0..island.gpus.len()).filter_map(|gpu| summarize_gpu(gpu, &cells)).collect();
     let mut spreads: Vec<f64> = shown.iter().map(|s| s.spread).collect();
     let usual = stats::median(&mut spreads).map(|s| s.max(peel::LEAST_SIGMA))?;
-    let falls: Vec<f64> = shown.iter().map(|s| relative_fall(&s.trend)).collect();
+    let mut falls: Vec<f64> = shown.iter().map(|s| relative_fall(&s.trend)).collect();
     // A change in all GPUs comes from the instrument or the room.
-    let common = stats::median(&mut falls.clone()).unwrap_or(0.0);
-    for (shown, fall) in shown.iter().zip(falls) {
-        let own = fall - common;
+    let common = stats::median(&mut falls).unwrap_or(0.0);
+    for shown in &shown {
         #[expect(clippy::cast_precision_loss, reason = "a count of partners")]
         let error = std::f64::consts::SQRT_2 * usual / (shown.partners as f64).sqrt();
-        let line = peel::MIN_EFFECT.max(peel::SIGNIFICANCE_Z * error);
-        if line < own && falls_steadily(&shown.trend, error) {
-            report_drift(island, shown, own, line, ledger);
-        } else if NOTEWORTHY.max(SPREAD_FACTOR * usual) < shown.spread {
-            report_unstable(island, shown, usual, ledger);
-        } else {
-            note_first_reading(island, shown, ledger);
+        let limits = StabilityLimits {
+            common,
+            fall: peel::MIN_EFFECT.max(peel::SIGNIFICANCE_Z * error),
+            fall_before_last: None,
+            noise: error,
+            spread: NOTEWORTHY.max(SPREAD_FACTOR * usual),
+        };
+        match limits.classify(&shown.trend, shown.spread) {
+            Some(Instability::Falls) => report_drift(island, shown, &limits, ledger),
+            Some(Instability::Scatters) => report_unstable(island, shown, usual, ledger),
+            None => note_first_reading(island, shown, ledger),
         }
     }
     Some(usual)
@@ -186,9 +189,41 @@ pub(super) fn relative_fall(trend: &[f64]) -> f64 {
     }
 }
 
-/// Whether no reading exceeds the previous one by more than noise.
-pub(super) fn falls_steadily(trend: &[f64], error: f64) -> bool {
-    trend.windows(2).all(|two| two[1] <= two[0] + 2.0 * error)
+/// A problem of a part other than its level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Instability {
+    Scatters,
+    Falls,
+}
+
+/// What exceeds noise in the readings of one part.
+pub(super) struct StabilityLimits {
+    /// The fall that all parts have in common.
+    pub(super) common: f64,
+    /// The fall beyond `common` that is a drift.
+    pub(super) fall: f64,
+    /// The fall that must be reached before the last reading, if one is needed.
+    pub(super) fall_before_last: Option<f64>,
+    /// The standard deviation of one step of the trend.
+    pub(super) noise: f64,
+    /// The spread that is instability.
+    pub(super) spread: f64,
+}
+
+impl StabilityLimits {
+    /// Classifies a part by its trend (its readings in order, relative to their median) and spread.
+    pub(super) fn classify(&self, trend: &[f64], spread: f64) -> Option<Instability> {
+        let own = |trend: &[f64]| relative_fall(trend) - self.common;
+        let before = trend.split_last().map_or(0.0, |(_, before)| own(before));
+        let is_drift = self.fall < own(trend)
+            && self.fall_before_last.is_none_or(|least| least < before)
+            // No reading exceeds the previous one by more than noise.
+            && trend.windows(2).all(|two| two[1] <= two[0] + 2.0 * self.noise);
+        if is_drift {
+            return Some(Instability::Falls);
+        }
+        (self.spread < spread).then_some(Instability::Scatters)
+    }
 }
 
 /// Pairs with enough readings, between ends that take part.
@@ -240,10 +275,10 @@ fn summarize_gpu(gpu: usize, cells: &[StabilityCell]) -> Option<GpuStability> {
 fn report_drift(
     island: &FabricGroup<'_>,
     shown: &GpuStability,
-    own: f64,
-    line: f64,
+    limits: &StabilityLimits,
     ledger: &mut FindingSet,
 ) {
+    let own = relative_fall(&shown.trend) - limits.common;
     let id = &island.gpus[shown.gpu];
     let steps: Vec<String> = shown.trend.iter().take(8).map(|t| format!("{t:.3}")).collect();
     let said = format!(
@@ -256,7 +291,7 @@ fn report_drift(
     let rule = RuleKind::Trend.with_terms(format!(
         "the median over partners falls from the first reading to the last by more than {} beyond \
          what all others do, and never rises between",
-        format_percent(line)
+        format_percent(limits.fall)
     ));
     let found =
         new_finding(Outcome::Unknown, FindingClass::Drifting, gpu_locus(&island.domain, id), &rule)

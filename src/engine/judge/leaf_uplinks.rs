@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::finding::new_finding;
-use super::rail_readings;
 use super::rail_readings::{RailReadings, order_pair};
+use model::claim_index::ClaimIndex;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::finding_rule::RuleKind;
@@ -77,9 +77,9 @@ fn describe_low_leaf(
 /// Judges the leaves of a rail. `levels` holds the levels of the groups.
 pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) -> LeafJudgement {
     let mut out = LeafJudgement::default();
-    let claimed = rail_readings::leaf_by_node(claims);
+    let claim_index = ClaimIndex::from_claims(claims);
     let leaf_of: Vec<Option<usize>> =
-        rail.nodes.iter().map(|node| claimed.get(node).copied()).collect();
+        rail.nodes.iter().map(|node| claim_index.leaf_position_of(node)).collect();
     // The reference is the same test between pairs inside leaves.
     let reference = |group: usize| {
         let wanted = &rail.groups[group].testcase;

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::finding::{new_finding, round};
 use super::finding_set::FindingSet;
+use super::gpu_stability::{Instability, StabilityLimits};
 use super::rail_readings::{RailReadings, order_pair};
 use super::{gpu_stability, peel};
 use model::finding_class::FindingClass;
@@ -48,13 +49,6 @@ struct PathStability {
     middle: f64,
 }
 
-/// A problem of a path other than its level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Instability {
-    Scatters,
-    Falls,
-}
-
 /// Judges the stability of the paths of a rail. `sigma` is the noise of one reading here, and
 /// whether repeated readings measured it; `at` makes a locus at one of its nodes.
 pub(super) fn judge(
@@ -76,9 +70,19 @@ pub(super) fn judge(
     // A change in all paths comes from the network or the room.
     let common = stats::median(&mut falls).filter(|_| 2 * FEWEST_PATHS <= paths.len());
     let common = common.unwrap_or(0.0);
-    let says: Vec<Option<Instability>> =
-        paths.iter().map(|p| classify_path(p, common, sigma)).collect();
-    let mut told: BTreeSet<usize> = BTreeSet::new();
+    // The difference of two readings.
+    let fall = peel::MIN_EFFECT.max(peel::SIGNIFICANCE_Z * std::f64::consts::SQRT_2 * sigma);
+    let limits = StabilityLimits {
+        common,
+        fall,
+        // A drop in the last reading alone is not a trend.
+        fall_before_last: Some(fall / 2.0),
+        noise: sigma,
+        spread: gpu_stability::NOTEWORTHY.max(SPREAD_FACTOR * QUARTILE_RANGE_Z * sigma),
+    };
+    let kinds: Vec<Option<Instability>> =
+        paths.iter().map(|p| limits.classify(&p.trend, p.spread)).collect();
+    let mut reported: BTreeSet<usize> = BTreeSet::new();
     let mut of_end = vec![Vec::new(); rail.nodes.len()];
     for (number, path) in paths.iter().enumerate() {
         of_end[path.ends.0].push(number);
@@ -87,19 +91,20 @@ pub(super) fn judge(
     for (end, own) in of_end.iter().enumerate() {
         let own = || own.iter().copied();
         for kind in [Instability::Falls, Instability::Scatters] {
-            let bad: Vec<usize> = own().filter(|p| says[*p] == Some(kind)).collect();
+            let bad: Vec<usize> = own().filter(|p| kinds[*p] == Some(kind)).collect();
             // Three of four of its paths, as for failed runs (`partners`).
             if FEWEST_PATHS <= bad.len() && own().count() * 3 <= bad.len() * 4 {
                 let locus = at(LocusKind::Rail, &rail.nodes[end]);
                 let worst = bad.iter().map(|p| &paths[*p]).collect::<Vec<_>>();
                 add_finding(rail, &worst, kind, locus, ledger);
-                told.extend(bad);
+                reported.extend(bad);
             }
         }
     }
-    for (number, path) in paths.iter().enumerate().filter(|(number, _)| !told.contains(number)) {
+    for (number, path) in paths.iter().enumerate().filter(|(number, _)| !reported.contains(number))
+    {
         let (a, b) = path.ends;
-        match says[number] {
+        match kinds[number] {
             Some(kind) => {
                 let peer = Some(rail.nodes[b].to_string());
                 let locus = Locus { peer, ..at(LocusKind::Pair, &rail.nodes[a]) };
@@ -157,19 +162,6 @@ fn summarize_path(ends: (usize, usize), cells: &[Vec<f64>]) -> Option<PathStabil
     let peak = stats::median(&mut bests.collect::<Vec<_>>())?;
     let middle = stats::median(&mut middles.clone())?;
     Some(PathStability { ends, spread, trend: (0..readings).map(at).collect(), peak, middle })
-}
-
-fn classify_path(path: &PathStability, common: f64, sigma: f64) -> Option<Instability> {
-    let own = gpu_stability::relative_fall(&path.trend) - common;
-    // The difference of two readings.
-    let line = peel::MIN_EFFECT.max(peel::SIGNIFICANCE_Z * std::f64::consts::SQRT_2 * sigma);
-    // A drop in the last reading alone is not a trend.
-    let before = gpu_stability::relative_fall(&path.trend[..path.trend.len() - 1]) - common;
-    if line < own && line / 2.0 < before && gpu_stability::falls_steadily(&path.trend, sigma) {
-        return Some(Instability::Falls);
-    }
-    let most = gpu_stability::NOTEWORTHY.max(SPREAD_FACTOR * QUARTILE_RANGE_Z * sigma);
-    (most < path.spread).then_some(Instability::Scatters)
 }
 
 /// Enters a finding that limits a node to unknown. If the best readings are normal, the finding

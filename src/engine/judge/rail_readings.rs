@@ -11,6 +11,7 @@ use super::fabric_group::PairReading;
 use super::host_index::HostIndex;
 use super::nic;
 use crate::thresholds::{MeasurementConditions, Platform};
+use model::claim_index::ClaimIndex;
 use model::claims::{ClaimedRail, Claims};
 use model::id::NodeName;
 use model::measurement::{Measurement, MeasurementSeries};
@@ -354,7 +355,7 @@ pub(super) fn collect_rails<'a>(
     recordings: &'a [ToolRecording],
 ) -> Vec<RailReadings<'a>> {
     let known: HostIndex<()> = domains.iter().flat_map(|d| &d.nodes).collect();
-    let leaves = leaf_by_node(claims);
+    let claim_index = ClaimIndex::from_claims(claims);
     let mut classes: BTreeMap<&NodeName, &'a Platform> = BTreeMap::new();
     for domain in domains {
         let nic = domain.nic.into_iter();
@@ -385,7 +386,7 @@ pub(super) fn collect_rails<'a>(
             if !rate.unit.is_bandwidth() {
                 continue;
             }
-            let leaf = |node| leaves.get(node);
+            let leaf = |node| claim_index.leaf_position_of(node);
             let nic = |node| classes.get(node).copied();
             let same = nic(&rate.from).zip(nic(&rate.to)).filter(|(a, b)| a.name == b.name);
             let least = Platform::min_bytes(same.map(|(nic, _)| nic), rate.testcase);
@@ -407,17 +408,6 @@ pub(super) fn collect_rails<'a>(
         add_failures(rail, recording, &known, (numbers == 0).then_some(no_rate));
     }
     rails.into_values().collect()
-}
-
-/// The leaf of every node with a claimed leaf; the first, if two claim it.
-pub(super) fn leaf_by_node(claims: &Claims) -> BTreeMap<&NodeName, usize> {
-    let mut of = BTreeMap::new();
-    for (at, leaf) in claims.leaves.iter().enumerate() {
-        for node in &leaf.nodes {
-            of.entry(node).or_insert(at);
-        }
-    }
-    of
 }
 
 /// Adds the failures in a recording of two nodes.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use super::domain_recordings::DomainRecordings;
 use super::fabric::FabricJudgement;
-use super::fabric_group::FabricGroup;
+use super::fabric_group::{FabricGroup, PairReading};
 use super::finding_set::FindingSet;
 use super::node_verdicts::FindingsByLocus;
 use super::{JudgeInput, Judgement, network, peel, rail_readings};
@@ -133,15 +133,11 @@ fn add_fabric_group(
     if !island.is_uniform() {
         return;
     }
-    let mut cells: BTreeMap<(usize, usize, bool), BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
-    for r in island.directed.iter().filter(|r| fabric.active[r.src] && fabric.active[r.dst]) {
-        cells.entry((r.src, r.group, true)).or_default().entry(r.dst).or_default().push(r.value);
-        cells.entry((r.dst, r.group, false)).or_default().entry(r.src).or_default().push(r.value);
-    }
+    let active = island.directed.iter().filter(|r| fabric.active[r.src] && fabric.active[r.dst]);
     let mut drivers: BTreeMap<&NodeName, Option<String>> = BTreeMap::new();
-    for ((gpu, group, sends), partners) in cells {
+    for ((gpu, group, sends), partners) in group_by_end(active) {
         let (id, key) = (&island.gpus[gpu], &island.reading_groups[group]);
-        let Some(shown) = median_over_partners(partners, fabric.peeled.sigma) else { continue };
+        let Some(shown) = median_over_partners(&partners, fabric.peeled.sigma) else { continue };
         let driver = drivers.entry(&id.node).or_insert_with(|| driver_version(domain, &id.node));
         let place = [key.across_nodes, key.between_nodes, key.small_buffer].map(u8::from);
         let part = PartTestKey {
@@ -165,14 +161,9 @@ fn add_rail(
     run: &mut RunSummary,
 ) {
     let sigma = network::repeat_sigma(rail).unwrap_or(peel::ASSUMED_SIGMA);
-    let mut cells: BTreeMap<(usize, usize, bool), BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
-    for r in &rail.readings {
-        cells.entry((r.src, r.group, true)).or_default().entry(r.dst).or_default().push(r.value);
-        cells.entry((r.dst, r.group, false)).or_default().entry(r.src).or_default().push(r.value);
-    }
-    for ((end, group, sends), partners) in cells {
+    for ((end, group, sends), partners) in group_by_end(&rail.readings) {
         let (node, group) = (&rail.nodes[end], &rail.groups[group]);
-        let Some(shown) = median_over_partners(partners, sigma) else { continue };
+        let Some(shown) = median_over_partners(&partners, sigma) else { continue };
         let home = homes.get(node);
         let part = PartTestKey {
             node: node.clone(),
@@ -188,14 +179,30 @@ fn add_rail(
     }
 }
 
+/// Readings by end, group and whether the end sends, then by partner.
+fn group_by_end<'r>(
+    readings: impl IntoIterator<Item = &'r PairReading>,
+) -> BTreeMap<(usize, usize, bool), BTreeMap<usize, Vec<f64>>> {
+    let mut ends: BTreeMap<_, BTreeMap<usize, Vec<f64>>> = BTreeMap::new();
+    for r in readings {
+        ends.entry((r.src, r.group, true)).or_default().entry(r.dst).or_default().push(r.value);
+        ends.entry((r.dst, r.group, false)).or_default().entry(r.src).or_default().push(r.value);
+    }
+    ends
+}
+
+/// The median of the readings with each partner, and the number of readings.
+pub fn partner_medians<K>(partners: &BTreeMap<K, Vec<f64>>) -> (Vec<f64>, usize) {
+    let medians = partners.values().filter_map(|values| stats::median(&mut values.clone()));
+    (medians.collect(), partners.values().map(Vec::len).sum())
+}
+
 /// The median over partners; a single partner does not define an end's level.
-fn median_over_partners(partners: BTreeMap<usize, Vec<f64>>, sigma: f64) -> Option<PartReading> {
+fn median_over_partners(partners: &BTreeMap<usize, Vec<f64>>, sigma: f64) -> Option<PartReading> {
     if partners.len() < 2 {
         return None;
     }
-    let readings: usize = partners.values().map(Vec::len).sum();
-    let mut cells: Vec<f64> =
-        partners.into_values().filter_map(|mut values| stats::median(&mut values)).collect();
+    let (mut cells, readings) = partner_medians(partners);
     // With two partners, one good reading clears, as in peeling.
     let value = match cells.len() {
         2 => cells.into_iter().reduce(f64::max),

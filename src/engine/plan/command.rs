@@ -4,13 +4,14 @@
 //! skipped with the reason, and with whether coverage is then missing.
 
 use std::cell::RefCell;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fmt;
 
 use serde::Deserializer;
 use serde::de::{SeqAccess, Visitor};
 
 use super::{PlanRequest, PlanStep};
+use model::claim_index::ClaimIndex;
 use model::claims::{ClaimedDomain, ClaimedRail};
 use model::id::NodeName;
 use model::probe::{Probe, ProbeFallback, ProbeScope, ProbeServer, SharedArgv, placeholder};
@@ -64,7 +65,7 @@ impl StepLocation<'_> {
 #[derive(Debug)]
 pub(super) struct PlanContext<'a> {
     pub(super) request: &'a PlanRequest<'a>,
-    domains: HashMap<&'a NodeName, &'a ClaimedDomain>,
+    claim_index: ClaimIndex<'a>,
     argv_pool: RefCell<ArgvPool>,
 }
 
@@ -116,13 +117,12 @@ pub(super) fn deserialize_steps<'de, D: Deserializer<'de>>(
 
 impl<'a> PlanContext<'a> {
     pub(super) fn new(request: &'a PlanRequest<'a>) -> Self {
-        let domains = request.claims.domains.iter();
-        let domains = domains.flat_map(|d| d.nodes.iter().map(move |node| (node, d))).collect();
-        Self { request, domains, argv_pool: RefCell::default() }
+        let claim_index = ClaimIndex::from_claims(request.claims);
+        Self { request, claim_index, argv_pool: RefCell::default() }
     }
 
     pub(super) fn domain_of(&self, node: &NodeName) -> Option<&'a ClaimedDomain> {
-        self.domains.get(node).copied()
+        self.claim_index.domain_of(node)
     }
 
     /// Whether a probe can run on the nodes of a domain.

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use model::claim_index::ClaimIndex;
 use model::claims::Claims;
 use model::id::NodeName;
 use model::seeded_rng::SeededRng;
@@ -42,18 +43,14 @@ impl LeafMap {
                 leaf_by_node: vec![0; nodes.len()],
             };
         }
-        // If two leaves claim a node, the first one counts, as in the judge.
-        let mut claimed: BTreeMap<&NodeName, &str> = BTreeMap::new();
-        for leaf in &claims.leaves {
-            leaf.nodes.iter().for_each(|node| _ = claimed.entry(node).or_insert(&leaf.name));
-        }
+        let claim_index = ClaimIndex::from_claims(claims);
         let mut groups: Vec<(String, Vec<usize>)> = Vec::new();
         let mut known: BTreeMap<&str, usize> = BTreeMap::new();
         let mut of = Vec::new();
         for (at, node) in nodes.iter().enumerate() {
-            let group = match claimed.get(node) {
+            let group = match claim_index.leaf_of(node) {
                 Some(leaf) => *known.entry(leaf).or_insert_with(|| {
-                    groups.push(((*leaf).to_owned(), Vec::new()));
+                    groups.push((leaf.to_owned(), Vec::new()));
                     groups.len() - 1
                 }),
                 None => {

@@ -13,7 +13,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::capacity::SegmentMix;
-use super::claim_index::ClaimIndex;
 use super::drain::{DrainPlanner, DrainRefusal};
 use super::journal_state::JournalState;
 use super::marks::MarkNames;
@@ -21,6 +20,7 @@ use super::situation::{EvidenceRun, PlanCoverage, Situation};
 use super::{evidence_checks, freeze, pause, release, repeat_confirmation, suspects};
 use model::action::{Action, ActionPlan, WithheldAction};
 use model::certificate::VoidPolicy;
+use model::claim_index::ClaimIndex;
 use model::claims::Claims;
 use model::finding_class::FindingClass;
 use model::id::NodeName;
@@ -282,8 +282,8 @@ pub fn propose_from_verdicts(
 /// Proposes actions and carries out none.
 pub fn propose_actions(situation: &Situation<'_>, policy: &Policy) -> ActionPlan {
     let mut withheld = Vec::new();
-    let suspects = suspects::collect_suspects(situation.verdicts, situation.fleet, &mut withheld);
     let places = ClaimIndex::from_claims(situation.fleet);
+    let suspects = suspects::collect_suspects(situation.verdicts, &places, &mut withheld);
     let doubt = freeze::find_freeze(situation, &places, policy, &suspects);
     let unusable = evidence_checks::explain_unusable(situation, policy);
     let paused = || pause::active_pause(situation.ledger, situation.now).map(pause::describe_pause);

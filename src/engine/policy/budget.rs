@@ -6,11 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::action_policy::Policy;
-use super::claim_index::ClaimIndex;
 use super::journal_state::{JournalState, OwnDrain};
 use super::situation::Situation;
 use super::{evidence_checks, freeze, node_state, restored_store, suspects};
 use model::action::{Action, ActionKind};
+use model::claim_index::ClaimIndex;
 use model::claims::Claims;
 use model::id::{DomainName, NodeName};
 use model::journal::ClockStamp;
@@ -127,7 +127,7 @@ impl<'a> DrainBudget<'a> {
         for node in unrecorded {
             budget.spend(
                 budget.claim_index.domain_of(&node.name).map(|d| &d.name),
-                budget.claim_index.leaves(&node.name),
+                budget.claim_index.leaves_of(&node.name),
             );
             let is_recent = |at: i64| now.unix.saturating_sub(at) < HOUR_UNIX;
             recent += usize::from(node.reason_at.is_some_and(is_recent));
@@ -136,7 +136,7 @@ impl<'a> DrainBudget<'a> {
             // Falls back to the domain claimed at the time, because a run may cover only a part
             // of the fleet.
             let domain = budget.claim_index.domain_of(node).map(|d| &d.name);
-            let hangs = budget.claim_index.leaves(node);
+            let hangs = budget.claim_index.leaves_of(node);
             let then_on = then.leaf.iter().map(String::as_str);
             let hangs = if hangs.is_empty() { then_on.collect() } else { hangs };
             budget.spend(domain.or(then.domain.as_ref()), hangs);
@@ -216,7 +216,7 @@ impl<'a> DrainBudget<'a> {
                 ),
             );
         }
-        for leaf in self.claim_index.leaves(node) {
+        for leaf in self.claim_index.leaves_of(node) {
             let there = self.leaves.get(leaf).copied().unwrap_or(0).saturating_sub(own);
             if policy.per_leaf <= there {
                 let most = policy.per_leaf;
@@ -297,7 +297,7 @@ impl<'a> DrainBudget<'a> {
 
     /// Charges a drain to all budgets.
     pub(super) fn spend_drain(&mut self, node: &NodeName, domain: Option<&DomainName>) {
-        self.spend(domain, self.claim_index.leaves(node));
+        self.spend(domain, self.claim_index.leaves_of(node));
         self.spend_gangs(node);
         self.hour += 1;
     }
@@ -425,8 +425,8 @@ pub fn explain_trip(situation: &Situation<'_>, policy: &Policy) -> Option<String
     if !is_ours || evidence_checks::explain_unusable(situation, policy).is_some() {
         return None;
     }
-    let suspects = suspects::collect_suspects(situation.verdicts, situation.fleet, &mut Vec::new());
     let places = ClaimIndex::from_claims(situation.fleet);
+    let suspects = suspects::collect_suspects(situation.verdicts, &places, &mut Vec::new());
     let doubt = freeze::find_freeze(situation, &places, policy, &suspects);
     doubt.everywhere.filter(|cause| cause.is_lasting).map(|cause| cause.why)
 }

@@ -8,7 +8,6 @@ use std::cell::OnceCell;
 
 use super::action_policy::Policy;
 use super::budget::DrainBudget;
-use super::claim_index::ClaimIndex;
 use super::class_actions::{Accusation, MeasuredGroups};
 use super::drain_cost::{DrainPrices, DrainTradeoff};
 use super::freeze::DrainFreeze;
@@ -21,6 +20,7 @@ use super::{
     repeat_confirmation,
 };
 use model::action::{Action, ActionKind, PendingConfirmation, VerdictMark};
+use model::claim_index::ClaimIndex;
 use model::node_update::{NodeStateChange, NodeUpdate};
 use model::scheduler_snapshot::SchedulerNode;
 use model::text::clean;

@@ -8,9 +8,9 @@ use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::action_policy::{Policy, SoftFaults};
-use super::claim_index::ClaimIndex;
 use super::situation::Situation;
 use super::{capacity, node_state};
+use model::claim_index::ClaimIndex;
 use model::id::{DomainName, NodeName};
 use model::verdict::Finding;
 

@@ -6,10 +6,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::action_policy::Policy;
-use super::claim_index::ClaimIndex;
 use super::situation::{PlanCoverage, Situation};
 use super::suspects::SuspectNode;
 use super::{budget, marks, node_state, stale_journal};
+use model::claim_index::ClaimIndex;
 use model::hostlist;
 use model::id::{DomainName, NodeName};
 use model::scheduler_snapshot::SchedulerNode;
@@ -236,7 +236,7 @@ fn explain_shared_leaf(
     suspects: &[&NodeName],
     others: &[&NodeName],
 ) -> Option<String> {
-    let of = |node: &&NodeName| places.leaves(node);
+    let of = |node: &&NodeName| places.leaves_of(node);
     let common = suspects.iter().map(of).reduce(|a, b| a.intersection(&b).copied().collect())?;
     let leaf = common.into_iter().find(|leaf| {
         let under = budget::nodes_under_leaf(situation.fleet, leaf);

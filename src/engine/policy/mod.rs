@@ -32,7 +32,6 @@ pub mod situation;
 pub mod stale_journal;
 pub mod topology_proposal;
 
-mod claim_index;
 mod class_actions;
 mod drain;
 mod drain_cost;

@@ -12,7 +12,8 @@ use super::plane::SchedulerKind;
 use super::situation::{EvidenceRun, Situation};
 use super::{certificate, command_line, evidence_checks, marks, node_state};
 use model::action::{Action, ActionKind, VerdictMark, WithheldAction};
-use model::id::{DomainName, NodeName};
+use model::claim_index::ClaimIndex;
+use model::id::NodeName;
 use model::node_update::{NodeStateChange, NodeUpdate};
 use model::profile::Profile;
 use model::scheduler_snapshot::{SchedulerNode, SchedulerSnapshot};
@@ -29,7 +30,7 @@ pub fn propose_releases(
         situation,
         policy,
         verdicts: situation.verdicts.nodes.iter().map(|v| (&v.node, v)).collect(),
-        domains: domain_by_node(situation),
+        claim_index: ClaimIndex::from_claims(situation.fleet),
         actions: Vec::new(),
         withheld: Vec::new(),
     };
@@ -63,14 +64,9 @@ struct ReleasePlanner<'a> {
     situation: &'a Situation<'a>,
     policy: &'a Policy,
     verdicts: BTreeMap<&'a NodeName, &'a NodeVerdict>,
-    domains: BTreeMap<&'a NodeName, &'a DomainName>,
+    claim_index: ClaimIndex<'a>,
     actions: Vec<Action>,
     withheld: Vec<WithheldAction>,
-}
-
-fn domain_by_node<'a>(situation: &Situation<'a>) -> BTreeMap<&'a NodeName, &'a DomainName> {
-    let domains = situation.fleet.domains.iter();
-    domains.flat_map(|domain| domain.nodes.iter().map(|node| (node, &domain.name))).collect()
 }
 
 /// Runs that a drained node passed, by time of creation.
@@ -377,7 +373,7 @@ impl<'a> ReleasePlanner<'a> {
     /// An action with only its kind, node and control plane set.
     fn new_action(&self, kind: ActionKind, node: &NodeName) -> Action {
         Action {
-            domain: self.domains.get(node).map(|domain| (*domain).clone()),
+            domain: self.claim_index.domain_name_of(node).cloned(),
             ..Action::new(kind, node.clone())
         }
     }

@@ -5,6 +5,7 @@ use super::*;
 use crate::policy::action_policy::SlinkyOwner;
 use crate::policy::fixture::{NOW, PolicyFixture, written};
 use crate::policy::journal_state::CleanRun;
+use model::id::DomainName;
 use model::kubernetes_node::{
     NO_SCHEDULE, PREFER_NO_SCHEDULE, Taint, UNVERIFIED, VERDICT, VERIFIED_DOMAIN,
 };

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 use model::action::WithheldAction;
-use model::claims::Claims;
+use model::claim_index::ClaimIndex;
 use model::finding_class::FindingClass;
 use model::id::{DomainName, NodeName};
 use model::verdict::{Finding, LocusKind, Outcome, Verdicts};
@@ -27,7 +27,7 @@ pub(super) struct SuspectNode<'a> {
 /// are withheld.
 pub(super) fn collect_suspects<'a>(
     verdicts: &'a Verdicts,
-    claims: &'a Claims,
+    claim_index: &ClaimIndex<'a>,
     withheld: &mut Vec<WithheldAction>,
 ) -> Vec<SuspectNode<'a>> {
     let mut by_node: BTreeMap<&NodeName, Vec<&Finding>> = BTreeMap::new();
@@ -43,17 +43,11 @@ pub(super) fn collect_suspects<'a>(
             }
         }
     }
-    let mut homes: BTreeMap<&NodeName, &'a DomainName> = BTreeMap::new();
-    for domain in &claims.domains {
-        for node in domain.nodes.iter().filter(|node| by_node.contains_key(node)) {
-            homes.entry(node).or_insert(&domain.name);
-        }
-    }
     let mut suspects: Vec<SuspectNode<'a>> = by_node
         .into_iter()
         .map(|(node, mut findings)| {
             findings.sort_by(|a, b| compare_severity(a, b));
-            let domain = homes.get(node).copied();
+            let domain = claim_index.domain_name_of(node);
             SuspectNode { node, domain, findings }
         })
         .collect();

@@ -10,10 +10,11 @@ use anstyle::{AnsiColor, Style};
 use super::TerminalStyle;
 use super::plain_text::{count_noun, list_names, to_plain};
 use super::terminal_page::TerminalPage;
+use model::claim_index::ClaimIndex;
 use model::claims::{ClaimedDomain, Claims, GroupAssertion};
 use model::disagreement::{Disagreement, DisagreementSeverity};
 use model::hostlist;
-use model::id::NodeName;
+use model::id::{DomainName, NodeName};
 use model::source_report::{ClaimBasis, NodeGroupKind};
 use readers::claims::reconcile::diff::ClaimsChange;
 
@@ -109,29 +110,21 @@ fn write_domains(page: &mut TerminalPage, claims: &Claims) {
     write_more(page, claims.domains.len());
 }
 
-/// For every measured domain, who says the same of its nodes, and who says it
-/// only in part.
+/// The sources that claim the nodes of each measured domain, all of them or a part.
 fn group_supporters(claims: &Claims) -> BTreeMap<&str, Vec<String>> {
-    let owner: BTreeMap<&NodeName, usize> = claims
-        .domains
-        .iter()
-        .enumerate()
-        .flat_map(|(at, domain)| domain.nodes.iter().map(move |node| (node, at)))
-        .collect();
+    let claim_index = ClaimIndex::from_claims(claims);
     let mut lines: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for assertion in &claims.assertions {
         let group = &assertion.group;
         if group.kind != NodeGroupKind::Domain || !group.in_force {
             continue;
         }
-        let mut shared: BTreeMap<usize, usize> = BTreeMap::new();
-        for node in &group.nodes {
-            if let Some(at) = owner.get(node) {
-                *shared.entry(*at).or_default() += 1;
-            }
+        let homes = group.nodes.iter().filter_map(|node| claim_index.domain_of(node));
+        let mut shared: BTreeMap<&DomainName, (&ClaimedDomain, usize)> = BTreeMap::new();
+        for domain in homes {
+            shared.entry(&domain.name).or_insert((domain, 0)).1 += 1;
         }
-        for (at, count) in shared {
-            let domain = &claims.domains[at];
+        for (domain, count) in shared.into_values() {
             let line = format_supporter(assertion, domain, count);
             lines.entry(domain.name.as_str()).or_default().push(line);
         }

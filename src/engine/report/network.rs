@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::grid::{GridEnd, GridReference, GridShape, GridSpot, HeatmapGrid, worse_spot};
+use model::claim_index::ClaimIndex;
 use model::id::NodeName;
 use model::measured_cell::MeasuredCell;
 use model::run::Run;
@@ -59,12 +60,7 @@ pub(super) fn build_network_grids(run: &Run) -> Vec<HeatmapGrid> {
     for cell in run.cells.iter().filter(between) {
         tests.entry((cell.testcase.clone(), cell.unit.as_str())).or_default().push(cell);
     }
-    let leaf_of: BTreeMap<&NodeName, &str> = run
-        .claims
-        .leaves
-        .iter()
-        .flat_map(|leaf| leaf.nodes.iter().map(|n| (n, leaf.name.as_str())))
-        .collect();
+    let claim_index = ClaimIndex::from_claims(&run.claims);
     let mut out = Vec::new();
     for cells in tests.values() {
         let expected = || cells.iter().filter_map(|c| c.expected).filter(|e| e.is_finite());
@@ -73,7 +69,7 @@ pub(super) fn build_network_grids(run: &Run) -> Vec<HeatmapGrid> {
             continue;
         };
         out.extend(rail_grid(cells, reference));
-        out.extend(leaf_grid(cells, reference, &leaf_of));
+        out.extend(leaf_grid(cells, reference, &claim_index));
     }
     out
 }
@@ -141,11 +137,11 @@ fn rail_grid(cells: &[&MeasuredCell], reference: GridReference) -> Option<Heatma
 fn leaf_grid(
     cells: &[&MeasuredCell],
     reference: GridReference,
-    leaf_of: &BTreeMap<&NodeName, &str>,
+    claim_index: &ClaimIndex<'_>,
 ) -> Option<HeatmapGrid> {
     let mut sums: BTreeMap<(&str, &str), SpotSum> = BTreeMap::new();
     for cell in cells {
-        let leaf = |n: &Option<NodeName>| n.as_ref().and_then(|n| leaf_of.get(n)).copied();
+        let leaf = |n: &Option<NodeName>| n.as_ref().and_then(|n| claim_index.leaf_of(n));
         if let Some(pair) = leaf(&cell.src_node).zip(leaf(&cell.dst_node)) {
             sums.entry(pair).or_default().add(cell);
         }

@@ -1,15 +1,13 @@
-//! What parts showed in a run, rolled up from the cells that the judge made.
+//! The value of each part in a run, rolled up from the judge's cells.
 //!
-//! A path is the median of its readings; a GPU the median over its partners, per
-//! direction; a node its least GPU; an end of a rail the median over its
-//! partners; a domain the median over its GPUs. A collective is a number of the node
-//! or domain that it ran on. How a part came out is what the run's verdicts say.
-//! Pure: nothing is judged and nothing opened here.
+//! A path has the median of its readings; a GPU and an end of a rail the median over partners, per
+//! direction; a node the value of its lowest GPU; a domain the median over its GPUs. A collective
+//! counts for the node or domain that it ran on. Outcomes come from the run's verdicts. Pure.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use engine::judge::collective;
+use engine::judge::{collective, run_summary};
 use model::id::{DomainName, NodeName};
 use model::measured_cell::MeasuredCell;
 use model::stats;
@@ -18,7 +16,7 @@ use model::trend::{FabricPart, FabricPartKind};
 use model::unit::Unit;
 use model::verdict::{Direction, Finding, LocusKind, Outcome, Verdicts};
 
-/// What one part showed in one test.
+/// The value of one part in one test.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RollupValue {
     pub(super) part: FabricPart,
@@ -30,7 +28,7 @@ pub(super) struct RollupValue {
     pub(super) outcome: Option<Outcome>,
 }
 
-/// The paths of one test: who sends to whom, and the median of the readings.
+/// The paths of one test: source, destination, and the median of the readings.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct RollupPaths {
     pub(super) testcase: Arc<str>,
@@ -45,17 +43,17 @@ pub(super) struct RollupPaths {
 pub(super) struct RunRollup {
     pub(super) values: Vec<RollupValue>,
     pub(super) paths: Vec<RollupPaths>,
-    /// The least ratio to the expectation that a node's parts showed.
+    /// The lowest ratio to the expectation over the parts of each node.
     pub(super) worst: BTreeMap<NodeName, f64>,
 }
 
-/// One test, as far as readings can be put together.
+/// A test whose readings are comparable.
 type RollupTestKey = (Arc<str>, Unit, Option<String>);
 
 /// An end of a path: a node, and a GPU where it is not the node as a whole.
 type RollupPathEnd = (NodeName, Option<u32>);
 
-/// What was read of one part in one test.
+/// The readings of one part in one test.
 #[derive(Default)]
 struct PartnerReadings {
     /// By partner.
@@ -69,17 +67,16 @@ impl PartnerReadings {
         self.expected = self.expected.or(expected);
     }
 
-    /// The median over partners of the medians of what was read with each, and
-    /// its relative standard error.
+    /// The median over partners of the median of the readings with each, and its relative standard
+    /// error.
     fn median(&self, sigma: Option<f64>) -> Option<(f64, Option<f64>)> {
-        let medians = self.partners.values().filter_map(|v| stats::median(&mut v.clone()));
-        let value = stats::median(&mut medians.collect::<Vec<f64>>())?;
-        let readings = self.partners.values().map(Vec::len).sum();
+        let (mut medians, readings) = run_summary::partner_medians(&self.partners);
+        let value = stats::median(&mut medians)?;
         Some((value, sigma.map(|sigma| stats::median_error(sigma, readings))))
     }
 }
 
-/// Rolls up the cells of a run and what its collectives reached.
+/// Rolls up the cells and the collectives of a run.
 pub(super) fn roll_up_run(
     cells: &[MeasuredCell],
     recordings: &[ToolRecording],
@@ -91,7 +88,7 @@ pub(super) fn roll_up_run(
         let test = (cell.testcase.clone(), cell.unit, cell.rail.clone());
         tests.entry(test).or_default().push(cell);
         if let Some(ratio) = cell.ratio {
-            // A path that is low by itself is two nodes' and says nothing about one.
+            // A low path between two nodes is no evidence about one of them.
             if cell.src_node == cell.dst_node
                 && let Some(node) = &cell.src_node
             {
@@ -100,7 +97,7 @@ pub(super) fn roll_up_run(
             }
         }
     }
-    // Over all rails of a test: a node is its least end, whichever rail that is on.
+    // Over all rails of a test: a node has the value of its lowest end on any rail.
     let mut by_test: BTreeMap<(Arc<str>, Unit), Vec<RollupValue>> = BTreeMap::new();
     for (test, cells) in &tests {
         let values = roll_up_test(test, cells, &mut rolled);
@@ -132,7 +129,7 @@ pub(super) fn roll_up_run(
     rolled
 }
 
-/// GPUs and ends of rails in one test; its paths are put beside.
+/// GPUs and ends of rails in one test; its paths go to `rolled`.
 fn roll_up_test(
     (testcase, unit, rail): &RollupTestKey,
     cells: &[&MeasuredCell],
@@ -147,7 +144,7 @@ fn roll_up_test(
             continue;
         };
         let (src, dst) = ((from.clone(), cell.src_gpu), (to.clone(), cell.dst_gpu));
-        // What crosses two domains belongs to neither.
+        // A path between two domains belongs to neither.
         for node in [from, to] {
             homes.entry(node.clone()).or_insert_with(|| cell.domain.clone());
         }
@@ -181,7 +178,7 @@ fn roll_up_test(
     }
     let values = ends.into_iter().filter_map(|(((node, gpu), direction), read)| {
         let is_host = matches!(direction, Direction::H2d | Direction::D2h);
-        // One partner is no word about an end, as in judging.
+        // A single partner does not define an end's level, as in the judge.
         let enough = is_host || 1 < read.partners.len();
         let (value, error) = read.median(sigma).filter(|_| enough)?;
         let part = FabricPart {
@@ -199,7 +196,7 @@ fn roll_up_test(
     values.collect()
 }
 
-/// Every node's least part in one test: the highest of a latency.
+/// Every node's worst part in one test: the lowest rate, the highest latency.
 fn worst_per_node(values: &[RollupValue]) -> Vec<RollupValue> {
     let mut nodes: BTreeMap<&NodeName, &RollupValue> = BTreeMap::new();
     for value in values {
@@ -235,8 +232,8 @@ fn median_per_domain(values: &[RollupValue]) -> Vec<RollupValue> {
     domains.into_iter().filter_map(level).collect()
 }
 
-/// What collectives reached, each the best of its readings, as the judge takes it.
-/// Numbers of other ranks, of other sizes and of another path are another series.
+/// The best reading of each collective, as in the judge. Each number of ranks, size and path is a
+/// series of its own.
 fn roll_up_collectives(recordings: &[ToolRecording]) -> Vec<RollupValue> {
     let mut best: BTreeMap<(FabricPart, String, Unit), f64> = BTreeMap::new();
     for recording in recordings.iter().filter(|it| it.stage != Some(CONFIRM_STAGE)) {
@@ -279,11 +276,11 @@ fn format_path_end((node, gpu): &RollupPathEnd) -> String {
     }
 }
 
-/// What was found, by whose it is: on a bad day of a large fleet there is something
-/// against every node, and as many parts to ask for as a hundred for each.
+/// Findings by node and domain: on a bad day every node of a large fleet has findings, and some
+/// hundred parts.
 struct FindingsByPart<'v> {
     of_nodes: BTreeMap<&'v NodeName, Vec<&'v Finding>>,
-    /// Those that name no node.
+    /// Findings without a node.
     of_domains: BTreeMap<&'v DomainName, Vec<&'v Finding>>,
 }
 
@@ -298,7 +295,7 @@ impl<'v> FindingsByPart<'v> {
         Self { of_nodes: verdicts.findings_by_node(), of_domains }
     }
 
-    /// All that can accuse a part with one end.
+    /// All findings that can concern a part with one end.
     fn findings_about(&self, part: &FabricPart) -> impl Iterator<Item = &'v Finding> {
         let of_node = part.node.as_ref().and_then(|node| self.of_nodes.get(node));
         let of_domain = part.domain.as_ref().and_then(|domain| self.of_domains.get(domain));
@@ -306,8 +303,8 @@ impl<'v> FindingsByPart<'v> {
     }
 }
 
-/// How a part came out: the worst that was found against it, or, where nothing
-/// was, what its node came out as, as far as that is not another part's fault.
+/// The outcome of a part: the worst of its findings, or else that of its node, unless another part
+/// caused it.
 fn part_outcome(
     part: &FabricPart,
     verdicts: &Verdicts,
@@ -327,7 +324,7 @@ fn part_outcome(
     found.chain(node).max()
 }
 
-/// Whether a finding says that what a part showed was not as it must be.
+/// Whether a finding concerns the value of a part.
 pub(super) fn is_against(found: &Finding, part: &FabricPart) -> bool {
     let locus = &found.locus;
     let direction =
@@ -337,7 +334,7 @@ pub(super) fn is_against(found: &Finding, part: &FabricPart) -> bool {
         return false;
     }
     match (&locus.node, locus.kind) {
-        // One path is no GPU and no node.
+        // A path is neither a GPU nor a node.
         (_, LocusKind::Pair) => {
             part.kind == FabricPartKind::Link && locus.node == part.node && locus.peer == part.peer
         }
@@ -371,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_about_a_part_but_who_can_accuse_it() {
+    fn only_findings_that_can_concern_a_part_are_checked() {
         let names: Vec<String> = (0..500).map(|n| format!("n{n}")).collect();
         let mut verdicts = Verdicts::empty(Outcome::Failed);
         verdicts.findings =

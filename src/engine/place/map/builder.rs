@@ -203,7 +203,7 @@ fn build_members(ground: &RunIndex<'_>) -> BTreeMap<NodeName, MapMember> {
     let mut members = BTreeMap::new();
     for node in nodes {
         let verdict = ground.verdicts.get(node).copied();
-        let own = ground.claimed_domains.get(node).copied();
+        let own = ground.claim_index.domain_of(node);
         let is_alone = own.is_none_or(|own| {
             let platform = own.platform.as_deref().and_then(|p| source.catalogue.platform(p));
             own.nodes.len() == 1 || platform.is_some_and(|platform| !platform.spans_nodes())
@@ -256,7 +256,7 @@ fn build_members(ground: &RunIndex<'_>) -> BTreeMap<NodeName, MapMember> {
                 cliques: node_cliques(ground, node),
                 gpus,
                 rails: build_rail_ends(ground, node, verdict.map(|verdict| verdict.outcome)),
-                leaf: ground.leaves.get(node).map(|leaf| (*leaf).to_owned()),
+                leaf: ground.claim_index.leaf_of(node).map(str::to_owned),
                 boot_id: machine.and_then(|machine| machine.environment.boot_id.clone()),
                 device,
             },

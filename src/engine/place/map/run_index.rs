@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::MapInput;
 use super::builder::peer_node;
-use model::claims::ClaimedDomain;
+use model::claim_index::ClaimIndex;
 use model::id::NodeName;
 use model::measured_cell::MeasuredCell;
 use model::source_report::SourceReport;
@@ -19,9 +19,7 @@ use readers::claims::nvlink_reach;
 pub(super) struct RunIndex<'s> {
     pub(super) source: &'s MapInput<'s>,
     pub(super) verdicts: BTreeMap<&'s NodeName, &'s NodeVerdict>,
-    /// The domain that claims a node; the first of several.
-    pub(super) claimed_domains: BTreeMap<&'s NodeName, &'s ClaimedDomain>,
-    pub(super) leaves: BTreeMap<&'s NodeName, &'s str>,
+    pub(super) claim_index: ClaimIndex<'s>,
     /// The latest machine record of a node.
     pub(super) machines: BTreeMap<&'s NodeName, &'s MachineRecord>,
     /// Outputs of a single node.
@@ -44,8 +42,7 @@ impl<'s> RunIndex<'s> {
         let mut ground = Self {
             source,
             verdicts: BTreeMap::new(),
-            claimed_domains: BTreeMap::new(),
-            leaves: BTreeMap::new(),
+            claim_index: ClaimIndex::from_claims(&run.claims),
             machines: source.machines.iter().map(|machine| (&machine.node, machine)).collect(),
             node_recordings: BTreeMap::new(),
             rail_cells: BTreeMap::new(),
@@ -56,15 +53,6 @@ impl<'s> RunIndex<'s> {
         };
         for verdict in &run.verdicts.nodes {
             ground.verdicts.entry(&verdict.node).or_insert(verdict);
-        }
-        for domain in &run.claims.domains {
-            domain
-                .nodes
-                .iter()
-                .for_each(|node| _ = ground.claimed_domains.entry(node).or_insert(domain));
-        }
-        for leaf in &run.claims.leaves {
-            leaf.nodes.iter().for_each(|node| _ = ground.leaves.entry(node).or_insert(&leaf.name));
         }
         for recording in source.recordings {
             if let RecordingScope::Node(node) = &recording.scope {

@@ -13,6 +13,7 @@ use crate::policy::action_policy::Policy;
 use crate::policy::journal_state::JournalState;
 use crate::policy::{evidence_checks, marks, node_state};
 use model::action::{ActionKind, VerdictMark};
+use model::claim_index::ClaimIndex;
 use model::claims::Claims;
 use model::id::{DomainName, NodeName};
 use model::journal::ClockStamp;
@@ -63,11 +64,7 @@ pub fn collect_taint_edits(
     if ledger.breaker.is_some() {
         return Vec::new();
     }
-    let domains: BTreeMap<&NodeName, &DomainName> = fleet
-        .domains
-        .iter()
-        .flat_map(|domain| domain.nodes.iter().map(move |node| (node, &domain.name)))
-        .collect();
+    let claim_index = ClaimIndex::from_claims(fleet);
     let open = ledger.open_intents.iter().map(|open| &open.action);
     let open = open.filter(|action| action.kind == ActionKind::Drain).map(|action| &action.node);
     let begun: BTreeSet<&NodeName> = open.chain(ledger.drains.keys()).collect();
@@ -76,14 +73,14 @@ pub fn collect_taint_edits(
     for (name, node) in &live.nodes {
         let is_out = eligibility::is_unverified(node) || begun.contains(name);
         tainted += usize::from(is_out);
-        if let Some(domain) = domains.get(name)
+        if let Some(domain) = claim_index.domain_name_of(name)
             && is_out
         {
-            *out.entry(*domain).or_default() += 1;
+            *out.entry(domain).or_default() += 1;
         }
     }
     #[expect(clippy::cast_precision_loss, reason = "a fleet has far fewer than 2^52 nodes")]
-    let share = domains.len() as f64 * policy.outstanding;
+    let share = claim_index.node_count() as f64 * policy.outstanding;
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_sign_loss,
@@ -100,10 +97,11 @@ pub fn collect_taint_edits(
     let change = NodeUpdate { kubernetes: Some(marks), ..NodeUpdate::default() };
     let mut named = Vec::new();
     for name in ledger.marks.keys() {
-        let (Some(node), Some(domain)) = (live.nodes.get(name), domains.get(name)) else {
+        let (Some(node), Some(domain)) = (live.nodes.get(name), claim_index.domain_name_of(name))
+        else {
             continue;
         };
-        let of_domain = out.entry(*domain).or_default();
+        let of_domain = out.entry(domain).or_default();
         let is_free = *of_domain < policy.per_domain && tainted + named.len() < most;
         if is_free && !begun.contains(name) && can_taint(node, ledger, policy, now) {
             *of_domain += 1;

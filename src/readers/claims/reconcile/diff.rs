@@ -8,6 +8,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::messages::{is_or_are, list_nodes};
+use model::claim_index::ClaimIndex;
 use model::claims::{ClaimedDomain, ClaimedRail, Claims};
 use model::disagreement::Disagreement;
 use model::disagreement_class::DisagreementClass;
@@ -136,22 +137,26 @@ fn diff_domains(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
     }
 }
 
-fn domain_by_node(claims: &Claims) -> BTreeMap<&NodeName, &DomainName> {
-    let all = claims.domains.iter();
-    all.flat_map(|domain| domain.nodes.iter().map(|node| (node, &domain.name))).collect()
-}
-
-fn diff_members(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
-    let (before, after) = (domain_by_node(old), domain_by_node(new));
-    let all: BTreeSet<&NodeName> = before.keys().chain(after.keys()).copied().collect();
-    let mut moves: BTreeMap<(Option<&DomainName>, Option<&DomainName>), Vec<&NodeName>> =
-        BTreeMap::new();
-    for node in all {
-        let (from, to) = (before.get(node).copied(), after.get(node).copied());
+/// Groups the nodes whose place differs by its value before and after.
+fn group_moves<'c, T: Ord>(
+    nodes: impl Iterator<Item = &'c NodeName>,
+    before: impl Fn(&NodeName) -> Option<T>,
+    after: impl Fn(&NodeName) -> Option<T>,
+) -> BTreeMap<(Option<T>, Option<T>), Vec<&'c NodeName>> {
+    let mut moves: BTreeMap<_, Vec<&NodeName>> = BTreeMap::new();
+    for node in nodes.collect::<BTreeSet<_>>() {
+        let (from, to) = (before(node), after(node));
         if from != to {
             moves.entry((from, to)).or_default().push(node);
         }
     }
+    moves
+}
+
+fn diff_members(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
+    let (before, after) = (ClaimIndex::from_claims(old), ClaimIndex::from_claims(new));
+    let nodes = old.domains.iter().chain(&new.domains).flat_map(|domain| &domain.nodes);
+    let moves = group_moves(nodes, |n| before.domain_name_of(n), |n| after.domain_name_of(n));
     let (old_names, new_names) = (domains_by_name(old), domains_by_name(new));
     for ((from, to), nodes) in moves {
         let names = list_nodes(nodes.iter().copied());
@@ -177,19 +182,9 @@ fn diff_members(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
 }
 
 fn diff_network(old: &Claims, new: &Claims, changes: &mut Vec<ClaimsChange>) {
-    fn leaves(claims: &Claims) -> BTreeMap<&NodeName, &str> {
-        let all = claims.leaves.iter();
-        all.flat_map(|leaf| leaf.nodes.iter().map(|node| (node, leaf.name.as_str()))).collect()
-    }
-    let (before, after) = (leaves(old), leaves(new));
-    let all: BTreeSet<&NodeName> = before.keys().chain(after.keys()).copied().collect();
-    let mut moves: BTreeMap<(Option<&str>, Option<&str>), Vec<&NodeName>> = BTreeMap::new();
-    for node in all {
-        let (from, to) = (before.get(node).copied(), after.get(node).copied());
-        if from != to {
-            moves.entry((from, to)).or_default().push(node);
-        }
-    }
+    let (before, after) = (ClaimIndex::from_claims(old), ClaimIndex::from_claims(new));
+    let nodes = old.leaves.iter().chain(&new.leaves).flat_map(|leaf| &leaf.nodes);
+    let moves = group_moves(nodes, |n| before.leaf_of(n), |n| after.leaf_of(n));
     for ((from, to), nodes) in moves {
         let leaf = |name: Option<&str>| name.map_or("no leaf".to_owned(), |n| format!("leaf {n}"));
         let says = format!(
