@@ -36,6 +36,7 @@ pub mod trend_plot;
 pub mod watch;
 
 mod blame_marks;
+mod chart;
 mod class_text;
 mod colour_scale;
 mod grid;
