@@ -28,10 +28,10 @@ use model::trend::Trend;
 use model::verdict::Outcome;
 
 mod anchors;
-mod comparison_text;
 mod domains;
 mod embedded;
 mod figures;
+mod filters;
 mod findings;
 mod fleet;
 mod history;
@@ -39,11 +39,10 @@ mod plan;
 mod prior_grids;
 
 use anchors::HtmlAnchors;
-use comparison_text::{ComparisonText, RepairsText};
 use domains::{HtmlDomain, HtmlDrawings, draw_domains};
 use figures::{FigureData, FigureText};
-use findings::FindingText;
-use fleet::{HtmlNodeRow, HtmlPassingGroup, HtmlRack};
+use findings::HtmlFinding;
+use fleet::{HtmlNodeLine, HtmlPassingGroup, HtmlRack};
 use history::HtmlTrendRow;
 use plan::HtmlActionPlan;
 use prior_grids::PriorGrids;
@@ -54,8 +53,8 @@ const SCRIPT: &str = include_str!("../../../reports/report.js");
 
 /// Rows of one table.
 const ROWS: usize = 2_000;
-/// Findings told with their evidence; the rest are counted.
-const TOLD: usize = 100;
+/// Findings listed with their evidence; the rest are counted.
+const MOST_FINDINGS: usize = 100;
 /// Files named behind one piece of evidence; the rest are counted.
 const FILES: usize = 6;
 /// Longest text taken over from a file.
@@ -79,6 +78,7 @@ pub fn render(run: &Run, beside: &HtmlPageContext<'_>) -> Result<String, ReportE
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    filters::add_filters(&mut environment);
     environment.add_template("report.html", TEMPLATE)?;
     let page = build_page(run, beside)?;
     Ok(environment.get_template("report.html")?.render(Serde(page))?)
@@ -86,7 +86,7 @@ pub fn render(run: &Run, beside: &HtmlPageContext<'_>) -> Result<String, ReportE
 
 /// Everything the template shows.
 #[derive(Serialize)]
-struct HtmlPage {
+struct HtmlPage<'a> {
     policy: String,
     simulated: Option<&'static str>,
     style: Value,
@@ -99,12 +99,12 @@ struct HtmlPage {
     counts: Vec<(String, &'static str, usize)>,
     made: String,
     facts: Vec<(&'static str, String)>,
-    findings: Vec<FindingText>,
+    findings: Vec<HtmlFinding<'a>>,
     findings_more: usize,
     racks: Vec<HtmlRack>,
     nodes_count: usize,
-    troubled: Vec<HtmlNodeRow>,
-    passing: Vec<HtmlPassingGroup>,
+    troubled: Vec<HtmlNodeLine<'a>>,
+    passing: Vec<HtmlPassingGroup<'a>>,
     nodes_more: usize,
     fleet: Vec<FigureText>,
     fleet_nodes: usize,
@@ -113,8 +113,11 @@ struct HtmlPage {
     domains_more: usize,
     drawn: Vec<HtmlDomain>,
     left_out: Vec<String>,
-    repaired: Option<RepairsText>,
-    comparison: Option<ComparisonText>,
+    source: &'a str,
+    repaired: Option<&'a RepairReport>,
+    /// Domain and line of each repaired node.
+    repaired_places: BTreeMap<&'a str, (Option<usize>, Option<String>)>,
+    comparison: Option<&'a RunComparison>,
     before: Option<String>,
     trends: Vec<HtmlTrendRow>,
     trends_more: usize,
@@ -148,7 +151,10 @@ struct HtmlDomainRow {
     lowest: String,
 }
 
-fn build_page(run: &Run, beside: &HtmlPageContext<'_>) -> Result<HtmlPage, ReportError> {
+fn build_page<'a>(
+    run: &'a Run,
+    beside: &HtmlPageContext<'a>,
+) -> Result<HtmlPage<'a>, ReportError> {
     let headline = build_headline(run);
     let verdicts = &run.verdicts;
     let counts = [Outcome::Failed, Outcome::Degraded, Outcome::Unknown, Outcome::Pass]
@@ -175,8 +181,12 @@ fn build_page(run: &Run, beside: &HtmlPageContext<'_>) -> Result<HtmlPage, Repor
     for domain in &mut drawn {
         domain.index = index.get(domain.name.as_str()).copied();
     }
-    let repaired =
-        beside.repairs.map(|it| comparison_text::build_repairs(it, run, &index, &nodes.places));
+    let repaired = beside.repairs.iter().flat_map(|it| &it.nodes).map(|it| {
+        let domain = run.claims.domain_of(&it.node).map(|domain| domain.name.as_str());
+        let index = domain.and_then(|name| index.get(name)).copied();
+        (it.node.as_str(), (index, nodes.places.get(it.node.as_str()).cloned()))
+    });
+    let repaired_places = repaired.collect();
     let (domains, domains_more) = build_domain_rows(run, &grids, &drawn, &index);
     let (trends, trends_more) = history::build_history(beside.trends);
     let before = beside
@@ -212,7 +222,7 @@ fn build_page(run: &Run, beside: &HtmlPageContext<'_>) -> Result<HtmlPage, Repor
         ),
         facts: list_run_facts(run),
         findings,
-        findings_more: verdicts.findings.len().saturating_sub(TOLD),
+        findings_more: verdicts.findings.len().saturating_sub(MOST_FINDINGS),
         racks: nodes.racks,
         nodes_count: verdicts.nodes.len(),
         troubled: nodes.troubled,
@@ -225,8 +235,10 @@ fn build_page(run: &Run, beside: &HtmlPageContext<'_>) -> Result<HtmlPage, Repor
         domains_more,
         drawn,
         left_out,
-        repaired,
-        comparison: beside.comparison.map(comparison_text::build_comparison),
+        source: &run.info.source,
+        repaired: beside.repairs,
+        repaired_places,
+        comparison: beside.comparison,
         before,
         trends,
         trends_more,

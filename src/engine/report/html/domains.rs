@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::Serialize;
 
 use super::figures::{FigureData, FigureReadings, FigureRenderer, FigureText, test_name};
-use super::findings::FindingText;
+use super::findings::HtmlFinding;
 use super::prior_grids::PriorGrids;
 use super::{domain_name, outcome_between_domains};
 use crate::report::blame_marks::{GridBlame, blame_grid};
@@ -82,7 +82,7 @@ pub(super) fn draw_domains(
     grids: &[HeatmapGrid],
     fleet: &[HeatmapGrid],
     earlier: &PriorGrids,
-    places: &[FindingText],
+    places: &[HtmlFinding<'_>],
 ) -> Result<HtmlDrawings, ReportError> {
     let mut by_domain: BTreeMap<Option<&str>, Vec<&HeatmapGrid>> = BTreeMap::new();
     for grid in grids {

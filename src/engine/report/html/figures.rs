@@ -7,7 +7,7 @@ use minijinja::Value;
 use serde::Serialize;
 
 use super::clip_text;
-use super::findings::FindingText;
+use super::findings::HtmlFinding;
 use super::prior_grids::PriorGrids;
 use crate::report::blame_marks::{BlameFinder, GridBlame, blame_grid};
 use crate::report::grid::{GridEnd, GridReference, GridShape, GridSpot, HeatmapGrid};
@@ -156,7 +156,7 @@ impl<'a> FigureReadings<'a> {
 pub(super) struct FigureRenderer<'a> {
     pub(super) findings: &'a [Finding],
     /// Where findings are told, in their order.
-    pub(super) places: &'a [FindingText],
+    pub(super) places: &'a [HtmlFinding<'a>],
     pub(super) earlier: &'a PriorGrids,
     pub(super) readings: FigureReadings<'a>,
 }
