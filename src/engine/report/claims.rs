@@ -157,7 +157,7 @@ fn format_supporter(assertion: &GroupAssertion, domain: &ClaimedDomain, shared: 
 }
 
 fn write_network(page: &mut TerminalPage, claims: &Claims) {
-    // Leaves of nodes that no domain has are measured by nobody, and still said.
+    // Leaves whose nodes are in no domain are not measured, but listed.
     let said = claims.assertions.iter().map(|assertion| &assertion.group);
     let said = said.filter(|group| group.kind == NodeGroupKind::Leaf && group.in_force);
     let leaves: Vec<(&str, &[NodeName])> = if claims.leaves.is_empty() {
@@ -219,7 +219,7 @@ fn write_disagreement(page: &mut TerminalPage, disagreement: &Disagreement) {
     }
 }
 
-/// Nodes that somebody asks to be left alone, or that are out of service.
+/// Nodes that a claim excludes, or that are out of service.
 fn write_marked_nodes(page: &mut TerminalPage, claims: &Claims) {
     let marked: Vec<String> = claims
         .nodes

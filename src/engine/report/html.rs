@@ -60,27 +60,27 @@ const FILES: usize = 6;
 /// Longest text taken over from a file.
 const LONGEST: usize = 2_000;
 
-/// What is shown beside a run, where there is any of it.
+/// Optional context of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HtmlPageContext<'a> {
     /// An earlier run: its numbers behind a switch in every figure.
     pub before: Option<&'a Run>,
-    /// How parts went over runs.
+    /// Readings of parts over runs.
     pub trends: &'a [Trend],
-    /// This run held against an earlier one, part by part.
+    /// This run compared with an earlier one, part by part.
     pub comparison: Option<&'a RunComparison>,
     /// What repairs changed, node by node.
     pub repairs: Option<&'a RepairReport>,
 }
 
 /// Renders the page.
-pub fn render(run: &Run, beside: &HtmlPageContext<'_>) -> Result<String, ReportError> {
+pub fn render(run: &Run, context: &HtmlPageContext<'_>) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     filters::add_filters(&mut environment);
     environment.add_template("report.html", TEMPLATE)?;
-    let page = build_page(run, beside)?;
+    let page = build_page(run, context)?;
     Ok(environment.get_template("report.html")?.render(Serde(page))?)
 }
 
@@ -153,7 +153,7 @@ struct HtmlDomainRow {
 
 fn build_page<'a>(
     run: &'a Run,
-    beside: &HtmlPageContext<'a>,
+    context: &HtmlPageContext<'a>,
 ) -> Result<HtmlPage<'a>, ReportError> {
     let headline = build_headline(run);
     let verdicts = &run.verdicts;
@@ -170,26 +170,26 @@ fn build_page<'a>(
     let domain_names: Vec<&str> = domain_names(run);
     let index: BTreeMap<&str, usize> = domain_names.iter().copied().zip(0..).collect();
     let mut anchors = HtmlAnchors::default();
-    let mut findings = findings::build_findings(run, beside.trends, &index, &mut anchors);
-    let nodes = fleet::build_fleet(run, beside.trends, &index, &mut findings, &mut anchors);
+    let mut findings = findings::build_findings(run, context.trends, &index, &mut anchors);
+    let nodes = fleet::build_fleet(run, context.trends, &index, &mut findings, &mut anchors);
     let grids = build_grids(run);
     let fleet = fleet_grids(&grids, &run.claims);
     let fleet_nodes = fleet.iter().map(|g| g.rows.len()).max().unwrap_or(0);
-    let earlier = beside.before.map(PriorGrids::from_run).unwrap_or_default();
+    let earlier = context.before.map(PriorGrids::from_run).unwrap_or_default();
     let HtmlDrawings { fleet, domains: mut drawn, network, left_out, data } =
         draw_domains(run, &grids, &fleet, &earlier, &findings)?;
     for domain in &mut drawn {
         domain.index = index.get(domain.name.as_str()).copied();
     }
-    let repaired = beside.repairs.iter().flat_map(|it| &it.nodes).map(|it| {
+    let repaired = context.repairs.iter().flat_map(|it| &it.nodes).map(|it| {
         let domain = run.claims.domain_of(&it.node).map(|domain| domain.name.as_str());
         let index = domain.and_then(|name| index.get(name)).copied();
         (it.node.as_str(), (index, nodes.places.get(it.node.as_str()).cloned()))
     });
     let repaired_places = repaired.collect();
     let (domains, domains_more) = build_domain_rows(run, &grids, &drawn, &index);
-    let (trends, trends_more) = history::build_history(beside.trends);
-    let before = beside
+    let (trends, trends_more) = history::build_history(context.trends);
+    let before = context
         .before
         .map(|b| format!("{} ({})", clip_text(&b.info.id), clip_text(&b.info.created)));
     let bands = super::colour_scale::BANDS.iter().map(|band| {
@@ -236,9 +236,9 @@ fn build_page<'a>(
         drawn,
         left_out,
         source: &run.info.source,
-        repaired: beside.repairs,
+        repaired: context.repairs,
         repaired_places,
-        comparison: beside.comparison,
+        comparison: context.comparison,
         before,
         trends,
         trends_more,

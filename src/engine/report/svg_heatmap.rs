@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rack_marks_its_guilty_gpu_by_name_outline_and_crosses() {
+    fn a_rack_marks_its_bad_gpu_by_name_outline_and_crosses() {
         let svg = draw_test_figure(&fixture::rack(), 1);
         assert!(svg.contains("◀ node0007:2") && svg.contains("▲ node0007:2"));
         // 142 cells of the bad GPU, all crossed by one path.

@@ -9,7 +9,7 @@ use super::{BUNDLE_FORMAT, BundleCase};
 use model::run::RunInfo;
 use model::verdict::{Finding, NodeVerdict, UnknownEntry};
 
-/// What is said of the node, whole.
+/// The complete statements about the node.
 #[derive(Debug, Serialize, JsonSchema)]
 pub struct BundleDocument<'a> {
     /// `fabricgate.bundle/2`.

@@ -1,9 +1,8 @@
-//! The evidence bundle: all that a run says of one node, as files for a vendor's ticket.
+//! The evidence bundle: the content of a run about one node, as files for a vendor's ticket.
 //!
 //! Values in, names and bytes out. Nothing is judged or drawn here: the page is the
-//! run's own, of the part of the run that is about the node. What is not known is said
-//! to be unknown, what did not fit is said to be cut, and nothing of nodes that were
-//! never measured with this one is packed.
+//! run's own, of the part of the run that is about the node. The documents mark unknown
+//! values and cut texts, and hold nothing about nodes that were never measured with this one.
 
 mod csv_tables;
 mod document;
@@ -59,11 +58,11 @@ pub struct BundleCase {
     pub ended: Option<String>,
     /// The readings that ended.
     pub results: Vec<RawResult>,
-    /// What workers said of their machines.
+    /// The workers' reports of their machines.
     pub machines: Vec<MachineRecord>,
     /// Outputs as they were read.
     pub recordings: Vec<ToolRecording>,
-    /// What the node said of itself, where somebody has that.
+    /// The node's own facts, where they were collected.
     pub facts: Option<NodeFacts>,
     /// How its parts read over earlier runs, where history knows.
     pub trends: Vec<Trend>,
@@ -116,12 +115,12 @@ pub fn named_nodes(case: &BundleCase) -> BTreeSet<NodeName> {
     let claims = &case.run.claims;
     let claimed = claims.domains.iter().flat_map(|it| &it.nodes);
     let leaves = claims.leaves.iter().flat_map(|it| &it.nodes);
-    let said = claims.nodes.keys();
+    let reported = claims.nodes.keys();
     let judged = case.run.verdicts.nodes.iter().map(|it| &it.node);
     let measured = case.results.iter().flat_map(|it| &it.nodes);
     let cells = case.run.cells.iter().flat_map(|it| [&it.src_node, &it.dst_node]).flatten();
     let machines = case.machines.iter().map(|it| &it.node);
-    let all = claimed.chain(leaves).chain(said).chain(judged).chain(measured).chain(machines);
+    let all = claimed.chain(leaves).chain(reported).chain(judged).chain(measured).chain(machines);
     let mut nodes: BTreeSet<NodeName> = all.cloned().collect();
     for node in cells {
         if !nodes.contains(node) {

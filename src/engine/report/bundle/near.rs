@@ -1,9 +1,9 @@
-//! Names that look like one that is not there.
+//! Names similar to an unknown name.
 
 use model::id::NodeName;
 use model::text::edit_distance;
 
-/// Names that are told.
+/// Most names in a suggestion.
 const MOST: usize = 5;
 
 /// The names that differ least from this one, the nearest first.

@@ -1,5 +1,5 @@
 //! Names for places on the page that stay the same from run to run, so that a
-//! link that somebody mailed still points at the same part.
+//! mailed link still points at the same part.
 
 use std::collections::BTreeMap;
 

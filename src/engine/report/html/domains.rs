@@ -69,14 +69,14 @@ pub(super) struct HtmlDrawings {
     pub(super) fleet: Vec<FigureText>,
     /// Domains, the worst first.
     pub(super) domains: Vec<HtmlDomain>,
-    /// Rails beside each other, and leaves.
+    /// Rails next to each other, and leaves.
     pub(super) network: Vec<FigureText>,
     pub(super) left_out: Vec<String>,
     /// What the page's script needs of each figure.
     pub(super) data: Vec<FigureData>,
 }
 
-/// Draws a run. `places` are where its findings are told.
+/// Draws a run. `places` are its listed findings.
 pub(super) fn draw_domains(
     run: &Run,
     grids: &[HeatmapGrid],
@@ -122,7 +122,7 @@ pub(super) fn draw_domains(
         network.push(budget.draw(grid, blame_grid(&run.verdicts.findings, grid))?);
     }
     let together = draw_all_nodes(run, fleet, &mut budget)?;
-    // What all nodes show together needs no samples of single ones besides.
+    // What all nodes show together needs no samples of single nodes.
     let samples = if together.is_empty() { HEALTHY_DOMAINS } else { 0 };
     for (name, severity) in order {
         let sample = severity.is_none();
@@ -164,7 +164,7 @@ fn draw_all_nodes(
     let mut order: Vec<&HeatmapGrid> = fleet.iter().collect();
     order.sort_by_key(|g| {
         // Where nodes are compared with different numbers, these are their own
-        // levels, which say nothing about one node beside the others.
+        // levels, which do not compare one node with the others.
         let alike = matches!(g.reference, GridReference::Expectation(low, high) if low == high);
         let shown = (Reverse(count_low(g).min(1)), Reverse(g.missing_count().min(1)));
         // The plain copy has the shortest name of its kind.

@@ -1,4 +1,4 @@
-//! What is inside the page and is no markup: style, script and data, and the
+//! Parts of the page that are not markup: style, script and data, and the
 //! policy that allows these and nothing else.
 //!
 //! The policy names both by their digests, so nothing that found its way into

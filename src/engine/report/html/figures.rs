@@ -37,7 +37,7 @@ pub(super) struct FigureText {
     pub(super) test: String,
     pub(super) caption: String,
     pub(super) notes: Vec<String>,
-    /// What is outlined: where it is told, and its name.
+    /// The outlined findings: anchor and name.
     pub(super) blamed: Vec<(String, String)>,
     pub(super) blamed_more: usize,
     pub(super) wide: bool,
@@ -155,7 +155,7 @@ impl<'a> FigureReadings<'a> {
 /// What figures are drawn from.
 pub(super) struct FigureRenderer<'a> {
     pub(super) findings: &'a [Finding],
-    /// Where findings are told, in their order.
+    /// The listed findings, in their order.
     pub(super) places: &'a [HtmlFinding<'a>],
     pub(super) earlier: &'a PriorGrids,
     pub(super) readings: FigureReadings<'a>,
@@ -245,7 +245,7 @@ impl FigureRenderer<'_> {
         Ok((text, data))
     }
 
-    /// What is outlined, finding by finding, as far as findings are told.
+    /// What is outlined, finding by finding, as far as findings are listed.
     fn build_outlines(&self, grid: &HeatmapGrid) -> Vec<FigureOutline> {
         let mut out = Vec::new();
         let marked = BlameFinder::new(grid, self.places.len());
@@ -314,7 +314,7 @@ fn figure_caption(grid: &HeatmapGrid) -> String {
         GridShape::PerRail => return format!("{}, rail by rail", test_name(grid)),
         GridShape::Leaves => return format!("{}, leaf by leaf", test_name(grid)),
     };
-    // Between nodes of several domains there is no place but the rail.
+    // Between nodes of several domains only the rail names the place.
     match (&grid.domain, &grid.rail) {
         (None, Some(_)) => format!("{}, {what}", test_name(grid)),
         _ => format!("{} in {place}, {what}", test_name(grid)),

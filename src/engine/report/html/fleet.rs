@@ -1,5 +1,5 @@
-//! Every node twice: as a tile among its neighbours, and as a line that says
-//! why. A tile leads to its line.
+//! Each node twice: as a tile in its rack, and as a line with the reason of its
+//! outcome. A tile links to its line.
 
 use std::collections::BTreeMap;
 
@@ -18,7 +18,7 @@ use model::verdict::{NodeVerdict, Outcome};
 const MOST: usize = 6_000;
 /// Passing nodes whose lines are shown from the start.
 const FEW: usize = 40;
-/// Findings named beside a node.
+/// Findings named in a node's line.
 const NAMED: usize = 6;
 
 /// Nodes that share a rack, a block, a domain.
@@ -73,7 +73,7 @@ pub(super) struct HtmlFleet<'a> {
     pub(super) places: BTreeMap<String, String>,
 }
 
-/// Lays out all nodes, and tells findings where their nodes are.
+/// Lays out all nodes, and gives findings the anchors of their nodes.
 pub(super) fn build_fleet<'a>(
     run: &'a Run,
     trends: &[Trend],
@@ -136,8 +136,8 @@ pub(super) fn build_fleet<'a>(
     }
 }
 
-/// Tiles in the order in which domains and their nodes are claimed: where they
-/// stand, not how they fare, so that two runs can be laid side by side.
+/// Tiles in the order in which domains and their nodes are claimed: by location,
+/// not by outcome, so that two runs are comparable.
 fn build_racks(
     run: &Run,
     places: &BTreeMap<&str, String>,
@@ -153,7 +153,7 @@ fn build_racks(
     let nowhere = (usize::MAX, usize::MAX);
     order.sort_by_key(|n| claimed.get(n.node.as_str()).copied().unwrap_or(nowhere));
     // Domains of one node each would be a heading a tile: their leaf, where
-    // one is claimed, says more of where they stand.
+    // one is claimed, locates them better.
     let mut size: BTreeMap<&str, usize> = BTreeMap::new();
     for node in &order {
         *size.entry(node.domain.as_ref().map_or("", |d| d.as_str())).or_default() += 1;

@@ -38,10 +38,10 @@ pub(super) fn build_plan(run: &Run) -> Option<HtmlActionPlan> {
         (all, more)
     }
     let plan = run.actions.as_ref()?;
-    let told = ActionSummary::from_plan(plan);
-    let (groups, groups_more) = limit_rows(told.groups);
-    let (withheld, withheld_more) = limit_rows(told.withheld);
-    let (records, records_more) = limit_rows(told.records);
+    let summary = ActionSummary::from_plan(plan);
+    let (groups, groups_more) = limit_rows(summary.groups);
+    let (withheld, withheld_more) = limit_rows(summary.withheld);
+    let (records, records_more) = limit_rows(summary.records);
     let group = |group: ActionGroup| {
         let (whys, whys_more) = limit_rows(group.whys);
         GroupText {
@@ -58,7 +58,7 @@ pub(super) fn build_plan(run: &Run) -> Option<HtmlActionPlan> {
     };
     Some(HtmlActionPlan {
         dry_run: plan.dry_run,
-        frozen: told.frozen,
+        frozen: summary.frozen,
         groups: groups.into_iter().map(group).collect(),
         groups_more,
         withheld,

@@ -1,4 +1,4 @@
-//! Families of series as text: OpenMetrics for whoever scrapes, and the older
+//! Families of series as text: OpenMetrics for scrapers, and the older
 //! text format for node-exporter's textfile collector, which knows no other.
 //!
 //! Encodes; which series there are is said elsewhere.
