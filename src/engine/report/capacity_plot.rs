@@ -109,7 +109,7 @@ fn draw(area: &PlotArea<'_>, survey: &CapacitySurvey, block: &CapacityBlock) -> 
     let highest = lines.iter().flat_map(|line| &line.points).fold(1.0, |a: f64, p| a.max(p.1));
     let assumed = match survey.assumptions.first() {
         Some(OutageAssumption::Independent { unavailable }) => {
-            format!("{} of nodes out besides", format_percent(*unavailable))
+            format!("{} of other nodes out", format_percent(*unavailable))
         }
         _ => "others out as observed".to_owned(),
     };

@@ -91,7 +91,7 @@ fn explain_query(run: &Run, query: &str) -> Option<String> {
     if let Some(detectable) = verdict.detectable {
         let _ = writeln!(
             out,
-            "  - a loss of {} or more; that is the smallest that could have been seen",
+            "  - a loss of {} or more; the smallest detectable loss",
             format_percent(detectable)
         );
     }
@@ -471,11 +471,11 @@ fn write_changes(out: &mut String, finding: &Finding) {
         Some(detectable) => {
             let _ = writeln!(
                 out,
-                "  - not a loss below {}: a smaller one could not have been seen here",
+                "  - not a loss below {}: a smaller one was not detectable here",
                 format_percent(detectable)
             );
         }
-        None => out.push_str("  - the smallest loss that could have been seen here is not known\n"),
+        None => out.push_str("  - the smallest loss detectable here is not known\n"),
     }
 }
 

@@ -58,7 +58,7 @@ pub struct GateDocument<'a> {
     open: Vec<OpenActionEntry<'a>>,
     /// What holds nodes to measure them.
     holds: Vec<GateHoldEntry<'a>>,
-    /// What is said on nodes.
+    /// Marks on nodes.
     marks: Vec<NodeMarkEntry<'a>>,
     /// What was begun within the hour.
     spent_within_hour: HourlyActionCount,
@@ -137,7 +137,7 @@ struct UndoneDrainEntry<'a> {
     since: &'a str,
     /// The run that had asked for the drain.
     run: &'a str,
-    /// The reason that was written beside it.
+    /// The reason that was written with it.
     reason: &'a str,
 }
 
@@ -184,7 +184,7 @@ struct GateHoldEntry<'a> {
     pid: u32,
 }
 
-/// What is said on a node.
+/// The mark of a node.
 #[derive(Debug, Serialize, JsonSchema)]
 struct NodeMarkEntry<'a> {
     /// The node.

@@ -227,7 +227,7 @@ fn describe_findings(run: &Run, blamed: &[&Finding], domains: &BTreeSet<&DomainN
     let lesser = run.verdicts.findings.len() - blamed.len();
     if 0 < lesser && outcome == Outcome::Failed {
         what.push_str(&format!(
-            "; {} besides",
+            "; {} more",
             count_noun(lesser, "lesser finding", "lesser findings")
         ));
     }

@@ -102,7 +102,7 @@ pub struct ProfileMetricsState {
     pub findings: BTreeMap<(FindingClass, Outcome), usize>,
     /// What it could not report.
     pub unknowns: usize,
-    /// The worst of what it could have seen on its nodes.
+    /// The largest detectable loss over its nodes.
     pub detectable: Option<f64>,
     /// It proposed nothing, for a reason that is about more than one node.
     pub is_frozen: bool,

@@ -2,7 +2,7 @@
 //! gate amount to, which of them are news, and how they read in each receiver's
 //! format.
 //!
-//! Pure. Who is told, and whether it arrived, is `notify`'s.
+//! Pure. `notify` chooses the receivers and delivers.
 
 pub mod alertmanager;
 pub mod changes;
@@ -434,7 +434,7 @@ fn result_text(kind: ActionKind, result: ActionResult) -> &'static str {
         (ActionKind::Release, true, _) => "released",
         (ActionKind::Certify, true, _) => "certified",
         (_, _, ActionResult::Superseded) => "left to another party",
-        (_, _, ActionResult::Unknown) => "begun, and not seen to end",
+        (_, _, ActionResult::Unknown) => "begun, end not known",
         (ActionKind::Drain, ..) => "drain not done",
         (ActionKind::Relabel, ..) => "mark not done",
         (ActionKind::Release, ..) => "release not done",

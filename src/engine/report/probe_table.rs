@@ -216,7 +216,7 @@ pub(super) mod fixture {
         vec![gpu(0), gpu(1)]
     }
 
-    /// What was seen around it; of the second GPU nothing.
+    /// The driver's report around it; none of the second GPU.
     pub(in crate::report) fn around() -> DriverTelemetry {
         let state = GpuTelemetrySample {
             sm_mhz: Some(1980),
