@@ -9,6 +9,8 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use serde::Serialize;
+
 use super::TerminalStyle;
 use super::plain_text::{clip, count_noun, list_names, to_plain};
 use super::terminal_page::{TerminalPage, outcome_colour};
@@ -100,7 +102,7 @@ fn write_lines(page: &mut TerminalPage, lines: &[String], indent: usize) {
 }
 
 /// A plan in words, alike things together.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct ActionSummary {
     /// Why nothing is drained or relabelled, where something stops that.
     pub(super) frozen: Option<String>,
@@ -113,7 +115,7 @@ pub(super) struct ActionSummary {
 }
 
 /// Actions that are one to a reader.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct ActionGroup {
     /// What is done and to whom.
     pub(super) title: String,

@@ -62,7 +62,8 @@ fn write_opening(page: &mut TerminalPage, claims: &Claims) {
         count_noun(nodes.len(), "node", "nodes")
     );
     if !claims.sources.is_empty() {
-        let _ = write!(text, ", reported by {}", count_noun(claims.sources.len(), "source", "sources"));
+        let _ =
+            write!(text, ", reported by {}", count_noun(claims.sources.len(), "source", "sources"));
         for severity in [
             DisagreementSeverity::Contradiction,
             DisagreementSeverity::Doubt,
@@ -177,7 +178,8 @@ fn write_network(page: &mut TerminalPage, claims: &Claims) {
     if !claims.rails.is_empty() {
         page.section(&format!("Rails ({})", claims.rails.len()));
         for rail in &claims.rails {
-            let values = [("device", &rail.device), ("network", &rail.network), ("rdma", &rail.rdma)];
+            let values =
+                [("device", &rail.device), ("network", &rail.network), ("rdma", &rail.rdma)];
             let values: Vec<String> = values
                 .iter()
                 .filter_map(|(key, value)| Some(format!("{key} {}", value.as_ref()?)))

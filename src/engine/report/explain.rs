@@ -110,7 +110,8 @@ pub fn with_dates(mut run: Run, taken: &BTreeMap<String, (String, u8)>) -> Run {
     for evidence in run.verdicts.findings.iter_mut().flat_map(|f| &mut f.evidence) {
         if let Some((started, stage)) = taken.get(&evidence.file) {
             let round = if *stage == CONFIRM_STAGE { ", the confirmation" } else { "" };
-            evidence.detail = format!("{} (taken {started}, stage {stage}{round})", evidence.detail);
+            evidence.detail =
+                format!("{} (taken {started}, stage {stage}{round})", evidence.detail);
         }
     }
     run

@@ -107,10 +107,7 @@ fn describe_pass(run: &Run) -> String {
     let verb = if run.verdicts.nodes.len() == 1 { "is" } else { "are" };
     let mut what = format!("{} {verb} as expected", parts.join(" with "));
     if let Some(worst) = worst_detectable(run) {
-        what.push_str(&format!(
-            "; a loss of {} or more was detectable",
-            format_percent(worst)
-        ));
+        what.push_str(&format!("; a loss of {} or more was detectable", format_percent(worst)));
         if let Some(together) = worst_together(run) {
             what.push_str(&format!(", of all parts together {}", format_percent(together)));
         }
@@ -226,10 +223,8 @@ fn describe_findings(run: &Run, blamed: &[&Finding], domains: &BTreeSet<&DomainN
     }
     let lesser = run.verdicts.findings.len() - blamed.len();
     if 0 < lesser && outcome == Outcome::Failed {
-        what.push_str(&format!(
-            "; {} more",
-            count_noun(lesser, "lesser finding", "lesser findings")
-        ));
+        let lesser = count_noun(lesser, "lesser finding", "lesser findings");
+        what.push_str(&format!("; also {lesser}"));
     }
     what
 }

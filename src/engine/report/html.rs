@@ -8,11 +8,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value};
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 
 use super::ReportError;
+use super::actions::ActionSummary;
 use super::blame_marks::BlameFinder;
 use super::grid::{HeatmapGrid, build_grids};
 use super::headline::{build_headline, worst_detectable};
@@ -27,25 +31,18 @@ use model::text::format_percent;
 use model::trend::Trend;
 use model::verdict::Outcome;
 
-mod anchors;
 mod domains;
-mod embedded;
 mod figures;
 mod filters;
 mod findings;
 mod fleet;
 mod history;
-mod plan;
-mod prior_grids;
 
-use anchors::HtmlAnchors;
 use domains::{HtmlDomain, HtmlDrawings, draw_domains};
-use figures::{FigureData, FigureText};
+use figures::{FigureData, FigureText, PriorGrids};
 use findings::HtmlFinding;
 use fleet::{HtmlNodeLine, HtmlPassingGroup, HtmlRack};
 use history::HtmlTrendRow;
-use plan::HtmlActionPlan;
-use prior_grids::PriorGrids;
 
 const TEMPLATE: &str = include_str!("../../../reports/report.html");
 const STYLE: &str = include_str!("../../../reports/report.css");
@@ -124,7 +121,9 @@ struct HtmlPage<'a> {
     unknown: Vec<(String, Vec<String>, usize)>,
     unknown_count: usize,
     notes: Vec<String>,
-    plan: Option<HtmlActionPlan>,
+    plan: Option<ActionSummary>,
+    is_dry_run: bool,
+    is_plan_simulated: bool,
     bands: usize,
 }
 
@@ -204,11 +203,11 @@ fn build_page<'a>(
         figures: data,
     };
     Ok(HtmlPage {
-        policy: embedded::content_security_policy(STYLE, SCRIPT),
+        policy: content_security_policy(STYLE, SCRIPT),
         simulated: run.info.simulation_notice(),
         style: Value::from_safe_string(STYLE.to_owned()),
         script: Value::from_safe_string(SCRIPT.to_owned()),
-        data: Value::from_safe_string(embedded::to_script_json(&data)),
+        data: Value::from_safe_string(to_script_json(&data)),
         outcome: headline.outcome.as_str(),
         word: headline.outcome_word(),
         place: headline.place,
@@ -253,7 +252,9 @@ fn build_page<'a>(
             .collect(),
         unknown_count: verdicts.unknown.len(),
         notes: verdicts.notes.iter().take(ROWS).map(|n| clip(n, LONGEST)).collect(),
-        plan: plan::build_plan(run),
+        plan: run.actions.as_ref().map(ActionSummary::from_plan),
+        is_dry_run: run.actions.as_ref().is_some_and(|plan| plan.dry_run),
+        is_plan_simulated: run.actions.as_ref().is_some_and(|plan| plan.simulated),
         bands: super::colour_scale::BANDS.len(),
     })
 }
@@ -427,6 +428,61 @@ fn build_domain_rows(
     rows.sort_by_key(|(outcome, _)| std::cmp::Reverse(*outcome));
     let more = rows.len().saturating_sub(ROWS);
     (rows.into_iter().take(ROWS).map(|(_, row)| row).collect(), more)
+}
+
+/// The Content-Security-Policy of a page with this style and this script.
+fn content_security_policy(style: &str, script: &str) -> String {
+    let digest = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
+    format!(
+        "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
+        digest(style),
+        digest(script)
+    )
+}
+
+/// A value as JSON that may stand inside a script element: what could end the
+/// element or begin a comment in it is an escape.
+fn to_script_json<T: Serialize>(value: &T) -> String {
+    let text = serde_json::to_string(value).expect("texts and numbers are JSON");
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => out.push_str("\\u003c"),
+            '>' => out.push_str("\\u003e"),
+            '&' => out.push_str("\\u0026"),
+            '\u{2028}' => out.push_str("\\u2028"),
+            '\u{2029}' => out.push_str("\\u2029"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The longest name of a place.
+const LONGEST_ANCHOR: usize = 60;
+
+/// Names given so far.
+#[derive(Debug, Default)]
+struct HtmlAnchors {
+    taken: BTreeMap<String, usize>,
+}
+
+impl HtmlAnchors {
+    /// A name of letters, digits, `-`, `.` and `_` that nothing else has.
+    fn unique_name(&mut self, kind: &str, text: &str) -> String {
+        let fit = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '-' };
+        let wanted: String = text.chars().take(LONGEST_ANCHOR).map(fit).collect();
+        let wanted = format!("{kind}-{wanted}");
+        let mut name = wanted.clone();
+        let mut count = self.taken.get(&wanted).copied().unwrap_or(0);
+        while self.taken.contains_key(&name) {
+            count += 1;
+            name = format!("{wanted}-{count}");
+        }
+        self.taken.insert(wanted, count);
+        self.taken.entry(name.clone()).or_insert(0);
+        name
+    }
 }
 
 #[cfg(test)]

@@ -372,8 +372,7 @@ fn part_item(finding: &Finding) -> NoticeItem {
 fn frozen_item(why: &str) -> NoticeItem {
     let mut item = new_item(FROZEN.to_owned(), NoticeEvent::Breaker, "no drains are proposed");
     item.how = shorten(why);
-    item.next =
-        Some("find what the suspects have in common before anything is drained".to_owned());
+    item.next = Some("find what the suspects have in common before anything is drained".to_owned());
     item
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::evidence::NodeEvidence;
 use super::redaction::Redactor;
-use super::{BundleCase, csv_tables};
+use super::{BundleCase, render_table};
 use model::raw_result::{ProcessEnding, RawResult};
 
 /// Bytes kept of the beginning of one output.
@@ -236,5 +236,5 @@ pub(super) fn render_csv(index: &RawIndex) -> Vec<u8> {
             it.remark.clone(),
         ]);
     }
-    csv_tables::render_table(&rows)
+    render_table(&rows)
 }

@@ -84,8 +84,10 @@ impl Redactor {
         let stems = others.iter().map(|it| stem(it.as_str())).filter(|it| !it.is_empty()).collect();
         let lines = case.machines.iter().filter(|it| it.node == case.node);
         let lines = lines.flat_map(|it| &it.environment.gpus);
-        let mut own: BTreeSet<String> =
-            lines.filter_map(|line| line.split(',').nth(1)).map(|it| it.trim().to_owned()).collect();
+        let mut own: BTreeSet<String> = lines
+            .filter_map(|line| line.split(',').nth(1))
+            .map(|it| it.trim().to_owned())
+            .collect();
         let facts = case.facts.iter().flat_map(|it| it.gpus.iter().flatten());
         own.extend(facts.filter_map(|it| it.uuid.clone()));
         for it in case.recordings.iter().filter(|it| it.nodes == [case.node.clone()]) {

@@ -7,7 +7,7 @@
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{BundleCase, csv_tables};
+use super::{BundleCase, render_table};
 use model::gpu_facts::GpuFacts;
 use model::node_facts::NodeFacts;
 use model::text::clean;
@@ -323,5 +323,5 @@ pub(super) fn render_csv(serials: &HardwareSerials) -> Vec<u8> {
     if serials.nics.is_empty() {
         row("NIC", "all", None);
     }
-    csv_tables::render_table(&rows)
+    render_table(&rows)
 }

@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::figures::{FigureData, FigureReadings, FigureRenderer, FigureText, test_name};
+use super::figures::{
+    FigureData, FigureReadings, FigureRenderer, FigureText, PriorGrids, test_name,
+};
 use super::findings::HtmlFinding;
-use super::prior_grids::PriorGrids;
 use super::{domain_name, outcome_between_domains};
 use crate::report::blame_marks::{GridBlame, blame_grid};
 use crate::report::colour_scale::MIN_EXPECTED_RATIO;

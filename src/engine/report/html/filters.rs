@@ -40,23 +40,19 @@ pub(super) fn add_filters(environment: &mut Environment<'_>) {
         None => ABSENT.to_owned(),
     });
     environment.add_filter("part", |part: Serde<FabricPart>| part_name(&part));
-    environment.add_filter("difference", |it: Serde<ComparisonOutcome>| {
-        comparison::difference_word(it.0)
-    });
-    environment.add_filter("repair_lines", |it: Serde<NodeRepair>| {
-        comparison::describe_repair(&it)
-    });
+    environment
+        .add_filter("difference", |it: Serde<ComparisonOutcome>| comparison::difference_word(it.0));
+    environment
+        .add_filter("repair_lines", |it: Serde<NodeRepair>| comparison::describe_repair(&it));
     environment.add_filter("place", |locus: Serde<Locus>| clip_text(&locus_place(&locus)));
-    environment.add_filter("class_title", |class: Serde<FindingClass>| {
-        class_text::class_title(&class)
-    });
+    environment
+        .add_filter("class_title", |class: Serde<FindingClass>| class_text::class_title(&class));
     // Advice with its commands, which stand between backticks, at the odd positions.
     environment.add_filter("class_advice", |class: Serde<FindingClass>| -> Vec<&'static str> {
         class_text::class_advice(&class).map(|it| it.split('`').collect()).unwrap_or_default()
     });
-    environment.add_filter("measured", |finding: Serde<Finding>| {
-        quantity(&finding, finding.measured)
-    });
+    environment
+        .add_filter("measured", |finding: Serde<Finding>| quantity(&finding, finding.measured));
     environment.add_filter("references", |finding: Serde<Finding>| -> Vec<Vec<String>> {
         let all = reference_text::list_references(&finding).into_iter();
         all.map(|(of, value, ratio)| {

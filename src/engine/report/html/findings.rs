@@ -4,9 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::anchors::HtmlAnchors;
 use super::history::{Sparkline, sparkline_for_locus};
-use super::{FILES, LONGEST, MOST_FINDINGS, ROWS, clip_text};
+use super::{FILES, HtmlAnchors, LONGEST, MOST_FINDINGS, ROWS, clip_text};
 use crate::report::class_text;
 use crate::report::plain_text::{clip, locus_place, relative_to_source};
 use model::run::Run;

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::anchors::HtmlAnchors;
 use super::findings::HtmlFinding;
 use super::history::{Sparkline, sparkline_for_node};
-use super::clip_text;
+use super::{HtmlAnchors, clip_text};
 use model::run::Run;
 use model::trend::Trend;
 use model::verdict::{NodeVerdict, Outcome};

@@ -294,3 +294,27 @@ fn every_node_of_a_large_fleet_has_a_tile_that_leads_to_its_line() {
     }
     assert!(page.len() < 2_600_000, "{}", page.len());
 }
+
+#[test]
+fn data_cannot_end_its_element_and_reads_back_unchanged() {
+    let text = "</script><!--<script>\u{2028}&amp;\"\\";
+    let json = to_script_json(&[text]);
+    assert!(!json.contains(['<', '>', '&', '\u{2028}']), "{json}");
+    assert_eq!(serde_json::from_str::<Vec<String>>(&json).expect("JSON"), [text]);
+}
+
+#[test]
+fn the_policy_names_digests_and_no_source() {
+    let policy = content_security_policy("a", "");
+    // echo -n | openssl dgst -sha256 -binary | base64
+    assert!(policy.contains("script-src 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"));
+    assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
+}
+
+#[test]
+fn no_two_places_share_a_name_and_no_text_gets_into_it() {
+    let mut anchors = HtmlAnchors::default();
+    let names = ["a b", "a-b", "a\"b", "a-b-1", "a-b"].map(|t| anchors.unique_name("node", t));
+    assert_eq!(names, ["node-a-b", "node-a-b-1", "node-a-b-2", "node-a-b-1-1", "node-a-b-3"]);
+    assert_eq!(anchors.unique_name("node", "<x>&#"), "node--x---");
+}

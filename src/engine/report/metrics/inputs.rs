@@ -140,7 +140,9 @@ fn build_nodes(from: &MetricsInputs<'_>) -> BTreeMap<NodeName, NodeMetricsState>
     }
     for (node, at) in newest_runs(from.runs) {
         let run = from.runs[at];
-        let (Some(verdict), Some(it)) = (run.nodes.get(&node), nodes.get_mut(&node)) else { continue };
+        let (Some(verdict), Some(it)) = (run.nodes.get(&node), nodes.get_mut(&node)) else {
+            continue;
+        };
         it.outcome = Some(verdict.outcome);
         it.measured = Some(run.at);
         it.detectable = verdict.detectable;
