@@ -117,7 +117,7 @@ fn sources_that_agree_pass_and_tell_platform_and_gpus() {
     assert_eq!(claims["sources"].as_array().expect("sources").len(), 2);
     assert!(claims["sources"][0]["read_at"].is_string());
     let shown = text(&place.run(&["claims", "topology.yaml", "nodes.json"]));
-    assert!(shown.starts_with("2 domains, 4 nodes, said by 2 sources\n"), "{shown}");
+    assert!(shown.starts_with("2 domains, 4 nodes, reported by 2 sources\n"), "{shown}");
     assert!(shown.contains("b1: 2 nodes, n[1-2], gb200-nvl72, 4 GPUs per node"), "{shown}");
     assert!(shown.contains(&format!("clique {ONE}: the same nodes")), "{shown}");
 }

@@ -113,7 +113,7 @@ fn a_repair_that_helped_is_told_with_the_fewest_cleared_partners() {
         assert!(page.contains(said), "{said}");
     }
     let before = place.runs()[0].file_name().expect("a name").to_string_lossy().into_owned();
-    assert!(page.contains(&format!(", beside {before}")), "the run before is beside it");
+    assert!(page.contains(&format!(", compared with {before}")), "the page names the run before");
     let shown = run.display().to_string();
     let again = place.run(&["report", &shown, "--format", "html"]).expect(0).stdout;
     assert!(again.contains("What the repair changed") && again.contains(&before));

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{ExportOptions, ExportRefusal, refuse, selection};
+use super::{ExportOptions, ExportRefusal, check_known, find_domain, list_domains, refuse};
 use crate::place::best_subset;
 use crate::place::best_subset::PairStrengths;
 use crate::place::map::{MapDomain, MapMember, VerifiedMap};
@@ -81,7 +81,7 @@ fn named_nodes<'m>(
     nodes: &BTreeSet<NodeName>,
     remarks: &mut Vec<String>,
 ) -> Result<Vec<&'m NodeName>, ExportRefusal> {
-    selection::check_known(map, nodes)?;
+    check_known(map, nodes)?;
     let known = map.members.iter().filter(|(node, _)| nodes.contains(*node));
     // Nodes with the same reason share one note.
     let mut unverified: BTreeMap<(Outcome, String), Vec<&str>> = BTreeMap::new();
@@ -102,10 +102,10 @@ fn domain_nodes<'m>(
     remarks: &mut Vec<String>,
 ) -> Result<Vec<&'m NodeName>, ExportRefusal> {
     let domain: &MapDomain = match (name, map.domains.as_slice()) {
-        (Some(name), _) => selection::find_domain(map, name)?,
+        (Some(name), _) => find_domain(map, name)?,
         (None, [one]) => one,
         (None, _) => {
-            let known = selection::list_domains(map);
+            let known = list_domains(map);
             return refuse(format!("expected --nodes, or --domain, one of {known}"));
         }
     };

@@ -10,7 +10,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::{
-    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse, selection, yaml,
+    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse, select_members,
+    yaml,
 };
 use crate::place::map::VerifiedMap;
 use crate::policy::kubernetes_label;
@@ -44,7 +45,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     let effect = options.effect.as_deref().unwrap_or("None");
     let mut rules = Vec::new();
     let mut remarks = Vec::new();
-    for (node, member) in selection::select_members(map, options)? {
+    for (node, member) in select_members(map, options)? {
         let of = clean(node.as_str());
         let (index, uuid) = match &member.device {
             Ok(None) => continue,

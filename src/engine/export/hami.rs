@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use super::labels::is_object_name;
 use super::{
-    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse, selection,
+    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse, select_members,
 };
 use crate::place::map::{MapMember, VerifiedMap};
 use crate::place::strength_matrix::StrengthScale;
@@ -52,7 +52,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     let believed = options.hami.as_deref().map(parse_hami_scores).transpose()?;
     let mut remarks = Vec::new();
     let mut all: BTreeMap<&NodeName, HamiScores> = BTreeMap::new();
-    for (node, member) in selection::select_members(map, options)? {
+    for (node, member) in select_members(map, options)? {
         match score_node(map, node, member) {
             Ok((scores, remark)) => {
                 remarks.extend(remark);

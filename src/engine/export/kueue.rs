@@ -72,3 +72,34 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     files.extend(labels::label_files(map, &said));
     Ok(ExportOutput { files, remarks: said.remarks })
 }
+
+/// Target `--to kai`: KAI-Scheduler's Topology (`kai.scheduler/v1alpha1`) over the same labels.
+pub(super) const KAI_TARGET: ExportTarget = ExportTarget {
+    name: "kai",
+    about: "KAI-Scheduler: Topology, and the node labels it references",
+    takes: &["nodes", "domain"],
+    write: write_kai,
+};
+
+fn write_kai(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
+    let collected = labels::collect_labels(map, options)?;
+    let topology = json!({
+        "apiVersion": "kai.scheduler/v1alpha1",
+        "kind": "Topology",
+        "metadata": { "name": TOPOLOGY },
+        "spec": { "levels": topology_levels() },
+    });
+    let comment = format!(
+        "{}# Nodes join by their labels (labels.sh); nodes without {VERIFIED_DOMAIN} are in no \
+         domain.\n\
+         # Pods of one domain: annotations kai.scheduler/topology: {}\n\
+         # and kai.scheduler/topology-required-placement: {VERIFIED_DOMAIN}\n{}",
+        map.comment_lines("#"),
+        TOPOLOGY,
+        count_comments(map, &collected)
+    );
+    let mut files =
+        vec![ExportFile::text("kai.yaml", yaml::render_documents(&comment, &[topology]))];
+    files.extend(labels::label_files(map, &collected));
+    Ok(ExportOutput { files, remarks: collected.remarks })
+}

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use serde_json::json;
 
 use super::{
-    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse, selection,
+    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse, select_members,
 };
 use crate::place::map::{MapMember, MeasuredReach, VerifiedMap};
 use crate::policy::kubernetes_label;
@@ -61,7 +61,7 @@ pub(super) fn collect_labels(
 ) -> Result<ExportLabelSet, ExportRefusal> {
     let mut said = ExportLabelSet { nodes: BTreeMap::new(), remarks: Vec::new() };
     let (mut silent, mut nameless) = (Vec::new(), Vec::new());
-    for (node, member) in selection::select_members(map, options)? {
+    for (node, member) in select_members(map, options)? {
         if !is_object_name(node.as_str()) {
             nameless.push(clean(node.as_str()));
         } else if is_unknown(member) {

@@ -9,14 +9,11 @@ mod allocation;
 mod cli_filter;
 mod device_taints;
 mod hami;
-mod kai;
 mod kueue;
 pub mod labels;
-mod map_document;
 mod nccl;
 mod ranks;
 mod ray;
-mod selection;
 mod slurm_topology;
 mod topograph;
 mod yaml;
@@ -26,9 +23,9 @@ mod kubernetes_tests;
 
 pub mod documents {
     //! fabricgate's own JSON documents, for schema checks.
-    pub use super::map_document::{MAP_FORMAT, MapDocument};
     pub use super::nccl::{ENVIRONMENT_FORMAT, EnvironmentDocument};
     pub use super::ranks::{RANKS_FORMAT, RanksDocument};
+    pub use super::{MAP_FORMAT, MapDocument};
 }
 
 #[cfg(test)]
@@ -38,8 +35,13 @@ mod tests;
 
 use std::collections::BTreeSet;
 
-use crate::place::map::VerifiedMap;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::place::map::{MapDomain, MapMember, VerifiedMap};
+use model::hostlist;
 use model::id::NodeName;
+use model::text::clean;
 
 /// A system that a map can be exported to.
 #[derive(Clone, Copy, Debug)]
@@ -58,10 +60,10 @@ pub struct ExportTarget {
 pub const TARGETS: &[ExportTarget] = &[
     device_taints::TARGET,
     hami::TARGET,
-    kai::TARGET,
+    kueue::KAI_TARGET,
     labels::TARGET,
     kueue::TARGET,
-    map_document::TARGET,
+    MAP_TARGET,
     nccl::TARGET,
     ranks::TARGET,
     ray::TARGET,
@@ -162,4 +164,72 @@ pub struct ExportRefusal(pub String);
 /// Returns a refusal.
 pub fn refuse<T>(why: impl Into<String>) -> Result<T, ExportRefusal> {
     Err(ExportRefusal(why.into()))
+}
+
+/// The format of the document.
+pub const MAP_FORMAT: &str = "fabricgate.map/1";
+
+/// Target `--to map`.
+const MAP_TARGET: ExportTarget = ExportTarget {
+    name: "map",
+    about: "the whole verified map as one JSON document",
+    takes: &[],
+    write: write_map,
+};
+
+/// The map as a document (`fabricgate.map/1`).
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct MapDocument<'a> {
+    /// `fabricgate.map/1`.
+    format: &'static str,
+    /// The tool version and run behind it, and warnings before use.
+    note: Vec<String>,
+    #[serde(flatten)]
+    map: &'a VerifiedMap,
+}
+
+fn write_map(map: &VerifiedMap, _options: &ExportOptions) -> Result<ExportOutput, ExportRefusal> {
+    let document = MapDocument { format: MAP_FORMAT, note: map.header_lines(), map };
+    let mut bytes = serde_json::to_vec_pretty(&document).expect("values of the map are plain data");
+    bytes.push(b'\n');
+    Ok(ExportOutput::from_file(ExportFile { name: "map.json".to_owned(), bytes }))
+}
+
+/// The map members that the options select, in order; all members without a selection.
+fn select_members<'m>(
+    map: &'m VerifiedMap,
+    options: &ExportOptions,
+) -> Result<Vec<(&'m NodeName, &'m MapMember)>, ExportRefusal> {
+    if let Some(nodes) = &options.nodes {
+        check_known(map, nodes)?;
+    }
+    let asked = options.domain.as_deref().map(|name| find_domain(map, name)).transpose()?;
+    let is_asked = |(node, member): &(&NodeName, &MapMember)| {
+        let by_name = options.nodes.as_ref().is_none_or(|nodes| nodes.contains(*node));
+        let by_domain = asked.is_none_or(|it| member.domain.as_deref() == Some(it.name.as_str()));
+        by_name && by_domain
+    };
+    Ok(map.members.iter().filter(is_asked).collect())
+}
+
+/// Refuses unknown names: if one were ignored, a mistyped node would silently stay without its label.
+fn check_known(map: &VerifiedMap, nodes: &BTreeSet<NodeName>) -> Result<(), ExportRefusal> {
+    let unknown: Vec<&str> =
+        nodes.iter().filter(|it| !map.members.contains_key(*it)).map(NodeName::as_str).collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    refuse(format!("--nodes: the run has no {}", clean(&hostlist::fold(unknown))))
+}
+
+fn find_domain<'m>(map: &'m VerifiedMap, name: &str) -> Result<&'m MapDomain, ExportRefusal> {
+    match map.domain(name) {
+        Some(domain) => Ok(domain),
+        None => refuse(format!("--domain {}: the run has {}", clean(name), list_domains(map))),
+    }
+}
+
+fn list_domains(map: &VerifiedMap) -> String {
+    let names: Vec<&str> = map.domains.iter().map(|domain| domain.name.as_str()).collect();
+    clean(&names.join(", "))
 }

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 
 use super::{
-    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse, selection,
+    ExportFile, ExportOptions, ExportOutput, ExportRefusal, ExportTarget, refuse, select_members,
 };
 use crate::place::map::{MapDomain, VerifiedMap};
 use crate::policy::kubernetes_label;
@@ -35,7 +35,7 @@ fn write(map: &VerifiedMap, options: &ExportOptions) -> Result<ExportOutput, Exp
     let ranks = rank_nodes(map);
     let mut resources: BTreeMap<&NodeName, Value> = BTreeMap::new();
     let (mut unmeasured, mut faulty, mut strange) = (Vec::new(), Vec::new(), Vec::new());
-    for (node, member) in selection::select_members(map, options)? {
+    for (node, member) in select_members(map, options)? {
         if !node.is_one_node() {
             strange.push(clean(node.as_str()));
             continue;

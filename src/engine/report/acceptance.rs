@@ -106,7 +106,7 @@ fn describe_end(acceptance: &Acceptance) -> String {
             format!("{rule}, after round {}: {}", stop.after_round, clip(&stop.why, LONGEST))
         }
         (None, BurnInState::Running) => "it is under way, or was ended without notice".to_owned(),
-        (None, _) => "not said".to_owned(),
+        (None, _) => "not reported".to_owned(),
     }
 }
 
@@ -117,7 +117,7 @@ fn describe_loads(acceptance: &Acceptance) -> String {
     let total: f64 = acceptance.soaks.iter().map(|soak| soak.minutes).sum();
     let passes: u32 = acceptance.soaks.iter().map(|soak| soak.passes).sum();
     let real = match acceptance.soaks.iter().any(|soak| soak.simulated) {
-        true => "; simulated nodes were told that the minutes asked for are over",
+        true => "; simulated nodes were informed that the minutes asked for are over",
         false => "",
     };
     let times = count_noun(acceptance.soaks.len(), "time", "times");
@@ -130,7 +130,7 @@ fn fold_nodes(nodes: &[&NodeAcceptance]) -> String {
     to_plain(&hostlist::fold(nodes.iter().map(|it| it.node.as_str()))).into_owned()
 }
 
-/// Nodes by what is said of them, worst first.
+/// Nodes by their outcome, worst first.
 fn group_by_reason(
     acceptance: &Acceptance,
 ) -> Vec<(AcceptanceOutcome, String, Vec<&NodeAcceptance>)> {
@@ -207,7 +207,7 @@ fn build_sheet(acceptance: &Acceptance) -> AcceptanceSheet {
     let each: Option<Vec<f64>> = accepted.map(|node| node.detectable).collect();
     let detectable = each.into_iter().flatten().reduce(f64::max);
     facts.extend(
-        detectable.map(|it| ("smallest loss every round would have seen", format_percent(it))),
+        detectable.map(|it| ("smallest loss every round could detect", format_percent(it))),
     );
     for (name, versions) in &acceptance.versions {
         let name: &'static str = match name.as_str() {
@@ -223,13 +223,13 @@ fn build_sheet(acceptance: &Acceptance) -> AcceptanceSheet {
     }
     for (title, compared) in all_comparisons(acceptance) {
         let all = compared.parts.len();
-        let told = comparison::build_rows(compared, ROWS);
+        let compared_rows = comparison::build_rows(compared, ROWS);
         let worth = compared
             .parts
             .iter()
             .filter(|it| it.difference != model::comparison::ComparisonOutcome::Same)
             .count();
-        let rows: Vec<Vec<String>> = told.iter().map(|row| row.cells().to_vec()).collect();
+        let rows: Vec<Vec<String>> = compared_rows.iter().map(|row| row.cells().to_vec()).collect();
         let mut lines = comparison::summarize(compared);
         lines.push(format!(
             "first: run {}; last: run {}; {all} readings compared",
@@ -278,7 +278,7 @@ fn nodes_section(acceptance: &Acceptance) -> AcceptanceSection {
     };
     let mut all: Vec<&NodeAcceptance> = acceptance.nodes.iter().collect();
     all.sort_by_key(|node| std::cmp::Reverse(node.accepted));
-    let head = ["", "node", "domain", "rounds passed", "smallest loss seen", "why"];
+    let head = ["", "node", "domain", "rounds passed", "smallest detectable loss", "why"];
     let table = build_table(&head, all.into_iter().map(row).collect());
     AcceptanceSection { title: "Nodes", lines: Vec::new(), table }
 }
@@ -309,9 +309,9 @@ fn soaks_section(acceptance: &Acceptance) -> AcceptanceSection {
         let after = soak.after_round;
         let found = soak.found.iter().map(|(node, what)| format!("{node}: {what}"));
         let not_on = soak.not_on.iter().map(|(node, why)| format!("no load on {node}: {why}"));
-        let told =
+        let events =
             found.chain(not_on).map(|it| clip(&format!("after round {after}: {it}"), LONGEST));
-        lines.extend(told);
+        lines.extend(events);
     }
     let rows = acceptance.soaks.iter().map(|soak| {
         vec![
@@ -573,7 +573,7 @@ mod tests {
             }
             node
         };
-        let told = |nodes: &[serde_json::Value]| -> Vec<String> {
+        let losses = |nodes: &[serde_json::Value]| -> Vec<String> {
             let acceptance: Acceptance = serde_json::from_value(serde_json::json!({
                 "format": "fabricgate.acceptance/1", "id": "b", "created": "c", "real": true,
                 "state": "complete", "source": "s", "version": "v", "accepted": "pass",
@@ -585,9 +585,9 @@ mod tests {
             facts.filter(|(what, _)| what.starts_with("smallest loss")).map(|(_, it)| it).collect()
         };
         let sound = [node("n1", "pass", Some(0.02)), node("n2", "pass", Some(0.03))];
-        assert_eq!(told(&sound), ["3.0 %"]);
+        assert_eq!(losses(&sound), ["3.0 %"]);
         let [one, _] = sound.clone();
-        assert_eq!(told(&[one.clone(), node("n2", "fail", None)]), ["2.0 %"]);
-        assert_eq!(told(&[one, node("n2", "pass", None)]), Vec::<String>::new());
+        assert_eq!(losses(&[one.clone(), node("n2", "fail", None)]), ["2.0 %"]);
+        assert_eq!(losses(&[one, node("n2", "pass", None)]), Vec::<String>::new());
     }
 }

@@ -1,13 +1,15 @@
 //! An action plan for people: what stops it, what is proposed and why, what is
 //! not and why not, and what became of it.
 //!
-//! Pure. What is alike is said once, with the nodes it is true of as a host
+//! Pure. Equal actions are listed once, with their nodes as a host
 //! list, so that a plan for ten thousand nodes is read as quickly as one for
 //! ten. `actions.json` has every line.
 
 use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+
+use serde::Serialize;
 
 use super::TerminalStyle;
 use super::plain_text::{clip, count_noun, list_names, to_plain};
@@ -45,18 +47,18 @@ pub fn render(plan: &ActionPlan, style: &TerminalStyle, budgets: &[String]) -> S
 
 /// A plan as part of a page: `budgets` is one sentence for each budget.
 pub(super) fn write_section(page: &mut TerminalPage, plan: &ActionPlan, budgets: &[String]) {
-    let told = ActionSummary::from_plan(plan);
-    if let Some(frozen) = &told.frozen {
+    let summary = ActionSummary::from_plan(plan);
+    if let Some(frozen) = &summary.frozen {
         page.out.push('\n');
         page.styled(outcome_colour(Outcome::Failed), "FROZEN");
         page.paragraph("  ", frozen, 0);
     }
     let dry = if plan.dry_run { " (dry run: nothing is carried out)" } else { "" };
     page.section(&format!("Proposed{dry}"));
-    if told.groups.is_empty() {
+    if summary.groups.is_empty() {
         page.paragraph("", "nothing", 2);
     }
-    for group in &told.groups {
+    for group in &summary.groups {
         for call in &group.calls {
             // Commands are never wrapped: they are there to be copied.
             let _ = writeln!(page.out, "  {} {call}", command_prompt(plan.simulated));
@@ -67,13 +69,13 @@ pub(super) fn write_section(page: &mut TerminalPage, plan: &ActionPlan, budgets:
         }
         write_lines(page, &group.whys, 4);
     }
-    if !told.withheld.is_empty() {
+    if !summary.withheld.is_empty() {
         page.section("Withheld");
-        write_lines(page, &told.withheld, 2);
+        write_lines(page, &summary.withheld, 2);
     }
-    if !told.records.is_empty() {
+    if !summary.records.is_empty() {
         page.section("Carried out");
-        write_lines(page, &told.records, 2);
+        write_lines(page, &summary.records, 2);
     }
     if !budgets.is_empty() {
         page.section("Budgets left");
@@ -100,7 +102,7 @@ fn write_lines(page: &mut TerminalPage, lines: &[String], indent: usize) {
 }
 
 /// A plan in words, alike things together.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct ActionSummary {
     /// Why nothing is drained or relabelled, where something stops that.
     pub(super) frozen: Option<String>,
@@ -113,7 +115,7 @@ pub(super) struct ActionSummary {
 }
 
 /// Actions that are one to a reader.
-#[derive(Debug, Default, PartialEq)]
+#[derive(Debug, Default, PartialEq, Serialize)]
 pub(super) struct ActionGroup {
     /// What is done and to whom.
     pub(super) title: String,
@@ -152,7 +154,7 @@ fn group_in_order<K: Ord + Clone, V>(pairs: impl IntoIterator<Item = (K, V)>) ->
     out
 }
 
-/// The order in which kinds are told: what takes nodes away comes first.
+/// The order in which kinds are summary: what takes nodes away comes first.
 fn kind_rank(kind: ActionKind) -> (u8, &'static str) {
     match kind {
         ActionKind::Drain => (0, "drain"),

@@ -75,7 +75,7 @@ fn whole() -> ActionPlan {
             "the breaker tripped 2026-03-03T10:00:00Z: 3 of 18 suspect at once".to_owned(),
         ),
         withheld: vec![
-            left("node0001", "drained by somebody else (root: broken fan)"),
+            left("node0001", "drained by another party (root: broken fan)"),
             left("node0002", "drained by us; 1 is missing"),
             left("node0003", "drained by us; 1 is missing"),
             left("pair node0001 - node0005 (pair-low)", "either end of a pair may be at fault"),

@@ -230,7 +230,7 @@ fn locate_leaf(locus: &Locus, grid: &HeatmapGrid) -> GridBlame {
         grid.rows.iter().position(|e| e.node.as_ref().is_some_and(|n| n.as_str() == name))
     };
     let mut out = GridBlame::default();
-    // A spine is told as all leaves below it, with commas between.
+    // A spine is named by all leaves below it, with commas between.
     for leaf in locus.leaf.iter().flat_map(|l| l.split(',')).filter_map(place) {
         match locus.peer.as_deref().and_then(place) {
             Some(peer) => out.cells.extend([(leaf, peer), (peer, leaf)]),

@@ -59,7 +59,7 @@ fn write_opening(page: &mut TerminalPage, survey: &CapacitySurvey) {
         Some(mix) => page.paragraph("", &format_mix(mix), 0),
         None => page.paragraph(
             "",
-            "what jobs ask for is not known (--mix, --mix-from): prices are told by segment alone",
+            "what jobs ask for is not known (--mix, --mix-from): prices are listed by segment only",
             0,
         ),
     }
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_block_that_nobody_named_is_rendered() {
+    fn a_block_without_a_name_is_rendered() {
         let mut question = question(vec![CapacityBlock::new(18, 0)], None);
         let shares = [(0, 0.9), (1, 0.06), (6, 0.04)].into();
         question.assumptions.push(OutageAssumption::Observed { shares });

@@ -25,7 +25,7 @@ const NAME: usize = 28;
 /// Characters of a list of nodes.
 const NODES: usize = 80;
 
-/// Reasons that are told one by one: a rack of an acceptance fits.
+/// Reasons that are listed one by one: a rack of an acceptance fits.
 const REASONS: usize = 24;
 
 /// Characters of a key: all that it has.
@@ -167,7 +167,7 @@ fn write_details(page: &mut TerminalPage, it: &CertificateEntry) {
 
 /// Across which boundaries the node was measured, in words.
 fn scope_text(scope: Option<&MeasuredScope>) -> String {
-    let Some(scope) = scope else { return "not told: an older program issued it".to_owned() };
+    let Some(scope) = scope else { return "not recorded: an older program issued it".to_owned() };
     let mut parts = Vec::new();
     if scope.inside {
         parts.push("inside the node".to_owned());
@@ -187,10 +187,10 @@ fn write_identity(page: &mut TerminalPage, certificate: &Certificate) {
     let identity = &certificate.identity;
     page.section("Machine");
     let mut line = |lead: &str, text: &str| page.paragraph(&format!("{lead:<12}"), text, 2);
-    line("boot", identity.boot_id.as_deref().map_or("not told", |id| id));
-    line("driver", identity.driver.as_deref().map_or("not told", |version| version));
+    line("boot", identity.boot_id.as_deref().map_or("not reported", |id| id));
+    line("driver", identity.driver.as_deref().map_or("not reported", |version| version));
     if identity.gpus.is_empty() {
-        line("GPUs", "not told");
+        line("GPUs", "not reported");
     }
     for (index, uuid) in identity.gpus.iter().enumerate() {
         line(&format!("GPU {index}"), &clip(uuid, UUID));

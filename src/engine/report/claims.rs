@@ -63,7 +63,8 @@ fn write_opening(page: &mut TerminalPage, claims: &Claims) {
         count_noun(nodes.len(), "node", "nodes")
     );
     if !claims.sources.is_empty() {
-        let _ = write!(text, ", said by {}", count_noun(claims.sources.len(), "source", "sources"));
+        let _ =
+            write!(text, ", reported by {}", count_noun(claims.sources.len(), "source", "sources"));
         for severity in [
             DisagreementSeverity::Contradiction,
             DisagreementSeverity::Doubt,
@@ -89,7 +90,7 @@ fn write_domains(page: &mut TerminalPage, claims: &Claims) {
         return;
     }
     page.section(&format!("Domains ({})", claims.domains.len()));
-    let said_by = group_supporters(claims);
+    let supporters = group_supporters(claims);
     for domain in claims.domains.iter().take(MOST) {
         let nodes = hostlist::fold(domain.nodes.iter().map(|n| n.as_str()));
         let mut text = format!("{}, {nodes}", count_noun(domain.nodes.len(), "node", "nodes"));
@@ -103,7 +104,7 @@ fn write_domains(page: &mut TerminalPage, claims: &Claims) {
             let _ = write!(text, ", NICs {nic}");
         }
         page.paragraph("", &to_plain(&format!("{}: {text}", domain.name)), 2);
-        for line in said_by.get(domain.name.as_str()).into_iter().flatten() {
+        for line in supporters.get(domain.name.as_str()).into_iter().flatten() {
             page.faint(&to_plain(line), 6);
         }
     }
@@ -150,11 +151,11 @@ fn format_supporter(assertion: &GroupAssertion, domain: &ClaimedDomain, shared: 
 }
 
 fn write_network(page: &mut TerminalPage, claims: &Claims) {
-    // Leaves of nodes that no domain has are measured by nobody, and still said.
-    let said = claims.assertions.iter().map(|assertion| &assertion.group);
-    let said = said.filter(|group| group.kind == NodeGroupKind::Leaf && group.in_force);
+    // Leaves whose nodes are in no domain are not measured, but listed.
+    let claimed = claims.assertions.iter().map(|assertion| &assertion.group);
+    let claimed = claimed.filter(|group| group.kind == NodeGroupKind::Leaf && group.in_force);
     let leaves: Vec<(&str, &[NodeName])> = if claims.leaves.is_empty() {
-        said.map(|group| (group.name.as_str(), group.nodes.as_slice())).collect()
+        claimed.map(|group| (group.name.as_str(), group.nodes.as_slice())).collect()
     } else {
         claims.leaves.iter().map(|leaf| (leaf.name.as_str(), leaf.nodes.as_slice())).collect()
     };
@@ -170,14 +171,15 @@ fn write_network(page: &mut TerminalPage, claims: &Claims) {
     if !claims.rails.is_empty() {
         page.section(&format!("Rails ({})", claims.rails.len()));
         for rail in &claims.rails {
-            let said = [("device", &rail.device), ("network", &rail.network), ("rdma", &rail.rdma)];
-            let said: Vec<String> = said
+            let values =
+                [("device", &rail.device), ("network", &rail.network), ("rdma", &rail.rdma)];
+            let values: Vec<String> = values
                 .iter()
                 .filter_map(|(key, value)| Some(format!("{key} {}", value.as_ref()?)))
                 .collect();
             page.paragraph(
                 &format!("rail {}: ", to_plain(&rail.name)),
-                &to_plain(&said.join(", ")),
+                &to_plain(&values.join(", ")),
                 2,
             );
         }
@@ -212,13 +214,13 @@ fn write_disagreement(page: &mut TerminalPage, disagreement: &Disagreement) {
     }
 }
 
-/// Nodes that somebody asks to be left alone, or that are out of service.
+/// Nodes that a claim excludes, or that are out of service.
 fn write_marked_nodes(page: &mut TerminalPage, claims: &Claims) {
     let marked: Vec<String> = claims
         .nodes
         .iter()
-        .filter(|(_, said)| !said.opt_out.is_empty())
-        .map(|(node, said)| format!("{node}: {}", said.opt_out.join(", ")))
+        .filter(|(_, node)| !node.opt_out.is_empty())
+        .map(|(name, node)| format!("{name}: {}", node.opt_out.join(", ")))
         .collect();
     if !marked.is_empty() {
         page.section("Asked to be left alone");
@@ -232,10 +234,10 @@ fn write_sources(page: &mut TerminalPage, claims: &Claims) {
     }
     page.section(&format!("Sources ({})", claims.sources.len()));
     for (at, read) in claims.sources.iter().enumerate() {
-        let said = count_groups(claims, at);
+        let groups = count_groups(claims, at);
         page.paragraph(
             &format!("[{}] ", at + 1),
-            &to_plain(&format!("{}: {said}", read.source)),
+            &to_plain(&format!("{}: {groups}", read.source)),
             2,
         );
         for problem in &read.problems {

@@ -39,7 +39,7 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
         FindingClass::DataCorruption => new_text(
             "wrong data",
             ["returns wrong data", "return wrong data"],
-            "Take it out of use now and distrust what was computed there. Run `dcgmi diag -r 3` and look \
+            "Take it out of use now and distrust what was computed there. Run `dcgmi diag -r 3` and check \
          for Xid messages in `dmesg`; return it only after a repair and a clean run.",
         ),
         FindingClass::ToolError => new_text(
@@ -48,8 +48,8 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
                 "ends tests with errors of its GPU libraries",
                 "end tests with errors of their GPU libraries",
             ],
-            "Read the error under evidence and look for Xid messages in `dmesg` at that time. Where the \
-         error is an import across nodes, look at IMEX first (`nvidia-imex-ctl -N`). Measure again \
+            "Read the error under evidence and check for Xid messages in `dmesg` at that time. Where the \
+         error is an import across nodes, check IMEX first (`nvidia-imex-ctl -N`). Measure again \
          after a reset.",
         ),
         FindingClass::GpuMissing => new_text(
@@ -67,7 +67,7 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
         FindingClass::NvlinkAbsent => new_text(
             "no NVLink",
             ["has no working NVLink", "have no working NVLink"],
-            "Look at `nvidia-smi nvlink -s` and the Fabric block of `nvidia-smi -q` there, and at the \
+            "Check `nvidia-smi nvlink -s` and the Fabric block of `nvidia-smi -q` there, and at the \
          fabric manager's log. Reset the GPU or reboot the node; if the links stay down, it is a \
          repair.",
         ),
@@ -90,7 +90,7 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
         FindingClass::NvlinkLow => new_text(
             "NVLink slow",
             ["is below what its NVLinks must deliver", "are below what their NVLinks must deliver"],
-            "Look at `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e` of the part for inactive links and \
+            "Check `nvidia-smi nvlink -s` and `nvidia-smi nvlink -e` of the part for inactive links and \
          errors. Reset or reboot and measure again; if it stays low by the same share, it is a repair.",
         ),
         FindingClass::PcieP2pLow => new_text(
@@ -99,7 +99,7 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
                 "is below what PCIe between GPUs must deliver",
                 "are below what PCIe between GPUs must deliver",
             ],
-            "Compare PCIe generation and width under load with their maxima (`nvidia-smi -q`), and look \
+            "Compare PCIe generation and width under load with their maxima (`nvidia-smi -q`), and check \
          for access control (ACS) that sends peer traffic through the CPU (`lspci -vvv`).",
         ),
         FindingClass::HostLinkLow => new_text(
@@ -112,7 +112,7 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
         FindingClass::LocalCopyLow => new_text(
             "memory slow",
             ["copies too slowly inside itself", "copy too slowly inside themselves"],
-            "Look at clocks, throttle reasons and ECC state of the GPU (`nvidia-smi -q`); measure again when idle.",
+            "Check clocks, throttle reasons and ECC state of the GPU (`nvidia-smi -q`); measure again when idle.",
         ),
         FindingClass::P2pLow => new_text(
             "GPU pairs slow",
@@ -129,25 +129,25 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
         FindingClass::NicUnreachable => new_text(
             "NIC not reached",
             ["is not reached over the network", "are not reached over the network"],
-            "Look at the port there first: state, address and counters (`ip -s link`), the cable, the switch \
+            "Check the port there first: state, address and counters (`ip -s link`), the cable, the switch \
          port, then firewall and routes. Its partners reach each other.",
         ),
         FindingClass::PathLow => new_text(
             "path between nodes slow",
             ["is slow, its ends with each other only", "are slow, their ends with each other only"],
-            "Measure both ends with other partners: if they are fine, look at the switch ports and routes \
+            "Measure both ends with other partners: if they are fine, check the switch ports and routes \
          between them, and at drops and retransmissions (`ip -s link`, `nstat`).",
         ),
         FindingClass::LeafLow => new_text(
             "leaf switch slow to others",
             ["is slow to other leaves", "are slow to other leaves"],
-            "Look at the uplinks of the leaf: links that are down or slow, errors, how flows are spread. \
+            "Check the uplinks of the leaf: links that are down or slow, errors, how flows are spread. \
          Draining its nodes repairs nothing.",
         ),
         FindingClass::NetworkLow => new_text(
             "network slow everywhere",
             ["is slow everywhere on the network", "are slow everywhere on the network"],
-            "Look for one cause above the nodes: the class of NIC that is claimed, MTU, the switches, or a \
+            "Check for one cause above the nodes: the class of NIC that is claimed, MTU, the switches, or a \
          probe with too few streams or too little CPU.",
         ),
         FindingClass::FabricState => new_text(
@@ -159,9 +159,9 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
         FindingClass::AllLowAlike => new_text(
             "everything low alike",
             ["is low everywhere by the same share", "are low everywhere by the same share"],
-            "Look above the parts: clocks and power limits (`nvidia-smi -q -d CLOCK,POWER`), the driver, whether the \
-         claimed platform is the right one, the version of the tool. Draining nodes repairs nothing. Nobody is drained while \
-         it stays; where you know why it is so, and that it stays, state the level: `fabricgate thresholds measured RUN`.",
+            "Check above the parts: clocks and power limits (`nvidia-smi -q -d CLOCK,POWER`), the driver, whether the \
+         claimed platform is the right one, the version of the tool. Draining nodes repairs nothing. No node is drained while \
+         it lasts; where the cause is known and permanent, state the level: `fabricgate thresholds measured RUN`.",
         ),
         FindingClass::Drifting => new_text(
             "slower from reading to reading",
@@ -172,7 +172,7 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
         FindingClass::Unstable => new_text(
             "readings scatter",
             ["scatters far more than the others", "scatter far more than the others"],
-            "Look for what runs beside the test (other processes, ECC and link errors, throttling) and measure \
+            "Check for what runs beside the test (other processes, ECC and link errors, throttling) and measure \
          again with more readings when it is quiet.",
         ),
         FindingClass::MnnvlOff => new_text(
@@ -187,7 +187,7 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
                 "runs collectives without reduction in the switch",
                 "run collectives without reduction in the switch",
             ],
-            "Look at NCCL_NVLS_ENABLE and NCCL_ALGO, and at multicast support in the NCCL INFO lines of every rank; \
+            "Check NCCL_NVLS_ENABLE and NCCL_ALGO, and at multicast support in the NCCL INFO lines of every rank; \
          the fabric manager must support multicast.",
         ),
         FindingClass::MatrixContradicted => new_text(
@@ -240,13 +240,13 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
         FindingClass::NoisyEverywhere => new_text(
             "readings scatter everywhere",
             ["scatters, all of it alike", "scatter, all of them alike"],
-            "Nobody is to blame: look for other work on GPUs and network, clocks that are not locked, and the \
+            "No part is to blame: check for other work on GPUs and network, clocks that are not locked, and the \
          tool's version. Measure one pair on idle nodes: if it is quiet, the load was it.",
         ),
         FindingClass::BelowOwnHistory => new_text(
             "slower than it was",
             ["is slower than it was before", "are slower than they were before"],
-            "Look at what changed since the runs it is compared with: driver, firmware, clocks, power limits, a reseated \
+            "Check what changed since the runs it is compared with: driver, firmware, clocks, power limits, a reseated \
          cable or tray. Where nothing did, measure again; what stays low wears out.",
         ),
         FindingClass::FabricHealth => new_text(
@@ -287,7 +287,7 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
                 "are split: their nodes reach each other over NVLink only in groups",
             ],
             "Compare ClusterUUID and CliqueId of all nodes (`nvidia-smi -q`). If they differ, the claim or \
-         the partition is wrong; if not, look at IMEX and the switches. Do not schedule one job over \
+         the partition is wrong; if not, check IMEX and the switches. Do not schedule one job over \
          all of it meanwhile.",
         ),
         FindingClass::MultiNodeNvlinkOff => new_text(
@@ -303,7 +303,7 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
                 "are not members of the domain that claims them",
             ],
             "Compare its ClusterUUID and CliqueId (`nvidia-smi -q`) with those of the others, find the \
-         domain it is in, and correct label or topology. If it belongs here, look at cabling and the \
+         domain it is in, and correct label or topology. If it belongs here, check cabling and the \
          switch partition.",
         ),
         FindingClass::CliqueMixed => new_text(
@@ -326,14 +326,14 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
         ),
         FindingClass::PlaneLow => new_text(
             "switch plane out or slow",
-            ["is out or slow for everybody", "are out or slow for everybody"],
-            "Look at the switches, not at the nodes: which switch or plane has its ports down. Draining \
+            ["is out or slow for all nodes", "are out or slow for all nodes"],
+            "Check the switches, not the nodes: which switch or plane has its ports down. Draining \
          nodes repairs nothing here.",
         ),
         FindingClass::DomainLow => new_text(
             "slow everywhere",
             ["is slow everywhere", "are slow everywhere"],
-            "Look for one cause above the nodes: clocks and power limits (`nvidia-smi -q`), driver, or an \
+            "Check for one cause above the nodes: clocks and power limits (`nvidia-smi -q`), driver, or an \
          expectation made for another platform.",
         ),
         FindingClass::AboveNominal => new_text(
@@ -357,7 +357,7 @@ fn find_text(class: &FindingClass) -> Option<ClassText> {
             "Run it once more with `NCCL_DEBUG=INFO` and read which transport it names. Settle findings \
          about GPUs, nodes and IMEX first: one part without NVLink moves all to the network.",
         ),
-        // Disagreements between sources are told in docs/claims.md.
+        // docs/claims.md covers disagreements between sources.
         FindingClass::ClaimLabelContradicted
         | FindingClass::ClaimBeliefBeyondMeasured
         | FindingClass::Claim(_)

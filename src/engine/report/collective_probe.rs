@@ -61,8 +61,8 @@ fn render_head(document: &CollectiveDocument) -> String {
         let _ = writeln!(text, "  ranks       {ranks} on {nodes} node{}", plural_suffix(nodes));
     }
     if !document.transports.is_empty() {
-        let said: Vec<_> = document.transports.iter().map(|it| to_plain(it)).collect();
-        let _ = writeln!(text, "  NCCL uses   {}", said.join(", "));
+        let transports: Vec<_> = document.transports.iter().map(|it| to_plain(it)).collect();
+        let _ = writeln!(text, "  NCCL uses   {}", transports.join(", "));
     }
     if let Some(asserted) = &document.asserted {
         let _ = writeln!(text, "  asked for   {}", to_plain(asserted));

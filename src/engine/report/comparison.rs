@@ -1,7 +1,7 @@
-//! Two measurements of the same parts, in words and rows: what got better, what
-//! got worse, what nobody knows now.
+//! Two measurements of the same parts, in words and rows: improvements,
+//! degradations and parts that are unknown now.
 //!
-//! Text only. Pages and terminals put it where it belongs.
+//! Text only; pages and terminals arrange it.
 
 use super::plain_text::{clip, count_noun, format_quantity, rail_name, to_plain};
 use super::terminal_page::{TerminalPage, TerminalStyle};
@@ -89,11 +89,11 @@ pub fn part_name(part: &FabricPart) -> String {
     to_plain(&text).into_owned()
 }
 
-/// The rows that say something: everything that changed, and what only one
+/// The rows of interest: everything that changed, and what only one
 /// measurement has. Those that are the same are counted by [`summary`].
 pub fn build_rows(comparison: &RunComparison, most: usize) -> Vec<ComparisonRow> {
-    let told = comparison.parts.iter().filter(|it| it.difference != ComparisonOutcome::Same);
-    told.take(most).map(build_row).collect()
+    let different = comparison.parts.iter().filter(|it| it.difference != ComparisonOutcome::Same);
+    different.take(most).map(build_row).collect()
 }
 
 /// One row.
@@ -136,14 +136,14 @@ pub fn summarize(comparison: &RunComparison) -> Vec<String> {
             ));
         }
     }
-    for (difference, told) in [
+    for (difference, text) in [
         (ComparisonOutcome::Same, "the same within noise"),
         (ComparisonOutcome::OnlyBefore, "not measured now, so nothing is known of them"),
         (ComparisonOutcome::OnlyAfter, "not measured then"),
     ] {
         let count = all(difference).count();
         if 0 < count {
-            lines.push(format!("{} {told}", count_noun(count, "reading is", "readings are")));
+            lines.push(format!("{} {text}", count_noun(count, "reading is", "readings are")));
         }
     }
     if lines.is_empty() {
@@ -168,9 +168,9 @@ pub fn render_terminal(repairs: &RepairReport, style: &TerminalStyle) -> String 
         for line in describe_repair(repair) {
             page.paragraph("- ", &line, 4);
         }
-        let told =
+        let different =
             repair.comparison.parts.iter().filter(|it| it.difference != ComparisonOutcome::Same);
-        for row in told.take(FEW).map(build_row) {
+        for row in different.take(FEW).map(build_row) {
             let ComparisonRow { word, part, test, before, after, change, .. } = row;
             page.faint(&format!("{word}: {part}, {test}: {before} -> {after} ({change})"), 6);
         }
@@ -182,7 +182,7 @@ pub fn render_terminal(repairs: &RepairReport, style: &TerminalStyle) -> String 
     page.out
 }
 
-/// Everything that is told of one node.
+/// The sentences about one node.
 pub fn describe_repair(repair: &NodeRepair) -> Vec<String> {
     let own = repair.says.iter().map(|line| clip(line, LONGEST));
     own.chain(summarize(&repair.comparison)).collect()

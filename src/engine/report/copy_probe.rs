@@ -109,7 +109,7 @@ fn write_per_gpu(text: &mut String, cols: &[String], unit: &str, tests: &[&CopyT
         let worst = if unit == "us" { ends.reduce(f64::max) } else { ends.reduce(f64::min) };
         row.push(worst.map_or(NOTHING.to_owned(), format_number));
         let spread = known.iter().map(|it| it.relative_range()).reduce(f64::max);
-        // One reading says nothing of how far apart readings are.
+        // A single reading has no spread.
         let spread = spread.filter(|_| 1 < test.readings.len());
         row.push(spread.map_or(NOTHING.to_owned(), format_percent));
         row

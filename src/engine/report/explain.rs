@@ -1,8 +1,8 @@
 //! One verdict in words: what was measured, against what, by which rule, on
 //! which evidence, and what would change it.
 //!
-//! Only what the run holds is told. Where a reason is not recorded, that is
-//! said instead of guessed.
+//! The text holds only what the run contains. Where a reason is not recorded, the text
+//! states so instead of guessing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -91,7 +91,7 @@ fn explain_query(run: &Run, query: &str) -> Option<String> {
     if let Some(detectable) = verdict.detectable {
         let _ = writeln!(
             out,
-            "  - a loss of {} or more; that is the smallest that could have been seen",
+            "  - a loss of {} or more; the smallest detectable loss",
             format_percent(detectable)
         );
     }
@@ -105,12 +105,13 @@ fn explain_query(run: &Run, query: &str) -> Option<String> {
     Some(out)
 }
 
-/// The same run with the time of every output said beside the evidence from it.
+/// The same run with the time of each output in the evidence from it.
 pub fn with_dates(mut run: Run, taken: &BTreeMap<String, (String, u8)>) -> Run {
     for evidence in run.verdicts.findings.iter_mut().flat_map(|f| &mut f.evidence) {
         if let Some((started, stage)) = taken.get(&evidence.file) {
-            let look = if *stage == CONFIRM_STAGE { ", the second look" } else { "" };
-            evidence.detail = format!("{} (taken {started}, stage {stage}{look})", evidence.detail);
+            let round = if *stage == CONFIRM_STAGE { ", the confirmation" } else { "" };
+            evidence.detail =
+                format!("{} (taken {started}, stage {stage}{round})", evidence.detail);
         }
     }
     run
@@ -317,7 +318,7 @@ fn write_evidence(out: &mut String, finding: &Finding) {
     }
 }
 
-/// The cells of a part beside those of the rest of its domain, test by test.
+/// The cells of a part and those of the rest of its domain, test by test.
 fn write_cells(out: &mut String, run: &Run, part: &ExplainedPart<'_>) {
     if part.node.is_none() && part.domain.is_none() {
         return;
@@ -357,7 +358,7 @@ fn write_cells(out: &mut String, run: &Run, part: &ExplainedPart<'_>) {
             test = format!("{test} over {}", to_plain(rail));
         }
         if is_second(first) {
-            test = format!("{test}, second look{}", describe_partners(run, part));
+            test = format!("{test}, confirmation{}", describe_partners(run, part));
         }
         let all = mine.len() + blank;
         match sort_median(&mut mine) {
@@ -392,7 +393,7 @@ fn is_second(cell: &MeasuredCell) -> bool {
     cell.stage == Some(CONFIRM_STAGE)
 }
 
-/// Whom a node met in the second look.
+/// The partners of a node in the confirmation.
 fn describe_partners(run: &Run, part: &ExplainedPart<'_>) -> String {
     let own = run.cells.iter().filter(|c| is_second(c) && is_of_part(c, part));
     let ends = own.flat_map(|c| [c.src_node.as_ref(), c.dst_node.as_ref()]).flatten();
@@ -454,7 +455,7 @@ fn write_changes(out: &mut String, finding: &Finding) {
             ),
             _ => writeln!(
                 out,
-                "  - measurements near {}; how near, says the rule above",
+                "  - measurements near {}; the rule above states how near",
                 format_quantity(held, finding.unit)
             ),
         };
@@ -471,11 +472,11 @@ fn write_changes(out: &mut String, finding: &Finding) {
         Some(detectable) => {
             let _ = writeln!(
                 out,
-                "  - not a loss below {}: a smaller one could not have been seen here",
+                "  - not a loss below {}: a smaller one was not detectable here",
                 format_percent(detectable)
             );
         }
-        None => out.push_str("  - the smallest loss that could have been seen here is not known\n"),
+        None => out.push_str("  - the smallest loss detectable here is not known\n"),
     }
 }
 
@@ -536,7 +537,7 @@ mod tests {
     }
 
     #[test]
-    fn a_healthy_gpu_of_a_guilty_node_is_not_accused() {
+    fn a_healthy_gpu_of_a_bad_node_is_not_accused() {
         let text = explain(&fixture::rack(), "node0007:1").expect("known");
         assert!(text.contains("Nothing here was found"), "{text}");
         assert!(!text.contains("nvlink-low-block01"), "{text}");
@@ -568,7 +569,7 @@ mod tests {
         let taken = BTreeMap::from([(file, ("2026-01-15T08:00:00Z".to_owned(), CONFIRM_STAGE))]);
         let id = run.verdicts.findings[0].id.clone();
         let text = explain(&with_dates(run, &taken), &id).expect("known");
-        assert!(text.contains("2026-01-15T08:00:00Z, stage 3, the second look"), "{text}");
+        assert!(text.contains("2026-01-15T08:00:00Z, stage 3, the confirmation"), "{text}");
     }
 
     #[test]
@@ -577,7 +578,7 @@ mod tests {
         let text = explain(&run, "node0001:0 - node0001:1").expect("measured");
         assert!(text.contains("node0001:0 to node0001:1"), "{text}");
         assert!(text.contains("node0001:1 to node0001:0"), "{text}");
-        assert_eq!(explain(&run, "node0001:0 - nobody"), None);
+        assert_eq!(explain(&run, "node0001:0 - absent"), None);
     }
 
     #[test]

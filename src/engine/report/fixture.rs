@@ -450,7 +450,7 @@ pub(super) fn hostile() -> Run {
     });
     verdicts.notes.push("a\u{2028}b\x08\x08\x08c".to_owned());
     Run {
-        info: info("run\x1b[31m", "judge", "files of somebody who wishes us ill\n"),
+        info: info("run\x1b[31m", "judge", "files of an attacker\n"),
         claims: Claims { domains: vec![domain(block, &nodes, "gb<200>", 1)], ..Claims::default() },
         cells,
         verdicts,

@@ -52,13 +52,13 @@ pub struct GateDocument<'a> {
     drained: Vec<DrainedNodeEntry<'a>>,
     /// Drains of ours that a person took away.
     undone: Vec<UndoneDrainEntry<'a>>,
-    /// Nodes in service that one run found slow: another drains them that says the same.
+    /// Nodes in service that one run found slow: a second such run drains them.
     suspected: Vec<SuspectedNodeEntry<'a>>,
-    /// Actions of which nobody knows whether they were made.
+    /// Actions with an unknown result.
     open: Vec<OpenActionEntry<'a>>,
     /// What holds nodes to measure them.
     holds: Vec<GateHoldEntry<'a>>,
-    /// What is said on nodes.
+    /// Marks on nodes.
     marks: Vec<NodeMarkEntry<'a>>,
     /// What was begun within the hour.
     spent_within_hour: HourlyActionCount,
@@ -137,7 +137,7 @@ struct UndoneDrainEntry<'a> {
     since: &'a str,
     /// The run that had asked for the drain.
     run: &'a str,
-    /// The reason that was written beside it.
+    /// The reason that was written with it.
     reason: &'a str,
 }
 
@@ -154,7 +154,7 @@ struct SuspectedNodeEntry<'a> {
     classes: &'a [FindingClass],
 }
 
-/// An action that nobody concluded.
+/// An action without a recorded end.
 #[derive(Debug, Serialize, JsonSchema)]
 struct OpenActionEntry<'a> {
     /// Its name.
@@ -184,7 +184,7 @@ struct GateHoldEntry<'a> {
     pid: u32,
 }
 
-/// What is said on a node.
+/// The mark of a node.
 #[derive(Debug, Serialize, JsonSchema)]
 struct NodeMarkEntry<'a> {
     /// The node.
@@ -299,8 +299,8 @@ fn mark_entry<'a>((node, it): (&'a NodeName, &'a VerdictMark)) -> NodeMarkEntry<
     }
 }
 
-/// The record for people. Its names and words come from a journal that anybody may
-/// have edited.
+/// The record as text. Its names and words come from a journal that may be edited
+/// from outside.
 pub fn render(ledger: &JournalState, now: &ClockStamp, shown: GateLiveView<'_>) -> String {
     let mut text = match shown.unasked {
         None => format!("as of {}\n", to_plain(&now.at)),

@@ -96,7 +96,7 @@ pub fn render(events: &[GateLogEvent]) -> String {
 
 type GateEventText = (&'static str, Vec<NodeName>, Option<String>, String);
 
-/// What an event says; nothing of one that is only the beginning of another.
+/// The text of an event; `None` for one that is only the beginning of another.
 fn describe_event(
     event: &JournalEvent,
     intents: &BTreeMap<&str, (&str, &Action)>,
@@ -298,9 +298,9 @@ mod tests {
         let JournalEvent::Intent { action, .. } = &mut lines[1].event else { panic!("{lines:?}") };
         let way = GpuCordonMethod::TaintRule;
         action.device = Some(GpuCordon { way, index: 2, uuid: "GPU-2a".to_owned() });
-        let told = render(&collect_events(&lines, 0, None));
+        let text = render(&collect_events(&lines, 0, None));
         let wanted = "taking out GPU 2 (GPU-2a, taint-rule) alone (nvlink-low) for run r1, done";
-        assert!(told.contains(wanted), "{told}");
+        assert!(text.contains(wanted), "{text}");
     }
 
     #[test]
@@ -321,8 +321,8 @@ mod tests {
     fn text_of_a_journal_steers_no_terminal() {
         let lines =
             [entry(1, JournalEvent::Reset { by: "a\u{1b}[31m\nb".to_owned(), why: String::new() })];
-        let told = render(&collect_events(&lines, 0, None));
-        assert_eq!(told.lines().count(), 1, "{told:?}");
-        assert!(!told.contains('\u{1b}'), "{told:?}");
+        let text = render(&collect_events(&lines, 0, None));
+        assert_eq!(text.lines().count(), 1, "{text:?}");
+        assert!(!text.contains('\u{1b}'), "{text:?}");
     }
 }

@@ -327,10 +327,10 @@ fn pair_grid(cells: &[&MeasuredCell], claimed: Option<&ClaimedDomain>) -> Heatma
 }
 
 /// Whether a cell is about one GPU: a copy to or from its host, inside
-/// itself, or with everybody at once (an end that is not named).
+/// itself, or with all GPUs at once (an end without a name).
 fn has_one_gpu(cell: &MeasuredCell) -> bool {
-    let nobody = |node: &Option<NodeName>, gpu: Option<u32>| node.is_none() && gpu.is_none();
-    if nobody(&cell.src_node, cell.src_gpu) || nobody(&cell.dst_node, cell.dst_gpu) {
+    let is_unnamed = |node: &Option<NodeName>, gpu: Option<u32>| node.is_none() && gpu.is_none();
+    if is_unnamed(&cell.src_node, cell.src_gpu) || is_unnamed(&cell.dst_node, cell.dst_gpu) {
         return cell.src_gpu.is_some() || cell.dst_gpu.is_some();
     }
     let both = cell.src_gpu.is_some() && cell.dst_gpu.is_some();

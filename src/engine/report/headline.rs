@@ -43,27 +43,27 @@ impl Headline {
 pub(super) fn build_headline(run: &Run) -> Headline {
     let verdicts = &run.verdicts;
     let outcome = verdicts.outcome;
-    let guilty: Vec<&Finding> = match outcome {
+    let blamed: Vec<&Finding> = match outcome {
         Outcome::Pass => Vec::new(),
         _ => verdicts.findings.iter().filter(|f| f.outcome == outcome).collect(),
     };
     let domains: BTreeSet<&DomainName> = match outcome {
         Outcome::Pass => measured_domains(run),
         // Where what is unknown belongs to nodes, name their domains.
-        Outcome::Unknown if guilty.is_empty() => verdicts
+        Outcome::Unknown if blamed.is_empty() => verdicts
             .nodes
             .iter()
             .filter(|n| n.outcome == outcome)
             .filter_map(|n| n.domain.as_ref())
             .collect(),
-        _ => guilty.iter().filter_map(|f| f.locus.domain.as_ref()).collect(),
+        _ => blamed.iter().filter_map(|f| f.locus.domain.as_ref()).collect(),
     };
     let what = match outcome {
         Outcome::Pass => describe_pass(run),
-        Outcome::Unknown if guilty.is_empty() => describe_unknown(run),
-        _ => describe_findings(run, &guilty, &domains),
+        Outcome::Unknown if blamed.is_empty() => describe_unknown(run),
+        _ => describe_findings(run, &blamed, &domains),
     };
-    Headline { outcome, place: describe_place(run, &domains, &guilty), what }
+    Headline { outcome, place: describe_place(run, &domains, &blamed), what }
 }
 
 fn measured_domains(run: &Run) -> BTreeSet<&DomainName> {
@@ -71,15 +71,15 @@ fn measured_domains(run: &Run) -> BTreeSet<&DomainName> {
     claimed.chain(run.verdicts.nodes.iter().filter_map(|n| n.domain.as_ref())).collect()
 }
 
-fn describe_place(run: &Run, concerned: &BTreeSet<&DomainName>, guilty: &[&Finding]) -> String {
+fn describe_place(run: &Run, concerned: &BTreeSet<&DomainName>, blamed: &[&Finding]) -> String {
     let names: Vec<&str> = concerned.iter().map(|d| d.as_str()).collect();
     let all = measured_domains(run).len();
     let (place, platform) = match names.as_slice() {
         [] => {
-            let nodes: BTreeSet<&str> = if guilty.is_empty() {
+            let nodes: BTreeSet<&str> = if blamed.is_empty() {
                 run.verdicts.nodes.iter().map(|n| n.node.as_str()).collect()
             } else {
-                guilty.iter().filter_map(|f| f.locus.node.as_ref()).map(|n| n.as_str()).collect()
+                blamed.iter().filter_map(|f| f.locus.node.as_ref()).map(|n| n.as_str()).collect()
             };
             (list_names(&nodes.into_iter().collect::<Vec<_>>(), 3), None)
         }
@@ -107,10 +107,7 @@ fn describe_pass(run: &Run) -> String {
     let verb = if run.verdicts.nodes.len() == 1 { "is" } else { "are" };
     let mut what = format!("{} {verb} as expected", parts.join(" with "));
     if let Some(worst) = worst_detectable(run) {
-        what.push_str(&format!(
-            "; a loss of {} or more would have been seen",
-            format_percent(worst)
-        ));
+        what.push_str(&format!("; a loss of {} or more was detectable", format_percent(worst)));
         if let Some(together) = worst_together(run) {
             what.push_str(&format!(", of all parts together {}", format_percent(together)));
         }
@@ -118,17 +115,17 @@ fn describe_pass(run: &Run) -> String {
     what
 }
 
-/// The smallest degradation that would have been seen on every node.
+/// The smallest degradation that was detectable on every node.
 pub(super) fn worst_detectable(run: &Run) -> Option<f64> {
     worst_over_nodes(run, |node| node.detectable)
 }
 
-/// The smallest loss of all parts together that would have been seen on every node.
+/// The smallest loss of all parts together that was detectable on every node.
 pub(super) fn worst_together(run: &Run) -> Option<f64> {
     worst_over_nodes(run, |node| node.detectable_together)
 }
 
-/// The largest of what all nodes say; nothing where one does not say it.
+/// The largest value over all nodes; `None` where one node has none.
 fn worst_over_nodes(run: &Run, of: impl Fn(&NodeVerdict) -> Option<f64>) -> Option<f64> {
     let each: Option<Vec<f64>> = run.verdicts.nodes.iter().map(of).collect();
     each?.into_iter().reduce(f64::max)
@@ -177,11 +174,11 @@ fn describe_unknown(run: &Run) -> String {
     }
 }
 
-fn describe_findings(run: &Run, guilty: &[&Finding], domains: &BTreeSet<&DomainName>) -> String {
+fn describe_findings(run: &Run, blamed: &[&Finding], domains: &BTreeSet<&DomainName>) -> String {
     let outcome = run.verdicts.outcome;
     let mut groups: BTreeMap<(LocusKind, &FindingClass), BTreeSet<String>> = BTreeMap::new();
     let mut order: Vec<&Finding> = Vec::new();
-    for finding in guilty {
+    for finding in blamed {
         let key = (finding.locus.kind, &finding.class);
         if !groups.contains_key(&key) {
             order.push(finding);
@@ -224,12 +221,10 @@ fn describe_findings(run: &Run, guilty: &[&Finding], domains: &BTreeSet<&DomainN
     if 2 < order.len() {
         what.push_str(&format!("; and {} more", count_noun(order.len() - 2, "kind", "kinds")));
     }
-    let lesser = run.verdicts.findings.len() - guilty.len();
+    let lesser = run.verdicts.findings.len() - blamed.len();
     if 0 < lesser && outcome == Outcome::Failed {
-        what.push_str(&format!(
-            "; {} besides",
-            count_noun(lesser, "lesser finding", "lesser findings")
-        ));
+        let lesser = count_noun(lesser, "lesser finding", "lesser findings");
+        what.push_str(&format!("; also {lesser}"));
     }
     what
 }
@@ -309,7 +304,7 @@ fn total_parts(run: &Run, kind: LocusKind, domains: &BTreeSet<&DomainName>) -> u
 }
 
 /// GPUs of these domains (of everything, when none is named): as claimed, or
-/// as many as appear in cells where no claim says.
+/// as many as appear in cells without a claim.
 fn total_gpus(run: &Run, domains: &BTreeSet<&DomainName>) -> usize {
     let within =
         |d: Option<&DomainName>| domains.is_empty() || d.is_some_and(|d| domains.contains(d));
@@ -371,7 +366,7 @@ mod tests {
         assert_eq!(
             line(&run),
             "PASS  block01 (gb200-nvl72): 18 nodes with 72 GPUs are as expected; a loss of 3.1 % \
-             or more would have been seen"
+             or more was detectable"
         );
     }
 

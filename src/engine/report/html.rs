@@ -8,11 +8,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use minijinja::value::Serde;
 use minijinja::{AutoEscape, Environment, UndefinedBehavior, Value};
 use serde::Serialize;
+use sha2::{Digest as _, Sha256};
 
 use super::ReportError;
+use super::actions::ActionSummary;
 use super::blame_marks::BlameFinder;
 use super::grid::{HeatmapGrid, build_grids};
 use super::headline::{build_headline, worst_detectable};
@@ -27,26 +31,18 @@ use model::text::format_percent;
 use model::trend::Trend;
 use model::verdict::Outcome;
 
-mod anchors;
-mod comparison_text;
 mod domains;
-mod embedded;
 mod figures;
+mod filters;
 mod findings;
 mod fleet;
 mod history;
-mod plan;
-mod prior_grids;
 
-use anchors::HtmlAnchors;
-use comparison_text::{ComparisonText, RepairsText};
 use domains::{HtmlDomain, HtmlDrawings, draw_domains};
-use figures::{FigureData, FigureText};
-use findings::FindingText;
-use fleet::{HtmlNodeRow, HtmlPassingGroup, HtmlRack};
+use figures::{FigureData, FigureText, PriorGrids};
+use findings::HtmlFinding;
+use fleet::{HtmlNodeLine, HtmlPassingGroup, HtmlRack};
 use history::HtmlTrendRow;
-use plan::HtmlActionPlan;
-use prior_grids::PriorGrids;
 
 const TEMPLATE: &str = include_str!("../../../reports/report.html");
 const STYLE: &str = include_str!("../../../reports/report.css");
@@ -54,39 +50,40 @@ const SCRIPT: &str = include_str!("../../../reports/report.js");
 
 /// Rows of one table.
 const ROWS: usize = 2_000;
-/// Findings told with their evidence; the rest are counted.
-const TOLD: usize = 100;
+/// Findings listed with their evidence; the rest are counted.
+const MOST_FINDINGS: usize = 100;
 /// Files named behind one piece of evidence; the rest are counted.
 const FILES: usize = 6;
 /// Longest text taken over from a file.
 const LONGEST: usize = 2_000;
 
-/// What is shown beside a run, where there is any of it.
+/// Optional context of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HtmlPageContext<'a> {
     /// An earlier run: its numbers behind a switch in every figure.
     pub before: Option<&'a Run>,
-    /// How parts went over runs.
+    /// Readings of parts over runs.
     pub trends: &'a [Trend],
-    /// This run held against an earlier one, part by part.
+    /// This run compared with an earlier one, part by part.
     pub comparison: Option<&'a RunComparison>,
     /// What repairs changed, node by node.
     pub repairs: Option<&'a RepairReport>,
 }
 
 /// Renders the page.
-pub fn render(run: &Run, beside: &HtmlPageContext<'_>) -> Result<String, ReportError> {
+pub fn render(run: &Run, context: &HtmlPageContext<'_>) -> Result<String, ReportError> {
     let mut environment = Environment::new();
     environment.set_auto_escape_callback(|_| AutoEscape::Html);
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    filters::add_filters(&mut environment);
     environment.add_template("report.html", TEMPLATE)?;
-    let page = build_page(run, beside)?;
+    let page = build_page(run, context)?;
     Ok(environment.get_template("report.html")?.render(Serde(page))?)
 }
 
 /// Everything the template shows.
 #[derive(Serialize)]
-struct HtmlPage {
+struct HtmlPage<'a> {
     policy: String,
     simulated: Option<&'static str>,
     style: Value,
@@ -99,12 +96,12 @@ struct HtmlPage {
     counts: Vec<(String, &'static str, usize)>,
     made: String,
     facts: Vec<(&'static str, String)>,
-    findings: Vec<FindingText>,
+    findings: Vec<HtmlFinding<'a>>,
     findings_more: usize,
     racks: Vec<HtmlRack>,
     nodes_count: usize,
-    troubled: Vec<HtmlNodeRow>,
-    passing: Vec<HtmlPassingGroup>,
+    troubled: Vec<HtmlNodeLine<'a>>,
+    passing: Vec<HtmlPassingGroup<'a>>,
     nodes_more: usize,
     fleet: Vec<FigureText>,
     fleet_nodes: usize,
@@ -113,15 +110,20 @@ struct HtmlPage {
     domains_more: usize,
     drawn: Vec<HtmlDomain>,
     left_out: Vec<String>,
-    repaired: Option<RepairsText>,
-    comparison: Option<ComparisonText>,
+    source: &'a str,
+    repaired: Option<&'a RepairReport>,
+    /// Domain and line of each repaired node.
+    repaired_places: BTreeMap<&'a str, (Option<usize>, Option<String>)>,
+    comparison: Option<&'a RunComparison>,
     before: Option<String>,
     trends: Vec<HtmlTrendRow>,
     trends_more: usize,
     unknown: Vec<(String, Vec<String>, usize)>,
     unknown_count: usize,
     notes: Vec<String>,
-    plan: Option<HtmlActionPlan>,
+    plan: Option<ActionSummary>,
+    is_dry_run: bool,
+    is_plan_simulated: bool,
     bands: usize,
 }
 
@@ -148,7 +150,10 @@ struct HtmlDomainRow {
     lowest: String,
 }
 
-fn build_page(run: &Run, beside: &HtmlPageContext<'_>) -> Result<HtmlPage, ReportError> {
+fn build_page<'a>(
+    run: &'a Run,
+    context: &HtmlPageContext<'a>,
+) -> Result<HtmlPage<'a>, ReportError> {
     let headline = build_headline(run);
     let verdicts = &run.verdicts;
     let counts = [Outcome::Failed, Outcome::Degraded, Outcome::Unknown, Outcome::Pass]
@@ -164,22 +169,26 @@ fn build_page(run: &Run, beside: &HtmlPageContext<'_>) -> Result<HtmlPage, Repor
     let domain_names: Vec<&str> = domain_names(run);
     let index: BTreeMap<&str, usize> = domain_names.iter().copied().zip(0..).collect();
     let mut anchors = HtmlAnchors::default();
-    let mut findings = findings::build_findings(run, beside.trends, &index, &mut anchors);
-    let nodes = fleet::build_fleet(run, beside.trends, &index, &mut findings, &mut anchors);
+    let mut findings = findings::build_findings(run, context.trends, &index, &mut anchors);
+    let nodes = fleet::build_fleet(run, context.trends, &index, &mut findings, &mut anchors);
     let grids = build_grids(run);
     let fleet = fleet_grids(&grids, &run.claims);
     let fleet_nodes = fleet.iter().map(|g| g.rows.len()).max().unwrap_or(0);
-    let earlier = beside.before.map(PriorGrids::from_run).unwrap_or_default();
+    let earlier = context.before.map(PriorGrids::from_run).unwrap_or_default();
     let HtmlDrawings { fleet, domains: mut drawn, network, left_out, data } =
         draw_domains(run, &grids, &fleet, &earlier, &findings)?;
     for domain in &mut drawn {
         domain.index = index.get(domain.name.as_str()).copied();
     }
-    let repaired =
-        beside.repairs.map(|it| comparison_text::build_repairs(it, run, &index, &nodes.places));
+    let repaired = context.repairs.iter().flat_map(|it| &it.nodes).map(|it| {
+        let domain = run.claims.domain_of(&it.node).map(|domain| domain.name.as_str());
+        let index = domain.and_then(|name| index.get(name)).copied();
+        (it.node.as_str(), (index, nodes.places.get(it.node.as_str()).cloned()))
+    });
+    let repaired_places = repaired.collect();
     let (domains, domains_more) = build_domain_rows(run, &grids, &drawn, &index);
-    let (trends, trends_more) = history::build_history(beside.trends);
-    let before = beside
+    let (trends, trends_more) = history::build_history(context.trends);
+    let before = context
         .before
         .map(|b| format!("{} ({})", clip_text(&b.info.id), clip_text(&b.info.created)));
     let bands = super::colour_scale::BANDS.iter().map(|band| {
@@ -194,11 +203,11 @@ fn build_page(run: &Run, beside: &HtmlPageContext<'_>) -> Result<HtmlPage, Repor
         figures: data,
     };
     Ok(HtmlPage {
-        policy: embedded::content_security_policy(STYLE, SCRIPT),
+        policy: content_security_policy(STYLE, SCRIPT),
         simulated: run.info.simulation_notice(),
         style: Value::from_safe_string(STYLE.to_owned()),
         script: Value::from_safe_string(SCRIPT.to_owned()),
-        data: Value::from_safe_string(embedded::to_script_json(&data)),
+        data: Value::from_safe_string(to_script_json(&data)),
         outcome: headline.outcome.as_str(),
         word: headline.outcome_word(),
         place: headline.place,
@@ -212,7 +221,7 @@ fn build_page(run: &Run, beside: &HtmlPageContext<'_>) -> Result<HtmlPage, Repor
         ),
         facts: list_run_facts(run),
         findings,
-        findings_more: verdicts.findings.len().saturating_sub(TOLD),
+        findings_more: verdicts.findings.len().saturating_sub(MOST_FINDINGS),
         racks: nodes.racks,
         nodes_count: verdicts.nodes.len(),
         troubled: nodes.troubled,
@@ -225,8 +234,10 @@ fn build_page(run: &Run, beside: &HtmlPageContext<'_>) -> Result<HtmlPage, Repor
         domains_more,
         drawn,
         left_out,
-        repaired,
-        comparison: beside.comparison.map(comparison_text::build_comparison),
+        source: &run.info.source,
+        repaired: context.repairs,
+        repaired_places,
+        comparison: context.comparison,
         before,
         trends,
         trends_more,
@@ -241,7 +252,9 @@ fn build_page(run: &Run, beside: &HtmlPageContext<'_>) -> Result<HtmlPage, Repor
             .collect(),
         unknown_count: verdicts.unknown.len(),
         notes: verdicts.notes.iter().take(ROWS).map(|n| clip(n, LONGEST)).collect(),
-        plan: plan::build_plan(run),
+        plan: run.actions.as_ref().map(ActionSummary::from_plan),
+        is_dry_run: run.actions.as_ref().is_some_and(|plan| plan.dry_run),
+        is_plan_simulated: run.actions.as_ref().is_some_and(|plan| plan.simulated),
         bands: super::colour_scale::BANDS.len(),
     })
 }
@@ -415,6 +428,61 @@ fn build_domain_rows(
     rows.sort_by_key(|(outcome, _)| std::cmp::Reverse(*outcome));
     let more = rows.len().saturating_sub(ROWS);
     (rows.into_iter().take(ROWS).map(|(_, row)| row).collect(), more)
+}
+
+/// The Content-Security-Policy of a page with this style and this script.
+fn content_security_policy(style: &str, script: &str) -> String {
+    let digest = |text: &str| format!("'sha256-{}'", STANDARD.encode(Sha256::digest(text)));
+    format!(
+        "default-src 'none'; style-src {}; script-src {}; base-uri 'none'; form-action 'none'",
+        digest(style),
+        digest(script)
+    )
+}
+
+/// A value as JSON that may stand inside a script element: what could end the
+/// element or begin a comment in it is an escape.
+fn to_script_json<T: Serialize>(value: &T) -> String {
+    let text = serde_json::to_string(value).expect("texts and numbers are JSON");
+    let mut out = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            '<' => out.push_str("\\u003c"),
+            '>' => out.push_str("\\u003e"),
+            '&' => out.push_str("\\u0026"),
+            '\u{2028}' => out.push_str("\\u2028"),
+            '\u{2029}' => out.push_str("\\u2029"),
+            c => out.push(c),
+        }
+    }
+    out
+}
+
+/// The longest name of a place.
+const LONGEST_ANCHOR: usize = 60;
+
+/// Names given so far.
+#[derive(Debug, Default)]
+struct HtmlAnchors {
+    taken: BTreeMap<String, usize>,
+}
+
+impl HtmlAnchors {
+    /// A name of letters, digits, `-`, `.` and `_` that nothing else has.
+    fn unique_name(&mut self, kind: &str, text: &str) -> String {
+        let fit = |c: char| if c.is_ascii_alphanumeric() || "-._".contains(c) { c } else { '-' };
+        let wanted: String = text.chars().take(LONGEST_ANCHOR).map(fit).collect();
+        let wanted = format!("{kind}-{wanted}");
+        let mut name = wanted.clone();
+        let mut count = self.taken.get(&wanted).copied().unwrap_or(0);
+        while self.taken.contains_key(&name) {
+            count += 1;
+            name = format!("{wanted}-{count}");
+        }
+        self.taken.insert(wanted, count);
+        self.taken.entry(name.clone()).or_insert(0);
+        name
+    }
 }
 
 #[cfg(test)]

@@ -74,7 +74,7 @@ pub fn render(run: &Run) -> String {
     write_document(run, &suites)
 }
 
-/// Whether a finding that names a node is told in that node's case: the node came out
+/// Whether a finding that names a node is listed in that node's case: the node came out
 /// at least as badly. A finding that did not make its node bad has a case of its own, so
 /// that none is lost.
 fn is_covered_by_node(finding: &Finding, node: Outcome) -> bool {
@@ -96,9 +96,9 @@ fn run_case(run: &Run) -> JunitCase {
         text.push_str(&format!("note: {}\n", to_plain(note)));
     }
     if let Some(plan) = &run.actions {
-        let told = ActionSummary::from_plan(plan);
-        let frozen = told.frozen.iter().map(|why| format!("frozen: {why}\n"));
-        let carried = told.records.iter().map(|line| format!("carried out: {line}\n"));
+        let summary = ActionSummary::from_plan(plan);
+        let frozen = summary.frozen.iter().map(|why| format!("frozen: {why}\n"));
+        let carried = summary.records.iter().map(|line| format!("carried out: {line}\n"));
         text.extend(frozen.chain(carried));
     }
     JunitCase {
@@ -143,8 +143,8 @@ fn describe_finding(finding: &Finding) -> String {
     for line in reference_text::reference_lines(finding) {
         text.push_str(&format!("{line}\n"));
     }
-    let seen = if finding.confirmed { "confirmed" } else { "seen once" };
-    text.push_str(&format!("rule {}, {seen}\n", to_plain(&finding.rule.to_string())));
+    let support = if finding.confirmed { "confirmed" } else { "measured once" };
+    text.push_str(&format!("rule {}, {support}\n", to_plain(&finding.rule.to_string())));
     for evidence in &finding.evidence {
         let (file, detail) = (to_plain(&evidence.file), clip(&evidence.detail, LONGEST));
         text.push_str(&format!("{file}: {detail}\n"));

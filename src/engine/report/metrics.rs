@@ -1,7 +1,7 @@
 //! The state of nodes, runs and the gate as gauges for Prometheus.
 //!
-//! Values in, families out. A node that nobody judged is shown as unknown, never
-//! as a pass; where nodes are left out for their number, a gauge says how many.
+//! Values in, families out. A node without a verdict is shown as unknown, never
+//! as a pass; where nodes are left out for their number, a gauge counts them.
 
 pub mod definitions;
 pub mod exposition;
@@ -77,7 +77,7 @@ impl NodeMetricsState {
         self.outcome.unwrap_or(Outcome::Unknown)
     }
 
-    /// Whether somebody should see it even where there is no room for all.
+    /// Whether it is listed even where there is no room for all.
     fn is_notable(&self, now: i64) -> bool {
         self.verdict() != Outcome::Pass
             || !self.alarms.is_empty()
@@ -100,9 +100,9 @@ pub struct ProfileMetricsState {
     pub nodes: BTreeMap<Outcome, usize>,
     /// Its findings, by class and verdict.
     pub findings: BTreeMap<(FindingClass, Outcome), usize>,
-    /// What it could not tell.
+    /// What it could not report.
     pub unknowns: usize,
-    /// The worst of what it could have seen on its nodes.
+    /// The largest detectable loss over its nodes.
     pub detectable: Option<f64>,
     /// It proposed nothing, for a reason that is about more than one node.
     pub is_frozen: bool,
@@ -113,7 +113,7 @@ pub struct ProfileMetricsState {
 }
 
 impl ProfileMetricsState {
-    /// Takes in what the judge said in the last run.
+    /// Records the verdicts of the last run.
     pub fn record_verdicts(&mut self, verdicts: &Verdicts) {
         self.outcome = Some(verdicts.outcome);
         self.unknowns = verdicts.unknown.len();
@@ -141,7 +141,7 @@ pub struct GateMetricsState {
     pub drains: usize,
     /// Actions without an outcome.
     pub open: usize,
-    /// What is left of the budgets; none where nobody says how large the fleet is.
+    /// The rest of the budgets; empty where the size of the fleet is not configured.
     pub budgets: Vec<BudgetShare>,
 }
 
@@ -306,7 +306,7 @@ fn profile_families(state: &MetricsState) -> [MetricFamily; 11] {
         if let Some(took_s) = it.seconds {
             took.add([profile], took_s);
         }
-        // A run that was ended before anybody judged it is not known, and says so.
+        // A run without a verdict counts as unknown.
         let outcome = it.outcome.unwrap_or(Outcome::Unknown);
         verdict.add([profile, outcome.as_str()], 1.0);
         complete.add([profile], f64::from(u8::from(it.is_complete)));

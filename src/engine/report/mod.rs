@@ -1,8 +1,8 @@
-//! Telling people and machines what a run found: a [`Run`] in, text out.
+//! Reports of a run for people and machines: a [`Run`] in, text out.
 //!
 //! One exporter per file, all pure: no I/O, no clock, no environment. Nothing
-//! here decides an outcome; a report shows what the judge said, and where it
-//! leaves something out it says so. Text from outside (node names, details)
+//! here decides an outcome; a report shows the verdicts of the judge and counts
+//! what it leaves out. Text from outside (node names, details)
 //! reaches a reader without control characters.
 //!
 //! [`Run`]: model::run::Run
@@ -36,6 +36,7 @@ pub mod trend_plot;
 pub mod watch;
 
 mod blame_marks;
+mod chart;
 mod class_text;
 mod colour_scale;
 mod grid;

@@ -1,4 +1,4 @@
-//! The scale-out network at a glance: each node's rails beside each other, and
+//! The scale-out network at a glance: each node's rails next to each other, and
 //! each leaf against each leaf.
 //!
 //! Both are put together from cells of single rails, by medians; nothing is
@@ -15,12 +15,12 @@ use model::run::Run;
 use model::stats::sort_median;
 use model::verdict::Outcome;
 
-/// What a spot says of a node's port, which has several partners.
+/// Meaning of a spot of a node's port, which has several partners.
 const PORT: &str = "the worse of a port's medians over its partners, sending and receiving";
-/// What a spot says of two leaves.
+/// Meaning of a spot of two leaves.
 const LEAVES: &str = "the median of all paths from nodes of one leaf to nodes of the other";
 
-/// Readings that are told as one spot.
+/// Readings in one spot.
 #[derive(Default)]
 struct SpotSum {
     values: Vec<f64>,
@@ -89,7 +89,7 @@ fn build_table(
         rows.append(&mut cols.clone());
         cols.clone_from(&rows);
     }
-    // A single rail, or a leaf by itself, is no picture.
+    // A single rail, or a leaf by itself, needs no picture.
     if cols.len() < 2 {
         return None;
     }

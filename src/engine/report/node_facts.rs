@@ -1,6 +1,6 @@
-//! What a node says of itself, as tables for people.
+//! The facts that a node reports, as tables.
 //!
-//! Shows what was said and what was not; nothing is judged. The complete
+//! Shows the reported and the missing facts; nothing is judged. The complete
 //! document is the JSON.
 
 use std::collections::BTreeMap;
@@ -24,7 +24,7 @@ pub fn render(facts: &NodeFacts) -> String {
     let mut text = render_head(facts);
     if let Some(gpus) = facts.gpus.as_ref().filter(|gpus| !gpus.is_empty()) {
         push_section(&mut text, &render_table(&GPU, gpus.iter().map(gpu_row)));
-        push_lines(&mut text, "Worth a look", &collect_remarks(gpus));
+        push_lines(&mut text, "Remarks", &collect_remarks(gpus));
     }
     if !facts.nics.is_empty() {
         push_section(
@@ -36,7 +36,7 @@ pub fn render(facts: &NodeFacts) -> String {
         let _ = writeln!(text, "\nIMEX  {}", format_imex(imex));
     }
     let missing: Vec<String> = facts.missing.iter().map(format_missing).collect();
-    push_lines(&mut text, "Not said", &missing);
+    push_lines(&mut text, "Not reported", &missing);
     text
 }
 
@@ -150,7 +150,7 @@ fn format_fabric(fabric: &FabricFacts) -> String {
     text
 }
 
-/// What a person would look at first; what several GPUs have in common is said
+/// Remarks that a person checks first; what several GPUs have in common is listed
 /// once.
 fn collect_remarks(gpus: &[GpuFacts]) -> Vec<String> {
     let mut all: Vec<(String, Vec<u32>)> = Vec::new();

@@ -1,8 +1,8 @@
-//! What people are told without asking: which events a run and the state of the
+//! Notices for operators: which events a run and the state of the
 //! gate amount to, which of them are news, and how they read in each receiver's
 //! format.
 //!
-//! Pure. Who is told, and whether it arrived, is `notify`'s.
+//! Pure. `notify` chooses the receivers and delivers.
 
 pub mod alertmanager;
 pub mod changes;
@@ -30,7 +30,7 @@ use model::verdict::{Finding, NodeVerdict, Outcome, RatioReference};
 /// Longest text of one field: a message is read on a telephone.
 const LONGEST: usize = 400;
 
-/// What can be told.
+/// Kinds of notices.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -42,7 +42,7 @@ pub enum NoticeEvent {
     Failed,
     /// A node could not be judged.
     Unknown,
-    /// What was told before is over.
+    /// An earlier notice is over.
     PassAgain,
     /// Something was done to a node, or was not done for a budget.
     Action,
@@ -96,7 +96,7 @@ impl NoticeEvent {
     }
 }
 
-/// One thing to tell.
+/// One notice.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct NoticeItem {
     /// The same for the same thing in every run.
@@ -130,7 +130,7 @@ pub struct NoticeItem {
     pub next: Option<String>,
 }
 
-/// What there is to tell at one time, before anybody looked whether it is news.
+/// The candidates for notices at one time, before they are compared with earlier notices.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NoticeOccasion {
     /// The run, where there is one.
@@ -145,22 +145,22 @@ pub struct NoticeOccasion {
     pub items: Vec<NoticeItem>,
     /// Keys of what is known to be well now.
     pub healthy: BTreeSet<String>,
-    /// Nodes that were judged and came out known: what was told of a part at one of
-    /// them and is not among the items is over.
+    /// Nodes with a known outcome: earlier notices about a part of one of them that are
+    /// not among the items are over.
     pub judged: BTreeSet<NodeName>,
-    /// Domains of which every known node is among them: what was told of a domain, or
-    /// a plane of it, and is not among the items is over.
+    /// Domains all of whose known nodes are among them: earlier notices about such a domain or
+    /// a plane of it that are not among the items are over.
     pub covered: BTreeSet<DomainName>,
-    /// That is true of all domains, and of the network between them: what was told of
-    /// no single node or domain and is not among the items is over.
+    /// All domains and the network between them are covered: earlier notices about no single
+    /// node or domain that are not among the items are over.
     pub is_everywhere: bool,
-    /// How keys begin of which all that stand are among the items: what was told of
-    /// such a one and is not among them is over.
+    /// Prefixes of keys that the items cover completely: earlier notices with such a key that
+    /// are not among the items are over.
     pub whole: BTreeSet<String>,
 }
 
-/// What a run has to tell. An interrupted one tells of nothing that it left
-/// unmeasured, and ends nothing.
+/// The notices of a run. An interrupted run reports nothing about parts that it did not
+/// measure, and ends no notice.
 pub fn occasion_from_run(
     run: &Run,
     acted: Option<&ActionPlan>,
@@ -175,7 +175,7 @@ pub fn occasion_from_run(
         ..NoticeOccasion::default()
     };
     let named = run.verdicts.findings_by_node();
-    let mut told: BTreeSet<&str> = BTreeSet::new();
+    let mut listed: BTreeSet<&str> = BTreeSet::new();
     for verdict in &run.verdicts.nodes {
         match verdict.outcome {
             Outcome::Pass if is_partial => {}
@@ -184,13 +184,13 @@ pub fn occasion_from_run(
             _ => {
                 let own = named.get(&verdict.node).into_iter().flatten().copied();
                 let own: Vec<&Finding> = own.filter(|it| is_bad(it)).collect();
-                told.extend(own.iter().map(|it| it.id.as_str()));
+                listed.extend(own.iter().map(|it| it.id.as_str()));
                 occasion.items.push(node_item(verdict, &own, acted));
             }
         }
     }
     let findings = run.verdicts.findings.iter().filter(|it| is_bad(it));
-    for it in findings.filter(|it| !told.contains(it.id.as_str())) {
+    for it in findings.filter(|it| !listed.contains(it.id.as_str())) {
         occasion.items.push(part_item(it));
     }
     if !is_partial {
@@ -206,7 +206,7 @@ pub fn occasion_from_run(
     occasion
 }
 
-/// How far a run looked. What could not be judged was not looked at: it ends nothing.
+/// Records the coverage of a run. A part without a verdict is not covered: it ends no notice.
 fn record_coverage(run: &Run, occasion: &mut NoticeOccasion) {
     let (known, unknown): (Vec<&NodeVerdict>, Vec<&NodeVerdict>) =
         run.verdicts.nodes.iter().partition(|it| it.outcome != Outcome::Unknown);
@@ -245,7 +245,7 @@ fn is_bad(finding: &Finding) -> bool {
     Outcome::Unknown < finding.outcome
 }
 
-/// What the state of certificates, the gate and the history has to tell.
+/// The notices of the state of certificates, the gate and the history.
 pub fn occasion_from_state(state: &MetricsState) -> NoticeOccasion {
     let mut occasion = NoticeOccasion::default();
     for (name, it) in &state.nodes {
@@ -259,7 +259,7 @@ pub fn occasion_from_state(state: &MetricsState) -> NoticeOccasion {
                 occasion.items.push(item);
             }
             Some(certificate) if !certificate.is_void => drop(occasion.healthy.insert(key)),
-            // A void one was drained or is other hardware, which is told otherwise.
+            // A void one was drained or is other hardware, which has its own notice.
             _ => {}
         }
         occasion.items.extend(it.alarms.iter().map(|alarm| drift_item(alarm, it.domain.as_ref())));
@@ -372,8 +372,7 @@ fn part_item(finding: &Finding) -> NoticeItem {
 fn frozen_item(why: &str) -> NoticeItem {
     let mut item = new_item(FROZEN.to_owned(), NoticeEvent::Breaker, "no drains are proposed");
     item.how = shorten(why);
-    item.next =
-        Some("look for what the suspects have in common before anything is drained".to_owned());
+    item.next = Some("find what the suspects have in common before anything is drained".to_owned());
     item
 }
 
@@ -399,7 +398,7 @@ fn drift_item(standing: &OpenAlarm, domain: Option<&DomainName>) -> NoticeItem {
 fn action_items(plan: &ActionPlan, run: &str) -> Vec<NoticeItem> {
     let mut items = Vec::new();
     for it in plan.records.iter().filter(|it| it.kind != ActionKind::Certify) {
-        // It was so before; that was told then.
+        // It was so before and had its notice then.
         if it.result == ActionResult::Already {
             continue;
         }
@@ -433,12 +432,12 @@ fn result_text(kind: ActionKind, result: ActionResult) -> &'static str {
         (ActionKind::Relabel, true, _) => "marked",
         (ActionKind::Release, true, _) => "released",
         (ActionKind::Certify, true, _) => "certified",
-        (_, _, ActionResult::Superseded) => "left to somebody else",
-        (_, _, ActionResult::Unknown) => "begun, and not seen to end",
+        (_, _, ActionResult::Superseded) => "left to another party",
+        (_, _, ActionResult::Unknown) => "begun, end not known",
         (ActionKind::Drain, ..) => "drain not done",
         (ActionKind::Relabel, ..) => "mark not done",
         (ActionKind::Release, ..) => "release not done",
-        (ActionKind::Certify, ..) => "certificate not said",
+        (ActionKind::Certify, ..) => "certificate not stated",
     }
 }
 
@@ -448,7 +447,7 @@ fn shorten(text: &str) -> String {
 
 /// A share in words, where there is one.
 fn format_share(item: &NoticeItem) -> Option<String> {
-    // What older programs told of says nothing of it.
+    // Notices of older programs lack it.
     let of = item.ratio_of.unwrap_or(RatioReference::Expected).label();
     item.ratio.map(|ratio| format!("{} of {of}", format_percent(ratio)))
 }

@@ -1,7 +1,7 @@
 //! What an output tells about machines, in a line or two per kind.
 //!
-//! What is alike is said once, with whom it is true of. Nothing is judged: an
-//! inactive link is told as the output tells it.
+//! Equal facts are listed once, with the GPUs that they apply to. Nothing is judged: an
+//! inactive link is listed as in the output.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +65,7 @@ pub(super) fn describe_facts(facts: &ToolFacts) -> Vec<(String, String)> {
     out
 }
 
-/// What is kept under the tool's own names. What is told GPU by GPU
+/// What is kept under the tool's own names. Values per GPU
 /// (`gpu3.name`) is one line a name, those that differ first.
 fn list_values(facts: &ToolFacts) -> Vec<String> {
     let mut by_name: BTreeMap<&str, BTreeMap<&str, Vec<u32>>> = BTreeMap::new();
@@ -95,13 +95,13 @@ fn list_values(facts: &ToolFacts) -> Vec<String> {
 fn count_names<'n>(names: impl Iterator<Item = Option<&'n str>>) -> String {
     let mut count: BTreeMap<&str, usize> = BTreeMap::new();
     for name in names {
-        *count.entry(name.unwrap_or("of a name not told")).or_default() += 1;
+        *count.entry(name.unwrap_or("without a name")).or_default() += 1;
     }
     let each = count.iter().map(|(name, count)| format!("{count} {}", clip(name, 60)));
     list_names(&each.collect::<Vec<_>>(), 6)
 }
 
-/// GPUs of which the same is told, together.
+/// GPUs with equal values, together.
 fn group_equal(each: impl Iterator<Item = (u32, String)>) -> Vec<(String, String)> {
     let mut by_text: Vec<(String, Vec<u32>)> = Vec::new();
     for (gpu, text) in each {
@@ -143,7 +143,7 @@ fn format_links(gpu: &GpuLinks) -> String {
     let told: Vec<_> = gpu.links.iter().filter(|l| l.active.is_some()).collect();
     let mut parts = Vec::new();
     if told.is_empty() {
-        parts.push(format!("{}, state not told", count_noun(gpu.links.len(), "link", "links")));
+        parts.push(format!("{}, state not reported", count_noun(gpu.links.len(), "link", "links")));
     } else {
         let up = told.iter().filter(|l| l.active == Some(true)).count();
         parts.push(format!("{up} of {} listed links active", told.len()));
@@ -184,7 +184,7 @@ fn format_links(gpu: &GpuLinks) -> String {
 
 fn format_fabric(gpu: &GpuFabric) -> String {
     let value =
-        |v: &Option<String>| v.as_deref().map_or_else(|| "not told".into(), |v| clip(v, 60));
+        |v: &Option<String>| v.as_deref().map_or_else(|| "not reported".into(), |v| clip(v, 60));
     let mut text = format!("state {}, status {}", value(&gpu.state), value(&gpu.status));
     // What does not apply would fill the line on every machine without a fabric.
     let told = |v: &&String| v.as_str() != "N/A";
@@ -217,13 +217,13 @@ fn describe_topology(facts: &ToolFacts, say: &mut impl FnMut(&str, String)) {
 
 fn describe_imex(facts: &ToolFacts, say: &mut impl FnMut(&str, String)) {
     let Some(imex) = &facts.imex else { return };
-    let status = imex.status.as_deref().map_or_else(|| "not told".to_owned(), |s| clip(s, 40));
+    let status = imex.status.as_deref().map_or_else(|| "not reported".to_owned(), |s| clip(s, 40));
     let members = count_noun(imex.nodes.len(), "member", "members");
     say("IMEX", format!("domain {status}, {members}"));
     let mut by_status: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for node in &imex.nodes {
         let name = node.host_name.as_deref().or(node.host.as_deref()).unwrap_or("no name");
-        by_status.entry(node.status.as_deref().unwrap_or("not told")).or_default().push(name);
+        by_status.entry(node.status.as_deref().unwrap_or("not reported")).or_default().push(name);
     }
     for (status, names) in by_status.iter().take(MOST) {
         say("IMEX", format!("{} {}: {}", names.len(), clip(status, 40), list_names(names, 6)));

@@ -71,7 +71,7 @@ pub(super) fn explain_rail(run: &Run, query: &str) -> Option<String> {
 /// The stage, the test, and from where to where.
 type ReadingGroupKey = (Option<u8>, String, String);
 
-/// Readings by test, direction and look, then the findings.
+/// Readings by test, direction and stage, then the findings.
 fn describe_readings(
     run: &Run,
     what: &str,

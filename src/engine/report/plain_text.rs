@@ -1,6 +1,6 @@
 //! Text and numbers as people get to see them.
 //!
-//! Names and details come from files that anybody may have written. What would
+//! Names and details come from files from outside. What would
 //! steer a terminal or reorder a line is shown as an escape instead. No
 //! layout here, and no markup.
 

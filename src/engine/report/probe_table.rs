@@ -1,5 +1,5 @@
 //! What the tables of our own GPU probes have in common: GPUs with what the
-//! driver said around the measurement, numbers over readings, problems.
+//! driver reported around the measurement, numbers over readings, problems.
 //!
 //! Shows what was measured; nothing is judged.
 
@@ -15,7 +15,7 @@ use model::probe_report::{
 
 /// What stands where nothing is known, or nothing was measured.
 pub(super) const UNKNOWN: &str = "?";
-/// What stands where there is nothing to tell.
+/// Placeholder of an absent value.
 pub(super) const NOTHING: &str = "-";
 
 /// The widest word of a table that is not cut.
@@ -140,7 +140,7 @@ pub(super) fn write_telemetry(text: &mut String, around: Option<&DriverTelemetry
         let others: Vec<String> = gpu.others.iter().map(u32::to_string).collect();
         let _ = writeln!(
             text,
-            "\nGPU {} was not idle: process {} of somebody else computed on it",
+            "\nGPU {} was not idle: process {} of another user computed on it",
             gpu.index,
             others.join(", ")
         );
@@ -148,7 +148,7 @@ pub(super) fn write_telemetry(text: &mut String, around: Option<&DriverTelemetry
     if around.missing.is_empty() {
         return;
     }
-    text.push_str("\nNot said by the driver\n");
+    text.push_str("\nNot reported by the driver\n");
     for missing in &around.missing {
         let gpus: Vec<String> = missing.gpus.iter().map(u32::to_string).collect();
         let of =
@@ -195,7 +195,7 @@ pub(super) fn write_conclusion(text: &mut String, complete: bool) {
 
 #[cfg(test)]
 pub(super) mod fixture {
-    //! GPUs and what a driver said of them, for the tables' tests.
+    //! GPUs and the reports of a driver about them, for the tables' tests.
 
     use std::collections::BTreeMap;
 
@@ -216,7 +216,7 @@ pub(super) mod fixture {
         vec![gpu(0), gpu(1)]
     }
 
-    /// What was seen around it; of the second GPU nothing.
+    /// The driver's report around it; none of the second GPU.
     pub(in crate::report) fn around() -> DriverTelemetry {
         let state = GpuTelemetrySample {
             sm_mhz: Some(1980),

@@ -1,4 +1,4 @@
-//! Texts that differ in the name of a node alone, as one: equal reasons are told once,
+//! Texts that differ in the name of a node alone, as one: equal reasons are listed once,
 //! with the nodes they hold for as a host list.
 
 use std::collections::{BTreeMap, BTreeSet};

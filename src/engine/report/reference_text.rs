@@ -1,6 +1,6 @@
 //! What a finding's number was compared with, in words: the platform's number, the
 //! median of its peers, or what the part showed before. Every form of a report has its
-//! words from here, so that a ratio always says what it is of.
+//! words from here, so that each ratio names its reference.
 
 use std::fmt::Write as _;
 
@@ -19,9 +19,9 @@ pub(super) fn list_references(
         (RatioReference::Peers, finding.peers, finding.ratio_to_peers),
         (RatioReference::Own, finding.own, finding.ratio_to_own),
     ];
-    let is_told =
+    let is_known =
         |(_, value, ratio): &(_, Option<f64>, Option<f64>)| value.is_some() || ratio.is_some();
-    all.into_iter().filter(is_told).collect()
+    all.into_iter().filter(is_known).collect()
 }
 
 /// The same, one line each.
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn every_number_is_told_with_what_it_is() {
+    fn every_number_is_known_with_what_it_is() {
         let mut finding = fixture::rack().verdicts.findings[0].clone();
         (finding.unit, finding.expected, finding.ratio) =
             (Some(Unit::GigabytesPerSecond), Some(800.0), Some(0.9));

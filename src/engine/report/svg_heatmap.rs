@@ -12,14 +12,14 @@ mod marks;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::FontTransform;
-use plotters::style::text_anchor::{HPos, Pos, VPos};
+use plotters::style::text_anchor::{HPos, VPos};
 
 pub(super) use self::marks::has_too_many_crosses;
 use self::marks::{cross_paths, draw_cross, draw_outline, draw_outlines};
 use super::blame_marks::GridBlame;
+use super::chart::{DrawResult, PlotArea, draw_svg, label_style};
 use super::grid::{GridEnd, GridReference, GridShape, GridSpot, HeatmapGrid};
 use super::plain_text::{clip, format_number, format_quantity};
 use super::{ReportError, colour_scale};
@@ -39,8 +39,8 @@ const MOST_CROSSES: usize = 600;
 const LABEL: usize = 22;
 /// Width of one character of the labels, at 11 pixels.
 const GLYPH: i32 = 7;
-/// Size of labels in pixels. plotters divides by 1.24 when it writes.
-const TEXT: f64 = 11.0 * 1.24;
+/// Height of labels in pixels.
+const TEXT: i32 = 11;
 
 /// A drawn grid and where its cells are, for the page's readout.
 #[derive(Clone, Debug)]
@@ -54,8 +54,6 @@ pub(super) struct SvgFigure {
     /// Whether the image must scroll on a narrow screen to be legible.
     pub(super) wide: bool,
 }
-
-pub(super) type PlotArea<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
 /// Where things are.
 struct HeatmapLayout {
@@ -129,10 +127,12 @@ pub(super) fn draw_heatmap(
     about: &str,
 ) -> Result<SvgFigure, ReportError> {
     let layout = HeatmapLayout::new(grid, blame);
-    let mut svg = String::new();
-    let area = SVGBackend::with_string(&mut svg, layout.size).into_drawing_area();
-    draw(&area, grid, blame, &layout).map_err(|e| ReportError::Figure(e.to_string()))?;
-    drop(area);
+    let svg = draw_svg(layout.size, |area| {
+        draw_separators(area, grid, &layout)?;
+        draw_axes(area, grid, &layout)?;
+        draw_outlines(area, grid, blame, &layout)?;
+        draw_legend(area, grid, blame, &layout)
+    })?;
     let title = clip(&format!("{} heatmap", grid.testcase), 200);
     let under = format!("{}{}", cell_paths(grid, &layout), number_texts(grid, &layout));
     let over = cross_paths(grid, &layout);
@@ -144,23 +144,6 @@ pub(super) fn draw_heatmap(
         numbers: layout.numbers,
         wide: 640 < layout.size.0,
     })
-}
-
-/// What drawing can end in.
-pub(super) type DrawResult = Result<(), Box<dyn std::error::Error>>;
-
-fn draw(
-    area: &PlotArea<'_>,
-    grid: &HeatmapGrid,
-    blame: &GridBlame,
-    at: &HeatmapLayout,
-) -> DrawResult {
-    draw_separators(area, grid, at)?;
-    draw_axes(area, grid, at)?;
-    draw_outlines(area, grid, blame, at)?;
-    draw_legend(area, grid, blame, at)?;
-    area.present()?;
-    Ok(())
 }
 
 /// The colour of a spot; `None` where there is nothing to show.
@@ -279,11 +262,6 @@ fn group_name(end: &GridEnd, grid: &HeatmapGrid) -> String {
     }
 }
 
-pub(super) fn label_style(size: f64, colour: RGBColor, h: HPos, v: VPos) -> TextStyle<'static> {
-    let font = ("sans-serif", size).into_font();
-    TextStyle { font, color: colour.to_backend_color(), pos: Pos::new(h, v) }
-}
-
 fn draw_axes(area: &PlotArea<'_>, grid: &HeatmapGrid, at: &HeatmapLayout) -> DrawResult {
     let middle = |from: i32, to: i32| i32::midpoint(from, to);
     let mut next = i32::MIN;
@@ -354,7 +332,7 @@ fn draw_legend(
 ) -> DrawResult {
     let top = at.bottom() + 30;
     let left = 16;
-    let small = |h, ink| label_style(10.0 * 1.24, ink, h, VPos::Top);
+    let small = |h, ink| label_style(10, ink, h, VPos::Top);
     let title = match grid.reference {
         GridReference::Expectation(low, high) if low == high => {
             format!("Ratio to the expected {}", format_quantity(low, Some(grid.unit)))
@@ -505,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rack_marks_its_guilty_gpu_by_name_outline_and_crosses() {
+    fn a_rack_marks_its_bad_gpu_by_name_outline_and_crosses() {
         let svg = draw_test_figure(&fixture::rack(), 1);
         assert!(svg.contains("◀ node0007:2") && svg.contains("▲ node0007:2"));
         // 142 cells of the bad GPU, all crossed by one path.

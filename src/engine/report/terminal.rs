@@ -1,6 +1,6 @@
 //! The report of a terminal: the verdict first, then what it rests on.
 //!
-//! Width and colour are arguments; whoever calls knows about pipes and
+//! Width and colour are arguments; the caller knows about pipes and
 //! `NO_COLOR`. Without colour there is not one escape sequence in the text.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -158,7 +158,7 @@ fn evidence_sources(finding: &Finding, source: &str) -> Option<String> {
     })
 }
 
-/// What a line of the findings takes beside its place: indent, outcome, two
+/// The width of a findings line without its place: indent, outcome, two
 /// numbers of at most 9 digits, unit, "of exp.", "confirmed", and gaps.
 const NUMBERS_WIDTH: usize = 2 + 8 + 2 + 9 + 2 + 9 + 1 + 5 + 2 + 7 + 2 + 9 + 2;
 
@@ -194,7 +194,7 @@ fn write_more(page: &mut TerminalPage, all: usize) {
     }
 }
 
-/// The nodes that do not pass: bad ones by name, since the findings say what is
+/// The nodes that do not pass: bad ones by name, since the findings state what is
 /// the matter with them; unknown ones with the reason, which stands nowhere else.
 fn write_nodes(page: &mut TerminalPage, run: &Run) {
     let nodes: &[NodeVerdict] = &run.verdicts.nodes;
@@ -317,15 +317,15 @@ fn write_detectable(page: &mut TerminalPage, run: &Run) {
                 format!("; of what all parts lost together, {} or more", format_percent(together))
             });
             format!(
-                "where it measured, a loss of {} or more would have been seen{together}",
+                "where it measured, a loss of {} or more was detectable{together}",
                 format_percent(worst)
             )
         }
         (None, blind) if blind == nodes.len() => {
-            "how small a loss would have been seen is not known for any node".to_owned()
+            "the smallest detectable loss is not known for any node".to_owned()
         }
         (None, blind) => format!(
-            "how small a loss would have been seen is not known for {}",
+            "the smallest detectable loss is not known for {}",
             count_noun(blind, "node", "nodes")
         ),
     };

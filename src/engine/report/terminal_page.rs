@@ -44,7 +44,7 @@ impl TerminalPage {
         }
     }
 
-    /// Ends a line, without blanks nobody sees.
+    /// Ends a line, without trailing blanks.
     pub(super) fn end_line(&mut self) {
         let kept = self.out.trim_end_matches(' ').len();
         self.out.truncate(kept);
@@ -66,7 +66,7 @@ impl TerminalPage {
         self.end_line();
     }
 
-    /// A line that nobody should miss.
+    /// A prominent line.
     pub(super) fn warning(&mut self, text: &str) {
         self.styled(Style::new().bold().fg_color(Some(AnsiColor::Magenta.into())), text);
         self.end_line();

@@ -71,7 +71,7 @@ pub(super) fn worst_heatmap(run: &Run, width: usize) -> Option<TextHeatmap> {
         .drain(..)
         .map(|grid| {
             let nodes = grid.rows.iter().filter_map(|e| e.node.as_ref()).collect::<BTreeSet<_>>();
-            // A cross between nodes says most. What was found inside a node is
+            // A cross between nodes is the clearest. What was found inside a node is
             // clearer in its own square; what is fine, in a strip of all nodes.
             let pairs = grid.shape == GridShape::Pairs;
             let shown = shows(&grid);
@@ -96,8 +96,8 @@ pub(super) fn worst_heatmap(run: &Run, width: usize) -> Option<TextHeatmap> {
         a.cmp(b).then(lowest(a_grid).total_cmp(&lowest(b_grid)))
     });
     let (rank, grid) = ranked.into_iter().next()?;
-    let guilty = verdicts.findings.iter().any(|f| Outcome::Unknown < f.outcome);
-    if guilty && rank.0.0 == usize::MAX && rank.1 == Reverse(0) {
+    let has_blame = verdicts.findings.iter().any(|f| Outcome::Unknown < f.outcome);
+    if has_blame && rank.0.0 == usize::MAX && rank.1 == Reverse(0) {
         let title = format!(
             "no matrix shows what was found: the {numbers} cells that hold a number are as expected"
         );
@@ -123,8 +123,8 @@ fn draw_heatmap(run: &Run, grid: HeatmapGrid, width: usize) -> TextHeatmap {
     let mut lines = Vec::new();
     lines.extend(column_header(&grid, label, wide));
     for (row, end) in grid.rows.iter().enumerate() {
-        let guilty = blame.rows.contains(&row) || blame.cells.iter().any(|c| c.0 == row);
-        let (mark, style) = if guilty { ('>', bold) } else { (' ', plain) };
+        let is_blamed = blame.rows.contains(&row) || blame.cells.iter().any(|c| c.0 == row);
+        let (mark, style) = if is_blamed { ('>', bold) } else { (' ', plain) };
         let mut line = vec![(style, format!("{mark} {:<label$} ", clip(&end.name(), label)))];
         for col in 0..grid.cols.len() {
             let (style, glyph) = spot_glyph(grid.at(row, col));

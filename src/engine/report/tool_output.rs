@@ -93,7 +93,7 @@ fn worst_outcome(document: &ParseDocument) -> Outcome {
     document.problems.iter().map(|p| problem_outcome(p.kind)).max().unwrap_or(Outcome::Pass)
 }
 
-/// The colour of a problem; whether it is one of the hardware is not said here.
+/// The colour of a problem; not whether it is one of the hardware.
 fn problem_outcome(kind: OutputProblemKind) -> Outcome {
     match kind {
         OutputProblemKind::Error | OutputProblemKind::Corrupt => Outcome::Failed,
@@ -104,7 +104,7 @@ fn problem_outcome(kind: OutputProblemKind) -> Outcome {
     }
 }
 
-/// The name of a measurement, with what is said beside it.
+/// The name of a measurement, with its attributes.
 fn write_title(page: &mut TerminalPage, testcase: Option<&str>, run: u32, rest: &str) {
     page.out.push_str("  ");
     page.styled(Style::new().bold(), &testcase.map_or("no name".into(), |t| clip(t, 80)));
@@ -114,7 +114,7 @@ fn write_title(page: &mut TerminalPage, testcase: Option<&str>, run: u32, rest: 
 }
 
 fn unit_text(unit: Option<Unit>) -> &'static str {
-    unit.map_or("unit not told", Unit::as_str)
+    unit.map_or("unit not reported", Unit::as_str)
 }
 
 /// `lowest 1, median 2, highest 3` of some numbers.

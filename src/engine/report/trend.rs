@@ -1,7 +1,7 @@
 //! The history, for a terminal and as CSV: nodes with when they were last measured,
-//! series against what is usual for them, and alarms with what changed beside them.
+//! series against what is usual for them, and alarms with the changes at that time.
 //!
-//! Shows what `judge::drift` said and says nothing itself.
+//! Shows the results of `judge::drift` and adds no judgement.
 
 use std::fmt::Write as _;
 
@@ -23,7 +23,7 @@ const MOST: usize = 100;
 /// Alarms that are shown.
 const MOST_ALARMS: usize = 40;
 
-/// Changes that are named beside one alarm.
+/// Changes that are named with one alarm.
 const MOST_CHANGES: usize = 4;
 
 /// Characters of a name.
@@ -183,8 +183,8 @@ pub fn describe_alarm(trend: &Trend, alarm: &TrendAlarm) -> String {
 /// An alarm that stands in a sentence without its node, which is named before it.
 pub fn describe_standing(standing: &OpenAlarm) -> String {
     let OpenAlarm { part, testcase, alarm, beside } = standing;
-    let beside = describe_changes(beside.iter(), part.node.as_ref());
-    format!("{testcase}: {} ({}); {beside}", describe_shift(alarm), trim_to_day(&alarm.at))
+    let changes = describe_changes(beside.iter(), part.node.as_ref());
+    format!("{testcase}: {} ({}); {changes}", describe_shift(alarm), trim_to_day(&alarm.at))
 }
 
 /// How far a series left what was usual, and since when.

@@ -1,51 +1,51 @@
-//! Series over time as a picture: points, the band of what is usual, alarms and what
-//! changed, a panel for each series.
+//! Series over time as a picture: points, the usual band, alarms and changes, a
+//! panel for each series.
 //!
-//! Colour is never the only sign: what was found guilty is a cross, an alarm a
-//! flag with its shift, a change a dashed line with a number that is told below.
+//! Colour is never the only sign: a blamed part is a cross, an alarm a flag
+//! with its shift, a change a dashed line with a letter that is explained below.
 
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::ReportError;
+use super::chart::{
+    ChartAxis, ChartPanel, DrawResult, GRID, PALETTE, PlotArea, draw_svg, label_style,
+};
 use super::plain_text::{clip, format_number, to_plain};
-use super::svg_heatmap::{DrawResult, PlotArea, label_style};
 use super::trend::part_name;
 use model::text::format_percent;
 use model::trend::{RunChange, Trend};
 use model::verdict::Outcome;
 
-/// More panels than this are no picture any more.
+/// The most panels of a picture.
 pub const MOST: usize = 24;
 
 /// Width of the picture and where panels begin and end, in pixels.
-const WIDTH: i32 = 860;
+const WIDTH: u32 = 860;
 const LEFT: i32 = 70;
 const RIGHT: i32 = 830;
-/// Height of a panel's plot, of what is above it and below it.
+/// Height of a panel's plot and of the texts above and below it.
 const PLOT: i32 = 150;
 const ABOVE: i32 = 44;
 const BELOW: i32 = 26;
 /// Height of a line of text below a panel.
 const LINE: i32 = 15;
-/// Changes that are told below a panel.
+/// Changes listed below a panel.
 const MOST_CHANGES: usize = 5;
 /// Moments on the axis.
 const MARKS: i64 = 6;
 /// Standard deviations of the band.
 const BAND: f64 = 3.0;
 
-/// plotters divides by 1.24 when it writes.
-const TEXT: f64 = 11.0 * 1.24;
-const TITLE: f64 = 13.0 * 1.24;
+/// Heights of the labels and of a title.
+const TEXT: i32 = 11;
+const TITLE: i32 = 13;
 
-/// Colours that people who see colours differently can tell (Okabe and Ito 2008).
-const POINTS: RGBColor = RGBColor(0, 114, 178);
-const GUILTY: RGBColor = RGBColor(213, 94, 0);
+const POINTS: RGBColor = PALETTE[0];
+const BLAMED: RGBColor = PALETTE[1];
+const MIDDLE: RGBColor = PALETTE[2];
 const USUAL: RGBColor = RGBColor(220, 236, 229);
-const MIDDLE: RGBColor = RGBColor(0, 158, 115);
 const CHANGE: RGBColor = RGBColor(110, 110, 110);
-const GRID: RGBColor = RGBColor(221, 221, 221);
 
 /// Draws the series, the first [`MOST`] of them; nothing where there is none.
 pub fn render_svg(trends: &[Trend]) -> Result<Option<String>, ReportError> {
@@ -54,20 +54,15 @@ pub fn render_svg(trends: &[Trend]) -> Result<Option<String>, ReportError> {
         return Ok(None);
     }
     let height: i32 = trends.iter().map(|trend| panel_height(trend)).sum();
-    let mut svg = String::new();
-    let size = (WIDTH.unsigned_abs(), height.unsigned_abs() + 10);
-    let area = SVGBackend::with_string(&mut svg, size).into_drawing_area();
-    draw(&area, &trends).map_err(|error| ReportError::Figure(error.to_string()))?;
-    drop(area);
-    Ok(Some(svg))
+    draw_svg((WIDTH, height.unsigned_abs() + 10), |area| draw(area, &trends)).map(Some)
 }
 
 fn panel_height(trend: &Trend) -> i32 {
-    let told = changes_below(trend).len();
-    ABOVE + PLOT + BELOW + LINE * i32::try_from(told).unwrap_or(0)
+    let listed = changes_below(trend).len();
+    ABOVE + PLOT + BELOW + LINE * i32::try_from(listed).unwrap_or(0)
 }
 
-/// What is told below a panel: changes by run, the last ones of many.
+/// The changes listed below a panel: by run, the last ones of many.
 fn changes_below(trend: &Trend) -> Vec<(&str, Vec<&RunChange>)> {
     let mut runs: Vec<(&str, Vec<&RunChange>)> = Vec::new();
     for changed in &trend.changes {
@@ -86,20 +81,21 @@ fn draw(area: &PlotArea<'_>, trends: &[&Trend]) -> DrawResult {
         TrendPanel::new(trend, top + ABOVE).draw(area, trend)?;
         top += panel_height(trend);
     }
-    Ok(area.present()?)
+    Ok(())
 }
 
-/// Where the values and moments of one series are.
+/// The panel of one series.
 struct TrendPanel {
     top: i32,
     time: (i64, i64),
-    value: (f64, f64),
+    plot: ChartPanel,
 }
 
 impl TrendPanel {
     fn new(trend: &Trend, top: i32) -> Self {
         let times = || trend.points.iter().map(|point| point.at_unix);
-        let (first, last) = (times().min().unwrap_or(0), times().max().unwrap_or(0));
+        let first = times().min().unwrap_or(0);
+        let last = times().max().unwrap_or(0).max(first + 1);
         let mut low = f64::INFINITY;
         let mut high = f64::NEG_INFINITY;
         let band = trend.baseline.iter().flat_map(|usual| {
@@ -108,20 +104,22 @@ impl TrendPanel {
         for value in trend.points.iter().map(|point| point.value).chain(band) {
             (low, high) = (low.min(value), high.max(value));
         }
-        // A flat line is in the middle, not everywhere.
+        // A constant series is drawn in the middle of the panel.
         let room = ((high - low) * 0.08).max(high.abs() * 0.005).max(f64::MIN_POSITIVE);
-        Self { top, time: (first, last.max(first + 1)), value: (low - room, high + room) }
+        let plot = ChartPanel {
+            x: ChartAxis { values: (seconds(first), seconds(last)), pixels: (LEFT, RIGHT) },
+            y: ChartAxis { values: (low - room, high + room), pixels: (top + PLOT, top) },
+            text: TEXT,
+        };
+        Self { top, time: (first, last), plot }
     }
 
-    #[expect(clippy::cast_precision_loss, reason = "seconds of some years")]
     fn x(&self, at_unix: i64) -> i32 {
-        let share = (at_unix - self.time.0) as f64 / (self.time.1 - self.time.0) as f64;
-        LEFT + to_pixels(share, RIGHT - LEFT)
+        self.plot.x.position(seconds(at_unix))
     }
 
     fn y(&self, value: f64) -> i32 {
-        let (low, high) = self.value;
-        self.top + PLOT - to_pixels((value - low) / (high - low), PLOT)
+        self.plot.y.position(value)
     }
 
     fn draw(&self, area: &PlotArea<'_>, trend: &Trend) -> DrawResult {
@@ -137,7 +135,7 @@ impl TrendPanel {
         area.draw(&PathElement::new(path.clone(), POINTS.mix(0.5).stroke_width(1)))?;
         for (point, at) in trend.points.iter().zip(path) {
             if point.outcome.is_some_and(|outcome| Outcome::Unknown < outcome) {
-                area.draw(&Cross::new(at, 4, GUILTY.stroke_width(2)))?;
+                area.draw(&Cross::new(at, 4, BLAMED.stroke_width(2)))?;
             } else {
                 area.draw(&Circle::new(at, 2, POINTS.filled()))?;
             }
@@ -145,7 +143,7 @@ impl TrendPanel {
         self.draw_alarms(area, trend)
     }
 
-    /// The band of what is usual, and its middle.
+    /// The usual band and its middle.
     fn draw_band(&self, area: &PlotArea<'_>, trend: &Trend) -> DrawResult {
         let Some(usual) = &trend.baseline else { return Ok(()) };
         let since = trend.points.iter().find(|point| point.run == usual.since);
@@ -156,41 +154,36 @@ impl TrendPanel {
         area.draw(&PathElement::new([(left, y), (RIGHT, y)], MIDDLE.stroke_width(1)))?;
         let text =
             format!("usual {} ± {}", format_number(usual.mean), format_percent(usual.spread));
-        let style = label_style(TEXT, MIDDLE, HPos::Right, VPos::Bottom);
-        Ok(area.draw(&Text::new(text, (RIGHT, self.top - 6), style))?)
+        let style = (MIDDLE, HPos::Right, VPos::Bottom);
+        self.plot.draw_text(area, text, (RIGHT, self.top - 6), style)
     }
 
     fn draw_axes(&self, area: &PlotArea<'_>, trend: &Trend) -> DrawResult {
-        let (low, high) = self.value;
+        let (low, high) = self.plot.y.values;
         let corners = [(LEFT, self.top), (RIGHT, self.top + PLOT)];
         area.draw(&Rectangle::new(corners, GRID.stroke_width(1)))?;
         for share in [0.1, 0.5, 0.9] {
             let value = low + (high - low) * share;
-            let style = label_style(TEXT, BLACK, HPos::Right, VPos::Center);
-            area.draw(&Text::new(format_number(value), (LEFT - 6, self.y(value)), style))?;
+            self.plot.draw_y_label(area, value, &format_number(value))?;
         }
-        let style = label_style(TEXT, BLACK, HPos::Left, VPos::Bottom);
-        area.draw(&Text::new(trend.unit.as_str(), (LEFT, self.top - 6), style))?;
+        let style = (BLACK, HPos::Left, VPos::Bottom);
+        self.plot.draw_text(area, trend.unit.as_str(), (LEFT, self.top - 6), style)?;
         let steps = if self.time.1 - self.time.0 < MARKS { 1 } else { MARKS };
         for mark in 0..=steps {
             let at = self.time.0 + (self.time.1 - self.time.0) * mark / steps;
-            let shown = model::time_format::format_rfc3339(at);
-            // Within two days the hour says more.
-            let shown = match self.time.1 - self.time.0 {
-                short if short < 2 * model::time_format::DAY_S => shown.get(5..16),
-                _ => shown.get(..10),
+            let date = model::time_format::format_rfc3339(at);
+            // Within two days the labels show the hour.
+            let date = match self.time.1 - self.time.0 {
+                short if short < 2 * model::time_format::DAY_S => date.get(5..16),
+                _ => date.get(..10),
             };
-            let shown = shown.unwrap_or_default().replace('T', " ");
-            let x = self.x(at);
-            let tick = [(x, self.top + PLOT), (x, self.top + PLOT + 4)];
-            area.draw(&PathElement::new(tick, BLACK.stroke_width(1)))?;
-            let style = label_style(TEXT, BLACK, HPos::Center, VPos::Top);
-            area.draw(&Text::new(shown, (x, self.top + PLOT + 7), style))?;
+            let date = date.unwrap_or_default().replace('T', " ");
+            self.plot.draw_x_tick(area, seconds(at), &date)?;
         }
         Ok(())
     }
 
-    /// A dashed line where something changed, numbered as it is told below.
+    /// A dashed line where something changed, lettered as in the list below.
     fn draw_changes(&self, area: &PlotArea<'_>, trend: &Trend) -> DrawResult {
         for (at, (run, all)) in changes_below(trend).into_iter().enumerate() {
             let Some(point) = trend.points.iter().find(|point| point.run == run) else { continue };
@@ -200,8 +193,8 @@ impl TrendPanel {
                 area.draw(&PathElement::new(dash, CHANGE.stroke_width(1)))?;
             }
             let mark = (b'a' + u8::try_from(at).unwrap_or(0)) as char;
-            let style = label_style(TEXT, CHANGE, HPos::Left, VPos::Top);
-            area.draw(&Text::new(mark.to_string(), (x + 3, self.top + 2), style.clone()))?;
+            let style = (CHANGE, HPos::Left, VPos::Top);
+            self.plot.draw_text(area, mark, (x + 3, self.top + 2), style)?;
             let words: Vec<String> = all
                 .iter()
                 .map(|c| format!("{} {} -> {}", c.what, clip(&c.before, 24), clip(&c.after, 24)))
@@ -210,38 +203,33 @@ impl TrendPanel {
                 format!("{mark}  {}: {}", point.at.get(..10).unwrap_or(""), words.join("; "));
             let line = clip(&to_plain(&line), 120);
             let y = self.top + PLOT + BELOW + LINE * i32::try_from(at).unwrap_or(0);
-            area.draw(&Text::new(line, (LEFT, y), style))?;
+            self.plot.draw_text(area, line, (LEFT, y), style)?;
         }
         Ok(())
     }
 
-    /// A flag with the shift where an alarm rang.
+    /// A flag with the shift at each alarm.
     fn draw_alarms(&self, area: &PlotArea<'_>, trend: &Trend) -> DrawResult {
         for alarm in &trend.alarms {
             let Some(point) = trend.points.iter().find(|point| point.run == alarm.run) else {
                 continue;
             };
             let (x, y) = (self.x(point.at_unix), self.y(point.value));
-            area.draw(&Circle::new((x, y), 7, GUILTY.stroke_width(2)))?;
+            area.draw(&Circle::new((x, y), 7, BLAMED.stroke_width(2)))?;
             let sign = if alarm.shift < 0.0 { "-" } else { "+" };
             let text = format!("{sign}{}", format_percent(alarm.shift.abs()));
             // Towards the middle, so that it stays in the picture.
             let near = if x < i32::midpoint(LEFT, RIGHT) { HPos::Left } else { HPos::Right };
             let off = if x < i32::midpoint(LEFT, RIGHT) { 10 } else { -10 };
-            let style = label_style(TEXT, GUILTY, near, VPos::Center);
-            area.draw(&Text::new(text, (x + off, y), style))?;
+            self.plot.draw_text(area, text, (x + off, y), (BLAMED, near, VPos::Center))?;
         }
         Ok(())
     }
 }
 
-/// A share of a length in pixels.
-#[expect(clippy::cast_possible_truncation, reason = "a share of some hundred pixels")]
-fn to_pixels(share: f64, length: i32) -> i32 {
-    if !share.is_finite() {
-        return 0;
-    }
-    (share.clamp(0.0, 1.0) * f64::from(length)).round() as i32
+#[expect(clippy::cast_precision_loss, reason = "seconds of some years")]
+fn seconds(at_unix: i64) -> f64 {
+    at_unix as f64
 }
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! What the standing gate tells, in lines for people.
+//! Messages of the standing gate.
 
 use model::id::NodeName;
 use model::watch::{WatchEvent, WatchJob};
 use model::{hostlist, shell_quote};
 
-/// Most reasons that are told one by one.
+/// Most reasons that are listed one by one.
 const REASONS: usize = 20;
 
-/// Longest list of nodes that is told.
+/// Longest list of nodes.
 const LONGEST: usize = 200;
 
 /// One event, in lines.

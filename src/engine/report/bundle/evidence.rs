@@ -1,4 +1,4 @@
-//! What was said of a node, and what of something that it belongs to.
+//! Statements about a node, and about something that it belongs to.
 
 use model::id::NodeName;
 use model::measured_cell::MeasuredCell;
@@ -6,7 +6,7 @@ use model::verdict::{Finding, Locus, LocusKind, NodeVerdict, UnknownEntry};
 
 use super::BundleCase;
 
-/// What was said of a node.
+/// Statements about a node.
 #[derive(Clone, Debug)]
 pub(super) struct NodeEvidence {
     /// Its verdict.

@@ -14,9 +14,9 @@ use model::measured_cell::MeasuredCell;
 use model::run::Run;
 use model::verdict::{Outcome, Verdicts};
 
-/// Said where the judge's word is not among what could be read.
+/// The text for a run without readable verdicts.
 const NOT_JUDGED: &str =
-    "This run was not judged, or its verdicts cannot be read: nothing convicts this node.";
+    "This run was not judged, or its verdicts cannot be read: no finding blames this node.";
 
 /// The run as far as it is about the node of this case.
 pub(super) fn run(case: &BundleCase, sides: &NodeEvidence) -> Run {
@@ -205,6 +205,6 @@ mod tests {
         let page = bundle.files.iter().find(|it| it.0 == "report.html").expect("a page");
         let page = String::from_utf8_lossy(&page.1);
         assert!(page.contains(NODE) && page.contains("partner-"));
-        assert!(page.contains("Left in are names of domains"), "what is not caught is said");
+        assert!(page.contains("Left in are names of domains"), "the page names what stays in");
     }
 }

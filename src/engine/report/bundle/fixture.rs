@@ -1,4 +1,4 @@
-//! A made-up case for the tests of bundles: a run, and nothing beside it.
+//! A made-up case for the tests of bundles: a run without its context.
 
 use super::BundleCase;
 use model::id::NodeName;

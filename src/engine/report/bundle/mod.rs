@@ -1,17 +1,13 @@
-//! The evidence bundle: all that a run says of one node, as files for a vendor's ticket.
+//! The evidence bundle: the content of a run about one node, as files for a vendor's ticket.
 //!
 //! Values in, names and bytes out. Nothing is judged or drawn here: the page is the
-//! run's own, of the part of the run that is about the node. What is not known is said
-//! to be unknown, what did not fit is said to be cut, and nothing of nodes that were
-//! never measured with this one is packed.
+//! run's own, of the part of the run that is about the node. The documents mark unknown
+//! values and cut texts, and hold nothing about nodes that were never measured with this one.
 
-mod csv_tables;
-mod document;
 mod evidence;
 mod filtered;
 #[cfg(test)]
 mod fixture;
-mod near;
 mod raw_outputs;
 mod redaction;
 mod serials;
@@ -22,22 +18,24 @@ use schemars::JsonSchema;
 use serde::Serialize;
 
 use super::html::HtmlPageContext;
-use super::{ReportError, csv, html};
+use super::plain_text::to_plain;
+use super::{ReportError, csv, html, trend};
 use model::id::NodeName;
 use model::node_facts::NodeFacts;
 use model::raw_result::RawResult;
-use model::run::Run;
+use model::run::{Run, RunInfo};
+use model::text::edit_distance;
 use model::tool_recording::ToolRecording;
-use model::trend::Trend;
-use model::verdict::Outcome;
+use model::trend::{HISTORY_FORMAT, HistoryDocument, Trend};
+use model::verdict::{Finding, NodeVerdict, Outcome, UnknownEntry};
 use model::worker_protocol::MachineRecord;
 
-pub use document::BundleDocument;
-pub use near::nearest_names;
+use evidence::NodeEvidence;
 pub use raw_outputs::{
     BundleRawOutput, Excerpt, HEAD_BYTES, MAX_BYTES, TAIL_BYTES, list_wanted_outputs,
 };
 pub use redaction::NOT_CAUGHT;
+use serials::HardwareSerials;
 
 /// The format of `bundle.json`.
 pub const BUNDLE_FORMAT: &str = "fabricgate.bundle/2";
@@ -59,11 +57,11 @@ pub struct BundleCase {
     pub ended: Option<String>,
     /// The readings that ended.
     pub results: Vec<RawResult>,
-    /// What workers said of their machines.
+    /// The workers' reports of their machines.
     pub machines: Vec<MachineRecord>,
     /// Outputs as they were read.
     pub recordings: Vec<ToolRecording>,
-    /// What the node said of itself, where somebody has that.
+    /// The node's own facts, where they were collected.
     pub facts: Option<NodeFacts>,
     /// How its parts read over earlier runs, where history knows.
     pub trends: Vec<Trend>,
@@ -116,12 +114,12 @@ pub fn named_nodes(case: &BundleCase) -> BTreeSet<NodeName> {
     let claims = &case.run.claims;
     let claimed = claims.domains.iter().flat_map(|it| &it.nodes);
     let leaves = claims.leaves.iter().flat_map(|it| &it.nodes);
-    let said = claims.nodes.keys();
+    let reported = claims.nodes.keys();
     let judged = case.run.verdicts.nodes.iter().map(|it| &it.node);
     let measured = case.results.iter().flat_map(|it| &it.nodes);
     let cells = case.run.cells.iter().flat_map(|it| [&it.src_node, &it.dst_node]).flatten();
     let machines = case.machines.iter().map(|it| &it.node);
-    let all = claimed.chain(leaves).chain(said).chain(judged).chain(measured).chain(machines);
+    let all = claimed.chain(leaves).chain(reported).chain(judged).chain(measured).chain(machines);
     let mut nodes: BTreeSet<NodeName> = all.cloned().collect();
     for node in cells {
         if !nodes.contains(node) {
@@ -139,7 +137,7 @@ pub fn pack(mut case: BundleCase, pieces: Vec<BundleRawOutput>) -> Result<Bundle
     if let Some(veil) = &veil {
         veil.redact_case(&mut case);
     }
-    let sides = evidence::NodeEvidence::from_case(&case);
+    let sides = NodeEvidence::from_case(&case);
     let run = filtered::run(&case, &sides);
     let serials = serials::collect_serials(&case, &raw_files);
     let page = html::render(
@@ -149,10 +147,10 @@ pub fn pack(mut case: BundleCase, pieces: Vec<BundleRawOutput>) -> Result<Bundle
     let mut files: Vec<(String, Vec<u8>)> = Vec::new();
     let mut put = |name: &str, bytes: Vec<u8>| files.push((name.to_owned(), bytes));
     put("report.html", page.into_bytes());
-    put("bundle.json", to_pretty_json(&document::document(&case, &sides, &serials)));
+    put("bundle.json", to_pretty_json(&build_document(&case, &sides, &serials)));
     put("matrix.csv", csv::render_matrix(&run));
     put("serials.csv", serials::render_csv(&serials));
-    if let Some(table) = csv_tables::history(&case) {
+    if let Some(table) = render_history(&case) {
         put("history.csv", table);
     }
     put("raw/index.csv", raw_outputs::render_csv(&index));
@@ -186,4 +184,115 @@ fn to_pretty_json<T: Serialize>(document: &T) -> Vec<u8> {
 pub fn sha256_hex(bytes: &[u8]) -> String {
     use sha2::Digest as _;
     sha2::Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// The complete statements about the node.
+#[derive(Debug, Serialize, JsonSchema)]
+pub struct BundleDocument<'a> {
+    /// `fabricgate.bundle/2`.
+    format: &'static str,
+    /// The node.
+    node: &'a str,
+    /// The run.
+    run: &'a RunInfo,
+    /// How far the run came, in words.
+    state: &'a str,
+    /// When it ended, RFC 3339.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    ended: Option<&'a str>,
+    /// How the node came out; absent where nothing was judged.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    verdict: Option<&'a NodeVerdict>,
+    /// What is held against the node or a part of it.
+    against: &'a [Finding],
+    /// What is held against something larger that it is in.
+    larger: &'a [Finding],
+    /// What is not known of it.
+    unknown: &'a [UnknownEntry],
+    /// Which hardware it is.
+    serials: &'a HardwareSerials,
+    /// What could not be packed, and why.
+    missing: &'a [String],
+    /// Names and addresses of others were taken out.
+    redacted: bool,
+}
+
+fn build_document<'a>(
+    case: &'a BundleCase,
+    sides: &'a NodeEvidence,
+    serials: &'a HardwareSerials,
+) -> BundleDocument<'a> {
+    BundleDocument {
+        format: BUNDLE_FORMAT,
+        node: case.node.as_str(),
+        run: &case.run.info,
+        state: &case.state,
+        ended: case.ended.as_deref(),
+        verdict: sides.verdict.as_ref(),
+        against: &sides.against,
+        larger: &sides.larger,
+        unknown: &sides.unknown,
+        serials,
+        missing: &case.missing,
+        redacted: case.redact,
+    }
+}
+
+/// Every point of every series of the node as a table; nothing where there is no series.
+fn render_history(case: &BundleCase) -> Option<Vec<u8>> {
+    let document = HistoryDocument {
+        format: HISTORY_FORMAT.to_owned(),
+        file: String::new(),
+        runs: 0,
+        simulated: case.run.info.simulated,
+        first: None,
+        last: None,
+        nodes: Vec::new(),
+        trends: case.trends.clone(),
+        runs_per_false_alarm: None,
+        notes: Vec::new(),
+    };
+    (!document.trends.is_empty()).then(|| trend::render_csv(&document))
+}
+
+/// Rows as CSV; a field that a spreadsheet would run as a formula gets a quote in
+/// front, as in `matrix.csv`.
+fn render_table(rows: &[Vec<String>]) -> Vec<u8> {
+    const IN_MEMORY: &str = "a vector takes every byte, and all rows have as many fields";
+    let mut writer = ::csv::WriterBuilder::new().from_writer(Vec::new());
+    for row in rows {
+        let safe = row.iter().map(|field| {
+            let field = to_plain(field);
+            let is_formula = field.starts_with(['=', '+', '-', '@']);
+            if is_formula { format!("'{field}") } else { field.into_owned() }
+        });
+        writer.write_record(safe).expect(IN_MEMORY);
+    }
+    writer.into_inner().unwrap_or_default()
+}
+
+/// Most names in a suggestion.
+const MOST_NAMES: usize = 5;
+
+/// The names that differ least from this one, the nearest first.
+pub fn nearest_names<'a>(
+    name: &str,
+    known: impl IntoIterator<Item = &'a NodeName>,
+) -> Vec<&'a NodeName> {
+    let mut all: Vec<(usize, &NodeName)> =
+        known.into_iter().map(|it| (edit_distance(name, it.as_str()), it)).collect();
+    all.sort();
+    all.into_iter().take(MOST_NAMES).map(|(_, node)| node).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slip_of_the_finger_finds_its_node() {
+        let known: Vec<NodeName> = ["node0001", "node0010", "gpu7"].map(NodeName::from).to_vec();
+        assert_eq!(nearest_names("node001", &known)[0].as_str(), "node0001");
+        assert_eq!(nearest_names("gpu-7", &known)[0].as_str(), "gpu7");
+    }
 }

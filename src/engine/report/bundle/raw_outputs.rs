@@ -1,4 +1,4 @@
-//! The raw outputs that concern a node, and the index that says what each of them is.
+//! The raw outputs that concern a node, and the index that describes them.
 //!
 //! Packed are the outputs of the node itself and of pairs with it. Those of more nodes
 //! are packed where a finding against this node rests on them; else the index names
@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::evidence::NodeEvidence;
 use super::redaction::Redactor;
-use super::{BundleCase, csv_tables};
+use super::{BundleCase, render_table};
 use model::raw_result::{ProcessEnding, RawResult};
 
 /// Bytes kept of the beginning of one output.
@@ -105,7 +105,7 @@ pub(super) fn pack_outputs(
     let cited = cited_files(case);
     let mut found: BTreeMap<String, Result<Excerpt, String>> =
         pieces.into_iter().map(|piece| (piece.name, piece.found)).collect();
-    let told = |text: &str| veil.map_or_else(|| text.to_owned(), |veil| veil.redact_text(text));
+    let redacted = |text: &str| veil.map_or_else(|| text.to_owned(), |veil| veil.redact_text(text));
     let (mut files, mut index) = (Vec::new(), RawIndex::default());
     let mut results: Vec<&RawResult> = node_results(case).collect();
     results.sort_by(|a, b| (&a.started, a.step, a.reading).cmp(&(&b.started, b.step, b.reading)));
@@ -119,14 +119,14 @@ pub(super) fn pack_outputs(
             index.entries.push(RawIndexEntry {
                 file,
                 stream,
-                probe: told(&result.probe),
+                probe: redacted(&result.probe),
                 stage: result.stage,
                 step: result.step,
                 reading: result.reading,
-                nodes: result.nodes.iter().map(|it| told(it.as_str())).collect(),
+                nodes: result.nodes.iter().map(|it| redacted(it.as_str())).collect(),
                 rail: result.rail.clone(),
-                command: told(&result.argv.join(" ")),
-                ending: told(&result.ending.to_string()),
+                command: redacted(&result.argv.join(" ")),
+                ending: redacted(&result.ending.to_string()),
                 exit: match result.ending {
                     ProcessEnding::Exited { code } => Some(code),
                     _ => None,
@@ -134,7 +134,7 @@ pub(super) fn pack_outputs(
                 started: result.started.clone(),
                 seconds: result.duration_s,
                 cited: is_cited,
-                remark: told(&remark),
+                remark: redacted(&remark),
             });
         };
         if result.stdout.is_none() && result.stderr.is_none() {
@@ -158,7 +158,7 @@ pub(super) fn pack_outputs(
             let excerpt = match found.remove(name) {
                 Some(Ok(excerpt)) => excerpt,
                 Some(Err(why)) => {
-                    index.missing.push(told(&format!("{name}: {why}")));
+                    index.missing.push(redacted(&format!("{name}: {why}")));
                     entry(stream, None, format!("{remark}{why}"));
                     continue;
                 }
@@ -177,7 +177,7 @@ pub(super) fn pack_outputs(
             if let Some(veil) = veil {
                 head = veil.redact_text(&String::from_utf8_lossy(&head)).into_bytes();
             }
-            let packed = path_below_raw(&told(name));
+            let packed = path_below_raw(&redacted(name));
             entry(stream, Some(packed.clone()), remark.trim_end_matches("; ").to_owned());
             files.push((packed, head));
         }
@@ -236,5 +236,5 @@ pub(super) fn render_csv(index: &RawIndex) -> Vec<u8> {
             it.remark.clone(),
         ]);
     }
-    csv_tables::render_table(&rows)
+    render_table(&rows)
 }

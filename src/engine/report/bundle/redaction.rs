@@ -1,8 +1,8 @@
-//! Taking out of a bundle what is nobody's business but the operator's: names of other
+//! Redaction of private data in a bundle: names of other
 //! nodes, addresses, users, home folders, GPUs of partners.
 //!
-//! Words are replaced, the same word by the same stand-in everywhere. What this does not
-//! catch is said in [`NOT_CAUGHT`], and in every bundle made this way.
+//! Words are replaced, the same word by the same stand-in everywhere. [`NOT_CAUGHT`] names what this
+//! does not catch, and each such bundle repeats it.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,7 +15,7 @@ use super::{BundleCase, named_nodes};
 use model::id::{DomainName, NodeName};
 use model::tool_recording::ToolRecording;
 
-/// What is left in, for whoever reads a bundle before it is sent.
+/// What remains, for the person who checks a bundle before sending it.
 pub const NOT_CAUGHT: &str = "Replaced were the names of other nodes that the run knows, addresses, MAC \
 addresses, users in home folders, in USER= and in user@host, the DNS suffix of known nodes, and UUIDs of GPUs \
 of other nodes. Left in are names of domains, racks, leaves, rails, switches and jobs; this node's own name, \
@@ -39,7 +39,7 @@ pub(super) struct Redactor {
     own: BTreeSet<String>,
     /// Addresses and the like, numbered as they are met.
     replaced: RefCell<BTreeMap<String, String>>,
-    /// Names of nodes that are left in, because documents say the same word.
+    /// Names of nodes that are left in, because documents use the same word.
     kept_words: Vec<String>,
 }
 
@@ -52,8 +52,8 @@ impl Redactor {
         for (number, node) in (1..).zip(&others) {
             names.insert(node.to_string(), format!("partner-{number}"));
         }
-        let said = &case.run.claims.nodes;
-        for (node, aliases) in said.iter().map(|(node, it)| (node, &it.aliases)) {
+        let nodes = &case.run.claims.nodes;
+        for (node, aliases) in nodes.iter().map(|(node, it)| (node, &it.aliases)) {
             let to = names.get(node.as_str()).cloned();
             for alias in aliases {
                 names
@@ -68,7 +68,7 @@ impl Redactor {
         }
         for machine in &case.machines {
             let hostname = &machine.environment.hostname;
-            // In a simulation all workers run on one machine, whose name is nobody's node.
+            // In a simulation all workers run on one machine, whose name is not a node's.
             let to = match names.get(machine.node.as_str()) {
                 Some(partner) => partner.clone(),
                 None => own_name.clone(),
@@ -83,9 +83,11 @@ impl Redactor {
         let stem = |name: &str| name.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned();
         let stems = others.iter().map(|it| stem(it.as_str())).filter(|it| !it.is_empty()).collect();
         let lines = case.machines.iter().filter(|it| it.node == case.node);
-        let told = lines.flat_map(|it| &it.environment.gpus);
-        let mut own: BTreeSet<String> =
-            told.filter_map(|line| line.split(',').nth(1)).map(|it| it.trim().to_owned()).collect();
+        let lines = lines.flat_map(|it| &it.environment.gpus);
+        let mut own: BTreeSet<String> = lines
+            .filter_map(|line| line.split(',').nth(1))
+            .map(|it| it.trim().to_owned())
+            .collect();
         let facts = case.facts.iter().flat_map(|it| it.gpus.iter().flatten());
         own.extend(facts.filter_map(|it| it.uuid.clone()));
         for it in case.recordings.iter().filter(|it| it.nodes == [case.node.clone()]) {
@@ -139,8 +141,8 @@ impl Redactor {
         case.run.info = self.redact_value(&case.run.info);
         case.run.claims = self.redact_value(&case.run.claims);
         // The only keys that are names; others are fields, whatever a node is called.
-        let said = std::mem::take(&mut case.run.claims.nodes).into_iter();
-        case.run.claims.nodes = said.map(|(node, it)| (self.redact_node(node), it)).collect();
+        let nodes = std::mem::take(&mut case.run.claims.nodes).into_iter();
+        case.run.claims.nodes = nodes.map(|(node, it)| (self.redact_node(node), it)).collect();
         case.run.verdicts = self.redact_value(&case.run.verdicts);
         for cell in &mut case.run.cells {
             for node in [&mut cell.src_node, &mut cell.dst_node].into_iter().flatten() {
@@ -302,7 +304,7 @@ fn split_user<'a>(rest: &'a str, before: &str) -> Option<(&'a str, &'static str,
     None
 }
 
-/// Whether a word is an address of IPv4, IPv6 or Ethernet that tells something.
+/// Whether a word is an address of IPv4, IPv6 or Ethernet that identifies something.
 fn is_address(word: &str) -> bool {
     let fours: Vec<&str> = word.split('.').collect();
     let is_byte = |part: &&str| {
@@ -343,10 +345,10 @@ mod tests {
     #[test]
     fn nodes_that_are_called_as_parts_of_documents_break_none() {
         let mut run = fixture::rack();
-        let names = ["gpu", "locus", "pass", "somebody"].map(NodeName::from);
+        let names = ["gpu", "locus", "pass", "machine"].map(NodeName::from);
         run.claims.domains[0].nodes.extend(names);
-        run.claims.nodes.insert("somebody".into(), NodeReport::default());
-        run.verdicts.findings[0].summary = "slow with gpu, locus and somebody".to_owned();
+        run.claims.nodes.insert("machine".into(), NodeReport::default());
+        run.verdicts.findings[0].summary = "slow with gpu, locus and machine".to_owned();
         let before = run.verdicts.findings[0].locus.clone();
         let mut case = super::super::fixture::build_case(run, "node0007");
         let veil = Redactor::new(&case);
@@ -355,9 +357,9 @@ mod tests {
         let finding = &case.run.verdicts.findings[0];
         assert_eq!(finding.locus, before);
         assert!(finding.summary.starts_with("slow with gpu, partner-"), "{}", finding.summary);
-        assert!(!finding.summary.contains("somebody"), "{}", finding.summary);
+        assert!(!finding.summary.contains("machine"), "{}", finding.summary);
         let keys: Vec<&str> = case.run.claims.nodes.keys().map(NodeName::as_str).collect();
-        assert!(keys.iter().any(|it| it.starts_with("partner-")) && !keys.contains(&"somebody"));
+        assert!(keys.iter().any(|it| it.starts_with("partner-")) && !keys.contains(&"machine"));
         assert!(case.missing.iter().any(|it| it.contains("the node gpu is left in")));
     }
 

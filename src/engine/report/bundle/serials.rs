@@ -1,18 +1,18 @@
 //! Which hardware a node is: serial numbers, UUIDs, slots, firmware, as the node, its
-//! driver's tool and its worker told them.
+//! driver's tool and its worker report them.
 //!
-//! The first source that says something counts, in the order of how directly it asked:
+//! The first source with a value counts, in the order of how directly it asked:
 //! the node's own facts, `nvidia-smi -q`, the worker's greeting, what was claimed.
 
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::{BundleCase, csv_tables};
+use super::{BundleCase, render_table};
 use model::gpu_facts::GpuFacts;
 use model::node_facts::NodeFacts;
 use model::text::clean;
 
-/// What nobody said.
+/// Placeholder of a value that no source reports.
 pub(super) const NOT_KNOWN: &str = "not known";
 
 /// A GPU as hardware.
@@ -130,8 +130,8 @@ pub(super) fn collect_serials(case: &BundleCase, raw: &[(String, Vec<u8>)]) -> H
                 .or_else(|| environment.and_then(|it| it.boot_id.clone())),
         ),
     ];
-    for (_, said) in &mut node {
-        *said = said.take().map(|it| clean(&it)).filter(|it| !it.is_empty());
+    for (_, value) in &mut node {
+        *value = value.take().map(|it| clean(&it)).filter(|it| !it.is_empty());
     }
     HardwareSerials { node, gpus, nics: collect_nics(facts, case) }
 }
@@ -270,7 +270,7 @@ fn gpus_from_query(bytes: &[u8]) -> Option<Vec<GpuHardware>> {
     Some(gpus)
 }
 
-/// A value that says something.
+/// A value with content.
 fn known_value(text: &str) -> Option<String> {
     let text = clean(text.trim());
     (!text.is_empty() && !matches!(text.as_str(), "N/A" | "[N/A]" | "Unknown")).then_some(text)
@@ -323,5 +323,5 @@ pub(super) fn render_csv(serials: &HardwareSerials) -> Vec<u8> {
     if serials.nics.is_empty() {
         row("NIC", "all", None);
     }
-    csv_tables::render_table(&rows)
+    render_table(&rows)
 }

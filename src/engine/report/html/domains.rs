@@ -6,9 +6,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
-use super::figures::{FigureData, FigureReadings, FigureRenderer, FigureText, test_name};
-use super::findings::FindingText;
-use super::prior_grids::PriorGrids;
+use super::figures::{
+    FigureData, FigureReadings, FigureRenderer, FigureText, PriorGrids, test_name,
+};
+use super::findings::HtmlFinding;
 use super::{domain_name, outcome_between_domains};
 use crate::report::blame_marks::{GridBlame, blame_grid};
 use crate::report::colour_scale::MIN_EXPECTED_RATIO;
@@ -69,20 +70,20 @@ pub(super) struct HtmlDrawings {
     pub(super) fleet: Vec<FigureText>,
     /// Domains, the worst first.
     pub(super) domains: Vec<HtmlDomain>,
-    /// Rails beside each other, and leaves.
+    /// Rails next to each other, and leaves.
     pub(super) network: Vec<FigureText>,
     pub(super) left_out: Vec<String>,
     /// What the page's script needs of each figure.
     pub(super) data: Vec<FigureData>,
 }
 
-/// Draws a run. `places` are where its findings are told.
+/// Draws a run. `places` are its listed findings.
 pub(super) fn draw_domains(
     run: &Run,
     grids: &[HeatmapGrid],
     fleet: &[HeatmapGrid],
     earlier: &PriorGrids,
-    places: &[FindingText],
+    places: &[HtmlFinding<'_>],
 ) -> Result<HtmlDrawings, ReportError> {
     let mut by_domain: BTreeMap<Option<&str>, Vec<&HeatmapGrid>> = BTreeMap::new();
     for grid in grids {
@@ -122,7 +123,7 @@ pub(super) fn draw_domains(
         network.push(budget.draw(grid, blame_grid(&run.verdicts.findings, grid))?);
     }
     let together = draw_all_nodes(run, fleet, &mut budget)?;
-    // What all nodes show together needs no samples of single ones besides.
+    // What all nodes show together needs no samples of single nodes.
     let samples = if together.is_empty() { HEALTHY_DOMAINS } else { 0 };
     for (name, severity) in order {
         let sample = severity.is_none();
@@ -164,7 +165,7 @@ fn draw_all_nodes(
     let mut order: Vec<&HeatmapGrid> = fleet.iter().collect();
     order.sort_by_key(|g| {
         // Where nodes are compared with different numbers, these are their own
-        // levels, which say nothing about one node beside the others.
+        // levels, which do not compare one node with the others.
         let alike = matches!(g.reference, GridReference::Expectation(low, high) if low == high);
         let shown = (Reverse(count_low(g).min(1)), Reverse(g.missing_count().min(1)));
         // The plain copy has the shortest name of its kind.

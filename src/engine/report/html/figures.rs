@@ -7,10 +7,10 @@ use minijinja::Value;
 use serde::Serialize;
 
 use super::clip_text;
-use super::findings::FindingText;
-use super::prior_grids::PriorGrids;
+use super::findings::HtmlFinding;
 use crate::report::blame_marks::{BlameFinder, GridBlame, blame_grid};
-use crate::report::grid::{GridEnd, GridReference, GridShape, GridSpot, HeatmapGrid};
+use crate::report::grid::{GridEnd, GridReference, GridShape, GridSpot, HeatmapGrid, build_grids};
+use crate::report::overview::fleet_grids;
 use crate::report::plain_text::{clip, format_number, format_quantity, list_names, rail_name};
 use crate::report::{ReportError, svg_heatmap};
 use model::id::DomainName;
@@ -37,7 +37,7 @@ pub(super) struct FigureText {
     pub(super) test: String,
     pub(super) caption: String,
     pub(super) notes: Vec<String>,
-    /// What is outlined: where it is told, and its name.
+    /// The outlined findings: anchor and name.
     pub(super) blamed: Vec<(String, String)>,
     pub(super) blamed_more: usize,
     pub(super) wide: bool,
@@ -155,8 +155,8 @@ impl<'a> FigureReadings<'a> {
 /// What figures are drawn from.
 pub(super) struct FigureRenderer<'a> {
     pub(super) findings: &'a [Finding],
-    /// Where findings are told, in their order.
-    pub(super) places: &'a [FindingText],
+    /// The listed findings, in their order.
+    pub(super) places: &'a [HtmlFinding<'a>],
     pub(super) earlier: &'a PriorGrids,
     pub(super) readings: FigureReadings<'a>,
 }
@@ -245,7 +245,7 @@ impl FigureRenderer<'_> {
         Ok((text, data))
     }
 
-    /// What is outlined, finding by finding, as far as findings are told.
+    /// What is outlined, finding by finding, as far as findings are listed.
     fn build_outlines(&self, grid: &HeatmapGrid) -> Vec<FigureOutline> {
         let mut out = Vec::new();
         let marked = BlameFinder::new(grid, self.places.len());
@@ -314,7 +314,7 @@ fn figure_caption(grid: &HeatmapGrid) -> String {
         GridShape::PerRail => return format!("{}, rail by rail", test_name(grid)),
         GridShape::Leaves => return format!("{}, leaf by leaf", test_name(grid)),
     };
-    // Between nodes of several domains there is no place but the rail.
+    // Between nodes of several domains only the rail names the place.
     match (&grid.domain, &grid.rail) {
         (None, Some(_)) => format!("{}, {what}", test_name(grid)),
         _ => format!("{} in {place}, {what}", test_name(grid)),
@@ -348,4 +348,84 @@ fn describe_blame(grid: &HeatmapGrid, blame: &GridBlame) -> String {
         return "nothing".to_owned();
     }
     list_names(&names.into_iter().collect::<Vec<_>>(), 12)
+}
+
+/// All grids of an earlier run.
+#[derive(Debug, Default)]
+pub(super) struct PriorGrids {
+    grids: Vec<HeatmapGrid>,
+}
+
+impl PriorGrids {
+    /// Lays out the earlier run.
+    pub(super) fn from_run(run: &Run) -> Self {
+        let mut all = build_grids(run);
+        let inside: Vec<HeatmapGrid> = all.iter().flat_map(|g| g.inside.clone()).collect();
+        let fleet = fleet_grids(&all, &run.claims);
+        all.extend(inside);
+        all.extend(fleet);
+        all.extend(crate::report::network::build_network_grids(run));
+        Self { grids: all }
+    }
+
+    /// What the earlier run shows at each spot of `grid`, where it has any of
+    /// it. Ends are found by name: a node that came or went moves nothing.
+    pub(super) fn spots(&self, grid: &HeatmapGrid) -> Option<Vec<Option<GridSpot>>> {
+        let node = |g: &HeatmapGrid| g.rows.first().and_then(|end| end.node.clone());
+        let one_node = |g: &HeatmapGrid| g.rows.iter().all(|end| end.node == node(g));
+        let like = |g: &&HeatmapGrid| {
+            g.domain == grid.domain
+                && g.testcase == grid.testcase
+                && g.rail == grid.rail
+                && g.unit == grid.unit
+                && g.shape == grid.shape
+                && (g.joined == 1) == (grid.joined == 1)
+                && (!one_node(grid) || !one_node(g) || node(g) == node(grid))
+        };
+        let found = self.grids.iter().find(like)?;
+        let gpus = |g: &HeatmapGrid| g.rows.iter().any(|end| end.gpu.is_some());
+        let by_node = (gpus(found) && !gpus(grid)).then(|| found.fold_by_node());
+        let found = by_node.as_ref().unwrap_or(found);
+        let places = |ends: &[GridEnd]| -> BTreeMap<GridEnd, usize> {
+            ends.iter().cloned().zip(0..).collect()
+        };
+        let (rows, cols) = (places(&found.rows), places(&found.cols));
+        let spots: Vec<Option<GridSpot>> = grid
+            .rows
+            .iter()
+            .flat_map(|row| grid.cols.iter().map(move |col| (row, col)))
+            .map(|(row, col)| found.at(*rows.get(row)?, *cols.get(col)?).copied())
+            .collect();
+        spots.iter().any(Option::is_some).then_some(spots)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::fixture;
+
+    #[test]
+    fn spots_are_found_by_the_names_of_their_ends() {
+        let now = build_grids(&fixture::rack());
+        let mut before = fixture::rack();
+        for cell in before.cells.iter_mut().filter(|c| c.dst_gpu.is_some()) {
+            cell.value = cell.value.map(|v| v / 2.0);
+        }
+        // One node was not there then: its cells are not known, others keep theirs.
+        before.cells.retain(|c| c.src_node.as_ref().is_none_or(|n| n.as_str() != "node0001"));
+        before.cells.retain(|c| c.dst_node.as_ref().is_none_or(|n| n.as_str() != "node0001"));
+        let earlier = PriorGrids::from_run(&before);
+        let spots = earlier.spots(&now[1]).expect("the same test");
+        assert_eq!(spots[1], None);
+        let at = 26 * 72 + 10;
+        let (then, now) = (spots[at].and_then(|s| s.value), now[1].spots[at].and_then(|s| s.value));
+        assert_eq!(then.map(|v| 2.0 * v), now);
+    }
+
+    #[test]
+    fn another_test_is_no_before() {
+        let earlier = PriorGrids::from_run(&fixture::hgx());
+        assert_eq!(earlier.spots(&build_grids(&fixture::rack())[0]), None);
+    }
 }

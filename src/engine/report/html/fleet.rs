@@ -1,17 +1,14 @@
-//! Every node twice: as a tile among its neighbours, and as a line that says
-//! why. A tile leads to its line.
+//! Each node twice: as a tile in its rack, and as a line with the reason of its
+//! outcome. A tile links to its line.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::anchors::HtmlAnchors;
-use super::findings::FindingText;
+use super::findings::HtmlFinding;
 use super::history::{Sparkline, sparkline_for_node};
-use super::{LONGEST, clip_text};
-use crate::report::plain_text::{clip, relative_to_source};
+use super::{HtmlAnchors, clip_text};
 use model::run::Run;
-use model::text::format_percent;
 use model::trend::Trend;
 use model::verdict::{NodeVerdict, Outcome};
 
@@ -20,7 +17,7 @@ use model::verdict::{NodeVerdict, Outcome};
 const MOST: usize = 6_000;
 /// Passing nodes whose lines are shown from the start.
 const FEW: usize = 40;
-/// Findings named beside a node.
+/// Findings named in a node's line.
 const NAMED: usize = 6;
 
 /// Nodes that share a rack, a block, a domain.
@@ -43,48 +40,47 @@ struct HtmlNodeTile {
 
 /// One node's line.
 #[derive(Serialize)]
-pub(super) struct HtmlNodeRow {
+pub(super) struct HtmlNodeLine<'a> {
+    #[serde(flatten)]
+    verdict: &'a NodeVerdict,
     anchor: String,
-    node: String,
-    domain: Option<usize>,
-    domain_name: String,
-    outcome: &'static str,
-    reason: String,
-    detectable: String,
+    /// Its domain among those of the filter.
+    index: Option<usize>,
+    /// Anchors and names of its findings.
     findings: Vec<(String, String)>,
     findings_more: usize,
     trend: Option<Sparkline>,
 }
 
-/// Passing nodes for the same reason: it is said once.
+/// Passing nodes with the same reason, which is written once.
 #[derive(Serialize)]
-pub(super) struct HtmlPassingGroup {
-    reason: String,
+pub(super) struct HtmlPassingGroup<'a> {
+    reason: &'a str,
     open: bool,
-    rows: Vec<HtmlNodeRow>,
+    rows: Vec<HtmlNodeLine<'a>>,
 }
 
 /// Everything about nodes.
-pub(super) struct HtmlFleet {
+pub(super) struct HtmlFleet<'a> {
     pub(super) racks: Vec<HtmlRack>,
     /// Nodes that do not pass, the worst first.
-    pub(super) troubled: Vec<HtmlNodeRow>,
-    pub(super) passing: Vec<HtmlPassingGroup>,
+    pub(super) troubled: Vec<HtmlNodeLine<'a>>,
+    pub(super) passing: Vec<HtmlPassingGroup<'a>>,
     /// Nodes without a tile.
     pub(super) more: usize,
     /// The lines of nodes, by their names.
     pub(super) places: BTreeMap<String, String>,
 }
 
-/// Lays out all nodes, and tells findings where their nodes are.
-pub(super) fn build_fleet(
-    run: &Run,
+/// Lays out all nodes, and gives findings the anchors of their nodes.
+pub(super) fn build_fleet<'a>(
+    run: &'a Run,
     trends: &[Trend],
     domains: &BTreeMap<&str, usize>,
-    findings: &mut [FindingText],
+    findings: &mut [HtmlFinding<'_>],
     anchors: &mut HtmlAnchors,
-) -> HtmlFleet {
-    let mut nodes: Vec<&NodeVerdict> = run.verdicts.nodes.iter().collect();
+) -> HtmlFleet<'a> {
+    let mut nodes: Vec<&'a NodeVerdict> = run.verdicts.nodes.iter().collect();
     nodes.sort_by_key(|n| std::cmp::Reverse(n.outcome));
     let shown_nodes = &nodes[..nodes.len().min(MOST)];
     let places: BTreeMap<&str, String> = shown_nodes
@@ -104,36 +100,27 @@ pub(super) fn build_fleet(
             of_node.entry(node.as_str()).or_default().push(trend);
         }
     }
-    let row = |n: &NodeVerdict| {
-        let here = about.get(n.node.as_str()).map_or(&[][..], Vec::as_slice);
-        HtmlNodeRow {
-            anchor: places.get(n.node.as_str()).cloned().unwrap_or_default(),
-            node: clip_text(n.node.as_str()),
-            domain: n.domain.as_ref().and_then(|d| domains.get(d.as_str())).copied(),
-            domain_name: n
-                .domain
-                .as_ref()
-                .map_or_else(|| "–".to_owned(), |d| clip_text(d.as_str())),
-            outcome: n.outcome.as_str(),
-            reason: clip(&relative_to_source(&n.reason, &run.info.source), LONGEST),
-            detectable: n.detectable.map_or_else(|| "–".to_owned(), format_percent),
-            findings: here
-                .iter()
-                .take(NAMED)
-                .map(|&i| (findings[i].anchor.clone(), findings[i].name.clone()))
-                .collect(),
+    let row = |verdict: &'a NodeVerdict| {
+        let node = verdict.node.as_str();
+        let here = about.get(node).map_or(&[][..], Vec::as_slice);
+        let named = here.iter().take(NAMED).map(|&i| &findings[i]);
+        HtmlNodeLine {
+            verdict,
+            anchor: places.get(node).cloned().unwrap_or_default(),
+            index: verdict.domain.as_ref().and_then(|d| domains.get(d.as_str())).copied(),
+            findings: named.map(|it| (it.anchor.clone(), it.name.clone())).collect(),
             findings_more: here.len().saturating_sub(NAMED),
-            trend: of_node.get(n.node.as_str()).and_then(|own| sparkline_for_node(own)),
+            trend: of_node.get(node).and_then(|own| sparkline_for_node(own)),
         }
     };
-    let (good, bad): (Vec<&NodeVerdict>, Vec<_>) =
+    let (good, bad): (Vec<&'a NodeVerdict>, Vec<_>) =
         shown_nodes.iter().partition(|n| n.outcome == Outcome::Pass);
-    let mut reasons: BTreeMap<&str, Vec<HtmlNodeRow>> = BTreeMap::new();
+    let mut reasons: BTreeMap<&'a str, Vec<HtmlNodeLine<'a>>> = BTreeMap::new();
     for node in &good {
         reasons.entry(&node.reason).or_default().push(row(node));
     }
-    let passing = reasons.into_values().map(|rows| HtmlPassingGroup {
-        reason: rows.first().map(|r| r.reason.clone()).unwrap_or_default(),
+    let passing = reasons.into_iter().map(|(reason, rows)| HtmlPassingGroup {
+        reason,
         open: good.len() <= FEW,
         rows,
     });
@@ -148,8 +135,8 @@ pub(super) fn build_fleet(
     }
 }
 
-/// Tiles in the order in which domains and their nodes are claimed: where they
-/// stand, not how they fare, so that two runs can be laid side by side.
+/// Tiles in the order in which domains and their nodes are claimed: by location,
+/// not by outcome, so that two runs are comparable.
 fn build_racks(
     run: &Run,
     places: &BTreeMap<&str, String>,
@@ -165,7 +152,7 @@ fn build_racks(
     let nowhere = (usize::MAX, usize::MAX);
     order.sort_by_key(|n| claimed.get(n.node.as_str()).copied().unwrap_or(nowhere));
     // Domains of one node each would be a heading a tile: their leaf, where
-    // one is claimed, says more of where they stand.
+    // one is claimed, locates them better.
     let mut size: BTreeMap<&str, usize> = BTreeMap::new();
     for node in &order {
         *size.entry(node.domain.as_ref().map_or("", |d| d.as_str())).or_default() += 1;

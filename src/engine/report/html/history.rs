@@ -1,5 +1,5 @@
-//! How parts went over runs, as small lines: what is usual as a band, alarms
-//! and changes marked. Drawn from what the history says; nothing is judged.
+//! Readings of parts over runs as small lines, with the usual band, alarms and changes.
+//! Nothing is judged.
 
 use std::fmt::Write as _;
 
@@ -23,7 +23,7 @@ const WIDTH: f64 = 160.0;
 const HEIGHT: f64 = 30.0;
 const EDGE: f64 = 4.0;
 
-/// A drawn line and what it says in words.
+/// A drawn line and its description.
 #[derive(Clone, Serialize)]
 pub(super) struct Sparkline {
     svg: Value,
@@ -44,7 +44,7 @@ pub(super) struct HtmlTrendRow {
 
 /// The history of parts: those that rang first; and how many are left out.
 pub(super) fn build_history(trends: &[Trend]) -> (Vec<HtmlTrendRow>, usize) {
-    // One point is no history.
+    // A single point is not a history.
     let mut order: Vec<&Trend> = trends.iter().filter(|t| 1 < t.points.len()).collect();
     order.sort_by(|a, b| {
         let shift = |t: &Trend| t.alarms.iter().map(|a| a.shift.abs()).fold(0.0, f64::max);
@@ -197,7 +197,7 @@ fn draw_sparkline(trend: &Trend) -> Sparkline {
         if let Some((i, point)) = point.filter(|(_, p)| p.value.is_finite()) {
             let (x, y) = (x(i), y(point.value));
             let t = y - 3.5;
-            // A diamond, so that it is not told by its colour alone.
+            // A diamond, so that its colour is not the only sign.
             let _ = write!(
                 body,
                 "<path class=\"alarm\" d=\"M{x:.1} {t:.1}l3.5 3.5-3.5 3.5-3.5-3.5z\"/>"

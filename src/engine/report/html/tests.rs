@@ -1,4 +1,4 @@
-//! The page against fixture runs: what it says, what it escapes, how large it is.
+//! The page against fixture runs: its words, its escapes, its size.
 
 use std::path::Path;
 
@@ -81,7 +81,7 @@ fn what_lies_between_claimed_domains_is_drawn_under_a_name_of_its_own() {
         cell.domain = None;
     }
     let words = skeleton(&html(&run));
-    // The guilty GPU is low there, so it is neither a pass nor left out.
+    // The bad GPU is low there, so it is neither a pass nor left out.
     assert!(words.contains("| between domains | | degraded | | – | | – |"), "{words}");
     assert!(words.contains("# between domains"), "{words}");
     run.claims.domains.clear();
@@ -163,7 +163,7 @@ fn a_rack_is_well_under_two_megabytes() {
 }
 
 /// Many racks, all with the cells of one.
-fn fleet(racks: usize, guilty: usize) -> Run {
+fn fleet(racks: usize, bad: usize) -> Run {
     let mut run = fixture::rack();
     let (cells, findings) = (std::mem::take(&mut run.cells), run.verdicts.findings.clone());
     let claim = run.claims.domains[0].clone();
@@ -180,7 +180,7 @@ fn fleet(racks: usize, guilty: usize) -> Run {
         });
         run.cells.extend(cells.iter().cloned().map(|mut cell| {
             cell.domain = Some(name.clone());
-            if guilty <= rack {
+            if bad <= rack {
                 cell.outcome = Outcome::Pass;
                 cell.ratio = cell.value.map(|_| 1.0);
             }
@@ -191,12 +191,12 @@ fn fleet(racks: usize, guilty: usize) -> Run {
         run.verdicts.nodes.extend(nodes.iter().cloned().map(|mut node| {
             node.node = rename(&node.node);
             node.domain = Some(name.clone());
-            if guilty <= rack {
+            if bad <= rack {
                 node.outcome = Outcome::Pass;
             }
             node
         }));
-        if rack < guilty {
+        if rack < bad {
             let mut finding = findings[0].clone();
             finding.locus.domain = Some(name.clone());
             finding.locus.node = finding.locus.node.as_ref().map(rename);
@@ -210,7 +210,7 @@ fn fleet(racks: usize, guilty: usize) -> Run {
 fn of_many_domains_those_with_findings_and_a_few_others_are_drawn() {
     let page = html(&fleet(12, 2));
     assert_eq!(page.matches("<section class=\"domain\"").count(), 4);
-    assert!(page.contains("8 domains are not drawn"), "what is left out is said");
+    assert!(page.contains("8 domains are not drawn"), "the page counts what is left out");
     assert!(page.len() < 2_000_000, "{}", page.len());
 }
 
@@ -230,25 +230,25 @@ fn the_committed_examples_are_what_the_code_renders() {
     is_committed("repaired.html", &repaired());
 }
 
-/// The page of a rack after a repair, with everything beside it.
+/// The page of a rack after a repair, with all its context.
 fn repaired() -> String {
     let (before, trends, comparison) =
         (fixture::rack(), fixture::multi_run::trends(), fixture::multi_run::comparison());
     let repairs = fixture::multi_run::repairs();
-    let beside = HtmlPageContext {
+    let context = HtmlPageContext {
         before: Some(&before),
         trends: &trends,
         comparison: Some(&comparison),
         repairs: Some(&repairs),
     };
-    render(&fixture::repaired(), &beside).expect("a page")
+    render(&fixture::repaired(), &context).expect("a page")
 }
 
 #[test]
-fn the_words_beside_a_rack_after_a_repair() {
+fn the_words_of_a_rack_after_a_repair() {
     let words = skeleton(&repaired());
     assert!(words.contains("1 part not measured now, 1 part better, 1 part same"), "{words}");
-    for said in [
+    for expected in [
         "What the repair changed 2 nodes",
         "node0007: degraded then, pass now",
         "it passes now: what was blamed is as it must be",
@@ -257,7 +257,7 @@ fn the_words_beside_a_rack_after_a_repair() {
         "product: not reported, now GB200",
         "node0009: not compared: no earlier run in run_dir measured it",
     ] {
-        assert!(words.contains(said), "{said}: {words}");
+        assert!(words.contains(expected), "{expected}: {words}");
     }
     assert!(words.contains("5.6 % below what was usual, since 202608"), "{words}");
     assert!(words.contains("driver from 580.65.06 to 580.82.07"), "{words}");
@@ -293,4 +293,28 @@ fn every_node_of_a_large_fleet_has_a_tile_that_leads_to_its_line() {
         assert!(page.contains(&format!("<tr id=\"{lead}\"")), "{lead}");
     }
     assert!(page.len() < 2_600_000, "{}", page.len());
+}
+
+#[test]
+fn data_cannot_end_its_element_and_reads_back_unchanged() {
+    let text = "</script><!--<script>\u{2028}&amp;\"\\";
+    let json = to_script_json(&[text]);
+    assert!(!json.contains(['<', '>', '&', '\u{2028}']), "{json}");
+    assert_eq!(serde_json::from_str::<Vec<String>>(&json).expect("JSON"), [text]);
+}
+
+#[test]
+fn the_policy_names_digests_and_no_source() {
+    let policy = content_security_policy("a", "");
+    // echo -n | openssl dgst -sha256 -binary | base64
+    assert!(policy.contains("script-src 'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"));
+    assert!(!policy.contains("unsafe") && !policy.contains("http"), "{policy}");
+}
+
+#[test]
+fn no_two_places_share_a_name_and_no_text_gets_into_it() {
+    let mut anchors = HtmlAnchors::default();
+    let names = ["a b", "a-b", "a\"b", "a-b-1", "a-b"].map(|t| anchors.unique_name("node", t));
+    assert_eq!(names, ["node-a-b", "node-a-b-1", "node-a-b-2", "node-a-b-1-1", "node-a-b-3"]);
+    assert_eq!(anchors.unique_name("node", "<x>&#"), "node--x---");
 }

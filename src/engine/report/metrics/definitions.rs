@@ -37,7 +37,7 @@ meanings! {
     WORST = "node_worst", RATIO, ["node", "class"],
         "The lowest cell of the node, as a share of what the platform must show, by kind of path";
     DETECTABLE = "node_detectable_degradation", RATIO, ["node"],
-        "The smallest degradation that the newest run could have seen on the node, as a share";
+        "The smallest degradation that the newest run could detect on the node, as a share";
     ISSUED = "node_certificate_issued_timestamp", SECONDS, ["node"],
         "When the run behind the node's certificate was made";
     EXPIRES = "node_certificate_expires_timestamp", SECONDS, ["node"],
@@ -67,7 +67,7 @@ meanings! {
     RUN_UNKNOWNS = "last_run_unknowns", None, ["profile"],
         "Things that the last run of the profile could not tell, each with its reason in the report";
     RUN_DETECTABLE = "last_run_detectable_degradation", RATIO, ["profile"],
-        "The largest of the smallest degradations that the last run of the profile could have seen on a node";
+        "The largest of the smallest degradations that the last run of the profile could detect on a node";
     RUN_FROZEN = "last_run_frozen", None, ["profile"],
         "1 where the last run of the profile proposed nothing because of a common cause, a doubtful instrument or the breaker";
     CONCLUSIVE_AT = "last_conclusive_run_timestamp", SECONDS, ["profile"],

@@ -1,7 +1,7 @@
-//! Families of series as text: OpenMetrics for whoever scrapes, and the older
+//! Families of series as text: OpenMetrics for scrapers, and the older
 //! text format for node-exporter's textfile collector, which knows no other.
 //!
-//! Encodes; which series there are is said elsewhere.
+//! Encodes only; `definitions` lists the series.
 
 use std::fmt;
 use std::fmt::Write as _;

@@ -19,14 +19,14 @@ use model::journal::ClockStamp;
 use model::trend::OpenAlarm;
 use model::verdict::{Outcome, Verdicts};
 
-/// What a run said of one node.
+/// The verdict of a run on one node.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunNodeMetrics {
     /// Its domain.
     pub domain: Option<DomainName>,
     /// How it came out.
     pub outcome: Outcome,
-    /// The smallest degradation that could have been seen.
+    /// The smallest degradation that was detectable.
     pub detectable: Option<f64>,
 }
 
@@ -54,23 +54,23 @@ pub struct RunMetrics {
 }
 
 impl RunMetrics {
-    /// Fills in what the judge said.
+    /// Records the verdicts of the judge.
     pub fn record_verdicts(&mut self, verdicts: &Verdicts) {
         self.counts.record_verdicts(verdicts);
-        let told = verdicts.nodes.iter().map(|it| {
+        let verdict = verdicts.nodes.iter().map(|it| {
             let (domain, outcome) = (it.domain.clone(), it.outcome);
             (it.node.clone(), RunNodeMetrics { domain, outcome, detectable: it.detectable })
         });
-        self.nodes = told.collect();
+        self.nodes = verdict.collect();
     }
 
-    fn is_counted(&self, told: &RunNodeMetrics) -> bool {
-        self.is_complete || Outcome::Unknown < told.outcome
+    fn is_counted(&self, verdict: &RunNodeMetrics) -> bool {
+        self.is_complete || Outcome::Unknown < verdict.outcome
     }
 
-    /// The nodes of which this run says something that counts.
+    /// The nodes with a verdict of this run that counts.
     pub fn counted_nodes(&self) -> impl Iterator<Item = (&NodeName, &RunNodeMetrics)> {
-        self.nodes.iter().filter(|(_, told)| self.is_counted(told))
+        self.nodes.iter().filter(|(_, verdict)| self.is_counted(verdict))
     }
 }
 
@@ -132,18 +132,20 @@ fn build_nodes(from: &MetricsInputs<'_>) -> BTreeMap<NodeName, NodeMetricsState>
         nodes.entry(node.clone()).or_default().domain = Some(domain.clone());
     }
     for run in from.runs {
-        // A node of which only an interrupted run tells, and nothing, is known by name.
-        for (node, told) in &run.nodes {
+        // A node that only an interrupted run lists, without a verdict, is known by name.
+        for (node, verdict) in &run.nodes {
             let it = nodes.entry(node.clone()).or_default();
-            it.domain = it.domain.take().or_else(|| told.domain.clone());
+            it.domain = it.domain.take().or_else(|| verdict.domain.clone());
         }
     }
     for (node, at) in newest_runs(from.runs) {
         let run = from.runs[at];
-        let (Some(told), Some(it)) = (run.nodes.get(&node), nodes.get_mut(&node)) else { continue };
-        it.outcome = Some(told.outcome);
+        let (Some(verdict), Some(it)) = (run.nodes.get(&node), nodes.get_mut(&node)) else {
+            continue;
+        };
+        it.outcome = Some(verdict.outcome);
         it.measured = Some(run.at);
-        it.detectable = told.detectable;
+        it.detectable = verdict.detectable;
         let levels = from.levels.get(&at).and_then(|of_run| of_run.get(&node));
         it.worst = levels.cloned().unwrap_or_default();
     }
@@ -218,10 +220,10 @@ mod tests {
     use super::*;
 
     fn test_run(profile: &str, at: i64, complete: bool, nodes: &[(&str, Outcome)]) -> RunMetrics {
-        let told =
+        let verdict =
             |outcome| RunNodeMetrics { domain: Some("d".into()), outcome, detectable: Some(0.01) };
         let nodes: BTreeMap<NodeName, RunNodeMetrics> =
-            nodes.iter().map(|(name, outcome)| ((*name).into(), told(*outcome))).collect();
+            nodes.iter().map(|(name, outcome)| ((*name).into(), verdict(*outcome))).collect();
         let outcome = nodes.values().map(|it| it.outcome).max();
         RunMetrics {
             profile: profile.to_owned(),

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_neighbour_makes_nobody_look_bad_who_has_others() {
+    fn a_bad_partner_does_not_lower_a_part_that_has_other_partners() {
         let g = Some(0);
         let mut cells = Vec::new();
         for (a, b) in

@@ -19,7 +19,7 @@ fn render_text(state: &MetricsState, most: usize) -> String {
 }
 
 #[test]
-fn a_node_that_nobody_judged_is_unknown_and_never_a_pass() {
+fn a_node_without_a_verdict_is_unknown_and_never_a_pass() {
     let text = render_text(&state(&[("n1", Some(Outcome::Pass)), ("n2", None)]), 10);
     for line in [
         "fabricgate_node_verdict{node=\"n1\",domain=\"\",verdict=\"pass\"} 1\n",
@@ -102,7 +102,7 @@ fn drifts_are_counted_by_node_and_domain_and_a_node_that_drifts_is_not_simply_we
 }
 
 #[test]
-fn a_run_that_nobody_judged_is_unknown() {
+fn a_run_without_a_verdict_is_unknown() {
     let mut state = state(&[]);
     state.profiles.insert(
         "audit".to_owned(),

@@ -2,7 +2,7 @@
 //!
 //! Labels are the same for the same thing in every message, so that Alertmanager
 //! knows it again; severity and words that change are no labels of the thing.
-//! What stands is said again each time, what is over ends now.
+//! Standing alerts are repeated each time, resolved alerts end now.
 
 use serde_json::{Map, Value, json};
 
@@ -16,7 +16,7 @@ use model::time_format::format_rfc3339;
 /// How long something that happened once is shown.
 const ONCE_S: i64 = 900;
 
-/// The alerts. What stands lasts until `stands_s` from now, unless it is said again.
+/// The alerts. What stands lasts until `stands_s` from now, unless it is repeated.
 pub fn build_payload(
     news: &NoticeChanges,
     about: &MessageContext<'_>,

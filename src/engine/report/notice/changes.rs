@@ -1,5 +1,4 @@
-//! Which of what there is to tell is news to one receiver, by what it was told
-//! before.
+//! Which notices are news to one receiver, by the notices it received before.
 //!
 //! The memory is a value (`fabricgate.notified/1`); it changes only when a message
 //! has arrived.
@@ -11,24 +10,23 @@ use serde::{Deserialize, Serialize};
 
 use super::{NoticeEvent, NoticeItem, NoticeOccasion};
 
-/// The format of what receivers were told.
+/// The format of the delivery state.
 pub const NOTIFIED_FORMAT: &str = "fabricgate.notified/1";
 
-/// A share that much lower than the one that was told is worse: readings of one
-/// part lie within 2 % of each other, and nobody wants to hear of noise.
+/// A share that is lower than the reported one by this much is worse: readings of one
+/// part lie within 2 % of each other, and noise is not news.
 const WORSE: f64 = 0.05;
 
 /// An hour, in seconds.
 const HOUR_S: i64 = 3_600;
 
-/// Nobody may take longer to tell: ten minutes and a little, as the configuration bounds
-/// it.
+/// The longest delivery: ten minutes and a little, as the configuration bounds it.
 const LONGEST_S: i64 = 660;
 
 /// Most things that happened once and are kept for a later message.
 const KEPT: usize = 100;
 
-/// What all receivers were told.
+/// The delivered notices of all receivers.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct DeliveryState {
     /// `fabricgate.notified/1`.
@@ -43,10 +41,10 @@ impl Default for DeliveryState {
     }
 }
 
-/// What one receiver was told.
+/// The delivered notices of one receiver.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct ReceiverState {
-    /// What it was told that still stands, by key.
+    /// Delivered notices that still stand, by key.
     #[serde(default)]
     pub told: BTreeMap<String, NoticeItem>,
     /// When messages went to it, in seconds since 1970, of the last hour.
@@ -58,7 +56,7 @@ pub struct ReceiverState {
     /// Messages that were held back since the last that went.
     #[serde(default)]
     pub withheld: u32,
-    /// Somebody is telling it something, until then at most, in seconds since 1970.
+    /// A delivery to it is in progress, until then at most, in seconds since 1970.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub being_told_until: Option<i64>,
 }
@@ -68,7 +66,7 @@ pub struct ReceiverState {
 pub struct NoticeChanges {
     /// What is new, changed or worse.
     pub fresh: Vec<NoticeItem>,
-    /// What it was told and is over.
+    /// Delivered notices that are over.
     pub resolved: Vec<NoticeItem>,
     /// What stands and it knows already.
     pub ongoing: Vec<NoticeItem>,
@@ -81,7 +79,7 @@ pub struct NoticeChanges {
 }
 
 impl NoticeChanges {
-    /// Whether there is nothing to say.
+    /// Whether there is no news.
     pub fn is_empty(&self) -> bool {
         self.fresh.is_empty() && self.resolved.is_empty()
     }
@@ -127,7 +125,7 @@ impl ReceiverState {
             if occasion.healthy.contains(key) || (of_part && is_covered) || is_of_whole {
                 news.resolved.push(known.clone());
             } else {
-                // Nobody looked: that it was not measured again ends nothing.
+                // A part that was not measured again ends no notice.
                 news.ongoing.push(known.clone());
             }
         }
@@ -137,8 +135,8 @@ impl ReceiverState {
         news
     }
 
-    /// Whether somebody is telling it something now. A time that lies further ahead than
-    /// anybody may take was written by a clock that was put back since.
+    /// Whether a delivery to it is in progress. A time further ahead than the longest
+    /// delivery was written by a clock that was put back since.
     pub fn is_delivering(&self, now: i64) -> bool {
         self.being_told_until.is_some_and(|until| (now + 1..=now + LONGEST_S).contains(&until))
     }
@@ -154,7 +152,7 @@ impl ReceiverState {
         self.sent.push(now);
         self.kept.clear();
         self.withheld = 0;
-        // What stands was told before. Were it kept as it is now, a slow decline would be
+        // What stands was delivered before. Were it kept as it is now, a slow decline would be
         // measured from its last small step, and be no news for ever.
         for item in news.fresh.iter().filter(|it| it.event.is_ongoing()) {
             self.told.insert(item.key.clone(), item.clone());
@@ -177,7 +175,7 @@ impl ReceiverState {
         }
     }
 
-    /// Forgets what is over though nobody wants to hear of that; whether there was any.
+    /// Forgets resolved notices that the receiver did not ask for; whether there was any.
     pub fn forget_unwanted(&mut self, news: &NoticeChanges) -> bool {
         let before = self.told.len();
         self.told.retain(|key, _| !news.forgotten.contains(key));
@@ -185,7 +183,7 @@ impl ReceiverState {
     }
 }
 
-/// Whether there is more to say than was told: another event or class, or worse.
+/// Whether there is more to report than was delivered: another event or class, or worse.
 /// That a node could not be judged again does not end what was known of it.
 fn is_change(known: &NoticeItem, item: &NoticeItem) -> bool {
     if item.event == NoticeEvent::Unknown

@@ -16,7 +16,7 @@ use model::run::simulation_notice;
 /// The format of a message.
 pub const NOTICE_FORMAT: &str = "fabricgate.notice/1";
 
-/// Most groups of a message that are told one by one.
+/// Most groups of a message that are listed one by one.
 pub(super) const GROUPS: usize = 12;
 
 /// Longest list of nodes in a sentence.
@@ -48,7 +48,7 @@ pub struct Notice {
     pub simulated: bool,
     /// What is new, changed or worse.
     pub items: Vec<NoticeItem>,
-    /// What was told before and is over.
+    /// Earlier notices that are over.
     pub over: Vec<NoticeItem>,
     /// Messages that were held back before this one, for their number.
     pub withheld: u32,
@@ -161,7 +161,7 @@ pub(super) struct NoticeGroup<'a> {
     pub next: Option<&'a str>,
 }
 
-/// Items by what they say, the most urgent first.
+/// Items by their text, the most urgent first.
 pub(super) fn group_items(items: &[NoticeItem]) -> Vec<NoticeGroup<'_>> {
     /// What, where, and what was done.
     type NoticeGroupKey<'a> = (NoticeEvent, &'a str, Option<&'a str>);

@@ -70,9 +70,9 @@ fn describe_group(group: &NoticeGroup<'_>) -> String {
         text.push('\n');
         text.push_str(&escape_text(&group.how));
     }
-    for (word, said) in [("Done", group.done), ("Next", group.next)] {
-        if let Some(said) = said {
-            text.push_str(&format!("\n_{word}:_ {}", escape_text(said)));
+    for (word, text_of) in [("Done", group.done), ("Next", group.next)] {
+        if let Some(part) = text_of {
+            text.push_str(&format!("\n_{word}:_ {}", escape_text(part)));
         }
     }
     text

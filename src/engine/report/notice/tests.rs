@@ -1,4 +1,4 @@
-//! What is told of made-up runs, to whom, how often, and in which words.
+//! Notices of made-up runs: receivers, frequency and words.
 
 use std::collections::BTreeSet;
 
@@ -55,7 +55,7 @@ fn the_same_finding_is_told_once_again_when_it_is_worse_and_at_its_end() {
     assert_eq!(hear(&occasion(vec![degraded("n1", 0.9)], &[])), (1, 0));
     assert_eq!(hear(&occasion(vec![degraded("n1", 0.88)], &[])), (0, 0), "noise");
     assert_eq!(hear(&occasion(vec![degraded("n1", 0.7)], &[])), (1, 0), "worse");
-    assert_eq!(hear(&occasion(Vec::new(), &[])), (0, 0), "nobody looked");
+    assert_eq!(hear(&occasion(Vec::new(), &[])), (0, 0), "not measured");
     let unknown = NoticeItem { event: NoticeEvent::Unknown, ..degraded("n1", 0.7) };
     assert_eq!(hear(&occasion(vec![unknown], &[])), (0, 0), "not judged again");
     let failed = NoticeItem { event: NoticeEvent::Failed, ..degraded("n1", 0.7) };
@@ -156,7 +156,7 @@ fn what_a_receiver_did_not_ask_for_it_does_not_hear() {
 fn what_was_held_back_is_told_later_and_what_happened_once_is_not_lost() {
     let mut memory = ReceiverState { sent: vec![100, 200], ..ReceiverState::default() };
     assert!(!memory.may_send(3_000, 2) && memory.may_send(3_701, 2));
-    assert!(memory.may_send(50, 2), "a clock that was put back silences nobody");
+    assert!(memory.may_send(50, 2), "a clock that was put back silences no receiver");
     let mut drained = new_item("action/r1/n1/drained".to_owned(), NoticeEvent::Action, "drained");
     drained.node = Some("n1".into());
     let news = memory.find_changes(&occasion(vec![drained, degraded("n1", 0.5)], &[]), &all());
@@ -203,7 +203,7 @@ fn a_part_is_over_only_where_a_run_looked_at_it() {
         parts.iter().map(|part| over.contains(part)).collect()
     };
 
-    // One node of the domain is unknown: that ends what was told of others only.
+    // One node of the domain is unknown: that ends notices about others only.
     let mut run = fixture::rack();
     let unknown = |run: &Run| {
         let nodes = run.verdicts.nodes.iter().filter(|it| it.outcome == Outcome::Unknown);
@@ -229,7 +229,7 @@ fn a_part_is_over_only_where_a_run_looked_at_it() {
     let gone = NodeMetricsState { domain: Some("block01".into()), ..NodeMetricsState::default() };
     state.nodes.insert("gone".into(), gone.clone());
     occasion.limit_to_known(&run, &state);
-    assert_eq!(over(&occasion), [true; 4], "nobody ever measured it");
+    assert_eq!(over(&occasion), [true; 4], "it was never measured");
     let there = NodeMetricsState { measured: Some(7), ..gone };
     state.nodes.insert("node0099".into(), there);
     occasion.limit_to_known(&run, &state);

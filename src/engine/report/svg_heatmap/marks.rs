@@ -8,12 +8,10 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, VPos};
 
 use super::super::blame_marks::GridBlame;
+use super::super::chart::{DrawResult, PlotArea, label_style};
 use super::super::grid::{GridEnd, HeatmapGrid};
 use super::super::plain_text::clip;
-use super::{
-    DrawResult, HeatmapLayout, INK, LABEL, MOST_CROSSES, PlotArea, TEXT, label_style, spot_colour,
-    text_colour, to_hex,
-};
+use super::{HeatmapLayout, INK, LABEL, MOST_CROSSES, TEXT, spot_colour, text_colour, to_hex};
 use model::verdict::Outcome;
 
 /// All spots that are not as expected, by row and column.
