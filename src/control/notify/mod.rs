@@ -33,6 +33,7 @@ pub enum NotifyTargetKind {
     Alertmanager,
 }
 
+/// A receiver of notifications, as configured.
 #[derive(Clone, Debug)]
 pub struct NotifyTarget {
     /// Its name in messages and in the state file.

@@ -13,6 +13,7 @@ use crate::store::run_folder::RunFolder;
 use crate::store::{RecordError, run_folder, run_reader};
 use engine::report::notice::changes::{DeliveryState, NOTIFIED_FORMAT};
 
+/// The file with the state of each receiver, in the gate's folder.
 pub const STATE_FILE: &str = "notified.json";
 
 /// Interval between attempts to take the lock.

@@ -38,6 +38,7 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How nodes are reached.
 #[derive(Debug)]
 pub struct NodeCommandRunner<'n> {
+    /// How nodes are reached.
     pub launcher: &'n Launcher,
     /// The name of fabricgate's program on the nodes.
     pub worker: &'n str,

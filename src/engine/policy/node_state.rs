@@ -274,6 +274,7 @@ pub fn has_own_drain(node: &SchedulerNode, drain: &OwnDrain, ledger: &JournalSta
     has_drain_reason(node, drain) && !is_of_another_gate(node, ledger)
 }
 
+/// The owner of the drain that the scheduler reports on a node.
 pub fn drain_owner<'a>(node: &SchedulerNode, ledger: &'a JournalState) -> DrainOwner<'a> {
     let is_kept = has_drain(node)
         || has_flag(node, NodeStateFlag::Down)

@@ -20,12 +20,14 @@ pub struct GatePause {
     pub until: String,
 }
 
+/// The pause that holds now, with its start.
 pub fn active_pause<'a>(ledger: &'a JournalState, now: &ClockStamp) -> Option<&'a GatePause> {
     let (since, pause) = ledger.pause.as_ref()?;
     let lasts = i64::try_from(pause.for_s).unwrap_or(i64::MAX);
     (elapsed_s(since, now) < lasts).then_some(pause)
 }
 
+/// The end, the author and the reason of a pause, for messages.
 pub fn describe_pause(pause: &GatePause) -> String {
     let [until, by, why] = [&pause.until, &pause.by, &pause.why].map(|it| clean(it));
     format!("paused until {until} by {by}: {why}")

@@ -24,6 +24,7 @@ use model::text::clean;
 use readers::claims::slurm::block_spans::BlockSpan;
 use readers::claims::slurm::{block_spans, topology_conf, topology_yaml};
 
+/// Nodes of each Slurm block, by the name of the block.
 pub type TopologyBlocks = BTreeMap<String, BTreeSet<NodeName>>;
 
 /// The format of a topology file.
@@ -150,6 +151,7 @@ pub struct TopologyProposal {
     pub faults: Vec<Fault>,
     /// Remarks to read before the file is installed.
     pub remarks: Vec<String>,
+    /// The proposed text of the file.
     #[serde(skip)]
     pub after: String,
     /// The blocks of the topology as proposed.

@@ -29,6 +29,7 @@ pub enum FaultKind {
     Twice,
     /// A block is smaller than this version of Slurm accepts.
     Small,
+    /// A block without nodes.
     Empty,
     /// A node that the scheduler does not know.
     Stranger,
@@ -39,6 +40,7 @@ pub enum FaultKind {
 /// One fault of a file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
 pub struct Fault {
+    /// The kind of the fault.
     pub kind: FaultKind,
     /// The fault, with its place.
     pub what: String,
