@@ -1,7 +1,7 @@
 //! `[burn_in]` of the configuration: how often a burn-in sweeps, and the load in
 //! between.
 //!
-//! Checks what a person wrote and opens nothing.
+//! Checks the text of the section and opens nothing.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
@@ -12,8 +12,8 @@ use engine::plan;
 use model::probe::{Probe, ProbeScope};
 use readers::probe_catalog::ProbeCatalog;
 
-/// Minutes of load between two rounds where nothing is said: GPUs reach the
-/// temperature they keep within some minutes of load.
+/// Default minutes of load between two rounds: GPUs reach their steady temperature within some
+/// minutes of load.
 pub const SOAK_MINUTES: f64 = 10.0;
 
 /// A part may lose this share from the first round to the last: what healthy
@@ -40,8 +40,8 @@ pub struct BurnInSection {
     /// of them. No default.
     #[schemars(with = "Option<u32>")]
     clean_rounds: Option<Spanned<u32>>,
-    /// Minutes of load on all nodes at once between two rounds, 0 for none; 10 by
-    /// default. `--soak-minutes` goes first.
+    /// Minutes of load on all nodes concurrently between two rounds, 0 for none; 10 by default.
+    /// `--soak-minutes` takes precedence.
     #[schemars(with = "Option<f64>")]
     soak_minutes: Option<Spanned<f64>>,
     /// The probes that make the load, of scope `node` or `domain`; by default
@@ -145,13 +145,11 @@ fn find_soak_probe(name: &str, catalog: &ProbeCatalog) -> Result<Probe, String> 
             "soak {name:?} is of scope {}, expected a probe of scope node or domain",
             probe.scope.as_str()
         )),
-        None => {
-            Err(format!("there is no probe {name:?}, expected one of: {}", catalog.joined_names()))
-        }
+        None => Err(format!("unknown probe {name:?}, expected one of: {}", catalog.joined_names())),
     }
 }
 
-/// A number of rounds, or what is wrong with it.
+/// A number of rounds, or the error.
 pub fn check_rounds(rounds: u32) -> Result<u32, String> {
     match (1..=MOST_ROUNDS).contains(&rounds) {
         true => Ok(rounds),
@@ -159,7 +157,7 @@ pub fn check_rounds(rounds: u32) -> Result<u32, String> {
     }
 }
 
-/// A number of hours, or what is wrong with it.
+/// A number of hours, or the error.
 pub fn check_hours(hours: f64) -> Result<f64, String> {
     match 0.0 < hours && hours <= MOST_HOURS {
         true => Ok(hours),
@@ -167,7 +165,7 @@ pub fn check_hours(hours: f64) -> Result<f64, String> {
     }
 }
 
-/// Minutes of load, or what is wrong with them.
+/// Minutes of load, or the error.
 pub fn check_soak(minutes: f64) -> Result<f64, String> {
     match (0.0..=1_440.0).contains(&minutes) {
         true => Ok(minutes),
@@ -196,7 +194,7 @@ mod tests {
             ("soak_minutes = 1e9", 15, "soak_minutes 1000000000, expected 0 to 1440"),
             ("drift = 1.5", 8, "drift 1.5, expected a share"),
             ("soak = [\"tcp\"]", 8, "soak \"tcp\" is of scope rail, expected"),
-            ("soak = [\"gpu-burn\"]", 8, "there is no probe \"gpu-burn\", expected one of"),
+            ("soak = [\"gpu-burn\"]", 8, "unknown probe \"gpu-burn\", expected one of"),
         ] {
             let (place, said) = read(text).expect_err("a mistake");
             assert!(said.starts_with(expected), "{text}: {said}");

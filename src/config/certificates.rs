@@ -1,8 +1,8 @@
 //! `[certificates]` of the configuration: with what certificates are signed, and
 //! whose count.
 //!
-//! Checks what a person wrote. Keys are read where they are used, and what is
-//! wrong with one is told there: it keeps nothing from being measured.
+//! Checks the text of the section. Keys are read where they are used, and a bad key is reported
+//! there: it does not prevent a measurement.
 
 use std::path::{Path, PathBuf};
 
@@ -21,7 +21,7 @@ pub struct CertificatesSection {
     /// The file of the Ed25519 private key (PKCS#8 PEM, mode 600 or 400) that new certificates
     /// are signed with. Without it, they are not signed.
     key: Option<PathBuf>,
-    /// The files of Ed25519 public keys (PEM) whose signatures count beside those of `key`.
+    /// The files of Ed25519 public keys (PEM) whose signatures count in addition to those of `key`.
     /// Default: none.
     public_keys: Vec<PathBuf>,
     /// Whether a certificate that none of these keys signed counts as none. Default: false.
@@ -93,7 +93,7 @@ impl CertificateKeys {
 }
 
 impl CertificatesConfig {
-    /// Reads the keys. What cannot be read is told and counts for nothing.
+    /// Reads the keys. An unreadable key is a problem in the result and verifies no signature.
     pub fn read_keys(&self) -> CertificateKeys {
         let key = self.key.as_deref().map(SigningKey::read).transpose();
         let key = key.map_err(|error| error.to_string());

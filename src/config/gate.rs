@@ -1,7 +1,7 @@
-//! `[gate]` of the configuration: through whom the gate acts, where it keeps
-//! its record, and what it calls things.
+//! `[gate]` of the configuration: the scheduler through which the gate acts, the folder of its
+//! record, and its names for marks.
 //!
-//! Checks what a person wrote and opens nothing.
+//! Checks the text of the section and opens nothing.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,16 +18,15 @@ use control::gate::scontrol::ScontrolScheduler;
 use control::gate::timeouts::SchedulerTimeouts;
 use control::sources::kubernetes::KubernetesClientConfig;
 
-/// How long one call may take where nothing is said; Slurm's own MessageTimeout
-/// is 10 s.
+/// Default limit of one call; Slurm's own MessageTimeout is 10 s.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How long a change may take to show. A resumed node answers within a second
 /// (0.06 to 0.8 s seen on 26.05 and 24.11); a busy controller takes longer.
 pub(crate) const SETTLE_TIME: Duration = Duration::from_secs(10);
 
-/// The same of Kubernetes: what was acknowledged shows at once, and only where an
-/// answer was lost is there anything to wait for.
+/// The same of Kubernetes: an acknowledged write is visible immediately, so the gate waits only
+/// after a lost answer.
 const KUBERNETES_SETTLE_TIME: Duration = Duration::from_secs(3);
 
 /// etcd has on its disks what it acknowledged.
@@ -37,7 +36,7 @@ const KUBERNETES_KEEP_TIME: Duration = Duration::ZERO;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct GateSection {
-    /// The folder of the journal, the lock and the certificates. Default: `gate`, beside this file.
+    /// The folder of the journal, the lock and the certificates. Default: `gate`, next to this file.
     state: Option<PathBuf>,
     /// What carries changes to the scheduler. Default: `scontrol`.
     #[schemars(with = "Option<GateBackendKind>")]
@@ -59,14 +58,14 @@ pub struct GateSection {
     /// Seconds for which a change may still be carried out whose sender is gone. Default: 90.
     #[schemars(with = "Option<f64>")]
     in_flight_s: Option<Spanned<f64>>,
-    /// As whom nodes are written, with `through = "kubernetes"`. Default: as
-    /// `[sources.kubernetes]` says.
+    /// The account that writes nodes, with `through = "kubernetes"`. Default: the account of
+    /// `[sources.kubernetes]`.
     #[schemars(with = "Option<GateKubernetesSection>")]
     kubernetes: Option<Spanned<GateKubernetesSection>>,
 }
 
-/// `[gate.kubernetes]`: as whom nodes are written. What it does not say is as
-/// `[sources.kubernetes]` says.
+/// `[gate.kubernetes]`: the account that writes nodes. Missing keys default to
+/// `[sources.kubernetes]`.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct GateKubernetesSection {
@@ -88,7 +87,7 @@ enum GateBackendKind {
     Kubernetes,
 }
 
-/// Who is told.
+/// The scheduler that the gate changes.
 #[derive(Clone, Debug)]
 pub enum GateBackend {
     /// Slurm's controller, through its program.
@@ -104,14 +103,14 @@ pub enum GateBackend {
 pub struct GateConfig {
     /// Where it keeps its record: journal, lock, certificates.
     pub folder: PathBuf,
-    /// Who is told.
+    /// The scheduler that the gate changes.
     pub backend: GateBackend,
     /// How patiently.
     pub timeouts: SchedulerTimeouts,
 }
 
-/// Reads `[gate]`; the section itself is at `at`. What it does not say of Slurm
-/// is as the sources say.
+/// Reads `[gate]`; the section itself is at `at`. Missing keys about Slurm default to those of
+/// the sources.
 pub fn parse_gate(
     section: GateSection,
     at: usize,
@@ -134,7 +133,7 @@ pub fn parse_gate(
     if let (Some(section), false) =
         (&section.kubernetes, through == Some(GateBackendKind::Kubernetes))
     {
-        let message = "[gate.kubernetes] says nothing without through = \"kubernetes\"";
+        let message = "[gate.kubernetes] has no effect without through = \"kubernetes\"";
         return Err((section.span().start, message.to_owned()));
     }
     let told = match (through, &wanted.slurmrestd) {

@@ -1,7 +1,7 @@
-//! `[history]` of the configuration: where the history is, and how long what is in
-//! it is kept whole.
+//! `[history]` of the configuration: the file of the history, and how long its points stay
+//! complete.
 //!
-//! Checks what a person wrote and opens nothing.
+//! Checks the text of the section and opens nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use crate::config::ConfigMistake;
 const KEEP_DAYS: u32 = 365;
 /// Three of them: one point a day is kept so long.
 const THIN_AFTER_DAYS: u32 = 1_095;
-/// Nobody has runs of a century ago.
+/// A century: no run is older.
 const MOST_DAYS: u32 = 36_500;
 
 /// `[history]` of the configuration.
@@ -25,8 +25,8 @@ pub struct HistorySection {
     /// Whether every run is added when it ended. Default: true, and false where the fabric is
     /// simulated or replayed and nothing else stands in this section.
     enabled: Option<bool>,
-    /// The SQLite file. Default: beside the folder of run folders, named as that with
-    /// `-history.sqlite` after it.
+    /// The SQLite file. Default: next to the folder of run folders, with the same name and
+    /// `-history.sqlite` appended.
     path: Option<PathBuf>,
     /// Days for which every point is kept, 1 to 36500. Older ones are thinned to one a day by
     /// `fabricgate history --compact`; findings, alarms and changes stay. Default: 365.
@@ -47,9 +47,9 @@ pub struct HistorySection {
 pub struct HistoryConfig {
     /// Whether every run is added.
     pub enabled: bool,
-    /// Whether anybody wrote anything about it.
+    /// Whether the configuration has the section.
     pub explicit: bool,
-    /// The file that somebody named.
+    /// The configured file.
     pub path: Option<PathBuf>,
     /// Days for which every point is kept.
     pub keep_days: u32,
@@ -79,11 +79,11 @@ impl HistoryConfig {
     }
 }
 
-/// The file beside a folder of run folders: not in it, where everything is a run.
+/// The file next to a folder of run folders: not in it, where every entry is a run.
 pub fn default_history_path(runs: &Path) -> PathBuf {
     let runs = match runs.file_name() {
         Some(_) => runs.to_owned(),
-        // `.` or `..`: its name is what the system says it is.
+        // `.` or `..`: the operating system resolves its name.
         None => std::fs::canonicalize(runs).unwrap_or_else(|_| runs.join("runs")),
     };
     let mut name = runs.file_name().unwrap_or_default().to_owned();

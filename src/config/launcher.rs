@@ -1,7 +1,6 @@
-//! `[launcher]` of the configuration: how nodes are reached, and how many at a
-//! time.
+//! `[launcher]` of the configuration: how nodes are reached, and how many at a time.
 //!
-//! Checks what a person wrote and opens nothing.
+//! Checks the text of the section and opens nothing.
 
 pub mod kubernetes;
 
@@ -16,15 +15,14 @@ use crate::config::{ConfigMistake, parse_duration};
 use control::launch::Launcher;
 use control::launch::slurm::{BusyNodePolicy, DrainedNodePolicy, SlurmLauncher, SlurmPrograms};
 
-/// Steps that run at the same time where nothing is said. The tools run on the
-/// nodes; here each costs a process and its output.
+/// Default number of steps that run at the same time. The tools run on the nodes; here each step
+/// costs a process and its output.
 const DEFAULT_PARALLEL: usize = 1_024;
 
 /// The same for simulated nodes, which all run on this machine.
 const DEFAULT_SIMULATED_PARALLEL: usize = 16;
 
-/// How long a worker may take to answer where nothing is said: a login through
-/// a busy head node takes seconds.
+/// Default limit of a worker's first answer: a login through a busy head node takes seconds.
 const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// `[launcher]` of the configuration.
@@ -51,7 +49,7 @@ pub struct LauncherSection {
     /// Most steps at the same time, from 1. Default: 1024; 16 with `sim`.
     #[schemars(with = "Option<u32>")]
     parallel: Option<Spanned<u32>>,
-    /// What the nodes call fabricgate. Default: `fabricgate`.
+    /// The command or path of fabricgate on the nodes. Default: `fabricgate`.
     #[schemars(with = "Option<String>")]
     worker: Option<Spanned<String>>,
     /// Seconds that a worker may take to answer; then its node is unknown. Default: 30.
@@ -70,7 +68,7 @@ pub struct LauncherSection {
     #[schemars(with = "Option<String>")]
     reservation: Option<Spanned<String>>,
     /// With `slurm`: the GPUs a job asks for on each node, such as `gpu:gb200:4`; empty asks for
-    /// none. Default: as many as Slurm says every node has.
+    /// none. Default: as many as Slurm reports for every node.
     #[schemars(with = "Option<String>")]
     gres: Option<Spanned<String>>,
     /// With `slurm`: further words of `salloc`. Default: none.
@@ -79,14 +77,14 @@ pub struct LauncherSection {
     /// With `slurm`: `--mpi` of tools that run on several nodes. Default: `pmix`.
     #[schemars(with = "Option<String>")]
     mpi: Option<Spanned<String>>,
-    /// With `slurm`: `--time` of jobs, such as `4:00:00`. Default: twice what is planned, 10 minutes
+    /// With `slurm`: `--time` of jobs, such as `4:00:00`. Default: twice the planned time, 10 minutes
     /// at least.
     #[schemars(with = "Option<String>")]
     time_limit: Option<Spanned<String>>,
-    /// With `slurm`: who may use a reservation that is made. Default: `root`.
+    /// With `slurm`: the users of a reservation that fabricgate makes. Default: `root`.
     #[schemars(with = "Option<String>")]
     user: Option<Spanned<String>>,
-    /// With `slurm`: what is done about nodes that jobs run on. Default: `skip`.
+    /// With `slurm`: how to treat nodes that run jobs. Default: `skip`.
     #[schemars(with = "Option<BusyNodePolicy>")]
     busy: Option<Spanned<BusyNodePolicy>>,
     /// With `slurm`: seconds for which busy nodes are waited for. Default: 3600.
@@ -95,17 +93,17 @@ pub struct LauncherSection {
     /// With `slurm`: how nodes are measured that the gate has drained. Default: `reservation`.
     #[schemars(with = "Option<DrainedNodePolicy>")]
     drained: Option<Spanned<DrainedNodePolicy>>,
-    /// With `slurm`: `srun`, with words in front where it is reached through something. Default: the
-    /// one beside `scontrol`.
+    /// With `slurm`: `srun`, with leading arguments where it is reached through another program.
+    /// Default: the one in the folder of `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
     srun: Option<Spanned<Vec<String>>>,
-    /// With `slurm`: `salloc`, likewise. Default: the one beside `scontrol`.
+    /// With `slurm`: `salloc`, likewise. Default: the one in the folder of `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
     salloc: Option<Spanned<Vec<String>>>,
-    /// With `slurm`: `scancel`, likewise. Default: the one beside `scontrol`.
+    /// With `slurm`: `scancel`, likewise. Default: the one in the folder of `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
     scancel: Option<Spanned<Vec<String>>>,
-    /// With `slurm`: `squeue`, likewise. Default: the one beside `scontrol`.
+    /// With `slurm`: `squeue`, likewise. Default: the one in the folder of `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
     squeue: Option<Spanned<Vec<String>>>,
     /// With `slurm`: `scontrol`, likewise. Default: that of `[sources.slurm]`.
@@ -156,7 +154,7 @@ pub struct LauncherConfig {
     pub launcher: Launcher,
     /// How many steps run at the same time.
     pub parallel: usize,
-    /// What the nodes call fabricgate.
+    /// The command or path of fabricgate on the nodes.
     pub worker: String,
     /// How long a worker may take to answer.
     pub connect: Duration,
@@ -183,8 +181,8 @@ impl LauncherConfig {
     }
 }
 
-/// Reads `[launcher]`; the section itself is at `at`. Slurm's programs lie beside
-/// `scontrol` where nothing else is said.
+/// Reads `[launcher]`; the section itself is at `at`. By default Slurm's programs are in the
+/// folder of `scontrol`.
 pub fn parse_launcher(
     section: LauncherSection,
     at: usize,
@@ -203,7 +201,9 @@ pub fn parse_launcher(
     }
     if let Some(worker) = &section.worker {
         if worker.get_ref().is_empty() {
-            let message = "worker is empty, expected what the nodes call fabricgate".to_owned();
+            let message =
+                "worker is empty, expected the command or path of fabricgate on the nodes"
+                    .to_owned();
             return Err((worker.span().start, message));
         }
         reach.worker.clone_from(worker.get_ref());
@@ -226,7 +226,7 @@ pub fn parse_launcher(
     {
         let there = match (kind, key) {
             (LauncherKind::Kubernetes, "busy" | "wait_s") => {
-                "; of pods, [launcher.kubernetes] says"
+                "; for pods, set it in [launcher.kubernetes]"
             }
             _ => "",
         };
@@ -298,7 +298,7 @@ impl LauncherSection {
         .collect()
     }
 
-    /// What is said of Slurm.
+    /// The keys of Slurm.
     fn into_slurm(self, scontrol: Option<&[String]>) -> Result<SlurmLauncher, ConfigMistake> {
         let usual = SlurmLauncher::default();
         let scontrol = parse_argv("scontrol", self.scontrol)?

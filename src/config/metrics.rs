@@ -1,6 +1,6 @@
-//! `[metrics]` of the configuration: what monitoring is shown, and where.
+//! `[metrics]` of the configuration: the metrics and their textfile.
 //!
-//! Checks what a person wrote and opens nothing.
+//! Checks the text of the section and opens nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -35,7 +35,7 @@ pub struct MetricsSection {
     runs: Option<Spanned<u32>>,
 }
 
-/// What is shown, as configured.
+/// The settings of metrics.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetricsConfig {
     /// The textfile.

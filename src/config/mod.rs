@@ -59,23 +59,23 @@ const MOST_READINGS: u32 = 5;
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct ConfigFile {
-    /// What is claimed: the name of a file, or a list of names. A claims file, Slurm's topology,
-    /// cabling, or any other that `fabricgate claims` reads. Without it, `[sources]` must ask somebody,
-    /// unless the fabric is simulated or replayed.
+    /// The files of claims: a name, or a list of names. A claims file, Slurm's topology, cabling, or
+    /// any other that `fabricgate claims` reads. Without it, `[sources]` must name a source, unless
+    /// the fabric is simulated or replayed.
     claims: Option<ClaimsFiles>,
-    /// Who else is asked what is claimed. Without it nobody is.
+    /// Live sources of claims. Default: none.
     #[serde(default)]
     sources: sources::SourcesSection,
-    /// The folder of run folders. Default: `runs`, beside this file.
+    /// The folder of run folders. Default: `runs`, next to this file.
     run_dir: Option<PathBuf>,
     /// The site's own threshold files, laid over those that ship, in this order. Default: none.
     #[serde(default)]
     thresholds: Vec<PathBuf>,
-    /// The platform of all domains (`fabricgate thresholds list`), over what they claim and what
-    /// devices are. Without it, each domain's own.
+    /// The platform of all domains (`fabricgate thresholds list`); it overrides claims and detected
+    /// devices. Without it, each domain's own.
     platform: Option<String>,
-    /// Variables of the environment that programs and nodes are given besides those that they
-    /// need (docs/security.md): names, or the beginning of names and `*`. Default: none.
+    /// Environment variables that programs and nodes get in addition to those that they need
+    /// (docs/security.md): names, or prefixes of names and `*`. Default: none.
     #[serde(default)]
     #[schemars(with = "Vec<String>")]
     pass_env: Vec<Spanned<String>>,
@@ -91,13 +91,13 @@ struct ConfigFile {
     /// How a suspicion is looked at again.
     #[serde(default)]
     confirm: ConfirmSection,
-    /// What may be done about nodes. Without it, the small defaults below.
+    /// The limits of actions on nodes. Without it, the small defaults below.
     #[schemars(with = "Option<Policy>")]
     policy: Option<Spanned<Policy>>,
-    /// Who is told what is decided, with `--apply` only. Without it, nobody is.
+    /// The scheduler that carries out decisions, with `--apply` only. Without it, none does.
     #[schemars(with = "Option<gate::GateSection>")]
     gate: Option<Spanned<gate::GateSection>>,
-    /// What the standing gate does (`fabricgate watch`).
+    /// The standing gate (`fabricgate watch`).
     #[serde(default)]
     watch: watch::WatchSection,
     /// How a burn-in is repeated.
@@ -109,13 +109,13 @@ struct ConfigFile {
     /// How certificates are signed, and whose count (`fabricgate certificate`).
     #[serde(default)]
     certificates: certificates::CertificatesSection,
-    /// What an audit may take (`fabricgate audit`).
+    /// The budget of an audit (`fabricgate audit`).
     #[serde(default)]
     audit: audit::AuditSection,
-    /// What runs showed, over time (`fabricgate history`). Without it, every run is added to a file
-    /// beside `run_dir`.
+    /// The measured levels over time (`fabricgate history`). Without it, every run is added to a file
+    /// next to `run_dir`.
     history: Option<history::HistorySection>,
-    /// Who is told of what came of runs (`fabricgate notify`). Without it, nobody is.
+    /// The receivers of the results of runs (`fabricgate notify`). Without it, no message is sent.
     notify: Option<notify::NotifySection>,
 }
 
@@ -133,7 +133,7 @@ enum ClaimsFiles {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct ConfirmSection {
-    /// Whether what is suspect is measured a second time, against cleared partners. Default: true.
+    /// Whether suspect parts are measured a second time, against cleared partners. Default: true.
     enabled: Option<bool>,
     /// Seconds before that, so that what passes has passed, 0 to 86400. Default: 30; 0 where the
     /// fabric is simulated or replayed.
@@ -191,7 +191,7 @@ impl ProbesSection {
             let at = name.span().start;
             let Some(probe) = catalog.get(name.get_ref()) else {
                 let (name, known) = (name.get_ref(), catalog.joined_names());
-                return Err((at, format!("there is no probe {name:?}, expected one of: {known}")));
+                return Err((at, format!("unknown probe {name:?}, expected one of: {known}")));
             };
             if probes.iter().any(|known| known.name == probe.name) {
                 let message = format!("probe {:?} is named twice; see readings", probe.name);
@@ -203,7 +203,7 @@ impl ProbesSection {
     }
 }
 
-/// What may be done about nodes.
+/// The limits of actions on nodes.
 fn check_policy(said: Option<Spanned<Policy>>) -> Result<Policy, ConfigMistake> {
     let Some(policy) = said else { return Ok(Policy::default()) };
     let at = policy.span().start;
@@ -212,7 +212,7 @@ fn check_policy(said: Option<Spanned<Policy>>) -> Result<Policy, ConfigMistake> 
     Ok(policy)
 }
 
-/// Has these variables passed on to what is started.
+/// Passes these variables on to started programs.
 fn pass_environment(names: Vec<Spanned<String>>) -> Result<(), ConfigMistake> {
     for name in &names {
         exec::child_environment::check_variable_name(name.get_ref())
@@ -228,9 +228,9 @@ fn pass_environment(names: Vec<Spanned<String>>) -> Result<(), ConfigMistake> {
 pub enum ClaimsSource {
     /// Files, schedulers, nodes.
     Sources(Box<SourcesConfig>),
-    /// What the simulated scenario claims.
+    /// The claims of the simulated scenario.
     Scenario(PathBuf),
-    /// What was claimed in a stored run.
+    /// The claims of a stored run.
     Run(PathBuf),
 }
 
@@ -249,7 +249,7 @@ pub struct Config {
     pub platform: Option<String>,
     /// How nodes are reached.
     pub launcher: Launcher,
-    /// Who says so: the configuration's section, or the command line.
+    /// The origin of the launcher: the configuration's section, or the command line.
     pub launcher_from: String,
     /// fabricgate as the nodes call it.
     pub worker: String,
@@ -269,13 +269,13 @@ pub struct Config {
     pub most_readings: u32,
     /// How far plans go.
     pub limits: PlanLimits,
-    /// What may be proposed.
+    /// The limits of proposals.
     pub policy: Policy,
-    /// Through whom proposals are carried out, where somebody says so.
+    /// The scheduler that carries out proposals, where one is configured.
     pub gate: Option<GateConfig>,
-    /// What the standing gate does.
+    /// The standing gate.
     pub watch: WatchConfig,
-    /// What an audit may take.
+    /// The budget of an audit.
     pub audit: AuditBudget,
     /// How certificates are signed, and whose count.
     pub certificates: CertificatesConfig,
@@ -285,7 +285,7 @@ pub struct Config {
     pub metrics: MetricsConfig,
     /// Where the history is and how long it is kept.
     pub history: HistoryConfig,
-    /// Who is told of what happens, where somebody is.
+    /// The receivers of notifications, where any are configured.
     pub notify: Option<NotifySettings>,
     /// Files that are needed as long as this is in use.
     pub scratch: Option<tempfile::TempDir>,
@@ -498,8 +498,8 @@ pub fn load_probes(dir: Option<&Path>) -> Result<ProbeCatalog, CommandError> {
 }
 
 impl Config {
-    /// The history of the runs in a folder, where they are kept in one: those of a
-    /// simulated fabric only where somebody asked for it.
+    /// The history of the runs in a folder, where they are kept in one: those of a simulated fabric
+    /// only where the configuration names a history.
     pub fn history_path(&self, runs: &Path) -> Option<PathBuf> {
         let is_kept =
             self.history.enabled && (self.history.explicit || !self.launcher.is_stand_in());

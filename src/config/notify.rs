@@ -1,7 +1,7 @@
-//! `[notify]` of the configuration: who is told of what happens, and how.
+//! `[notify]` of the configuration: the receivers of notifications, and their addresses.
 //!
-//! Checks what a person wrote and opens nothing: addresses and tokens are read
-//! when somebody is told.
+//! Checks the text of the section and opens nothing: addresses and tokens are read when a message
+//! is sent.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -26,55 +26,55 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How often a message is tried.
 const ATTEMPTS: u32 = 4;
 
-/// Messages an hour: one every five minutes is what somebody reads at night.
+/// Messages an hour: an on-call operator can read one every five minutes.
 const PER_HOUR: u32 = 12;
 
-/// Hours for which Alertmanager shows what nobody said again: a certificate's week.
+/// Hours for which Alertmanager shows an alert that is not repeated: a certificate's week.
 const ALERT_HOURS: f64 = 168.0;
 
-/// Who is told of what happens, over webhooks.
+/// The receivers of notifications, over webhooks.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NotifySection {
-    /// What the cluster is called in messages. Without it, they name none.
+    /// The cluster's name in messages. Without it, they name none.
     site: Option<String>,
     /// Seconds that telling all receivers may take after a run, 1 to 600, default 20.
     #[schemars(with = "Option<f64>")]
     within_s: Option<Spanned<f64>>,
-    /// Hours for which Alertmanager goes on showing what nobody said again, 1 to 8784, default 168.
+    /// Hours for which Alertmanager shows an alert that is not repeated, 1 to 8784, default 168.
     #[schemars(with = "Option<f64>")]
     stands_h: Option<Spanned<f64>>,
-    /// The receivers, each as `[[notify.target]]`. Without one, nobody is told.
+    /// The receivers, each as `[[notify.target]]`. Without one, no message is sent.
     #[schemars(with = "Vec<NotifyTargetSection>")]
     target: Vec<Spanned<NotifyTargetSection>>,
 }
 
-/// One receiver. Where it is, one of `url_file`, `url_env` and `url` says.
+/// One receiver. One of `url_file`, `url_env` and `url` gives its address.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NotifyTargetSection {
     /// Its name in messages and for `fabricgate notify test`.
     #[schemars(with = "String")]
     name: Spanned<String>,
-    /// What it takes: `generic`, `slack` or `alertmanager`.
+    /// The format of its messages: `generic`, `slack` or `alertmanager`.
     kind: NotifySectionKind,
-    /// The file that holds its address, on one line; it is read whenever somebody is told. Without it,
-    /// `url_env` or `url` says where it is.
+    /// The file that holds its address, on one line; it is read for every message. Without it,
+    /// `url_env` or `url` gives the address.
     url_file: Option<PathBuf>,
-    /// The variable of the environment that holds its address. Without it, `url_file` or `url` says it.
+    /// The environment variable that holds its address. Without it, `url_file` or `url` gives it.
     url_env: Option<String>,
-    /// Its address, in the open: whoever may read this file may then write to the receiver. Without it,
-    /// `url_file` or `url_env` says it.
+    /// Its address, in clear text: every reader of this file can then write to the receiver. Without
+    /// it, `url_file` or `url_env` gives it.
     url: Option<String>,
-    /// The file that holds a bearer token for it. Without it, `bearer_env` says it, or none is sent.
+    /// The file that holds a bearer token for it. Without it, `bearer_env` gives one, or none is sent.
     bearer_file: Option<PathBuf>,
-    /// The variable of the environment that holds a bearer token for it. Without it, `bearer_file`
-    /// says it, or none is sent.
+    /// The environment variable that holds a bearer token for it. Without it, `bearer_file` gives one,
+    /// or none is sent.
     bearer_env: Option<String>,
     /// A file with certificates (PEM) of authorities that it may be trusted by. Without it, the system's.
     ca_file: Option<PathBuf>,
-    /// What it hears: degraded, failed, unknown, pass-again, action, breaker, expired, drift; default
-    /// all but unknown.
+    /// Its events: degraded, failed, unknown, pass-again, action, breaker, expired, drift; default all
+    /// but unknown.
     on: Option<Vec<NoticeEvent>>,
     /// Seconds that one attempt may take, 0.1 to 60, default 5.
     #[schemars(with = "Option<f64>")]
@@ -82,17 +82,17 @@ struct NotifyTargetSection {
     /// How often a message is tried, 1 to 20, default 4.
     #[schemars(with = "Option<u32>")]
     attempts: Option<Spanned<u32>>,
-    /// Messages that it gets an hour, 1 to 1000, default 12; what is held back is counted in the next
-    /// one. Alertmanager has no limit: it groups and silences by itself.
+    /// Messages that it gets an hour, 1 to 1000, default 12; the next message counts those held back.
+    /// Alertmanager has no limit: it groups and silences by itself.
     #[schemars(with = "Option<u32>")]
     per_hour: Option<Spanned<u32>>,
 }
 
-/// What a receiver takes.
+/// The format of a receiver's messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum NotifySectionKind {
-    /// One JSON document of our own (`fabricgate.notice/1`).
+    /// One JSON document (`fabricgate.notice/1`).
     Generic,
     /// Blocks of a Slack webhook, which Mattermost and others take too.
     Slack,
@@ -172,7 +172,7 @@ fn parse_target(
     let mut on: BTreeSet<NoticeEvent> =
         receiver.on.map_or_else(usual, |on| on.into_iter().collect());
     if kind == NotifyTargetKind::Alertmanager {
-        // An alert that nobody ends would be shown for days after its repair.
+        // An alert without an end would stay for days after its repair.
         on.insert(NoticeEvent::PassAgain);
     }
     Ok(NotifyTarget {

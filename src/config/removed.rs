@@ -1,5 +1,4 @@
-//! What a configuration says that an earlier version knew: each key is named with
-//! its place and with what to use instead.
+//! Keys of earlier versions: each is reported with its place and its replacement.
 
 use toml::de::DeTable;
 

@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use schemars::generate::SchemaSettings;
 
-/// The JSON Schema of what is read: sections inside, no references, and nothing that
-/// TOML has no word for.
+/// The JSON Schema of the configuration: sections inline, no references, and no value that TOML
+/// cannot express.
 pub(crate) fn json_schema_of<T: JsonSchema>(title: &str) -> serde_json::Value {
     let mut settings = SchemaSettings::draft07().for_deserialize();
     // Editors of TOML (taplo) read draft 4 to 7, and follow references badly.

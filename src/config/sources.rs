@@ -1,7 +1,7 @@
-//! Which sources are asked for claims, and how long one may take: `[sources]`
-//! of the configuration, the words of `--from`, and what is found here.
+//! Which sources are asked for claims, and how long one may take: `[sources]` of the
+//! configuration, the arguments of `--from`, and the sources that this machine reaches.
 //!
-//! Asks nobody; `asking` does.
+//! Asks no source; `cli::collect_claims` does.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -17,8 +17,8 @@ use control::sources::slurm::SlurmClientConfig;
 use model::limits;
 use model::source_report::SourceFamily;
 
-/// How long one question may take where nothing is said: Slurm's own
-/// MessageTimeout is 10 s, and an answer on its way must not be cut off.
+/// Default limit of one query: Slurm's own MessageTimeout is 10 s, and an answer in flight must
+/// not be cut off.
 const DEFAULT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// `[sources]` of the configuration.
@@ -29,7 +29,7 @@ pub struct SourcesSection {
     /// kubernetes, nodes, cabling, frameworks.
     #[schemars(with = "Option<Vec<SourceFamily>>")]
     order: Option<Spanned<Vec<SourceFamily>>>,
-    /// GPUs that every node must have. Without it, nobody is held to a number.
+    /// GPUs that every node must have. Without it, no number is required.
     #[serde(deserialize_with = "limits::deserialize_gpus")]
     gpus_per_node: Option<u32>,
     /// NICs of the compute network that every node must have. Without it, likewise.
@@ -74,7 +74,7 @@ struct SlurmrestdSourceSection {
     address: Spanned<String>,
     /// The file with the token, read when it is needed. Without it, `SLURM_JWT`.
     token_file: Option<PathBuf>,
-    /// The user the token is for. Without it, the one it says itself.
+    /// The user the token is for. Without it, the user in the token.
     user: Option<String>,
 }
 
@@ -101,11 +101,11 @@ pub struct SlurmrestdSource {
     pub address: ServerAddress,
     /// The file with the token.
     pub token_file: Option<PathBuf>,
-    /// The user the token is for, where it does not say.
+    /// The user the token is for, where the token names none.
     pub user: Option<String>,
 }
 
-/// Who is asked.
+/// The live sources.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SourcesConfig {
     /// Files and folders.
@@ -148,7 +148,7 @@ impl Default for SourcesConfig {
 }
 
 impl SourcesSection {
-    /// Who is asked under this section, with these claims files before.
+    /// The sources of this section, after these claims files.
     pub fn into_config(
         self,
         files: Vec<PathBuf>,
@@ -227,7 +227,7 @@ pub(crate) fn check_address(address: &str) -> Result<(), String> {
 }
 
 impl SourcesConfig {
-    /// Whether nobody is asked.
+    /// Whether there is no source.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
             && self.slurm.is_none()

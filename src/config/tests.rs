@@ -1,4 +1,4 @@
-//! What a configuration file may say, and how mistakes in it are named.
+//! Tests of whole configuration files: accepted values, and the reports of mistakes.
 
 use super::*;
 use engine::policy::action_policy::removed::REMOVED;
@@ -36,7 +36,7 @@ fn under_sim_a_configuration_is_read_for_a_simulated_fabric() {
     assert_eq!(config.launcher, Launcher::Sim { scenario, workers: true });
     // Its faults do not pass with time, and its nodes are processes on this machine.
     assert_eq!((config.confirm.wait, config.parallel), (Duration::ZERO, 16));
-    // What somebody writes holds.
+    // A written value overrides the default.
     let config = under_sim(
         "[confirm]\nwait_s = 5\n[launcher]\nkind = \"sim\"\nscenario = \"t\"\nworkers = false\n",
     );
@@ -112,7 +112,7 @@ fn pods_are_as_the_file_says_and_mistakes_have_a_place() {
     let said = complaint(&with(""));
     assert!(said.starts_with("f.toml:4:1: ") && said.contains("expected image"), "{said}");
     let said = complaint("claims = \"c\"\n[launcher]\nkind = \"kubernetes\"\nbusy = \"wait\"\n");
-    assert!(said.ends_with("of pods, [launcher.kubernetes] says"), "{said}");
+    assert!(said.ends_with("for pods, set it in [launcher.kubernetes]"), "{said}");
     let other = "claims = \"c\"\n[launcher]\nkind = \"local\"\n[launcher.kubernetes]\n";
     let said = complaint(other);
     assert!(said.contains("[launcher.kubernetes]: belongs to kind = \"kubernetes\""), "{said}");
@@ -153,7 +153,7 @@ fn mistakes_are_named_with_line_and_column() {
     );
     assert!(with("[launcher]\nkind = \"local\"\nparallel = 0\n").contains("parallel 0"));
     let said = with("[probes]\nrun = [\"nvbandwith\"]\n");
-    assert!(said.starts_with("f.toml:3:8: there is no probe \"nvbandwith\""), "{said}");
+    assert!(said.starts_with("f.toml:3:8: unknown probe \"nvbandwith\""), "{said}");
     assert!(with("[probes]\nrun = []\n").contains("nothing would be measured"));
     assert!(with("[probes]\nreadings = 0\n").contains("readings 0"));
     assert!(with("[policy]\nfreeze_fleet = 5\n").contains("0 to 1"));

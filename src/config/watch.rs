@@ -1,7 +1,7 @@
-//! `[watch]` of the configuration: what the standing gate measures, how often,
-//! and how it tells of itself.
+//! `[watch]` of the configuration: what the standing gate measures, how often, and where it
+//! serves its state.
 //!
-//! Checks what a person wrote and opens nothing.
+//! Checks the text of the section and opens nothing.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use model::profile::Profile;
 
 /// How often it looks where nothing asks for it.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// How often sources are asked what they claim: racks are built by the day.
+/// How often sources are asked for claims: racks are built by the day.
 const CLAIMS: Duration = Duration::from_secs(300);
 /// How long jobs may take to conclude: a change takes up to 26 s to be made,
 /// seen and kept (limit_s, settle_s), and pods or jobs are taken back after.
@@ -45,7 +45,7 @@ pub struct WatchSection {
     /// Seconds between two looks where nothing asks for one, from 1. Default: 60.
     #[schemars(with = "Option<f64>")]
     interval_s: Option<Spanned<f64>>,
-    /// Seconds between two askings of the sources what they claim. Default: 300.
+    /// Seconds between two queries of the sources for claims. Default: 300.
     #[schemars(with = "Option<f64>")]
     claims_s: Option<Spanned<f64>>,
     /// Domains that are measured at the same time, 1 to 1000. Default: 1.
@@ -64,7 +64,7 @@ pub struct WatchSection {
     /// Hours before its end at which a certificate is renewed, 0 to 8784. Default: 6.
     #[schemars(with = "Option<f64>")]
     expire_ahead_h: Option<Spanned<f64>>,
-    /// Hours after which a node that nobody looked at is audited; 0: never. Default: 0.
+    /// Hours after which an unmeasured node is audited; 0: never. Default: 0.
     #[schemars(with = "Option<f64>")]
     audit_every_h: Option<Spanned<f64>>,
     /// Hours for which a drained node rests where nothing about it changes. Default: 24.
@@ -74,7 +74,7 @@ pub struct WatchSection {
     backoff: WatchBackoffSection,
     /// Which profile is run for which cause.
     profiles: WatchProfilesSection,
-    /// Seconds that jobs may take to conclude when the watch is told to end. Default: 60.
+    /// Seconds that jobs may take to conclude after the watch is asked to end. Default: 60.
     #[schemars(with = "Option<f64>")]
     conclude_s: Option<Spanned<f64>>,
     /// Logs of jobs that are kept, 1 to 100000. Default: 50.
@@ -160,26 +160,26 @@ struct WatchLeaseSection {
     /// Seconds between renewals. Default: 5.
     #[schemars(with = "Option<f64>")]
     renew_s: Option<Spanned<f64>>,
-    /// Who holds it. Default: the pod's name, or host and process.
+    /// The holder's identity. Default: the pod's name, or host and process.
     #[schemars(with = "Option<String>")]
     holder: Option<Spanned<String>>,
 }
 
-/// What becomes of marks whose certificate has expired.
+/// The treatment of marks whose certificate has expired.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 pub enum ExpiredMarkAction {
-    /// They say that nothing is known.
+    /// The marks change to unknown.
     #[default]
     Condition,
-    /// The same, and the start-up taint is there again.
+    /// The same, and the start-up taint is set again.
     Taint,
 }
 
 /// The watch, as configured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct WatchConfig {
-    /// What is due when.
+    /// The schedule.
     pub settings: ScheduleSettings,
     /// Whether jobs probe across domains that tenants use.
     pub even_if_tenants: bool,
@@ -187,9 +187,9 @@ pub struct WatchConfig {
     pub timeouts: WatchIntervals,
     /// Where it answers.
     pub listen: Option<SocketAddr>,
-    /// Which Lease it needs, where it says so.
+    /// The Lease that it needs, where one is configured.
     pub lease: Option<LeaseConfig>,
-    /// What becomes of marks whose certificate has expired.
+    /// The treatment of marks whose certificate has expired.
     pub expired: ExpiredMarkAction,
 }
 
@@ -204,7 +204,7 @@ pub struct LeaseConfig {
     pub duration: Duration,
     /// How often it is renewed.
     pub renew: Duration,
-    /// Who we are, where it is not this pod or process.
+    /// The holder's identity, where it is not this pod or process.
     pub holder: Option<String>,
 }
 
@@ -332,7 +332,7 @@ pub fn parse_watch(
     })
 }
 
-/// Refuses to renew what is renewed as soon as it is there.
+/// Refuses a renewal that would follow immediately after each certificate.
 fn check_renewal(
     section: &WatchSection,
     settings: &ScheduleSettings,
@@ -346,7 +346,7 @@ fn check_renewal(
     let at = section.expire_ahead_h.as_ref().map_or(0, |it| it.span().start);
     let hours = settings.ahead_s / 3_600;
     let message = format!(
-        "expire_ahead_h {hours} is no less than the {days} days that a pass under {profile} counts: \
+        "expire_ahead_h {hours} is not less than the {days} days that a pass under {profile} counts: \
          every node would be measured without end"
     );
     Err((at, message))
@@ -428,7 +428,7 @@ mod tests {
             parse_watch(section, &Policy { certificate_days: days, ..Policy::default() }, None)
         };
         let (_, said) = read("expire_ahead_h = 30.0", 1).expect_err("it never ends");
-        assert!(said.starts_with("expire_ahead_h 30 is no less than the 1 days"), "{said}");
+        assert!(said.starts_with("expire_ahead_h 30 is not less than the 1 days"), "{said}");
         assert!(read("expire_ahead_h = 23.0", 1).is_ok());
         assert!(read("", 1).is_ok());
     }

@@ -1,7 +1,7 @@
 //! `[launcher.kubernetes]` of the configuration: the pods through which nodes
 //! are measured.
 //!
-//! Checks what a person wrote and opens nothing.
+//! Checks the text of the section and opens nothing.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,8 @@ const MAX_RESOURCE_COUNT: u32 = 1_024;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct LauncherKubernetesSection {
-    /// The kubeconfig of who may make pods. Default: the environment's, or the pod's own account.
+    /// The kubeconfig of the account that creates pods. Default: the environment's, or the pod's own
+    /// account.
     kubeconfig: Option<PathBuf>,
     /// The context in it. Default: its current one.
     #[schemars(with = "Option<String>")]
@@ -47,13 +48,13 @@ pub(crate) struct LauncherKubernetesSection {
     host_network: bool,
     /// How GPUs are asked for. Default: `device-plugin`.
     gpus: GpuRequestMode,
-    /// What the device plugin calls a GPU. Default: `nvidia.com/gpu`.
+    /// The device plugin's resource name for GPUs. Default: `nvidia.com/gpu`.
     #[schemars(with = "Option<String>")]
     resource: Option<Spanned<String>>,
     /// The class of devices that is claimed. Default: `gpu.nvidia.com`.
     #[schemars(with = "Option<String>")]
     device_class: Option<Spanned<String>>,
-    /// GPUs of a node where claims do not say, 0 (none) to 1024. Default: as many as it offers.
+    /// GPUs of a node whose claims give no number, 0 (none) to 1024. Default: as many as it offers.
     #[schemars(with = "Option<u32>")]
     gpus_per_node: Option<Spanned<u32>>,
     /// Further resources that every pod asks for, and how many, 1 to 1024. Default: none.
@@ -67,7 +68,7 @@ pub(crate) struct LauncherKubernetesSection {
     /// place for secrets. Default: none.
     #[schemars(with = "BTreeMap<String, String>")]
     env: BTreeMap<Spanned<String>, String>,
-    /// What is tolerated besides our own taints. Default: none.
+    /// Tolerations in addition to fabricgate's own taints. Default: none.
     #[schemars(with = "Vec<Toleration>")]
     tolerations: Vec<Spanned<Toleration>>,
     /// Whether cordoned nodes are measured too. Default: false.
@@ -83,7 +84,7 @@ pub(crate) struct LauncherKubernetesSection {
     /// The priority class; take one with `preemptionPolicy: Never`. Default: the cluster's.
     #[schemars(with = "Option<String>")]
     priority_class: Option<Spanned<String>>,
-    /// What is done about nodes with GPU pods; not `reserve`. Default: `skip`.
+    /// How to treat nodes with GPU pods; not `reserve`. Default: `skip`.
     #[schemars(with = "Option<BusyNodePolicy>")]
     busy: Option<Spanned<BusyNodePolicy>>,
     /// Seconds for which busy nodes are waited for. Default: 3600.
@@ -92,13 +93,13 @@ pub(crate) struct LauncherKubernetesSection {
     /// Seconds that a pod may take to run, its image included, from 1. Default: 600.
     #[schemars(with = "Option<f64>")]
     start_s: Option<Spanned<f64>>,
-    /// Seconds that a pod may live, from 1. Default: twice what is planned, 10 minutes at least.
+    /// Seconds that a pod may live, from 1. Default: twice the planned time, 10 minutes at least.
     #[schemars(with = "Option<f64>")]
     deadline_s: Option<Spanned<f64>>,
 }
 
 impl LauncherKubernetesSection {
-    /// What is said of pods; the section itself is at `at`.
+    /// The settings of pods; the section itself is at `at`.
     pub(crate) fn into_kubernetes(
         self,
         at: usize,
@@ -281,12 +282,12 @@ fn check_variable(value: &Spanned<String>) -> Result<(), ConfigMistake> {
     Err((value.span().start, format!("env {text:?}, expected the name of a variable")))
 }
 
-/// A toleration that says something, and not of everything by mistake.
+/// A toleration that names a taint, and does not tolerate everything by mistake.
 fn check_toleration(toleration: &Spanned<Toleration>) -> Result<(), ConfigMistake> {
     const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
     let (at, it) = (toleration.span().start, toleration.get_ref());
     if it.key.is_none() && it.value.is_some() {
-        let message = "tolerations: a value without a key, expected key = \"...\" beside it";
+        let message = "tolerations: a value without a key, expected key = \"...\" with it";
         return Err((at, message.to_owned()));
     }
     if it.key.as_deref() == Some("") {
