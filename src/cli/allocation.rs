@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::cli::gate_apply;
-use crate::cli::plan_scope::{PlanBasis, Profile};
+use crate::cli::plan_scope::PlanBasis;
 use crate::cli::stdout::note;
 use crate::config::Config;
 use crate::config::gate::{CALL_TIMEOUT, GateBackend, SETTLE_TIME};
@@ -38,8 +38,6 @@ use model::hostlist;
 use model::id::NodeName;
 use model::probe::ProbeScope;
 use model::profile::Profile;
-use pods::PodAllocator;
-use slurm::SlurmAllocator;
 
 /// Why ranks do not start where Slurm holds nothing.
 const NO_JOB_REASON: &str = "its ranks need a job, and no job holds it: it is drained and measured \

@@ -246,7 +246,11 @@ fn show_run(
             repaired,
         )?)?;
     } else {
-        let text = report_output::render_with_repair(run, report_output::ReportFormat::Terminal, repaired)?;
+        let text = report_output::render_with_repair(
+            run,
+            report_output::ReportFormat::Terminal,
+            repaired,
+        )?;
         stdout::write_text(&String::from_utf8_lossy(&text))?;
     }
     report_output::write_files(run, files, repaired)

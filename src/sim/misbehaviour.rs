@@ -1,4 +1,4 @@
-//! //! Unreachable nodes, and misbehaving tools.
+//! Unreachable nodes, and misbehaving tools.
 
 use super::fault::SimFault;
 use super::render::SimToolOutput;

@@ -1,4 +1,4 @@
-//! //! Tests of the physics, and of the rendered formats.
+//! Tests of the physics, and of the rendered formats.
 
 use proptest::prelude::*;
 

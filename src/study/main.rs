@@ -7,7 +7,8 @@ mod commands;
 use std::process::ExitCode;
 
 use clap::Parser;
-use fabricgate::cli::{exit, failure, stdout};
+use fabricgate::cli::stdout;
+use fabricgate::exit;
 
 use commands::{sweeps, year};
 
@@ -59,7 +60,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(error) => {
             stdout::note(&format!("{error:#}"));
-            ExitCode::from(failure::exit_code_of(&error))
+            ExitCode::from(exit::exit_code_of(&error))
         }
     }
 }
@@ -80,7 +81,7 @@ mod tests {
                 StudyCommand::Year(args) => year::run(args, &cli.globals),
             };
             let error = result.expect_err("there is no such folder");
-            assert_eq!(failure::exit_code_of(&error), exit::ENVIRONMENT, "{words}: {error:#}");
+            assert_eq!(exit::exit_code_of(&error), exit::ENVIRONMENT, "{words}: {error:#}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! //! Checks of the driver, the device files and the limits of this machine.
+//! Checks of the driver, the device files and the limits of this machine.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! //! Tests of the checks of libraries and drivers.
+//! Tests of the checks of libraries and drivers.
 
 use super::*;
 use crate::doctor::library_check::{LibraryFailure, LibraryGpu};

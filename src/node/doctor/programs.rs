@@ -1,4 +1,4 @@
-//! //! Checks which programs are on PATH and which probes need them.
+//! Checks which programs are on PATH and which probes need them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! //! Checks whether a scheduler is reachable from this machine.
+//! Checks whether a scheduler is reachable from this machine.
 
 use std::path::Path;
 

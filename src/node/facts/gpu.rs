@@ -1,4 +1,4 @@
-//! //! Facts about the machine and about each GPU, as the driver reports them.
+//! Facts about the machine and about each GPU, as the driver reports them.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! //! Positions of PCI devices from sysfs, and the distance between two of them.
+//! Positions of PCI devices from sysfs, and the distance between two of them.
 
 use std::path::{Component, Path};
 

@@ -1,4 +1,4 @@
-//! //! Queries one GPU, property by property, and records the refusals.
+//! Queries one GPU, property by property, and records the refusals.
 
 use model::node_facts::MissingFact;
 

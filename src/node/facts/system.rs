@@ -1,4 +1,4 @@
-//! //! Facts about the machine from `/proc` and sysfs.
+//! Facts about the machine from `/proc` and sysfs.
 
 use std::path::Path;
 

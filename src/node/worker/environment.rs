@@ -1,4 +1,4 @@
-//! //! The worker's report about its machine. Unreadable facts are omitted.
+//! The worker's report about its machine. Unreadable facts are omitted.
 
 use std::collections::BTreeMap;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! //! Executes one order: checks, starts, waits, and reports the result.
+//! Executes one order: checks, starts, waits, and reports the result.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,4 +1,4 @@
-//! //! Processes of this machine from `/proc`, and their ancestry.
+//! Processes of this machine from `/proc`, and their ancestry.
 
 use std::path::Path;
 

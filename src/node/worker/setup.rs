@@ -1,4 +1,4 @@
-//! //! Parameters of a worker.
+//! Parameters of a worker.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! //! Documents of the simulated probes, parsed by the real parsers.
+//! Documents of the simulated probes, parsed by the real parsers.
 
 use std::collections::BTreeMap;
 

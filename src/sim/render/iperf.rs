@@ -1,4 +1,4 @@
-//! //! `iperf3 -J`: the JSON document of a client.
+//! `iperf3 -J`: the JSON document of a client.
 
 use serde_json::{Value, json};
 

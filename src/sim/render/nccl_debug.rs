@@ -1,4 +1,4 @@
-//! //! NCCL's log of its paths with `NCCL_DEBUG=INFO`.
+//! NCCL's log of its paths with `NCCL_DEBUG=INFO`.
 
 use super::cluster_key;
 use crate::collective::{SimCollective, SimCollectiveRun, SimCollectiveTransport};

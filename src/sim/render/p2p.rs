@@ -1,4 +1,4 @@
-//! //! Output of p2pBandwidthLatencyTest.
+//! Output of p2pBandwidthLatencyTest.
 
 use super::SimToolOutput;
 use crate::fabric::{GpuIndex, SimCopyEngine};

@@ -1,4 +1,4 @@
-//! //! `ib_write_bw` and `ib_read_bw` of one NIC: a table of message sizes.
+//! `ib_write_bw` and `ib_read_bw` of one NIC: a table of message sizes.
 
 use super::SimToolOutput;
 use crate::invocation::ToolInvocation;

@@ -1,4 +1,4 @@
-//! //! CSV queries of nvidia-smi: `--query-gpu` and `--query-compute-apps`.
+//! CSV queries of nvidia-smi: `--query-gpu` and `--query-compute-apps`.
 
 use super::smi::no_devices;
 use super::{SimToolOutput, gpu_uuid};

@@ -7,7 +7,8 @@ use std::path::PathBuf;
 
 use crate::StudyOptions;
 use fabricgate::cli::output::OutputFile;
-use fabricgate::cli::{exit, stdout};
+use fabricgate::cli::stdout;
+use fabricgate::exit;
 use study::{StudySetting, StudyWorld};
 
 /// Simulate thousands of sweeps and count found faults and false blames, compared with simpler

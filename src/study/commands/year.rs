@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use crate::StudyOptions;
 use fabricgate::cli::output::OutputFile;
-use fabricgate::cli::{exit, show, stdout};
+use fabricgate::cli::report_output;
+use fabricgate::cli::stdout;
+use fabricgate::exit;
 use study::year;
 use study::year::{SchemeSettings, TransientRates, YearRule, YearSetting};
 
@@ -190,7 +192,9 @@ pub(crate) fn run(args: &YearArgs, globals: &StudyOptions) -> anyhow::Result<u8>
         stdout::note(&why);
         return Ok(exit::USAGE);
     }
-    show::check_distinct([&args.csv, &args.svg].into_iter().flatten().map(PathBuf::as_path))?;
+    report_output::check_distinct(
+        [&args.csv, &args.svg].into_iter().flatten().map(PathBuf::as_path),
+    )?;
     let (table, picture) = (
         OutputFile::open_optional(args.csv.as_ref())?,
         OutputFile::open_optional(args.svg.as_ref())?,

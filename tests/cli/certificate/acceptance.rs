@@ -161,7 +161,11 @@ fn what_it_says_itself_may_keep_it_from_accepting_anything() {
             3,
             "not accepted: n2: round 2: slow",
         ),
-        (|it| it["nodes"][1]["accepted"] = json!("fail"), 3, "overall result is pass, but its nodes"),
+        (
+            |it| it["nodes"][1]["accepted"] = json!("fail"),
+            3,
+            "overall result is pass, but its nodes",
+        ),
         (|it| it["ended"] = json!("2999-01-01T00:00:00Z"), 3, "yet to come"),
         (|it| it["created"] = json!("yesterday"), 3, "is no moment"),
         (|it| it["state"] = json!("partial"), 4, "did not come to its end"),

@@ -1,4 +1,4 @@
-//! //! Summarizes the readings before, during and after a probe.
+//! Summarizes the readings before, during and after a probe.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! //! Tests with libraries whose answers change from one reading to the next.
+//! Tests with libraries whose answers change from one reading to the next.
 
 use std::cell::{Cell, RefCell};
 

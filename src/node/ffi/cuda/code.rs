@@ -1,4 +1,4 @@
-//! //! Constants of `cuda.h`: results and attributes.
+//! Constants of `cuda.h`: results and attributes.
 
 /// `CUDA_SUCCESS`.
 pub const SUCCESS: i32 = 0;

@@ -1,4 +1,4 @@
-//! //! Result codes of `nccl.h`.
+//! Result codes of `nccl.h`.
 
 /// `ncclSuccess`.
 pub const SUCCESS: i32 = 0;

@@ -1,4 +1,4 @@
-//! //! Parameters of an NCCL probe.
+//! Parameters of an NCCL probe.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! //! Parameters of a copy probe.
+//! Parameters of a copy probe.
 
 use std::path::PathBuf;
 

@@ -1,4 +1,4 @@
-//! //! Parameters of a fabric probe.
+//! Parameters of a fabric probe.
 
 use std::path::PathBuf;
 

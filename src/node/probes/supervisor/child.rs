@@ -1,4 +1,4 @@
-//! //! One child process of a probe.
+//! One child process of a probe.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! //! Tests of the supervisor with shell scripts as probes.
+//! Tests of the supervisor with shell scripts as probes.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! //! The client: connects, measures, and reports the results.
+//! The client: connects, measures, and reports the results.
 
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! //! The control connection between the two sides: lines, each with a deadline.
+//! The control connection between the two sides: lines, each with a deadline.
 
 use std::io;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! //! Round trip times of small messages on an idle path.
+//! Round trip times of small messages on an idle path.
 
 use std::io;
 use std::io::{Read, Write};

@@ -1,4 +1,4 @@
-//! //! The server: serves one session with one client, then ends.
+//! The server: serves one session with one client, then ends.
 
 use std::collections::BTreeMap;
 use std::net::{TcpListener, TcpStream};

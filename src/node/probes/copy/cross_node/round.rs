@@ -1,4 +1,4 @@
-//! //! One round: runs the copies, and decides whether the result counts.
+//! One round: runs the copies, and decides whether the result counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
