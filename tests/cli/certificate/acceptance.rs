@@ -168,14 +168,14 @@ fn what_it_says_itself_may_keep_it_from_accepting_anything() {
         ),
         (|it| it["ended"] = json!("2999-01-01T00:00:00Z"), 3, "yet to come"),
         (|it| it["created"] = json!("yesterday"), 3, "is no moment"),
-        (|it| it["state"] = json!("partial"), 4, "did not come to its end"),
+        (|it| it["state"] = json!("partial"), 4, "did not run to completion"),
         (
             |it| {
                 it["accepted"] = json!("unknown");
                 it["nodes"][0]["accepted"] = json!("unknown");
             },
             4,
-            "not known: n1: ",
+            "unknown: n1: ",
         ),
         (|it| it["nodes"] = json!([]), 3, "its nodes give unknown"),
     ] {

@@ -192,7 +192,7 @@ mod tests {
             .mount(&server)
             .await;
         let why = request_token(&other).await.expect_err("refused");
-        assert!(why.contains("no right") && !why.contains(SECRET), "{why}");
+        assert!(why.contains("no permission") && !why.contains(SECRET), "{why}");
         server.reset().await;
         let odd = json!({"kind": "TokenRequest", "status": {"token": SECRET}});
         let answer = ResponseTemplate::new(201).set_body_json(odd);
