@@ -134,7 +134,7 @@ fn better_and_still_below_same_and_worse_are_told_apart() {
     assert!(says.contains("better in") && says.contains("still below"), "{says}");
     let (_, says) = place.again(3);
     assert!(says.contains("changed no measurement"), "{says}");
-    assert!(says.contains("are those of then"), "{says}");
+    assert!(says.contains("are unchanged"), "{says}");
     place.now(&lost("n2:1", 6));
     let (_, says) = place.again(3);
     assert!(says.contains("the blamed part is worse than before"), "{says}");

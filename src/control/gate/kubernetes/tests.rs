@@ -292,7 +292,7 @@ async fn a_program_for_tokens_that_hangs_holds_nobody_up() {
     for _ in 0..2 {
         let error = gate.read_nodes(&["n1".into()]).await.expect_err("nothing came");
         assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");
-        assert!(error.message.contains("program it names for tokens"), "{error}");
+        assert!(error.message.contains("its program for tokens"), "{error}");
     }
     let error = gate.update_nodes(&["n1".into()], &drain()).await.expect_err("nothing came");
     assert_eq!(error.kind, SourceProblemKind::Unreachable, "{error}");

@@ -186,7 +186,7 @@ fn a_token_that_is_not_taken_is_told_from_a_controller_that_is_not_there() {
         "status": "Protocol authentication error"}]}"#;
     let (kind, message) = only(&pinged(json(200, ping)));
     assert_eq!(kind, SourceProblemKind::Denied);
-    assert!(message.contains("says: Protocol authentication error; the token may"), "{message}");
+    assert!(message.contains("reports: Protocol authentication error; the token may"), "{message}");
 
     // Older ones keep to themselves why, so the nodes are asked for.
     let ping = r#"{"pings": [{"hostname": "head", "pinged": "DOWN", "responding": false}]}"#;
