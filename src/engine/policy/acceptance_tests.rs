@@ -129,7 +129,7 @@ fn drifting(share: f64) -> impl Fn(&mut Acceptance) {
 fn a_drift_is_told_below_the_limit_and_not_accepted_beyond_it() {
     let small = concluded(2, &[Pass, Pass], drifting(0.02));
     assert_eq!(small.accepted, AcceptanceOutcome::Pass);
-    assert!(small.reason.contains("GPU 2 shows 2.0 % less"), "{}", small.reason);
+    assert!(small.reason.contains("GPU 2 is 2.0 % slower"), "{}", small.reason);
     let large = concluded(2, &[Pass, Pass], drifting(0.05));
     assert_eq!(large.accepted, AcceptanceOutcome::Unknown);
     assert!(large.drift.is_some() && large.reason.contains("more than the 2.8 %"));

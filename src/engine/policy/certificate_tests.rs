@@ -380,7 +380,7 @@ fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
     booted.machines.clear();
     assert!(booted.refused().contains("does not name the boot"));
     booted.live.nodes.clear();
-    assert!(booted.refused().contains("does not tell of it"));
+    assert!(booted.refused().contains("does not know it"));
 
     for state in ["DRAIN", "CORDONED", "TAINTED", "NOT_READY", "DELETING"] {
         let mut out = world(state, "b-1");
@@ -401,7 +401,7 @@ fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
     assert_eq!(unsaid.issue().0.len(), 1);
 
     unsaid.now = MADE + 8 * DAY_S;
-    assert!(unsaid.issue().1[0].why.contains("counts no longer"));
+    assert!(unsaid.issue().1[0].why.contains("too old to certify"));
     unsaid.now = MADE - DAY_S;
     assert!(unsaid.issue().1[0].why.contains("not yet"));
 }

@@ -39,7 +39,7 @@ fn one_known_gpu_is_to_blame_or_it_is_said_why_it_is_the_node() {
     for (words, findings, uuids, claimed) in [
         ("more than one", vec![&bad, &other], uuids(), Some(4)),
         ("blames no single GPU", vec![&bad, &nic], uuids(), Some(4)),
-        ("is not there", vec![&bad, &gone], uuids(), Some(4)),
+        ("missing GPU cannot be taken out", vec![&bad, &gone], uuids(), Some(4)),
         ("UUID of GPU 2", vec![&bad], without(2, None), None),
         ("not a GPU's UUID", vec![&bad], without(2, Some("MIG-1/2")), Some(4)),
         ("two of its GPUs", vec![&bad], without(1, Some("GPU-2a")), Some(4)),

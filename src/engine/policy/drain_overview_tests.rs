@@ -46,11 +46,11 @@ fn what_the_scheduler_shows_is_told_and_not_what_the_journal_last_knew() {
     );
 
     for (state, reason, standing, says) in [
-        (&["IDLE"][..], None, DrainStanding::InService, "is not there"),
+        (&["IDLE"][..], None, DrainStanding::InService, "fabricgate's drain is missing"),
         // 24.11 keeps the reason of a drain that was lifted.
-        (&["IDLE"], Some(OURS), DrainStanding::InService, "is not there"),
+        (&["IDLE"], Some(OURS), DrainStanding::InService, "fabricgate's drain is missing"),
         (&["IDLE", "DRAIN"], Some("rma INC4712 bob"), DrainStanding::TakenOver, "rma INC4712 bob"),
-        (&["IDLE", "DRAIN"], Some("fabricgate:x:run9 e1"), DrainStanding::TakenOver, "our form"),
+        (&["IDLE", "DRAIN"], Some("fabricgate:x:run9 e1"), DrainStanding::TakenOver, "fabricgate's form"),
         (
             &["IDLE", "DRAIN"],
             Some("fabricgate:nvlink-low:run1 e3, bob looks"),

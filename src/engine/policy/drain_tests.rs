@@ -61,7 +61,7 @@ fn every_line_that_is_not_taken_has_its_reason() {
         ("drained already, by fabricgate", |w| {
             w.drained("d0n0", "gpu-missing", 0.75, 90_000);
         }),
-        ("left alone: label managed=false", |w| {
+        ("leave it alone: label managed=false", |w| {
             let said = w.fleet.nodes.entry(NodeName::from("d0n0")).or_default();
             said.opt_out = vec!["label managed=false".to_owned()];
         }),
@@ -270,7 +270,7 @@ fn on_kubernetes_too_what_is_left_alone_is_told_in_its_own_words() {
         ("Kubernetes keeps pods away already", |w| {
             w.state("d0n0", &["NOT_READY"]);
         }),
-        ("left alone: taint of another tool", |w| {
+        ("leave it alone: taint of another tool", |w| {
             w.object("d0n0").left_alone.push("taint of another tool".to_owned());
         }),
         ("no annotation fabricgate.io/reason", |w| {

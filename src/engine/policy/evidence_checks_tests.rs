@@ -64,7 +64,7 @@ fn a_node_that_booted_since_is_measured_first() {
 fn half_a_run_drains_for_hard_faults_only() {
     let mut world = world();
     world.run.complete = false;
-    assert!(world.why("d0n0").contains("not complete"));
+    assert!(world.why("d0n0").contains("incomplete run"));
     world.accuse("d1n0", "nvlink-absent", Outcome::Failed, 0.0);
     assert_eq!(world.proposed(), ["drain d1n0"]);
 }

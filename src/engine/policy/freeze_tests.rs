@@ -51,7 +51,7 @@ fn a_journal_that_knows_nothing_on_nodes_that_a_gate_has_written_on_is_not_the_r
     for written in [extra, reason] as [fn(&mut PolicyFixture); 2] {
         let mut world = three();
         written(&mut world);
-        assert!(frozen(&world).contains("written on d4n4"), "{}", frozen(&world));
+        assert!(frozen(&world).contains("marked d4n4"), "{}", frozen(&world));
         let trips = budget::explain_trip(&world.situation(), &world.policy);
         assert!(trips.is_some_and(|why| why.contains("mounted")));
         // It is the right one where it knows of anything, or a person says so.

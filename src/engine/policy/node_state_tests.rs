@@ -66,7 +66,7 @@ fn a_node_that_is_down_absent_rebooting_or_unheard_of_is_left_alone() {
         (&["FAIL"], "keeps jobs away already"),
         (&["ERROR"], "keeps jobs away already"),
         (&["IDLE", "INVALID_REG"], "keeps jobs away already"),
-        (&["UNKNOWN"], "look again"),
+        (&["UNKNOWN"], "try again"),
         (&["FUTURE"], "no node exists to drain"),
         (&["IDLE", "CLOUD", "POWERED_DOWN"], "no node exists to drain"),
         (&["IDLE", "CLOUD", "POWERING_UP"], "no node exists to drain"),
@@ -76,7 +76,7 @@ fn a_node_that_is_down_absent_rebooting_or_unheard_of_is_left_alone() {
         (&["DOWN", "REBOOT_ISSUED"], "look again after that"),
         (&["IDLE", "UNDRAIN"], "look again after that"),
         (&["IDLE", "BRAND_NEW"], "BRAND_NEW"),
-        (&[], "does not say"),
+        (&[], "reports no state"),
     ] {
         let refused = drainable(state, "", &JournalState::default());
         assert!(refused.clone().is_err_and(|told| told.contains(why)), "{state:?}: {refused:?}");
@@ -370,7 +370,7 @@ fn who_asks_to_be_left_alone_is() {
         explain_no_measurement(&node),
     ] {
         let told = told.expect("a reason");
-        assert!(told.contains("left alone: label a=b") && !told.contains('\u{1b}'), "{told}");
+        assert!(told.contains("leave it alone: label a=b") && !told.contains('\u{1b}'), "{told}");
     }
 }
 

@@ -152,7 +152,7 @@ fn nothing_is_certified_of_another_boot_or_where_others_have_a_say() {
         ("out of service (NOT_READY+UNVERIFIED)", |w| {
             w.state(NODE, &["NOT_READY", "UNVERIFIED"]);
         }),
-        ("left alone: label a=b", |w| w.object(NODE).left_alone.push("label a=b".to_owned())),
+        ("leave it alone: label a=b", |w| w.object(NODE).left_alone.push("label a=b".to_owned())),
         ("left to the gate of Slurm", |w| w.object(NODE).slinky = true),
     ];
     for (part, change) in cases {

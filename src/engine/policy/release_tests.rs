@@ -285,7 +285,7 @@ fn a_look_that_did_not_pass_keeps_a_node_whatever_it_passed_before() {
     for outcome in [Outcome::Unknown, Outcome::Degraded, Outcome::Failed] {
         let mut world = ReleaseFixture::new().drained("n1", Some(outcome), &clean);
         assert!(world.released().is_empty(), "{outcome}");
-        let why = format!("drained by fabricgate, and run this-run says {outcome}: as measured");
+        let why = format!("drained by fabricgate, and run this-run reports {outcome}: as measured");
         assert_eq!(world.why("n1"), why);
         // A look from before the clean runs, as that of the fault itself, is old.
         world.run.created_unix = DRAINED - HOUR;
@@ -331,8 +331,8 @@ fn without_an_answer_of_the_scheduler_nothing_is_given_back_or_certified() {
     world.live.as_mut().expect("asked").nodes.clear();
     let (actions, _) = world.propose();
     assert!(actions.is_empty());
-    assert!(world.why("n1").contains("does not tell of it"));
-    assert!(world.why("n2").contains("does not tell of it"));
+    assert!(world.why("n1").contains("does not know it"));
+    assert!(world.why("n2").contains("does not know it"));
     world.live = None;
     let (actions, withheld) = world.propose();
     assert!(actions.is_empty());

@@ -92,7 +92,7 @@ fn a_repair_that_changed_nothing_is_told_as_such() {
     let parts = vec![read(2, ComparisonOutcome::Same)];
     let same = summary_text(Outcome::Degraded, Outcome::Degraded, parts, &[]);
     assert!(same.contains("changed no measurement"), "{same}");
-    assert!(same.contains("are those of then"), "{same}");
+    assert!(same.contains("are unchanged"), "{same}");
     let gone = summary_text(
         Outcome::Degraded,
         Outcome::Unknown,

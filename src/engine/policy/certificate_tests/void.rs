@@ -61,7 +61,7 @@ fn what_is_not_known_is_not_compared_and_where_nothing_is_known_it_is_void() {
         None
     );
     let nothing = only(MachineIdentity::default()).expect("void");
-    assert!(nothing.starts_with("nothing tells"), "{nothing}");
+    assert!(nothing.starts_with("nothing identifies"), "{nothing}");
     // Firmware of a part that was not there then says nothing.
     let other = [("NIC".to_owned(), "1".to_owned())].into();
     assert!(only(MachineIdentity { firmware: other, ..MachineIdentity::default() }).is_some());
@@ -74,7 +74,7 @@ fn a_certificate_counts_from_its_run_to_its_end_unless_it_was_voided() {
     assert_eq!(explain_expiry(&certificate, certificate.expires_unix - 1), None);
     let expired = "expired 2026-03-11T05:06:07Z";
     assert_eq!(explain_expiry(&certificate, certificate.expires_unix).as_deref(), Some(expired));
-    assert!(explain_expiry(&certificate, MADE - 1).expect("void").contains("yet to come"));
+    assert!(explain_expiry(&certificate, MADE - 1).expect("void").contains("in the future"));
     let voided = VoidRecord { at: "then".to_owned(), why: "drained".to_owned() };
     certificate.voided = Some(voided);
     assert_eq!(explain_expiry(&certificate, MADE).as_deref(), Some("voided then: drained"));

@@ -281,7 +281,7 @@ fn a_certificate_counts_no_more_for_each_of_these_reasons() {
         ),
         (|it| it.scene.node("d0n0").boot_id = Some("b2".to_owned()), "booted since"),
         (|it| it.scene.node("d0n0").booted = Some(NOW - 60), "after it was certified"),
-        (|it| it.certificate("d0n0").issued_unix = NOW + HOUR, "yet to come"),
+        (|it| it.certificate("d0n0").issued_unix = NOW + HOUR, "in the future"),
         (
             |it| {
                 let mark = VerdictMark {
@@ -360,7 +360,7 @@ fn a_drained_node_that_passed_once_is_measured_until_it_passed_often_enough() {
     let mut fleet = ScheduleFixture::new(1, 1);
     fleet.scene.drained("d0n0", "nvlink-low", 0.5, 25 * HOUR);
     fleet.tried(Some(0));
-    assert!(fleet.why_not("d0n0").contains("again from"));
+    assert!(fleet.why_not("d0n0").contains("next from"));
     let clean = CleanRun { run: "r9".to_owned(), measured: NOW, boot_id: None };
     let name = NodeName::from("d0n0");
     fleet.scene.ledger.drains.get_mut(&name).expect("a drain").clean.push(clean);
@@ -483,7 +483,7 @@ fn a_clock_that_was_far_ahead_holds_nobody_for_good() {
     fleet.tried(Some(5));
     // Another boot, and the clock is right again.
     fleet.scene.now = stamp(0);
-    assert!(fleet.why_not("d0n0").contains("again from"));
+    assert!(fleet.why_not("d0n0").contains("next from"));
     let now = fleet.scene.now.clone();
     fleet.attempts.clamp_future(&now);
     fleet.later(300);

@@ -119,7 +119,7 @@ fn what_cannot_be_changed_alone_is_refused() {
         (YAML.replace("\"node[06-09]\"", ">\n          node[06-09]"), "one line"),
         (CONF.replace("nodes=node[06-09]", "nodes=node[06\\\n-09]"), "several lines"),
         (format!("{CONF}Include more.conf\n"), "another file"),
-        (CONF.replace("block02", "block01"), "no block block02"),
+        (CONF.replace("block02", "block01"), "block block02 for node05 does not exist"),
         ("SwitchName=a Nodes=node[01-05]\n".to_owned(), "no blocks"),
         ("hello".to_owned(), "neither"),
         (String::new(), "neither"),
@@ -128,7 +128,7 @@ fn what_cannot_be_changed_alone_is_refused() {
         assert!(told.contains(why), "{why}: {told}");
     }
     for (moves, why) in [
-        ([("node05", "block03")], "no block block03"),
+        ([("node05", "block03")], "block block03 for node05 does not exist"),
         ([("node[05-06]", "block02")], "not the name of one node"),
         ([("node05\n", "block02")], "not the name of one node"),
     ] {
