@@ -144,9 +144,10 @@ pub fn find_nvlink_domains(
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use engine::thresholds::builtin;
+pub mod fixture {
+    //! A fleet of a rack, three single nodes, two leaves and a rail, for the tests of plans.
+
+    use model::claims::Claims;
     use readers::claims::claims_file;
 
     const FLEET: &str = "[[domain]]\nname = \"block1\"\nnodes = \"a[1-4]\"\n\
@@ -155,9 +156,16 @@ mod tests {
         [[leaf]]\nname = \"l1\"\nnodes = \"a[1-4]\"\n[[leaf]]\nname = \"l2\"\nnodes = \"h[1-3]\"\n\
         [[rail]]\nname = \"rail0\"\ndevice = \"eth1\"\n";
 
-    fn claims() -> Claims {
+    pub fn claims() -> Claims {
         claims_file::parse("c", FLEET).expect("good")
     }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fixture::claims;
+    use super::*;
+    use engine::thresholds::builtin;
 
     #[test]
     fn only_platforms_of_several_nodes_are_joined_by_nvlink() {
@@ -180,6 +188,7 @@ mod tests {
         assert_eq!(chosen.claims.leaves[0].nodes.len(), 2);
         assert_eq!(chosen.fleet.leaves.len(), 2);
     }
+
     #[test]
     fn a_node_is_measured_with_the_rest_of_its_domain_where_asked_for() {
         let whole =

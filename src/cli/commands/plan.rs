@@ -241,25 +241,14 @@ fn write_pairs(text: &mut String, plan: &Plan, round: &PlanRound) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cli::plan_scope::fixture;
     use engine::plan;
     use engine::plan::PlanLimits;
-    use model::claims::Claims;
     use model::probe::Probe;
-    use readers::claims::claims_file;
-
-    const FLEET: &str = "[[domain]]\nname = \"block1\"\nnodes = \"a[1-4]\"\n\
-        platform = \"gb200-nvl72\"\ngpus_per_node = 4\n\
-        [[domain]]\nname = \"h\"\nnodes = \"h[1-3]\"\nplatform = \"hgx-h100\"\ngpus_per_node = 8\n\
-        [[leaf]]\nname = \"l1\"\nnodes = \"a[1-4]\"\n[[leaf]]\nname = \"l2\"\nnodes = \"h[1-3]\"\n\
-        [[rail]]\nname = \"rail0\"\ndevice = \"eth1\"\n";
-
-    fn claims() -> Claims {
-        claims_file::parse("c", FLEET).expect("good")
-    }
 
     #[test]
     fn a_plan_shows_its_stages_rounds_and_pairs() {
-        let (claims, catalog) = (claims(), ProbeCatalog::built_in());
+        let (claims, catalog) = (fixture::claims(), ProbeCatalog::built_in());
         let names = ["nvbandwidth-lane", "tcp", "nvidia-smi-q"];
         let probes: Vec<&Probe> = names.iter().filter_map(|name| catalog.get(name)).collect();
         let plan = plan::plan_sweep(&plan::PlanRequest {

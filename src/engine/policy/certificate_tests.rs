@@ -403,7 +403,7 @@ fn what_is_not_certified_on_a_node_has_no_certificate_on_disk() {
     unsaid.now = MADE + 8 * DAY_S;
     assert!(unsaid.issue().1[0].why.contains("too old to certify"));
     unsaid.now = MADE - DAY_S;
-    assert!(unsaid.issue().1[0].why.contains("not yet"));
+    assert!(unsaid.issue().1[0].why.contains("in the future"));
 }
 
 #[test]

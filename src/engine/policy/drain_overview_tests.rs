@@ -50,7 +50,12 @@ fn what_the_scheduler_shows_is_told_and_not_what_the_journal_last_knew() {
         // 24.11 keeps the reason of a drain that was lifted.
         (&["IDLE"], Some(OURS), DrainStanding::InService, "fabricgate's drain is missing"),
         (&["IDLE", "DRAIN"], Some("rma INC4712 bob"), DrainStanding::TakenOver, "rma INC4712 bob"),
-        (&["IDLE", "DRAIN"], Some("fabricgate:x:run9 e1"), DrainStanding::TakenOver, "fabricgate's form"),
+        (
+            &["IDLE", "DRAIN"],
+            Some("fabricgate:x:run9 e1"),
+            DrainStanding::TakenOver,
+            "fabricgate's form",
+        ),
         (
             &["IDLE", "DRAIN"],
             Some("fabricgate:nvlink-low:run1 e3, bob looks"),

@@ -229,7 +229,7 @@ fn json_longer_than_is_kept_is_asked_for_as_text() {
     let (answers, _) = ask_script(cases, LONG, 4_096);
     let nodes = report_of_kind(&answers, SourceKind::SlurmNodes);
     assert!(nodes.source.place.ends_with("show node -o"), "{nodes:?}");
-    assert!(nodes.notes.iter().any(|it| it.contains("4096 bytes that are kept")), "{nodes:?}");
+    assert!(nodes.notes.iter().any(|it| it.contains("limit of 4096 bytes")), "{nodes:?}");
     let config = report_of_kind(&answers, SourceKind::SlurmConfig);
     assert_eq!(kinds(config), [SourceProblemKind::Incomplete]);
 }
