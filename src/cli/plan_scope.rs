@@ -144,7 +144,7 @@ pub fn find_nvlink_domains(
 }
 
 #[cfg(test)]
-pub mod fixture {
+pub(crate) mod fixture {
     //! A fleet of a rack, three single nodes, two leaves and a rail, for the tests of plans.
 
     use model::claims::Claims;
@@ -156,7 +156,7 @@ pub mod fixture {
         [[leaf]]\nname = \"l1\"\nnodes = \"a[1-4]\"\n[[leaf]]\nname = \"l2\"\nnodes = \"h[1-3]\"\n\
         [[rail]]\nname = \"rail0\"\ndevice = \"eth1\"\n";
 
-    pub fn claims() -> Claims {
+    pub(crate) fn claims() -> Claims {
         claims_file::parse("c", FLEET).expect("good")
     }
 }

@@ -315,7 +315,7 @@ impl BurnInFiles {
         put(markdown, report::acceptance::render_markdown(acceptance).into_bytes());
         match (csv, burn.last.as_ref()) {
             (csv @ Some(_), Some(run)) => {
-                put(csv, report_output::render(run, report_output::ReportFormat::Csv)?)
+                put(csv, report_output::render(run, report_output::ReportFormat::Csv)?);
             }
             (Some(_), None) => {
                 note("no cells are written: no round was held now");

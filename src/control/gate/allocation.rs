@@ -183,7 +183,7 @@ impl Allocation {
                     match delete_run_objects(&pods.objects, &name, clock::now().unix).await {
                         Ok(detail) => freed.push(JournalEvent::Freed { name, detail }),
                         Err(why) => {
-                            failures.push(format!("pods of run {name} may still be there: {why}"))
+                            failures.push(format!("pods of run {name} may still be there: {why}"));
                         }
                     }
                 }

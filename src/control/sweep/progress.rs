@@ -124,7 +124,7 @@ impl SweepProgress {
             SweepEvent::DiskFull { why } => self
                 .print_line(&format!("{why}: outputs are not kept, and what they say is unknown")),
             SweepEvent::ConfirmationRefused(error) => {
-                self.print_line(&format!("not confirming: the plan breaks its own rules: {error}"))
+                self.print_line(&format!("not confirming: the plan breaks its own rules: {error}"));
             }
             SweepEvent::ConfirmationPlanned { plan, wait } => self.print_line(&format!(
                 "confirming: {} steps on {} nodes, in {:.0} s, when a passing cause is gone",

@@ -149,7 +149,7 @@ fn describe_changes(changes: &[RunChange]) -> Vec<String> {
         match changed.kind {
             RunChangeKind::Hardware => {}
             RunChangeKind::Boot if changed.what == "boot" => {
-                says.push("it has rebooted".to_owned())
+                says.push("it has rebooted".to_owned());
             }
             RunChangeKind::Claim => says.push(format!("it is claimed differently: {is}")),
             _ => says.push(format!("{what} was {was} and is {is}")),
