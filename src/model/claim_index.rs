@@ -1,6 +1,6 @@
 //! Claims by node: its domain and its leaves.
 //!
-//! Built once per decision: on a bad day a decision concerns thousands of nodes, and
+//! Built once per decision: in a large outage a decision concerns thousands of nodes, and
 //! [`Claims::domain_of`] searches all domains for each.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
