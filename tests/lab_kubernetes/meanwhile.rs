@@ -342,7 +342,7 @@ async fn a_node_that_became_another_since_it_was_read_is_not_written() {
         .expect_err("three fail");
     for words in [
         "3 of 4 nodes",
-        "chs-0: it is not as it was",
+        "chs-0: it changed after this was decided",
         "booted since",
         "chs-1: another node has its name",
         "chs-2: the cluster has no such node",

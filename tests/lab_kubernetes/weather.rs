@@ -268,7 +268,7 @@ fn a_right_that_is_missing_is_told_and_nothing_is_believed_done() {
     site.proxy.weather(first(usize::MAX, |it| it.method == "PATCH", denied));
     let (result, detail) = site.drain();
     assert_eq!(result, Failed, "{detail}");
-    assert!(detail.contains("no right"), "{detail}");
+    assert!(detail.contains("no permission"), "{detail}");
     site.is_untouched();
     site.concludes();
     // Nodes may be patched, their status not: the drain stands, and it is ours.
@@ -495,7 +495,7 @@ fn what_was_done_is_said_on_the_node_where_that_is_allowed() {
         |it| it.method == "POST",
         || Weather::Answer(403, Vec::new()),
     ));
-    assert!(now(tell()).expect_err("denied").contains("no right"));
+    assert!(now(tell()).expect_err("denied").contains("no permission"));
     site.is_drained();
 }
 
