@@ -512,6 +512,27 @@ fn a_server_is_ready_when_its_port_is_served() {
     assert!(why.contains("served by another process"), "{why}");
 }
 
+#[test]
+fn a_listener_of_another_process_does_not_make_a_failed_server_ready() {
+    let mut worker = Worker::start();
+    let free = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = free.local_addr().expect("an address").port();
+    drop(free);
+    // A server of another run takes the port first, so that this one cannot bind it.
+    let ready = Some(ReadinessCheck { how: ReadySignal::Port, port });
+    worker.say(&CoordinatorMessage::Run(ProcessOrder {
+        ready,
+        ..shell(1, "sleep 0.7; echo 'Address already in use' >&2; exit 1")
+    }));
+    thread::sleep(Duration::from_millis(200));
+    let _other = TcpListener::bind(("127.0.0.1", port)).expect("still free");
+    let result = &worker.come(1)[&1];
+    assert_eq!(
+        (result.ready.as_slice(), &result.done.ending),
+        (&[][..], &ProcessEnding::Exited { code: 1 })
+    );
+}
+
 /// A folder with an `nvidia-smi` that knows one GPU and one process on it.
 fn driver_tool(process: &str) -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder");

@@ -413,7 +413,7 @@ async fn run_all_rounds(
         writer,
         progress: if no_reachable_node.is_some() { &silent } else { &sweep.progress },
         stop,
-        ports: AtomicUsize::new(0),
+        ports: AtomicUsize::new(rounds::first_port_offset(folder.path())),
         missing_tools: Arc::default(),
         output_budget: Mutex::new(OutputBudget::new(
             folder.path(),

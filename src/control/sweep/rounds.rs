@@ -4,6 +4,7 @@
 //! `judge::sequential_test` decides whether a step needs another reading.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -26,6 +27,7 @@ use engine::plan::{Plan, PlanRound, PlanStep};
 use model::claims::Claims;
 use model::parse_output::ParseOutput;
 use model::raw_result::{ProcessEnding, RawResult};
+use model::seeded_rng::SeededRng;
 use model::tool_call::ToolBackend;
 use node::exec::CAPTURE;
 
@@ -35,6 +37,13 @@ const FIRST_PORT: u16 = 20_000;
 /// How many ports are gone through before the first is used again, so that a
 /// port is not asked for while its last connection is still closing.
 const PORT_COUNT: usize = 10_000;
+
+/// Where a run begins among the ports: two runs that share a node take different ones.
+pub(super) fn first_port_offset(run_folder: &Path) -> usize {
+    let run = run_folder.file_name().unwrap_or_default().to_string_lossy();
+    let number = SeededRng::new(0, &run).next_u64() % PORT_COUNT as u64;
+    usize::try_from(number).unwrap_or(0)
+}
 
 /// Bytes of output, of both streams, that may be in memory at the same time, when every
 /// tool of a round prints without end.

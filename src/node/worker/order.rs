@@ -1,14 +1,15 @@
 //! Executes one order: checks, starts, waits, and reports the result.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use tokio::sync::{mpsc, watch};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
+use super::port::PortListener;
 use super::setup::WorkerSetup;
 use super::{environment, gpu_usage, port};
 use crate::exec;
@@ -27,6 +28,11 @@ const OUTPUT_CHUNK: usize = 512 * 1024;
 
 /// Polling interval of the kernel's port table.
 const POLL: Duration = Duration::from_millis(10);
+
+/// How long a serving process and a listener of another process group must coexist until the
+/// listener counts as its own: a container runtime starts the tool outside the group. A server
+/// whose port is taken ends sooner.
+const FOREIGN_LISTENER_SETTLE: Duration = Duration::from_secs(2);
 
 /// Maximum length of a first line `listening PORT`.
 const FIRST_LINE: usize = 256;
@@ -149,10 +155,10 @@ async fn run_process(
     }
     let by_line = matches!(order.ready, Some(ReadinessCheck { how: ReadySignal::Line, .. }));
     let mut first = by_line.then(ReadyLine::default);
-    let mut group = None;
+    let group = AtomicI32::new(0);
     let mut seen = |seen: ProcessEvent<'_>| match seen {
         ProcessEvent::Started { group: number } => {
-            group = Some(number);
+            group.store(number, Ordering::Relaxed);
             let _ = started.send(number);
         }
         ProcessEvent::Stdout(bytes) => {
@@ -179,14 +185,15 @@ async fn run_process(
             tokio::pin!(running);
             tokio::select! {
                 ran = &mut running => ran,
-                () = wait_for_port(setup, port) => {
+                () = wait_for_port(setup, port, &group) => {
                     let _ = say.send(WorkerMessage::Ready { id: order.id, port });
                     running.await
                 }
             }
         }
     };
-    if let Some(group) = group {
+    let group = group.into_inner();
+    if group != 0 {
         let _ = started.send(-group);
     }
     ran.map_err(|error| match error {
@@ -217,9 +224,21 @@ fn forward_ask(
     true
 }
 
-/// Waits until a process listens on this port.
-async fn wait_for_port(setup: &WorkerSetup, port: u16) {
-    while !port::is_listening(&setup.proc, port) {
+/// Waits until a process of this group listens on the port. Of two servers that are started for one
+/// port at the same time, the client of one would use the other.
+async fn wait_for_port(setup: &WorkerSetup, port: u16, group: &AtomicI32) {
+    let mut foreign_since = None;
+    loop {
+        match port::find_listener(&setup.proc, port, group.load(Ordering::Relaxed)) {
+            Some(PortListener::InGroup) => return,
+            Some(PortListener::Elsewhere) => {
+                let since = *foreign_since.get_or_insert_with(Instant::now);
+                if FOREIGN_LISTENER_SETTLE <= since.elapsed() {
+                    return;
+                }
+            }
+            None => foreign_since = None,
+        }
         sleep(POLL).await;
     }
 }

@@ -6,13 +6,15 @@ use std::path::Path;
 /// during the reading.
 const MAX_DEPTH: usize = 1_000;
 
-/// A process's name and parent.
+/// A process's name, parent and process group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ProcfsProcess {
     /// Truncated by the kernel to 15 bytes.
     pub(super) name: String,
     /// PID of its parent; 0 if it has none.
     pub(super) parent: u32,
+    /// Process group.
+    pub(super) group: i32,
 }
 
 pub(super) fn read_process(proc: &Path, pid: u32) -> Option<ProcfsProcess> {
@@ -20,8 +22,10 @@ pub(super) fn read_process(proc: &Path, pid: u32) -> Option<ProcfsProcess> {
     // The name is in parentheses and may contain any character, including parentheses.
     let (head, rest) = stat.rsplit_once(')')?;
     let name = head.split_once('(')?.1.to_owned();
-    let parent = rest.split_ascii_whitespace().nth(1)?.parse().ok()?;
-    Some(ProcfsProcess { name, parent })
+    let mut columns = rest.split_ascii_whitespace().skip(1);
+    let parent = columns.next()?.parse().ok()?;
+    let group = columns.next()?.parse().ok()?;
+    Some(ProcfsProcess { name, parent, group })
 }
 
 /// The ancestors of a process, parent first.
@@ -73,7 +77,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::create_dir(folder.path().join("7")).expect("a folder");
         std::fs::write(folder.path().join("7/stat"), "7 (a) S 1 (b) S 5 7 7 0").expect("written");
-        let expected = ProcfsProcess { name: "a) S 1 (b".to_owned(), parent: 5 };
+        let expected = ProcfsProcess { name: "a) S 1 (b".to_owned(), parent: 5, group: 7 };
         assert_eq!(read_process(folder.path(), 7), Some(expected));
     }
 }
