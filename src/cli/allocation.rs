@@ -281,8 +281,8 @@ impl NodeAllocation {
             round.steps.retain(|step| {
                 let stays = step.scope == ProbeScope::Rail
                     || step.nodes.len() < 2
-                    || step.together
-                    || step.otherwise.as_ref().is_some_and(|it| it.together)
+                    || step.on_all_nodes
+                    || step.fallback.as_ref().is_some_and(|it| it.on_all_nodes)
                     || !step.nodes.iter().any(alone);
                 if !stays {
                     let whole = step.scope == ProbeScope::Domain;

@@ -6,8 +6,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::cli::gate_apply;
 use crate::cli::plan_scope::{PlanBasis, PlanScope};
 use crate::cli::stdout::note;
+use crate::config::Config;
+use crate::config::audit::{AuditConfig, AuditMinutes, AuditNodeCount, AuditShare};
 use crate::config::gate::GateConfig;
-use crate::config::{Config, audit};
 use crate::exit::CommandError;
 use control::gate::{certificates, clock, journal};
 use control::store::history::RunHistory;
@@ -34,16 +35,16 @@ pub struct AuditOptions {
     /// Most minutes that the audit is planned to take; the nodes that were not measured for longest
     /// come first.
     #[arg(long, value_name = "M")]
-    minutes: Option<f64>,
+    minutes: Option<AuditMinutes>,
     /// Most nodes.
     #[arg(long, value_name = "N")]
-    nodes_at_most: Option<u32>,
+    nodes_at_most: Option<AuditNodeCount>,
     /// Most of all claimed nodes, such as 0.05, but at least two nodes.
     #[arg(long, value_name = "SHARE")]
-    share: Option<f64>,
+    share: Option<AuditShare>,
     /// Most of the nodes of each domain, such as 0.25, but at least two nodes.
     #[arg(long, value_name = "SHARE")]
-    share_of_domain: Option<f64>,
+    share_of_domain: Option<AuditShare>,
     /// Every idle node, whatever [audit] says.
     #[arg(long, conflicts_with_all = ["minutes", "nodes_at_most", "share", "share_of_domain"])]
     all: bool,
@@ -60,36 +61,23 @@ impl AuditOptions {
         shares || self.minutes.is_some() || self.nodes_at_most.is_some()
     }
 
-    /// What may be taken. Nodes that somebody names are meant, all of them, unless
-    /// the same person limits them.
-    pub fn budget(
-        &self,
-        configured: AuditBudget,
-        named: bool,
-    ) -> Result<AuditBudget, CommandError> {
-        let usage = |option: &str| {
-            let option = option.to_owned();
-            move |why: String| CommandError::Usage(format!("--{option}: {why}"))
+    /// The limits of the audit. Without a limit on the command line, all nodes that the operator
+    /// names are measured.
+    pub fn budget(&self, configured: &AuditConfig, named: bool) -> AuditBudget {
+        let given = AuditConfig {
+            minutes: self.minutes,
+            nodes_at_most: self.nodes_at_most,
+            share: self.share,
+            share_of_domain: self.share_of_domain,
         };
-        if let Some(minutes) = self.minutes {
-            audit::check_minutes(minutes).map_err(usage("minutes"))?;
+        let given = given.budget();
+        let base = if self.all || named { AuditBudget::default() } else { configured.budget() };
+        AuditBudget {
+            seconds: given.seconds.or(base.seconds),
+            nodes: given.nodes.or(base.nodes),
+            share: given.share.or(base.share),
+            share_of_domain: given.share_of_domain.or(base.share_of_domain),
         }
-        if let Some(nodes) = self.nodes_at_most {
-            audit::check_node_count(nodes).map_err(usage("nodes-at-most"))?;
-        }
-        if let Some(share) = self.share {
-            audit::check_share("share", share).map_err(usage("share"))?;
-        }
-        if let Some(share) = self.share_of_domain {
-            audit::check_share("share", share).map_err(usage("share-of-domain"))?;
-        }
-        let base = if self.all || named { AuditBudget::default() } else { configured };
-        Ok(AuditBudget {
-            seconds: self.minutes.map(|minutes| minutes * 60.0).or(base.seconds),
-            nodes: self.nodes_at_most.map(|nodes| nodes as usize).or(base.nodes),
-            share: self.share.or(base.share),
-            share_of_domain: self.share_of_domain.or(base.share_of_domain),
-        })
     }
 }
 
@@ -243,22 +231,21 @@ mod tests {
 
     #[test]
     fn options_stand_over_the_section_which_nodes_that_are_named_are_not_limited_by() {
-        let configured =
-            AuditBudget { seconds: Some(60.0), nodes: Some(4), ..AuditBudget::default() };
-        let options = AuditOptions { nodes_at_most: Some(2), ..AuditOptions::default() };
-        let both = AuditBudget { nodes: Some(2), ..configured };
-        assert_eq!(options.budget(configured, false).expect("good"), both);
+        let configured = AuditConfig {
+            minutes: Some(1.0.into()),
+            nodes_at_most: Some(4.into()),
+            ..AuditConfig::default()
+        };
+        let options = AuditOptions { nodes_at_most: Some(2.into()), ..AuditOptions::default() };
+        let both = AuditBudget { nodes: Some(2), ..configured.budget() };
+        assert_eq!(options.budget(&configured, false), both);
         let own = AuditBudget { nodes: Some(2), ..AuditBudget::default() };
-        assert_eq!(options.budget(configured, true).expect("good"), own);
+        assert_eq!(options.budget(&configured, true), own);
         let none = AuditOptions::default();
-        assert_eq!(none.budget(configured, false).expect("good"), configured);
-        assert!(none.budget(configured, true).expect("good").is_unlimited());
+        assert_eq!(none.budget(&configured, false), configured.budget());
+        assert!(none.budget(&configured, true).is_unlimited());
         let all = AuditOptions { all: true, ..AuditOptions::default() };
-        assert!(all.budget(configured, false).expect("good").is_unlimited());
-        let wrong = AuditOptions { share: Some(2.0), ..AuditOptions::default() };
-        assert!(
-            wrong.budget(configured, false).expect_err("wrong").to_string().contains("--share")
-        );
+        assert!(all.budget(&configured, false).is_unlimited());
     }
 
     #[test]

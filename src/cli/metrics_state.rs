@@ -32,7 +32,7 @@ pub(crate) fn collect_state(config: &Config, runs: &Path, alarms: &DriftAlarms) 
         &mut latest,
         &MetricsSources {
             runs,
-            max_runs: config.metrics.runs,
+            max_runs: config.metrics.runs.size(),
             is_simulated: config.launcher.is_stand_in(),
             gate: config.gate.as_ref().map(|gate| gate.folder.as_path()),
             fleet: None,

@@ -169,7 +169,7 @@ fn update_metrics(ended: &FinishedRun<'_>) {
         note("metrics: a run under --sim is no state of nodes; the textfile stays as it is");
         return;
     }
-    let families = metrics::build_families(ended.state(), ended.config.metrics.nodes);
+    let families = metrics::build_families(ended.state(), ended.config.metrics.nodes.size());
     if let Err(error) =
         metrics_state::write_textfile(textfile, &exposition::render_classic(&families))
     {

@@ -1,138 +1,91 @@
 //! `[burn_in]` of the configuration: how often a burn-in sweeps, and the load in
 //! between.
-//!
-//! Checks the text of the section and opens nothing.
 
 use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
 use crate::config::ConfigMistake;
+use crate::config::bounded::{BoundedCount, BoundedNumber, PositiveNumber};
 use engine::plan;
 use model::probe::{Probe, ProbeScope};
 use readers::probe_catalog::ProbeCatalog;
 
-/// Default minutes of load between two rounds: GPUs reach their steady temperature within some
-/// minutes of load.
-pub const SOAK_MINUTES: f64 = 10.0;
+/// Rounds of a burn-in.
+pub type BurnInRounds = BoundedCount<1, 10_000>;
 
-/// A part may lose this share from the first round to the last: what healthy
-/// fabrics differ by, half the loss of one link of 18.
-pub const DRIFT: f64 = 0.028;
+/// Hours of a burn-in, up to four weeks.
+pub type BurnInHours = PositiveNumber<672>;
+
+/// Minutes of load between two rounds, up to a day.
+pub type SoakMinutes = BoundedNumber<0, 1_440>;
 
 /// `[burn_in]` of the configuration.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct BurnInSection {
+pub struct BurnInConfig {
     /// Complete sweeps that `burn-in` holds; without it and without `hours` one
     /// sweep, and no acceptance. `--rounds` goes first.
-    #[schemars(with = "Option<u32>")]
-    rounds: Option<Spanned<u32>>,
+    pub rounds: Option<BurnInRounds>,
     /// Hours for which `burn-in` sweeps again and again; no default. With `rounds`,
     /// whichever comes first. `--hours` goes first.
-    #[schemars(with = "Option<f64>")]
-    hours: Option<Spanned<f64>>,
+    pub hours: Option<BurnInHours>,
     /// Hours that a burn-in may take in all: a round that would not fit is not
     /// begun. No default.
-    #[schemars(with = "Option<f64>")]
-    budget_hours: Option<Spanned<f64>>,
+    pub budget_hours: Option<BurnInHours>,
     /// Rounds in a row after which a burn-in ends early when every node passed all
     /// of them. No default.
-    #[schemars(with = "Option<u32>")]
-    clean_rounds: Option<Spanned<u32>>,
+    pub clean_rounds: Option<BurnInRounds>,
     /// Minutes of load on all nodes concurrently between two rounds, 0 for none; 10 by default.
     /// `--soak-minutes` takes precedence.
-    #[schemars(with = "Option<f64>")]
-    soak_minutes: Option<Spanned<f64>>,
+    pub soak_minutes: SoakMinutes,
     /// The probes that make the load, of scope `node` or `domain`; by default
     /// `soak-copy`, `soak-collective` and `soak-collective-domain`.
     #[schemars(with = "Option<Vec<String>>")]
     soak: Option<Vec<Spanned<String>>>,
+    /// The same, from the catalog.
+    #[serde(skip)]
+    pub soak_probes: Vec<Probe>,
     /// A node of which a part lost more than this share from the first round to the
     /// last is not accepted (unknown); 0.028 by default.
-    #[schemars(with = "Option<f64>")]
-    drift: Option<Spanned<f64>>,
+    pub drift: BoundedNumber<0, 1>,
 }
 
-/// How a burn-in is repeated, as configured.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BurnInConfig {
-    /// Rounds to hold.
-    pub rounds: Option<u32>,
-    /// Hours to go on for.
-    pub hours: Option<f64>,
-    /// Hours it may take in all.
-    pub budget_hours: Option<f64>,
-    /// Clean rounds in a row after which it ends.
-    pub clean_rounds: Option<u32>,
-    /// Minutes of load between rounds.
-    pub soak_minutes: f64,
-    /// The probes that make it.
-    pub soak: Vec<Probe>,
-    /// What a part may lose.
-    pub drift: f64,
-}
-
-/// Most hours of a burn-in: four weeks.
-const MOST_HOURS: f64 = 672.0;
-
-/// Most rounds.
-const MOST_ROUNDS: u32 = 10_000;
-
-/// Checks the section.
-pub fn parse_burn_in(
-    section: BurnInSection,
-    catalog: &ProbeCatalog,
-) -> Result<BurnInConfig, ConfigMistake> {
-    let count = |key: &str, value: Option<Spanned<u32>>| match value {
-        Some(value) => match check_rounds(*value.get_ref()) {
-            Ok(rounds) => Ok(Some(rounds)),
-            Err(why) => Err((value.span().start, format!("{key} {why}"))),
-        },
-        None => Ok(None),
-    };
-    let hours = |key: &str, value: Option<Spanned<f64>>| match value {
-        Some(value) => match check_hours(*value.get_ref()) {
-            Ok(hours) => Ok(Some(hours)),
-            Err(why) => Err((value.span().start, format!("{key} {why}"))),
-        },
-        None => Ok(None),
-    };
-    let soak_minutes = match section.soak_minutes {
-        Some(value) => check_soak(*value.get_ref())
-            .map_err(|why| (value.span().start, format!("soak_minutes {why}")))?,
-        None => SOAK_MINUTES,
-    };
-    let drift = match section.drift {
-        Some(value) if !(0.0..1.0).contains(value.get_ref()) => {
-            let message = format!("drift {}, expected a share from 0 to 1", value.get_ref());
-            return Err((value.span().start, message));
-        }
-        Some(value) => *value.get_ref(),
-        None => DRIFT,
-    };
-    let mut soak = Vec::new();
-    match section.soak {
-        Some(names) => {
-            for name in names {
-                let at = name.span().start;
-                soak.push(find_soak_probe(name.get_ref(), catalog).map_err(|why| (at, why))?);
-            }
-        }
-        None => {
-            let names = plan::SOAK_PROBES.iter();
-            soak.extend(names.filter_map(|name| catalog.get(name)).cloned());
+impl Default for BurnInConfig {
+    fn default() -> Self {
+        Self {
+            rounds: None,
+            hours: None,
+            budget_hours: None,
+            clean_rounds: None,
+            // GPUs reach their steady temperature within some minutes of load.
+            soak_minutes: 10.0.into(),
+            soak: None,
+            soak_probes: Vec::new(),
+            // Healthy fabrics differ by so much: half the loss of one link of 18.
+            drift: 0.028.into(),
         }
     }
-    Ok(BurnInConfig {
-        rounds: count("rounds", section.rounds)?,
-        hours: hours("hours", section.hours)?,
-        budget_hours: hours("budget_hours", section.budget_hours)?,
-        clean_rounds: count("clean_rounds", section.clean_rounds)?,
-        soak_minutes,
-        soak,
-        drift,
-    })
+}
+
+impl BurnInConfig {
+    /// A section of the file, with its probes from the catalog.
+    pub fn from_section(self, catalog: &ProbeCatalog) -> Result<Self, ConfigMistake> {
+        let soak_probes = match &self.soak {
+            Some(names) => names
+                .iter()
+                .map(|name| {
+                    let found = find_soak_probe(name.get_ref(), catalog);
+                    found.map_err(|why| (name.span().start, why))
+                })
+                .collect::<Result<_, _>>()?,
+            None => {
+                let names = plan::SOAK_PROBES.iter();
+                names.filter_map(|name| catalog.get(name)).cloned().collect()
+            }
+        };
+        Ok(Self { soak_probes, ..self })
+    }
 }
 
 /// A probe that can be load.
@@ -149,58 +102,29 @@ fn find_soak_probe(name: &str, catalog: &ProbeCatalog) -> Result<Probe, String> 
     }
 }
 
-/// A number of rounds, or the error.
-pub fn check_rounds(rounds: u32) -> Result<u32, String> {
-    match (1..=MOST_ROUNDS).contains(&rounds) {
-        true => Ok(rounds),
-        false => Err(format!("{rounds}, expected 1 to {MOST_ROUNDS}")),
-    }
-}
-
-/// A number of hours, or the error.
-pub fn check_hours(hours: f64) -> Result<f64, String> {
-    match 0.0 < hours && hours <= MOST_HOURS {
-        true => Ok(hours),
-        false => Err(format!("{hours}, expected hours above 0, at most {MOST_HOURS}")),
-    }
-}
-
-/// Minutes of load, or the error.
-pub fn check_soak(minutes: f64) -> Result<f64, String> {
-    match (0.0..=1_440.0).contains(&minutes) {
-        true => Ok(minutes),
-        false => Err(format!("{minutes}, expected 0 to 1440 minutes")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn read(text: &str) -> Result<BurnInConfig, ConfigMistake> {
-        parse_burn_in(toml::from_str(text).expect("its shape"), &ProbeCatalog::built_in())
-    }
-
     #[test]
-    fn nothing_said_is_one_sweep_and_mistakes_have_their_place() {
-        let nothing = read("").expect("good");
-        assert_eq!((nothing.rounds, nothing.hours, nothing.soak.len()), (None, None, 3));
-        assert_eq!((nothing.soak_minutes, nothing.drift), (SOAK_MINUTES, DRIFT));
-        for (text, at, expected) in [
-            ("rounds = 0", 9, "rounds 0, expected 1 to 10000"),
-            ("hours = -1", 8, "hours -1, expected hours above 0"),
-            ("budget_hours = 1000", 15, "budget_hours 1000, expected hours above 0"),
-            ("clean_rounds = 0", 15, "clean_rounds 0, expected 1"),
-            ("soak_minutes = 1e9", 15, "soak_minutes 1000000000, expected 0 to 1440"),
-            ("drift = 1.5", 8, "drift 1.5, expected a share"),
-            ("soak = [\"tcp\"]", 8, "soak \"tcp\" is of scope rail, expected"),
-            ("soak = [\"gpu-burn\"]", 8, "unknown probe \"gpu-burn\", expected one of"),
+    fn an_empty_section_is_one_sweep_and_load_is_of_known_probes() {
+        let catalog = ProbeCatalog::built_in();
+        let read = |text: &str| {
+            let section: BurnInConfig = toml::from_str(text).expect("its shape");
+            section.from_section(&catalog)
+        };
+        let empty = read("").expect("good");
+        assert_eq!((empty.rounds, empty.hours, empty.soak_probes.len()), (None, None, 3));
+        for (text, expected) in [
+            ("soak = [\"tcp\"]", "soak \"tcp\" is of scope rail, expected"),
+            ("soak = [\"gpu-burn\"]", "unknown probe \"gpu-burn\", expected one of"),
         ] {
-            let (place, said) = read(text).expect_err("a mistake");
-            assert!(said.starts_with(expected), "{text}: {said}");
-            assert_eq!(place, at, "{text}");
+            let (at, message) = read(text).expect_err("a mistake");
+            assert!(message.starts_with(expected), "{text}: {message}");
+            assert_eq!(at, 8, "{text}");
         }
-        let read = read("rounds = 3\nsoak = [\"soak-copy\"]\nsoak_minutes = 0").expect("good");
-        assert_eq!((read.rounds, read.soak.len(), read.soak_minutes), (Some(3), 1, 0.0));
+        let one = read("rounds = 3\nsoak = [\"soak-copy\"]\nsoak_minutes = 0").expect("good");
+        assert_eq!((one.rounds, one.soak_probes.len()), (Some(3.into()), 1));
+        assert!(toml::from_str::<BurnInConfig>("hours = -1").is_err());
     }
 }

@@ -1,8 +1,8 @@
-//! `[certificates]` of the configuration: with what certificates are signed, and
-//! whose count.
+//! `[certificates]` of the configuration: the key that signs certificates, and the keys whose
+//! certificates count.
 //!
-//! Checks the text of the section. Keys are read where they are used, and a bad key is reported
-//! there: it does not prevent a measurement.
+//! Keys are read where they are used, and a bad key is reported there: it does not prevent a
+//! measurement.
 
 use std::path::{Path, PathBuf};
 
@@ -15,49 +15,42 @@ use control::gate::certificates::CertificateSigning;
 use control::store::signing::{PublicKey, SignatureTrust, SigningKey};
 
 /// `[certificates]` of the configuration.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct CertificatesSection {
+pub struct CertificatesConfig {
     /// The file of the Ed25519 private key (PKCS#8 PEM, mode 600 or 400) that new certificates
     /// are signed with. Without it, they are not signed.
-    key: Option<PathBuf>,
+    pub key: Option<PathBuf>,
     /// The files of Ed25519 public keys (PEM) whose signatures count in addition to those of `key`.
     /// Default: none.
-    public_keys: Vec<PathBuf>,
+    pub public_keys: Vec<PathBuf>,
     /// Whether a certificate that none of these keys signed counts as none. Default: false.
     #[schemars(with = "Option<bool>")]
     require_signature: Option<Spanned<bool>>,
 }
 
-/// Signatures, as configured.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CertificatesConfig {
-    /// The file of the key that signs.
-    pub key: Option<PathBuf>,
-    /// The files of the keys that count.
-    pub public_keys: Vec<PathBuf>,
-    /// What none of them signed counts for nothing.
-    pub require_signature: bool,
-}
-
-/// Reads `[certificates]`.
-pub fn parse_certificates(
-    section: CertificatesSection,
-    base: &Path,
-) -> Result<CertificatesConfig, ConfigMistake> {
-    let is_nobody = section.key.is_none() && section.public_keys.is_empty();
-    if let Some(required) = section.require_signature.as_ref().filter(|it| *it.get_ref())
-        && is_nobody
-    {
-        let message = "require_signature without a key: no certificate would count, expected \
-                       key = \"FILE\" or public_keys = [\"FILE\"]";
-        return Err((required.span().start, message.to_owned()));
+impl CertificatesConfig {
+    /// A section of the file, checked, with relative paths in this folder.
+    pub fn from_section(self, base: &Path) -> Result<Self, ConfigMistake> {
+        if let Some(required) = self.require_signature.as_ref().filter(|it| *it.get_ref())
+            && self.key.is_none()
+            && self.public_keys.is_empty()
+        {
+            let message = "require_signature without a key: no certificate would count, expected \
+                           key = \"FILE\" or public_keys = [\"FILE\"]";
+            return Err((required.span().start, message.to_owned()));
+        }
+        Ok(Self {
+            key: self.key.map(|file| base.join(file)),
+            public_keys: self.public_keys.into_iter().map(|file| base.join(file)).collect(),
+            require_signature: self.require_signature,
+        })
     }
-    Ok(CertificatesConfig {
-        key: section.key.map(|file| base.join(file)),
-        public_keys: section.public_keys.into_iter().map(|file| base.join(file)).collect(),
-        require_signature: section.require_signature.is_some_and(Spanned::into_inner),
-    })
+
+    /// Whether a certificate without a valid signature counts as none.
+    pub fn requires_signature(&self) -> bool {
+        self.require_signature.as_ref().is_some_and(|it| *it.get_ref())
+    }
 }
 
 /// The keys of a configuration, as far as they could be read.
@@ -97,7 +90,7 @@ impl CertificatesConfig {
     pub fn read_keys(&self) -> CertificateKeys {
         let key = self.key.as_deref().map(SigningKey::read).transpose();
         let key = key.map_err(|error| error.to_string());
-        let mut trust = SignatureTrust { keys: Vec::new(), required: self.require_signature };
+        let mut trust = SignatureTrust { keys: Vec::new(), required: self.requires_signature() };
         let mut troubles = Vec::new();
         match &key {
             Ok(own) => trust.keys.extend(own.as_ref().map(|key| key.public().clone())),
@@ -118,29 +111,31 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<CertificatesConfig, ConfigMistake> {
-        parse_certificates(toml::from_str(text).expect("a section"), Path::new("/site"))
+        let section: CertificatesConfig = toml::from_str(text).expect("a section");
+        section.from_section(Path::new("/site"))
     }
 
     #[test]
-    fn files_are_beside_the_configuration_and_nothing_is_required_unless_said() {
+    fn relative_files_are_in_the_folder_of_the_configuration_and_no_signature_is_required_by_default()
+     {
         assert_eq!(read(""), Ok(CertificatesConfig::default()));
         let text = "key = \"k.pem\"\npublic_keys = [\"/etc/a.pub\"]\nrequire_signature = true";
         let read = read(text).expect("good");
         assert_eq!(read.key.as_deref(), Some(Path::new("/site/k.pem")));
         assert_eq!(read.public_keys, [Path::new("/etc/a.pub")]);
-        assert!(read.require_signature);
+        assert!(read.requires_signature());
     }
 
     #[test]
-    fn a_signature_that_nobody_could_verify_is_a_mistake_with_its_place() {
-        let (at, message) = read("require_signature = true").expect_err("nobody");
+    fn a_required_signature_without_a_key_is_a_mistake_with_its_place() {
+        let (at, message) = read("require_signature = true").expect_err("no key");
         assert_eq!(at, 20);
         assert!(message.contains("public_keys"), "{message}");
         assert!(read("require_signature = false").is_ok());
     }
 
     #[test]
-    fn a_key_that_cannot_be_read_is_told_and_the_others_count() {
+    fn a_key_that_cannot_be_read_is_reported_and_the_others_count() {
         let dir = tempfile::tempdir().expect("a folder");
         let (key, _) = SigningKey::generate().expect("chance");
         let public = dir.path().join("p.pub");
@@ -148,14 +143,14 @@ mod tests {
         let certifying = CertificatesConfig {
             key: Some(dir.path().join("none.pem")),
             public_keys: vec![public, dir.path().join("none.pub")],
-            require_signature: true,
+            require_signature: Some(Spanned::new(0..0, true)),
         };
         let keys = certifying.read_keys();
         assert_eq!(keys.trust.keys, [key.public().clone()]);
         assert_eq!(keys.problems.len(), 2, "{:?}", keys.problems);
         assert!(keys.seal().key.is_err());
-        assert!(keys.unsealed_reason().expect("told").contains("none.pem"));
-        let lax = CertificatesConfig { require_signature: false, ..certifying };
+        assert!(keys.unsealed_reason().expect("a reason").contains("none.pem"));
+        let lax = CertificatesConfig { require_signature: None, ..certifying };
         assert_eq!(lax.read_keys().unsealed_reason(), None);
     }
 }

@@ -10,8 +10,9 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::config::ConfigMistake;
+use crate::config::bounded::{ProgramArgv, Seconds};
 use crate::config::sources::{SlurmrestdSource, SourcesConfig};
-use crate::config::{ConfigMistake, parse_duration};
 use control::gate::executor::DEFAULT_PERSIST_TIME;
 use control::gate::recovery::DEFAULT_IN_FLIGHT_TIME;
 use control::gate::scontrol::ScontrolScheduler;
@@ -43,21 +44,16 @@ pub struct GateSection {
     through: Option<Spanned<GateBackendKind>>,
     /// Slurm's `scontrol`, with words in front where it is reached through something. Default: that
     /// of `[sources.slurm]`.
-    #[schemars(with = "Option<Vec<String>>")]
-    scontrol: Option<Spanned<Vec<String>>>,
+    scontrol: Option<ProgramArgv>,
     /// Seconds that one call may take. Default: 15; Slurm's own MessageTimeout is 10.
-    #[schemars(with = "Option<f64>")]
-    limit_s: Option<Spanned<f64>>,
+    limit_s: Option<Seconds>,
     /// Seconds that a change may take to show. Default: 10; 3 on Kubernetes.
-    #[schemars(with = "Option<f64>")]
-    settle_s: Option<Spanned<f64>>,
+    settle_s: Option<Seconds>,
     /// Seconds for which a change is looked at until it is on the controller's disk. Default: 6; 0
     /// on Kubernetes.
-    #[schemars(with = "Option<f64>")]
-    keep_s: Option<Spanned<f64>>,
+    keep_s: Option<Seconds>,
     /// Seconds for which a change may still be carried out whose sender is gone. Default: 90.
-    #[schemars(with = "Option<f64>")]
-    in_flight_s: Option<Spanned<f64>>,
+    in_flight_s: Option<Seconds>,
     /// The account that writes nodes, with `through = "kubernetes"`. Default: the account of
     /// `[sources.kubernetes]`.
     #[schemars(with = "Option<GateKubernetesSection>")]
@@ -117,19 +113,17 @@ pub fn parse_gate(
     base: &Path,
     wanted: &SourcesConfig,
 ) -> Result<GateConfig, ConfigMistake> {
-    let seconds = |key: &str, value: Option<Spanned<f64>>, usual: Duration| match value {
-        None => Ok(usual),
-        Some(value) => parse_duration(key, &value),
-    };
+    let seconds =
+        |value: Option<Seconds>, default: Duration| value.map_or(default, Seconds::duration);
     let through = section.through.as_ref().map(|it| *it.get_ref());
     let (settle, kept) = match through {
         Some(GateBackendKind::Kubernetes) => (KUBERNETES_SETTLE_TIME, KUBERNETES_KEEP_TIME),
         _ => (SETTLE_TIME, DEFAULT_PERSIST_TIME),
     };
-    let limit = seconds("limit_s", section.limit_s, CALL_TIMEOUT)?;
-    let settle = seconds("settle_s", section.settle_s, settle)?;
-    let kept = seconds("keep_s", section.keep_s, kept)?;
-    let in_flight = seconds("in_flight_s", section.in_flight_s, DEFAULT_IN_FLIGHT_TIME)?;
+    let limit = seconds(section.limit_s, CALL_TIMEOUT);
+    let settle = seconds(section.settle_s, settle);
+    let kept = seconds(section.keep_s, kept);
+    let in_flight = seconds(section.in_flight_s, DEFAULT_IN_FLIGHT_TIME);
     if let (Some(section), false) =
         (&section.kubernetes, through == Some(GateBackendKind::Kubernetes))
     {
@@ -158,11 +152,7 @@ pub fn parse_gate(
         }
         _ => {
             let argv = match section.scontrol {
-                Some(words) if words.get_ref().is_empty() => {
-                    let message = "scontrol is empty, expected [\"scontrol\"]".to_owned();
-                    return Err((words.span().start, message));
-                }
-                Some(words) => words.into_inner(),
+                Some(program) => program.into_words(),
                 None => match &wanted.slurm {
                     Some(slurm) => slurm.scontrol.clone(),
                     None => vec!["scontrol".to_owned()],

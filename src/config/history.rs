@@ -1,7 +1,5 @@
 //! `[history]` of the configuration: the file of the history, and how long its points stay
 //! complete.
-//!
-//! Checks the text of the section and opens nothing.
 
 use std::path::{Path, PathBuf};
 
@@ -10,53 +8,37 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use crate::config::ConfigMistake;
+use crate::config::bounded::BoundedCount;
 
-/// Days of a year: every point is kept so long.
-const KEEP_DAYS: u32 = 365;
-/// Three of them: one point a day is kept so long.
+/// Three years: one point a day is kept so long by default.
 const THIN_AFTER_DAYS: u32 = 1_095;
-/// A century: no run is older.
-const MOST_DAYS: u32 = 36_500;
+
+/// Days, up to a century: no run is older.
+pub type Days = BoundedCount<1, 36_500>;
 
 /// `[history]` of the configuration.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct HistorySection {
-    /// Whether every run is added when it ended. Default: true, and false where the fabric is
-    /// simulated or replayed and nothing else stands in this section.
-    enabled: Option<bool>,
-    /// The SQLite file. Default: next to the folder of run folders, with the same name and
-    /// `-history.sqlite` appended.
-    path: Option<PathBuf>,
-    /// Days for which every point is kept, 1 to 36500. Older ones are thinned to one a day by
-    /// `fabricgate history --compact`; findings, alarms and changes stay. Default: 365.
-    #[schemars(with = "Option<u32>")]
-    keep_days: Option<Spanned<u32>>,
-    /// Days after which one point a week is left of one a day; not below `keep_days`. Default:
-    /// 1095, or `keep_days` where that is more.
-    #[schemars(with = "Option<u32>")]
-    thin_after_days: Option<Spanned<u32>>,
-    /// Days after which `fabricgate history prune` may remove a run folder that nothing refers to,
-    /// 1 to 36500. Without it, none is ever removed.
-    #[schemars(with = "Option<u32>")]
-    keep_runs_days: Option<Spanned<u32>>,
-}
-
-/// The history, as configured.
-#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryConfig {
-    /// Whether every run is added.
+    /// Whether every run is added when it ended. Default: true, and false where the fabric is
+    /// simulated or replayed and the configuration has no such section.
     pub enabled: bool,
     /// Whether the configuration has the section.
+    #[serde(skip)]
     pub explicit: bool,
-    /// The configured file.
+    /// The SQLite file. Default: next to the folder of run folders, with the same name and
+    /// `-history.sqlite` appended.
     pub path: Option<PathBuf>,
-    /// Days for which every point is kept.
-    pub keep_days: u32,
-    /// Days for which one point a day is kept.
-    pub thin_after_days: u32,
-    /// Days for which run folders are kept; for ever where absent.
-    pub keep_runs_days: Option<u32>,
+    /// Days for which every point is kept, 1 to 36500. Older ones are thinned to one a day by
+    /// `fabricgate history --compact`; findings, alarms and changes stay. Default: 365.
+    pub keep_days: Days,
+    /// Days after which one point a week is left of one a day; not below `keep_days`. Default:
+    /// 1095, or `keep_days` where that is more.
+    #[schemars(with = "Option<Days>")]
+    thin_after_days: Option<Spanned<Days>>,
+    /// Days after which `fabricgate history prune` may remove a run folder that nothing refers to,
+    /// 1 to 36500. Without it, none is ever removed.
+    pub keep_runs_days: Option<Days>,
 }
 
 impl Default for HistoryConfig {
@@ -65,14 +47,35 @@ impl Default for HistoryConfig {
             enabled: true,
             explicit: false,
             path: None,
-            keep_days: KEEP_DAYS,
-            thin_after_days: THIN_AFTER_DAYS,
+            keep_days: 365.into(),
+            thin_after_days: None,
             keep_runs_days: None,
         }
     }
 }
 
 impl HistoryConfig {
+    /// A section of the file, checked, with relative paths in this folder.
+    pub fn from_section(self, base: &Path) -> Result<Self, ConfigMistake> {
+        if let Some(days) = &self.thin_after_days
+            && *days.get_ref() < self.keep_days
+        {
+            let message = format!(
+                "thin_after_days: {}, expected keep_days ({}) or more",
+                days.get_ref().get(),
+                self.keep_days.get()
+            );
+            return Err((days.span().start, message));
+        }
+        Ok(Self { explicit: true, path: self.path.map(|path| base.join(path)), ..self })
+    }
+
+    /// Days for which one point a day is kept.
+    pub fn thin_after_days(&self) -> u32 {
+        let configured = self.thin_after_days.as_ref().map(|it| it.get_ref().get());
+        configured.unwrap_or(THIN_AFTER_DAYS.max(self.keep_days.get()))
+    }
+
     /// The file, for runs in this folder.
     pub fn path_for(&self, runs: &Path) -> PathBuf {
         self.path.clone().unwrap_or_else(|| default_history_path(runs))
@@ -91,47 +94,14 @@ pub fn default_history_path(runs: &Path) -> PathBuf {
     runs.with_file_name(name)
 }
 
-/// Reads `[history]`.
-pub fn parse_history(
-    section: Option<HistorySection>,
-    base: &Path,
-) -> Result<HistoryConfig, ConfigMistake> {
-    let Some(section) = section else { return Ok(HistoryConfig::default()) };
-    let keep_days = parse_days("keep_days", section.keep_days.as_ref(), 1)?.unwrap_or(KEEP_DAYS);
-    let thin_after_days =
-        parse_days("thin_after_days", section.thin_after_days.as_ref(), keep_days)?;
-    Ok(HistoryConfig {
-        enabled: section.enabled.unwrap_or(true),
-        explicit: true,
-        path: section.path.map(|path| base.join(path)),
-        keep_days,
-        thin_after_days: thin_after_days.unwrap_or(THIN_AFTER_DAYS.max(keep_days)),
-        keep_runs_days: parse_days("keep_runs_days", section.keep_runs_days.as_ref(), 1)?,
-    })
-}
-
-/// Days from a file, from so many to a century.
-fn parse_days(
-    key: &str,
-    days: Option<&Spanned<u32>>,
-    least: u32,
-) -> Result<Option<u32>, ConfigMistake> {
-    let Some(days) = days else { return Ok(None) };
-    let value = *days.get_ref();
-    if !(least..=MOST_DAYS).contains(&value) {
-        let message = format!("{key} {value}, expected {least} to {MOST_DAYS} days");
-        return Err((days.span().start, message));
-    }
-    Ok(Some(value))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<HistoryConfig, String> {
-        let section: HistorySection = toml::from_str(text).map_err(|e| e.message().to_owned())?;
-        parse_history(Some(section), Path::new("/etc/fg"))
+        let section: HistoryConfig = toml::from_str(text).map_err(|e| e.message().to_owned())?;
+        section
+            .from_section(Path::new("/etc/fg"))
             .map_err(|(at, message)| format!("{at}: {message}"))
     }
 
@@ -139,12 +109,13 @@ mod tests {
     fn days_and_paths_are_checked() {
         let all = read("path = \"h.sqlite\"\nkeep_days = 30\nkeep_runs_days = 90\n").expect("read");
         assert_eq!(all.path.as_deref(), Some(Path::new("/etc/fg/h.sqlite")));
-        assert_eq!((all.keep_days, all.thin_after_days, all.keep_runs_days), (30, 1_095, Some(90)));
-        assert_eq!(read("keep_days = 2000").map(|k| k.thin_after_days), Ok(2_000));
+        assert_eq!((all.keep_days, all.keep_runs_days), (30.into(), Some(90.into())));
+        assert_eq!(all.thin_after_days(), 1_095);
+        assert_eq!(read("keep_days = 2000").map(|it| it.thin_after_days()), Ok(2_000));
         for (text, complaint) in [
-            ("keep_days = 0", "12: keep_days 0, expected 1 to 36500 days"),
-            ("thin_after_days = 10", "18: thin_after_days 10, expected 365 to 36500 days"),
-            ("keep_runs_days = 40000", "17: keep_runs_days 40000, expected 1 to 36500 days"),
+            ("keep_days = 0", "0, expected 1 to 36500"),
+            ("keep_runs_days = 40000", "40000, expected 1 to 36500"),
+            ("thin_after_days = 10", "18: thin_after_days: 10, expected keep_days (365) or more"),
         ] {
             assert_eq!(read(text), Err(complaint.to_owned()));
         }
@@ -152,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_stands_beside_the_runs_unless_somebody_says_where() {
+    fn the_default_file_is_next_to_the_folder_of_runs() {
         let usual = HistoryConfig::default();
         assert_eq!(usual.path_for(Path::new("/x/runs")), Path::new("/x/runs-history.sqlite"));
         assert_eq!(usual.path_for(Path::new("runs/")), Path::new("runs-history.sqlite"));

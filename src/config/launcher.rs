@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::Deserializer;
 use toml::Spanned;
 
-use crate::config::{ConfigMistake, parse_duration};
+use crate::config::ConfigMistake;
+use crate::config::bounded::{BoundedCount, OneWord, ProgramArgv, Seconds, read_checked};
 use control::launch::Launcher;
 use control::launch::slurm::{BusyNodePolicy, DrainedNodePolicy, SlurmLauncher, SlurmPrograms};
 
@@ -47,26 +49,24 @@ pub struct LauncherSection {
     #[schemars(with = "Option<PathBuf>")]
     run: Option<Spanned<PathBuf>>,
     /// Most steps at the same time, from 1. Default: 1024; 16 with `sim`.
-    #[schemars(with = "Option<u32>")]
-    parallel: Option<Spanned<u32>>,
+    parallel: Option<BoundedCount<1, { u32::MAX }>>,
     /// The command or path of fabricgate on the nodes. Default: `fabricgate`.
-    #[schemars(with = "Option<String>")]
-    worker: Option<Spanned<String>>,
+    #[serde(default, deserialize_with = "read_worker")]
+    worker: Option<String>,
     /// Seconds that a worker may take to answer; then its node is unknown. Default: 30.
-    #[schemars(with = "Option<f64>")]
-    connect_s: Option<Spanned<f64>>,
+    connect_s: Option<Seconds>,
     /// With `slurm`: the partition of jobs. Default: Slurm's.
     #[schemars(with = "Option<String>")]
-    partition: Option<Spanned<String>>,
+    partition: Option<Spanned<OneWord>>,
     /// With `slurm`: the account of jobs. Default: Slurm's.
     #[schemars(with = "Option<String>")]
-    account: Option<Spanned<String>>,
+    account: Option<Spanned<OneWord>>,
     /// With `slurm`: the quality of service. Default: Slurm's.
     #[schemars(with = "Option<String>")]
-    qos: Option<Spanned<String>>,
+    qos: Option<Spanned<OneWord>>,
     /// With `slurm`: a reservation that exists, for jobs. Default: none.
     #[schemars(with = "Option<String>")]
-    reservation: Option<Spanned<String>>,
+    reservation: Option<Spanned<OneWord>>,
     /// With `slurm`: the GPUs a job asks for on each node, such as `gpu:gb200:4`; empty asks for
     /// none. Default: as many as Slurm reports for every node.
     #[schemars(with = "Option<String>")]
@@ -76,42 +76,42 @@ pub struct LauncherSection {
     options: Option<Spanned<Vec<String>>>,
     /// With `slurm`: `--mpi` of tools that run on several nodes. Default: `pmix`.
     #[schemars(with = "Option<String>")]
-    mpi: Option<Spanned<String>>,
+    mpi: Option<Spanned<OneWord>>,
     /// With `slurm`: `--time` of jobs, such as `4:00:00`. Default: twice the planned time, 10 minutes
     /// at least.
     #[schemars(with = "Option<String>")]
-    time_limit: Option<Spanned<String>>,
+    time_limit: Option<Spanned<TimeLimit>>,
     /// With `slurm`: the users of a reservation that fabricgate makes. Default: `root`.
     #[schemars(with = "Option<String>")]
-    user: Option<Spanned<String>>,
+    user: Option<Spanned<OneWord>>,
     /// With `slurm`: how to treat nodes that run jobs. Default: `skip`.
     #[schemars(with = "Option<BusyNodePolicy>")]
     busy: Option<Spanned<BusyNodePolicy>>,
     /// With `slurm`: seconds for which busy nodes are waited for. Default: 3600.
-    #[schemars(with = "Option<f64>")]
-    wait_s: Option<Spanned<f64>>,
+    #[schemars(with = "Option<Seconds>")]
+    wait_s: Option<Spanned<Seconds>>,
     /// With `slurm`: how nodes are measured that the gate has drained. Default: `reservation`.
     #[schemars(with = "Option<DrainedNodePolicy>")]
     drained: Option<Spanned<DrainedNodePolicy>>,
     /// With `slurm`: `srun`, with leading arguments where it is reached through another program.
     /// Default: the one in the folder of `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
-    srun: Option<Spanned<Vec<String>>>,
+    srun: Option<Spanned<ProgramArgv>>,
     /// With `slurm`: `salloc`, likewise. Default: the one in the folder of `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
-    salloc: Option<Spanned<Vec<String>>>,
+    salloc: Option<Spanned<ProgramArgv>>,
     /// With `slurm`: `scancel`, likewise. Default: the one in the folder of `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
-    scancel: Option<Spanned<Vec<String>>>,
+    scancel: Option<Spanned<ProgramArgv>>,
     /// With `slurm`: `squeue`, likewise. Default: the one in the folder of `scontrol`.
     #[schemars(with = "Option<Vec<String>>")]
-    squeue: Option<Spanned<Vec<String>>>,
+    squeue: Option<Spanned<ProgramArgv>>,
     /// With `slurm`: `scontrol`, likewise. Default: that of `[sources.slurm]`.
     #[schemars(with = "Option<Vec<String>>")]
-    scontrol: Option<Spanned<Vec<String>>>,
+    scontrol: Option<Spanned<ProgramArgv>>,
     /// With `slurm`: `srun` as the nodes call it. Default: `["srun"]`.
     #[schemars(with = "Option<Vec<String>>")]
-    node_srun: Option<Spanned<Vec<String>>>,
+    node_srun: Option<Spanned<ProgramArgv>>,
     /// With `kubernetes`: the pods through which nodes are measured. Absent elsewhere.
     #[schemars(with = "Option<kubernetes::LauncherKubernetesSection>")]
     kubernetes: Option<Spanned<kubernetes::LauncherKubernetesSection>>,
@@ -190,23 +190,14 @@ pub fn parse_launcher(
     scontrol: Option<&[String]>,
 ) -> Result<LauncherConfig, ConfigMistake> {
     let mut reach = LauncherConfig::default();
-    if let Some(n) = &section.parallel {
-        if *n.get_ref() == 0 {
-            return Err((n.span().start, "parallel 0, expected 1 or more".to_owned()));
-        }
-        reach.parallel = usize::try_from(*n.get_ref()).unwrap_or(usize::MAX);
+    if let Some(steps) = section.parallel {
+        reach.parallel = steps.size();
     }
-    if let Some(seconds) = &section.connect_s {
-        reach.connect = parse_duration("connect_s", seconds)?;
+    if let Some(seconds) = section.connect_s {
+        reach.connect = seconds.duration();
     }
     if let Some(worker) = &section.worker {
-        if worker.get_ref().is_empty() {
-            let message =
-                "worker is empty, expected the command or path of fabricgate on the nodes"
-                    .to_owned();
-            return Err((worker.span().start, message));
-        }
-        reach.worker.clone_from(worker.get_ref());
+        reach.worker.clone_from(worker);
     }
     let kind = *section.kind.get_ref();
     let only = |at: Option<usize>, key: &str, own: LauncherKind| match at {
@@ -252,7 +243,7 @@ pub fn parse_launcher(
             let workers = section.workers.as_ref().is_none_or(|workers| *workers.get_ref());
             Launcher::Sim { scenario: base.join(scenario.into_inner()), workers }
         }
-        LauncherKind::Slurm => Launcher::Slurm(Box::new(section.into_slurm(scontrol)?)),
+        LauncherKind::Slurm => Launcher::Slurm(Box::new(section.into_slurm(scontrol))),
         LauncherKind::Kubernetes => {
             let said = section.kubernetes.map(|said| (said.span().start, said.into_inner()));
             let (at, said) =
@@ -299,74 +290,58 @@ impl LauncherSection {
     }
 
     /// The keys of Slurm.
-    fn into_slurm(self, scontrol: Option<&[String]>) -> Result<SlurmLauncher, ConfigMistake> {
+    fn into_slurm(self, scontrol: Option<&[String]>) -> SlurmLauncher {
         let usual = SlurmLauncher::default();
-        let scontrol = parse_argv("scontrol", self.scontrol)?
+        let words = |program: Option<Spanned<ProgramArgv>>| {
+            program.map(|program| program.into_inner().into_words())
+        };
+        let text = |word: Option<Spanned<OneWord>>| word.map(|it| it.into_inner().into_text());
+        let scontrol = words(self.scontrol)
             .or_else(|| scontrol.map(<[String]>::to_vec))
             .unwrap_or_else(|| usual.programs.scontrol.clone());
         let beside = SlurmPrograms::from_scontrol(&scontrol);
-        let time_limit = parse_name("time_limit", self.time_limit.as_ref())?;
-        if let (Some(limit), Some(said)) = (&time_limit, &self.time_limit)
-            && !limit.chars().all(|c| c.is_ascii_digit() || matches!(c, ':' | '-'))
-        {
-            let message = format!(
-                "time_limit {limit:?}, expected minutes or what --time takes: \"90\", \"4:00:00\", \
-                 \"1-12\""
-            );
-            return Err((said.span().start, message));
-        }
-        let user = parse_name("user", self.user.as_ref())?;
-        let gres = self.gres.map(Spanned::into_inner);
-        Ok(SlurmLauncher {
-            partition: parse_name("partition", self.partition.as_ref())?,
-            account: parse_name("account", self.account.as_ref())?,
-            qos: parse_name("qos", self.qos.as_ref())?,
-            reservation: parse_name("reservation", self.reservation.as_ref())?,
-            gres,
+        SlurmLauncher {
+            partition: text(self.partition),
+            account: text(self.account),
+            qos: text(self.qos),
+            reservation: text(self.reservation),
+            gres: self.gres.map(Spanned::into_inner),
             options: self.options.map(Spanned::into_inner).unwrap_or_default(),
-            mpi: parse_name("mpi", self.mpi.as_ref())?.unwrap_or(usual.mpi),
-            time_limit,
-            user: user.unwrap_or(usual.user),
+            mpi: text(self.mpi).unwrap_or(usual.mpi),
+            time_limit: self.time_limit.map(|limit| limit.into_inner().0),
+            user: text(self.user).unwrap_or(usual.user),
             busy: self.busy.map(Spanned::into_inner).unwrap_or_default(),
-            wait_s: match &self.wait_s {
-                Some(seconds) => parse_duration("wait_s", seconds)?.as_secs(),
-                None => usual.wait_s,
-            },
+            wait_s: self.wait_s.map_or(usual.wait_s, |it| it.get_ref().duration().as_secs()),
             drained: self.drained.map(Spanned::into_inner).unwrap_or_default(),
             programs: SlurmPrograms {
-                srun: parse_argv("srun", self.srun)?.unwrap_or(beside.srun),
-                salloc: parse_argv("salloc", self.salloc)?.unwrap_or(beside.salloc),
-                scancel: parse_argv("scancel", self.scancel)?.unwrap_or(beside.scancel),
-                squeue: parse_argv("squeue", self.squeue)?.unwrap_or(beside.squeue),
+                srun: words(self.srun).unwrap_or(beside.srun),
+                salloc: words(self.salloc).unwrap_or(beside.salloc),
+                scancel: words(self.scancel).unwrap_or(beside.scancel),
+                squeue: words(self.squeue).unwrap_or(beside.squeue),
                 scontrol,
                 remote_shell: None,
             },
-            node_srun: parse_argv("node_srun", self.node_srun)?.unwrap_or(usual.node_srun),
+            node_srun: words(self.node_srun).unwrap_or(usual.node_srun),
             carried: usual.carried,
-        })
+        }
     }
 }
 
-/// A word that stands behind an option: one, and not empty.
-fn parse_name(key: &str, value: Option<&Spanned<String>>) -> Result<Option<String>, ConfigMistake> {
-    let Some(value) = value else { return Ok(None) };
-    let text = value.get_ref();
-    if text.is_empty() || text.chars().any(|c| c.is_whitespace() || c.is_control()) {
-        let message = format!("{key} {text:?}, expected one word");
-        return Err((value.span().start, message));
+/// A value of `--time`.
+#[derive(Debug)]
+struct TimeLimit(String);
+
+impl<'de> Deserialize<'de> for TimeLimit {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let is_time = |text: &str| {
+            !text.is_empty() && text.chars().all(|c| c.is_ascii_digit() || matches!(c, ':' | '-'))
+        };
+        let expected = "minutes or a value of --time: \"90\", \"4:00:00\", \"1-12\"";
+        read_checked(from, is_time, expected).map(Self)
     }
-    Ok(Some(text.clone()))
 }
 
-/// The words of a program.
-fn parse_argv(
-    key: &str,
-    value: Option<Spanned<Vec<String>>>,
-) -> Result<Option<Vec<String>>, ConfigMistake> {
-    let Some(value) = value else { return Ok(None) };
-    if value.get_ref().first().is_none_or(String::is_empty) {
-        let message = format!("{key} is empty, expected words such as [\"{key}\"]");
-        return Err((value.span().start, message));
-    }
-    Ok(Some(value.into_inner()))
+fn read_worker<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let expected = "the command or path of fabricgate on the nodes";
+    read_checked(from, |text| !text.is_empty(), expected).map(Some)
 }

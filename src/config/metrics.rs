@@ -1,88 +1,56 @@
 //! `[metrics]` of the configuration: the metrics and their textfile.
-//!
-//! Checks the text of the section and opens nothing.
 
 use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
-use toml::Spanned;
+use serde::de::{Deserializer, Error};
 
-use crate::config::ConfigMistake;
+use crate::config::bounded::BoundedCount;
 
-/// Nodes with series of their own: ten series each make 20,000, which every
-/// Prometheus takes from one target.
-const DEFAULT_NODES: u32 = 2_000;
-
-/// Runs that are looked through for the newest verdict of each node.
-const DEFAULT_RUNS: u32 = 500;
-
-/// What monitoring is shown of nodes, runs and the gate.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+/// `[metrics]` of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct MetricsSection {
+pub struct MetricsConfig {
     /// The file for node-exporter's textfile collector, written after every run; its name ends with
     /// `.prom`. Without it, none is written.
-    #[schemars(with = "Option<PathBuf>")]
-    textfile: Option<Spanned<PathBuf>>,
+    #[serde(deserialize_with = "read_textfile")]
+    pub textfile: Option<PathBuf>,
     /// Nodes that may have series of their own, default 2000. Where more are known, only those that
     /// are not simply well have them, and `fabricgate_nodes_left_out` counts the others.
-    #[schemars(with = "Option<u32>")]
-    nodes: Option<Spanned<u32>>,
+    pub nodes: BoundedCount<1, 100_000>,
     /// Newest runs that are looked through for the verdict of each node, default 500. A node that
     /// none of them judged is unknown.
-    #[schemars(with = "Option<u32>")]
-    runs: Option<Spanned<u32>>,
-}
-
-/// The settings of metrics.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MetricsConfig {
-    /// The textfile.
-    pub textfile: Option<PathBuf>,
-    /// Most nodes with series of their own.
-    pub nodes: usize,
-    /// Most runs that are looked through.
-    pub runs: usize,
+    pub runs: BoundedCount<1, 100_000>,
 }
 
 impl Default for MetricsConfig {
     fn default() -> Self {
-        Self { textfile: None, nodes: DEFAULT_NODES as usize, runs: DEFAULT_RUNS as usize }
+        // Ten series for each of 2,000 nodes make 20,000, which every Prometheus takes from one
+        // target.
+        Self { textfile: None, nodes: 2_000.into(), runs: 500.into() }
     }
 }
 
-/// Reads `[metrics]`.
-pub fn parse_metrics(section: MetricsSection, base: &Path) -> Result<MetricsConfig, ConfigMistake> {
-    let usual = MetricsConfig::default();
-    let number = |key: &str, value: Option<Spanned<u32>>, usual: usize, most: u32| match value {
-        None => Ok(usual),
-        Some(value) if (1..=most).contains(value.get_ref()) => Ok(*value.get_ref() as usize),
-        Some(value) => {
-            let text = format!("{key} {}, expected 1 to {most}", value.get_ref());
-            Err((value.span().start, text))
-        }
-    };
-    let textfile = match section.textfile {
-        None => None,
-        Some(file) => {
-            check_textfile(file.get_ref()).map_err(|why| (file.span().start, why))?;
-            Some(base.join(file.into_inner()))
-        }
-    };
-    Ok(MetricsConfig {
-        textfile,
-        nodes: number("nodes", section.nodes, usual.nodes, 100_000)?,
-        runs: number("runs", section.runs, usual.runs, 100_000)?,
-    })
+impl MetricsConfig {
+    /// With relative paths in this folder.
+    pub fn resolve_paths(self, base: &Path) -> Self {
+        Self { textfile: self.textfile.map(|file| base.join(file)), ..self }
+    }
 }
 
-/// Whether node-exporter would read a file of this name.
+fn read_textfile<'de, D: Deserializer<'de>>(from: D) -> Result<Option<PathBuf>, D::Error> {
+    let file = PathBuf::deserialize(from)?;
+    check_textfile(&file).map_err(D::Error::custom)?;
+    Ok(Some(file))
+}
+
+/// Checks that node-exporter reads a file of this name.
 pub fn check_textfile(file: &Path) -> Result<(), String> {
     match file.extension() {
         Some(end) if end == "prom" => Ok(()),
         _ => Err(format!(
-            "textfile {:?}, expected a name that ends with .prom: node-exporter reads no other",
+            "{:?}, expected a name that ends with .prom: node-exporter reads no other",
             file.display().to_string()
         )),
     }

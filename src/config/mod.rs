@@ -5,6 +5,7 @@
 //! the file.
 
 pub mod audit;
+pub mod bounded;
 pub mod burn_in;
 pub mod certificates;
 pub mod gate;
@@ -25,6 +26,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use toml::Spanned;
 
+use crate::config::audit::AuditConfig;
+use crate::config::bounded::{BoundedCount, Seconds};
 use crate::config::burn_in::BurnInConfig;
 use crate::config::certificates::CertificatesConfig;
 use crate::config::gate::GateConfig;
@@ -39,10 +42,10 @@ use control::notify::NotifySettings;
 use control::sources::input_file;
 use control::sweep::ConfirmSettings;
 use engine::plan::PlanLimits;
-use engine::plan::audit_selection::AuditBudget;
 use engine::policy::action_policy::Policy;
 use model::claims::Claims;
 use model::probe::Probe;
+use model::renamed_keys::find_renamed_keys;
 use model::text_error::TextError;
 use node::exec;
 use readers::claims::claims_file;
@@ -99,22 +102,22 @@ struct ConfigFile {
     gate: Option<Spanned<gate::GateSection>>,
     /// The standing gate (`fabricgate watch`).
     #[serde(default)]
-    watch: watch::WatchSection,
+    watch: WatchConfig,
     /// How a burn-in is repeated.
     #[serde(default)]
-    burn_in: burn_in::BurnInSection,
+    burn_in: BurnInConfig,
     /// What monitoring is shown.
     #[serde(default)]
-    metrics: metrics::MetricsSection,
+    metrics: MetricsConfig,
     /// How certificates are signed, and whose count (`fabricgate certificate`).
     #[serde(default)]
-    certificates: certificates::CertificatesSection,
+    certificates: CertificatesConfig,
     /// The budget of an audit (`fabricgate audit`).
     #[serde(default)]
-    audit: audit::AuditSection,
+    audit: AuditConfig,
     /// The measured levels over time (`fabricgate history`). Without it, every run is added to a file
     /// next to `run_dir`.
-    history: Option<history::HistorySection>,
+    history: Option<HistoryConfig>,
     /// The receivers of the results of runs (`fabricgate notify`). Without it, no message is sent.
     notify: Option<notify::NotifySection>,
 }
@@ -137,8 +140,7 @@ struct ConfirmSection {
     enabled: Option<bool>,
     /// Seconds before that, so that what passes has passed, 0 to 86400. Default: 30; 0 where the
     /// fabric is simulated or replayed.
-    #[schemars(with = "Option<f64>")]
-    wait_s: Option<Spanned<f64>>,
+    wait_s: Option<Seconds>,
 }
 
 /// `[probes]` of the configuration.
@@ -152,12 +154,11 @@ struct ProbesSection {
     /// A folder with the site's own probe files; one of a known name replaces it. Default: none.
     dir: Option<PathBuf>,
     /// How often each measurement is taken in any case, 1 to 100. Default: 1.
-    #[schemars(with = "Option<u32>")]
-    readings: Option<Spanned<u32>>,
+    readings: Option<BoundedCount<1, 100>>,
     /// How often at most, while the readings before do not decide, `readings` to 100. Default: 5,
     /// or `readings` where that is more.
-    #[schemars(with = "Option<u32>")]
-    most_readings: Option<Spanned<u32>>,
+    #[schemars(with = "Option<BoundedCount<1, 100>>")]
+    most_readings: Option<Spanned<BoundedCount<1, 100>>>,
     /// Measure by fabricgate itself instead of by nvbandwidth and nccl-tests, whether they are there
     /// or not.
     #[serde(default)]
@@ -167,17 +168,18 @@ struct ProbesSection {
 impl ProbesSection {
     /// How often each measurement is taken, and how often at most.
     fn readings(&self) -> Result<(u32, u32), ConfigMistake> {
-        let within = |key: &str, said: &Option<Spanned<u32>>, least: u32, unsaid: u32| match said {
-            Some(n) if !(least..=100).contains(n.get_ref()) => {
-                let message = format!("{key} {}, expected {least} to 100", n.get_ref());
-                Err((n.span().start, message))
+        let readings = self.readings.map_or(1, BoundedCount::get);
+        match &self.most_readings {
+            None => Ok((readings, readings.max(MOST_READINGS))),
+            Some(most) if readings <= most.get_ref().get() => Ok((readings, most.get_ref().get())),
+            Some(most) => {
+                let most_readings = most.get_ref().get();
+                let message = format!(
+                    "most_readings: {most_readings}, expected readings ({readings}) or more"
+                );
+                Err((most.span().start, message))
             }
-            Some(n) => Ok(*n.get_ref()),
-            None => Ok(unsaid),
-        };
-        let readings = within("readings", &self.readings, 1, 1)?;
-        let most = readings.max(MOST_READINGS);
-        Ok((readings, within("most_readings", &self.most_readings, readings, most)?))
+        }
     }
 
     /// The probes that it names, of all in force; `None` where it names none.
@@ -276,7 +278,7 @@ pub struct Config {
     /// The standing gate.
     pub watch: WatchConfig,
     /// The budget of an audit.
-    pub audit: AuditBudget,
+    pub audit: AuditConfig,
     /// How certificates are signed, and whose count.
     pub certificates: CertificatesConfig,
     /// How a burn-in is repeated.
@@ -317,7 +319,11 @@ pub(crate) fn open_with_scenario(
     let name = path.display().to_string();
     let text = read_text(path)?;
     let base = path.parent().unwrap_or(Path::new(""));
-    parse(&name, &text, path, base, scenario)
+    let config = parse(&name, &text, path, base, scenario)?;
+    for warning in find_renamed_keys(&name, &text, watch::RENAMED_KEYS) {
+        anstream::eprintln!("warning: {warning}");
+    }
+    Ok(config)
 }
 
 /// The text of a file that a person wrote.
@@ -342,7 +348,7 @@ pub(crate) fn parse(
         |(at, what): ConfigMistake| CommandError::usage(TextError::new(name, text, at, what));
     let read: ConfigFile = toml::from_str(text).map_err(|error| match removed::first(text) {
         Some(removed) => mistake(removed),
-        None => CommandError::usage(TextError::from_toml(name, text, &error)),
+        None => mistake(describe_toml_error(text, &error)),
     })?;
     let files = match read.claims {
         Some(ClaimsFiles::One(file)) => vec![base.join(file)],
@@ -380,18 +386,16 @@ pub(crate) fn parse(
             return Err(mistake((0, message.to_owned())));
         }
     };
-    let confirm = parse_confirm(&read.confirm, &launcher).map_err(&mistake)?;
+    let confirm = parse_confirm(&read.confirm, &launcher);
     let (readings, most_readings) = read.probes.readings().map_err(&mistake)?;
     let catalog = load_probes(read.probes.dir.as_ref().map(|dir| base.join(dir)).as_deref())?;
     let probes = read.probes.named_probes(&catalog).map_err(&mistake)?;
     let policy = check_policy(read.policy).map_err(&mistake)?;
-    let watch = watch::parse_watch(read.watch, &policy, gate.as_ref()).map_err(&mistake)?;
-    let certificates =
-        certificates::parse_certificates(read.certificates, base).map_err(&mistake)?;
-    let burn_in = burn_in::parse_burn_in(read.burn_in, &catalog).map_err(&mistake)?;
-    let metrics = metrics::parse_metrics(read.metrics, base).map_err(&mistake)?;
-    let audit = audit::parse_audit(&read.audit).map_err(&mistake)?;
-    let history = history::parse_history(read.history, base).map_err(&mistake)?;
+    let watch = read.watch.from_section(&policy, gate.as_ref()).map_err(&mistake)?;
+    let certificates = read.certificates.from_section(base).map_err(&mistake)?;
+    let burn_in = read.burn_in.from_section(&catalog).map_err(&mistake)?;
+    let history = read.history.map(|section| section.from_section(base)).transpose();
+    let history = history.map_err(&mistake)?.unwrap_or_default();
     let notify = read.notify.map(|section| notify::parse_notify(section, base)).transpose();
     let notify = notify.map_err(&mistake)?;
     pass_environment(read.pass_env).map_err(&mistake)?;
@@ -427,10 +431,10 @@ pub(crate) fn parse(
         policy,
         gate,
         watch,
-        audit,
+        audit: read.audit,
         certificates,
         burn_in,
-        metrics,
+        metrics: read.metrics.resolve_paths(base),
         history,
         notify,
         scratch: None,
@@ -442,27 +446,26 @@ pub(crate) fn parse(
 }
 
 /// Reads `[confirm]`.
-fn parse_confirm(
-    section: &ConfirmSection,
-    launcher: &Launcher,
-) -> Result<ConfirmSettings, ConfigMistake> {
+fn parse_confirm(section: &ConfirmSection, launcher: &Launcher) -> ConfirmSettings {
     // Simulated faults do not pass with time, and stored ones are past.
-    let waits = !launcher.is_stand_in();
-    let wait = match &section.wait_s {
-        Some(seconds) => parse_duration("wait_s", seconds)?,
-        None if waits => CONFIRM_AFTER,
-        None => Duration::ZERO,
-    };
-    Ok(ConfirmSettings { enabled: section.enabled.unwrap_or(true), wait })
+    let default = if launcher.is_stand_in() { Duration::ZERO } else { CONFIRM_AFTER };
+    ConfirmSettings {
+        enabled: section.enabled.unwrap_or(true),
+        wait: section.wait_s.map_or(default, Seconds::duration),
+    }
 }
 
-/// Seconds from a file, 0 to a day.
-pub fn parse_duration(key: &str, seconds: &Spanned<f64>) -> Result<Duration, ConfigMistake> {
-    let value = *seconds.get_ref();
-    if !(0.0..=86_400.0).contains(&value) {
-        return Err((seconds.span().start, format!("{key} {value}, expected 0 to 86400 seconds")));
+/// A TOML error at its place. A value has its key before it: `wait_s: -1, expected 0 to 86400`.
+fn describe_toml_error(text: &str, error: &toml::de::Error) -> ConfigMistake {
+    let at = error.span().map_or(0, |span| span.start);
+    let message = error.message().trim().replace('\n', ", ");
+    let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
+    let before = text[line..at].trim_end().strip_suffix('=').map(str::trim_end);
+    let key = before.and_then(|it| it.rsplit([' ', ',', '{', '[']).next());
+    match key.map(|key| key.trim_matches('"')) {
+        Some(key) => (at, format!("{key}: {message}")),
+        None => (at, message),
     }
-    Ok(Duration::from_secs_f64(value))
 }
 
 /// The built-in probes, and those of a site's folder over them.
@@ -486,6 +489,9 @@ pub fn load_probes(dir: Option<&Path>) -> Result<ProbeCatalog, CommandError> {
     for file in files {
         let text = read_text(&file)?;
         let name = file.display().to_string();
+        for warning in probe_catalog::find_renamed_probe_keys(&name, &text) {
+            anstream::eprintln!("warning: {warning}");
+        }
         let probe = probe_catalog::parse_probe(&name, &text).map_err(CommandError::usage)?;
         // Two files of a site with one name: neither is the one that is meant.
         if let Some(other) = own.insert(probe.name.clone(), name.clone()) {

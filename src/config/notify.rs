@@ -9,16 +9,15 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
-use crate::config::{ConfigMistake, parse_duration};
+use crate::config::ConfigMistake;
+use crate::config::bounded::{BoundedCount, BoundedNumber};
 use control::notify::secret::{Secret, SecretSource};
 use control::notify::{NotifySettings, NotifyTarget, NotifyTargetKind};
 use engine::report::notice::NoticeEvent;
 use node::exec;
-
-/// How long all of it may take: a run of an hour may end that much later.
-const TOTAL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// How long one attempt may take.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -27,26 +26,34 @@ const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 const ATTEMPTS: u32 = 4;
 
 /// Messages an hour: an on-call operator can read one every five minutes.
-const PER_HOUR: u32 = 12;
-
-/// Hours for which Alertmanager shows an alert that is not repeated: a certificate's week.
-const ALERT_HOURS: f64 = 168.0;
+const PER_HOUR: usize = 12;
 
 /// The receivers of notifications, over webhooks.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NotifySection {
     /// The cluster's name in messages. Without it, they name none.
     site: Option<String>,
     /// Seconds that telling all receivers may take after a run, 1 to 600, default 20.
-    #[schemars(with = "Option<f64>")]
-    within_s: Option<Spanned<f64>>,
+    within_s: BoundedNumber<1, 600>,
     /// Hours for which Alertmanager shows an alert that is not repeated, 1 to 8784, default 168.
-    #[schemars(with = "Option<f64>")]
-    stands_h: Option<Spanned<f64>>,
+    stands_h: BoundedNumber<1, 8_784>,
     /// The receivers, each as `[[notify.target]]`. Without one, no message is sent.
     #[schemars(with = "Vec<NotifyTargetSection>")]
     target: Vec<Spanned<NotifyTargetSection>>,
+}
+
+impl Default for NotifySection {
+    fn default() -> Self {
+        Self {
+            site: None,
+            // A run of an hour may end that much later.
+            within_s: 20.0.into(),
+            // A certificate's week.
+            stands_h: 168.0.into(),
+            target: Vec::new(),
+        }
+    }
 }
 
 /// One receiver. One of `url_file`, `url_env` and `url` gives its address.
@@ -77,15 +84,13 @@ struct NotifyTargetSection {
     /// but unknown.
     on: Option<Vec<NoticeEvent>>,
     /// Seconds that one attempt may take, 0.1 to 60, default 5.
-    #[schemars(with = "Option<f64>")]
-    timeout_s: Option<Spanned<f64>>,
+    #[serde(default, deserialize_with = "read_timeout")]
+    timeout_s: Option<f64>,
     /// How often a message is tried, 1 to 20, default 4.
-    #[schemars(with = "Option<u32>")]
-    attempts: Option<Spanned<u32>>,
+    attempts: Option<BoundedCount<1, 20>>,
     /// Messages that it gets an hour, 1 to 1000, default 12; the next message counts those held back.
     /// Alertmanager has no limit: it groups and silences by itself.
-    #[schemars(with = "Option<u32>")]
-    per_hour: Option<Spanned<u32>>,
+    per_hour: Option<BoundedCount<1, 1_000>>,
 }
 
 /// The format of a receiver's messages.
@@ -102,17 +107,6 @@ enum NotifySectionKind {
 
 /// Reads `[notify]`.
 pub fn parse_notify(section: NotifySection, base: &Path) -> Result<NotifySettings, ConfigMistake> {
-    let within = match &section.within_s {
-        None => TOTAL_TIMEOUT,
-        Some(it) => parse_bounded_seconds("within_s", it, 1.0, 600.0)?,
-    };
-    let stands = match &section.stands_h {
-        Some(it) if !(1.0..=8_784.0).contains(it.get_ref()) => {
-            let text = format!("stands_h {}, expected 1 to 8784 hours", it.get_ref());
-            return Err((it.span().start, text));
-        }
-        it => it.as_ref().map_or(ALERT_HOURS, |it| *it.get_ref()),
-    };
     let mut targets: Vec<NotifyTarget> = Vec::new();
     for receiver in section.target {
         let at = receiver.span().start;
@@ -124,8 +118,12 @@ pub fn parse_notify(section: NotifySection, base: &Path) -> Result<NotifySetting
         }
         targets.push(target);
     }
-    let stands = Duration::from_secs_f64(stands * 3_600.0);
-    Ok(NotifySettings { site: section.site, targets, within, resolve_after: stands })
+    Ok(NotifySettings {
+        site: section.site,
+        targets,
+        within: section.within_s.duration(),
+        resolve_after: Duration::from_secs_f64(section.stands_h.get() * 3_600.0),
+    })
 }
 
 fn parse_target(
@@ -158,11 +156,6 @@ fn parse_target(
         (Some(file), None) => Some(SecretSource::File(base.join(file))),
         (None, variable) => variable.map(SecretSource::Variable),
     };
-    let number = |key: &str, value: Option<Spanned<u32>>, usual: u32, most: u32| match value {
-        None => Ok(usual),
-        Some(it) if (1..=most).contains(it.get_ref()) => Ok(*it.get_ref()),
-        Some(it) => Err((it.span().start, format!("{key} {}, expected 1 to {most}", it.get_ref()))),
-    };
     let kind = match receiver.kind {
         NotifySectionKind::Generic => NotifyTargetKind::Generic,
         NotifySectionKind::Slack => NotifyTargetKind::Slack,
@@ -182,26 +175,18 @@ fn parse_target(
         bearer,
         ca_file: receiver.ca_file.map(|file| base.join(file)),
         on,
-        timeout: match &receiver.timeout_s {
-            None => ATTEMPT_TIMEOUT,
-            Some(it) => parse_bounded_seconds("timeout_s", it, 0.1, 60.0)?,
-        },
-        attempts: number("attempts", receiver.attempts, ATTEMPTS, 20)?,
-        per_hour: number("per_hour", receiver.per_hour, PER_HOUR, 1_000)? as usize,
+        timeout: receiver.timeout_s.map_or(ATTEMPT_TIMEOUT, Duration::from_secs_f64),
+        attempts: receiver.attempts.map_or(ATTEMPTS, BoundedCount::get),
+        per_hour: receiver.per_hour.map_or(PER_HOUR, BoundedCount::size),
     })
 }
 
-fn parse_bounded_seconds(
-    key: &str,
-    value: &Spanned<f64>,
-    least: f64,
-    most: f64,
-) -> Result<Duration, ConfigMistake> {
-    if !(least..=most).contains(value.get_ref()) {
-        let text = format!("{key} {}, expected {least} to {most} seconds", value.get_ref());
-        return Err((value.span().start, text));
+fn read_timeout<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    let seconds = f64::deserialize(from)?;
+    match (0.1..=60.0).contains(&seconds) {
+        true => Ok(Some(seconds)),
+        false => Err(D::Error::custom(format!("{seconds}, expected 0.1 to 60"))),
     }
-    parse_duration(key, value)
 }
 
 #[cfg(test)]
@@ -228,7 +213,7 @@ mod tests {
         assert_eq!(variable.targets[0].bearer, Some(SecretSource::Variable("B".to_owned())));
         assert!(!it.on.contains(&NoticeEvent::Unknown) && it.on.contains(&NoticeEvent::Failed));
         assert_eq!((it.timeout, it.attempts, it.per_hour), (ATTEMPT_TIMEOUT, ATTEMPTS, 12));
-        assert_eq!((notify.within, notify.resolve_after.as_secs()), (TOTAL_TIMEOUT, 604_800));
+        assert_eq!((notify.within.as_secs(), notify.resolve_after.as_secs()), (20, 604_800));
     }
 
     #[test]
@@ -241,8 +226,8 @@ mod tests {
                 "url_env = \"A\"\nbearer_env = \"B\"\nbearer_file = \"c\"",
                 "ops: expected one of bearer_file and bearer_env",
             ),
-            ("url_env = \"A\"\nattempts = 0", "attempts 0, expected 1 to 20"),
-            ("url_env = \"A\"\ntimeout_s = 90.0", "timeout_s 90, expected 0.1 to 60 seconds"),
+            ("url_env = \"A\"\nattempts = 0", "0, expected 1 to 20"),
+            ("url_env = \"A\"\ntimeout_s = 90.0", "90, expected 0.1 to 60"),
             ("url_env = \"A\"\non = [\"all\"]", "unknown variant `all`"),
             ("url_env = \"A\"\ntoken = \"x\"", "unknown field `token`"),
         ] {

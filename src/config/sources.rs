@@ -8,9 +8,11 @@ use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
 use crate::config::ConfigMistake;
+use crate::config::bounded::ProgramArgv;
 use control::sources::http::ServerAddress;
 use control::sources::kubernetes::KubernetesClientConfig;
 use control::sources::slurm::SlurmClientConfig;
@@ -36,8 +38,8 @@ pub struct SourcesSection {
     #[serde(deserialize_with = "limits::deserialize_nics")]
     nics_per_node: Option<u32>,
     /// Seconds that one question may take, 0.1 to 3600. Default: 15.
-    #[schemars(with = "Option<f64>")]
-    limit_s: Option<Spanned<f64>>,
+    #[serde(deserialize_with = "read_limit")]
+    limit_s: Option<f64>,
     /// Asks Slurm through its programs; an empty section will do. Without it, it is not asked.
     slurm: Option<SlurmSourceSection>,
     /// Asks Slurm through slurmrestd. Without it, it is not asked.
@@ -55,11 +57,9 @@ pub struct SourcesSection {
 struct SlurmSourceSection {
     /// `scontrol`, with words in front where it is reached through something. Default:
     /// `["scontrol"]`.
-    #[schemars(with = "Option<Vec<String>>")]
-    scontrol: Option<Spanned<Vec<String>>>,
+    scontrol: Option<ProgramArgv>,
     /// `sinfo`, likewise. Default: `["sinfo"]`.
-    #[schemars(with = "Option<Vec<String>>")]
-    sinfo: Option<Spanned<Vec<String>>>,
+    sinfo: Option<ProgramArgv>,
     /// Whether the words in front of Slurm's programs, in whichever section, end in a shell on
     /// another machine, as those of ssh do: what stands behind them is quoted for it then. Default:
     /// true where one of the words is ssh or the like.
@@ -70,8 +70,8 @@ struct SlurmSourceSection {
 #[serde(deny_unknown_fields)]
 struct SlurmrestdSourceSection {
     /// `http://HOST:PORT`, `https://HOST:PORT` or `unix:/SOCKET`. Required.
-    #[schemars(with = "String")]
-    address: Spanned<String>,
+    #[serde(deserialize_with = "read_address")]
+    address: String,
     /// The file with the token, read when it is needed. Without it, `SLURM_JWT`.
     token_file: Option<PathBuf>,
     /// The user the token is for. Without it, the user in the token.
@@ -163,12 +163,7 @@ impl SourcesSection {
             ..SourcesConfig::default()
         };
         if let Some(seconds) = self.limit_s {
-            let value = *seconds.get_ref();
-            if !(0.1..=3_600.0).contains(&value) {
-                let message = format!("limit_s {value}, expected 0.1 to 3600 seconds");
-                return Err((seconds.span().start, message));
-            }
-            wanted.limit = Duration::from_secs_f64(value);
+            wanted.limit = Duration::from_secs_f64(seconds);
         }
         if let Some(order) = self.order {
             let at = order.span().start;
@@ -181,25 +176,19 @@ impl SourcesSection {
             }
         }
         if let Some(slurm) = self.slurm {
-            let program = |words: Option<Spanned<Vec<String>>>, name: &str| match words {
-                None => Ok(vec![name.to_owned()]),
-                Some(words) if words.get_ref().is_empty() => {
-                    Err((words.span().start, format!("{name} is empty, expected [\"{name}\"]")))
-                }
-                Some(words) => Ok(words.into_inner()),
+            let program = |words: Option<ProgramArgv>, name: &str| {
+                words.map_or_else(|| vec![name.to_owned()], ProgramArgv::into_words)
             };
             wanted.slurm = Some(SlurmClientConfig {
-                scontrol: program(slurm.scontrol, "scontrol")?,
-                sinfo: program(slurm.sinfo, "sinfo")?,
+                scontrol: program(slurm.scontrol, "scontrol"),
+                sinfo: program(slurm.sinfo, "sinfo"),
                 limit: wanted.limit,
                 remote_shell: slurm.remote_shell,
             });
         }
         if let Some(rest) = self.slurmrestd {
-            check_address(rest.address.get_ref())
-                .map_err(|said| (rest.address.span().start, said))?;
             wanted.slurmrestd = Some(SlurmrestdSource {
-                address: rest.address.into_inner().into(),
+                address: rest.address.into(),
                 token_file: rest.token_file.map(|file| base.join(file)),
                 user: rest.user,
             });
@@ -215,13 +204,27 @@ impl SourcesSection {
     }
 }
 
+fn read_limit<'de, D: Deserializer<'de>>(from: D) -> Result<Option<f64>, D::Error> {
+    let seconds = f64::deserialize(from)?;
+    match (0.1..=3_600.0).contains(&seconds) {
+        true => Ok(Some(seconds)),
+        false => Err(D::Error::custom(format!("{seconds}, expected 0.1 to 3600"))),
+    }
+}
+
+fn read_address<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
+    let address = String::deserialize(from)?;
+    check_address(&address).map_err(D::Error::custom)?;
+    Ok(address)
+}
+
 pub(crate) fn check_address(address: &str) -> Result<(), String> {
     let known = ["http://", "https://", "unix:/"];
     if known.iter().any(|start| address.starts_with(start)) {
         return Ok(());
     }
     Err(format!(
-        "address {}, expected http://HOST:PORT, https://HOST:PORT or unix:/SOCKET",
+        "{}, expected http://HOST:PORT, https://HOST:PORT or unix:/SOCKET",
         ServerAddress::from(address)
     ))
 }

@@ -92,19 +92,19 @@ fn pods_are_as_the_file_says_and_mistakes_have_a_place() {
 
     let bad = |rest: &str| complaint(&with(&format!("image = \"f\"\n{rest}")));
     for (rest, expected) in [
-        ("namespace = \"A\"", "f.toml:6:13: namespace \"A\", expected lower-case"),
-        ("shm = \"much\"", "f.toml:6:7: shm \"much\", expected a size such as"),
-        ("resource = \"gpu\"", "f.toml:6:12: resource \"gpu\", expected a resource such as"),
+        ("namespace = \"A\"", "f.toml:6:13: namespace: \"A\", expected lower-case"),
+        ("shm = \"much\"", "f.toml:6:7: shm: \"much\", expected a size such as"),
+        ("resource = \"gpu\"", "f.toml:6:12: resource: \"gpu\", expected a resource such as"),
         ("rdma = { hca = 1 }", "f.toml:6:10: rdma \"hca\", expected a resource"),
-        ("rdma = { \"r/h\" = 0 }", "f.toml:6:18: r/h 0, expected 1 to 1024"),
+        ("rdma = { \"r/h\" = 0 }", "f.toml:6:18: r/h: 0, expected 1 to 1024"),
         ("env = { \"1a\" = \"\" }", "f.toml:6:9: env \"1a\", expected the name of a variable"),
-        ("busy = \"reserve\"", "f.toml:6:8: busy \"reserve\", expected \"skip\" or \"wait\""),
-        ("start_s = 0", "f.toml:6:11: start_s 0, expected 1 second or more"),
+        ("busy = \"reserve\"", "f.toml:6:8: busy: \"reserve\", expected \"skip\" or \"wait\""),
+        ("start_s = 0", "f.toml:6:11: start_s: 0, expected 1 to 86400"),
         ("tolerations = [{ value = \"x\" }]", "f.toml:6:16: tolerations: a value without"),
         ("tolerations = [{ effect = \"No\" }]", "f.toml:6:16: tolerations: effect \"No\""),
-        ("ranks = \"ssh\"", "f.toml:6:9: unknown variant `ssh`"),
+        ("ranks = \"ssh\"", "f.toml:6:9: ranks: unknown variant `ssh`"),
         ("gres = \"x\"", "f.toml:6:1: unknown field `gres`"),
-        ("pull_secret = \"a b\"", "f.toml:6:15: pull_secret \"a b\", expected the name"),
+        ("pull_secret = \"a b\"", "f.toml:6:15: pull_secret: \"a b\", expected the name"),
     ] {
         let said = bad(rest);
         assert!(said.starts_with(expected), "{rest}: {said}");
@@ -137,32 +137,32 @@ fn mistakes_are_named_with_line_and_column() {
     let with = |rest: &str| complaint(&format!("claims = \"c\"\n{rest}"));
     assert!(with("claim = 1\n").starts_with("f.toml:2:1: unknown field `claim`"));
     assert!(with("[policy]\nper_domian = 3\n").starts_with("f.toml:3:1: unknown field"));
-    assert!(with("[launcher]\nkind = \"pbs\"\n").starts_with("f.toml:3:8: unknown variant"));
+    assert!(with("[launcher]\nkind = \"pbs\"\n").starts_with("f.toml:3:8: kind: unknown variant"));
     let slurm = |rest: &str| with(&format!("[launcher]\nkind = \"slurm\"\n{rest}\n"));
-    assert!(slurm("busy = \"kill\"").starts_with("f.toml:4:8: unknown variant `kill`"));
+    assert!(slurm("busy = \"kill\"").starts_with("f.toml:4:8: busy: unknown variant `kill`"));
     let said = slurm("time_limit = \"soon\"");
-    assert!(said.starts_with("f.toml:4:14: time_limit \"soon\", expected minutes"), "{said}");
-    assert!(slurm("srun = []").starts_with("f.toml:4:8: srun is empty"));
-    assert_eq!(slurm("partition = \"a b\""), "f.toml:4:13: partition \"a b\", expected one word");
-    assert!(slurm("wait_s = -1").starts_with("f.toml:4:10: wait_s -1"));
+    assert!(said.starts_with("f.toml:4:14: time_limit: \"soon\", expected minutes"), "{said}");
+    assert!(slurm("srun = []").starts_with("f.toml:4:8: srun: empty, expected a program"));
+    assert_eq!(slurm("partition = \"a b\""), "f.toml:4:13: partition: \"a b\", expected one word");
+    assert!(slurm("wait_s = -1").starts_with("f.toml:4:10: wait_s: -1"));
     let said = with("[launcher]\nkind = \"local\"\nqos = \"high\"\n");
     assert_eq!(said, "f.toml:4:7: qos: belongs to kind = \"slurm\"");
     assert!(with("[launcher]\nkind = \"command\"\n").contains("expected template"));
     assert!(
         with("[launcher]\nkind = \"command\"\ntemplate = [\"x\"]\n").starts_with("f.toml:4:12")
     );
-    assert!(with("[launcher]\nkind = \"local\"\nparallel = 0\n").contains("parallel 0"));
+    assert!(with("[launcher]\nkind = \"local\"\nparallel = 0\n").contains("parallel: 0"));
     let said = with("[probes]\nrun = [\"nvbandwith\"]\n");
     assert!(said.starts_with("f.toml:3:8: unknown probe \"nvbandwith\""), "{said}");
     assert!(with("[probes]\nrun = []\n").contains("nothing would be measured"));
-    assert!(with("[probes]\nreadings = 0\n").contains("readings 0"));
+    assert!(with("[probes]\nreadings = 0\n").contains("readings: 0"));
     assert!(with("[policy]\nfreeze_fleet = 5\n").contains("0 to 1"));
     let said = with("[launcher]\nkind = \"local\"\ntemplate = [\"x\"]\n");
     assert_eq!(said, "f.toml:4:12: template: belongs to kind = \"command\"");
     assert!(with("[launcher]\nkind = \"sim\"\n").contains("expected scenario"));
-    assert!(with("[confirm]\nwait_s = -1\n").starts_with("f.toml:3:10: wait_s -1"));
+    assert!(with("[confirm]\nwait_s = -1\n").starts_with("f.toml:3:10: wait_s: -1"));
     assert!(with("[sweep]\npartner = 2\n").starts_with("f.toml:3:1: unknown field"));
     let said = with("[probes]\nreadings = 3\nmost_readings = 2\n");
-    assert!(said.starts_with("f.toml:4:17: most_readings 2"), "{said}");
+    assert!(said.starts_with("f.toml:4:17: most_readings: 2"), "{said}");
     assert!(complaint("run_dir = \"r\"\n").contains("claims is missing"));
 }

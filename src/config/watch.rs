@@ -1,123 +1,151 @@
 //! `[watch]` of the configuration: what the standing gate measures, how often, and where it
 //! serves its state.
-//!
-//! Checks the text of the section and opens nothing.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
+use crate::config::ConfigMistake;
+use crate::config::bounded::{
+    BoundedCount, BoundedNumber, Hours, PositiveNumber, Seconds, read_checked,
+};
 use crate::config::gate::{GateBackend, GateConfig};
-use crate::config::{ConfigMistake, parse_duration};
 use control::gate::watch::WatchIntervals;
 use engine::policy::action_policy::Policy;
 use engine::policy::schedule::ScheduleSettings;
 use engine::policy::{certificate, clean, repeat_confirmation};
 use model::profile::Profile;
+use model::renamed_keys::RenamedKey;
 
-/// How often it looks where nothing asks for it.
-const INTERVAL: Duration = Duration::from_secs(60);
-/// How often sources are asked for claims: racks are built by the day.
-const CLAIMS: Duration = Duration::from_secs(300);
-/// How long jobs may take to conclude: a change takes up to 26 s to be made,
-/// seen and kept (limit_s, settle_s), and pods or jobs are taken back after.
-const CONCLUDE: Duration = Duration::from_secs(60);
-/// Hours before its end at which a certificate is renewed: a night.
-const AHEAD_H: f64 = 6.0;
-/// Hours that a drained node rests where nothing about it changes.
-const COOL_DOWN_H: f64 = 24.0;
-/// Seconds after an attempt, the first time and at most.
-const REST: (f64, f64) = (300.0, 21_600.0);
-/// Nodes of one job: a rack.
-const NODES: u32 = 72;
-/// Nodes together: one that is due and the partners that a second look takes.
-const DEFAULT_NODES_PER_SWEEP: u32 = 4;
-/// Logs that are kept.
-const LOGS: u32 = 50;
+/// Keys of `[watch]` that have another name now.
+pub(crate) const RENAMED_KEYS: &[RenamedKey] =
+    &[RenamedKey { tables: &["watch"], old: "together", new: "min_nodes" }];
 
 /// `[watch]` of the configuration.
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-pub struct WatchSection {
-    /// Seconds between two looks where nothing asks for one, from 1. Default: 60.
-    #[schemars(with = "Option<f64>")]
-    interval_s: Option<Spanned<f64>>,
+pub struct WatchConfig {
+    /// Seconds between two turns without an event that asks for one, from 1. Default: 60.
+    interval_s: BoundedNumber<1, 86_400>,
     /// Seconds between two queries of the sources for claims. Default: 300.
-    #[schemars(with = "Option<f64>")]
-    claims_s: Option<Spanned<f64>>,
+    claims_s: Seconds,
     /// Domains that are measured at the same time, 1 to 1000. Default: 1.
-    #[schemars(with = "Option<u32>")]
-    at_once: Option<Spanned<u32>>,
+    at_once: BoundedCount<1, 1_000>,
     /// Most nodes of one job, 1 to 10000. Default: 72.
-    #[schemars(with = "Option<u32>")]
-    nodes: Option<Spanned<u32>>,
+    nodes: BoundedCount<1, 10_000>,
     /// Fewest nodes of one job where that many are idle, 1 to 10000: a node alone has no partner.
     /// Default: 4.
-    #[schemars(with = "Option<u32>")]
-    together: Option<Spanned<u32>>,
+    #[serde(alias = "together")]
+    min_nodes: BoundedCount<1, 10_000>,
     /// Probe across NVLink domains in which tenants have memory across nodes, which may disturb
     /// them. Default: false.
-    even_if_tenants: bool,
+    pub even_if_tenants: bool,
     /// Hours before its end at which a certificate is renewed, 0 to 8784. Default: 6.
-    #[schemars(with = "Option<f64>")]
-    expire_ahead_h: Option<Spanned<f64>>,
+    #[schemars(with = "Hours")]
+    expire_ahead_h: Spanned<Hours>,
     /// Hours after which an unmeasured node is audited; 0: never. Default: 0.
-    #[schemars(with = "Option<f64>")]
-    audit_every_h: Option<Spanned<f64>>,
+    audit_every_h: Hours,
     /// Hours for which a drained node rests where nothing about it changes. Default: 24.
-    #[schemars(with = "Option<f64>")]
-    cool_down_h: Option<Spanned<f64>>,
+    cool_down_h: Hours,
     /// How long a node rests after an attempt.
-    backoff: WatchBackoffSection,
+    backoff: WatchBackoff,
     /// Which profile is run for which cause.
-    profiles: WatchProfilesSection,
+    profiles: WatchProfiles,
     /// Seconds that jobs may take to conclude after the watch is asked to end. Default: 60.
-    #[schemars(with = "Option<f64>")]
-    conclude_s: Option<Spanned<f64>>,
+    conclude_s: Seconds,
     /// Logs of jobs that are kept, 1 to 100000. Default: 50.
-    #[schemars(with = "Option<u32>")]
-    logs: Option<Spanned<u32>>,
+    logs: BoundedCount<1, 100_000>,
     /// `ADDRESS:PORT` of /healthz, /readyz and /metrics. Without it there are none.
+    #[serde(deserialize_with = "read_listen")]
     #[schemars(with = "Option<String>")]
-    listen: Option<Spanned<String>>,
+    pub listen: Option<SocketAddr>,
     /// The Lease that makes one instance of several pods, on Kubernetes only. Without it, the lock
     /// of the state folder alone does.
-    #[schemars(with = "Option<WatchLeaseSection>")]
-    lease: Option<Spanned<WatchLeaseSection>>,
+    #[schemars(with = "Option<LeaseConfig>")]
+    lease: Option<Spanned<LeaseConfig>>,
     /// What becomes of the marks of nodes whose certificate has expired. Default: `condition`.
-    #[schemars(with = "Option<ExpiredMarkAction>")]
-    expired: Option<Spanned<ExpiredMarkAction>>,
+    #[schemars(with = "ExpiredMarkAction")]
+    expired: Spanned<ExpiredMarkAction>,
 }
 
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+impl Default for WatchConfig {
+    fn default() -> Self {
+        Self {
+            interval_s: 60.0.into(),
+            // Racks are built by the day.
+            claims_s: 300.0.into(),
+            at_once: 1.into(),
+            // A rack.
+            nodes: 72.into(),
+            // One that is due, and the partners that the confirmation of a suspicion takes.
+            min_nodes: 4.into(),
+            even_if_tenants: false,
+            // A night.
+            expire_ahead_h: unplaced(6.0.into()),
+            audit_every_h: 0.0.into(),
+            cool_down_h: 24.0.into(),
+            backoff: WatchBackoff::default(),
+            profiles: WatchProfiles::default(),
+            // A change takes up to 26 s to be made, seen and kept (limit_s, settle_s), and pods or
+            // jobs are taken back after.
+            conclude_s: 60.0.into(),
+            logs: 50.into(),
+            listen: None,
+            lease: None,
+            expired: unplaced(ExpiredMarkAction::default()),
+        }
+    }
+}
+
+/// A default has no place in a file.
+fn unplaced<T>(value: T) -> Spanned<T> {
+    Spanned::new(0..0, value)
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct WatchBackoffSection {
+struct WatchBackoff {
     /// Seconds after the first attempt, more than 0; twice as long after each that changed nothing.
     /// Default: 300.
-    #[schemars(with = "Option<f64>")]
-    first_s: Option<Spanned<f64>>,
+    first_s: PositiveNumber<86_400>,
     /// Most seconds, `first_s` at least. Default: 21600.
-    #[schemars(with = "Option<f64>")]
-    most_s: Option<Spanned<f64>>,
+    #[schemars(with = "Seconds")]
+    most_s: Spanned<Seconds>,
 }
 
-#[derive(Debug, Default, Deserialize, JsonSchema)]
+impl Default for WatchBackoff {
+    fn default() -> Self {
+        Self { first_s: 300.0.into(), most_s: unplaced(21_600.0.into()) }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
-struct WatchProfilesSection {
+struct WatchProfiles {
     /// Of nodes with the start-up taint. Default: `admit`.
-    unverified: Option<WatchProfile>,
-    /// Of nodes that we drained and that were repaired; not `admit`. Default: `recertify`.
-    #[schemars(with = "Option<WatchProfile>")]
-    repaired: Option<Spanned<WatchProfile>>,
+    unverified: WatchProfile,
+    /// Of nodes that the gate drained and that were repaired; not `admit`. Default: `recertify`.
+    #[schemars(with = "WatchProfile")]
+    repaired: Spanned<WatchProfile>,
     /// Of nodes whose certificate has expired or will soon. Default: `recertify`.
-    #[schemars(with = "Option<WatchProfile>")]
-    expired: Option<Spanned<WatchProfile>>,
+    expired: WatchProfile,
     /// Of nodes that never had one. Default: `admit`.
-    #[schemars(with = "Option<WatchProfile>")]
-    missing: Option<Spanned<WatchProfile>>,
+    missing: WatchProfile,
+}
+
+impl Default for WatchProfiles {
+    fn default() -> Self {
+        Self {
+            unverified: WatchProfile::Admit,
+            repaired: unplaced(WatchProfile::Recertify),
+            expired: WatchProfile::Recertify,
+            missing: WatchProfile::Admit,
+        }
+    }
 }
 
 /// A profile, or nothing.
@@ -145,24 +173,63 @@ impl WatchProfile {
     }
 }
 
-#[derive(Debug, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct WatchLeaseSection {
+/// `[watch.lease]`: a Lease of Kubernetes.
+#[derive(Clone, Debug, PartialEq, Deserialize, JsonSchema)]
+#[serde(default, deny_unknown_fields)]
+pub struct LeaseConfig {
     /// Its namespace. Default: that of the pod.
-    #[schemars(with = "Option<String>")]
-    namespace: Option<Spanned<String>>,
+    #[serde(deserialize_with = "read_object_name")]
+    pub namespace: Option<String>,
     /// Its name. Default: `fabricgate-watch`.
-    #[schemars(with = "Option<String>")]
-    name: Option<Spanned<String>>,
+    #[serde(deserialize_with = "read_object_name")]
+    #[schemars(with = "String")]
+    name: Option<String>,
     /// Seconds that it counts when it is not renewed, twice `renew_s` at least. Default: 15.
-    #[schemars(with = "Option<f64>")]
-    duration_s: Option<Spanned<f64>>,
+    #[schemars(with = "BoundedNumber<1, 86_400>")]
+    duration_s: Spanned<BoundedNumber<1, 86_400>>,
     /// Seconds between renewals. Default: 5.
-    #[schemars(with = "Option<f64>")]
-    renew_s: Option<Spanned<f64>>,
+    renew_s: Seconds,
     /// The holder's identity. Default: the pod's name, or host and process.
-    #[schemars(with = "Option<String>")]
-    holder: Option<Spanned<String>>,
+    #[serde(deserialize_with = "read_holder")]
+    pub holder: Option<String>,
+}
+
+impl Default for LeaseConfig {
+    fn default() -> Self {
+        Self {
+            namespace: None,
+            name: None,
+            duration_s: unplaced(15.0.into()),
+            renew_s: 5.0.into(),
+            holder: None,
+        }
+    }
+}
+
+impl LeaseConfig {
+    /// Its name.
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or("fabricgate-watch")
+    }
+
+    /// How long it counts.
+    pub fn duration(&self) -> Duration {
+        self.duration_s.get_ref().duration()
+    }
+
+    /// How often it is renewed.
+    pub fn renewal(&self) -> Duration {
+        self.renew_s.duration()
+    }
+
+    fn check(&self) -> Result<(), ConfigMistake> {
+        let renewal = self.renewal();
+        if renewal < Duration::from_millis(100) || self.duration() < renewal * 2 {
+            let message = "the Lease: expected renew_s of 0.1 at least, and duration_s of twice it";
+            return Err((self.duration_s.span().start, message.to_owned()));
+        }
+        Ok(())
+    }
 }
 
 /// The treatment of marks whose certificate has expired.
@@ -176,260 +243,168 @@ pub enum ExpiredMarkAction {
     Taint,
 }
 
-/// The watch, as configured.
-#[derive(Clone, Debug, PartialEq)]
-pub struct WatchConfig {
-    /// The schedule.
-    pub settings: ScheduleSettings,
-    /// Whether jobs probe across domains that tenants use.
-    pub even_if_tenants: bool,
-    /// How patient it is.
-    pub timeouts: WatchIntervals,
-    /// Where it answers.
-    pub listen: Option<SocketAddr>,
-    /// The Lease that it needs, where one is configured.
-    pub lease: Option<LeaseConfig>,
-    /// The treatment of marks whose certificate has expired.
-    pub expired: ExpiredMarkAction,
-}
+impl WatchConfig {
+    /// A section of the file, checked against the policy and the scheduler that is gated.
+    pub fn from_section(
+        self,
+        policy: &Policy,
+        gate: Option<&GateConfig>,
+    ) -> Result<Self, ConfigMistake> {
+        let on_kubernetes =
+            gate.is_some_and(|gate| matches!(gate.backend, GateBackend::Kubernetes(_)));
+        if let Some(lease) = &self.lease {
+            if !on_kubernetes {
+                let message = "lease: only [gate] through = \"kubernetes\" has one; elsewhere the \
+                               lock of the state folder makes one instance";
+                return Err((lease.span().start, message.to_owned()));
+            }
+            lease.get_ref().check()?;
+        }
+        if self.backoff.most_s.get_ref().get() < self.backoff.first_s.get() {
+            let message = "most_s is less than first_s".to_owned();
+            return Err((self.backoff.most_s.span().start, message));
+        }
+        let profiles = &self.profiles;
+        if *profiles.repaired.get_ref() == WatchProfile::Admit {
+            let message = "repaired = \"admit\": only whole runs give a node back, expected \
+                           \"recertify\", \"burn-in\" or \"off\"";
+            return Err((profiles.repaired.span().start, message.to_owned()));
+        }
+        if *self.expired.get_ref() == ExpiredMarkAction::Taint
+            && profiles.unverified == WatchProfile::Off
+        {
+            let message = "expired = \"taint\" with profiles.unverified = \"off\": nothing would \
+                           ever take the taint away again";
+            return Err((self.expired.span().start, message.to_owned()));
+        }
+        self.check_renewal(policy)?;
+        Ok(self)
+    }
 
-/// A Lease as it was named.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LeaseConfig {
-    /// Its namespace; that of the pod where none is named.
-    pub namespace: Option<String>,
-    /// Its name.
-    pub name: String,
-    /// How long it counts.
-    pub duration: Duration,
-    /// How often it is renewed.
-    pub renew: Duration,
-    /// The holder's identity, where it is not this pod or process.
-    pub holder: Option<String>,
-}
+    /// Refuses a renewal that would follow immediately after each certificate.
+    fn check_renewal(&self, policy: &Policy) -> Result<(), ConfigMistake> {
+        let Some(profile) = self.profiles.expired.profile() else { return Ok(()) };
+        let days = certificate::certificate_days(profile, policy);
+        let ahead = self.expire_ahead_h.get_ref();
+        if days == 0 || ahead.hours_in_seconds() < i64::from(days) * 86_400 {
+            return Ok(());
+        }
+        let message = format!(
+            "expire_ahead_h {} is not less than the {days} days that a pass under {profile} \
+             counts: every node would be measured without end",
+            ahead.get()
+        );
+        Err((self.expire_ahead_h.span().start, message))
+    }
 
-impl Default for LeaseConfig {
-    fn default() -> Self {
-        Self {
-            namespace: None,
-            name: "fabricgate-watch".to_owned(),
-            duration: Duration::from_secs(15),
-            renew: Duration::from_secs(5),
-            holder: None,
+    /// The settings of the schedule.
+    pub fn schedule(&self, policy: &Policy) -> ScheduleSettings {
+        let profiles = &self.profiles;
+        ScheduleSettings {
+            concurrent_domains: self.at_once.size(),
+            nodes: self.nodes.size(),
+            min_nodes: self.min_nodes.size(),
+            unverified: profiles.unverified.profile(),
+            repaired: profiles.repaired.get_ref().profile(),
+            expired: profiles.expired.profile(),
+            missing: profiles.missing.profile(),
+            ahead_s: self.expire_ahead_h.get_ref().hours_in_seconds(),
+            audit_every_s: self.audit_every_h.hours_in_seconds(),
+            confirmation_ages_s: repeat_confirmation::confirmation_ages_s(policy),
+            cool_down_s: self.cool_down_h.hours_in_seconds(),
+            rest_s: whole_seconds(self.backoff.first_s.get()),
+            rest_most_s: whole_seconds(self.backoff.most_s.get_ref().get()),
+            clean_sweeps: policy.clean_sweeps as usize,
+            clean_apart_s: clean::min_clean_gap_s(policy),
         }
     }
-}
 
-/// Reads `[watch]`.
-pub fn parse_watch(
-    section: WatchSection,
-    policy: &Policy,
-    gate: Option<&GateConfig>,
-) -> Result<WatchConfig, ConfigMistake> {
-    let of_kubernetes = gate.is_some_and(|gate| matches!(gate.backend, GateBackend::Kubernetes(_)));
-    if let (Some(lease), false) = (&section.lease, of_kubernetes) {
-        let message = "lease: only [gate] through = \"kubernetes\" has one; elsewhere the lock of \
-                       the state folder makes one instance";
-        return Err((lease.span().start, message.to_owned()));
-    }
-    let seconds = |key: &str, value: &Option<Spanned<f64>>, usual: Duration| match value {
-        None => Ok(usual),
-        Some(value) => parse_duration(key, value),
-    };
-    let interval = seconds("interval_s", &section.interval_s, INTERVAL)?;
-    if interval < Duration::from_secs(1) {
-        let at = section.interval_s.as_ref().map_or(0, |it| it.span().start);
-        return Err((at, "interval_s: expected 1 to 86400 seconds".to_owned()));
-    }
-    let hours = |key: &str, value: &Option<Spanned<f64>>, usual: f64| match value {
-        None => Ok(whole_seconds(usual * 3_600.0)),
-        Some(value) if (0.0..=8_784.0).contains(value.get_ref()) => {
-            Ok(whole_seconds(value.get_ref() * 3_600.0))
+    /// How often the watch acts, and how long it waits.
+    pub fn intervals(&self) -> WatchIntervals {
+        WatchIntervals {
+            interval: self.interval(),
+            claims_refresh: self.claims_s.duration(),
+            job_grace: self.conclude_s.duration(),
+            max_logs: self.logs.size(),
         }
-        Some(value) => {
-            let message = format!("{key} {}, expected 0 to 8784 hours", value.get_ref());
-            Err((value.span().start, message))
-        }
-    };
-    let rest_s = seconds("first_s", &section.backoff.first_s, Duration::from_secs_f64(REST.0))?;
-    let most_s = seconds("most_s", &section.backoff.most_s, Duration::from_secs_f64(REST.1))?;
-    if rest_s.is_zero() {
-        let at = section.backoff.first_s.as_ref().map_or(0, |it| it.span().start);
-        return Err((at, "first_s 0: nothing is measured in a tight loop".to_owned()));
     }
-    if most_s < rest_s {
-        let at = section.backoff.most_s.as_ref().or(section.backoff.first_s.as_ref());
-        let at = at.map_or(0, |it| it.span().start);
-        return Err((at, "most_s is less than first_s".to_owned()));
-    }
-    let [repaired, expired, missing] = [
-        ("repaired", &section.profiles.repaired, WatchProfile::Recertify),
-        ("expired", &section.profiles.expired, WatchProfile::Recertify),
-        ("missing", &section.profiles.missing, WatchProfile::Admit),
-    ]
-    .map(|(key, asked, usual)| (key, asked.as_ref().map_or(usual, |it| *it.get_ref()), asked));
-    if repaired.1 == WatchProfile::Admit {
-        let at = repaired.2.as_ref().map_or(0, |it| it.span().start);
-        let message = "repaired = \"admit\": only whole runs give a node back, expected \
-                       \"recertify\", \"burn-in\" or \"off\"";
-        return Err((at, message.to_owned()));
-    }
-    let settings = ScheduleSettings {
-        concurrent_domains: parse_count("at_once", &section.at_once, 1, 1..=1_000)?,
-        nodes: parse_count("nodes", &section.nodes, NODES, 1..=10_000)?,
-        min_nodes_together: parse_count(
-            "together",
-            &section.together,
-            DEFAULT_NODES_PER_SWEEP,
-            1..=10_000,
-        )?,
-        unverified: section.profiles.unverified.unwrap_or(WatchProfile::Admit).profile(),
-        repaired: repaired.1.profile(),
-        expired: expired.1.profile(),
-        missing: missing.1.profile(),
-        ahead_s: hours("expire_ahead_h", &section.expire_ahead_h, AHEAD_H)?,
-        audit_every_s: hours("audit_every_h", &section.audit_every_h, 0.0)?,
-        confirmation_ages_s: repeat_confirmation::confirmation_ages_s(policy),
-        cool_down_s: hours("cool_down_h", &section.cool_down_h, COOL_DOWN_H)?,
-        rest_s: whole_seconds(rest_s.as_secs_f64()).max(1),
-        rest_most_s: whole_seconds(most_s.as_secs_f64()).max(1),
-        clean_sweeps: policy.clean_sweeps as usize,
-        clean_apart_s: clean::min_clean_gap_s(policy),
-    };
-    check_renewal(&section, &settings, policy)?;
-    if let Some(asked) =
-        section.expired.as_ref().filter(|it| *it.get_ref() == ExpiredMarkAction::Taint)
-        && settings.unverified.is_none()
-    {
-        let message = "expired = \"taint\" with profiles.unverified = \"off\": nothing would ever \
-                       take the taint away again";
-        return Err((asked.span().start, message.to_owned()));
-    }
-    let pace = WatchIntervals {
-        interval,
-        claims_refresh: seconds("claims_s", &section.claims_s, CLAIMS)?,
-        job_grace: seconds("conclude_s", &section.conclude_s, CONCLUDE)?,
-        max_logs: parse_count("logs", &section.logs, LOGS, 1..=100_000)?,
-    };
-    let listen = match section.listen {
-        None => None,
-        Some(listen) => Some(listen.get_ref().parse().map_err(|_| {
-            let message = format!(
-                "listen {:?}, expected ADDRESS:PORT such as 0.0.0.0:9464",
-                listen.get_ref()
-            );
-            (listen.span().start, message)
-        })?),
-    };
-    let lease = section.lease.map(|it| parse_lease(it.into_inner())).transpose()?;
-    Ok(WatchConfig {
-        settings,
-        even_if_tenants: section.even_if_tenants,
-        timeouts: pace,
-        listen,
-        lease,
-        expired: section.expired.map(Spanned::into_inner).unwrap_or_default(),
-    })
-}
 
-/// Refuses a renewal that would follow immediately after each certificate.
-fn check_renewal(
-    section: &WatchSection,
-    settings: &ScheduleSettings,
-    policy: &Policy,
-) -> Result<(), ConfigMistake> {
-    let Some(profile) = settings.expired else { return Ok(()) };
-    let days = certificate::certificate_days(profile, policy);
-    if days == 0 || settings.ahead_s < i64::from(days) * 86_400 {
-        return Ok(());
+    /// Time between two turns.
+    pub fn interval(&self) -> Duration {
+        self.interval_s.duration()
     }
-    let at = section.expire_ahead_h.as_ref().map_or(0, |it| it.span().start);
-    let hours = settings.ahead_s / 3_600;
-    let message = format!(
-        "expire_ahead_h {hours} is not less than the {days} days that a pass under {profile} counts: \
-         every node would be measured without end"
-    );
-    Err((at, message))
-}
 
-fn parse_lease(lease: WatchLeaseSection) -> Result<LeaseConfig, ConfigMistake> {
-    let usual = LeaseConfig::default();
-    for (key, value) in [("namespace", &lease.namespace), ("name", &lease.name)] {
-        let Some(value) = value else { continue };
-        // RFC 1123, as the server wants it.
-        let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
-        if value.get_ref().is_empty() || !value.get_ref().chars().all(fits) {
-            let message = format!("{key} {:?}, expected a name of Kubernetes", value.get_ref());
-            return Err((value.span().start, message));
-        }
+    /// The Lease, if one is configured.
+    pub fn lease(&self) -> Option<&LeaseConfig> {
+        self.lease.as_ref().map(Spanned::get_ref)
     }
-    if let Some(holder) = &lease.holder {
-        let fits = |c: char| c.is_ascii_graphic() && c != '/';
-        if holder.get_ref().is_empty() || !holder.get_ref().chars().all(fits) {
-            let message = format!("holder {:?}, expected a word without /", holder.get_ref());
-            return Err((holder.span().start, message));
-        }
-    }
-    let seconds = |key: &str, value: &Option<Spanned<f64>>, usual: Duration| match value {
-        None => Ok(usual),
-        Some(value) => parse_duration(key, value),
-    };
-    let duration = seconds("duration_s", &lease.duration_s, usual.duration)?;
-    let renew = seconds("renew_s", &lease.renew_s, usual.renew)?;
-    if renew < Duration::from_millis(100)
-        || duration < Duration::from_secs(1)
-        || duration < renew * 2
-    {
-        let at =
-            lease.duration_s.as_ref().or(lease.renew_s.as_ref()).map_or(0, |it| it.span().start);
-        let message = "the Lease: expected duration_s of a second at least and of twice renew_s";
-        return Err((at, message.to_owned()));
-    }
-    Ok(LeaseConfig {
-        namespace: lease.namespace.map(Spanned::into_inner),
-        name: lease.name.map_or(usual.name, Spanned::into_inner),
-        duration,
-        renew,
-        holder: lease.holder.map(Spanned::into_inner),
-    })
-}
 
-fn parse_count(
-    key: &str,
-    value: &Option<Spanned<u32>>,
-    usual: u32,
-    within: std::ops::RangeInclusive<u32>,
-) -> Result<usize, ConfigMistake> {
-    match value {
-        None => Ok(usual as usize),
-        Some(value) if within.contains(value.get_ref()) => Ok(*value.get_ref() as usize),
-        Some(value) => {
-            let (value_is, from, to) = (value.get_ref(), within.start(), within.end());
-            Err((value.span().start, format!("{key} {value_is}, expected {from} to {to}")))
-        }
+    /// Whether a node whose certificate has expired gets the start-up taint again.
+    pub fn taints_expired(&self) -> bool {
+        *self.expired.get_ref() == ExpiredMarkAction::Taint
     }
 }
 
-/// Seconds without their fraction.
+fn read_listen<'de, D: Deserializer<'de>>(from: D) -> Result<Option<SocketAddr>, D::Error> {
+    let text = String::deserialize(from)?;
+    let address = text.parse().map_err(|_| {
+        D::Error::custom(format!("{text:?}, expected ADDRESS:PORT such as 0.0.0.0:9464"))
+    })?;
+    Ok(Some(address))
+}
+
+/// The name of an object of Kubernetes (RFC 1123).
+fn read_object_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
+    let is_name = |text: &str| !text.is_empty() && text.chars().all(fits);
+    read_checked(from, is_name, "a name of Kubernetes").map(Some)
+}
+
+fn read_holder<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let fits = |c: char| c.is_ascii_graphic() && c != '/';
+    let is_holder = |text: &str| !text.is_empty() && text.chars().all(fits);
+    read_checked(from, is_holder, "one word without /").map(Some)
+}
+
+/// Whole seconds, at least one.
 fn whole_seconds(seconds: f64) -> i64 {
-    #[expect(clippy::cast_possible_truncation, reason = "bounded by a year where it is read")]
+    #[expect(clippy::cast_possible_truncation, reason = "bounded by a day where it is read")]
     let whole = seconds.round() as i64;
-    whole
+    whole.max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn read(text: &str, days: u32) -> Result<WatchConfig, ConfigMistake> {
+        let section: WatchConfig = toml::from_str(text).expect("a section");
+        section.from_section(&Policy { certificate_days: days, ..Policy::default() }, None)
+    }
+
     #[test]
-    fn certificates_are_not_renewed_as_soon_as_they_are_there() {
-        let read = |ahead: &str, days: u32| {
-            let section: WatchSection = toml::from_str(ahead).expect("a section");
-            parse_watch(section, &Policy { certificate_days: days, ..Policy::default() }, None)
-        };
-        let (_, said) = read("expire_ahead_h = 30.0", 1).expect_err("it never ends");
-        assert!(said.starts_with("expire_ahead_h 30 is not less than the 1 days"), "{said}");
+    fn a_certificate_is_not_renewed_immediately() {
+        let (at, message) = read("expire_ahead_h = 30.0", 1).expect_err("it never ends");
+        assert!(message.starts_with("expire_ahead_h 30 is not less than the 1 days"), "{message}");
+        assert_eq!(at, 17);
         assert!(read("expire_ahead_h = 23.0", 1).is_ok());
         assert!(read("", 1).is_ok());
+    }
+
+    #[test]
+    fn keys_that_exclude_each_other_are_a_mistake_with_its_place() {
+        for (text, at, expected) in [
+            ("[lease]\n", 0, "lease: only [gate]"),
+            ("[backoff]\nmost_s = 9", 19, "most_s is less than first_s"),
+            ("[profiles]\nrepaired = \"admit\"", 22, "repaired = \"admit\": only whole runs"),
+            ("profiles.unverified = \"off\"\nexpired = \"taint\"", 38, "expired = \"taint\" with"),
+        ] {
+            let (place, message) = read(text, 7).expect_err(text);
+            assert!(message.starts_with(expected), "{text}: {message}");
+            assert_eq!(place, at, "{text}");
+        }
+        for text in ["listen = \"9464\"", "[lease]\nname = \"A\"", "[lease]\nholder = \"a/b\""] {
+            assert!(toml::from_str::<WatchConfig>(text).is_err(), "{text}");
+        }
     }
 }

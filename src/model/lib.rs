@@ -39,6 +39,7 @@ pub mod probe;
 pub mod probe_report;
 pub mod profile;
 pub mod raw_result;
+pub mod renamed_keys;
 pub mod run;
 pub mod scheduler_snapshot;
 pub mod seeded_rng;

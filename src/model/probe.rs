@@ -148,9 +148,9 @@ pub struct ProbeFallback {
     pub parser: Tool,
     /// Its command, with the same placeholders. It takes one reading.
     pub argv: SharedArgv,
-    /// Every participating node runs it, see [`Probe::together`].
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub together: bool,
+    /// Every participating node runs it, see [`Probe::on_all_nodes`].
+    #[serde(default, rename = "together", skip_serializing_if = "std::ops::Not::not")]
+    pub on_all_nodes: bool,
 }
 
 /// One probe of the catalog.
@@ -169,11 +169,11 @@ pub struct Probe {
     pub serve: Option<ProbeServer>,
     /// Every participating node runs the command, and their messages pass through the coordinator
     /// (`model::exchange`).
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub together: bool,
+    #[serde(default, rename = "together", skip_serializing_if = "std::ops::Not::not")]
+    pub on_all_nodes: bool,
     /// The replacement where the tool is missing.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub otherwise: Option<ProbeFallback>,
+    #[serde(default, rename = "otherwise", skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<ProbeFallback>,
     /// The extent of one execution.
     pub scope: ProbeScope,
     /// The granularity of a pair.
@@ -277,14 +277,14 @@ impl Probe {
     /// All arguments of its commands.
     pub fn command_words(&self) -> impl Iterator<Item = &String> {
         let serve = self.serve.iter().flat_map(|serve| serve.argv.iter());
-        let otherwise = self.otherwise.iter().flat_map(|otherwise| otherwise.argv.iter());
-        self.argv.iter().chain(serve).chain(otherwise)
+        let fallback = self.fallback.iter().flat_map(|fallback| fallback.argv.iter());
+        self.argv.iter().chain(serve).chain(fallback)
     }
 
     /// The probe with its fallback as the command; unchanged if it has no fallback.
     pub fn into_fallback(mut self) -> Self {
-        if let Some(ProbeFallback { parser, argv, together }) = self.otherwise.take() {
-            (self.parser, self.argv, self.together) = (parser, argv.to_vec(), together);
+        if let Some(ProbeFallback { parser, argv, on_all_nodes }) = self.fallback.take() {
+            (self.parser, self.argv, self.on_all_nodes) = (parser, argv.to_vec(), on_all_nodes);
             self.serve = None;
         }
         self

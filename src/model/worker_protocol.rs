@@ -96,8 +96,8 @@ pub struct ProcessOrder {
     pub idle_gpus: bool,
     /// It takes part in exchanges: its input stays open, and its requests are forwarded instead
     /// of stored.
-    #[serde(default)]
-    pub together: bool,
+    #[serde(default, rename = "together")]
+    pub on_all_nodes: bool,
 }
 
 /// How the worker detects that a serving process is ready.

@@ -16,6 +16,7 @@ use model::probe::{
     PairCoverage, Probe, ProbeFallback, ProbeGranularity, ProbeImpact, ProbePreconditions,
     ProbeScope, ProbeServer, ReadySignal,
 };
+use model::renamed_keys::{RenamedKey, find_renamed_keys};
 use model::text_error::TextError;
 
 /// The files of `probes/`.
@@ -76,8 +77,10 @@ struct ProbeFile {
     parser: Tool,
     argv: Spanned<Vec<Spanned<String>>>,
     serve: Option<ServeSection>,
-    together: Option<Spanned<bool>>,
-    otherwise: Option<FallbackSection>,
+    #[serde(alias = "together")]
+    on_all_nodes: Option<Spanned<bool>>,
+    #[serde(alias = "otherwise")]
+    fallback: Option<FallbackSection>,
     scope: ProbeScope,
     grain: Option<Spanned<ProbeGranularity>>,
     covers: Option<Spanned<PairCoverage>>,
@@ -95,7 +98,8 @@ struct ProbeFile {
 struct FallbackSection {
     parser: Tool,
     argv: Spanned<Vec<Spanned<String>>>,
-    together: Option<Spanned<bool>>,
+    #[serde(alias = "together")]
+    on_all_nodes: Option<Spanned<bool>>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -139,6 +143,19 @@ impl ProbeCatalog {
     }
 }
 
+/// Keys of probe files that have another name now.
+const RENAMED_KEYS: &[RenamedKey] = &[
+    RenamedKey { tables: &[], old: "together", new: "on_all_nodes" },
+    RenamedKey { tables: &[], old: "otherwise", new: "fallback" },
+    RenamedKey { tables: &["otherwise"], old: "together", new: "on_all_nodes" },
+    RenamedKey { tables: &["fallback"], old: "together", new: "on_all_nodes" },
+];
+
+/// A warning for each key of a probe file that has another name now.
+pub fn find_renamed_probe_keys(file: &str, text: &str) -> Vec<TextError> {
+    find_renamed_keys(file, text, RENAMED_KEYS)
+}
+
 /// Parses a probe file. `file` is its name in messages.
 pub fn parse_probe(file: &str, text: &str) -> Result<Probe, TextError> {
     let read: ProbeFile = toml::from_str(text).map_err(|e| TextError::from_toml(file, text, &e))?;
@@ -153,11 +170,11 @@ pub fn parse_probe(file: &str, text: &str) -> Result<Probe, TextError> {
             argv: argv_strings(s.argv).into(),
             ready: s.ready.into_inner(),
         }),
-        together: read.together.is_some_and(Spanned::into_inner),
-        otherwise: read.otherwise.map(|it| ProbeFallback {
+        on_all_nodes: read.on_all_nodes.is_some_and(Spanned::into_inner),
+        fallback: read.fallback.map(|it| ProbeFallback {
             parser: it.parser,
             argv: argv_strings(it.argv).into(),
-            together: it.together.is_some_and(Spanned::into_inner),
+            on_all_nodes: it.on_all_nodes.is_some_and(Spanned::into_inner),
         }),
         scope: read.scope,
         grain: read.grain.map(Spanned::into_inner).unwrap_or_default(),
@@ -226,18 +243,18 @@ mod tests {
 
     const PAIR: &str = "name = \"x\"\ntitle = \"X\"\nparser = \"nvbandwidth\"\n\
         argv = [\"x\", \"{hosts}\"]\nscope = \"pair\"\nstage = 2\ncost_s = 2\ntimeout_s = 5\n\
-        disturbs = \"gpus\"\n[otherwise]\nparser = \"fabricgate-tcp\"\n\
-        argv = [\"{self}\", \"{node}\"]\ntogether = true\n";
+        disturbs = \"gpus\"\n[fallback]\nparser = \"fabricgate-tcp\"\n\
+        argv = [\"{self}\", \"{node}\"]\non_all_nodes = true\n";
 
     #[test]
     fn what_is_run_in_place_of_a_tool_is_read_and_mistakes_in_it_are_named() {
         let probe = parse_probe("p.toml", PAIR).unwrap_or_else(|error| panic!("{error}"));
-        let otherwise = probe.otherwise.clone().expect("it has one");
-        assert!(!probe.together && otherwise.together);
-        assert_eq!(otherwise.argv[..], ["{self}", "{node}"]);
+        let fallback = probe.fallback.clone().expect("it has one");
+        assert!(!probe.on_all_nodes && fallback.on_all_nodes);
+        assert_eq!(fallback.argv[..], ["{self}", "{node}"]);
         let own = probe.into_fallback();
-        assert_eq!((own.argv, own.parser), (otherwise.argv.to_vec(), Tool::FabricgateTcp));
-        assert!(own.together && own.otherwise.is_none());
+        assert_eq!((own.argv, own.parser), (fallback.argv.to_vec(), Tool::FabricgateTcp));
+        assert!(own.on_all_nodes && own.fallback.is_none());
 
         let said = |from: &str, to: &str| {
             assert!(PAIR.contains(from), "{from}");
@@ -247,27 +264,15 @@ mod tests {
             (
                 "{node}",
                 "{readings}",
-                "p.toml:12:19: otherwise.argv \"{readings}\": {readings} is not available",
+                "p.toml:12:19: fallback.argv \"{readings}\": {readings} is not available",
             ),
-            (
-                "{node}",
-                "{peer}",
-                "p.toml:12:19: otherwise.argv \"{peer}\": {peer} is not available",
-            ),
-            (
-                "{node}",
-                "{port}",
-                "p.toml:12:19: otherwise.argv \"{port}\": {port} is not available",
-            ),
-            (
-                "{node}",
-                "{rail}",
-                "p.toml:12:19: otherwise.argv \"{rail}\": {rail} is not available",
-            ),
-            ("[\"{self}\", \"{node}\"]", "[]", "p.toml:12:8: otherwise.argv: expected at least"),
+            ("{node}", "{peer}", "p.toml:12:19: fallback.argv \"{peer}\": {peer} is not available"),
+            ("{node}", "{port}", "p.toml:12:19: fallback.argv \"{port}\": {port} is not available"),
+            ("{node}", "{rail}", "p.toml:12:19: fallback.argv \"{rail}\": {rail} is not available"),
+            ("[\"{self}\", \"{node}\"]", "[]", "p.toml:12:8: fallback.argv: expected at least"),
             ("\"pair\"", "\"rail\"", "p.toml:13:12: together: nodes take part in"),
             ("\"fabricgate-tcp\"", "\"tpc\"", "p.toml:11:10: unknown variant"),
-            ("together = true", "to = true", "p.toml:13:1: unknown field"),
+            ("on_all_nodes = true", "to = true", "p.toml:13:1: unknown field"),
             (
                 "\"{hosts}\"]",
                 "\"{readings}\"]\nreads_itself = true",
@@ -282,21 +287,21 @@ mod tests {
             let said = said(from, to);
             assert!(said.starts_with(expected), "{to}: {said}");
         }
-        let alone = PAIR.replace("together = true\n", "").replace("{node}", "{peer}");
+        let alone = PAIR.replace("on_all_nodes = true\n", "").replace("{node}", "{peer}");
         assert!(parse_probe("p.toml", &alone).is_ok(), "one node alone may know the other's name");
     }
 
     #[test]
     fn what_every_node_runs_has_neither_a_server_nor_a_peer() {
-        let together = PAIR.replace("stage = 2", "stage = 2\ntogether = true");
-        assert!(parse_probe("p.toml", &together).expect("good").together);
+        let on_all_nodes = PAIR.replace("stage = 2", "stage = 2\non_all_nodes = true");
+        assert!(parse_probe("p.toml", &on_all_nodes).expect("good").on_all_nodes);
         let said = |text: &str| parse_probe("p.toml", text).expect_err("a bad file").to_string();
-        let peer = said(&together.replace("{hosts}", "{peer_address}"));
+        let peer = said(&on_all_nodes.replace("{hosts}", "{peer_address}"));
         assert!(peer.contains("{peer_address} is not available there"), "{peer}");
         let serve = "[serve]\nargv = [\"x\"]\nready = \"line\"\n";
-        let serves = said(&format!("{together}{serve}"));
+        let serves = said(&format!("{on_all_nodes}{serve}"));
         assert!(serves.starts_with("p.toml:7:12: together: every node"), "{serves}");
-        let node = complaint("stage = 1", "stage = 1\ntogether = true");
+        let node = complaint("stage = 1", "stage = 1\non_all_nodes = true");
         assert!(node.starts_with("p.toml:7:12: together: nodes take part"), "{node}");
     }
 
@@ -323,6 +328,17 @@ mod tests {
         let probe = parse_probe("p.toml", &pair).unwrap_or_else(|error| panic!("{error}: {pair}"));
         assert_eq!((probe.grain, probe.covers), (ProbeGranularity::Gpu, PairCoverage::Lane));
         assert!(probe.requires.nvlink_across && probe.serve.is_none());
+    }
+
+    #[test]
+    fn the_old_names_of_keys_are_read_with_a_warning() {
+        let old = PAIR
+            .replace("[fallback]", "[otherwise]")
+            .replace("on_all_nodes = true", "together = true");
+        assert_eq!(parse_probe("p.toml", &old), parse_probe("p.toml", PAIR));
+        let warnings = find_renamed_probe_keys("p.toml", &old);
+        assert_eq!(warnings.len(), 2, "{warnings:?}");
+        assert!(find_renamed_probe_keys("p.toml", PAIR).is_empty());
     }
 
     #[test]

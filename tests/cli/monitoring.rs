@@ -332,10 +332,10 @@ fn mistakes_have_a_place_and_say_what_is_expected() {
     for (more, expected) in [
         (
             "[metrics]\ntextfile = \"f.txt\"\n",
-            "fabricgate.toml:6:12: textfile \"f.txt\", expected a name",
+            "fabricgate.toml:6:12: textfile: \"f.txt\", expected a name",
         ),
         ("[metrics]\nnodes = 0\n", "fabricgate.toml:6:9: nodes 0, expected 1 to"),
-        ("[notify]\nwithin_s = 0.0\n", "fabricgate.toml:6:12: within_s 0, expected 1 to 600"),
+        ("[notify]\nwithin_s = 0.0\n", "fabricgate.toml:6:12: within_s: 0, expected 1 to 600"),
         (
             "[[notify.target]]\nname = \"a\"\nkind = \"mail\"\n",
             "fabricgate.toml:7:8: unknown variant `mail`",

@@ -136,7 +136,7 @@ fn mistakes_are_told_with_line_and_column_and_what_is_expected() {
         ("interval_s = 0", "fabricgate.toml:6:14: interval_s"),
         ("at_once = 0", "6:11: at_once 0, expected 1 to 1000"),
         ("audit_every_h = -1", "6:17: audit_every_h -1"),
-        ("listen = \"9464\"", "6:10: listen \"9464\", expected ADDRESS:PORT"),
+        ("listen = \"9464\"", "6:10: listen: \"9464\", expected ADDRESS:PORT"),
         ("profiles = { repaired = \"admit\" }", "only whole runs give a node back"),
         (
             "expired = \"taint\"\nprofiles = { unverified = \"off\" }",

@@ -8,7 +8,7 @@ use super::hold::{HEALTHY, fabricgate, furnish, site};
 use super::*;
 
 /// Two nodes are enough: each more is some processes more.
-const WATCH: &str = "[watch]\nnodes = 2\ntogether = 2\nbackoff = { first_s = 1, most_s = 2 }\n";
+const WATCH: &str = "[watch]\nnodes = 2\nmin_nodes = 2\nbackoff = { first_s = 1, most_s = 2 }\n";
 
 #[test]
 fn what_nobody_certified_is_admitted_and_what_an_operator_drained_is_not() {

@@ -164,7 +164,7 @@ fn order(id: u64, argv: &[&str]) -> ProcessOrder {
         capture: 1 << 20,
         ready: None,
         idle_gpus: false,
-        together: false,
+        on_all_nodes: false,
     }
 }
 
@@ -315,7 +315,7 @@ fn a_flood_is_bounded_and_counted() {
 
 /// A shell that takes part in exchanges.
 fn joint(id: u64, script: &str) -> ProcessOrder {
-    ProcessOrder { together: true, ..shell(id, script) }
+    ProcessOrder { on_all_nodes: true, ..shell(id, script) }
 }
 
 fn answer(id: u64, number: u64, value: &str) -> CoordinatorMessage {

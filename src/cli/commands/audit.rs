@@ -40,7 +40,7 @@ pub fn run(args: &AuditArgs, globals: &Globals) -> anyhow::Result<u8> {
             // An audit is no reason to wait for anybody's work.
             allocation::override_when_busy(config, Some(BusyNodePolicy::Skip))?;
         }
-        let budget = args.options.budget(config.audit, args.sweep.names_nodes())?;
+        let budget = args.options.budget(&config.audit, args.sweep.names_nodes());
         audit_scope::select_audit_nodes(config, catalogue, chosen, budget, args.sweep.seed())
     };
     sweep::run_with(&args.sweep, globals, Profile::Audit, &mut choose)

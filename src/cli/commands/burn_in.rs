@@ -16,7 +16,7 @@ use crate::cli::sweep;
 use crate::cli::sweep_setup::SweepSetup;
 use crate::cli::tenancy::TenantExclusions;
 use crate::cli::{report_output, stdout, stored_run};
-use crate::config::burn_in;
+use crate::config::burn_in::{BurnInHours, BurnInRounds, SoakMinutes};
 use crate::exit;
 use crate::exit::CommandError;
 use control::launch::Launcher;
@@ -47,32 +47,19 @@ pub struct BurnInArgs {
     #[command(flatten)]
     sweep: sweep::SweepArgs,
     /// Hold this many complete sweeps, instead of the configuration's [burn_in] rounds.
-    #[arg(long, value_name = "N", conflicts_with = "resume", value_parser = parse_rounds)]
-    rounds: Option<u32>,
+    #[arg(long, value_name = "N", conflicts_with = "resume")]
+    rounds: Option<BurnInRounds>,
     /// Sweep again and again for so long, instead of the configuration's [burn_in] hours.
     /// With --rounds, whichever comes first.
-    #[arg(long, value_name = "H", conflicts_with = "resume", value_parser = parse_hours)]
-    hours: Option<f64>,
+    #[arg(long, value_name = "H", conflicts_with = "resume")]
+    hours: Option<BurnInHours>,
     /// Load all nodes for so long between two sweeps, instead of the configuration's
     /// [burn_in] soak_minutes; 0 for no load.
-    #[arg(long, value_name = "MIN", conflicts_with = "resume", value_parser = parse_minutes)]
-    soak_minutes: Option<f64>,
+    #[arg(long, value_name = "MIN", conflicts_with = "resume")]
+    soak_minutes: Option<SoakMinutes>,
     /// Write the acceptance document as Markdown.
     #[arg(long, value_name = "FILE")]
     markdown: Option<PathBuf>,
-}
-
-fn parse_rounds(text: &str) -> Result<u32, String> {
-    let rounds = text.parse().map_err(|_| "expected a number of rounds".to_owned())?;
-    burn_in::check_rounds(rounds)
-}
-
-fn parse_hours(text: &str) -> Result<f64, String> {
-    burn_in::check_hours(text.parse().map_err(|_| "expected hours".to_owned())?)
-}
-
-fn parse_minutes(text: &str) -> Result<f64, String> {
-    burn_in::check_soak(text.parse().map_err(|_| "expected minutes".to_owned())?)
 }
 
 /// Runs the command.
@@ -117,12 +104,12 @@ fn begin_burn_in<'a>(
     let mut site = SweepSetup::from_args(&args.sweep, globals, None)?;
     let set = &site.config.burn_in;
     let asked = BurnInRequest {
-        rounds: args.rounds.or(set.rounds.filter(|_| args.hours.is_none())),
-        hours: args.hours.or(set.hours.filter(|_| args.rounds.is_none())),
-        budget_hours: set.budget_hours,
-        clean_rounds: set.clean_rounds,
-        soak_minutes: args.soak_minutes.unwrap_or(set.soak_minutes),
-        drift: set.drift,
+        rounds: args.rounds.or(set.rounds.filter(|_| args.hours.is_none())).map(|it| it.get()),
+        hours: args.hours.or(set.hours.filter(|_| args.rounds.is_none())).map(|it| it.get()),
+        budget_hours: set.budget_hours.map(|it| it.get()),
+        clean_rounds: set.clean_rounds.map(|it| it.get()),
+        soak_minutes: args.soak_minutes.unwrap_or(set.soak_minutes).get(),
+        drift: set.drift.get(),
         seed: args.sweep.seed,
     };
     if asked.rounds.is_none() && asked.hours.is_none() {

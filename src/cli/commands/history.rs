@@ -111,8 +111,11 @@ pub fn run(args: &HistoryArgs, globals: &Globals) -> anyhow::Result<u8> {
     let mut notes = Vec::new();
     let mut history = place.open(args.rebuild, &mut notes)?;
     if args.compact {
-        let HistoryConfig { keep_days, thin_after_days, .. } = place.history;
-        let retention = RetentionPolicy { now_unix: now, keep_days, thin_after_days };
+        let retention = RetentionPolicy {
+            now_unix: now,
+            keep_days: place.history.keep_days.get(),
+            thin_after_days: place.history.thin_after_days(),
+        };
         let thinned = history.compact(&retention).map_err(history_error)?;
         notes.push(format!(
             "{} points of {} runs were thinned to {}",

@@ -53,12 +53,12 @@ pub fn run(args: &MetricsArgs, globals: &Globals) -> anyhow::Result<u8> {
     }
     if let Some(file) = &args.textfile {
         config::metrics::check_textfile(file)
-            .map_err(|why| CommandError::usage(format!("--{why}")))?;
+            .map_err(|why| CommandError::usage(format!("--textfile {why}")))?;
     }
     let config = config::open(globals.config.as_deref())?;
     let runs = args.run_dir.as_deref().unwrap_or(&config.run_dir);
     let state = collect_state(&config, runs, &read_alarms(&config, runs));
-    let families = metrics::build_families(&state, config.metrics.nodes);
+    let families = metrics::build_families(&state, config.metrics.nodes.size());
     match (&args.textfile, args.format) {
         (Some(file), _) => write_textfile(file, &exposition::render_classic(&families))
             .map_err(|error| CommandError::Environment(format!("{}: {error}", file.display())))?,

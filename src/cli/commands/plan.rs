@@ -86,7 +86,7 @@ pub fn run(args: &PlanArgs, globals: &Globals) -> anyhow::Result<u8> {
         &past,
     )?;
     if args.profile.0 == Profile::Audit {
-        let budget = args.audit.budget(config.audit, !args.selection.nodes.is_empty())?;
+        let budget = args.audit.budget(&config.audit, !args.selection.nodes.is_empty());
         chosen = audit_scope::select_audit_nodes(
             &config,
             &in_force.catalogue,
@@ -197,7 +197,7 @@ fn write_stage(
     let on: BTreeSet<&str> = steps().flat_map(|s| &s.nodes).map(|n| n.as_str()).collect();
     let _ = writeln!(text, "    on {}", hostlist::fold(on));
     let _ = writeln!(text, "    {}", shell_quote::join_quoted(&first.argv));
-    if first.together {
+    if first.on_all_nodes {
         let _ = writeln!(text, "    on every node that takes part");
     }
     if let Some(serve) = &first.serve {
@@ -207,12 +207,12 @@ fn write_stage(
             shell_quote::join_quoted(&serve.argv)
         );
     }
-    if let Some(otherwise) = &first.otherwise {
-        let on = if otherwise.together { ", on every node" } else { "" };
+    if let Some(fallback) = &first.fallback {
+        let on = if fallback.on_all_nodes { ", on every node" } else { "" };
         let _ = writeln!(
             text,
             "    where that is missing{on}, {}",
-            shell_quote::join_quoted(&otherwise.argv)
+            shell_quote::join_quoted(&fallback.argv)
         );
     }
 }

@@ -179,15 +179,15 @@ fn render_probe(probe: &Probe) -> String {
         };
         line("serves", format!("{} ({ready})", shell_quote::join_quoted(&serve.argv)));
     }
-    if probe.together {
+    if probe.on_all_nodes {
         line("on", "every node that takes part, which tell each other things".to_owned());
     }
-    if let Some(otherwise) = &probe.otherwise {
-        let on = if otherwise.together { " (on every node)" } else { "" };
-        let parser = otherwise.parser;
+    if let Some(fallback) = &probe.fallback {
+        let on = if fallback.on_all_nodes { " (on every node)" } else { "" };
+        let parser = fallback.parser;
         line(
-            "otherwise",
-            format!("{}{on}, read as {parser}", shell_quote::join_quoted(&otherwise.argv)),
+            "fallback",
+            format!("{}{on}, read as {parser}", shell_quote::join_quoted(&fallback.argv)),
         );
     }
     line("read as", probe.parser.to_string());

@@ -13,7 +13,6 @@ use crate::cli::stdout::{Globals, note};
 use crate::cli::{expectations, gate_apply, stdout};
 use crate::config::Config;
 use crate::config::gate::{GateBackend, GateConfig};
-use crate::config::watch::ExpiredMarkAction;
 use crate::exit::CommandError;
 use crate::{config, exit};
 use control::gate::clock;
@@ -63,7 +62,7 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
     keys.problems.iter().for_each(|trouble| note(trouble));
     let vitals = Arc::new(WatchMetrics::default());
     // Several turns may be missed while a large fleet is read.
-    let within_s = watching.timeouts.interval.as_secs_f64() * 3.0 + 60.0;
+    let within_s = watching.interval().as_secs_f64() * 3.0 + 60.0;
     if let Some(address) = watching.listen {
         let serve = || http::serve(address, Arc::clone(&vitals), within_s);
         let waits = args.apply && !args.once;
@@ -100,12 +99,12 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
         folder: gate.folder.clone(),
         scheduler: scheduler.as_ref(),
         fetch_claims: Arc::new(move || collect_claims(&asked)),
-        settings: watching.settings.clone(),
+        settings: watching.schedule(&config.policy),
         policy: &config.policy,
         trust: &keys.trust,
-        taints: watching.expired == ExpiredMarkAction::Taint,
+        taints: watching.taints_expired(),
         writer: Some(&writer),
-        intervals: watching.timeouts.clone(),
+        intervals: watching.intervals(),
         program: vec![program],
         arguments,
         apply: args.apply,
@@ -208,15 +207,15 @@ fn start_monitoring(
     let keys = config.certificates.read_keys();
     let monitor = MetricsMonitor {
         runs: config.run_dir.clone(),
-        max_runs: config.metrics.runs,
-        max_nodes: config.metrics.nodes,
+        max_runs: config.metrics.runs.size(),
+        max_nodes: config.metrics.nodes.size(),
         is_simulated: config.launcher.is_stand_in(),
         gate: gate.folder.clone(),
         policy: config.policy.clone(),
         trust: keys.trust,
         unread_keys: keys.problems,
         history: config.history_path(&config.run_dir),
-        interval: config.watch.timeouts.interval,
+        interval: config.watch.interval(),
         notifier: aside.transpose().map_err(failed)?,
     };
     let say = |text: &str| note(&format!("metrics: {text}"));
@@ -244,7 +243,7 @@ fn lease_settings(
     kubernetes: Option<&KubernetesClientConfig>,
 ) -> Option<leader_elector::LeaderElectionConfig> {
     let kubernetes = kubernetes?;
-    let named = config.watch.lease.clone().unwrap_or_default();
+    let named = config.watch.lease().cloned().unwrap_or_default();
     let of_pod =
         || std::fs::read_to_string(POD_NAMESPACE_FILE).ok().map(|text| text.trim().to_owned());
     let holder = || {
@@ -258,11 +257,11 @@ fn lease_settings(
     };
     Some(leader_elector::LeaderElectionConfig {
         kubernetes: kubernetes.clone(),
+        name: named.name().to_owned(),
+        duration: named.duration(),
+        renew: named.renewal(),
         namespace: named.namespace.or_else(of_pod).unwrap_or_else(|| "fabricgate".to_owned()),
-        name: named.name,
         holder: named.holder.unwrap_or_else(holder),
-        duration: named.duration,
-        renew: named.renew,
     })
 }
 

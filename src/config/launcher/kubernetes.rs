@@ -8,10 +8,11 @@ use std::path::{Path, PathBuf};
 
 use schemars::JsonSchema;
 use serde::Deserialize;
+use serde::de::{Deserializer, Error};
 use toml::Spanned;
 
-use crate::config::launcher::parse_name;
-use crate::config::{ConfigMistake, parse_duration};
+use crate::config::ConfigMistake;
+use crate::config::bounded::{BoundedCount, BoundedNumber, OneWord, Seconds, read_checked};
 use control::launch::kubernetes::{
     ComputeDomainMode, GpuRequestMode, KubernetesLauncher, PullPolicy, RankLaunchMode, Toleration,
 };
@@ -28,38 +29,35 @@ pub(crate) struct LauncherKubernetesSection {
     /// account.
     kubeconfig: Option<PathBuf>,
     /// The context in it. Default: its current one.
-    #[schemars(with = "Option<String>")]
-    context: Option<Spanned<String>>,
+    context: Option<OneWord>,
     /// Where everything is made. Default: `fabricgate`.
-    #[schemars(with = "Option<String>")]
-    namespace: Option<Spanned<String>>,
+    #[serde(deserialize_with = "read_label")]
+    namespace: Option<String>,
     /// The image, with fabricgate and the tools that probes call in it. Required.
-    #[schemars(with = "Option<String>")]
-    image: Option<Spanned<String>>,
+    image: Option<OneWord>,
     /// The secret with which it is pulled. Default: none.
-    #[schemars(with = "Option<String>")]
-    pull_secret: Option<Spanned<String>>,
+    #[serde(deserialize_with = "read_dns_name")]
+    pull_secret: Option<String>,
     /// When it is pulled. Default: as Kubernetes does.
     pull_policy: Option<PullPolicy>,
     /// The account of the pods; they are given no token of it. Default: the namespace's.
-    #[schemars(with = "Option<String>")]
-    service_account: Option<Spanned<String>>,
+    #[serde(deserialize_with = "read_dns_name")]
+    service_account: Option<String>,
     /// Pods have the node's network, and so its RDMA devices. Default: false.
     host_network: bool,
     /// How GPUs are asked for. Default: `device-plugin`.
     gpus: GpuRequestMode,
     /// The device plugin's resource name for GPUs. Default: `nvidia.com/gpu`.
-    #[schemars(with = "Option<String>")]
-    resource: Option<Spanned<String>>,
+    #[serde(deserialize_with = "read_resource")]
+    resource: Option<String>,
     /// The class of devices that is claimed. Default: `gpu.nvidia.com`.
-    #[schemars(with = "Option<String>")]
-    device_class: Option<Spanned<String>>,
+    #[serde(deserialize_with = "read_dns_name")]
+    device_class: Option<String>,
     /// GPUs of a node whose claims give no number, 0 (none) to 1024. Default: as many as it offers.
-    #[schemars(with = "Option<u32>")]
-    gpus_per_node: Option<Spanned<u32>>,
+    gpus_per_node: Option<BoundedCount<0, MAX_RESOURCE_COUNT>>,
     /// Further resources that every pod asks for, and how many, 1 to 1024. Default: none.
-    #[schemars(with = "BTreeMap<String, u32>")]
-    rdma: BTreeMap<Spanned<String>, Spanned<u32>>,
+    #[schemars(with = "BTreeMap<String, BoundedCount<1, MAX_RESOURCE_COUNT>>")]
+    rdma: BTreeMap<Spanned<String>, BoundedCount<1, MAX_RESOURCE_COUNT>>,
     /// Whether ComputeDomains are made. Default: `auto`.
     compute_domain: ComputeDomainMode,
     /// How `mpirun` reaches the other pods. Default: `none`.
@@ -76,26 +74,22 @@ pub(crate) struct LauncherKubernetesSection {
     /// Whether the container is privileged. Default: false.
     privileged: bool,
     /// Its capabilities. Default: `["IPC_LOCK"]`, for RDMA pins memory.
-    #[schemars(with = "Option<Vec<String>>")]
-    capabilities: Option<Vec<Spanned<String>>>,
+    capabilities: Option<Vec<OneWord>>,
     /// The size of `/dev/shm`, as Kubernetes writes sizes. Default: `16Gi`.
-    #[schemars(with = "Option<String>")]
-    shm: Option<Spanned<String>>,
+    #[serde(deserialize_with = "read_quantity")]
+    shm: Option<String>,
     /// The priority class; take one with `preemptionPolicy: Never`. Default: the cluster's.
-    #[schemars(with = "Option<String>")]
-    priority_class: Option<Spanned<String>>,
+    #[serde(deserialize_with = "read_dns_name")]
+    priority_class: Option<String>,
     /// How to treat nodes with GPU pods; not `reserve`. Default: `skip`.
-    #[schemars(with = "Option<BusyNodePolicy>")]
-    busy: Option<Spanned<BusyNodePolicy>>,
+    #[serde(deserialize_with = "read_busy")]
+    busy: Option<BusyNodePolicy>,
     /// Seconds for which busy nodes are waited for. Default: 3600.
-    #[schemars(with = "Option<f64>")]
-    wait_s: Option<Spanned<f64>>,
+    wait_s: Option<Seconds>,
     /// Seconds that a pod may take to run, its image included, from 1. Default: 600.
-    #[schemars(with = "Option<f64>")]
-    start_s: Option<Spanned<f64>>,
+    start_s: Option<BoundedNumber<1, 86_400>>,
     /// Seconds that a pod may live, from 1. Default: twice the planned time, 10 minutes at least.
-    #[schemars(with = "Option<f64>")]
-    deadline_s: Option<Spanned<f64>>,
+    deadline_s: Option<BoundedNumber<1, 86_400>>,
 }
 
 impl LauncherKubernetesSection {
@@ -106,17 +100,13 @@ impl LauncherKubernetesSection {
         base: &Path,
     ) -> Result<KubernetesLauncher, ConfigMistake> {
         let usual = KubernetesLauncher::default();
-        let Some(image) = parse_name("image", self.image.as_ref())? else {
+        let Some(image) = self.image else {
             let message = "launcher of kind \"kubernetes\": expected image = \"REGISTRY/NAME:TAG\" \
                            in [launcher.kubernetes], with fabricgate and the tools in it";
             return Err((at, message.to_owned()));
         };
-        for (key, count) in &self.rdma {
+        for key in self.rdma.keys() {
             check_resource("rdma", key)?;
-            check_count(key.get_ref(), count)?;
-        }
-        if let Some(key) = &self.resource {
-            check_resource("resource", key)?;
         }
         for key in self.env.keys() {
             check_variable(key)?;
@@ -124,79 +114,41 @@ impl LauncherKubernetesSection {
         for toleration in &self.tolerations {
             check_toleration(toleration)?;
         }
-        for capability in self.capabilities.iter().flatten() {
-            parse_name("capabilities", Some(capability))?;
-        }
-        if let Some(gpus) = &self.gpus_per_node
-            && *gpus.get_ref() != 0
-        {
-            check_count("gpus_per_node", gpus)?;
-        }
-        if let Some(busy) = &self.busy
-            && *busy.get_ref() == BusyNodePolicy::Reserve
-        {
-            let message = "busy \"reserve\", expected \"skip\" or \"wait\": Kubernetes has no \
-                           reservations";
-            return Err((busy.span().start, message.to_owned()));
-        }
-        let some_seconds = |key: &str, value: &Option<Spanned<f64>>| match value {
-            None => Ok(None),
-            Some(value) => match parse_duration(key, value)?.as_secs() {
-                0 => Err((value.span().start, format!("{key} 0, expected 1 second or more"))),
-                seconds => Ok(Some(seconds)),
-            },
-        };
+        let words = |all: Vec<OneWord>| all.into_iter().map(OneWord::into_text).collect();
+        let whole = |seconds: BoundedNumber<1, 86_400>| seconds.duration().as_secs();
         Ok(KubernetesLauncher {
             kubeconfig: self.kubeconfig.map(|file| base.join(file)),
-            context: parse_name("context", self.context.as_ref())?,
-            namespace: parse_label("namespace", self.namespace.as_ref())?
-                .unwrap_or(usual.namespace),
-            image,
-            pull_secret: parse_dns_name("pull_secret", self.pull_secret.as_ref())?,
+            context: self.context.map(OneWord::into_text),
+            namespace: self.namespace.unwrap_or(usual.namespace),
+            image: image.into_text(),
+            pull_secret: self.pull_secret,
             pull_policy: self.pull_policy,
-            service_account: parse_dns_name("service_account", self.service_account.as_ref())?,
+            service_account: self.service_account,
             host_network: self.host_network,
             gpus: self.gpus,
-            resource: self.resource.map_or(usual.resource, Spanned::into_inner),
-            device_class: parse_dns_name("device_class", self.device_class.as_ref())?
-                .unwrap_or(usual.device_class),
-            gpus_per_node: self.gpus_per_node.map(Spanned::into_inner),
-            rdma: strip_spans(self.rdma, Spanned::into_inner),
+            resource: self.resource.unwrap_or(usual.resource),
+            device_class: self.device_class.unwrap_or(usual.device_class),
+            gpus_per_node: self.gpus_per_node.map(BoundedCount::get),
+            rdma: strip_spans(self.rdma, BoundedCount::get),
             compute_domain: self.compute_domain,
             ranks: self.ranks,
             env: strip_spans(self.env, |value| value),
             tolerations: self.tolerations.into_iter().map(Spanned::into_inner).collect(),
             cordoned: self.cordoned,
             privileged: self.privileged,
-            capabilities: match self.capabilities {
-                Some(all) => all.into_iter().map(Spanned::into_inner).collect(),
-                None => usual.capabilities,
-            },
-            shm: parse_quantity("shm", self.shm.as_ref())?.unwrap_or(usual.shm),
-            priority_class: parse_dns_name("priority_class", self.priority_class.as_ref())?,
-            busy: self.busy.map_or(usual.busy, Spanned::into_inner),
-            wait_s: match &self.wait_s {
-                Some(seconds) => parse_duration("wait_s", seconds)?.as_secs(),
-                None => usual.wait_s,
-            },
-            start_s: some_seconds("start_s", &self.start_s)?.unwrap_or(usual.start_s),
-            deadline_s: some_seconds("deadline_s", &self.deadline_s)?,
+            capabilities: self.capabilities.map_or(usual.capabilities, words),
+            shm: self.shm.unwrap_or(usual.shm),
+            priority_class: self.priority_class,
+            busy: self.busy.unwrap_or(usual.busy),
+            wait_s: self.wait_s.map_or(usual.wait_s, |it| it.duration().as_secs()),
+            start_s: self.start_s.map_or(usual.start_s, whole),
+            deadline_s: self.deadline_s.map(whole),
         })
     }
 }
 
 fn strip_spans<V, W>(map: BTreeMap<Spanned<String>, V>, value: fn(V) -> W) -> BTreeMap<String, W> {
     map.into_iter().map(|(key, it)| (key.into_inner(), value(it))).collect()
-}
-
-fn check_count(key: &str, count: &Spanned<u32>) -> Result<(), ConfigMistake> {
-    if (1..=MAX_RESOURCE_COUNT).contains(count.get_ref()) {
-        return Ok(());
-    }
-    Err((
-        count.span().start,
-        format!("{key} {}, expected 1 to {MAX_RESOURCE_COUNT}", count.get_ref()),
-    ))
 }
 
 /// Lower-case letters, digits and dashes, beginning and ending with none of these.
@@ -210,66 +162,58 @@ fn is_label(text: &str) -> bool {
 }
 
 /// The name of a namespace (RFC 1123 label).
-fn parse_label(
-    key: &str,
-    value: Option<&Spanned<String>>,
-) -> Result<Option<String>, ConfigMistake> {
-    parse_checked(key, value, is_label, "lower-case letters, digits and dashes, 63 at most")
+fn read_label<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    let expected = "lower-case letters, digits and dashes, 63 at most";
+    read_checked(from, is_label, expected).map(Some)
 }
 
 /// The name of most objects (RFC 1123 subdomain).
-fn parse_dns_name(
-    key: &str,
-    value: Option<&Spanned<String>>,
-) -> Result<Option<String>, ConfigMistake> {
+fn read_dns_name<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     let is_name = |text: &str| text.len() <= 253 && text.split('.').all(is_label);
-    parse_checked(
-        key,
-        value,
-        is_name,
-        "the name of an object: lower-case letters, digits, dashes, dots",
-    )
+    let expected = "the name of an object: lower-case letters, digits, dashes, dots";
+    read_checked(from, is_name, expected).map(Some)
 }
 
-/// A size, as Kubernetes writes it: a number, and maybe a suffix.
-fn parse_quantity(
-    key: &str,
-    value: Option<&Spanned<String>>,
-) -> Result<Option<String>, ConfigMistake> {
+/// A size, as Kubernetes writes it: a number, and an optional suffix.
+fn read_quantity<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     const SUFFIXES: &[&str] = &["", "k", "M", "G", "T", "Ki", "Mi", "Gi", "Ti"];
     let is_size = |text: &str| {
         let digits = text.trim_start_matches(|c: char| c.is_ascii_digit());
         digits.len() < text.len() && SUFFIXES.contains(&digits)
     };
-    parse_checked(key, value, is_size, "a size such as \"16Gi\"")
+    read_checked(from, is_size, "a size such as \"16Gi\"").map(Some)
 }
 
-fn parse_checked(
-    key: &str,
-    value: Option<&Spanned<String>>,
-    is_good: impl Fn(&str) -> bool,
-    expected: &str,
-) -> Result<Option<String>, ConfigMistake> {
-    let Some(value) = value else { return Ok(None) };
-    let text = value.get_ref();
-    if is_good(text) {
-        return Ok(Some(text.clone()));
+fn read_busy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<BusyNodePolicy>, D::Error> {
+    match BusyNodePolicy::deserialize(from)? {
+        BusyNodePolicy::Reserve => Err(D::Error::custom(
+            "\"reserve\", expected \"skip\" or \"wait\": Kubernetes has no reservations",
+        )),
+        busy => Ok(Some(busy)),
     }
-    Err((value.span().start, format!("{key} {text:?}, expected {expected}")))
+}
+
+/// An example of an extended resource, for messages.
+const RESOURCE: &str = "a resource such as \"nvidia.com/gpu\"";
+
+fn read_resource<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    read_checked(from, is_resource, RESOURCE).map(Some)
 }
 
 /// The name of an extended resource: a domain, a slash, a name.
+fn is_resource(text: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    text.split_once('/').is_some_and(|(domain, name)| {
+        domain.split('.').all(is_label) && !name.is_empty() && name.chars().all(plain)
+    })
+}
+
 fn check_resource(key: &str, value: &Spanned<String>) -> Result<(), ConfigMistake> {
     let text = value.get_ref();
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    let is_resource = text.split_once('/').is_some_and(|(domain, name)| {
-        domain.split('.').all(is_label) && !name.is_empty() && name.chars().all(plain)
-    });
-    if is_resource {
-        return Ok(());
+    match is_resource(text) {
+        true => Ok(()),
+        false => Err((value.span().start, format!("{key} {text:?}, expected {RESOURCE}"))),
     }
-    let message = format!("{key} {text:?}, expected a resource such as \"nvidia.com/gpu\"");
-    Err((value.span().start, message))
 }
 
 /// The name of a variable, as shells know them.

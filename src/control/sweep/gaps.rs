@@ -68,7 +68,7 @@ pub fn find_gaps(
                 let recording = read.get(result.stdout.as_deref()?)?;
                 let tool = recording.parsed.tool;
                 // The judge reports output that no parser recognises.
-                let instead = step.otherwise.as_ref().map(|otherwise| otherwise.parser);
+                let instead = step.fallback.as_ref().map(|fallback| fallback.parser);
                 let expected = |tool: &Tool| *tool == step.parser || Some(*tool) == instead;
                 let other = tool.filter(|tool| !expected(tool))?;
                 Some(format!("printed an output of {other}, expected one of {}", step.parser))

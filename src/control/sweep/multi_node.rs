@@ -153,7 +153,7 @@ fn build_node_order(
     let argv = fleet.launcher_command(&filled, &nodes[at..=at])?;
     let capture =
         (reading.capture / nodes.len().max(1)).max(MIN_CAPTURE_BYTES).min(reading.capture);
-    Ok(ProcessOrder { together: true, capture, ..step::build_order(reading, argv) })
+    Ok(ProcessOrder { on_all_nodes: true, capture, ..step::build_order(reading, argv) })
 }
 
 impl MultiNodeReading<'_> {

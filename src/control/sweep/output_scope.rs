@@ -14,7 +14,7 @@ use model::probe::ProbeScope;
 
 /// The tools of a step: its own, and the one in its place.
 pub(super) fn expected_tools(step: &PlanStep) -> Vec<Tool> {
-    let instead = step.otherwise.as_ref().map(|otherwise| otherwise.parser);
+    let instead = step.fallback.as_ref().map(|fallback| fallback.parser);
     std::iter::once(step.parser).chain(instead).collect()
 }
 
@@ -52,7 +52,7 @@ fn drop_unordered_tests(step: &PlanStep, parsed: &mut ParseOutput, dropped: &mut
     }
     let commands = [
         Some((step.parser, &step.argv)),
-        step.otherwise.as_ref().map(|otherwise| (otherwise.parser, &otherwise.argv)),
+        step.fallback.as_ref().map(|fallback| (fallback.parser, &fallback.argv)),
     ];
     let of_tool = commands.into_iter().flatten().filter(|(parser, _)| *parser == tool);
     let Some(ordered) =

@@ -54,20 +54,22 @@ pub(super) async fn take_reading(
     let step = reading.step;
     let mut argv = step.argv.to_vec();
     let mut instead = None;
-    let Some(other) = &step.otherwise else {
-        let ran = run_command(reading, (&step.argv, step.together), fleet, stop, &mut argv).await;
+    let Some(other) = &step.fallback else {
+        let ran =
+            run_command(reading, (&step.argv, step.on_all_nodes), fleet, stop, &mut argv).await;
         return finish_result(reading, started, argv, ran, None);
     };
     if lacking.is_missing(step) {
         instead = Some("its tool is missing".to_owned());
-    } else if !step.together
+    } else if !step.on_all_nodes
         && let Err(why) = fleet.launcher_command(&step.argv, &step.nodes)
     {
         // No worker could start it that way.
         instead = Some(why);
     }
     if instead.is_none() {
-        let ran = run_command(reading, (&step.argv, step.together), fleet, stop, &mut argv).await;
+        let ran =
+            run_command(reading, (&step.argv, step.on_all_nodes), fleet, stop, &mut argv).await;
         match fallback::find_missing_tool(step, &ran) {
             Some((nodes, why)) => {
                 lacking.add(step, &nodes);
@@ -77,19 +79,19 @@ pub(super) async fn take_reading(
         }
     }
     argv = other.argv.to_vec();
-    let ran = run_command(reading, (&other.argv, other.together), fleet, stop, &mut argv).await;
+    let ran = run_command(reading, (&other.argv, other.on_all_nodes), fleet, stop, &mut argv).await;
     finish_result(reading, started, argv, ran, instead)
 }
 
 /// Runs one of a step's two commands, on its first node or on all of them.
 async fn run_command(
     reading: &ReadingRequest<'_>,
-    (words, together): (&[String], bool),
+    (words, on_all_nodes): (&[String], bool),
     fleet: &WorkerPool,
     stop: &mut watch::Receiver<bool>,
     argv: &mut Vec<String>,
 ) -> OrderOutcome {
-    let ran = match together {
+    let ran = match on_all_nodes {
         true => multi_node::run_on_all_nodes(reading, words, fleet, stop, argv).await,
         false => run_on_one_node(reading, words, fleet, stop, argv).await,
     };
@@ -268,6 +270,6 @@ pub(super) fn build_order(reading: &ReadingRequest<'_>, argv: Vec<String>) -> Pr
         capture: reading.capture,
         ready: None,
         idle_gpus: step.idle_gpus,
-        together: false,
+        on_all_nodes: false,
     }
 }

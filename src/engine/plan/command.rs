@@ -104,8 +104,8 @@ pub(super) fn deserialize_steps<'de, D: Deserializer<'de>>(
                 if let Some(serve) = &mut step.serve {
                     serve.argv = known.intern(&serve.argv);
                 }
-                if let Some(otherwise) = &mut step.otherwise {
-                    otherwise.argv = known.intern(&otherwise.argv);
+                if let Some(fallback) = &mut step.fallback {
+                    fallback.argv = known.intern(&fallback.argv);
                 }
                 steps.push(step);
             }
@@ -190,15 +190,20 @@ impl<'a> PlanContext<'a> {
         let (readings, most_readings, times) =
             if probe.reads_itself { (1, 1, f64::from(wanted)) } else { (wanted, most, 1.0) };
         let limit = probe.timeout_s * times;
-        let way = |together, readings| CommandSettings { readings, on_all_nodes: together, limit };
+        let way = |on_all_nodes, readings| CommandSettings { readings, on_all_nodes, limit };
         let serve = probe.serve.as_ref().map(|serve| {
             let swapped: Vec<NodeName> = place.nodes.iter().rev().cloned().collect();
             let argv = self.fill_argv(&serve.argv, place, &swapped, way(false, wanted));
             ProbeServer { argv, ready: serve.ready }
         });
-        let otherwise = probe.otherwise.as_ref().map(|otherwise| ProbeFallback {
-            argv: self.fill_argv(&otherwise.argv, place, &place.nodes, way(otherwise.together, 1)),
-            ..otherwise.clone()
+        let fallback = probe.fallback.as_ref().map(|fallback| ProbeFallback {
+            argv: self.fill_argv(
+                &fallback.argv,
+                place,
+                &place.nodes,
+                way(fallback.on_all_nodes, 1),
+            ),
+            ..fallback.clone()
         });
         let mut domains = place.nodes.iter().map(|node| self.domain_of(node).map(|d| &d.name));
         let first = domains.next().flatten();
@@ -215,10 +220,10 @@ impl<'a> PlanContext<'a> {
             readings,
             most_readings,
             parser: probe.parser,
-            argv: self.fill_argv(&probe.argv, place, &place.nodes, way(probe.together, wanted)),
+            argv: self.fill_argv(&probe.argv, place, &place.nodes, way(probe.on_all_nodes, wanted)),
             serve,
-            together: probe.together,
-            otherwise,
+            on_all_nodes: probe.on_all_nodes,
+            fallback,
             idle_gpus: probe.requires.idle_gpus,
             estimate_s: probe.cost_s * times,
             timeout_s: limit,
@@ -232,7 +237,7 @@ impl<'a> PlanContext<'a> {
         argv: &[String],
         place: &StepLocation<'_>,
         nodes: &[NodeName],
-        CommandSettings { readings, on_all_nodes: together, limit }: CommandSettings,
+        CommandSettings { readings, on_all_nodes, limit }: CommandSettings,
     ) -> SharedArgv {
         let gpus = |node: &NodeName| {
             self.domain_of(node).and_then(|d| d.gpus_per_node).unwrap_or_default()
@@ -242,7 +247,7 @@ impl<'a> PlanContext<'a> {
         };
         let rail = place.rail;
         let own = match nodes.first() {
-            Some(node) if !together => node.to_string(),
+            Some(node) if !on_all_nodes => node.to_string(),
             _ => placeholder::NODE.to_owned(),
         };
         let fill = |word: &String| {

@@ -324,23 +324,24 @@ impl LintContext<'_> {
             wrong.push(PlanLintError::Readings { step: at, readings, most });
         }
         let serve = step.serve.iter().map(|serve| (&serve.argv, false));
-        let otherwise = step.otherwise.iter().map(|it| (&it.argv, it.together));
-        for (argv, together) in
-            std::iter::once((&step.argv, step.together)).chain(serve).chain(otherwise)
+        let fallback = step.fallback.iter().map(|it| (&it.argv, it.on_all_nodes));
+        for (argv, on_all_nodes) in
+            std::iter::once((&step.argv, step.on_all_nodes)).chain(serve).chain(fallback)
         {
             // The node name differs if every node runs the command.
             let waits = |word: &String| {
-                PLAN_PLACEHOLDERS
-                    .iter()
-                    .any(|name| word.contains(name) && !(together && *name == placeholder::NODE))
+                PLAN_PLACEHOLDERS.iter().any(|name| {
+                    word.contains(name) && !(on_all_nodes && *name == placeholder::NODE)
+                })
             };
             for word in argv.iter().filter(|word| word.contains('{') && waits(word)) {
                 wrong.push(PlanLintError::Unfilled { step: at, word: word.clone() });
             }
         }
         let among_nodes = matches!(step.scope, ProbeScope::Pair | ProbeScope::Domain);
-        let together = step.together || step.otherwise.as_ref().is_some_and(|it| it.together);
-        if together && (!among_nodes || step.serve.is_some()) {
+        let on_all_nodes =
+            step.on_all_nodes || step.fallback.as_ref().is_some_and(|it| it.on_all_nodes);
+        if on_all_nodes && (!among_nodes || step.serve.is_some()) {
             wrong.push(PlanLintError::OnAllNodes { step: at, probe: step.probe.clone() });
         }
     }

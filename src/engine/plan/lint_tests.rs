@@ -219,11 +219,11 @@ fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
     let open = |argv: &[String]| {
         argv.iter().filter(|word| word.contains('{')).cloned().collect::<Vec<_>>()
     };
-    for (argv, together) in [
-        (&of("copy-lane").argv, of("copy-lane").together),
-        (&of("collective-domain").argv, of("collective-domain").together),
+    for (argv, on_all_nodes) in [
+        (&of("copy-lane").argv, of("copy-lane").on_all_nodes),
+        (&of("collective-domain").argv, of("collective-domain").on_all_nodes),
     ] {
-        assert!(together);
+        assert!(on_all_nodes);
         assert_eq!(open(argv), ["{self}", "{node}"]);
     }
     let limit = |argv: &[String]| {
@@ -233,9 +233,9 @@ fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
     let lane = of("copy-lane");
     assert_eq!((lane.timeout_s, limit(&lane.argv).as_str()), (120.0, "108"));
     let pair = of("nvbandwidth-pair");
-    let otherwise = pair.otherwise.as_ref().expect("measured by ourselves");
-    assert!(!pair.together && otherwise.together && open(&pair.argv).is_empty());
-    assert_eq!(open(&otherwise.argv), ["{self}", "{node}"]);
+    let fallback = pair.fallback.as_ref().expect("measured by ourselves");
+    assert!(!pair.on_all_nodes && fallback.on_all_nodes && open(&pair.argv).is_empty());
+    assert_eq!(open(&fallback.argv), ["{self}", "{node}"]);
 
     let damaged = |damage: &dyn Fn(&mut super::PlanStep)| {
         let mut plan = plan.clone();
@@ -246,17 +246,17 @@ fn what_every_node_runs_keeps_its_name_open_and_nothing_else() {
         }
         lint_plan(&plan, &fleet.claims)
     };
-    let word = |step: &mut super::PlanStep, word: &str, together| {
-        let otherwise = step.otherwise.as_mut().expect("there");
-        otherwise.argv = otherwise.argv.iter().cloned().chain([word.to_owned()]).collect();
-        otherwise.together = together;
+    let word = |step: &mut super::PlanStep, word: &str, on_all_nodes| {
+        let fallback = step.fallback.as_mut().expect("there");
+        fallback.argv = fallback.argv.iter().cloned().chain([word.to_owned()]).collect();
+        fallback.on_all_nodes = on_all_nodes;
     };
     let unfilled = |wrong: &[PlanLintError]| {
         !wrong.is_empty() && wrong.iter().all(|it| matches!(it, PlanLintError::Unfilled { .. }))
     };
     assert!(unfilled(&damaged(&|step| word(step, "{gpus}", true))));
     assert!(unfilled(&damaged(&|step| word(step, "{lane}", false))), "{{node}} is open there too");
-    assert_eq!(damaged(&|step| step.together = true), []);
+    assert_eq!(damaged(&|step| step.on_all_nodes = true), []);
     let serves = damaged(&|step| {
         let argv = ["x".to_owned()].into();
         step.serve =

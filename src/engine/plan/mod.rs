@@ -84,11 +84,11 @@ pub struct PlanStep {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub serve: Option<ProbeServer>,
     /// Every participating node runs the command (`model::exchange`).
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub together: bool,
+    #[serde(default, rename = "together", skip_serializing_if = "std::ops::Not::not")]
+    pub on_all_nodes: bool,
     /// The command to run if the tool is missing, with the same placeholders.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub otherwise: Option<ProbeFallback>,
+    #[serde(default, rename = "otherwise", skip_serializing_if = "Option::is_none")]
+    pub fallback: Option<ProbeFallback>,
     /// It must not start while another process uses the GPUs.
     #[serde(default)]
     pub idle_gpus: bool,

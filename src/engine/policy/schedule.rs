@@ -63,7 +63,7 @@ pub struct ScheduleSettings {
     pub nodes: usize,
     /// Least nodes measured together if their domain has enough idle ones: a single node has no
     /// partner across its domain.
-    pub min_nodes_together: usize,
+    pub min_nodes: usize,
     /// The profile for a node with the start-up taint.
     pub unverified: Option<Profile>,
     /// The profile for a node that fabricgate drained, after a change or a rest.
@@ -261,7 +261,7 @@ fn build_job(
             whys.entry((want.cause, &want.why)).or_default().push(name.as_str());
         }
     }
-    let missing = settings.min_nodes_together.min(settings.nodes).saturating_sub(nodes.len());
+    let missing = settings.min_nodes.min(settings.nodes).saturating_sub(nodes.len());
     let others = idle.iter().filter(|node| !nodes.contains_key(**node));
     let partners: Vec<NodeName> = others.take(missing).map(|node| (*node).clone()).collect();
     let why = whys.into_iter().map(|((_, why), names)| format!("{}: {why}", hostlist::fold(names)));

@@ -102,7 +102,7 @@ pub(super) async fn check_gpu_libraries(look: &CheckupContext<'_>) -> Vec<Checku
 fn required_libraries<'l>(look: &'l CheckupContext<'_>) -> BTreeMap<&'static str, Vec<&'l str>> {
     let mut relied: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for probe in programs::native_fallback_probes(look) {
-        let words = probe.otherwise.iter().flat_map(|otherwise| otherwise.argv.iter());
+        let words = probe.fallback.iter().flat_map(|fallback| fallback.argv.iter());
         let words: Vec<&str> = words.map(String::as_str).collect();
         relied.entry(ProbeLibrary::Cuda.file_name()).or_default().push(&probe.name);
         if words.contains(&"collective") {

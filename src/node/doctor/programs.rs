@@ -48,7 +48,7 @@ pub(super) fn native_fallback_probes<'l>(
     look.probes.iter().copied().filter(|probe| {
         let lacks = |program: &&str| path_lookup::find_program(program, Some(&look.path)).is_none();
         look.default_probes.contains(&probe.name.as_str())
-            && probe.otherwise.is_some()
+            && probe.fallback.is_some()
             && probe_programs(probe).iter().any(lacks)
     })
 }
@@ -66,7 +66,7 @@ fn check_program(
         return vec![mark_needed(look, found, &probes)];
     }
     let is_ours = |name: &&str| {
-        look.probes.iter().any(|probe| probe.name == *name && probe.otherwise.is_some())
+        look.probes.iter().any(|probe| probe.name == *name && probe.fallback.is_some())
     };
     let (ours, others): (BTreeSet<&str>, BTreeSet<&str>) = probes.into_iter().partition(is_ours);
     let mut checks = Vec::new();
@@ -182,7 +182,7 @@ mod tests {
     #[test]
     fn a_missing_program_names_its_probes_and_where_it_comes_from() {
         let mut catalog = ProbeCatalog::built_in();
-        catalog.probes.values_mut().for_each(|probe| probe.otherwise = None);
+        catalog.probes.values_mut().for_each(|probe| probe.fallback = None);
         let folder = tempfile::tempdir().expect("a folder");
         let look = CheckupContext {
             machine: "n1".to_owned(),

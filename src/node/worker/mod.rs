@@ -185,7 +185,7 @@ impl OrderQueue {
         self.stops.insert(id, stop);
         let setup = Arc::clone(&self.setup);
         let (say, started) = (self.output.clone(), self.groups.clone());
-        let answered = order.together.then(|| {
+        let answered = order.on_all_nodes.then(|| {
             let (answering, answered) = order::answer_channel();
             self.answers.insert(id, answering);
             answered

@@ -120,7 +120,7 @@ const NOT_IN_MULTI_NODE: &[&str] = &[
     placeholder::PORT,
 ];
 
-/// The offset of `together` in the probe or in its fallback, if set.
+/// The offset of `on_all_nodes` in the probe or in its fallback, if set.
 fn multi_node_offset(said: Option<&Spanned<bool>>) -> Option<usize> {
     said.filter(|it| *it.get_ref()).map(|it| it.span().start)
 }
@@ -128,45 +128,47 @@ fn multi_node_offset(said: Option<&Spanned<bool>>) -> Option<usize> {
 /// Checks multi-node commands and the fallback.
 fn check_multi_node_and_fallback(read: &ProbeFile) -> Result<(), ProbeFileMistake> {
     let scope = read.scope;
-    let otherwise = read.otherwise.as_ref();
-    let own = multi_node_offset(read.together.as_ref());
-    let instead = otherwise.and_then(|it| multi_node_offset(it.together.as_ref()));
+    let fallback = read.fallback.as_ref();
+    let own = multi_node_offset(read.on_all_nodes.as_ref());
+    let instead = fallback.and_then(|it| multi_node_offset(it.on_all_nodes.as_ref()));
     if let Some(at) = own.or(instead)
         && !matches!(scope, ProbeScope::Pair | ProbeScope::Domain)
     {
         let scope = scope.as_str();
-        let message =
-            format!("together: nodes take part in a probe of scope pair or domain, not {scope}");
+        let message = format!(
+            "on_all_nodes: nodes take part in a probe of scope pair or domain, not {scope}"
+        );
         return Err((at, message));
     }
     if let (Some(at), Some(_)) = (own, &read.serve) {
-        let message = "together: every node runs the command, so none is left to serve".to_owned();
+        let message =
+            "on_all_nodes: every node runs the command, so none is left to serve".to_owned();
         return Err((at, message));
     }
     if own.is_some() {
         check_command(read, "argv", &read.argv, NOT_IN_MULTI_NODE)?;
     }
-    let Some(otherwise) = otherwise else { return Ok(()) };
-    let at = otherwise.argv.span().start;
+    let Some(fallback) = fallback else { return Ok(()) };
+    let at = fallback.argv.span().start;
     if read.reads_itself.as_ref().is_some_and(|itself| *itself.get_ref()) {
-        let message = "otherwise: it takes one reading, but reads_itself lets the tool take all \
+        let message = "fallback: it takes one reading, but reads_itself lets the tool take all \
                        readings itself";
         return Err((at, message.to_owned()));
     }
     let lane = |word: &Spanned<String>| word.get_ref().contains(placeholder::LANE);
     let is_lane =
         read.grain.as_ref().is_some_and(|grain| *grain.get_ref() == ProbeGranularity::Gpu);
-    if is_lane && !otherwise.argv.get_ref().iter().any(lane) {
+    if is_lane && !fallback.argv.get_ref().iter().any(lane) {
         let message = format!(
-            "grain \"gpu\": otherwise.argv does not contain \
+            "grain \"gpu\": fallback.argv does not contain \
             {}",
             placeholder::LANE
         );
         return Err((at, message));
     }
-    check_command(read, "otherwise.argv", &otherwise.argv, NOT_IN_FALLBACK)?;
+    check_command(read, "fallback.argv", &fallback.argv, NOT_IN_FALLBACK)?;
     match instead {
-        Some(_) => check_command(read, "otherwise.argv", &otherwise.argv, NOT_IN_MULTI_NODE),
+        Some(_) => check_command(read, "fallback.argv", &fallback.argv, NOT_IN_MULTI_NODE),
         None => Ok(()),
     }
 }

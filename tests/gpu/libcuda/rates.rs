@@ -101,8 +101,8 @@ const KNOWN: &[&str] = &[
 impl Machine {
     pub fn of(description: Description) -> Self {
         description.must_begin_with(KNOWN);
-        let number = |words: &[&str], otherwise: i32| description.get(words).unwrap_or(otherwise);
-        let says = |words: &[&str], otherwise| description.says(words).unwrap_or(otherwise);
+        let number = |words: &[&str], fallback: i32| description.get(words).unwrap_or(fallback);
+        let says = |words: &[&str], fallback| description.says(words).unwrap_or(fallback);
         let count = number(&["gpus"], 1).unsigned_abs();
         let gpus: Vec<Gpu> = (0..count).map(|gpu| Gpu::of(&description, gpu)).collect();
         Self {
@@ -232,9 +232,9 @@ impl Gpu {
         let own = |what: &str| description.get::<String>(&["gpu", &number, what]);
         let all = |what: &str| description.get::<String>(&["gpu", what]);
         let get = |what: &str| own(what).or_else(|| all(what));
-        let parsed = |what: &str, otherwise: u64| {
+        let parsed = |what: &str, fallback: u64| {
             let read = |text: String| text.parse().unwrap_or_else(|_| wrong(&text));
-            get(what).map_or(otherwise, read)
+            get(what).map_or(fallback, read)
         };
         let name = get("name").unwrap_or("Stub H100".to_owned());
         let mig = get("mig").is_some_and(|text| text == "yes");

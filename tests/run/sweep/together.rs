@@ -16,7 +16,7 @@ const ASKS: &str = "ask() {\n\
 /// A place with one probe `joint` that all nodes of a domain run.
 fn joint(launch: &str, script: &str) -> Place {
     let place = Place::fakes(NODES, launch, 30, &[("joint", &format!("{ASKS}{script}"))]);
-    place.put("probes/joint.toml", &probe(&place, "joint", "domain", "together = true\n"));
+    place.put("probes/joint.toml", &probe(&place, "joint", "domain", "on_all_nodes = true\n"));
     place
 }
 
@@ -159,7 +159,7 @@ fn a_node_out_of_reach_is_missed_by_a_domain_and_leaves_no_pair() {
     assert!(why.starts_with("n2 not reached: ") && why.contains("no way"), "{why}");
 
     let place = joint(&launch, "touch $NODE-ran; ask 0 60");
-    place.put("probes/joint.toml", &probe(&place, "joint", "pair", "together = true\n"));
+    place.put("probes/joint.toml", &probe(&place, "joint", "pair", "on_all_nodes = true\n"));
     place.configured(&["audit"]);
     for result in lines(&place.folder(), "results.jsonl") {
         let both = result["nodes"] == serde_json::json!(["n1", "n3"])

@@ -12,7 +12,8 @@ use serde::Serialize;
 use crate::cli::{expectations, stdout};
 use crate::config::gate::GateBackend;
 use crate::config::sources::SourcesConfig;
-use crate::config::{ClaimsSource, Config, watch};
+use crate::config::watch::WatchConfig;
+use crate::config::{ClaimsSource, Config};
 use crate::exit::CommandError;
 use crate::{config, exit};
 use control::launch::{Launcher, remote_shell};
@@ -162,7 +163,7 @@ fn describe_config(config: &Config) -> Vec<ConfigMeaning> {
         ("run folders", config.run_dir.display().to_string()),
         ("policy", budget),
         ("gate", gate),
-        ("watch", format!("looks every {} s; {listens}", watch.timeouts.interval.as_secs_f64())),
+        ("watch", format!("looks every {} s; {listens}", watch.interval().as_secs_f64())),
     ]
     .map(|(what, said)| ConfigMeaning { what, said })
     .into()
@@ -233,8 +234,7 @@ fn collect_warnings(config: &Config, is_there: &dyn Fn(&Path) -> bool) -> Vec<St
         if *policy != Policy::default() {
             all.push("[policy] without [gate]: it is decided, and nobody is told".to_owned());
         }
-        let usual = watch::parse_watch(watch::WatchSection::default(), policy, None);
-        if usual.is_ok_and(|usual| usual != config.watch) {
+        if config.watch != WatchConfig::default() {
             all.push("[watch] without [gate]: `watch --apply` has nobody to tell".to_owned());
         }
     } else {

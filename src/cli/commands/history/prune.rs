@@ -14,6 +14,7 @@ use serde::Serialize;
 use crate::cli::commands::history::{HistoryLocation, HistoryLocationArgs, history_error};
 use crate::cli::stdout;
 use crate::cli::stdout::{Globals, note};
+use crate::config::history::Days;
 use crate::exit;
 use crate::exit::CommandError;
 use control::gate::{certificates, journal};
@@ -36,8 +37,8 @@ pub struct HistoryPruneArgs {
     #[command(flatten)]
     place: HistoryLocationArgs,
     /// Older than so many days, instead of the configuration's [history] keep_runs_days.
-    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
-    older_than: Option<u32>,
+    #[arg(long, value_name = "DAYS")]
+    older_than: Option<Days>,
     /// Only say what would be removed; what happens without --apply too.
     #[arg(long, conflicts_with = "apply")]
     dry_run: bool,
@@ -88,7 +89,7 @@ pub fn run(args: &HistoryPruneArgs, globals: &Globals) -> anyhow::Result<u8> {
     })?;
     let mut notes = Vec::new();
     let history = place.open(false, &mut notes)?;
-    let limit = sweep::now().as_second() - i64::from(days) * DAY_S;
+    let limit = sweep::now().as_second() - i64::from(days.get()) * DAY_S;
     let needed = find_referenced_runs(&place, &history)?;
     let mut folders = find_candidates(&place.runs, limit, &history, &needed)?;
     let mut code = exit::PASS;
@@ -103,7 +104,7 @@ pub fn run(args: &HistoryPruneArgs, globals: &Globals) -> anyhow::Result<u8> {
     }
     let document = PruneDocument {
         format: PRUNE_FORMAT,
-        older_than_days: days,
+        older_than_days: days.get(),
         applied: args.apply,
         folders,
         notes,

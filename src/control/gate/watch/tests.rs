@@ -24,7 +24,7 @@ fn settings() -> ScheduleSettings {
     ScheduleSettings {
         concurrent_domains: 1,
         nodes: 72,
-        min_nodes_together: 1,
+        min_nodes: 1,
         unverified: Some(Profile::Admit),
         repaired: Some(Profile::Recertify),
         expired: Some(Profile::Recertify),

@@ -37,7 +37,7 @@ fn order_for_tool(tool: String) -> ProcessOrder {
         capture: 100,
         ready: None,
         idle_gpus: false,
-        together: false,
+        on_all_nodes: false,
     }
 }
 

@@ -19,7 +19,7 @@ fn settings() -> ScheduleSettings {
     ScheduleSettings {
         concurrent_domains: 1,
         nodes: 72,
-        min_nodes_together: 1,
+        min_nodes: 1,
         unverified: Some(Profile::Admit),
         repaired: Some(Profile::Recertify),
         expired: Some(Profile::Recertify),
@@ -211,7 +211,7 @@ fn nobody_who_is_busy_kept_or_left_alone_is_ever_named() {
     ];
     for words in states {
         let mut fleet = ScheduleFixture::new(1, 2);
-        fleet.settings.min_nodes_together = 2;
+        fleet.settings.min_nodes = 2;
         fleet.certificates.clear();
         fleet.scene.state("d0n0", words);
         assert!(fleet.why_not("d0n0").starts_with("due, and "), "{words:?}");
@@ -233,7 +233,7 @@ fn nobody_who_is_busy_kept_or_left_alone_is_ever_named() {
 #[test]
 fn partners_are_idle_nodes_of_the_domain_and_no_more_than_are_missing() {
     let mut fleet = ScheduleFixture::new(2, 5);
-    fleet.settings.min_nodes_together = 3;
+    fleet.settings.min_nodes = 3;
     fleet.unverified("d0n2");
     fleet.scene.state("d0n0", &["ALLOCATED"]);
     let job = fleet.due().jobs.remove(0);
@@ -521,7 +521,7 @@ proptest! {
         let words: [&[&str]; 7] = [&["IDLE"], &["ALLOCATED"], &["UNVERIFIED"], &["IDLE", "DRAIN"],
             &["UNVERIFIED", "CORDONED"], &["DOWN"], &["IDLE"]];
         let mut fleet = ScheduleFixture::new(3, 4);
-        fleet.settings = ScheduleSettings { concurrent_domains: at_once, nodes, min_nodes_together: together, audit_every_s: 1, ..settings() };
+        fleet.settings = ScheduleSettings { concurrent_domains: at_once, nodes, min_nodes: together, audit_every_s: 1, ..settings() };
         for (at, state) in states.iter().enumerate() {
             let node = format!("d{}n{}", at / 4, at % 4);
             fleet.scene.state(&node, words[*state]);

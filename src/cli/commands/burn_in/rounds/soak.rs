@@ -24,7 +24,7 @@ impl BurnInSession<'_> {
     pub(crate) fn soak(&mut self, after: u32) -> anyhow::Result<bool> {
         let claims = accept::participating_claims(&self.claims, &self.acceptance.nodes);
         let minutes = self.acceptance.asked.soak_minutes;
-        let probes: Vec<&Probe> = self.site.config.burn_in.soak.iter().collect();
+        let probes: Vec<&Probe> = self.site.config.burn_in.soak_probes.iter().collect();
         let basis = self.plan_basis(&claims, self.acceptance.asked.seed)?;
         let simulated = !self.acceptance.real;
         let nodes: usize = claims.domains.iter().map(|domain| domain.nodes.len()).sum();

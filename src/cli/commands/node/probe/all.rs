@@ -60,7 +60,7 @@ pub fn run(args: &AllArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::R
     let mut words = vec!["--tests=all".to_owned(), readings, max];
     words.extend(args.nccl.as_ref().map(|path| format!("--nccl={path}")));
     let mut collectives: CollectiveArgs = parse_options(&words)?;
-    let common = GpuProbeOptions { together: false, ..args.common.clone() };
+    let common = GpuProbeOptions { on_all_nodes: false, ..args.common.clone() };
     copies.common = common.clone();
     fabrics.common = common.clone();
     collectives.common = common;

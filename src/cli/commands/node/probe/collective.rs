@@ -179,7 +179,7 @@ pub fn run(args: &CollectiveArgs, json: bool, telling: &mut ProbeProgress) -> an
         stdout::write_text(&describe_plan(args, &asked, telling)?)?;
         return Ok(exit::PASS);
     }
-    let nodes = common::read_simulated_nodes(args.common.together)?;
+    let nodes = common::read_simulated_nodes(args.common.on_all_nodes)?;
     let question = AskedOfSimulation {
         tests: &asked.tests,
         readings: args.readings,
@@ -196,7 +196,7 @@ pub fn run(args: &CollectiveArgs, json: bool, telling: &mut ProbeProgress) -> an
         },
         None => measure(args, &asked, telling)?,
     };
-    if json || args.common.together {
+    if json || args.common.on_all_nodes {
         common::print_line(&document)?;
     } else {
         stdout::write_text(&report::collective_probe::render(&document))?;
@@ -242,7 +242,7 @@ fn measure(
             env,
         });
     }
-    let attended = common::run_supervised(&work, args.common.together, telling)?;
+    let attended = common::run_supervised(&work, args.common.on_all_nodes, telling)?;
     let around = common::driver_telemetry(&attended);
     let mut document =
         CollectiveDocument { around, ..collective_document::build_document(asked, &attended) };

@@ -57,10 +57,10 @@ pub struct GpuProbeOptions {
     /// Do not ask the driver for clocks, temperatures and errors meanwhile.
     #[arg(long)]
     pub no_around: bool,
-    /// Measure with other nodes, through whoever started this one: for
-    /// coordinators, which speak on standard input.
-    #[arg(long, hide = true)]
-    pub together: bool,
+    /// Measure with other nodes: a coordinator relays messages over standard input and
+    /// output.
+    #[arg(long, alias = "together", hide = true)]
+    pub on_all_nodes: bool,
     /// Say what would be measured and about how long it takes; measure nothing.
     #[arg(long)]
     pub dry_run: bool,
@@ -165,7 +165,7 @@ pub fn parse_bytes(text: &str) -> Result<u64, String> {
 /// this thread.
 pub fn run_supervised(
     work: &SupervisorSpec,
-    together: bool,
+    on_all_nodes: bool,
     telling: &mut ProbeProgress,
 ) -> anyhow::Result<SupervisorOutput> {
     let runtime = crate::cli::runtime::build_runtime()?;
@@ -182,7 +182,7 @@ pub fn run_supervised(
             let mut out = io::stdout().lock();
             writeln!(out, "{line}").and_then(|()| out.flush())
         };
-        let others = match together {
+        let others = match on_all_nodes {
             false => ExchangePeers::LocalOnly,
             true => ExchangePeers::Upstream { lines: read_stdin_lines(), say: &mut say },
         };
@@ -336,10 +336,10 @@ pub fn child_environment() -> BTreeMap<String, String> {
 
 /// Who takes part, where nodes are simulated: they have no processes that would
 /// exchange anything, and must know each other all the same.
-pub fn read_simulated_nodes(together: bool) -> anyhow::Result<Vec<String>> {
+pub fn read_simulated_nodes(on_all_nodes: bool) -> anyhow::Result<Vec<String>> {
     /// How long the others may take to start, in seconds.
     const PATIENCE_S: f64 = 60.0;
-    if !together || !sim::is_simulated() {
+    if !on_all_nodes || !sim::is_simulated() {
         return Ok(Vec::new());
     }
     let (mut out, mut progress) = (io::stdout().lock(), io::sink());

@@ -61,7 +61,7 @@ pub struct CopyArgs {
         value_parser = clap::value_parser!(u32).range(0..=1000))]
     warmup: u32,
     /// Measure across nodes: GPU i with GPU i (`lane`), or every pair (`all`).
-    #[arg(long, value_name = "WHICH", value_enum, hide = true, requires = "together")]
+    #[arg(long, value_name = "WHICH", value_enum, hide = true, requires = "on_all_nodes")]
     across: Option<CopyPairScope>,
 }
 
@@ -130,7 +130,7 @@ pub fn run(args: &CopyArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::
         return Ok(exit::PASS);
     }
     let task = args.build_task();
-    let nodes = common::read_simulated_nodes(args.common.together)?;
+    let nodes = common::read_simulated_nodes(args.common.on_all_nodes)?;
     let document = match sim::answer_copy_probe(&task, &nodes) {
         Some(played) => match played? {
             SimProbeAnswer::Document(document) => document,
@@ -138,7 +138,7 @@ pub fn run(args: &CopyArgs, json: bool, telling: &mut ProbeProgress) -> anyhow::
         },
         None => measure(args, &task, telling)?,
     };
-    if json || args.common.together {
+    if json || args.common.on_all_nodes {
         common::print_line(&document)?;
     } else {
         stdout::write_text(&report::copy_probe::render(&document))?;
@@ -162,7 +162,7 @@ fn measure(
         env: common::child_environment(),
         ..ProbeChildSpec::default()
     });
-    let attended = common::run_supervised(&work, args.common.together, telling)?;
+    let attended = common::run_supervised(&work, args.common.on_all_nodes, telling)?;
     let around = common::driver_telemetry(&attended);
     Ok(CopyDocument { around, ..copy_document::build_document(task, &attended) })
 }
