@@ -239,7 +239,7 @@ mod tests {
         assert_eq!((own.argv, own.parser), (otherwise.argv.to_vec(), Tool::FabricgateTcp));
         assert!(own.together && own.otherwise.is_none());
 
-        let said = |from: &str, to: &str| {
+        let error_of = |from: &str, to: &str| {
             assert!(PAIR.contains(from), "{from}");
             parse_probe("p.toml", &PAIR.replace(from, to)).expect_err("a bad file").to_string()
         };
@@ -279,8 +279,8 @@ mod tests {
                 "p.toml:13:8: grain \"gpu\": otherwise",
             ),
         ] {
-            let said = said(from, to);
-            assert!(said.starts_with(expected), "{to}: {said}");
+            let error = error_of(from, to);
+            assert!(error.starts_with(expected), "{to}: {error}");
         }
         let alone = PAIR.replace("together = true\n", "").replace("{node}", "{peer}");
         assert!(parse_probe("p.toml", &alone).is_ok(), "one node alone may know the other's name");
@@ -290,11 +290,11 @@ mod tests {
     fn what_every_node_runs_has_neither_a_server_nor_a_peer() {
         let together = PAIR.replace("stage = 2", "stage = 2\ntogether = true");
         assert!(parse_probe("p.toml", &together).expect("good").together);
-        let said = |text: &str| parse_probe("p.toml", text).expect_err("a bad file").to_string();
-        let peer = said(&together.replace("{hosts}", "{peer_address}"));
+        let error = |text: &str| parse_probe("p.toml", text).expect_err("a bad file").to_string();
+        let peer = error(&together.replace("{hosts}", "{peer_address}"));
         assert!(peer.contains("{peer_address} is not available there"), "{peer}");
         let serve = "[serve]\nargv = [\"x\"]\nready = \"line\"\n";
-        let serves = said(&format!("{together}{serve}"));
+        let serves = error(&format!("{together}{serve}"));
         assert!(serves.starts_with("p.toml:7:12: together: every node"), "{serves}");
         let node = complaint("stage = 1", "stage = 1\ntogether = true");
         assert!(node.starts_with("p.toml:7:12: together: nodes take part"), "{node}");
@@ -327,26 +327,29 @@ mod tests {
 
     #[test]
     fn mistakes_of_two_sides_are_named_with_their_place() {
-        let said = of_a_rail("[\"x\", \"{port}\"]", "[\"x\"]");
-        assert!(said.starts_with("p.toml:11:8: serve.argv does not contain {port}"), "{said}");
-        let said = of_a_rail("ready = \"port\"", "ready = \"line\"");
-        assert!(said.contains("the command chooses the port"), "{said}");
-        let said = of_a_rail("[\"x\", \"{port}\"]", "[\"x\", \"{lane}\"]");
+        let error = of_a_rail("[\"x\", \"{port}\"]", "[\"x\"]");
+        assert!(error.starts_with("p.toml:11:8: serve.argv does not contain {port}"), "{error}");
+        let error = of_a_rail("ready = \"port\"", "ready = \"line\"");
+        assert!(error.contains("the command chooses the port"), "{error}");
+        let error = of_a_rail("[\"x\", \"{port}\"]", "[\"x\", \"{lane}\"]");
         assert!(
-            said.starts_with("p.toml:11:14: serve.argv \"{lane}\": {lane} is not available"),
-            "{said}"
+            error.starts_with("p.toml:11:14: serve.argv \"{lane}\": {lane} is not available"),
+            "{error}"
         );
-        let said = of_a_rail("[serve]\nargv = [\"x\", \"{port}\"]\nready = \"port\"\n", "");
-        assert!(said.starts_with("p.toml:4:38: argv \"{port}\": {port} needs a [serve]"), "{said}");
+        let error = of_a_rail("[serve]\nargv = [\"x\", \"{port}\"]\nready = \"port\"\n", "");
+        assert!(
+            error.starts_with("p.toml:4:38: argv \"{port}\": {port} needs a [serve]"),
+            "{error}"
+        );
         assert!(of_a_rail("stage = 2", "stage = 4").contains("belongs to stage 2, 5"));
         assert!(of_a_rail("stage = 2", "stage = 3").starts_with("p.toml:6:9: stage 3"));
         assert!(of_a_rail("ready = \"port\"", "").contains("missing field `ready`"));
         assert!(of_a_rail("stage = 2", "stage = 2\ncovers = \"all\"").contains("covers \"all\""));
         assert!(of_a_rail("stage = 2", "stage = 2\ngrain = \"gpu\"").contains("has no lanes"));
-        let said = of_a_rail("stage = 2", "stage = 2\nreads_itself = true");
-        assert!(said.starts_with("p.toml:7:16: reads_itself: argv does not contain"), "{said}");
+        let error = of_a_rail("stage = 2", "stage = 2\nreads_itself = true");
+        assert!(error.starts_with("p.toml:7:16: reads_itself: argv does not contain"), "{error}");
         assert!(of_a_rail("{peer_address}", "{readings}").contains("needs reads_itself"));
-        let said = complaint("disturbs", "serve = { argv = [\"x\"], ready = \"port\" }\ndisturbs");
-        assert!(said.contains("has no second node"), "{said}");
+        let error = complaint("disturbs", "serve = { argv = [\"x\"], ready = \"port\" }\ndisturbs");
+        assert!(error.contains("has no second node"), "{error}");
     }
 }

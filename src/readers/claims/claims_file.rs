@@ -102,10 +102,10 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     match parse(place, text) {
         Ok(claims) => to_report(place, &claims),
         Err(error) => {
-            let mut said = SourceReport::new(SourceKind::ClaimsFile, place);
+            let mut report = SourceReport::new(SourceKind::ClaimsFile, place);
             let at = format!("{}:{}:{}", error.file, error.line, error.column);
-            said.push_problem(SourceProblemKind::Malformed, at, error.message);
-            said
+            report.push_problem(SourceProblemKind::Malformed, at, error.message);
+            report
         }
     }
 }
@@ -123,7 +123,7 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
     let mut owners: BTreeMap<NodeName, DomainName> = BTreeMap::new();
     for domain in read.domain {
         let nodes_at = domain.nodes.span().start;
-        let per_node = domain.per_node.as_ref().is_some_and(|said| *said.get_ref());
+        let per_node = domain.per_node.as_ref().is_some_and(|per_node_key| *per_node_key.get_ref());
         let name = match (&domain.name, per_node) {
             (Some(name), false) => domains.add(name).map_err(|(o, m)| at(o, m))?,
             (None, true) => String::new(),
@@ -183,7 +183,7 @@ pub fn parse(file: &str, text: &str) -> Result<Claims, TextError> {
 /// The claims of a file as a source report, to be compared with other sources. `place` is its
 /// name.
 pub fn to_report(place: &str, claims: &Claims) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::ClaimsFile, place);
+    let mut report = SourceReport::new(SourceKind::ClaimsFile, place);
     for domain in &claims.domains {
         let mut group = NodeGroup::new(
             NodeGroupKind::Domain,
@@ -194,15 +194,15 @@ pub fn to_report(place: &str, claims: &Claims) -> SourceReport {
         group.platform.clone_from(&domain.platform);
         group.gpus_per_node = domain.gpus_per_node;
         group.nic.clone_from(&domain.nic);
-        said.groups.push(group);
+        report.groups.push(group);
     }
     for leaf in &claims.leaves {
         let group =
             NodeGroup::new(NodeGroupKind::Leaf, "leaf", leaf.name.as_str(), leaf.nodes.clone());
-        said.groups.push(group);
+        report.groups.push(group);
     }
-    said.rails.clone_from(&claims.rails);
-    said
+    report.rails.clone_from(&claims.rails);
+    report
 }
 
 /// A mistake: its offset, and the message.
@@ -405,8 +405,8 @@ mod tests {
 
     #[test]
     fn a_typo_in_a_key_is_named_with_its_place() {
-        let said = complaint("[[domain]]\nname = \"a\"\nnodes = \"n1\"\nplatfrom = \"x\"\n");
-        assert!(said.starts_with("c.toml:4:1: ") && said.contains("platfrom"), "{said}");
+        let error = complaint("[[domain]]\nname = \"a\"\nnodes = \"n1\"\nplatfrom = \"x\"\n");
+        assert!(error.starts_with("c.toml:4:1: ") && error.contains("platfrom"), "{error}");
     }
 
     #[test]
@@ -423,8 +423,8 @@ mod tests {
 
     #[test]
     fn a_bad_host_list_is_named_down_to_its_character() {
-        let said = complaint("[[domain]]\nname = \"a\"\nnodes = \"n[1-3\"\n");
-        assert_eq!(said, "c.toml:3:11: nodes \"n[1-3\": character 2: this [ is never closed");
+        let error = complaint("[[domain]]\nname = \"a\"\nnodes = \"n[1-3\"\n");
+        assert_eq!(error, "c.toml:3:11: nodes \"n[1-3\": character 2: this [ is never closed");
     }
 
     #[test]
@@ -478,11 +478,11 @@ mod tests {
         let bare = with("[[rail]]\nname = \"r\"\n");
         assert!(bare.starts_with("c.toml:5:8: rail r: expected at least one of"), "{bare}");
         for network in ["10.0.0.0", "10.0.0.0/33", "10.0.0/8", "x/8", "10.0.0.0/", "10.0.0.0/+8"] {
-            let said = with(&format!("[[rail]]\nname = \"r\"\nnetwork = {network:?}\n"));
-            assert!(said.starts_with("c.toml:6:11: network"), "{said}");
+            let error = with(&format!("[[rail]]\nname = \"r\"\nnetwork = {network:?}\n"));
+            assert!(error.starts_with("c.toml:6:11: network"), "{error}");
         }
-        let said = with("[[rail]]\nname = \"r\"\ndevice = \"-x; y\"\n");
-        assert!(said.starts_with("c.toml:6:10: device"), "{said}");
+        let error = with("[[rail]]\nname = \"r\"\ndevice = \"-x; y\"\n");
+        assert!(error.starts_with("c.toml:6:10: device"), "{error}");
         let rail = "[[rail]]\nname = \"r\"\ndevice = \"eth1\"\n";
         let twice = with(&format!("{rail}{rail}"));
         assert_eq!(twice, "c.toml:8:8: rail r is already claimed on line 5");

@@ -123,9 +123,9 @@ mod tests {
     fn every_text_is_read_as_what_it_is() {
         for (kind, text) in TEXTS {
             let mut include = |name: &str| Err(format!("{name}: not here"));
-            let said = read_text("x", text, &mut include);
-            let [said] = &said[..] else { panic!("{kind:?}: {said:?}") };
-            assert_eq!(said.source.kind, *kind, "{text}");
+            let report = read_text("x", text, &mut include);
+            let [report] = &report[..] else { panic!("{kind:?}: {report:?}") };
+            assert_eq!(report.source.kind, *kind, "{text}");
         }
     }
 

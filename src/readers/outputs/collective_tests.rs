@@ -58,10 +58,10 @@ fn documents_of_a_run_are_a_series_per_reading_with_ranks_and_paths() {
     assert_eq!(facts.nccl.as_deref(), Some("2.28.3"));
     assert_eq!(facts.transports, ["MNNVL", "P2P/CUMEM"]);
     assert_eq!((facts.ranks.len(), facts.ranks[2].host.as_str()), (4, "n2"));
-    let said = |key: &str| facts.parameters.get(key).map(String::as_str);
-    assert_eq!(said("algorithms"), Some("NVLS"));
-    assert_eq!(said("NCCL_MNNVL_ENABLE"), Some("1"));
-    assert_eq!(said("PATH"), None);
+    let parameter = |key: &str| facts.parameters.get(key).map(String::as_str);
+    assert_eq!(parameter("algorithms"), Some("NVLS"));
+    assert_eq!(parameter("NCCL_MNNVL_ENABLE"), Some("1"));
+    assert_eq!(parameter("PATH"), None);
 }
 
 #[test]

@@ -28,14 +28,14 @@ const BITS_PER_GB: f64 = 8e9;
 
 /// Whether this tool wrote the output.
 pub fn recognises(input: &ParserInput<'_>) -> ParserConfidence {
-    let said = |words: &str| input.text.contains(words);
-    let version = said("\"version\"") && said("\"iperf 3");
-    let sums = said("\"sum_received\"") || said("\"sum_sent\"");
-    let start = said("\"connecting_to\"") && said("\"test_start\"");
-    if version || start || (sums && said("\"bits_per_second\"")) {
+    let contains = |words: &str| input.text.contains(words);
+    let version = contains("\"version\"") && contains("\"iperf 3");
+    let sums = contains("\"sum_received\"") || contains("\"sum_sent\"");
+    let start = contains("\"connecting_to\"") && contains("\"test_start\"");
+    if version || start || (sums && contains("\"bits_per_second\"")) {
         return CERTAIN;
     }
-    if said("\"intervals\"") && said("\"error\"") && said("\"start\"") {
+    if contains("\"intervals\"") && contains("\"error\"") && contains("\"start\"") {
         return LIKELY;
     }
     input.lines.iter().map(|line| line_confidence(line.trimmed())).max().unwrap_or(0)
@@ -100,8 +100,8 @@ fn parse_document(document: &lenient_json::JsonDocument) -> ParseOutput {
     if stopped.is_none() {
         read_end(&value["start"]["test_start"], &value["end"], document.line, &mut parsed);
     }
-    if let Some(said) = value["error"].as_str() {
-        push_failure(said, document.line, &mut parsed);
+    if let Some(error) = value["error"].as_str() {
+        push_failure(error, document.line, &mut parsed);
     }
     check_complete(&mut parsed, document.line);
     parsed
@@ -137,10 +137,10 @@ fn check_complete(parsed: &mut ParseOutput, line: u32) {
     parsed.complete = parsed.problems.is_empty();
 }
 
-fn push_failure(said: &str, line: u32, parsed: &mut ParseOutput) {
-    let said = clean(said);
-    let said = if said.is_empty() { "the tool reports an error".to_owned() } else { said };
-    parsed.problems.push(OutputProblem::new(OutputProblemKind::Error, said).at_line(line));
+fn push_failure(message: &str, line: u32, parsed: &mut ParseOutput) {
+    let message = clean(message);
+    let message = if message.is_empty() { "the tool reports an error".to_owned() } else { message };
+    parsed.problems.push(OutputProblem::new(OutputProblemKind::Error, message).at_line(line));
 }
 
 fn read_start(start: &Value, parsed: &mut ParseOutput) {
@@ -159,13 +159,13 @@ fn read_start(start: &Value, parsed: &mut ParseOutput) {
         ("target_bitrate", &test["target_bitrate"]),
     ];
     for (key, value) in fields {
-        let said = match value {
-            Value::String(said) => clean(said),
+        let text = match value {
+            Value::String(text) => clean(text),
             Value::Number(number) => number.to_string(),
             _ => continue,
         };
-        if !said.is_empty() {
-            parsed.facts.parameters.insert(key.to_owned(), said);
+        if !text.is_empty() {
+            parsed.facts.parameters.insert(key.to_owned(), text);
         }
     }
 }
@@ -261,8 +261,8 @@ fn parse_text(input: &ParserInput<'_>) -> ParseOutput {
             done = true;
         } else if is_header(text) {
             udp |= text.contains("Jitter") || text.contains("Datagrams");
-        } else if let Some(said) = text.strip_prefix("iperf3: error - ") {
-            push_failure(said, line.number, &mut parsed);
+        } else if let Some(error) = text.strip_prefix("iperf3: error - ") {
+            push_failure(error, line.number, &mut parsed);
         } else if is_not_installed(text) {
             push_failure(text, line.number, &mut parsed);
         } else if let Some(summary) = parse_summary(text) {

@@ -16,7 +16,7 @@ pub(super) fn add_stderr_problems(
     let input = ParserInput::new(&text);
     let Some(parser) = choose_parser(parsed, &input, is_wanted) else { return };
     let running = unfinished_test(parsed);
-    let said = (parser.parse)(&input);
+    let messages = (parser.parse)(&input);
     let is_error =
         |p: &OutputProblem| matches!(p.kind, OutputProblemKind::Error | OutputProblemKind::Corrupt);
     // A complete output outweighs messages of other programs.
@@ -26,7 +26,7 @@ pub(super) fn add_stderr_problems(
     let is_known = |p: &OutputProblem| {
         parsed.problems.iter().any(|known| (known.kind, &known.detail) == (p.kind, &p.detail))
     };
-    let found: Vec<OutputProblem> = said
+    let found: Vec<OutputProblem> = messages
         .problems
         .into_iter()
         .filter(|problem| is_error(problem) && counts(problem) && !is_known(problem))

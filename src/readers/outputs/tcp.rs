@@ -95,10 +95,10 @@ fn read_document(value: &Value, line: u32, whole: bool, parsed: &mut ParseOutput
         keep_fact(parsed, &format!("{prefix}_device"), &value[end]["device"]);
         keep_fact(parsed, &format!("{prefix}_address"), &value[end]["address"]);
     }
-    for said in value["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        let said = text::clean(said);
+    for text in value["problems"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let text = text::clean(text);
         let problem =
-            OutputProblem::new(problem_kind(&said), said).at_line(line).in_test(Some(THROUGHPUT));
+            OutputProblem::new(problem_kind(&text), text).at_line(line).in_test(Some(THROUGHPUT));
         parsed.problems.push(problem);
     }
     let Some((from, to)) = ends else {
@@ -198,9 +198,9 @@ fn finite_number(value: &Value) -> Option<f64> {
 }
 
 /// Classifies a problem by the probe's own text.
-fn problem_kind(said: &str) -> OutputProblemKind {
-    let said = said.to_ascii_lowercase();
-    let has = |words: &[&str]| words.iter().any(|word| said.contains(word));
+fn problem_kind(problem: &str) -> OutputProblemKind {
+    let problem = problem.to_ascii_lowercase();
+    let has = |words: &[&str]| words.iter().any(|word| problem.contains(word));
     if has(&["corrupt", "pattern", "byte counts", "bytes differ", "checksum"]) {
         OutputProblemKind::Corrupt
     } else if has(&["truncated", "cut short", "interrupted", "incomplete"]) {
@@ -212,13 +212,13 @@ fn problem_kind(said: &str) -> OutputProblemKind {
 
 /// Stores a non-empty field as a fact.
 fn keep_fact(parsed: &mut ParseOutput, key: &str, value: &Value) {
-    let said = match value {
-        Value::String(said) => text::clean(said),
+    let text = match value {
+        Value::String(text) => text::clean(text),
         Value::Number(number) => number.to_string(),
         _ => return,
     };
-    if !said.is_empty() {
-        parsed.facts.parameters.insert(key.to_owned(), said);
+    if !text.is_empty() {
+        parsed.facts.parameters.insert(key.to_owned(), text);
     }
 }
 
@@ -289,12 +289,12 @@ mod tests {
                 [(0, vec![vec![None, Some(31.5)], vec![Some(31.5), None]])]
             );
             assert_eq!(parsed.facts.hosts, ["a", "b"]);
-            let said = |key: &str| parsed.facts.parameters.get(key).map(String::as_str);
-            assert_eq!(said("rail"), Some("rail0"));
-            assert_eq!(said("streams"), Some("4"));
-            assert_eq!(said("source_device"), Some("eth1"));
-            assert_eq!(said("destination_device"), None);
-            assert_eq!(said("retransmits"), Some("8"));
+            let parameter = |key: &str| parsed.facts.parameters.get(key).map(String::as_str);
+            assert_eq!(parameter("rail"), Some("rail0"));
+            assert_eq!(parameter("streams"), Some("4"));
+            assert_eq!(parameter("source_device"), Some("eth1"));
+            assert_eq!(parameter("destination_device"), None);
+            assert_eq!(parameter("retransmits"), Some("8"));
         }
     }
 
@@ -327,15 +327,15 @@ mod tests {
 
     #[test]
     fn problems_in_the_probes_own_words_are_sorted() {
-        for (said, expected) in [
+        for (problem, expected) in [
             ("stream 3: pattern differs at byte 7", OutputProblemKind::Corrupt),
             ("connection refused", OutputProblemKind::Error),
             ("interrupted", OutputProblemKind::Truncated),
         ] {
             let mut value = document(&[]);
-            (value["problems"], value["complete"]) = (json!([said]), json!(false));
+            (value["problems"], value["complete"]) = (json!([problem]), json!(false));
             let parsed = read_text(&value.to_string());
-            assert!(parsed.has_problem(expected) && !parsed.complete, "{said}");
+            assert!(parsed.has_problem(expected) && !parsed.complete, "{problem}");
         }
     }
 

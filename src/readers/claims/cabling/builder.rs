@@ -181,8 +181,8 @@ impl<'s> CablingBuilder<'s> {
             self.push_problem(SourceProblemKind::Contradictory, line, message);
             return;
         }
-        let said = self.report.node_mut(node);
-        *(if what == "rack" { &mut said.rack } else { &mut said.slot }) = Some(first);
+        let node_report = self.report.node_mut(node);
+        *(if what == "rack" { &mut node_report.rack } else { &mut node_report.slot }) = Some(first);
     }
 
     fn add_nic(&mut self, entry: &CablingEntry, port: Option<&String>, node: &NodeName) {

@@ -105,11 +105,11 @@ pub fn to_live_node(object: &Node, pods: PodsByNode<'_>) -> Option<SchedulerNode
         node.reason = seen.annotations.get(REASON).cloned();
     }
     let info = object.status.as_ref().and_then(|status| status.node_info.as_ref());
-    let told = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    node.boot_id = info.and_then(|info| told(&info.boot_id));
+    let non_empty = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    node.boot_id = info.and_then(|info| non_empty(&info.boot_id));
     let provider = object.spec.as_ref().and_then(|spec| spec.provider_id.as_deref());
-    let machine = || info.and_then(|info| told(&info.system_uuid));
-    node.instance = provider.and_then(told).or_else(machine);
+    let machine = || info.and_then(|info| non_empty(&info.system_uuid));
+    node.instance = provider.and_then(non_empty).or_else(machine);
     node.kubernetes = Some(Box::new(seen));
     Some(node)
 }
@@ -234,8 +234,8 @@ fn hands_off_reasons(
     annotations: &BTreeMap<String, String>,
     taints: &[Taint],
 ) -> Vec<String> {
-    let mut told = node_marks::opt_outs(labels);
-    told.extend(node_marks::active_repairer(labels));
+    let mut reasons = node_marks::opt_outs(labels);
+    reasons.extend(node_marks::active_repairer(labels));
     let is_event = |key: &String| key.starts_with(QUARANTINE_ANNOTATION);
     let is_rehearsed = annotations.keys().any(|key| is_event(key) && key.contains(DRY_RUN_SUFFIX));
     for (key, value) in annotations {
@@ -244,20 +244,20 @@ fn hands_off_reasons(
             && !value.is_empty()
             && !(is_rehearsed && is_event(key))
         {
-            told.push(format!("{who}: annotation {}", sanitize_text(key)));
+            reasons.push(format!("{who}: annotation {}", sanitize_text(key)));
         }
     }
     for taint in taints {
         if let Some((_, who)) = REPAIR_TAINTS.iter().find(|(known, _)| taint.key.starts_with(known))
         {
-            told.push(format!(
+            reasons.push(format!(
                 "{who}: taint {}:{}",
                 sanitize_text(&taint.key),
                 sanitize_text(&taint.effect)
             ));
         }
     }
-    told
+    reasons
 }
 
 #[cfg(test)]

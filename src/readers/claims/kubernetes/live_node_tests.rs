@@ -139,13 +139,13 @@ fn who_asks_to_be_left_alone_or_is_at_work_is_told_with_the_mark() {
         ]
     );
     let quarantined = json!({"quarantineHealthEvent": "{}", "quarantineHealthEventIsCordoned": ""});
-    let told = left(&|it| it["metadata"]["annotations"] = quarantined.clone());
-    assert_eq!(told, ["NVSentinel has it in quarantine: annotation quarantineHealthEvent"]);
+    let reasons = left(&|it| it["metadata"]["annotations"] = quarantined.clone());
+    assert_eq!(reasons, ["NVSentinel has it in quarantine: annotation quarantineHealthEvent"]);
     let rehearsed = json!({"quarantineHealthEvent": "{}", "quarantineHealthEventDryRun": "True"});
     assert!(left(&|it| it["metadata"]["annotations"] = rehearsed.clone()).is_empty());
     let taint = json!([{"key": "medik8s.io/drain", "effect": "NoSchedule"}]);
-    let told = left(&|it| it["spec"]["taints"] = taint.clone());
-    assert_eq!(told, ["medik8s is at work: taint medik8s.io/drain:NoSchedule"]);
+    let reasons = left(&|it| it["spec"]["taints"] = taint.clone());
+    assert_eq!(reasons, ["medik8s is at work: taint medik8s.io/drain:NoSchedule"]);
 }
 
 #[test]

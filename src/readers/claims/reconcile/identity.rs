@@ -98,16 +98,16 @@ mod tests {
 
     #[test]
     fn what_is_not_completed_or_zero_is_no_clique() {
-        let said = |uuid: &str, id: &str, state: Option<&str>| FabricReport {
+        let fabric = |uuid: &str, id: &str, state: Option<&str>| FabricReport {
             cluster_uuid: Some(uuid.to_owned()),
             clique_id: Some(id.to_owned()),
             state: state.map(str::to_owned),
             ..FabricReport::default()
         };
-        assert_eq!(usable_clique(&said(UUID, "1", Some("Completed"))), Some(format!("{UUID}.1")));
-        assert_eq!(usable_clique(&said(UUID, "1", Some("in progress"))), None);
-        assert_eq!(usable_clique(&said("00000000-0000-0000-0000-000000000000", "1", None)), None);
-        assert_eq!(usable_clique(&said(UUID, "", None)), None);
+        assert_eq!(usable_clique(&fabric(UUID, "1", Some("Completed"))), Some(format!("{UUID}.1")));
+        assert_eq!(usable_clique(&fabric(UUID, "1", Some("in progress"))), None);
+        assert_eq!(usable_clique(&fabric("00000000-0000-0000-0000-000000000000", "1", None)), None);
+        assert_eq!(usable_clique(&fabric(UUID, "", None)), None);
     }
 
     #[test]

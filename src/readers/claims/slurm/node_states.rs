@@ -193,12 +193,12 @@ mod tests {
 
     #[test]
     fn a_drained_node_is_only_free_once_nothing_runs() {
-        let told = |state: &str| is_busy(&split_state(state));
-        assert_eq!(told("MIXED+DRAIN"), Some(true));
-        assert_eq!(told("IDLE+DRAIN+COMPLETING"), Some(true));
-        assert_eq!(told("IDLE+DRAIN"), Some(false));
-        assert_eq!(told("drng"), Some(true));
-        assert_eq!(told("UNKNOWN+DRAIN"), None);
-        assert_eq!(told("SOMETHING"), None);
+        let busy = |state: &str| is_busy(&split_state(state));
+        assert_eq!(busy("MIXED+DRAIN"), Some(true));
+        assert_eq!(busy("IDLE+DRAIN+COMPLETING"), Some(true));
+        assert_eq!(busy("IDLE+DRAIN"), Some(false));
+        assert_eq!(busy("drng"), Some(true));
+        assert_eq!(busy("UNKNOWN+DRAIN"), None);
+        assert_eq!(busy("SOMETHING"), None);
     }
 }

@@ -118,10 +118,10 @@ pub(super) fn parse(input: &ParserInput<'_>) -> Option<ParseOutput> {
     for line in input.lines.iter().filter(|line| !line.trimmed().is_empty()) {
         last = line.number;
         if is_unreached(line.text) {
-            let said = clean(line.text);
+            let cell = clean(line.text);
             parsed
                 .problems
-                .push(OutputProblem::new(OutputProblemKind::Error, said).at_line(line.number));
+                .push(OutputProblem::new(OutputProblemKind::Error, cell).at_line(line.number));
         } else if is_heading(line.text) {
             if begun && !closed {
                 parsed.problems.push(truncation_problem(line.number));

@@ -16,10 +16,13 @@ fn block(
 fn a_stale_label_is_one_cause_and_not_also_a_node_in_the_wrong_block() {
     let label = [(UUID, 1, nodes(1, 3)), (OTHER, 1, nodes(4, 4))];
     let claims = reconciled(block(&label, &[(UUID, 1, nodes(1, 4))]));
-    let told = only(&claims, "stale-label");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &vec![node(4)]));
-    assert_eq!(told.sides[0].at.as_deref(), Some("label nvidia.com/gpu.clique"));
-    assert_eq!(told.sides[1].basis, ClaimBasis::Reported);
+    let disagreement = only(&claims, "stale-label");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Contradiction, &vec![node(4)])
+    );
+    assert_eq!(disagreement.sides[0].at.as_deref(), Some("label nvidia.com/gpu.clique"));
+    assert_eq!(disagreement.sides[1].basis, ClaimBasis::Reported);
 }
 
 #[test]
@@ -34,10 +37,14 @@ fn a_label_without_all_gpus_attached_says_how_many() {
     let last = all.last_mut().expect("facts");
     last.node_mut(&node(4)).fabric[2] = gpu(2, ZERO, 0, "in progress");
     let claims = reconciled(all);
-    let told = only(&claims, "label-without-all-gpus");
-    assert_eq!(told.nodes, [node(4)]);
-    assert!(told.summary.contains("1 of 4 GPUs not attached to a fabric"), "{}", told.summary);
-    assert_eq!(told.sides.len(), 2);
+    let disagreement = only(&claims, "label-without-all-gpus");
+    assert_eq!(disagreement.nodes, [node(4)]);
+    assert!(
+        disagreement.summary.contains("1 of 4 GPUs not attached to a fabric"),
+        "{}",
+        disagreement.summary
+    );
+    assert_eq!(disagreement.sides.len(), 2);
 }
 
 #[test]
@@ -59,8 +66,11 @@ fn gpus_of_one_node_in_two_cliques_contradict_the_label_and_each_other() {
 fn zeros_on_a_label_are_no_clique_and_inside_a_server_they_are_normal() {
     let label = [(UUID, 1, nodes(1, 3)), (ZERO, 0, nodes(4, 4))];
     let claims = reconciled(block(&label, &[]));
-    let told = only(&claims, "sentinel-clique");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &vec![node(4)]));
+    let disagreement = only(&claims, "sentinel-clique");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Contradiction, &vec![node(4)])
+    );
 
     let mut server = blocks(SourceKind::ClaimsFile, &[("pod", nodes(1, 4))]);
     server.groups[0].platform = Some("hgx-h100".to_owned());
@@ -73,8 +83,8 @@ fn zeros_on_a_label_are_no_clique_and_inside_a_server_they_are_normal() {
 fn the_default_clique_id_is_one_note_for_the_fleet() {
     let claims =
         reconciled(vec![labelled(&[(UUID, 32766, nodes(1, 4)), (OTHER, 32766, nodes(5, 8))])]);
-    let told = only(&claims, "sentinel-clique");
-    assert_eq!((told.severity, told.nodes.len()), (DisagreementSeverity::Note, 8));
+    let disagreement = only(&claims, "sentinel-clique");
+    assert_eq!((disagreement.severity, disagreement.nodes.len()), (DisagreementSeverity::Note, 8));
 }
 
 #[test]
@@ -83,8 +93,11 @@ fn a_label_that_is_missing_among_others_is_a_doubt() {
     kubernetes.node_mut(&node(4)).state.push("Ready".to_owned());
     let slurm = || blocks(SourceKind::SlurmTopology, &[("b", nodes(1, 4))]);
     let claims = reconciled(vec![slurm(), kubernetes]);
-    let told = only(&claims, "label-missing");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Doubt, &vec![node(4)]));
+    let disagreement = only(&claims, "label-missing");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Doubt, &vec![node(4)])
+    );
     // A cluster without any label does not count as a rack.
     let mut bare = SourceReport::new(SourceKind::KubernetesNodes, "nodes.json");
     nodes(1, 4).iter().for_each(|node| bare.node_mut(node).state.push("Ready".to_owned()));

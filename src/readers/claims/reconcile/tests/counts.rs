@@ -17,9 +17,15 @@ fn fewer_gpus_than_claimed_expected_or_scheduled_are_told_against_the_first_of_t
     let mut claimed = with(&[4, 4, 3]);
     claimed[0].groups[0].gpus_per_node = Some(4);
     let told_once = reconciled(claimed);
-    let told = only(&told_once, "gpu-count");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Contradiction, &vec![node(3)]));
-    assert_eq!((told.sides.len(), told.sides[1].basis.clone()), (2, ClaimBasis::Reported));
+    let disagreement = only(&told_once, "gpu-count");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Contradiction, &vec![node(3)])
+    );
+    assert_eq!(
+        (disagreement.sides.len(), disagreement.sides[1].basis.clone()),
+        (2, ClaimBasis::Reported)
+    );
 
     let expected = ReconcileRules { gpus_per_node: Some(4), ..rules() };
     let claims = reconcile_reports(with(&[4, 4, 3]), &expected);
@@ -37,12 +43,12 @@ fn fewer_gpus_than_claimed_expected_or_scheduled_are_told_against_the_first_of_t
 #[test]
 fn nics_are_counted_against_the_expectation_and_the_cables() {
     let nics = |kind, count: usize| {
-        let mut said = SourceReport::new(kind, "x");
+        let mut report = SourceReport::new(kind, "x");
         for at in 0..count {
             let device = Some(format!("mlx5_{at}"));
-            said.node_mut(&node(1)).nics.push(NicReport { device, ..NicReport::default() });
+            report.node_mut(&node(1)).nics.push(NicReport { device, ..NicReport::default() });
         }
-        said
+        report
     };
     let block = || blocks(SourceKind::ClaimsFile, &[("d", nodes(1, 2))]);
     let rules = ReconcileRules { nics_per_node: Some(4), ..rules() };
@@ -83,8 +89,8 @@ fn a_platform_that_its_products_are_not_of_is_told() {
         all[1].node_mut(&node).product = Some("NVIDIA GB200".to_owned());
     }
     let claims = reconciled(all);
-    let told = only(&claims, "product-against-claim");
-    assert_eq!((told.nodes.len(), told.sides.len()), (2, 2));
+    let disagreement = only(&claims, "product-against-claim");
+    assert_eq!((disagreement.nodes.len(), disagreement.sides.len()), (2, 2));
 }
 
 #[test]

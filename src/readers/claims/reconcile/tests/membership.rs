@@ -4,11 +4,11 @@ use super::*;
 use model::source_report::SourceProblemKind;
 
 fn scheduler(list: Vec<NodeName>) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
+    let mut report = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
     for node in list {
-        said.node_mut(&node).gpus = Some(4);
+        report.node_mut(&node).gpus = Some(4);
     }
-    said
+    report
 }
 
 fn block(last: u32) -> SourceReport {
@@ -18,12 +18,12 @@ fn block(last: u32) -> SourceReport {
 #[test]
 fn a_node_that_its_scheduler_does_not_know_is_told() {
     let claims = reconciled(vec![block(5), scheduler(nodes(1, 4))]);
-    let told = only(&claims, "unknown-to-scheduler");
+    let disagreement = only(&claims, "unknown-to-scheduler");
     assert_eq!(
-        (told.severity, told.nodes.as_slice()),
+        (disagreement.severity, disagreement.nodes.as_slice()),
         (DisagreementSeverity::Doubt, &[node(5)][..])
     );
-    assert_eq!(told.sides.len(), 2);
+    assert_eq!(disagreement.sides.len(), 2);
 }
 
 #[test]
@@ -51,22 +51,25 @@ fn gpu_nodes_in_no_domain_are_told_and_login_nodes_are_not() {
     all.node_mut(&"login".into()).gpus = Some(0);
     all.node_mut(&"build".into()).state.push("IDLE".to_owned());
     let claims = reconciled(vec![block(4), all]);
-    let told = only(&claims, "in-no-domain");
-    assert_eq!((told.severity, &told.nodes), (DisagreementSeverity::Doubt, &nodes(5, 6)));
+    let disagreement = only(&claims, "in-no-domain");
+    assert_eq!(
+        (disagreement.severity, &disagreement.nodes),
+        (DisagreementSeverity::Doubt, &nodes(5, 6))
+    );
 }
 
 #[test]
 fn a_node_that_another_map_lacks_is_missing_and_one_that_it_adds_is_extra() {
     let file = blocks(SourceKind::ClaimsFile, &[("a", nodes(1, 5))]);
     let claims = reconciled(vec![file, block(4)]);
-    let told = only(&claims, "node-missing");
-    assert_eq!((told.nodes.as_slice(), told.sides.len()), (&[node(5)][..], 2));
+    let disagreement = only(&claims, "node-missing");
+    assert_eq!((disagreement.nodes.as_slice(), disagreement.sides.len()), (&[node(5)][..], 2));
 
     let file = blocks(SourceKind::ClaimsFile, &[("a", nodes(1, 4))]);
     let claims = reconciled(vec![file, block(5)]);
-    let told = only(&claims, "node-extra");
-    assert_eq!(told.nodes, [node(5)]);
-    assert_eq!(told.domain.as_ref().map(|d| d.as_str()), Some("a"));
+    let disagreement = only(&claims, "node-extra");
+    assert_eq!(disagreement.nodes, [node(5)]);
+    assert_eq!(disagreement.domain.as_ref().map(|d| d.as_str()), Some("a"));
     assert_eq!(claims.domains[1].nodes, [node(5)]);
 }
 
@@ -78,8 +81,8 @@ fn a_block_below_its_size_is_told_once_for_all_and_spare_nodes_are_not() {
     );
     slurm.groups.iter_mut().for_each(|group| group.size = Some(16));
     let claims = reconciled(vec![slurm]);
-    let told = only(&claims, "domain-size");
-    assert!(told.summary.contains("b (15), c (15)"), "{}", told.summary);
+    let disagreement = only(&claims, "domain-size");
+    assert!(disagreement.summary.contains("b (15), c (15)"), "{}", disagreement.summary);
 }
 
 #[test]
@@ -102,9 +105,9 @@ fn marks_of_others_are_notes_by_mark() {
     );
     assert!(claims.disagreements[1].summary.contains("NHC: disk"));
     let cordoned = {
-        let mut said = labelled(&[(UUID, 1, nodes(1, 4))]);
-        said.node_mut(&node(4)).state = vec!["Ready".to_owned(), "SchedulingDisabled".to_owned()];
-        reconciled(vec![said])
+        let mut report = labelled(&[(UUID, 1, nodes(1, 4))]);
+        report.node_mut(&node(4)).state = vec!["Ready".to_owned(), "SchedulingDisabled".to_owned()];
+        reconciled(vec![report])
     };
     assert_eq!(only(&cordoned, "out-of-service").nodes, [node(4)]);
 }

@@ -30,11 +30,11 @@ pub(super) fn node(number: u32) -> NodeName {
 
 /// A source with these domains.
 pub(super) fn blocks(kind: SourceKind, list: &[(&str, Vec<NodeName>)]) -> SourceReport {
-    let mut said = SourceReport::new(kind, place(kind));
+    let mut report = SourceReport::new(kind, place(kind));
     for (name, nodes) in list {
-        said.groups.push(NodeGroup::new(NodeGroupKind::Domain, "block", *name, nodes.clone()));
+        report.groups.push(NodeGroup::new(NodeGroupKind::Domain, "block", *name, nodes.clone()));
     }
-    said
+    report
 }
 
 fn place(kind: SourceKind) -> String {
@@ -54,14 +54,14 @@ pub(super) fn label(uuid: &str, id: u32) -> FabricReport {
 
 /// Kubernetes nodes with these cliques on their labels.
 pub(super) fn labelled(list: &[(&str, u32, Vec<NodeName>)]) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::KubernetesNodes, "nodes.json");
+    let mut report = SourceReport::new(SourceKind::KubernetesNodes, "nodes.json");
     for (uuid, id, nodes) in list {
         for node in nodes {
-            said.node_mut(node).fabric.push(label(uuid, *id));
-            said.node_mut(node).state.push("Ready".to_owned());
+            report.node_mut(node).fabric.push(label(uuid, *id));
+            report.node_mut(node).state.push("Ready".to_owned());
         }
     }
-    said
+    report
 }
 
 /// One GPU as its driver reports it.
@@ -80,10 +80,10 @@ pub(super) fn facts(list: &[(&str, u32, Vec<NodeName>)]) -> Vec<SourceReport> {
     let mut all = Vec::new();
     for (uuid, id, nodes) in list {
         for node in nodes {
-            let mut said = SourceReport::new(SourceKind::NodeFacts, format!("{node}.json"));
-            said.node_mut(node).fabric =
+            let mut report = SourceReport::new(SourceKind::NodeFacts, format!("{node}.json"));
+            report.node_mut(node).fabric =
                 (0..4).map(|index| gpu(index, uuid, *id, "completed")).collect();
-            all.push(said);
+            all.push(report);
         }
     }
     all
@@ -105,8 +105,8 @@ pub(super) fn rules<'r>() -> ReconcileRules<'r> {
     }
 }
 
-pub(super) fn reconciled(said: Vec<SourceReport>) -> Claims {
-    reconcile_reports(said, &rules())
+pub(super) fn reconciled(reports: Vec<SourceReport>) -> Claims {
+    reconcile_reports(reports, &rules())
 }
 
 /// Class and severity of everything found.
@@ -135,20 +135,20 @@ pub(super) fn healthy() -> Vec<SourceReport> {
     let mut slurm = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
     let mut kubernetes = labelled(&cliques);
     for node in nodes(1, 36) {
-        for said in [&mut slurm, &mut kubernetes] {
-            said.node_mut(&node).gpus = Some(4);
-            said.node_mut(&node).state = vec!["IDLE".to_owned()];
+        for report in [&mut slurm, &mut kubernetes] {
+            report.node_mut(&node).gpus = Some(4);
+            report.node_mut(&node).state = vec!["IDLE".to_owned()];
         }
         kubernetes.node_mut(&node).product = Some("NVIDIA-GB200".to_owned());
     }
     let mut all = vec![file, live, slurm, kubernetes];
-    for mut said in facts(&cliques) {
-        for node in said.nodes.values_mut() {
+    for mut report in facts(&cliques) {
+        for node in report.nodes.values_mut() {
             node.gpus = Some(4);
             node.product = Some("NVIDIA GB200".to_owned());
             node.driver = Some("580.1".to_owned());
         }
-        all.push(said);
+        all.push(report);
     }
     all
 }

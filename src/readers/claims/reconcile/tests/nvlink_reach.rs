@@ -38,12 +38,12 @@ fn the_first_family_of_the_order_says_the_domains_and_others_add_nodes() {
 
 #[test]
 fn what_is_not_in_force_and_what_has_no_nodes_is_not_measured() {
-    let mut said = blocks(
+    let mut report = blocks(
         SourceKind::SlurmTopologyYaml,
         &[("old", nodes(1, 4)), ("spare", vec![]), ("new", nodes(3, 6))],
     );
-    said.groups[0].in_force = false;
-    let claims = reconciled(vec![said]);
+    report.groups[0].in_force = false;
+    let claims = reconciled(vec![report]);
     let names: Vec<&str> = claims.domains.iter().map(|d| d.name.as_str()).collect();
     assert_eq!(names, ["new"]);
     assert_eq!(claims.assertions.len(), 3);
@@ -103,11 +103,11 @@ fn a_zero_uuid_makes_no_domain() {
 
 #[test]
 fn rail_optimised_leaves_are_sets_of_nodes_with_the_same_leaves() {
-    let mut said = SourceReport::new(SourceKind::Cabling, "cables.csv");
+    let mut report = SourceReport::new(SourceKind::Cabling, "cables.csv");
     for number in 1..=4 {
         for rail in 0..2 {
             let pod = if number < 3 { "a" } else { "b" };
-            said.node_mut(&node(number)).nics.push(NicReport {
+            report.node_mut(&node(number)).nics.push(NicReport {
                 rail: Some(format!("rail{rail}")),
                 leaf: Some(format!("{pod}{rail}")),
                 ..NicReport::default()
@@ -120,9 +120,9 @@ fn rail_optimised_leaves_are_sets_of_nodes_with_the_same_leaves() {
         network: None,
         rdma: Some("mlx5_0".to_owned()),
     };
-    said.rails.push(rail.clone());
+    report.rails.push(rail.clone());
     let domain = blocks(SourceKind::ClaimsFile, &[("d", nodes(1, 4))]);
-    let claims = reconciled(vec![said, domain]);
+    let claims = reconciled(vec![report, domain]);
     let leaves: Vec<(&str, &[NodeName])> =
         claims.leaves.iter().map(|leaf| (leaf.name.as_str(), leaf.nodes.as_slice())).collect();
     assert_eq!(leaves, [("a0", &nodes(1, 2)[..]), ("b0", &nodes(3, 4)[..])]);
