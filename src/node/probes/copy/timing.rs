@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn more_than_a_channel_takes_is_not_held() {
+    fn more_operations_than_a_channel_takes_are_not_held() {
         assert!(can_be_held(4, 16) && can_be_held(100, 300));
         assert!(!can_be_held(4, 1000) && !can_be_held(usize::MAX, 1));
     }

@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn every_ordered_pair_is_copied_once_and_nobody_has_two_partners() {
+    fn every_ordered_pair_is_copied_once_and_no_gpu_has_two_partners() {
         for (nodes, gpus) in [(2, 1), (2, 4), (3, 3), (1, 2)] {
             let all = ranks(nodes, gpus);
             for kind in [CrossNodeTest::Write, CrossNodeTest::Read] {
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lane_is_one_round_both_ways_at_once() {
+    fn a_lane_is_one_round_in_both_directions() {
         let rounds =
             plan_rounds(CrossNodeTest::Bisect, CrossNodePairs::Lane, &ranks(2, 4), node_of(4));
         assert_eq!(rounds.len(), 1);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn lanes_are_found_by_the_number_of_the_gpu_and_not_by_its_place() {
+    fn lanes_pair_gpus_by_index_and_not_by_position() {
         let mut all = ranks(2, 2);
         // The second node lacks GPU 0, and has GPUs 1 and 2.
         (all[2].gpu, all[3].gpu) = (1, 2);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_meets_nobody() {
+    fn a_single_node_has_no_rounds() {
         assert!(
             plan_rounds(CrossNodeTest::Write, CrossNodePairs::All, &ranks(1, 1), node_of(1))
                 .is_empty()

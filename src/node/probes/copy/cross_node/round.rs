@@ -112,7 +112,7 @@ impl CrossNodeSweep<'_, '_, '_> {
         let what = format!("{}, warm", round.name);
         let news =
             self.exchange_reports(&what, PeerReport { closes_ms, ..PeerReport::default() })?;
-        Ok(news.reports.values().filter_map(|word| word.closes_ms).fold(0.0, f64::max))
+        Ok(news.reports.values().filter_map(|report| report.closes_ms).fold(0.0, f64::max))
     }
 
     /// Writes this round's data to the sources and clears the destinations.
@@ -162,9 +162,9 @@ impl CrossNodeSweep<'_, '_, '_> {
         let (outcome, span) = batch::run_batch(&lanes, limit);
         // Report problems afterwards: no process waits between the answer and the first copy.
         let took = self.record_outcome(round, outcome)?;
-        let word = PeerReport { span, exchange_ms: Some(began_ms), ..PeerReport::default() };
-        let news = self.exchange_reports(&format!("{}, copied", round.name), word)?;
-        Ok((took, news))
+        let report = PeerReport { span, exchange_ms: Some(began_ms), ..PeerReport::default() };
+        let update = self.exchange_reports(&format!("{}, copied", round.name), report)?;
+        Ok((took, update))
     }
 
     /// True if the copies of all others covered every window.
@@ -188,23 +188,23 @@ impl CrossNodeSweep<'_, '_, '_> {
         stamp: &str,
         took: Option<&BTreeMap<GpuFlow, f64>>,
     ) -> Result<(), ProbeAbort> {
-        let mut word = PeerReport::default();
+        let mut report = PeerReport::default();
         for flow in self.active_flows(round) {
             let pattern = self.flow_pattern(flow, stamp);
             let doing = format!("comparing the data of {}", self.describe_flows(&[flow]));
             self.emitter.announce_step(&doing);
             match self.memory.compare(flow.to, &pattern) {
                 Ok(None) => {}
-                Ok(Some(ArrivalCheck::Correct)) => word.right.push((flow.from, flow.to)),
+                Ok(Some(ArrivalCheck::Correct)) => report.right.push((flow.from, flow.to)),
                 Ok(Some(ArrivalCheck::Wrong(difference))) => {
-                    word.wrong.push((
+                    report.wrong.push((
                         flow.from,
                         flow.to,
                         describe_difference(&difference, &pattern),
                     ));
                 }
                 Ok(Some(ArrivalCheck::ReadbackCorrupted(difference))) => {
-                    word.right.push((flow.from, flow.to));
+                    report.right.push((flow.from, flow.to));
                     let how = describe_difference(&difference, &pattern);
                     let what = format!(
                         "the data of {} was corrupted on its way to the host, which compares it: \
@@ -216,19 +216,19 @@ impl CrossNodeSweep<'_, '_, '_> {
                 Err(error) => self.drop_rank(flow.to, &error, &doing)?,
             }
         }
-        let news = self.exchange_reports(&format!("{}, compared", round.name), word)?;
+        let update = self.exchange_reports(&format!("{}, compared", round.name), report)?;
         let mine = round.flows.iter().filter(|flow| self.membership.is_local(flow.issuer));
         for flow in mine.copied().collect::<Vec<_>>() {
             let there =
-                self.membership.member_of(flow.to).and_then(|member| news.reports.get(&member));
-            let wrong = there.and_then(|word| {
-                word.wrong.iter().find(|(from, to, _)| (*from, *to) == (flow.from, flow.to))
+                self.membership.member_of(flow.to).and_then(|member| update.reports.get(&member));
+            let wrong = there.and_then(|report| {
+                report.wrong.iter().find(|(from, to, _)| (*from, *to) == (flow.from, flow.to))
             });
             if let Some((_, _, how)) = wrong {
                 self.emit_wrong(round, flow, how)?;
                 continue;
             }
-            let right = there.is_some_and(|word| word.right.contains(&(flow.from, flow.to)));
+            let right = there.is_some_and(|report| report.right.contains(&(flow.from, flow.to)));
             let took = took.and_then(|took| took.get(&flow)).filter(|_| right);
             match took {
                 Some(ms) => self.emit_number(round, flow, *ms)?,
@@ -246,7 +246,7 @@ impl CrossNodeSweep<'_, '_, '_> {
     ) -> Result<(), ProbeAbort> {
         let value = self.bytes as f64 / (ms * 1e6);
         if !value.is_finite() || ms <= 0.0 {
-            let what = format!("{} took no time at all", self.describe_flows(&[flow]));
+            let what = format!("the measured time of {} is zero", self.describe_flows(&[flow]));
             return self.emit_round_problem(
                 round,
                 ProbeProblem::new(OutputProblemKind::Inconsistent, "no-time", what),
