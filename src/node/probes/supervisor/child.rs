@@ -13,11 +13,11 @@ use crate::exec::guard;
 use crate::exec::session::{ProcessSession, SessionInput, SessionOutput, SessionProcess};
 use model::raw_result::ProcessEnding;
 
-/// Time limit for a child to read an answer.
+/// Time limit for writing an answer to a child.
 const READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long its output may stay open after it ended, and how long it may live after it was killed:
-/// a process that hangs inside the kernel cannot be killed.
+/// How long the child's output may stay open after the child ended, and how long the child may take
+/// to end after it was killed: a process that hangs inside the kernel cannot be killed.
 const EXIT_GRACE: Duration = Duration::from_secs(2);
 
 /// An event from a child's reader task.
@@ -37,11 +37,11 @@ pub(super) struct ProbeChild {
     stderr: Arc<Mutex<StderrTail>>,
     /// Number of chunks on standard error at the last check.
     stderr_chunks: u64,
-    /// It waits for the answer to an exchange.
+    /// True while the child waits for the answer to an exchange.
     pub(super) is_waiting: bool,
     /// Time of its last output.
     last_activity: Instant,
-    /// Its output has ended.
+    /// True once the child's output has ended.
     is_closed: bool,
     /// Why it was killed, and when.
     killed: Option<(ChildExitReason, Instant)>,
@@ -55,7 +55,7 @@ impl ProbeChild {
         work: &SupervisorSpec,
         part: &ProbeChildSpec,
         at: usize,
-        say: &mpsc::Sender<ChildEvent>,
+        events: &mpsc::Sender<ChildEvent>,
     ) -> Self {
         let mut seat = Self {
             output: ChildOutput::new(&part.name, part.gpu),
@@ -76,7 +76,7 @@ impl ProbeChild {
         match ProcessSession::start_with_stderr(&argv, &part.env, Some(ear)) {
             Err(error) => seat.output.exit = Some(ChildExitReason::NotStarted(error.to_string())),
             Ok(ProcessSession { input, output, process }) => {
-                tokio::spawn(read_stdout(output, at, say.clone()));
+                tokio::spawn(read_stdout(output, at, events.clone()));
                 tokio::spawn(read_stderr(noises, Arc::clone(&seat.stderr)));
                 seat.input = Some(input);
                 seat.process = Some(process);
@@ -94,7 +94,7 @@ impl ProbeChild {
         self.output.exit.is_none()
     }
 
-    /// Why it does not participate any more, for the others.
+    /// Why the child no longer participates, for the messages to the other members.
     pub(super) fn exit_text(&self) -> Option<String> {
         let fate = self.output.exit.as_ref().or(self.killed.as_ref().map(|(fate, _)| fate))?;
         // A problem that the child reported is a better reason.
@@ -134,7 +134,7 @@ impl ProbeChild {
         self.output.current_step.as_deref()
     }
 
-    /// Kills it after too long a silence.
+    /// Kills the child if it has printed nothing for too long.
     pub(super) fn check_silence(&mut self, most: Duration) {
         let silent = self.last_activity.elapsed();
         if !self.is_waiting && most < silent {
@@ -142,7 +142,6 @@ impl ProbeChild {
         }
     }
 
-    /// Kills it for this reason.
     pub(super) fn kill(&mut self, fate: ChildExitReason) {
         if self.output.exit.is_some() || self.killed.is_some() || self.ended.is_some() {
             return;
@@ -164,7 +163,7 @@ impl ProbeChild {
         self.last_activity = Instant::now();
         let Some(input) = &mut self.input else { return };
         match timeout(READ_TIMEOUT, input.send(line)).await {
-            // A child that has ended is noticed when its output closes.
+            // The supervisor notices an ended child when its output closes.
             Ok(_) => {}
             Err(_) => self.kill(ChildExitReason::ProtocolViolation(
                 "it does not read the answer to its request".to_owned(),
@@ -220,14 +219,14 @@ impl ProbeChild {
 }
 
 /// Reads a child's standard error.
-async fn read_stderr(mut noises: mpsc::Receiver<Vec<u8>>, noise: Arc<Mutex<StderrTail>>) {
-    while let Some(piece) = noises.recv().await {
-        noise.lock().unwrap_or_else(PoisonError::into_inner).push(&piece);
+async fn read_stderr(mut chunks: mpsc::Receiver<Vec<u8>>, tail: Arc<Mutex<StderrTail>>) {
+    while let Some(piece) = chunks.recv().await {
+        tail.lock().unwrap_or_else(PoisonError::into_inner).push(&piece);
     }
 }
 
 /// Forwards a child's standard output.
-async fn read_stdout(mut output: SessionOutput, at: usize, say: mpsc::Sender<ChildEvent>) {
+async fn read_stdout(mut output: SessionOutput, at: usize, events: mpsc::Sender<ChildEvent>) {
     loop {
         let event = match output.next_line().await {
             Ok(Some(line)) => ChildEvent::Line(at, line),
@@ -237,7 +236,7 @@ async fn read_stdout(mut output: SessionOutput, at: usize, say: mpsc::Sender<Chi
             }
         };
         let last = matches!(event, ChildEvent::Closed(..));
-        if say.send(event).await.is_err() || last {
+        if events.send(event).await.is_err() || last {
             return;
         }
     }

@@ -15,7 +15,7 @@ pub(super) struct TcpControlConnection {
 
 impl TcpControlConnection {
     pub(super) fn new(stream: TcpStream) -> io::Result<Self> {
-        // Lines are small, and each answer is waited for.
+        // Lines are small, and the sender waits for each answer.
         stream.set_nodelay(true)?;
         Ok(Self { stream, buffer: Vec::new() })
     }
