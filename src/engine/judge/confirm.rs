@@ -102,7 +102,7 @@ pub fn select_confirm_recordings(
     recordings: &[ToolRecording],
     suspects: &[ConfirmSuspect],
 ) -> Vec<ToolRecording> {
-    // Suspects by rail, and those that are not of the network.
+    // Suspects by rail; the key `None` holds the suspects inside domains.
     let mut named: BTreeMap<Option<Option<String>>, HostIndex<()>> = BTreeMap::new();
     for suspect in suspects {
         let here = named.entry(suspect.network.then(|| suspect.rail.clone())).or_default();
@@ -129,8 +129,9 @@ fn is_known_part(known: &FindingsByLocus<'_>, found: &Finding) -> bool {
     all.any(|f| is_same_part(f, found))
 }
 
-/// The first verdict, revised by the second measurement. `second` is the verdict on
-/// [`second_case`]; `again` is the case with the recordings of the confirm stage alone.
+/// The first verdict, revised by the second measurement. `second` is the verdict on the recordings
+/// of [`select_confirm_recordings`]; `again` is the case with the recordings of the confirm stage
+/// alone.
 pub fn apply_confirmation(
     judged: &Judgement,
     second: &Verdicts,
@@ -263,7 +264,6 @@ pub fn apply_confirmation(
     out
 }
 
-/// Findings with unique IDs.
 #[derive(Debug, Default)]
 struct UniqueFindings {
     findings: Vec<Finding>,
@@ -292,11 +292,11 @@ fn find_candidates<'f>(about: &FindingsByLocus<'f>, finding: &Finding) -> Vec<&'
 
 /// Groups items by the nodes that their findings name.
 fn group_by_node<T: Clone>(
-    told: Vec<T>,
+    items: Vec<T>,
     finding: impl Fn(&T) -> &Finding,
 ) -> BTreeMap<NodeName, Vec<T>> {
     let mut by_end: BTreeMap<NodeName, Vec<T>> = BTreeMap::new();
-    for it in told {
+    for it in items {
         let found = finding(&it);
         let ends: BTreeSet<NodeName> =
             found.locus.node.iter().cloned().chain(peer_node(found)).collect();
@@ -480,7 +480,7 @@ fn find_low_ends(
         let end = Finding { ratio_to_peers: pair.deciding_share(), ..end };
         let ConfirmResult::Low(read) = again.assess(&end, true) else { return None };
         let over = end.locus.rail.as_ref().map_or(String::new(), |rail| format!(" over {rail}"));
-        let said = format!(
+        let summary = format!(
             "{node}{over}: its rate is {} of {} GB/s ({}), {} low with other partners, as with the first partner",
             format_rate(read.value),
             format_rate(read.level),
@@ -489,7 +489,7 @@ fn find_low_ends(
         );
         let is_same = pair.evidence.iter().any(|it| it.testcase.as_ref() == Some(&read.testcase));
         let expected = pair.expected.filter(|_| is_same);
-        let end = end.with_peer_level(read.value, read.level, expected).with_summary(said);
+        let end = end.with_peer_level(read.value, read.level, expected).with_summary(summary);
         let end = end.with_evidence(&read.file, Some(&read.testcase), "read again");
         let evidence = end.evidence.iter().chain(&pair.evidence).cloned().collect();
         Some(Finding { confirmed: true, evidence, ..end })

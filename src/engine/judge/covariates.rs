@@ -272,7 +272,7 @@ fn withdraw_findings(
     let middle = stats::median(&mut ratios).unwrap_or(1.0);
     let values = values.into_iter().collect::<Vec<_>>().join(" and ");
     let what = covariate.as_str();
-    let said = format!(
+    let summary = format!(
         "{} of {} nodes of {platform} are {} lower than the others, and exactly those have {what} \
          {values}: that explains {} of the variance between nodes; one cause, not separate faults",
         lows.len(),
@@ -281,7 +281,7 @@ fn withdraw_findings(
         format_percent(share)
     );
     if lows.iter().all(|unit| unit.meets) {
-        ledger.notes.push(format!("{said}; they reach the expectation of {platform}"));
+        ledger.notes.push(format!("{summary}; they reach the expectation of {platform}"));
         return;
     }
     let rule = RuleKind::CommonCause.with_terms(format!(
@@ -292,7 +292,7 @@ fn withdraw_findings(
     let peer = Some(format!("{what} {values}"));
     let locus = Locus { peer, ..Locus::new(LocusKind::Instrument) };
     let mut found = new_finding(Outcome::Unknown, FindingClass::AllLowAlike, locus, &rule)
-        .with_summary(format!("{said}; repeat the test on one of them with another {what}"));
+        .with_summary(format!("{summary}; repeat the test on one of them with another {what}"));
     if let Some(typical) = taken.first() {
         found = found.with_numbers_of(typical);
     }

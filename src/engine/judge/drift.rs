@@ -276,7 +276,7 @@ pub fn renews_baseline(changed: &RunChange, kind: FabricPartKind) -> bool {
 pub const OWN_TOOL: &str = "fabricgate";
 
 /// Whether a run had a finding against a part.
-fn is_guilty(point: &TrendPoint) -> bool {
+fn had_finding(point: &TrendPoint) -> bool {
     point.outcome.is_some_and(|outcome| Outcome::Unknown < outcome)
 }
 
@@ -289,7 +289,7 @@ impl SeriesMonitor<'_> {
         let reference = self.reference.as_ref().filter(|reference| reference.has_enough());
         let deviation = reference.and_then(|reference| reference.standardize(point.value));
         let is_taught = deviation.is_some_and(|deviation| self.update_charts(at, deviation));
-        if is_taught || is_guilty(point) {
+        if is_taught || had_finding(point) {
             return;
         }
         match &mut self.next {
@@ -351,7 +351,7 @@ impl SeriesMonitor<'_> {
         let begins = self.next.is_none();
         if begins {
             let mut next = DriftReference::starting_at(&since[0].run);
-            since.iter().filter(|p| !is_guilty(p)).for_each(|p| next.learn(p.value));
+            since.iter().filter(|p| !had_finding(p)).for_each(|p| next.learn(p.value));
             self.next = Some(next);
         }
         begins

@@ -21,7 +21,7 @@ use model::parse_output::Tool;
 use model::tool_recording::ToolRecording;
 use model::unit::Unit;
 
-/// Comparable readings.
+/// The conditions under which readings can be compared with each other.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PairReadingGroup {
     pub(super) testcase: Arc<str>,
@@ -37,7 +37,6 @@ pub(super) struct PairReadingGroup {
     pub(super) bytes: Option<u64>,
 }
 
-/// One reading between two GPUs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PairReading {
     pub(super) src: usize,

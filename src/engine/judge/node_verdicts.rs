@@ -86,7 +86,7 @@ fn pass_reason(inside: Option<f64>, over: Option<&(Option<String>, f64)>) -> Str
 
 /// Why a node does not pass because of a larger part, or of a pair.
 pub(super) fn no_pass_reason(summary: &str) -> String {
-    format!("nothing against it, but {summary}")
+    format!("no finding against this node, but {summary}")
 }
 
 /// Whether the far end of a pair (`node:gpu`, or the node itself) is in this node.
@@ -132,7 +132,6 @@ impl<'f> FindingsByLocus<'f> {
         all.into_iter().map(|at| self.findings[at]).collect()
     }
 
-    /// Findings in this domain.
     pub(super) fn findings_of_domain(
         &self,
         domain: &DomainName,

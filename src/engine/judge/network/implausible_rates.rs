@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_that_one_or_two_ends_alone_show_are_taken_out() {
+    fn rates_that_only_one_or_two_ends_reach_are_removed() {
         for factor in [1.08, 1.2, 8.0] {
             for n in 4..12 {
                 let one = pairs(n, |a, b| if a == 3 || b == 3 { factor } else { 1.0 });
@@ -255,7 +255,7 @@ mod tests {
 
     /// Of 2,000 fleets each; more than 1 % noise is rare.
     #[test]
-    fn noise_takes_next_to_nothing_out() {
+    fn noise_alone_removes_almost_nothing() {
         for (noise, most) in [(0.005, 0), (0.01, 0), (0.03, 5)] {
             let mut found = 0;
             for seed in 0..500 {

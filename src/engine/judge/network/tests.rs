@@ -25,8 +25,8 @@ fn noise(dice: &mut NormalSampler, tail: NoiseShape) -> f64 {
     }
 }
 
-/// The nodes of which a sweep of all pairs, each three times, reports one, or the path between
-/// them, as slow.
+/// The pairs in which a sweep of all pairs, three readings each, reports an end or the path as
+/// slow.
 fn named_pairs(
     dice: &mut NormalSampler,
     tail: NoiseShape,
@@ -71,7 +71,8 @@ fn healthy_sweeps_name_a_pair_less_than_once_in_a_thousand() {
                 wrong += u32::from(!named_pairs(&mut dice, tail, sigma, None).is_empty());
             }
         }
-        // One is promised in as many sweeps; more than three have a chance of 2 %.
+        // This many sweeps report one pair wrongly on average, and more than three with a
+        // probability of 2 %.
         assert!(wrong <= 3, "{tail:?}: {wrong} of {}", 2 * SWEEPS);
     }
 }
