@@ -14,17 +14,19 @@ const LONGEST_MIN: f64 = 1_440.0;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct AuditSection {
-    /// Most minutes that an audit is planned to take, more than 0, to 1440. Default: no limit.
+    /// Longest planned duration of an audit in minutes, above 0 and at most 1440. Default: no
+    /// limit.
     #[schemars(with = "Option<f64>")]
     minutes: Option<Spanned<f64>>,
-    /// Most nodes that one audit measures, from 1 on. Default: no limit.
+    /// Most nodes that one audit measures, from 1. Default: no limit.
     #[schemars(with = "Option<u32>")]
     nodes_at_most: Option<Spanned<u32>>,
-    /// Most of all claimed nodes that one audit measures, as a share of more than 0, to 1, and
-    /// at least two nodes. Default: no limit.
+    /// Share of all claimed nodes that one audit measures at most, above 0 and at most 1, and at
+    /// least two nodes. Default: no limit.
     #[schemars(with = "Option<f64>")]
     share: Option<Spanned<f64>>,
-    /// Most of the nodes of each domain that one audit measures, likewise. Default: no limit.
+    /// Share of the nodes of each domain that one audit measures at most, in the same range.
+    /// Default: no limit.
     #[schemars(with = "Option<f64>")]
     share_of_domain: Option<Spanned<f64>>,
 }

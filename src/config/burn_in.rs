@@ -1,5 +1,4 @@
-//! `[burn_in]` of the configuration: how often a burn-in sweeps, and the load in
-//! between.
+//! `[burn_in]` of the configuration: the rounds of a burn-in, and the load between them.
 //!
 //! Checks the text of the section and opens nothing.
 
@@ -16,28 +15,27 @@ use readers::probe_catalog::ProbeCatalog;
 /// minutes of load.
 pub const SOAK_MINUTES: f64 = 10.0;
 
-/// A part may lose this share from the first round to the last: what healthy
-/// fabrics differ by, half the loss of one link of 18.
+/// The share that a part may lose from the first round to the last: the variation of healthy
+/// fabrics, half the loss of one link of 18.
 pub const DRIFT: f64 = 0.028;
 
 /// `[burn_in]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct BurnInSection {
-    /// Complete sweeps that `burn-in` holds; without it and without `hours` one
-    /// sweep, and no acceptance. `--rounds` goes first.
+    /// Number of complete sweeps of `burn-in`; without it and without `hours` one sweep, and no
+    /// acceptance. `--rounds` takes precedence.
     #[schemars(with = "Option<u32>")]
     rounds: Option<Spanned<u32>>,
-    /// Hours for which `burn-in` sweeps again and again; no default. With `rounds`,
-    /// whichever comes first. `--hours` goes first.
+    /// Hours for which `burn-in` repeats the sweep; no default. With `rounds`, the first limit
+    /// reached ends it. `--hours` takes precedence.
     #[schemars(with = "Option<f64>")]
     hours: Option<Spanned<f64>>,
-    /// Hours that a burn-in may take in all: a round that would not fit is not
-    /// begun. No default.
+    /// Most hours of a burn-in in all: a round that would not fit is not started. No default.
     #[schemars(with = "Option<f64>")]
     budget_hours: Option<Spanned<f64>>,
-    /// Rounds in a row after which a burn-in ends early when every node passed all
-    /// of them. No default.
+    /// Consecutive rounds after which a burn-in ends early if every node passed all of them. No
+    /// default.
     #[schemars(with = "Option<u32>")]
     clean_rounds: Option<Spanned<u32>>,
     /// Minutes of load on all nodes concurrently between two rounds, 0 for none; 10 by default.
@@ -54,29 +52,28 @@ pub struct BurnInSection {
     drift: Option<Spanned<f64>>,
 }
 
-/// How a burn-in is repeated, as configured.
+/// The repetition of a burn-in, as configured.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BurnInConfig {
-    /// Rounds to hold.
+    /// Number of rounds.
     pub rounds: Option<u32>,
-    /// Hours to go on for.
+    /// Hours of repetition.
     pub hours: Option<f64>,
-    /// Hours it may take in all.
+    /// Most hours in all.
     pub budget_hours: Option<f64>,
-    /// Clean rounds in a row after which it ends.
+    /// Consecutive clean rounds after which it ends.
     pub clean_rounds: Option<u32>,
     /// Minutes of load between rounds.
     pub soak_minutes: f64,
     /// The probes that make it.
     pub soak: Vec<Probe>,
-    /// What a part may lose.
+    /// The share that a part may lose.
     pub drift: f64,
 }
 
 /// Most hours of a burn-in: four weeks.
 const MOST_HOURS: f64 = 672.0;
 
-/// Most rounds.
 const MOST_ROUNDS: u32 = 10_000;
 
 /// Checks the section.
@@ -135,7 +132,7 @@ pub fn parse_burn_in(
     })
 }
 
-/// A probe that can be load.
+/// The load probe of this name.
 fn find_soak_probe(name: &str, catalog: &ProbeCatalog) -> Result<Probe, String> {
     match catalog.get(name) {
         Some(probe) if matches!(probe.scope, ProbeScope::Node | ProbeScope::Domain) => {

@@ -1,5 +1,4 @@
-//! `[history]` of the configuration: the file of the history, and how long its points stay
-//! complete.
+//! `[history]` of the configuration: the file of the history, and the retention of its points.
 //!
 //! Checks the text of the section and opens nothing.
 
@@ -11,33 +10,33 @@ use toml::Spanned;
 
 use crate::config::ConfigMistake;
 
-/// Days of a year: every point is kept so long.
+/// A year: the default retention of every point, in days.
 const KEEP_DAYS: u32 = 365;
-/// Three of them: one point a day is kept so long.
+/// Three years: the default retention of one point per day, in days.
 const THIN_AFTER_DAYS: u32 = 1_095;
-/// A century: no run is older.
+/// A century, in days: no run is older.
 const MOST_DAYS: u32 = 36_500;
 
 /// `[history]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct HistorySection {
-    /// Whether every run is added when it ended. Default: true, and false where the fabric is
-    /// simulated or replayed and nothing else stands in this section.
+    /// Whether every completed run is added. Default: true, and false if the fabric is simulated or
+    /// replayed and nothing else is in this section.
     enabled: Option<bool>,
     /// The SQLite file. Default: next to the folder of run folders, with the same name and
     /// `-history.sqlite` appended.
     path: Option<PathBuf>,
-    /// Days for which every point is kept, 1 to 36500. Older ones are thinned to one a day by
+    /// Days for which every point is kept, 1 to 36500. Older points are thinned to one per day by
     /// `fabricgate history --compact`; findings, alarms and changes stay. Default: 365.
     #[schemars(with = "Option<u32>")]
     keep_days: Option<Spanned<u32>>,
-    /// Days after which one point a week is left of one a day; not below `keep_days`. Default:
-    /// 1095, or `keep_days` where that is more.
+    /// Days after which points are thinned from one per day to one per week; not below `keep_days`.
+    /// Default: 1095, or `keep_days` if that is greater.
     #[schemars(with = "Option<u32>")]
     thin_after_days: Option<Spanned<u32>>,
-    /// Days after which `fabricgate history prune` may remove a run folder that nothing refers to,
-    /// 1 to 36500. Without it, none is ever removed.
+    /// Days after which `fabricgate history prune` may remove a run folder without references, 1 to
+    /// 36500. Without it, none is ever removed.
     #[schemars(with = "Option<u32>")]
     keep_runs_days: Option<Spanned<u32>>,
 }
@@ -55,7 +54,7 @@ pub struct HistoryConfig {
     pub keep_days: u32,
     /// Days for which one point a day is kept.
     pub thin_after_days: u32,
-    /// Days for which run folders are kept; for ever where absent.
+    /// Days for which run folders are kept; forever if absent.
     pub keep_runs_days: Option<u32>,
 }
 
@@ -73,13 +72,13 @@ impl Default for HistoryConfig {
 }
 
 impl HistoryConfig {
-    /// The file, for runs in this folder.
+    /// The path of the history for runs in this folder.
     pub fn path_for(&self, runs: &Path) -> PathBuf {
         self.path.clone().unwrap_or_else(|| default_history_path(runs))
     }
 }
 
-/// The file next to a folder of run folders: not in it, where every entry is a run.
+/// The default file next to a folder of run folders: not inside it, where every entry is a run.
 pub fn default_history_path(runs: &Path) -> PathBuf {
     let runs = match runs.file_name() {
         Some(_) => runs.to_owned(),
@@ -110,7 +109,7 @@ pub fn parse_history(
     })
 }
 
-/// Days from a file, from so many to a century.
+/// Parses a number of days, from this minimum to a century.
 fn parse_days(
     key: &str,
     days: Option<&Spanned<u32>>,

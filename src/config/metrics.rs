@@ -10,27 +10,27 @@ use toml::Spanned;
 
 use crate::config::ConfigMistake;
 
-/// Nodes with series of their own: ten series each make 20,000, which every
-/// Prometheus takes from one target.
+/// Nodes with series of their own: ten series each make 20,000, which every Prometheus accepts from
+/// one target.
 const DEFAULT_NODES: u32 = 2_000;
 
-/// Runs that are looked through for the newest verdict of each node.
+/// Runs that are searched for the newest verdict of each node.
 const DEFAULT_RUNS: u32 = 500;
 
-/// What monitoring is shown of nodes, runs and the gate.
+/// The metrics of nodes, runs and the gate.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct MetricsSection {
-    /// The file for node-exporter's textfile collector, written after every run; its name ends with
-    /// `.prom`. Without it, none is written.
+    /// The file for node-exporter's textfile collector, written after every run; its name must end
+    /// with `.prom`. Without it, none is written.
     #[schemars(with = "Option<PathBuf>")]
     textfile: Option<Spanned<PathBuf>>,
-    /// Nodes that may have series of their own, default 2000. Where more are known, only those that
-    /// are not simply well have them, and `fabricgate_nodes_left_out` counts the others.
+    /// Nodes that may have series of their own, default 2000. If more are known, healthy nodes have
+    /// none, and `fabricgate_nodes_left_out` counts them.
     #[schemars(with = "Option<u32>")]
     nodes: Option<Spanned<u32>>,
-    /// Newest runs that are looked through for the verdict of each node, default 500. A node that
-    /// none of them judged is unknown.
+    /// Newest runs that are searched for the verdict of each node, default 500. A node that none of
+    /// them judged is unknown.
     #[schemars(with = "Option<u32>")]
     runs: Option<Spanned<u32>>,
 }
@@ -42,7 +42,7 @@ pub struct MetricsConfig {
     pub textfile: Option<PathBuf>,
     /// Most nodes with series of their own.
     pub nodes: usize,
-    /// Most runs that are looked through.
+    /// Most runs that are searched.
     pub runs: usize,
 }
 

@@ -17,31 +17,31 @@ use control::notify::{NotifySettings, NotifyTarget, NotifyTargetKind};
 use engine::report::notice::NoticeEvent;
 use node::exec;
 
-/// How long all of it may take: a run of an hour may end that much later.
+/// Longest delivery in all: a run of an hour may end that much later.
 const TOTAL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// How long one attempt may take.
+/// Timeout of one attempt.
 const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often a message is tried.
+/// Most attempts per message.
 const ATTEMPTS: u32 = 4;
 
-/// Messages an hour: an on-call operator can read one every five minutes.
+/// Messages per hour: an on-call operator can read one every five minutes.
 const PER_HOUR: u32 = 12;
 
-/// Hours for which Alertmanager shows an alert that is not repeated: a certificate's week.
+/// Hours for which Alertmanager displays an alert that is not repeated: a certificate's week.
 const ALERT_HOURS: f64 = 168.0;
 
 /// The receivers of notifications, over webhooks.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct NotifySection {
-    /// The cluster's name in messages. Without it, they name none.
+    /// The cluster's name in messages. Without it, messages name no cluster.
     site: Option<String>,
-    /// Seconds that telling all receivers may take after a run, 1 to 600, default 20.
+    /// Seconds that delivery to all receivers may take after a run, 1 to 600, default 20.
     #[schemars(with = "Option<f64>")]
     within_s: Option<Spanned<f64>>,
-    /// Hours for which Alertmanager shows an alert that is not repeated, 1 to 8784, default 168.
+    /// Hours for which Alertmanager displays an alert that is not repeated, 1 to 8784, default 168.
     #[schemars(with = "Option<f64>")]
     stands_h: Option<Spanned<f64>>,
     /// The receivers, each as `[[notify.target]]`. Without one, no message is sent.
@@ -49,7 +49,7 @@ pub struct NotifySection {
     target: Vec<Spanned<NotifyTargetSection>>,
 }
 
-/// One receiver. One of `url_file`, `url_env` and `url` gives its address.
+/// One receiver. Its address is in `url_file`, `url_env` or `url`.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NotifyTargetSection {
@@ -71,18 +71,19 @@ struct NotifyTargetSection {
     /// The environment variable that holds a bearer token for it. Without it, `bearer_file` gives one,
     /// or none is sent.
     bearer_env: Option<String>,
-    /// A file with certificates (PEM) of authorities that it may be trusted by. Without it, the system's.
+    /// A file with the certificates (PEM) of authorities that may sign its certificate. Without it,
+    /// the system's.
     ca_file: Option<PathBuf>,
-    /// Its events: degraded, failed, unknown, pass-again, action, breaker, expired, drift; default all
-    /// but unknown.
+    /// Its events: degraded, failed, unknown, pass-again, action, breaker, expired, drift; by
+    /// default all except unknown.
     on: Option<Vec<NoticeEvent>>,
     /// Seconds that one attempt may take, 0.1 to 60, default 5.
     #[schemars(with = "Option<f64>")]
     timeout_s: Option<Spanned<f64>>,
-    /// How often a message is tried, 1 to 20, default 4.
+    /// Most attempts per message, 1 to 20, default 4.
     #[schemars(with = "Option<u32>")]
     attempts: Option<Spanned<u32>>,
-    /// Messages that it gets an hour, 1 to 1000, default 12; the next message counts those held back.
+    /// Most messages per hour, 1 to 1000, default 12; the next message counts those held back.
     /// Alertmanager has no limit: it groups and silences by itself.
     #[schemars(with = "Option<u32>")]
     per_hour: Option<Spanned<u32>>,
@@ -94,7 +95,7 @@ struct NotifyTargetSection {
 enum NotifySectionKind {
     /// One JSON document (`fabricgate.notice/1`).
     Generic,
-    /// Blocks of a Slack webhook, which Mattermost and others take too.
+    /// Blocks of a Slack webhook, which Mattermost and others accept too.
     Slack,
     /// Alertmanager's API, version 2; its address may end before `/api`.
     Alertmanager,

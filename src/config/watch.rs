@@ -1,5 +1,5 @@
-//! `[watch]` of the configuration: what the standing gate measures, how often, and where it
-//! serves its state.
+//! `[watch]` of the configuration: the measurements of the standing gate, their intervals, and the
+//! address of its metrics.
 //!
 //! Checks the text of the section and opens nothing.
 
@@ -18,76 +18,75 @@ use engine::policy::schedule::ScheduleSettings;
 use engine::policy::{certificate, clean, repeat_confirmation};
 use model::profile::Profile;
 
-/// How often it looks where nothing asks for it.
+/// Default interval of its checks without a trigger.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// How often sources are asked for claims: racks are built by the day.
+/// Default interval of queries for claims: racks take days to build.
 const CLAIMS: Duration = Duration::from_secs(300);
-/// How long jobs may take to conclude: a change takes up to 26 s to be made,
-/// seen and kept (limit_s, settle_s), and pods or jobs are taken back after.
+/// Default time for jobs to conclude: a change takes up to 26 s to be made, seen and kept (limit_s,
+/// settle_s), and pods or jobs are released after that.
 const CONCLUDE: Duration = Duration::from_secs(60);
 /// Hours before its end at which a certificate is renewed: a night.
 const AHEAD_H: f64 = 6.0;
-/// Hours that a drained node rests where nothing about it changes.
+/// Hours that a drained node without any change rests.
 const COOL_DOWN_H: f64 = 24.0;
-/// Seconds after an attempt, the first time and at most.
+/// Rest after an attempt in seconds: the first, and the longest.
 const REST: (f64, f64) = (300.0, 21_600.0);
 /// Nodes of one job: a rack.
 const NODES: u32 = 72;
-/// Nodes together: one that is due and the partners that a second look takes.
+/// Nodes measured together: a due node and the partners of a second measurement.
 const DEFAULT_NODES_PER_SWEEP: u32 = 4;
-/// Logs that are kept.
 const LOGS: u32 = 50;
 
 /// `[watch]` of the configuration.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 pub struct WatchSection {
-    /// Seconds between two looks where nothing asks for one, from 1. Default: 60.
+    /// Seconds between two checks without a trigger, from 1. Default: 60.
     #[schemars(with = "Option<f64>")]
     interval_s: Option<Spanned<f64>>,
     /// Seconds between two queries of the sources for claims. Default: 300.
     #[schemars(with = "Option<f64>")]
     claims_s: Option<Spanned<f64>>,
-    /// Domains that are measured at the same time, 1 to 1000. Default: 1.
+    /// Domains that are measured concurrently, 1 to 1000. Default: 1.
     #[schemars(with = "Option<u32>")]
     at_once: Option<Spanned<u32>>,
     /// Most nodes of one job, 1 to 10000. Default: 72.
     #[schemars(with = "Option<u32>")]
     nodes: Option<Spanned<u32>>,
-    /// Fewest nodes of one job where that many are idle, 1 to 10000: a node alone has no partner.
+    /// Least nodes of one job if that many are idle, 1 to 10000: a single node has no partner.
     /// Default: 4.
     #[schemars(with = "Option<u32>")]
     together: Option<Spanned<u32>>,
-    /// Probe across NVLink domains in which tenants have memory across nodes, which may disturb
-    /// them. Default: false.
+    /// Whether to probe across NVLink domains in which tenants use memory across nodes, which may
+    /// disturb them. Default: false.
     even_if_tenants: bool,
     /// Hours before its end at which a certificate is renewed, 0 to 8784. Default: 6.
     #[schemars(with = "Option<f64>")]
     expire_ahead_h: Option<Spanned<f64>>,
-    /// Hours after which an unmeasured node is audited; 0: never. Default: 0.
+    /// Hours after which an unmeasured node is audited; 0 disables audits. Default: 0.
     #[schemars(with = "Option<f64>")]
     audit_every_h: Option<Spanned<f64>>,
-    /// Hours for which a drained node rests where nothing about it changes. Default: 24.
+    /// Hours for which a drained node without any change rests. Default: 24.
     #[schemars(with = "Option<f64>")]
     cool_down_h: Option<Spanned<f64>>,
-    /// How long a node rests after an attempt.
+    /// The rest of a node after an attempt.
     backoff: WatchBackoffSection,
-    /// Which profile is run for which cause.
+    /// The profile for each cause.
     profiles: WatchProfilesSection,
-    /// Seconds that jobs may take to conclude after the watch is asked to end. Default: 60.
+    /// Seconds that jobs may take to conclude after the watch received a stop request. Default: 60.
     #[schemars(with = "Option<f64>")]
     conclude_s: Option<Spanned<f64>>,
-    /// Logs of jobs that are kept, 1 to 100000. Default: 50.
+    /// Number of job logs to keep, 1 to 100000. Default: 50.
     #[schemars(with = "Option<u32>")]
     logs: Option<Spanned<u32>>,
-    /// `ADDRESS:PORT` of /healthz, /readyz and /metrics. Without it there are none.
+    /// `ADDRESS:PORT` of /healthz, /readyz and /metrics. Without it, these are not served.
     #[schemars(with = "Option<String>")]
     listen: Option<Spanned<String>>,
-    /// The Lease that makes one instance of several pods, on Kubernetes only. Without it, the lock
-    /// of the state folder alone does.
+    /// The Lease that makes one of several pods the active instance, on Kubernetes only. Without
+    /// it, only the lock of the state folder does.
     #[schemars(with = "Option<WatchLeaseSection>")]
     lease: Option<Spanned<WatchLeaseSection>>,
-    /// What becomes of the marks of nodes whose certificate has expired. Default: `condition`.
+    /// The treatment of marks whose certificate has expired. Default: `condition`.
     #[schemars(with = "Option<ExpiredMarkAction>")]
     expired: Option<Spanned<ExpiredMarkAction>>,
 }
@@ -95,11 +94,11 @@ pub struct WatchSection {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct WatchBackoffSection {
-    /// Seconds after the first attempt, more than 0; twice as long after each that changed nothing.
-    /// Default: 300.
+    /// Rest after the first attempt in seconds, above 0; doubled after each attempt without a
+    /// change. Default: 300.
     #[schemars(with = "Option<f64>")]
     first_s: Option<Spanned<f64>>,
-    /// Most seconds, `first_s` at least. Default: 21600.
+    /// Longest rest in seconds, at least `first_s`. Default: 21600.
     #[schemars(with = "Option<f64>")]
     most_s: Option<Spanned<f64>>,
 }
@@ -107,20 +106,20 @@ struct WatchBackoffSection {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(default, deny_unknown_fields)]
 struct WatchProfilesSection {
-    /// Of nodes with the start-up taint. Default: `admit`.
+    /// For nodes with the start-up taint. Default: `admit`.
     unverified: Option<WatchProfile>,
-    /// Of nodes that we drained and that were repaired; not `admit`. Default: `recertify`.
+    /// For nodes that fabricgate drained and that were repaired; not `admit`. Default: `recertify`.
     #[schemars(with = "Option<WatchProfile>")]
     repaired: Option<Spanned<WatchProfile>>,
-    /// Of nodes whose certificate has expired or will soon. Default: `recertify`.
+    /// For nodes whose certificate has expired or will expire soon. Default: `recertify`.
     #[schemars(with = "Option<WatchProfile>")]
     expired: Option<Spanned<WatchProfile>>,
-    /// Of nodes that never had one. Default: `admit`.
+    /// For nodes that never had a certificate. Default: `admit`.
     #[schemars(with = "Option<WatchProfile>")]
     missing: Option<Spanned<WatchProfile>>,
 }
 
-/// A profile, or nothing.
+/// A profile, or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "kebab-case")]
 enum WatchProfile {
@@ -154,7 +153,7 @@ struct WatchLeaseSection {
     /// Its name. Default: `fabricgate-watch`.
     #[schemars(with = "Option<String>")]
     name: Option<Spanned<String>>,
-    /// Seconds that it counts when it is not renewed, twice `renew_s` at least. Default: 15.
+    /// Validity in seconds without renewal, at least twice `renew_s`. Default: 15.
     #[schemars(with = "Option<f64>")]
     duration_s: Option<Spanned<f64>>,
     /// Seconds between renewals. Default: 5.
@@ -172,7 +171,7 @@ pub enum ExpiredMarkAction {
     /// The marks change to unknown.
     #[default]
     Condition,
-    /// The same, and the start-up taint is set again.
+    /// The marks change to unknown, and the start-up taint is set again.
     Taint,
 }
 
@@ -183,28 +182,28 @@ pub struct WatchConfig {
     pub settings: ScheduleSettings,
     /// Whether jobs probe across domains that tenants use.
     pub even_if_tenants: bool,
-    /// How patient it is.
+    /// Its intervals and timeouts.
     pub timeouts: WatchIntervals,
-    /// Where it answers.
+    /// The address of its HTTP endpoints.
     pub listen: Option<SocketAddr>,
-    /// The Lease that it needs, where one is configured.
+    /// The required Lease, if configured.
     pub lease: Option<LeaseConfig>,
     /// The treatment of marks whose certificate has expired.
     pub expired: ExpiredMarkAction,
 }
 
-/// A Lease as it was named.
+/// A Lease, as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaseConfig {
-    /// Its namespace; that of the pod where none is named.
+    /// Its namespace; that of the pod by default.
     pub namespace: Option<String>,
     /// Its name.
     pub name: String,
-    /// How long it counts.
+    /// Validity without renewal.
     pub duration: Duration,
-    /// How often it is renewed.
+    /// Interval of renewals.
     pub renew: Duration,
-    /// The holder's identity, where it is not this pod or process.
+    /// The holder's identity, if it differs from this pod or process.
     pub holder: Option<String>,
 }
 
@@ -356,7 +355,7 @@ fn parse_lease(lease: WatchLeaseSection) -> Result<LeaseConfig, ConfigMistake> {
     let usual = LeaseConfig::default();
     for (key, value) in [("namespace", &lease.namespace), ("name", &lease.name)] {
         let Some(value) = value else { continue };
-        // RFC 1123, as the server wants it.
+        // RFC 1123, as the API server requires.
         let fits = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "-.".contains(c);
         if value.get_ref().is_empty() || !value.get_ref().chars().all(fits) {
             let message = format!("{key} {:?}, expected a name of Kubernetes", value.get_ref());
