@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_start_is_said() {
+    fn an_empty_command_is_reported() {
         assert_eq!(exec_guarded(1, &[]).0, CANNOT_EXECUTE);
     }
 }

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_tells_its_rate_state_guid_and_counters() {
+    fn a_port_has_rate_state_guid_and_counters() {
         let folder = machine();
         let nics = read_nics(folder.path());
         let nic = &nics[0];
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn every_interface_knows_how_near_each_gpu_is() {
+    fn every_interface_has_the_distance_to_each_gpu() {
         let folder = machine();
         let mut nics = read_nics(folder.path());
         let address = Some("0000:03:00.0".to_owned());

@@ -359,7 +359,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_version_of_a_structure_carries_its_size_as_the_header_says() {
+    fn the_version_of_a_structure_contains_its_size() {
         // Size by the layout in nvml.h: 4 + 16 + 4 + 4 + 1 (+3) + 4 (+ 1 + 3).
         assert_eq!(struct_version::<c::nvmlGpuFabricInfo_v2_t>(2), (2 << 24) | 36);
         assert_eq!(struct_version::<c::nvmlGpuFabricInfo_v3_t>(3), (3 << 24) | 40);
@@ -372,19 +372,19 @@ mod tests {
     }
 
     #[test]
-    fn every_field_asks_for_its_own_link() {
-        let asked: Vec<_> = (0..18).map(|link| field_request((165, link))).collect();
-        let scopes: Vec<u32> = asked.iter().map(|field| field.scopeId).collect();
+    fn every_field_names_its_link() {
+        let requests: Vec<_> = (0..18).map(|link| field_request((165, link))).collect();
+        let scopes: Vec<u32> = requests.iter().map(|field| field.scopeId).collect();
         assert_eq!(scopes, (0..18).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_field_that_was_never_filled_is_no_zero() {
+    fn an_unfilled_field_is_not_zero() {
         assert_eq!(field_value(&field_request((165, 3))), Err(NvmlCallError::Refused(999)));
     }
 
     #[test]
-    fn a_field_is_read_as_the_type_it_says() {
+    fn a_field_is_read_as_its_declared_type() {
         let filled = |kind, value| {
             let mut field = field_request((164, 0));
             field.nvmlReturn = 0;

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn we_descend_from_our_parent() {
+    fn this_process_descends_from_its_parent() {
         let proc = Path::new("/proc");
         let own = read_process(proc, std::process::id()).expect("ourselves");
         assert_eq!(own.parent, std::os::unix::process::parent_id());

@@ -36,9 +36,9 @@ pub fn serve(
         })
         .map_err(|error| TcpError::Broken(format!("the port is unknown: {error}")))?;
     let admission = Arc::new(SessionAdmission::default());
-    let (visitors, greeted) = mpsc::channel();
-    let keeper = Arc::clone(&admission);
-    thread::spawn(move || keeper.accept_connections(&listener, &visitors));
+    let (admitted, greeted) = mpsc::channel();
+    let acceptor = Arc::clone(&admission);
+    thread::spawn(move || acceptor.accept_connections(&listener, &admitted));
     let served = serve_session(local, wait, port, &greeted, &admission);
     // The thread notices it within a tick; nothing waits for it.
     admission.closed.store(true, Ordering::Relaxed);
@@ -98,7 +98,7 @@ impl SessionAdmission {
     fn accept_connections(
         self: &Arc<Self>,
         listener: &TcpListener,
-        visitors: &mpsc::Sender<GreetedConnection>,
+        admitted: &mpsc::Sender<GreetedConnection>,
     ) {
         while !self.closed.load(Ordering::Relaxed) {
             match listener.accept() {
@@ -107,10 +107,10 @@ impl SessionAdmission {
                         self.pending.fetch_sub(1, Ordering::Relaxed);
                         continue;
                     }
-                    let (admission, visitors) = (Arc::clone(self), visitors.clone());
+                    let (admission, admitted) = (Arc::clone(self), admitted.clone());
                     // One thread each, so that a silent client blocks no other.
                     thread::spawn(move || {
-                        admission.greet(stream, &visitors);
+                        admission.greet(stream, &admitted);
                         admission.pending.fetch_sub(1, Ordering::Relaxed);
                     });
                 }
