@@ -243,7 +243,7 @@ fn judge_labels(
     let Some(main) = main else { return };
     let main_part =
         most_common_part(labelled[&main].iter().filter_map(|node| measured.find_part(node)));
-    let found = |said: String, detail: String| {
+    let found = |summary: String, detail: String| {
         let parts = format!("{} reach each other", describe_parts(measured));
         new_finding(
             Outcome::Degraded,
@@ -251,7 +251,7 @@ fn judge_labels(
             domain_locus(LocusKind::Domain, &domain.name),
             RULE,
         )
-        .with_summary(said)
+        .with_summary(summary)
         .with_evidence(&at, None, detail)
         .with_evidence(&measured.file, None, parts)
     };
@@ -262,7 +262,7 @@ fn judge_labels(
         if here.is_empty() {
             continue;
         }
-        let said = format!(
+        let summary = format!(
             "{} {} labelled clique {clique}, but the measurement shows that {} the nodes of {} \
              that are labelled {main} at NVLink speed: software that keys on the label splits one \
              domain",
@@ -282,7 +282,7 @@ fn judge_labels(
             }
         });
         if !is_known {
-            ledger.add(found(said, detail));
+            ledger.add(found(summary, detail));
         }
     }
     // One label, several measured parts.
@@ -305,7 +305,7 @@ fn judge_labels(
         if is_reported {
             continue;
         }
-        let said = format!(
+        let summary = format!(
             "{} {} labelled clique {clique} like {} others of {}, but the measurement shows that \
              {} them at NVLink speed: software that keys on the label joins separate domains",
             list_nodes(&away),
@@ -314,7 +314,7 @@ fn judge_labels(
             domain.name,
             if away.len() == 1 { "it does not reach" } else { "they do not reach" },
         );
-        ledger.add(found(said, detail));
+        ledger.add(found(summary, detail));
     }
 }
 

@@ -197,8 +197,8 @@ fn report_split_clique(
     ledger.update_of_domain(&domain.name, |found| {
         let own = members.iter().find(|(node, _)| found.locus.node.as_ref() == Some(*node));
         let (node, file) = own.unwrap_or(&members[0]);
-        let is_anothers = found.locus.node.is_some() && own.is_none();
-        if is_anothers || !traits_of(&found.class).is_membership {
+        let is_of_other_node = found.locus.node.is_some() && own.is_none();
+        if is_of_other_node || !traits_of(&found.class).is_membership {
             return;
         }
         let detail = format!("{node} reports clique {clique}, like {} of its nodes", members.len());

@@ -1,8 +1,8 @@
 //! Collectives: a second instrument for a whole node or domain.
 //!
-//! One number cannot localise a fault: a low collective is a finding about the domain (or the node it
-//! ran on), never about its members. An expectation holds for a size, a number of ranks, an algorithm
-//! and a transport; without one the level is not judged, with two that disagree it is unknown.
+//! One number cannot localise a fault: a low collective is a finding about the domain or the node
+//! it ran on, never about its members. An expectation applies to a size, rank count, algorithm and
+//! transport; without one the level is not judged, with two that disagree it is unknown.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -180,11 +180,11 @@ fn node_covariates(
     // `gpu3.vbios`, as stored for `nvidia-smi -q`.
     let of_gpus = |what: &str| {
         let named = own().flat_map(|r| &r.parsed.facts.parameters);
-        let is_it = |name: &str| {
+        let is_key = |name: &str| {
             let own = name.strip_prefix("gpu").and_then(|rest| rest.split_once('.'));
             own.is_some_and(|(_, own)| own == what)
         };
-        joined(named.filter(|(name, _)| is_it(name)).map(|(_, value)| value.as_str()).collect())
+        joined(named.filter(|(name, _)| is_key(name)).map(|(_, value)| value.as_str()).collect())
     };
     let measuring = own().filter(|r| !pair_matrices(r).is_empty());
     let versions = measuring.filter_map(|r| r.parsed.tool_version.as_deref()).collect();

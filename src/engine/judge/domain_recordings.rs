@@ -296,23 +296,25 @@ impl<'a> ClaimedRecordings<'_, 'a> {
         platform: &Platform,
     ) -> BTreeMap<NodeName, String> {
         let mut foreign: BTreeMap<NodeName, String> = BTreeMap::new();
-        let why =
+        let explain =
             |product: &str| gpu_product::explain_foreign_gpu(product, platform, case.catalogue);
         self.per_node.retain(|node, recordings| {
             let found =
-                collect_product_names(recordings.iter().copied()).iter().find_map(|p| why(p));
+                collect_product_names(recordings.iter().copied()).iter().find_map(|p| explain(p));
             let is_foreign = found.is_some();
-            foreign.extend(found.map(|why| (node.clone(), why)));
+            foreign.extend(found.map(|reason| (node.clone(), reason)));
             !is_foreign
         });
         let known: HostIndex<()> = self.claimed.nodes.iter().collect();
         self.across_nodes.retain(|recording| {
             let ranks = recording.parsed.facts.ranks.iter();
-            for (host, why) in ranks.filter_map(|r| Some((&r.host, why(r.name.as_deref()?)?))) {
+            for (host, reason) in
+                ranks.filter_map(|r| Some((&r.host, explain(r.name.as_deref()?)?)))
+            {
                 let node = known.find_name(host).cloned().unwrap_or_else(|| host.as_str().into());
-                foreign.entry(node).or_insert(why);
+                foreign.entry(node).or_insert(reason);
             }
-            !collect_product_names(std::iter::once(*recording)).iter().any(|p| why(p).is_some())
+            !collect_product_names(std::iter::once(*recording)).iter().any(|p| explain(p).is_some())
         });
         self.per_node.retain(|node, _| !foreign.contains_key(node));
         foreign
@@ -340,9 +342,9 @@ fn resolve_platform<'a>(
     let foreign = set.take_foreign(case, platform);
     // If no recording is left, the platform name is wrong.
     if measured && set.all().next().is_none() && !foreign.is_empty() {
-        let whys: BTreeSet<&String> = foreign.values().collect();
+        let reasons: BTreeSet<&String> = foreign.values().collect();
         doubts.extend(
-            whys.into_iter().map(|why| UnknownEntry { what: what.clone(), why: why.clone() }),
+            reasons.into_iter().map(|why| UnknownEntry { what: what.clone(), why: why.clone() }),
         );
         return (None, foreign);
     }

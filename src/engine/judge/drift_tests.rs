@@ -251,8 +251,8 @@ fn points_with_findings_stay_out_of_the_baseline_and_recovery_ends_the_alarm() {
     assess(&mut trend);
     let alarms: Vec<&str> = trend.alarms.iter().map(|a| a.run.as_str()).collect();
     assert_eq!(alarms, ["r0020", "r0050"], "one alarm per departure from the baseline");
-    let stand: Vec<bool> = trend.alarms.iter().map(|a| a.stands).collect();
-    assert_eq!(stand, [false, true], "the first alarm ended with the recovery");
+    let standing: Vec<bool> = trend.alarms.iter().map(|a| a.stands).collect();
+    assert_eq!(standing, [false, true], "the first alarm ended with the recovery");
     assert_eq!(trend.open_alarm().expect("an open alarm").alarm, trend.alarms[1]);
     let baseline = trend.baseline.expect("thirty good points");
     assert!((baseline.mean - 750.0).abs() < 2.0, "{baseline:?}");
@@ -341,6 +341,6 @@ fn a_recorded_alarm_ends_when_a_later_one_starts() {
     let old = assessed(trend.clone()).alarms.pop().expect("an alarm");
     trend.alarms = vec![TrendAlarm { run: "thinned".to_owned(), stands: true, ..old }];
     assess_since(&mut trend, 5);
-    let stand: Vec<bool> = trend.alarms.iter().map(|a| a.stands).collect();
-    assert_eq!(stand, [false, true], "{:?}", trend.alarms);
+    let standing: Vec<bool> = trend.alarms.iter().map(|a| a.stands).collect();
+    assert_eq!(standing, [false, true], "{:?}", trend.alarms);
 }

@@ -370,7 +370,8 @@ fn gpu_finding(
     let quantised = missing_links_of_group(island, blame.ratio)
         .map_or(String::new(), |links| format!(", as with {links} lost"));
     let summary = format!(
-        "GPU {id}: {which} at {measured:.1} of {level:.1} GB/s, {} low{quantised}; its partners read normally with each other",
+        "GPU {id}: {which} at {measured:.1} of {level:.1} GB/s, {} low{quantised}; its partners \
+         read normally with each other",
         format_percent(1.0 - measured / level)
     );
     let mut found = new_finding(Outcome::Degraded, low_class(island), locus, &rule)
@@ -492,8 +493,8 @@ fn report_low_pairs(island: &FabricGroup<'_>, out: &mut FabricJudgement) {
         format!("{dips} pairs of {} read low once and were not read again: {list}", island.domain);
     if too_many {
         let why = format!(
-            "{summary}; that is more than healthy noise, and no single part explains it: take three \
-             readings of every pair"
+            "{summary}; that is more than healthy noise, and no single part explains it: take \
+             three readings of every pair"
         );
         out.unknown.push((UnknownSubject::domain(&island.domain), why));
     } else {

@@ -97,7 +97,11 @@ mod tests {
 
     fn why(platform: &str, product: &str) -> Option<String> {
         let catalogue = builtin::builtin_catalogue();
-        explain_foreign_gpu(product, catalogue.platform(platform).expect("it ships"), catalogue)
+        explain_foreign_gpu(
+            product,
+            catalogue.platform(platform).expect("a shipped platform"),
+            catalogue,
+        )
     }
 
     #[test]

@@ -123,8 +123,9 @@ fn report_noisy(usual: &[(&FabricGroup<'_>, f64)], ledger: &mut FindingSet) {
              islands of the platform, or {}",
             format_percent(NOISY_SPREAD)
         ));
-        let explanation = "by itself not a fault: other work on the GPUs, changing clocks, or the tool; \
-                     repeat the test on idle nodes, or with another tool";
+        let explanation = "this alone is not a fault: the cause may be other work on the GPUs, \
+                           changing clocks, or the tool; repeat the test on idle nodes, or with \
+                           another tool";
         if SMALLEST_FLEET <= noisy.len() && noisy.len() * 4 >= islands.len() * 3 {
             let summary = format!(
                 "readings of one pair lie {} apart in {} of {} islands of {platform}, for every \
@@ -196,7 +197,7 @@ pub(super) enum Instability {
     Falls,
 }
 
-/// What exceeds noise in the readings of one part.
+/// The thresholds from which readings of one part exceed noise.
 pub(super) struct StabilityLimits {
     /// The fall that all parts have in common.
     pub(super) common: f64,

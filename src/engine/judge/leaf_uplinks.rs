@@ -168,15 +168,15 @@ pub(super) fn judge(rail: &RailReadings<'_>, claims: &Claims, levels: &[f64]) ->
             found = found.with_evidence(file, None, "a pair between leaves");
         }
         out.findings.push(found);
-        let touched = if everywhere { low.as_slice() } else { std::slice::from_ref(leaf) };
-        for node in touched.iter().flat_map(|l| &claims.leaves[*l].nodes) {
+        let affected = if everywhere { low.as_slice() } else { std::slice::from_ref(leaf) };
+        for node in affected.iter().flat_map(|l| &claims.leaves[*l].nodes) {
             let reason = format!("no finding against this node, but {summary}");
             out.doubts.push((node.clone(), reason));
         }
     }
     for r in &rail.readings {
-        let touched = |end: usize| leaf_of[end].is_some_and(|leaf| low.contains(&leaf));
-        if leaf_of[r.src] != leaf_of[r.dst] && (touched(r.src) || touched(r.dst)) {
+        let affected = |end: usize| leaf_of[end].is_some_and(|leaf| low.contains(&leaf));
+        if leaf_of[r.src] != leaf_of[r.dst] && (affected(r.src) || affected(r.dst)) {
             out.explained.insert(order_pair(r.src, r.dst));
         }
     }

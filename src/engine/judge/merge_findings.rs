@@ -42,7 +42,7 @@ const SMALLEST_DOMAIN: usize = 4;
 
 pub(super) fn merge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
     // Most nodes have no such finding, and a large fleet has many nodes.
-    let shown: BTreeSet<(DomainName, NodeName, &FindingClass)> = ledger
+    let reported: BTreeSet<(DomainName, NodeName, &FindingClass)> = ledger
         .findings()
         .filter(|f| f.locus.kind == LocusKind::Gpu)
         .filter_map(|f| {
@@ -50,18 +50,18 @@ pub(super) fn merge(domains: &[DomainRecordings<'_>], ledger: &mut FindingSet) {
             Some((f.locus.domain.clone()?, f.locus.node.clone()?, class))
         })
         .collect();
-    let domains_shown: BTreeSet<(&DomainName, &FindingClass)> =
-        shown.iter().map(|(domain, _, class)| (domain, *class)).collect();
+    let classes_by_domain: BTreeSet<(&DomainName, &FindingClass)> =
+        reported.iter().map(|(domain, _, class)| (domain, *class)).collect();
     for domain in domains {
         for class in SHARED_CAUSE_CLASSES
             .iter()
-            .filter(|class| domains_shown.contains(&(&domain.name, *class)))
+            .filter(|class| classes_by_domain.contains(&(&domain.name, *class)))
         {
             if domain.spans_nodes() {
                 lift_to_domain(domain, class, ledger);
             }
             for node in &domain.nodes {
-                if shown.contains(&(domain.name.clone(), node.clone(), class)) {
+                if reported.contains(&(domain.name.clone(), node.clone(), class)) {
                     lift_to_node(domain, node, class, ledger);
                 }
             }

@@ -165,14 +165,14 @@ fn report_unmeasured_rails(
         let crossed = ledger.measured_boundaries.get(*node);
         let read = |rail: &str| crossed.is_some_and(|crossed| crossed.rails.contains(rail));
         // An end without a connection already has this reason.
-        let is_said = |rail: &str| {
+        let is_reported = |rail: &str| {
             let open = |f: &Finding| {
                 f.class == FindingClass::NicUnreachable && f.locus.rail.as_deref() == Some(rail)
             };
             ledger.doubts.contains_key(*node) && ledger.findings_of_node(node).any(open)
         };
         let names = claims.rails.iter().map(|it| it.name.as_str());
-        let missing: Vec<&str> = names.filter(|rail| !read(rail) && !is_said(rail)).collect();
+        let missing: Vec<&str> = names.filter(|rail| !read(rail) && !is_reported(rail)).collect();
         if !missing.is_empty() {
             let rails = hostlist::fold(missing);
             ledger.add_doubt(node, format!("{rails} was not measured between it and another node"));
@@ -342,8 +342,8 @@ fn report_no_reference(
             alone.entry(end).or_default().push(why.clone());
         }
     }
-    for (end, whys) in alone.into_iter().filter(|(end, _)| !compared.contains(end)) {
-        whys.into_iter().for_each(|why| ledger.add_doubt(&rail.nodes[end], why));
+    for (end, reasons) in alone.into_iter().filter(|(end, _)| !compared.contains(end)) {
+        reasons.into_iter().for_each(|why| ledger.add_doubt(&rail.nodes[end], why));
     }
 }
 
@@ -399,7 +399,8 @@ fn report_blames(
         };
         let testcase = &rail.groups[*group].testcase;
         let summary = format!(
-            "{node}{}: {what} is {} of {} GB/s ({testcase}), {} low with {} partners that are normal with each other",
+            "{node}{}: {what} is {} of {} GB/s ({testcase}), {} low with {} partners that are \
+             normal with each other",
             rail.sentence_suffix(),
             format_rate(measured),
             format_rate(level),
@@ -548,7 +549,8 @@ fn report_low_pairs(
         } else {
             (
                 format!(
-                    "{from} and {to} are {share} low with each other{over}; one of them or the path: run each with another partner"
+                    "{from} and {to} are {share} low with each other{over}; the cause is one of \
+                     them or the path: run each with another partner"
                 ),
                 RuleKind::Suspicion.with_terms(
                     "a low pair alone blames neither end, and at least one end was not \

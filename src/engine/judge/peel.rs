@@ -46,7 +46,7 @@ const SMALL_FIELD: usize = 8;
 /// eight two thirds. With half of all GPUs bad, a fifth to a quarter of all cells is good.
 pub(super) const UPPER_QUANTILE: f64 = 0.85;
 
-/// That quantile in standard deviations above the median: Phi^-1(0.85).
+/// `UPPER_QUANTILE` in standard deviations above the median: Phi^-1(0.85).
 pub(super) const UPPER_QUANTILE_Z: f64 = 1.04;
 
 /// Ends that get slower step by step are blamed a few per turn.

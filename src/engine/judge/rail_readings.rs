@@ -202,8 +202,8 @@ fn port_of(recording: &ToolRecording) -> Option<String> {
 /// it is the device, or the GID's network if no device is printed.
 pub(super) struct RailNames<'c> {
     claims: &'c Claims,
-    /// Some node ran over several ports, so a port is a rail. If every node has one port, all
-    /// belong to one rail, whatever each node calls its port.
+    /// At least one node ran over several ports, so a port is a rail. If every node has one port,
+    /// all belong to one rail, independent of the port names.
     has_several_ports: bool,
     only_name: Option<String>,
 }
@@ -238,8 +238,8 @@ impl<'c> RailNames<'c> {
 
     /// The rail that the sweep, the output or a claim names.
     fn reported_rail(&self, recording: &ToolRecording) -> Option<String> {
-        let only = |is_its: &dyn Fn(&ClaimedRail) -> bool| {
-            let mut claimed = self.claims.rails.iter().filter(|rail| is_its(rail));
+        let only = |matches: &dyn Fn(&ClaimedRail) -> bool| {
+            let mut claimed = self.claims.rails.iter().filter(|rail| matches(rail));
             claimed.next().filter(|_| claimed.next().is_none()).map(|rail| rail.name.clone())
         };
         let by_device = || {

@@ -266,7 +266,7 @@ mod tests {
     const TEST: &str = "multinode_device_to_device_memcpy_read_ce";
 
     fn platform() -> &'static Platform {
-        builtin::builtin_catalogue().platform("gb200-nvl72").expect("it ships")
+        builtin::builtin_catalogue().platform("gb200-nvl72").expect("a shipped platform")
     }
 
     /// Cells of a number of nodes, each with the next, some with the given value.
@@ -300,8 +300,9 @@ mod tests {
         let steady = |at: usize| 750.0 + (at % 5) as f64;
         let level = level_of(&cells(18, steady)).expect("a level");
         assert_eq!((level.value, level.nodes, level.numbers), (752.0, 18, 72));
-        let harmed = level_of(&cells(18, |at| if at % 9 == 0 { 400.0 } else { steady(at) }));
-        assert!((harmed.expect("a level").value - level.value).abs() < 1.5);
+        let with_bad_nodes =
+            level_of(&cells(18, |at| if at % 9 == 0 { 400.0 } else { steady(at) }));
+        assert!((with_bad_nodes.expect("a level").value - level.value).abs() < 1.5);
         // The fault threshold stays at the same share of the stated level.
         let before =
             level.expected.floor.expect("a floor") / level.expected.value.expect("a level");
@@ -315,11 +316,11 @@ mod tests {
         let level = level_of(&cells(18, |at| 750.0 + 7.5 * (at % 5) as f64)).expect("a level");
         let before = platform()
             .expectation(&MeasurementConditions::with_default_size(TEST))
-            .expect("it ships")
+            .expect("a shipped platform")
             .tolerance;
         assert!(0.02 < level.tolerance && level.tolerance <= before, "{level:?}");
-        let wild = level_of(&cells(18, |at| 700.0 + 40.0 * (at % 5) as f64)).expect("a level");
-        assert_eq!(wild.tolerance, before);
+        let scattered = level_of(&cells(18, |at| 700.0 + 40.0 * (at % 5) as f64)).expect("a level");
+        assert_eq!(scattered.tolerance, before);
     }
 
     #[test]

@@ -128,7 +128,7 @@ mod tests {
     #[test]
     fn the_caret_marks_the_part_after_wide_characters_and_at_the_end() {
         let text = "a = \"Größe\" # x\nb = nope\n";
-        let at = text.find("nope").expect("it is there");
+        let at = text.find("nope").expect("the text contains it");
         let fault = ThresholdFault::new("f", text, at..at + 4, "no value".to_owned());
         assert_eq!((fault.line, fault.column, fault.width), (2, 5, 4));
         let end =

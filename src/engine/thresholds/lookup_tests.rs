@@ -4,7 +4,7 @@ use super::*;
 use crate::thresholds::{TestPath, builtin};
 
 fn platform(name: &str) -> &'static Platform {
-    builtin::builtin_catalogue().platform(name).expect("it ships")
+    builtin::builtin_catalogue().platform(name).expect("a shipped platform")
 }
 
 #[test]

@@ -30,7 +30,7 @@ fn every_file_in_the_folder_ships_under_the_name_of_its_platform() {
     let folder =
         std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("thresholds");
     let mut names: Vec<String> = std::fs::read_dir(folder)
-        .expect("the folder is there")
+        .expect("the folder exists")
         .map(|entry| entry.expect("readable").file_name().to_string_lossy().into_owned())
         .filter(|name| name.ends_with(".toml"))
         .map(|name| format!("thresholds/{name}"))
@@ -163,11 +163,11 @@ fn a_lost_nvlink_switch_or_half_the_lanes_lies_below_every_floor() {
 fn a_rack_spans_nodes_and_a_nic_has_no_gpus() {
     let catalogue = builtin::builtin_catalogue();
     for rack in ["gb200-nvl72", "gb300-nvl72"] {
-        let rack = catalogue.platform(rack).expect("it ships");
+        let rack = catalogue.platform(rack).expect("a shipped platform");
         assert!(rack.spans_nodes());
         assert_eq!((rack.nodes_per_domain, rack.gpus_per_node), (Some(18), Some(4)));
     }
-    assert!(!catalogue.platform("hgx-h100").expect("it ships").spans_nodes());
+    assert!(!catalogue.platform("hgx-h100").expect("a shipped platform").spans_nodes());
     assert!(
         catalogue.platforms.values().all(|p| p.name.starts_with("nic-") == p.devices.is_empty())
     );
@@ -185,7 +185,7 @@ fn the_digest_follows_the_numbers_and_nothing_else() {
         }
     }
     assert_eq!(builtin::digest(&moved), digest);
-    let h100 = moved.platforms.get_mut("hgx-h100").expect("it ships");
+    let h100 = moved.platforms.get_mut("hgx-h100").expect("a shipped platform");
     h100.collectives[0].tolerance += 0.001;
     assert_ne!(builtin::digest(&moved), digest);
 }

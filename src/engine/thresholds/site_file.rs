@@ -51,8 +51,8 @@ pub fn render_site_file(
     collectives: &[SiteCollective<'_>],
 ) -> String {
     let mut text = String::new();
-    let mut line = |words: std::fmt::Arguments<'_>| {
-        let written = writeln!(text, "{words}");
+    let mut line = |content: std::fmt::Arguments<'_>| {
+        let written = writeln!(text, "{content}");
         debug_assert!(written.is_ok(), "writing to a string does not fail");
     };
     for head_line in head {

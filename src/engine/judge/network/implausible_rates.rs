@@ -59,9 +59,10 @@ pub(super) fn remove_implausible(rail: &mut RailReadings<'_>) -> Vec<Implausible
     let mut found = Vec::new();
     for (groups, pairs) in rates_by_kind(rail) {
         for above in find_contradicted(&pairs) {
-            let is_it = |a: usize, b: usize| a == above.end && above.partners.contains(&b);
+            let is_implausible = |a: usize, b: usize| a == above.end && above.partners.contains(&b);
             rail.readings.retain(|r| {
-                !groups.contains(&r.group) || !(is_it(r.src, r.dst) || is_it(r.dst, r.src))
+                !groups.contains(&r.group)
+                    || !(is_implausible(r.src, r.dst) || is_implausible(r.dst, r.src))
             });
             found.push(above);
         }
@@ -112,8 +113,9 @@ fn find_contradicted(pairs: &PairRates) -> Vec<ImplausibleEnd> {
     };
     while let Some(ends) = any(&left) {
         for above in &ends {
-            let is_it = |a: &usize, b: &usize| *a == above.end && above.partners.contains(b);
-            left.retain(|(a, b), _| !(is_it(a, b) || is_it(b, a)));
+            let is_implausible =
+                |a: &usize, b: &usize| *a == above.end && above.partners.contains(b);
+            left.retain(|(a, b), _| !(is_implausible(a, b) || is_implausible(b, a)));
         }
         found.extend(ends);
         // With this many ends, one or two errors are not the cause.
@@ -259,9 +261,9 @@ mod tests {
         for (noise, most) in [(0.005, 0), (0.01, 0), (0.03, 5)] {
             let mut found = 0;
             for seed in 0..500 {
-                let mut dice = NormalSampler::new(seed);
+                let mut normals = NormalSampler::new(seed);
                 for n in [4, 6, 8, 12] {
-                    found += ends(&pairs(n, |_, _| 1.0 + noise * dice.next_normal())).len();
+                    found += ends(&pairs(n, |_, _| 1.0 + noise * normals.next_normal())).len();
                 }
             }
             assert!(found <= most, "{found} at {noise}");

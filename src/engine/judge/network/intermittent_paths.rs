@@ -167,9 +167,8 @@ fn report_paths(
         format_percent(1.0 - lowest)
     );
     let rule = RuleKind::Spread.with_terms(
-        "so many readings of an end, or both ways at one \
-         moment, are far below the best of their path \
-         that dips do not explain them in one of 1,000 sweeps",
+        "more readings of an end, or of both directions at one moment, are far below the best of \
+         their path than dips explain in all but one of 1,000 sweeps",
     );
     let peer = locus.peer.as_deref().map(NodeName::from);
     let mut found = new_finding(Outcome::Unknown, FindingClass::Unstable, locus, rule)

@@ -35,7 +35,7 @@ fn ambiguous_texts(judged: &Judgement) -> Vec<&str> {
     let verdicts = &judged.verdicts;
     let texts = verdicts.findings.iter().map(|f| f.summary.as_str());
     let texts = texts.chain(verdicts.unknown.iter().map(|u| u.why.as_str()));
-    texts.filter(|text| ALTERNATIVES.iter().any(|word| text.contains(word))).collect()
+    texts.filter(|text| ALTERNATIVES.iter().any(|phrase| text.contains(phrase))).collect()
 }
 
 fn rack(f: impl Fn((u32, u32), (u32, u32)) -> f64 + 'static) -> Judgement {

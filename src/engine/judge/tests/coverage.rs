@@ -91,7 +91,7 @@ fn host_copies_alone_do_not_pass_a_node_with_connected_gpus() {
 #[test]
 fn gpu_copies_pass_a_node_with_and_without_host_copies() {
     for platform in ["hgx-a100", "hgx-h100", "hgx-h200", "h100-nvl"] {
-        let platform = builtin::builtin_catalogue().platform(platform).expect("it ships");
+        let platform = builtin::builtin_catalogue().platform(platform).expect("a shipped platform");
         let gpus = platform.gpus_per_node.expect("known");
         let pairs = "device_to_device_memcpy_read_ce";
         for tests in [&[pairs][..], &[pairs, OTHERS[0], OTHERS[1]]] {
@@ -109,7 +109,7 @@ fn gpu_copies_pass_a_node_with_and_without_host_copies() {
 
 #[test]
 fn a_node_with_one_gpu_passes_by_its_host_link() {
-    let platform = builtin::builtin_catalogue().platform("gh200").expect("it ships");
+    let platform = builtin::builtin_catalogue().platform("gh200").expect("a shipped platform");
     let judged = judge_tests(platform, 1, &OTHERS[..2]);
     assert_eq!(judged.verdicts.outcome, Outcome::Pass, "{:?}", judged.verdicts);
 }

@@ -165,7 +165,8 @@ fn vbios_and_firmware_versions_are_compared_like_the_driver() {
 #[test]
 fn a_loss_common_to_all_parts_has_its_own_detection_limit() {
     let judged = TestMachine::rack().judge();
-    let limit = judged.verdicts.nodes[0].detectable_together.expect("an expectation is there");
+    let limit =
+        judged.verdicts.nodes[0].detectable_together.expect("a limit, given an expectation");
     // Tolerance of the expectation: 4 %.
     assert!((0.035..0.05).contains(&limit), "{limit}");
     // A loss of that size or more in one test is detected, and no node passes with it.

@@ -74,11 +74,11 @@ fn the_same_numbers_give_the_same_verdict_from_either_tool() {
     };
     for (mut with_tools, mut without) in machines().into_iter().zip(machines()) {
         let recordings = record_native(&mut without);
-        let ours = without.judge_these(&recordings).verdicts;
-        let theirs = with_tools.record();
-        let theirs = with_tools.judge_these(&theirs).verdicts;
-        assert_eq!(ours.outcome, theirs.outcome);
-        assert_eq!(ours.findings, theirs.findings);
+        let native = without.judge_these(&recordings).verdicts;
+        let external = with_tools.record();
+        let external = with_tools.judge_these(&external).verdicts;
+        assert_eq!(native.outcome, external.outcome);
+        assert_eq!(native.findings, external.findings);
     }
 }
 

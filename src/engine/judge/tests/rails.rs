@@ -383,9 +383,9 @@ fn a_pair_without_a_reference_is_unknown_and_other_rails_are_a_reference() {
 
 #[test]
 fn the_detection_limit_of_a_node_includes_its_rails() {
-    let calm = RailFleet { readings: 3, ..RailFleet::new(8, |_| 1.0) }.judged(&matching(8));
-    assert_eq!(calm.verdicts.outcome, Outcome::Pass, "{:?}", calm.verdicts.nodes);
-    for node in &calm.verdicts.nodes {
+    let quiet = RailFleet { readings: 3, ..RailFleet::new(8, |_| 1.0) }.judged(&matching(8));
+    assert_eq!(quiet.verdicts.outcome, Outcome::Pass, "{:?}", quiet.verdicts.nodes);
+    for node in &quiet.verdicts.nodes {
         let all = node.detectable.expect("a limit");
         let inside = node.fabric_detectable.expect("a limit");
         // A matching determines a node's rail from a few readings, and an island from hundreds.

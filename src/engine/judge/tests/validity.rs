@@ -148,7 +148,8 @@ fn copies_of_small_buffers_have_no_expectation() {
 /// A full HGX board at this share of the shipped platform's rates, whose GPUs have this name in one
 /// of the outputs.
 fn board(share: f64, product: &str, which: usize) -> Vec<ToolRecording> {
-    let platform = builtin::builtin_catalogue().platform("hgx-h100").expect("it ships").clone();
+    let platform =
+        builtin::builtin_catalogue().platform("hgx-h100").expect("a shipped platform").clone();
     let mut bench = TestMachine::with_platform(platform, 1, 8)
         .readings(3)
         .capacity(move |_, _| Some(share))
