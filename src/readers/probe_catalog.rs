@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn every_built_in_probe_can_be_read_and_is_called_like_its_file() {
+    fn every_built_in_probe_is_read_and_has_the_name_of_its_file() {
         for (file, text) in BUILT_IN {
             let probe = parse_probe(file, text).unwrap_or_else(|error| panic!("{error}"));
             assert_eq!(format!("probes/{}.toml", probe.name), *file);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_place() {
+    fn mistakes_are_reported_with_their_position() {
         assert!(complaint("stage = 1", "stage = 7").starts_with("p.toml:6:9: stage 7"));
         assert!(complaint("{gpus}", "{nodes}").starts_with("p.toml:4:20: argv"));
         assert!(complaint("{gpus}", "{gpu}").contains("the placeholders are {gpus}"));
@@ -230,7 +230,7 @@ mod tests {
         argv = [\"{self}\", \"{node}\"]\ntogether = true\n";
 
     #[test]
-    fn what_is_run_in_place_of_a_tool_is_read_and_mistakes_in_it_are_named() {
+    fn a_fallback_is_read_and_its_mistakes_are_reported() {
         let probe = parse_probe("p.toml", PAIR).unwrap_or_else(|error| panic!("{error}"));
         let otherwise = probe.otherwise.clone().expect("it has one");
         assert!(!probe.together && otherwise.together);
@@ -287,12 +287,12 @@ mod tests {
     }
 
     #[test]
-    fn what_every_node_runs_has_neither_a_server_nor_a_peer() {
+    fn a_multi_node_command_has_neither_a_server_nor_a_peer() {
         let together = PAIR.replace("stage = 2", "stage = 2\ntogether = true");
         assert!(parse_probe("p.toml", &together).expect("good").together);
         let error = |text: &str| parse_probe("p.toml", text).expect_err("a bad file").to_string();
         let peer = error(&together.replace("{hosts}", "{peer_address}"));
-        assert!(peer.contains("{peer_address} is not available there"), "{peer}");
+        assert!(peer.contains("{peer_address} is not available in this command"), "{peer}");
         let serve = "[serve]\nargv = [\"x\"]\nready = \"line\"\n";
         let serves = error(&format!("{together}{serve}"));
         assert!(serves.starts_with("p.toml:7:12: together: every node"), "{serves}");
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_that_a_probe_of_two_nodes_says_is_read() {
+    fn all_settings_of_a_two_node_probe_are_read() {
         let probe = parse_probe("p.toml", RAIL).expect("good");
         let serve = probe.serve.expect("two sides");
         assert_eq!((serve.argv.len(), serve.ready), (2, ReadySignal::Port));
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_two_sides_are_named_with_their_place() {
+    fn mistakes_of_two_sided_probes_are_reported_with_their_position() {
         let error = of_a_rail("[\"x\", \"{port}\"]", "[\"x\"]");
         assert!(error.starts_with("p.toml:11:8: serve.argv does not contain {port}"), "{error}");
         let error = of_a_rail("ready = \"port\"", "ready = \"line\"");

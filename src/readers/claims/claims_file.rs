@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn domains_come_in_their_order_with_all_they_say() {
+    fn domains_keep_their_order_and_all_fields() {
         let claims = parse(
             "c.toml",
             "[[domain]]\nname = \"b2\"\nnodes = \"n[03-04]\"\nplatform = \"hgx-h100\"\n\
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn per_node_makes_a_domain_of_every_node_that_is_called_as_it_is() {
+    fn per_node_makes_a_domain_of_every_node_with_its_name() {
         let text = "[[domain]]\nnodes = \"hgx[001-100]\"\nper_node = true\nplatform = \"hgx-h100\"\n\
                     [[domain]]\nname = \"rack\"\nnodes = \"n[1-2]\"\nper_node = false\n";
         let claims = parse("c.toml", text).expect("good");
@@ -404,13 +404,13 @@ mod tests {
     }
 
     #[test]
-    fn a_typo_in_a_key_is_named_with_its_place() {
+    fn a_typo_in_a_key_is_reported_with_its_position() {
         let error = complaint("[[domain]]\nname = \"a\"\nnodes = \"n1\"\nplatfrom = \"x\"\n");
         assert!(error.starts_with("c.toml:4:1: ") && error.contains("platfrom"), "{error}");
     }
 
     #[test]
-    fn contradictions_are_named_with_their_place() {
+    fn contradictions_are_reported_with_their_position() {
         let twice =
             "[[domain]]\nname = \"a\"\nnodes = \"n1\"\n[[domain]]\nname = \"a\"\nnodes = \"n2\"\n";
         assert_eq!(complaint(twice), "c.toml:5:8: domain a is already claimed on line 2");
@@ -422,13 +422,13 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_host_list_is_named_down_to_its_character() {
+    fn a_bad_host_list_is_reported_with_its_character() {
         let error = complaint("[[domain]]\nname = \"a\"\nnodes = \"n[1-3\"\n");
         assert_eq!(error, "c.toml:3:11: nodes \"n[1-3\": character 2: this [ is never closed");
     }
 
     #[test]
-    fn nothing_claimed_is_an_error_and_not_an_empty_pass() {
+    fn a_file_without_claims_is_an_error() {
         assert!(complaint("").contains("no [[domain]]"));
         assert!(complaint("[[domain]]\nname = \"a\"\nnodes = []\n").contains("has no nodes"));
         assert!(complaint("[[domain]]\nname = \"a\"\nnodes = \"\"\n").contains("empty"));
@@ -439,7 +439,7 @@ mod tests {
     const NODES: &str = "[[domain]]\nname = \"a\"\nnodes = \"n[1-4]\"\n";
 
     #[test]
-    fn leaves_and_rails_are_read_with_all_they_say() {
+    fn leaves_and_rails_are_read_with_all_fields() {
         let more = "gpus_per_node = 0\n[[leaf]]\nname = \"l1\"\nnodes = [\"n[1-2]\", \"n4\"]\n\
             [[rail]]\nname = \"rail0\"\ndevice = \"eth1.7\"\nnetwork = \"fd00:7::/64\"\n\
             [[rail]]\nname = \"rail1\"\nrdma = \"mlx5_0\"\n";
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_leaves_are_named_with_their_place() {
+    fn mistakes_of_leaves_are_reported_with_their_position() {
         let with = |leaves: &str| complaint(&format!("{NODES}{leaves}"));
         let leaf =
             |name: &str, nodes: &str| format!("[[leaf]]\nname = {name:?}\nnodes = {nodes}\n");
@@ -473,7 +473,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_of_rails_are_named_with_their_place() {
+    fn mistakes_of_rails_are_reported_with_their_position() {
         let with = |rails: &str| complaint(&format!("{NODES}{rails}"));
         let bare = with("[[rail]]\nname = \"r\"\n");
         assert!(bare.starts_with("c.toml:5:8: rail r: expected at least one of"), "{bare}");
@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_stops_anywhere_is_read_or_refused_at_a_place() {
+    fn a_truncated_file_is_read_or_rejected_with_a_position() {
         let text = format!(
             "{NODES}[[leaf]]\nname = \"l\"\nnodes = [\"n[1-2]\"]\n\
              [[rail]]\nname = \"r\"\nnetwork = \"10.0.0.0/8\"\nrdma = \"mlx5_0\"\n"

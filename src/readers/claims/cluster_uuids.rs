@@ -15,7 +15,6 @@ use model::source_report::{
 
 /// The kinds of lines in such a text.
 enum ClusterUuidLine<'t> {
-    /// A node and its UUID.
     NodeWithUuid(&'t str, &'t str),
     /// A node that answered; its answer follows on the next lines.
     Node(&'t str),
@@ -25,7 +24,6 @@ enum ClusterUuidLine<'t> {
     Uuid(&'t str),
     /// A node without a UUID; without its name, the node that answered last.
     NoUuid(Option<&'t str>),
-    /// Any other line.
     Other,
 }
 
@@ -49,29 +47,29 @@ pub fn read(place: &str, text: &str) -> SourceReport {
     let mut report = SourceReport::new(SourceKind::NodeFacts, place);
     let mut groups: BTreeMap<String, NodeGroup> = BTreeMap::new();
     let mut without: BTreeSet<NodeName> = BTreeSet::new();
-    let mut asked: Option<&str> = None;
+    let mut answering_node: Option<&str> = None;
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
         let at = format!("{place}:{}", number + 1);
         let (node, uuid) = match parse_line(line) {
             ClusterUuidLine::NodeWithUuid(node, uuid) => (node, uuid),
             ClusterUuidLine::Node(node) => {
-                asked = Some(node);
+                answering_node = Some(node);
                 continue;
             }
             ClusterUuidLine::NoAnswer(node) => {
                 let message = format!("{node} did not answer");
                 report.push_problem(SourceProblemKind::Incomplete, at, message);
-                asked = None;
+                answering_node = None;
                 continue;
             }
             // One per GPU: tools use that of the first GPU.
-            ClusterUuidLine::Uuid(uuid) => match asked.take() {
+            ClusterUuidLine::Uuid(uuid) => match answering_node.take() {
                 Some(node) => (node, uuid),
                 None => continue,
             },
             ClusterUuidLine::NoUuid(node) => {
-                without.extend(node.or_else(|| asked.take()).map(NodeName::from));
+                without.extend(node.or_else(|| answering_node.take()).map(NodeName::from));
                 continue;
             }
             ClusterUuidLine::Other => continue,
@@ -198,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_and_nothing_are_no_fabric_that_nodes_share() {
+    fn zero_and_missing_uuids_are_not_a_shared_fabric() {
         let zero = "00000000-0000-0000-0000-000000000000";
         let text = format!("n1: {zero}\nn2: {zero}\nn3: N/A\nn4: {A}\n");
         assert!(recognises(&text));
@@ -211,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn other_text_is_not_taken_for_it() {
+    fn other_text_is_not_recognised() {
         for text in ["", "n1: x\n", "dear diary\n", "n1: 1234\n", "key: value\nother: thing\n"] {
             assert!(!recognises(text), "{text:?}");
         }

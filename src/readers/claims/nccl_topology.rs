@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topology_says_what_its_node_has() {
+    fn a_topology_lists_the_devices_of_its_node() {
         let text = topology(&["0x1f"]);
         assert!(
             recognises(&text) && recognises(&format!("<?xml version=\"1.0\"?>\n<!-- x -->{text}"))
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_topology_of_nobody_says_so_and_what_it_holds() {
+    fn a_topology_without_a_node_is_reported_with_its_devices() {
         let report = read("topo.xml", &topology(&[""]));
         assert!(report.nodes.is_empty());
         assert!(problem_lines(&report)[0].starts_with("Incomplete topo.xml: "), "{report:?}");
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn mistakes_are_named_with_their_place() {
+    fn mistakes_are_reported_with_their_position() {
         let good = topology(&["1"]);
         let cut = problem_lines(&read("t", &good[..200]));
         assert!(cut[0].starts_with("Malformed t:3:"), "{cut:?}");
@@ -417,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn bombs_and_towers_are_refused() {
+    fn entity_bombs_and_deep_nesting_are_rejected() {
         let bomb = "<!DOCTYPE s [<!ENTITY a \"aaaaaaaaaa\"><!ENTITY b \"&a;&a;&a;&a;\">]>\n\
                     <system version=\"1\"><cpu x=\"&b;\"/></system>";
         assert!(

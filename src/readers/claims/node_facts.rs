@@ -167,18 +167,19 @@ fn node_clique(of: &NodeReport) -> NodeClique {
             None => without.push((gpu, fabric.state.clone().unwrap_or_default())),
         }
     }
-    let silent = usize::try_from(of.gpus.unwrap_or(0)).unwrap_or(0).saturating_sub(of.fabric.len());
+    let unreported =
+        usize::try_from(of.gpus.unwrap_or(0)).unwrap_or(0).saturating_sub(of.fabric.len());
     let mut all = by_clique.iter();
     match (all.next(), all.next()) {
         (None, _) => NodeClique::None,
-        (Some((name, _)), None) if without.is_empty() && silent == 0 => {
+        (Some((name, _)), None) if without.is_empty() && unreported == 0 => {
             NodeClique::One(name.clone())
         }
         (Some((name, _)), None) => {
             let mut others: Vec<String> =
                 without.into_iter().map(|(gpu, state)| format!("GPU {gpu} is {state}")).collect();
-            if 0 < silent {
-                others.push(format!("{silent} do not report it"));
+            if 0 < unreported {
+                others.push(format!("{unreported} do not report it"));
             }
             NodeClique::Partly { name: name.clone(), others: others.join(", ") }
         }
@@ -221,8 +222,8 @@ fn node_report(
     of.aliases = host.into_iter().filter(|host| host != node.as_str()).collect();
     let mut agreed = |what: &str, of: &dyn Fn(&GpuFacts) -> Option<String>| {
         let (value, disagreement) = find_agreement(gpus, of);
-        if let Some(who) = disagreement {
-            let message = format!("the GPUs of {node} disagree on {what}: {who}");
+        if let Some(values) = disagreement {
+            let message = format!("the GPUs of {node} disagree on {what}: {values}");
             report.push_problem(SourceProblemKind::Contradictory, at.to_owned(), message);
         }
         value
@@ -305,7 +306,6 @@ fn nic_report(nic: &NicFacts, facts: &NodeFacts, at: &str) -> NicReport {
     }
 }
 
-/// Why a document is unreadable.
 struct NodeFactsReadError {
     kind: SourceProblemKind,
     /// Offset within the document.

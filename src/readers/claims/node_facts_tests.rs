@@ -82,7 +82,7 @@ fn one_document_is_one_node_and_its_clique() {
 }
 
 #[test]
-fn lines_of_many_nodes_are_grouped_and_named_as_the_asker_does() {
+fn lines_of_many_nodes_are_grouped_under_the_collectors_names() {
     let text = ["a", "b", "c"].map(|name| {
         let clique = if name == "c" { 9 } else { 7 };
         line(&format!("rack-{name}"), rack(name, [clique; 4]))
@@ -97,7 +97,7 @@ fn lines_of_many_nodes_are_grouped_and_named_as_the_asker_does() {
 }
 
 #[test]
-fn gpus_that_do_not_agree_are_named_and_put_their_node_into_no_group() {
+fn disagreeing_gpus_are_reported_and_keep_their_node_out_of_groups() {
     let report = read("n1.json", &pretty(&rack("n1", [7, 7, 8, 7])));
     assert!(report.groups.is_empty());
     assert_eq!(report.problems[0].kind, SourceProblemKind::Contradictory);
@@ -106,7 +106,7 @@ fn gpus_that_do_not_agree_are_named_and_put_their_node_into_no_group() {
 }
 
 #[test]
-fn a_gpu_that_is_not_registered_keeps_its_node_out_and_is_named() {
+fn an_unregistered_gpu_is_reported_and_keeps_its_node_out() {
     let mut facts = rack("n1", [7; 4]);
     let late = FabricFacts { state: FabricState::InProgress, ..FabricFacts::default() };
     facts.gpus.as_mut().expect("gpus")[1].fabric = Some(late);
@@ -121,7 +121,7 @@ fn a_gpu_that_is_not_registered_keeps_its_node_out_and_is_named() {
 }
 
 #[test]
-fn a_fabric_that_is_not_supported_is_no_problem_and_no_group() {
+fn an_unsupported_fabric_gives_neither_a_problem_nor_a_group() {
     let alone = FabricFacts { state: FabricState::NotSupported, ..FabricFacts::default() };
     let report = read("n1.json", &pretty(&node("n1", vec![gpu(0, alone)])));
     assert_eq!((report.groups.len(), report.problems.len()), (0, 0));
@@ -131,7 +131,7 @@ fn a_fabric_that_is_not_supported_is_no_problem_and_no_group() {
 }
 
 #[test]
-fn a_registration_that_ended_badly_is_unhealthy_and_no_clique() {
+fn a_failed_registration_is_unhealthy_and_not_a_clique() {
     let zeros = "00000000-0000-0000-0000-000000000000".to_owned();
     let failed = FabricFacts {
         status: Some("insufficient resources".to_owned()),
@@ -150,7 +150,7 @@ fn a_registration_that_ended_badly_is_unhealthy_and_no_clique() {
 }
 
 #[test]
-fn what_is_wrong_with_a_fabrics_health_is_said_in_words_and_unknown_is_not_wrong() {
+fn fabric_health_problems_are_listed_and_unknown_health_is_not() {
     let health = FabricHealth {
         degraded_bandwidth: HealthCondition::Yes,
         route_unhealthy: HealthCondition::Unknown,
@@ -191,7 +191,7 @@ fn mixed_products_and_slots_are_named() {
 }
 
 #[test]
-fn a_process_on_one_gpu_makes_the_node_busy_and_silence_makes_it_unknown() {
+fn a_process_on_one_gpu_makes_the_node_busy_and_a_missing_report_makes_it_unknown() {
     let mut facts = rack("n1", [7; 4]);
     let gpus = facts.gpus.as_mut().expect("gpus");
     gpus[1].processes = None;
@@ -202,7 +202,7 @@ fn a_process_on_one_gpu_makes_the_node_busy_and_silence_makes_it_unknown() {
 }
 
 #[test]
-fn an_interface_is_said_with_the_switch_that_it_is_cabled_to() {
+fn an_interface_has_its_switch() {
     let mut facts = rack("n1", [7; 4]);
     facts.nics.push(NicFacts {
         device: "mlx5_0".to_owned(),
@@ -224,7 +224,7 @@ fn an_interface_is_said_with_the_switch_that_it_is_cabled_to() {
 }
 
 #[test]
-fn a_line_that_is_broken_is_named_by_its_place_and_leaves_the_others() {
+fn a_broken_line_is_reported_with_its_position_and_leaves_the_others() {
     let good = line("n1", rack("n1", [7; 4]));
     let text = format!("{good}{{\"node\": \"n2\", oops}}\n{}", line("n3", rack("n3", [7; 4])));
     let report = read("facts.jsonl", &text);
@@ -238,7 +238,7 @@ fn a_line_that_is_broken_is_named_by_its_place_and_leaves_the_others() {
 }
 
 #[test]
-fn a_node_that_is_there_twice_contradicts_itself() {
+fn a_node_listed_twice_contradicts_itself() {
     let text = format!("{}{}", line("n1", rack("a", [7; 4])), line("n1", rack("b", [8; 4])));
     let report = read("facts.jsonl", &text);
     assert_eq!(report.problems[0].kind, SourceProblemKind::Contradictory);
@@ -246,7 +246,7 @@ fn a_node_that_is_there_twice_contradicts_itself() {
 }
 
 #[test]
-fn another_version_another_kind_and_nothing_at_all_are_told_apart() {
+fn other_versions_other_kinds_and_empty_text_are_distinguished() {
     let newer = pretty(&rack("n1", [7; 4])).replace("node-facts/1", "node-facts/2");
     assert!(recognises(&newer));
     assert_eq!(read("x", &newer).problems[0].kind, SourceProblemKind::Unsupported);
@@ -282,7 +282,7 @@ fn names_with_control_characters_lose_them() {
 }
 
 #[test]
-fn a_document_that_is_cut_anywhere_is_incomplete_and_no_panic() {
+fn a_truncated_document_is_incomplete_without_a_panic() {
     let first = line("n1", rack("n1", [7; 4]));
     let text = format!("{first}{}", pretty(&rack("n2", [7; 4])));
     for end in (0..text.len()).step_by(7).chain([first.len() - 1, first.len()]) {
@@ -296,7 +296,7 @@ fn a_document_that_is_cut_anywhere_is_incomplete_and_no_panic() {
 
 proptest::proptest! {
     #[test]
-    fn no_text_makes_it_panic(text in "[{}\\[\\]\",:a-z0-9\\n\u{e9} ]{0,200}") {
+    fn no_text_causes_a_panic(text in "[{}\\[\\]\",:a-z0-9\\n\u{e9} ]{0,200}") {
         let _ = recognises(&text);
         let report = read("x", &text);
         proptest::prop_assert!(!report.problems.is_empty());

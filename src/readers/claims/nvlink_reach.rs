@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_at_network_rate_or_a_cell_without_number_joins_nobody() {
+    fn a_path_at_network_rate_or_a_cell_without_number_joins_no_nodes() {
         let cells = [
             cell("n1", "n2", Some(0.99)),
             cell("n2", "n3", Some(0.06)),

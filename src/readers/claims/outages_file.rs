@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_told_with_its_line() {
+    fn mistakes_are_reported_with_their_line() {
         let error = |text: &str| read(text).expect_err("no observation").to_string();
         assert_eq!(error(""), "1: no column out, expected the header out,share");
         assert_eq!(error("#\nout\n"), "2: no column share, expected the header out,share");

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_of_a_domain_are_grouped_and_nobody_takes_it_for_a_measurement() {
+    fn nodes_of_a_domain_are_grouped_as_a_copy_of_the_driver() {
         let text = list(&[("n1", A, "10000000001.0"), ("n2", A, "10000000002"), ("n3", B, "3")]);
         assert!(recognises(&text));
         let report = read("ray.json", &text);
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_that_cannot_order_nodes_are_named() {
+    fn unusable_ranks_are_reported() {
         let text = list(&[("n1", A, "5"), ("n2", A, "5.0"), ("n3", A, ""), ("n4", A, "\"x\"")]);
         let report = read("ray.json", &text);
         let [word, missing, twice] = &problem_lines(&report)[..] else { panic!("{report:?}") };
@@ -442,7 +442,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cluster_without_any_rank_or_domain_is_no_mistake() {
+    fn a_cluster_without_any_rank_or_domain_is_valid() {
         let text = list(&[("n1", A, ""), ("n2", A, "")]);
         assert!(read("ray.json", &text).problems.is_empty());
         let report = read("ray.json", &text.replace(DOMAIN_RESOURCE_PREFIX, "other_"));
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_are_no_cluster_are_not_taken_for_one() {
+    fn keys_other_than_a_cluster_uuid_identify_no_fabric() {
         let zero = "00000000-0000-0000-0000-000000000000";
         let report =
             read("r", &list(&[("n1", zero, "1"), ("n2", "unknown", "2"), ("n3", "leaf/7", "3")]));
@@ -465,13 +465,13 @@ mod tests {
     }
 
     #[test]
-    fn a_node_of_two_domains_or_of_none_is_named() {
+    fn a_node_of_two_domains_or_of_none_is_reported() {
         let text = list(&[("n1", A, "1"), ("n2", A, "2")]);
         let two =
             text.replacen("\"GPU\"", &format!("\"{DOMAIN_RESOURCE_PREFIX}{B}\": 1.0, \"GPU\""), 1);
-        let told_two = problem_lines(&read("r", &two));
-        assert_eq!(told_two[0].0, SourceProblemKind::Contradictory);
-        assert!(told_two[0].1.contains("n1 is in 2 domains"), "{told_two:?}");
+        let problems = problem_lines(&read("r", &two));
+        assert_eq!(problems[0].0, SourceProblemKind::Contradictory);
+        assert!(problems[0].1.contains("n1 is in 2 domains"), "{problems:?}");
         let none = text.replacen(DOMAIN_RESOURCE_PREFIX, "other_", 1);
         assert_eq!(problem_lines(&read("r", &none))[0].0, SourceProblemKind::Incomplete);
     }
@@ -517,13 +517,13 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_a_name_where_nobody_gave_one() {
+    fn an_address_is_the_name_by_default() {
         let report = read("r", &list(&[("10.0.0.0", A, "1")]));
         assert_eq!(report.nodes.keys().map(NodeName::as_str).collect::<Vec<_>>(), ["10.0.0.0"]);
     }
 
     #[test]
-    fn what_is_no_answer_is_said_with_its_place() {
+    fn invalid_answers_are_reported_with_their_position() {
         let cut = &list(&[("n1", A, "1")])[..60];
         assert!(
             problem_lines(&read("r", cut))[0].1.starts_with("r:1:60: "),

@@ -58,13 +58,13 @@ pub(super) fn limit_notes(mut report: SourceReport) -> SourceReport {
         report.push_problem(
             SourceProblemKind::Incomplete,
             None,
-            format!("{more} more problems are not shown"),
+            format!("{more} more problems are omitted"),
         );
     }
     if MAX_PROBLEMS < report.notes.len() {
         let more = report.notes.len() - MAX_PROBLEMS;
         report.notes.truncate(MAX_PROBLEMS);
-        report.notes.push(format!("{more} more remarks are not shown"));
+        report.notes.push(format!("{more} more remarks are omitted"));
     }
     report
 }
@@ -104,7 +104,7 @@ pub(super) fn sanitize_text(text: &str) -> String {
         if c.is_whitespace() {
             gap = !kept.is_empty();
         } else if !c.is_control() {
-            // The rest of a long text is not shown, so it is not processed either.
+            // The rest of a long text is not displayed, so it is not processed either.
             if MAX_EXCERPT <= kept.len() {
                 kept.push('…');
                 return kept;
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_another_kind_is_no_flood_of_problems() {
+    fn a_text_of_another_kind_yields_few_problems() {
         let mut report = SourceReport::new(SourceKind::Cabling, "x");
         for _ in 0..10_000 {
             push_problem(&mut report, SourceProblemKind::Malformed, None, "no");
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_readers_found_without_end_is_cut() {
+    fn long_lists_of_problems_are_truncated() {
         let mut report = SourceReport::new(SourceKind::SlurmNodes, "x");
         for number in 0..1_000 {
             report.push_problem(SourceProblemKind::Malformed, None, number.to_string());
@@ -198,11 +198,11 @@ mod tests {
             (report.problems.len(), report.notes.len()),
             (MAX_PROBLEMS + 1, MAX_PROBLEMS + 1)
         );
-        assert_eq!(report.problems[MAX_PROBLEMS].message, "800 more problems are not shown");
+        assert_eq!(report.problems[MAX_PROBLEMS].message, "800 more problems are omitted");
     }
 
     #[test]
-    fn what_is_kept_of_other_texts_is_short_and_can_be_shown() {
+    fn excerpts_are_short_and_printable() {
         assert_eq!(sanitize_text(" a\u{1b}[31m\tb\u{0}\n \u{0} c "), "a[31m b c");
         let long = sanitize_text(&"é".repeat(1_000_000));
         assert!(long.len() < MAX_EXCERPT + 8 && long.ends_with('…'));

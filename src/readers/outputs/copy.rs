@@ -164,9 +164,9 @@ fn add_test(
             "a row or a column appears twice".to_owned(),
         );
     }
-    let strangers: Vec<&String> =
+    let unknown: Vec<&String> =
         rows.iter().chain(&cols).filter(|label| !reader.is_rank_label(label)).collect();
-    if let Some(label) = strangers.first() {
+    if let Some(label) = unknown.first() {
         let what = format!("{label} is not a participating rank");
         return refuse(reader, OutputProblemKind::Inconsistent, what);
     }

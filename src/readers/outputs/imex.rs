@@ -240,7 +240,6 @@ struct ImexTextReader {
     imex: ImexStatus,
     legend: BTreeMap<String, String>,
     in_legend: bool,
-    /// Columns of the table.
     columns: Option<Vec<u32>>,
     in_table: bool,
     local: Option<u32>,

@@ -366,7 +366,7 @@ mod tests {
     }
 
     #[test]
-    fn what_arrived_is_the_rate_and_reverse_is_named() {
+    fn the_received_rate_counts_and_reverse_is_named() {
         for (reverse, name) in [(0, "iperf3"), (1, "iperf3_reverse")] {
             let parsed = read(&document(94.0e9, reverse).to_string());
             assert_eq!(parsed.tool, Some(Tool::Iperf3));
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_document_is_told_and_not_passed_over() {
+    fn a_second_document_is_reported_and_not_ignored() {
         let (one, two) = (document(80e9, 0), document(40e9, 0));
         let parsed = read(&format!("{one}\n{two}\n"));
         assert_eq!(values(&parsed), [("iperf3".to_owned(), 10.0)]);
@@ -387,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_at_once_are_two_numbers_and_what_was_sent_is_the_fallback() {
+    fn concurrent_directions_are_two_numbers_and_the_sent_rate_is_the_fallback() {
         let mut value = document(80e9, 0);
         value["start"]["test_start"]["bidir"] = json!(1);
         value["end"]["sum_received_bidir_reverse"] = json!({"bits_per_second": 72e9});
@@ -422,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn udp_without_a_count_of_the_receiver_says_nothing() {
+    fn udp_without_the_receivers_count_has_no_result() {
         let mut value = document(80e9, 0);
         value["start"]["test_start"]["protocol"] = json!("UDP");
         value["end"] = json!({"streams": [], "sum": {"bits_per_second": 80e9}});

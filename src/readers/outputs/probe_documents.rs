@@ -31,11 +31,9 @@ const MOST_RANKS: u32 = 1_000_000;
 pub(super) struct ProbeDocument {
     /// The node; empty if the document does not name it.
     pub(super) node: String,
-    /// The content of the document.
     pub(super) value: Value,
     /// The line on which it begins.
     pub(super) line: u32,
-    /// Whether it is complete.
     pub(super) whole: bool,
 }
 
@@ -168,8 +166,8 @@ impl ProbeDocumentReader {
             found.sender.filter(|it| !NodeName::from(it.as_str()).matches_host(&node))
         {
             // A node reports for itself only.
-            let who = if node.is_empty() { "no node" } else { &node };
-            let what = format!("{sender} sent a document that names {who}; it is not read");
+            let named = if node.is_empty() { "no node" } else { &node };
+            let what = format!("{sender} sent a document that names {named}; it is not read");
             self.is_sound = false;
             let problem =
                 OutputProblem::new(OutputProblemKind::Inconsistent, what).at_line(found.line);
@@ -331,7 +329,7 @@ impl ProbeDocumentReader {
             }
         }
         let printed: BTreeSet<&str> = pages.iter().map(|page| page.node.as_str()).collect();
-        let mut silent = BTreeSet::new();
+        let mut missing = BTreeSet::new();
         for rank in self.ranks.values() {
             self.parsed.facts.ranks.push(ToolRank {
                 rank: rank.rank,
@@ -342,10 +340,10 @@ impl ProbeDocumentReader {
                 group: None,
             });
             if !printed.contains(rank.node.as_str()) {
-                silent.insert(rank.node.clone());
+                missing.insert(rank.node.clone());
             }
         }
-        for node in silent {
+        for node in missing {
             let what = format!("{node} took part and printed no document");
             self.is_sound = false;
             let problem = OutputProblem::new(OutputProblemKind::Truncated, what);
@@ -462,15 +460,15 @@ fn parse_document(first: u32, chunk: &str, family: &str) -> FoundDocument {
     // A number at the end of a text may have lost digits; a line end after it comes from the next
     // document, or from the terminal.
     let chunk = chunk.trim_end();
-    let is_ours = |map: &serde_json::Map<String, Value>| {
+    let has_format = |map: &serde_json::Map<String, Value>| {
         map.get("format").and_then(Value::as_str).is_some_and(|format| format.starts_with(family))
     };
-    let found = lenient_json::find_document_where(chunk, is_ours);
+    let found = lenient_json::find_document_where(chunk, has_format);
     let broken = found.as_ref().filter(|document| document.stopped.is_some());
     let found = match broken.map(|document| chunk[..document.end].trim_end()) {
         // The text after the break belongs to another document; the number before it may be
         // truncated.
-        Some(before) => lenient_json::find_document_where(before, is_ours),
+        Some(before) => lenient_json::find_document_where(before, has_format),
         None => found,
     };
     let line = first + found.as_ref().map_or(0, |document| document.line.saturating_sub(1));

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_comes_from_standard_error_whatever_stands_there() {
+    fn no_number_comes_from_standard_error() {
         for (stdout, _, _, _, _) in failures() {
             let noise = format!("{HEAD}GPU 0: x (UUID: GPU-1)\n\t Link 0: 25 GB/s\n");
             let alone = parse_output(stdout.as_bytes());
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_output_is_not_broken_by_what_others_print_beside_it() {
+    fn a_complete_output_stays_complete_next_to_messages_of_other_programs() {
         let noise = "srun: error: Unable to restore the terminal\nFailed to get D-Bus connection\n";
         let whole = parse_output(HEAD.replace("v0.8", "v0.4").as_bytes());
         assert!(whole.complete, "{:?}", whole.problems);

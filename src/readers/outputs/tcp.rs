@@ -42,10 +42,10 @@ pub fn parse(input: &ParserInput<'_>) -> ParseOutput {
     if !input.text.ends_with('\n') {
         plain.pop();
     }
-    let is_ours = |map: &serde_json::Map<String, Value>| {
+    let has_format = |map: &serde_json::Map<String, Value>| {
         map.get("format").and_then(Value::as_str).is_some_and(|f| f.starts_with(FAMILY))
     };
-    let Some(document) = lenient_json::find_document_where(&plain, is_ours) else {
+    let Some(document) = lenient_json::find_document_where(&plain, has_format) else {
         let what = "the document breaks off before its first field";
         parsed.problems.push(OutputProblem::new(OutputProblemKind::Truncated, what));
         return parsed;
@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_document_is_told_and_not_passed_over() {
+    fn a_second_document_is_reported_and_not_ignored() {
         let one = document(&[(0.5, 0.4)]).to_string();
         let parsed = read_text(&format!("{one}\n{one}\n"));
         assert!(parsed.has_problem(OutputProblemKind::Unrecognised) && !parsed.complete);
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn retransmits_that_nobody_can_have_counted_are_not_told() {
+    fn impossible_retransmit_counts_are_not_kept() {
         let mut value = document(&[(0.5, 0.4)]);
         value["readings"][0]["forward"]["retransmits"] = json!(u64::MAX);
         let parsed = read_text(&value.to_string());
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_that_got_lost_are_corrupt_and_give_no_number() {
+    fn lost_bytes_are_corrupt_and_give_no_number() {
         let mut value = document(&[(0.5, 0.4)]);
         value["readings"][0]["forward"]["received_bytes"] = json!(999);
         let parsed = read_text(&value.to_string());
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn problems_in_the_probes_own_words_are_sorted() {
+    fn problems_are_classified_by_the_probes_text() {
         for (problem, expected) in [
             ("stream 3: pattern differs at byte 7", OutputProblemKind::Corrupt),
             ("connection refused", OutputProblemKind::Error),
@@ -355,7 +355,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_cut_is_truncated_and_every_number_stands_in_it(
+        fn a_cut_output_is_truncated_and_contains_every_number(
             rates in prop::collection::vec((0.001..90.0f64, 0.001..90.0f64), 1..5),
             at in 0.0..1.0f64,
         ) {

@@ -140,7 +140,8 @@ fn check_multi_node_and_fallback(read: &ProbeFile) -> Result<(), ProbeFileMistak
         return Err((at, message));
     }
     if let (Some(at), Some(_)) = (own, &read.serve) {
-        let message = "together: every node runs the command, so none is left to serve".to_owned();
+        let message =
+            "together: every node runs the command, so no node is left to serve".to_owned();
         return Err((at, message));
     }
     if own.is_some() {
@@ -230,7 +231,7 @@ fn check_command(
         let text = word.get_ref();
         let wrong = |message: &str| Err((word.span().start, format!("{key} {text:?}: {message}")));
         if let Some(name) = without.iter().find(|name| text.contains(**name)) {
-            return wrong(&format!("{name} is not available there"));
+            return wrong(&format!("{name} is not available in this command"));
         }
         let rest = known.iter().fold(text.clone(), |rest, name| rest.replace(name, ""));
         if let Some(name) = placeholder::ALL.iter().find(|name| rest.contains(**name)) {

@@ -35,7 +35,6 @@ pub(super) struct CablingEntry {
 /// A value and its line number.
 type TextAtLine = (String, usize);
 
-/// All information about one leaf.
 #[derive(Debug, Default)]
 struct CabledLeaf {
     line: usize,
@@ -281,7 +280,6 @@ impl<'s> CablingBuilder<'s> {
         }
     }
 
-    /// Combines leaves, racks and rails.
     pub(super) fn finish(mut self) {
         for name in std::mem::take(&mut self.order) {
             let Some(leaf) = self.leaves.remove(&name) else { continue };

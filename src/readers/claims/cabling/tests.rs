@@ -1,4 +1,4 @@
-//! Cabling files, good and bad, in both shapes.
+//! Valid and invalid cabling files in both formats.
 
 use super::*;
 use model::source_report::{NodeGroupKind, NodeReport, SourceProblemKind};
@@ -30,7 +30,7 @@ fn complaint(text: &str) -> (SourceProblemKind, String, String) {
 }
 
 #[test]
-fn the_example_says_where_every_cable_goes() {
+fn the_example_lists_every_cable() {
     assert!(recognises(EXAMPLE));
     let report = read("examples/cabling.csv", EXAMPLE);
     assert!(report.problems.is_empty() && report.notes.is_empty(), "{report:?}");
@@ -55,7 +55,7 @@ fn the_example_says_where_every_cable_goes() {
 }
 
 #[test]
-fn a_spreadsheet_of_another_country_reads_the_same() {
+fn a_spreadsheet_with_semicolons_reads_the_same() {
     let text = "\u{feff}\"Port\";\"LEAF\";\"Owner\";\"Node\"\r\n\r\n# a remark\r\n1;\"leaf 1\";me;n1\r\n2;leaf 1;;n2";
     assert!(recognises(text));
     let report = read("c.csv", text);
@@ -67,7 +67,7 @@ fn a_spreadsheet_of_another_country_reads_the_same() {
 }
 
 #[test]
-fn a_line_may_speak_of_many_nodes() {
+fn a_line_may_list_many_nodes() {
     let report = read("c.csv", "node,rack,rail,leaf\n\"n[1-3,5]\",r1,0,l0\n");
     assert!(report.problems.is_empty(), "{:?}", report.problems);
     assert_eq!(groups(&report, NodeGroupKind::Leaf)[0].2, ["n1", "n2", "n3", "n5"]);
@@ -106,7 +106,7 @@ fn a_contradiction_leaves_the_rest_usable() {
 }
 
 #[test]
-fn malformed_lines_are_named_by_line_and_column() {
+fn malformed_lines_are_reported_with_line_and_column() {
     let malformed = |text: &str, at: &str, words: &str| {
         let (kind, place, message) = complaint(text);
         assert_eq!((kind, place.as_str()), (SourceProblemKind::Malformed, at), "{message}");
@@ -138,7 +138,7 @@ const DOCUMENT: &str = "[[leaf]]\nname = \"l0\"\nrail = 0\nnodes = \"n[1-2]\"\n\
     [[node]]\nname = \"n2\"\n[[node.nic]]\ndevice = \"eth1\"\nrail = 0\nleaf = \"l0\"\nport = 7\n";
 
 #[test]
-fn the_same_can_be_said_in_toml() {
+fn toml_reads_the_same_as_csv() {
     assert!(recognises(DOCUMENT));
     let report = read("c.toml", DOCUMENT);
     assert!(report.problems.is_empty(), "{:?}", report.problems);
@@ -151,7 +151,7 @@ fn the_same_can_be_said_in_toml() {
 }
 
 #[test]
-fn mistakes_in_toml_are_named_with_their_place() {
+fn mistakes_in_toml_are_reported_with_their_position() {
     let error = |text: &str| {
         let (kind, at, message) = complaint(text);
         format!("{kind:?} {at} {message}")
@@ -168,7 +168,7 @@ fn mistakes_in_toml_are_named_with_their_place() {
 }
 
 #[test]
-fn claims_and_other_tables_are_not_taken_for_cabling() {
+fn claims_and_other_tables_are_not_recognised_as_cabling() {
     assert!(!recognises("[[domain]]\nname = \"a\"\nnodes = \"n1\"\n[[node]]\n"));
     assert!(!recognises("run,domain,stage,testcase,src_node,src_gpu\n"));
     assert!(!recognises("") && !recognises("node\nn1\n") && !recognises("\u{0}\u{1}"));

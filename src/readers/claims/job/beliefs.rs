@@ -11,7 +11,6 @@ use model::hostlist;
 use model::id::NodeName;
 use model::source_report::{JobAssumption, SourceProblemKind, SourceReport};
 
-/// The settings, with their locations.
 struct BeliefReader<'s> {
     report: &'s mut SourceReport,
     settings: &'s JobSettings,

@@ -1,4 +1,4 @@
-//! Jobs in every form that they are described in.
+//! Job descriptions in every supported form.
 
 use super::*;
 use model::source_report::{JobAssumption, SourceProblemKind};
@@ -14,7 +14,7 @@ fn problem_lines(report: &SourceReport) -> Vec<String> {
 const SCRIPT: &str = include_str!("../../../../examples/job.sbatch");
 
 #[test]
-fn the_example_tells_what_its_job_takes_for_granted() {
+fn the_example_lists_the_assumptions_of_its_job() {
     assert!(recognises(SCRIPT));
     let report = read("examples/job.sbatch", SCRIPT);
     assert!(report.problems.is_empty(), "{report:?}");
@@ -46,7 +46,7 @@ fn environments_are_read_line_by_line_or_with_nul() {
 }
 
 #[test]
-fn assignments_are_found_wherever_shells_and_launchers_take_them() {
+fn assignments_are_found_in_all_forms_of_shells_and_launchers() {
     for text in [
         "export A=1 USE_MNNVL=0 # USE_MNNVL=1",
         "USE_MNNVL='0' python x.py",
@@ -101,7 +101,7 @@ spec:
 "#;
 
 #[test]
-fn pods_tell_their_environment_in_yaml_and_json() {
+fn pod_environments_are_read_from_yaml_and_json() {
     assert!(recognises(POD));
     let report = read("pod.yaml", POD);
     assert!(report.problems.is_empty(), "{report:?}");
@@ -125,7 +125,7 @@ fn pods_tell_their_environment_in_yaml_and_json() {
 }
 
 #[test]
-fn containers_of_one_job_that_disagree_are_named() {
+fn disagreeing_containers_of_one_job_are_reported() {
     let two = format!("{POD}---\n{}", POD.replace("\"1\"", "\"0\""));
     let report = read("pods.yaml", &two);
     let problems = problem_lines(&report);
@@ -139,7 +139,7 @@ fn containers_of_one_job_that_disagree_are_named() {
 }
 
 #[test]
-fn pods_of_one_job_together_say_where_it_runs() {
+fn the_pods_of_one_job_list_its_nodes() {
     let two = format!("{POD}---\n{}---\n{POD}", POD.replace("n7", "n9"));
     let report = read("pods.yaml", &two);
     assert!(report.problems.is_empty(), "{report:?}");
@@ -147,7 +147,7 @@ fn pods_of_one_job_together_say_where_it_runs() {
 }
 
 #[test]
-fn settings_that_cannot_work_together_are_named() {
+fn incompatible_settings_are_reported() {
     let of = |text: &str| problem_lines(&read("x", text));
     let memory = of("NCCL_MNNVL_ENABLE=1\nNCCL_CUMEM_ENABLE=0\n");
     assert!(
@@ -166,7 +166,7 @@ fn settings_that_cannot_work_together_are_named() {
 }
 
 #[test]
-fn malformed_jobs_are_named_with_their_place() {
+fn malformed_jobs_are_reported_with_their_position() {
     let of = |text: &str| problem_lines(&read("x", text));
     assert!(
         of("\nNCCL_MNNVL_ENABLE=7\n")[0]
@@ -183,18 +183,18 @@ fn malformed_jobs_are_named_with_their_place() {
 }
 
 #[test]
-fn an_environment_in_flow_style_is_one_too() {
+fn an_environment_in_flow_style_is_read() {
     let pod = "apiVersion: v1\nkind: Pod\nspec:\n  nodeName: n7\n  containers:\n  - name: main\n    \
                env: [{name: NCCL_MNNVL_ENABLE, value: \"1\"}]\n";
     assert!(recognises(pod));
     let report = read("pod.yaml", pod);
     assert_eq!((belief(&report, "NCCL").multi_node_nvlink, report.problems.len()), (Some(true), 0));
     // A variable in prose does not make a text a manifest.
-    assert!(!recognises("This says NCCL_MNNVL_ENABLE, and more.\n"));
+    assert!(!recognises("The text mentions NCCL_MNNVL_ENABLE, and more.\n"));
 }
 
 #[test]
-fn towers_and_aliases_do_not_grow() {
+fn nested_and_aliased_values_do_not_expand() {
     let tower = format!("a: {}", "[".repeat(100_000));
     assert_eq!(read("x", &tower).problems[0].kind, SourceProblemKind::Malformed);
     let mut laughs = "a0: &a0 [USE_MNNVL, x, x, x, x, x, x, x, x]\n".to_owned();
@@ -208,7 +208,7 @@ fn towers_and_aliases_do_not_grow() {
 }
 
 #[test]
-fn the_size_of_a_domain_is_the_platforms_and_one_pod_is_not_the_job() {
+fn a_domain_size_is_that_of_the_platform_and_one_pod_is_not_the_job() {
     let rack = read("x", "SLURM_JOB_NODELIST=n[1-16]\nNVLINK_DOMAIN_SIZE=72\n");
     let size = belief(&rack, "NVLINK_DOMAIN_SIZE");
     assert_eq!((size.ranks_per_domain, size.multi_node_nvlink), (None, Some(true)));
@@ -221,7 +221,7 @@ fn the_size_of_a_domain_is_the_platforms_and_one_pod_is_not_the_job() {
 }
 
 #[test]
-fn options_of_the_command_that_slurm_runs_are_not_slurms() {
+fn options_of_the_launched_command_are_not_slurm_options() {
     for command in [
         "srun --mpi=pmix all_reduce_perf -w 20",
         "srun -l -N 2 python t.py -w 8",

@@ -12,7 +12,6 @@ use model::source_report::{
     ClaimBasis, FabricReport, NodeReport, SourceProblem, SourceProblemKind, SourceReport,
 };
 
-/// Prefix of its labels.
 pub(super) const LABEL_PREFIX: &str = "nvidia.com/";
 
 /// The resource of the device plugin.
@@ -25,7 +24,6 @@ pub(super) const CLIQUE_LABEL: &str = "nvidia.com/gpu.clique";
 /// common domain.
 pub(super) const DEFAULT_CLIQUE_ID: u32 = 32_766;
 
-/// A parsed value of [`CLIQUE_LABEL`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CliqueLabel {
     /// ClusterUUID, in lower case.

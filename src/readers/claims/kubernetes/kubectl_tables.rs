@@ -16,7 +16,6 @@ pub(super) struct KubectlNodeRow {
     pub(super) labels: BTreeMap<String, String>,
 }
 
-/// The content of the column.
 enum LabelColumnKind {
     Labels,
     Clique,

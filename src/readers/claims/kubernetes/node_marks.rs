@@ -61,7 +61,6 @@ const KEPT_ANNOTATIONS: &[&str] = &[
     "topograph.run/cluster-id",
 ];
 
-/// The domain of Slinky's keys.
 const SLINKY_DOMAIN: &str = "slinky.slurm.net";
 
 /// HAMi's table of scores between pairs of GPUs.
@@ -110,11 +109,11 @@ pub(super) fn read(
 
 /// The labels that ask to leave this node alone.
 pub(super) fn opt_outs(labels: &BTreeMap<String, String>) -> Vec<String> {
-    let asks = |(label, value): &(&String, &String)| {
+    let is_opt_out = |(label, value): &(&String, &String)| {
         OPT_OUT_LABELS.contains(&(label.as_str(), value.as_str()))
     };
     let to_text = |(label, value)| format!("label {label}={value}");
-    labels.iter().filter(asks).map(to_text).collect()
+    labels.iter().filter(is_opt_out).map(to_text).collect()
 }
 
 /// The tool that currently tests the GPUs of this node.
@@ -277,14 +276,14 @@ mod tests {
     }
 
     #[test]
-    fn scores_over_pcie_only_are_no_links() {
+    fn pcie_scores_are_not_links() {
         let text = r#"[{"uuid":"a","score":{"b":10}},{"uuid":"b","score":{"a":10}}]"#;
         assert_eq!(summarise_links(text).expect("a table"), "0 NVLinks between 1 of 1 pairs");
         assert_eq!(summarise_links("[]").expect("a table"), "no pairs");
     }
 
     #[test]
-    fn scores_that_are_none_are_said_to_be_so() {
+    fn invalid_scores_are_reported() {
         for text in ["", "{}", r#"[{"score":{}}]"#, r#"[{"uuid":"a","score":{"b":"x"}}]"#] {
             assert!(summarise_links(text).is_err(), "{text}");
         }

@@ -75,7 +75,7 @@ fn the_whole_clique_is_the_name_of_a_domain() {
 }
 
 #[test]
-fn nonsense_in_a_clique_costs_that_label_and_no_other_node() {
+fn an_invalid_clique_drops_only_its_label() {
     let values = [
         "",
         "x",
@@ -105,7 +105,7 @@ fn nonsense_in_a_clique_costs_that_label_and_no_other_node() {
 }
 
 #[test]
-fn sentinels_are_kept_and_remarked() {
+fn sentinel_cliques_are_kept_with_a_note() {
     let zero = "00000000-0000-0000-0000-000000000000.0";
     let default = "11111111-2222-3333-4444-555555555555.32766";
     let report = read(&[
@@ -129,7 +129,7 @@ fn sentinels_are_kept_and_remarked() {
 }
 
 #[test]
-fn what_discovery_says_of_gpus_is_taken_over() {
+fn gpu_feature_discovery_labels_are_read() {
     let labels = json!({
         "nvidia.com/gpu.present": "true", "nvidia.com/gpu.count": "8",
         "nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3",
@@ -203,7 +203,7 @@ fn a_topograph_domain_that_repeats_the_clique_is_a_copy() {
 }
 
 #[test]
-fn a_tier_above_a_missing_one_is_no_leaf() {
+fn a_tier_above_a_missing_one_is_not_a_leaf() {
     let report = read(&[node("a", &json!({"fabric.topograph.run/tier-1": "s"}))]);
     assert_eq!(group_lines(&report.groups), ["Switch topograph-tier-1 s: a"]);
     let report = read(&[node(
@@ -304,7 +304,7 @@ fn every_provider_s_labels_place_nodes() {
 }
 
 #[test]
-fn neighbours_in_labels_are_where_interfaces_are_cabled() {
+fn neighbour_labels_give_the_cables_of_interfaces() {
     let report = read(&[node(
         "n",
         &json!({"backend.coreweave.cloud/neighbors.expected.ibp0.device": "leaf1",
@@ -363,7 +363,7 @@ fn slinky_s_annotation_is_slurm_s_view() {
 }
 
 #[test]
-fn state_marks_and_wishes_of_others_are_kept() {
+fn state_marks_and_opt_outs_are_kept() {
     let mut ill = node(
         "ill",
         &json!({"nvsentinel.dgxc.nvidia.com/managed": "false",
@@ -408,7 +408,7 @@ fn state_marks_and_wishes_of_others_are_kept() {
 }
 
 #[test]
-fn who_wrote_a_clique_and_when_is_told() {
+fn the_writer_and_time_of_a_clique_label_are_kept() {
     let mut one = node("a", &clique(A));
     one["metadata"]["managedFields"] = json!([{"manager": "kubectl-label", "operation": "Update",
         "time": "2026-11-01T00:00:00Z",
@@ -420,7 +420,7 @@ fn who_wrote_a_clique_and_when_is_told() {
 }
 
 #[test]
-fn names_of_control_characters_are_no_names() {
+fn names_of_control_characters_are_rejected() {
     let report = read(&[
         node("\u{7}", &clique(A)),
         node("a", &json!({"ds.coreweave.com/nvlink.domain": "\u{7}", "x": "y"})),
@@ -432,7 +432,7 @@ fn names_of_control_characters_are_no_names() {
 }
 
 #[test]
-fn a_node_listed_twice_must_say_the_same() {
+fn a_node_listed_twice_must_have_equal_labels() {
     let report = read(&[node("a", &clique(A)), node("a", &clique(A)), node("a", &clique(B))]);
     assert_eq!(group_lines(&report.groups), [format!("Domain clique {A}: a")]);
     assert_eq!(report.problems.len(), 1);
@@ -449,9 +449,9 @@ fn fields_of_the_wrong_kind_are_problems_of_their_node() {
         node("c", &clique(A)),
     ]);
     assert_eq!(group_lines(&report.groups), [format!("Domain clique {A}: c")]);
-    let said_at: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
+    let label_at: Vec<String> = report.problems.iter().map(ToString::to_string).collect();
     assert_eq!(
-        said_at,
+        label_at,
         [
             "n.json: node a: labels nvidia.com/gpu.clique: expected text, found 7",
             "n.json: node b: labels: expected text, found [\"x\"]",
@@ -463,7 +463,7 @@ fn fields_of_the_wrong_kind_are_problems_of_their_node() {
 }
 
 #[test]
-fn the_first_page_of_a_list_is_told_to_be_a_part() {
+fn the_first_page_of_a_list_is_reported_as_partial() {
     let page = |more: &str| {
         let items = [node("n1", &json!({}))];
         json!({"kind": "NodeList", "apiVersion": "v1", "metadata": {"continue": more},

@@ -19,7 +19,6 @@ const MAX_MEMBERSHIPS: usize = 1_000_000;
 /// Limit for names in the message about adapters without a host.
 const MAX_NAMED_ADAPTERS: usize = 5;
 
-/// A port of an adapter.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IbAdapterPort {
     /// Identifier of the adapter in its source: a GUID, a description.
@@ -37,7 +36,6 @@ pub(super) struct IbAdapterPort {
 struct IbSwitch {
     description: String,
     line: usize,
-    /// The connected switches.
     peers: BTreeSet<String>,
 }
 

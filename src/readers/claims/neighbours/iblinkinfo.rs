@@ -26,7 +26,6 @@ fn parse_heading(line: &str) -> Option<(bool, &str)> {
     inside("CA: ").map(|name| (false, name))
 }
 
-/// A port and its peer.
 struct IblinkPort<'t> {
     guid: Option<String>,
     port: u32,

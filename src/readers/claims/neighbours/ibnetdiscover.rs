@@ -13,7 +13,6 @@ pub(super) fn recognises(text: &str) -> bool {
     text.lines().any(|line| parse_record(line).is_some())
 }
 
-/// The heading of a record.
 struct IbnetRecord<'t> {
     kind: IbnetRecordKind,
     guid: String,

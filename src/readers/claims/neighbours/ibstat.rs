@@ -30,7 +30,6 @@ fn parse_device(line: &str) -> Option<&str> {
     Some(name).filter(|_| !sanitize_text(name).is_empty() && (rest.is_empty() || rest == ":"))
 }
 
-/// Parses `ibstat` of this node.
 pub(super) fn read(report: &mut SourceReport, node: &NodeName, text: &str) {
     let mut nics: Vec<NicReport> = Vec::new();
     let mut current: Option<&str> = None;

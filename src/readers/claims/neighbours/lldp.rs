@@ -13,7 +13,6 @@ use crate::claims::reader_util::{first_line, push_note, push_problem, quote_text
 use model::id::NodeName;
 use model::source_report::{ClaimBasis, NicReport, SourceProblemKind, SourceReport};
 
-/// One neighbour of one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct LldpNeighbour {
     interface: String,
@@ -268,35 +267,35 @@ impl LldpNeighbour {
 
 fn add_nics(report: &mut SourceReport, node: &NodeName, neighbours: Vec<LldpNeighbour>) {
     let mut kept: BTreeMap<String, (Option<String>, Option<String>)> = BTreeMap::new();
-    for neighbours in neighbours {
-        let leaf = neighbours.name.clone().or_else(|| neighbours.chassis.clone());
-        let at = format!("{}: {}", report.source.place, neighbours.interface);
+    for neighbour in neighbours {
+        let leaf = neighbour.name.clone().or_else(|| neighbour.chassis.clone());
+        let at = format!("{}: {}", report.source.place, neighbour.interface);
         if leaf.is_none() {
             let message = "a neighbour without a name or chassis id";
             push_problem(report, SourceProblemKind::Incomplete, at, message);
             continue;
         }
-        if neighbours.is_not_switch() {
-            let who = quote_text(leaf.as_deref().unwrap_or_default());
+        if neighbour.is_not_switch() {
+            let switch = quote_text(leaf.as_deref().unwrap_or_default());
             push_note(
                 report,
                 format!(
-                    "{}: {who} does not advertise itself as a \
+                    "{}: {switch} does not advertise itself as a \
                 switch",
-                    neighbours.interface
+                    neighbour.interface
                 ),
             );
             continue;
         }
-        let port = neighbours.port_name();
+        let port = neighbour.port_name();
         let here = (leaf.clone(), port.clone());
-        if let Some(before) = kept.get(&neighbours.interface) {
+        if let Some(before) = kept.get(&neighbour.interface) {
             // A switch may use two protocols on one port.
             if before.0 != here.0 {
                 let name = |leaf: &Option<String>| quote_text(leaf.as_deref().unwrap_or_default());
                 let message = format!(
                     "{} receives LLDP from {} and {}: a device between them forwards LLDP frames",
-                    neighbours.interface,
+                    neighbour.interface,
                     name(&before.0),
                     name(&here.0)
                 );
@@ -304,9 +303,9 @@ fn add_nics(report: &mut SourceReport, node: &NodeName, neighbours: Vec<LldpNeig
             }
             continue;
         }
-        kept.insert(neighbours.interface.clone(), here);
+        kept.insert(neighbour.interface.clone(), here);
         report.node_mut(node).nics.push(NicReport {
-            device: Some(neighbours.interface),
+            device: Some(neighbour.interface),
             leaf,
             port,
             basis: Some(ClaimBasis::Reported),

@@ -43,7 +43,7 @@ fn kinds(report: &SourceReport) -> Vec<SourceProblemKind> {
 }
 
 #[test]
-fn a_fabric_tells_who_is_cabled_to_which_leaf() {
+fn a_fabric_gives_the_leaf_of_every_cable() {
     assert!(recognises(FABRIC));
     let report = read("ib.txt", FABRIC);
     assert_eq!(cables(&report, "node0001"), ["mlx5_0 leaf-1 1"]);
@@ -73,7 +73,7 @@ fn a_fabric_tells_who_is_cabled_to_which_leaf() {
 }
 
 #[test]
-fn a_fabric_that_contradicts_itself_is_named_with_its_lines() {
+fn contradictions_in_a_fabric_are_reported_with_their_lines() {
     let wrong = FABRIC
         .replace("[1](c1) \t\"S-00000000000000a1\"[1]", "[1](c1) \t\"S-00000000000000a1\"[2]");
     let report = read("ib.txt", &wrong);
@@ -91,14 +91,14 @@ fn a_fabric_that_contradicts_itself_is_named_with_its_lines() {
 }
 
 #[test]
-fn switches_that_share_a_name_are_told_apart() {
+fn switches_with_one_name_stay_separate() {
     let report = read("ib.txt", &FABRIC.replace("leaf-2", "leaf-1"));
     assert_eq!(cables(&report, "node0003"), ["mlx5_3:2 leaf-1 (00000000000000a2) 7"]);
     assert_eq!(cables(&report, "node0001"), ["mlx5_0 leaf-1 (00000000000000a1) 1"]);
 }
 
 #[test]
-fn what_cannot_be_read_of_a_fabric_leaves_the_rest() {
+fn unreadable_parts_of_a_fabric_leave_the_rest() {
     let report = read(
         "ib.txt",
         &format!("{FABRIC}[9]\t\"H-zz\"[1]\n[x\nSwitch\tnone\n[1]\t\"S-b\"[1] # \"q\" x\n"),
@@ -120,7 +120,7 @@ Switch: 0x00000000000000a1 MF0;leaf-1:MQM9700/U1:\n           1    1[  ] ==( 4X 
 Switch: 0x00000000000000b1 MF0;spine-1:MQM9700/U1:\n           3    1[  ] ==( 4X        106.25 Gbps Active/  LinkUp)==>       1   33[  ] \"MF0;leaf-1:MQM9700/U1\" ( )\n";
 
 #[test]
-fn links_tell_state_and_rate_beside_the_cable() {
+fn links_include_state_and_rate() {
     assert!(recognises(LINKS));
     let report = read("links.txt", LINKS);
     assert!(report.problems.is_empty(), "{:?}", report.problems);
@@ -144,7 +144,7 @@ const OWN: &str = "CA 'mlx5_0'\n\tCA type: MT4129\n\tNumber of ports: 1\n\tNode 
 CA 'mlx5_1'\n\tNumber of ports: 2\n\tPort 1:\n\t\tState: Down\n\t\tRate: 40 (FDR10)\n\t\tPort GUID: 0x0000000000000000\n\tPort 2:\n\t\tState: Initializing\n\t\tRate: 2.5\n\t\tPort GUID: 0xc3\n";
 
 #[test]
-fn own_ports_belong_to_the_node_whose_file_they_are_in() {
+fn ibstat_ports_belong_to_the_node_of_their_file() {
     assert!(recognises(OWN));
     let report = read("run/nodes/n1/ibstat.txt", OWN);
     assert!(report.problems.is_empty(), "{:?}", report.problems);
@@ -152,14 +152,14 @@ fn own_ports_belong_to_the_node_whose_file_they_are_in() {
     assert_eq!((first.state.as_deref(), first.rate_mbit_s), (Some("active"), Some(400_000)));
     assert_eq!((second.guid.as_deref(), second.rate_mbit_s), (None, Some(40_000)));
     assert_eq!((third.device.as_deref(), third.rate_mbit_s), (Some("mlx5_1:2"), Some(2_500)));
-    let nobody = read("ibstat.txt", OWN);
-    assert_eq!(kinds(&nobody), [SourceProblemKind::Incomplete]);
-    assert!(nobody.nodes.is_empty());
+    let unnamed = read("ibstat.txt", OWN);
+    assert_eq!(kinds(&unnamed), [SourceProblemKind::Incomplete]);
+    assert!(unnamed.nodes.is_empty());
     assert_eq!(nics(&read_for_node(Some(&"n2".into()), "ibstat.txt", OWN), "n2").len(), 3);
 }
 
 #[test]
-fn a_list_of_hosts_tells_whose_guids_are_whose() {
+fn a_host_list_gives_the_guids_of_each_host() {
     let text = "VM_hostname n1\n0xc1\nVM_hostname n2\nc2\nzz\nVM_hostname -x\nc3\n";
     assert!(recognises(text));
     let report = read("guids", text);
@@ -211,7 +211,7 @@ fn the_same_neighbours_read_the_same_in_every_format() {
 }
 
 #[test]
-fn one_neighbour_is_unwrapped_and_none_is_no_mistake() {
+fn a_single_neighbour_is_unwrapped_and_none_is_valid() {
     let one = r#"{"lldp":{"interface":{"eth0":{"chassis":{"sw":{"id":{"type":"mac","value":"m"}}},"port":{"id":{"type":"local","value":"7"}}}}}}"#;
     assert_eq!(cables(&read("nodes/n1/x", one), "n1"), ["eth0 sw 7"]);
     for none in [r#"{"lldp":{}}"#, r#"{ "lldp": [ {} ] }"#, "LLDP neighbors:\n"] {
@@ -222,7 +222,7 @@ fn one_neighbour_is_unwrapped_and_none_is_no_mistake() {
 }
 
 #[test]
-fn a_neighbour_that_is_no_switch_is_no_leaf_and_two_are_a_contradiction() {
+fn a_neighbour_other_than_a_switch_is_not_a_leaf_and_two_are_a_contradiction() {
     let host = TEXT.replace("Bridge, on", "Station, on");
     let report = read("nodes/n1/x", &host);
     assert_eq!(cables(&report, "n1").len(), 1);
@@ -242,7 +242,7 @@ fn a_neighbour_that_is_no_switch_is_no_leaf_and_two_are_a_contradiction() {
 }
 
 #[test]
-fn broken_documents_are_named_with_their_place() {
+fn broken_documents_are_reported_with_their_position() {
     let cut = read("nodes/n1/x", &JSON[..JSON.len() - 8]);
     assert_eq!(kinds(&cut), [SourceProblemKind::Malformed]);
     assert!(

@@ -72,7 +72,6 @@ impl<'s> ReconcileContext<'s> {
         view
     }
 
-    /// The name of a domain.
     pub(super) fn domain_name(&self, at: usize) -> &'s DomainName {
         &self.placement.domains[at].name
     }
@@ -224,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn racks_are_told_from_servers_by_the_name_of_the_platform() {
+    fn the_platform_name_distinguishes_racks_from_servers() {
         for rack in ["gb200-nvl72", "gb300-nvl72", "gb200-nvl36x2"] {
             assert!(is_rack(rack), "{rack}");
         }

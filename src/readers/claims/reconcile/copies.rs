@@ -53,12 +53,12 @@ fn index_domains(
     reports: &[SourceReport],
     kinds: &[SourceKind],
 ) -> BTreeMap<(String, BTreeSet<NodeName>), String> {
-    let sources = reports.iter().filter(|reports| kinds.contains(&reports.source.kind));
+    let sources = reports.iter().filter(|report| kinds.contains(&report.source.kind));
     sources
-        .flat_map(|reports| {
+        .flat_map(|report| {
             let groups =
-                reports.groups.iter().filter(|g| g.kind == NodeGroupKind::Domain && g.in_force);
-            groups.map(|g| ((g.name.clone(), member_set(g)), reports.source.place.clone()))
+                report.groups.iter().filter(|g| g.kind == NodeGroupKind::Domain && g.in_force);
+            groups.map(|g| ((g.name.clone(), member_set(g)), report.source.place.clone()))
         })
         .collect()
 }
@@ -96,23 +96,23 @@ pub fn find_corroboration(claims: &Claims) -> BTreeMap<DomainName, Corroboration
                 covered.entry(key).or_insert((BTreeSet::new(), *at)).0.insert(node);
             }
         }
-        let mut who = Corroboration::default();
+        let mut corroboration = Corroboration::default();
         for (nodes, at) in covered.into_values() {
             let assertion = &claims.assertions[at];
             if nodes.len() < domain.nodes.len() {
                 continue;
             }
             let list = match assertion.group.basis {
-                ClaimBasis::Copied { .. } => &mut who.copied,
-                _ => &mut who.independent,
+                ClaimBasis::Copied { .. } => &mut corroboration.copied,
+                _ => &mut corroboration.independent,
             };
             if !list.contains(&assertion.source) {
                 list.push(assertion.source);
             }
         }
-        who.independent.sort_unstable();
-        who.copied.sort_unstable();
-        all.insert(domain.name.clone(), who);
+        corroboration.independent.sort_unstable();
+        corroboration.copied.sort_unstable();
+        all.insert(domain.name.clone(), corroboration);
     }
     all
 }

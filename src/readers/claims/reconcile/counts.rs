@@ -18,7 +18,6 @@ enum ExpectationSource {
     Person,
     /// The claim of this domain.
     Domain(usize),
-    /// A source.
     Source(usize),
 }
 
@@ -50,8 +49,8 @@ fn numbers_by_node<'s>(
             numbers.entry(node).or_default().push((source, number));
         }
     }
-    for node_report in numbers.values_mut() {
-        node_report.sort_by_key(|(source, _)| kind_weight(view.reports[*source].source.kind));
+    for values in numbers.values_mut() {
+        values.sort_by_key(|(source, _)| kind_weight(view.reports[*source].source.kind));
     }
     numbers
 }
@@ -80,25 +79,31 @@ fn check_counts(
     for (node, values) in numbers {
         let first = expected(node)
             .or_else(|| values.first().map(|(s, n)| (ExpectationSource::Source(*s), *n)));
-        let Some((who, right)) = first else { continue };
+        let Some((origin, right)) = first else { continue };
         for (source, number) in values.iter().filter(|(_, number)| *number != right) {
             let kind = |source: usize| view.reports[source].source.kind;
             if right < *number && counted.counts_more == Some(kind(*source)) {
                 continue;
             }
-            let (voice, first_kind) = match who {
+            let (origin_key, first_kind) = match origin {
                 ExpectationSource::Source(first) => (ExpectationSource::Source(0), kind(first)),
                 other => (other, kind(*source)),
             };
-            let key =
-                (view.placement.domain_of(node), voice, first_kind, right, kind(*source), *number);
-            wrong.entry(key).or_insert((Vec::new(), who, *source)).0.push(node);
+            let key = (
+                view.placement.domain_of(node),
+                origin_key,
+                first_kind,
+                right,
+                kind(*source),
+                *number,
+            );
+            wrong.entry(key).or_insert((Vec::new(), origin, *source)).0.push(node);
         }
     }
-    for ((domain, _, _, right, kind, number), (nodes, who, source)) in wrong {
+    for ((domain, _, _, right, kind, number), (nodes, origin, source)) in wrong {
         let names = list_nodes(nodes.iter().copied());
         let what = counted.what;
-        let by = match who {
+        let by = match origin {
             ExpectationSource::Person => "by the expectation for every node".to_owned(),
             ExpectationSource::Domain(at) => format!("by the claim of {}", view.domain_name(at)),
             ExpectationSource::Source(at) => format!("by {}", view.reports[at].source.kind.label()),
@@ -108,7 +113,7 @@ fn check_counts(
             new_disagreement(counted.class.clone(), DisagreementSeverity::Contradiction, summary)
                 .with_nodes(nodes)
                 .with_remedy(counted.remedy);
-        let side: Option<DisagreementSide> = match who {
+        let side: Option<DisagreementSide> = match origin {
             ExpectationSource::Person => None,
             ExpectationSource::Domain(at) => {
                 view.claim_side(at, format!("{right} {what} per node"))

@@ -20,12 +20,10 @@ pub(super) struct DomainPlacement<'s> {
     /// For each, its grouping and the set in it; `None` where no domain is claimed and every node
     /// is measured by itself.
     pub(super) origin: Vec<Option<(usize, usize)>>,
-    /// The domain of every node.
     pub(super) domain_by_node: BTreeMap<&'s NodeName, usize>,
 }
 
 impl DomainPlacement<'_> {
-    /// The domain of this node.
     pub(super) fn domain_of(&self, node: &NodeName) -> Option<usize> {
         self.domain_by_node.get(node).copied()
     }
@@ -122,8 +120,9 @@ fn place_single_nodes<'s>(
     placed: &mut DomainPlacement<'s>,
 ) {
     let counted = |s: &&SourceReport| family_rank(&rules.order, s.source.kind.family()).is_some();
-    for (node, reports) in reports.iter().filter(counted).flat_map(|reports| &reports.nodes) {
-        if reports.gpus.is_none_or(|gpus| gpus == 0) || placed.domain_by_node.contains_key(node) {
+    for (node, node_report) in reports.iter().filter(counted).flat_map(|report| &report.nodes) {
+        if node_report.gpus.is_none_or(|gpus| gpus == 0) || placed.domain_by_node.contains_key(node)
+        {
             continue;
         }
         place_single_node(node, rules, names, placed);
@@ -133,7 +132,7 @@ fn place_single_nodes<'s>(
     if !(rules.ends_at_node)(None) {
         return;
     }
-    let groups = reports.iter().filter(counted).flat_map(|reports| &reports.groups);
+    let groups = reports.iter().filter(counted).flat_map(|report| &report.groups);
     for node in groups.filter(|group| group.kind == NodeGroupKind::Leaf).flat_map(|it| &it.nodes) {
         if !placed.domain_by_node.contains_key(node) {
             place_single_node(node, rules, names, placed);
@@ -281,10 +280,10 @@ pub(super) fn build_rails(
     reports: &[SourceReport],
     rules: &ReconcileRules<'_>,
 ) -> Vec<ClaimedRail> {
-    let rank = |reports: &&SourceReport| {
-        let kind = reports.source.kind;
+    let rank = |report: &&SourceReport| {
+        let kind = report.source.kind;
         family_rank(&rules.order, kind.family()).map(|family| (family, kind_rank(kind)))
     };
-    let tells = reports.iter().filter(|s| !s.rails.is_empty() && rank(s).is_some());
-    tells.min_by_key(|s| rank(s)).map(|s| s.rails.clone()).unwrap_or_default()
+    let with_rails = reports.iter().filter(|s| !s.rails.is_empty() && rank(s).is_some());
+    with_rails.min_by_key(|s| rank(s)).map(|s| s.rails.clone()).unwrap_or_default()
 }

@@ -251,23 +251,24 @@ pub(super) fn check_missing_nodes(view: &ReconcileContext<'_>, found: &mut Vec<D
             if origin == at || same {
                 continue;
             }
-            let (there, missing): (Vec<&NodeName>, Vec<&NodeName>) =
+            let (present, missing): (Vec<&NodeName>, Vec<&NodeName>) =
                 claimed.nodes.iter().partition(|node| grouping.set_by_node.contains_key(node));
-            if missing.is_empty() || there.len() <= missing.len() {
+            if missing.is_empty() || present.len() <= missing.len() {
                 continue;
             }
             let names = list_nodes(missing.iter().copied());
-            let (noun, who) = (grouping.noun(), grouping.source.label());
+            let (noun, label) = (grouping.noun(), grouping.source.label());
             let domain_name = &claimed.name;
             let summary = format!(
-                "{names} {} claimed in {domain_name}, but {who} has {} in no {noun}, unlike {} \
+                "{names} {} claimed in {domain_name}, but {label} has {} in no {noun}, unlike {} \
                  others of {domain_name}",
                 is_or_are(missing.len()),
                 if missing.len() == 1 { "it" } else { "them" },
-                there.len()
+                present.len()
             );
-            let set = grouping.set_by_node[there[0]];
-            let statement = format!("{} in {noun} {}", list_nodes(there), grouping.sets[set].name);
+            let set = grouping.set_by_node[present[0]];
+            let statement =
+                format!("{} in {noun} {}", list_nodes(present), grouping.sets[set].name);
             let disagreement = new_disagreement(
                 DisagreementClass::NodeMissing,
                 DisagreementSeverity::Doubt,

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_worst_comes_first_and_one_cause_is_told_once_with_all_its_sides() {
+    fn the_worst_comes_first_and_one_cause_is_reported_once_with_all_sides() {
         let node = NodeName::from("n1");
         let note =
             new_disagreement(DisagreementClass::from_name("b"), DisagreementSeverity::Note, "x");

@@ -107,24 +107,37 @@ const CHECKS: &[ReconcileCheck] = &[
 /// Drops counts above the limit and reports them: later allocations depend on such counts.
 fn drop_excess_counts(report: &mut SourceReport) {
     let mut wrong = Vec::new();
-    let mut held = |count: &mut Option<u32>, most, of: &str, at: &Option<String>, who: &str| {
-        let error = count.and_then(|count| limits::limit_error(count.into(), most, of));
-        if let Some(why) = error {
-            *count = None;
-            wrong.push((at.clone(), format!("{who}: {why}; the number is ignored")));
-        }
-    };
+    let mut drop_excess =
+        |count: &mut Option<u32>, most, of: &str, at: &Option<String>, subject: &str| {
+            let error = count.and_then(|count| limits::limit_error(count.into(), most, of));
+            if let Some(why) = error {
+                *count = None;
+                wrong.push((at.clone(), format!("{subject}: {why}; the number is ignored")));
+            }
+        };
     for group in &mut report.groups {
-        let who = sanitize_text(&group.name);
-        held(&mut group.gpus_per_node, limits::MAX_GPUS_PER_NODE, "GPUs per node", &group.at, &who);
-        held(&mut group.size, limits::MAX_MEMBERS, "nodes", &group.at, &who);
+        let subject = sanitize_text(&group.name);
+        drop_excess(
+            &mut group.gpus_per_node,
+            limits::MAX_GPUS_PER_NODE,
+            "GPUs per node",
+            &group.at,
+            &subject,
+        );
+        drop_excess(&mut group.size, limits::MAX_MEMBERS, "nodes", &group.at, &subject);
     }
     for (node, node_report) in &mut report.nodes {
-        held(&mut node_report.gpus, limits::MAX_GPUS_PER_NODE, "GPUs", &None, node.as_str());
+        drop_excess(&mut node_report.gpus, limits::MAX_GPUS_PER_NODE, "GPUs", &None, node.as_str());
     }
     for belief in &mut report.beliefs {
-        let (most, who) = (limits::MAX_MEMBERS, sanitize_text(&belief.who));
-        held(&mut belief.ranks_per_domain, most, "ranks in one domain", &belief.at, &who);
+        let (most, subject) = (limits::MAX_MEMBERS, sanitize_text(&belief.who));
+        drop_excess(
+            &mut belief.ranks_per_domain,
+            most,
+            "ranks in one domain",
+            &belief.at,
+            &subject,
+        );
     }
     for (at, message) in wrong {
         push_problem(report, SourceProblemKind::TooLarge, at, message);

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_node_itself_comes_first_and_nothing_said_is_lost() {
+    fn the_nodes_own_report_comes_first_and_no_value_is_lost() {
         let node = NodeName::from("n1");
         let mut slurm = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
         slurm.node_mut(&node).gpus = Some(4);

@@ -16,10 +16,8 @@ use model::source_report::{ClaimBasis, SourceReport};
 /// Machines kept per name or alias: more than one is already ambiguous.
 const MAX_CANDIDATES: usize = 4;
 
-/// All names known so far.
 #[derive(Default)]
 struct KnownNodeNames {
-    /// Every name in use.
     names: BTreeSet<NodeName>,
     /// Machines by each prefix of their names that ends at a dot, in lower case.
     prefixes: BTreeMap<String, Vec<NodeName>>,
@@ -29,7 +27,6 @@ struct KnownNodeNames {
     aliases: BTreeMap<String, Vec<NodeName>>,
 }
 
-/// The meaning of a name.
 enum NodeNameMatch {
     Unique(NodeName),
     Ambiguous(Vec<NodeName>),
@@ -150,7 +147,6 @@ pub(super) fn unify_names(
     found.extend(unclear.iter().map(|(at, names)| describe_ambiguous_name(&reports[*at], names)));
 }
 
-/// Every node in a source.
 fn all_node_names(report: &SourceReport) -> BTreeSet<NodeName> {
     let groups = report.groups.iter().flat_map(|group| &group.nodes);
     let beliefs = report.beliefs.iter().flat_map(|belief| &belief.nodes);
@@ -261,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_two_machines_is_told_and_not_merged() {
+    fn ambiguous_names_are_reported_and_not_merged() {
         let (nodes, found) = unified(vec![
             source(SourceKind::ClaimsFile, &["n1.a", "n1.b", "n2"]),
             source(SourceKind::NodeFacts, &["n1", "n2.x", "n2.y"]),
@@ -277,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_of_addresses_are_no_hosts_and_shared_hostnames_no_clue() {
+    fn parts_of_addresses_are_not_hosts_and_shared_hostnames_identify_none() {
         let mut slurm = source(SourceKind::SlurmNodes, &["n1", "n2", "10.7"]);
         for node in ["n1", "n2"] {
             slurm.node_mut(&node.into()).aliases = vec!["lab".to_owned()];

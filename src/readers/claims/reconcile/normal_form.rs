@@ -49,8 +49,8 @@ fn lowercase_identities(report: &mut SourceReport) {
             uuid.make_ascii_lowercase();
         }
         // A node's own driver reports it; every other source copied the identity.
-        let reports = report.source.kind == SourceKind::NodeFacts;
-        let basis = if reports { ClaimBasis::Reported } else { ClaimBasis::Asserted };
+        let is_driver = report.source.kind == SourceKind::NodeFacts;
+        let basis = if is_driver { ClaimBasis::Reported } else { ClaimBasis::Asserted };
         fabric.basis.get_or_insert(basis);
     }
     for group in report.groups.iter_mut().filter(|group| is_clique(group)) {
@@ -83,12 +83,16 @@ fn add_cliques(report: &mut SourceReport) {
         return;
     }
     let mut cliques: BTreeMap<String, (Vec<NodeName>, &FabricReport)> = BTreeMap::new();
-    for (node, report) in &report.nodes {
-        let shown: Option<BTreeSet<String>> =
-            report.fabric.iter().map(identity::usable_clique).collect();
-        let Some(only) = shown.filter(|cliques| cliques.len() == 1) else { continue };
+    for (node, node_report) in &report.nodes {
+        let identities: Option<BTreeSet<String>> =
+            node_report.fabric.iter().map(identity::usable_clique).collect();
+        let Some(only) = identities.filter(|cliques| cliques.len() == 1) else { continue };
         for clique in only {
-            cliques.entry(clique).or_insert((Vec::new(), &report.fabric[0])).0.push(node.clone());
+            cliques
+                .entry(clique)
+                .or_insert((Vec::new(), &node_report.fabric[0]))
+                .0
+                .push(node.clone());
         }
     }
     let groups: Vec<NodeGroup> = cliques
@@ -104,13 +108,13 @@ fn add_cliques(report: &mut SourceReport) {
 
 /// Adds leaves that only the cables of single nodes contain.
 fn add_leaves(report: &mut SourceReport) {
-    let tells = matches!(report.source.kind, SourceKind::Cabling | SourceKind::Neighbours);
-    if !tells || report.groups.iter().any(|group| group.kind == NodeGroupKind::Leaf) {
+    let has_cables = matches!(report.source.kind, SourceKind::Cabling | SourceKind::Neighbours);
+    if !has_cables || report.groups.iter().any(|group| group.kind == NodeGroupKind::Leaf) {
         return;
     }
     let mut leaves: BTreeMap<(&str, Option<&str>), Vec<NodeName>> = BTreeMap::new();
-    for (node, report) in &report.nodes {
-        for nic in &report.nics {
+    for (node, node_report) in &report.nodes {
+        for nic in &node_report.nics {
             let Some(leaf) = nic.leaf.as_deref() else { continue };
             let rail = nic.rail.as_deref().or(nic.device.as_deref());
             let nodes = leaves.entry((leaf, rail)).or_default();

@@ -55,9 +55,9 @@ fn describe_rank_problem(
 pub(super) fn check_duplicate_ranks(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for (source, report) in ranked_sources(view) {
         let mut ranks: BTreeMap<u64, Vec<&NodeName>> = BTreeMap::new();
-        for (node, words) in &report.nodes {
+        for (node, node_report) in &report.nodes {
             if let Some(rank) =
-                words.topo_rank.as_deref().and_then(parse_rank).filter(|rank| 0 < *rank)
+                node_report.topo_rank.as_deref().and_then(parse_rank).filter(|rank| 0 < *rank)
             {
                 ranks.entry(rank).or_default().push(node);
             }
@@ -93,10 +93,10 @@ pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<
     for (source, report) in ranked_sources(view) {
         let mut bad: Vec<(&NodeName, &str)> = Vec::new();
         let mut missing: Vec<&NodeName> = Vec::new();
-        for (node, words) in &report.nodes {
-            match words.topo_rank.as_deref() {
+        for (node, node_report) in &report.nodes {
+            match node_report.topo_rank.as_deref() {
                 // A head node without GPUs runs no rank.
-                None if words.gpus.is_some_and(|gpus| 0 < gpus) => missing.push(node),
+                None if node_report.gpus.is_some_and(|gpus| 0 < gpus) => missing.push(node),
                 None => {}
                 Some(text) if parse_rank(text).is_none_or(|rank| rank == 0) => {
                     bad.push((node, text));
@@ -104,13 +104,13 @@ pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<
                 Some(_) => {}
             }
         }
-        let who = report.source.kind.label();
+        let label = report.source.kind.label();
         if !bad.is_empty() {
             let statement = list_some(bad.iter().map(|(node, text)| format!("{text:?} on {node}")));
             let nodes: Vec<&NodeName> = bad.iter().map(|(node, _)| *node).collect();
             let summary = format!(
-                "topo_rank of {} {} no rank by {who}: {statement}; Ray drops a 0, and a non-numeric \
-                value has no order",
+                "topo_rank of {} {} no rank by {label}: {statement}; Ray drops a 0, and a \
+                non-numeric value has no order",
                 list_nodes(nodes.iter().copied()),
                 is_or_are(nodes.len())
             );
@@ -127,17 +127,17 @@ pub(super) fn check_unusable_ranks(view: &ReconcileContext<'_>, found: &mut Vec<
         if !missing.is_empty() {
             let names = list_nodes(missing.iter().copied());
             let summary = format!(
-                "{names} {} no topo_rank by {who}, but others have one: Ray silently drops a 0",
+                "{names} {} no topo_rank by {label}, but others have one: Ray silently drops a 0",
                 if missing.len() == 1 { "has" } else { "have" }
             );
-            let words = (summary, format!("no topo_rank for {names}"));
+            let texts = (summary, format!("no topo_rank for {names}"));
             found.push(describe_rank_problem(
                 view,
                 source,
                 DisagreementClass::TopoRankMissing,
                 DisagreementSeverity::Doubt,
                 &missing,
-                words,
+                texts,
             ));
         }
     }
@@ -193,20 +193,21 @@ fn find_split_domains<'s>(
 pub(super) fn check_rank_order(view: &ReconcileContext<'_>, found: &mut Vec<Disagreement>) {
     for (source, report) in ranked_sources(view) {
         let mut ranks: Vec<(u64, usize, &NodeName)> = Vec::new();
-        for (node, words) in &report.nodes {
-            if let (Some(rank), Some(domain)) =
-                (words.topo_rank.as_deref().and_then(parse_rank), view.placement.domain_of(node))
-            {
+        for (node, node_report) in &report.nodes {
+            if let (Some(rank), Some(domain)) = (
+                node_report.topo_rank.as_deref().and_then(parse_rank),
+                view.placement.domain_of(node),
+            ) {
                 ranks.push((rank, domain, node));
             }
         }
         ranks.sort_unstable();
         let (torn, nodes) = find_split_domains(&ranks);
-        let who = report.source.kind.label();
+        let label = report.source.kind.label();
         if let Some(torn_first) = torn.first().copied() {
             let names = list_some(torn.iter().map(|at| view.domain_name(*at).as_str()));
             let summary = format!(
-                "in the order of topo_rank by {who}, {names} {} in several pieces, because of \
+                "in the order of topo_rank by {label}, {names} {} in several pieces, because of \
                  the ranks of {}: adjacent ranks are not adjacent in NVLink",
                 if torn.len() == 1 { "comes" } else { "come" },
                 list_nodes(nodes.iter().copied())
@@ -243,7 +244,8 @@ pub(super) fn check_rank_order(view: &ReconcileContext<'_>, found: &mut Vec<Disa
             let nodes: Vec<&NodeName> =
                 turned.iter().flat_map(|at| &view.placement.domains[*at].nodes).collect();
             let summary = format!(
-                "topo_rank by {who} does not follow the order in which the nodes of {names} are claimed"
+                "topo_rank by {label} does not follow the order in which the nodes of {names} are \
+                claimed"
             );
             let statement = "another order within the domain".to_owned();
             found.push(describe_rank_problem(

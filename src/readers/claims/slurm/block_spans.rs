@@ -170,7 +170,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_text_has_places_inside_it(text in "(- topology: t\n  block:\n    blocks:\n)?[ \t\r\n#'\"\\\\\\-:,\\[\\]a-f=éN]{0,60}") {
+        fn spans_lie_inside_any_text(text in "(- topology: t\n  block:\n    blocks:\n)?[ \t\r\n#'\"\\\\\\-:,\\[\\]a-f=éN]{0,60}") {
             let (conf, _) = find_in_conf(&text);
             for place in find_in_yaml(&text).into_iter().chain(conf) {
                 if let Ok(list) = place.list {

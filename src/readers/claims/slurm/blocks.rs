@@ -206,7 +206,7 @@ mod tests {
         }
     }
 
-    fn say(sizes: &[u32], blocks: Vec<SlurmBlock>) -> SourceReport {
+    fn report_of(sizes: &[u32], blocks: Vec<SlurmBlock>) -> SourceReport {
         let mut report = SourceReport::new(SourceKind::SlurmTopologyConf, "f");
         let sizes_at = Some("f:sizes".to_owned());
         SlurmBlockTopology { topology: None, in_force: true, sizes: sizes.to_vec(), sizes_at }
@@ -215,8 +215,8 @@ mod tests {
     }
 
     #[test]
-    fn empty_short_and_long_blocks_are_told_apart() {
-        let report = say(
+    fn empty_short_and_long_blocks_are_distinguished() {
+        let report = report_of(
             &[3, 6],
             vec![block("a", "n[1-3]"), block("b", "n[4-7]"), block("c", "n8"), block("d", "")],
         );
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn the_sizes_of_all_levels_are_kept() {
-        let of = |sizes: &[u32]| say(sizes, Vec::new()).settings.get(BLOCK_SIZES).cloned();
+        let of = |sizes: &[u32]| report_of(sizes, Vec::new()).settings.get(BLOCK_SIZES).cloned();
         assert_eq!(of(&[6, 12]).as_deref(), Some("6,12"));
         assert_eq!(of(&[6]).as_deref(), Some("6"));
         assert_eq!(of(&[]), None);
@@ -253,7 +253,7 @@ mod tests {
             (&[16, 4], true),
             (&[0, 4], true),
         ] {
-            let report = say(sizes, vec![block("a", "n1")]);
+            let report = report_of(sizes, vec![block("a", "n1")]);
             let found = report.problems.iter().any(|p| p.kind == SourceProblemKind::Contradictory);
             assert_eq!(found, refused, "{sizes:?}: {:?}", report.problems);
             assert_eq!(report.groups.len(), 1);
@@ -262,7 +262,7 @@ mod tests {
 
     #[test]
     fn a_node_in_two_blocks_stays_in_both_and_is_named() {
-        let report = say(&[], vec![block("a", "n[1-19]"), block("b", "n[18-36]")]);
+        let report = report_of(&[], vec![block("a", "n[1-19]"), block("b", "n[18-36]")]);
         assert_eq!(report.problems.len(), 1);
         assert_eq!(report.problems[0].message, "n[18-19] are in two blocks, a and b");
         assert_eq!(report.problems[0].at.as_deref(), Some("f:b"));
@@ -271,14 +271,14 @@ mod tests {
 
     #[test]
     fn the_first_of_two_blocks_of_one_name_counts() {
-        let report = say(&[], vec![block("a", "n1"), block("a", "n2")]);
+        let report = report_of(&[], vec![block("a", "n1"), block("a", "n2")]);
         assert_eq!(report.groups.len(), 1);
         assert_eq!(report.groups[0].nodes, [NodeName::from("n1")]);
         assert!(report.problems[0].message.contains("defined twice"));
     }
 
     #[test]
-    fn no_block_at_all_is_no_success() {
-        assert_eq!(say(&[18], Vec::new()).problems[0].kind, SourceProblemKind::Incomplete);
+    fn no_block_at_all_is_incomplete() {
+        assert_eq!(report_of(&[18], Vec::new()).problems[0].kind, SourceProblemKind::Incomplete);
     }
 }

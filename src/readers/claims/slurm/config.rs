@@ -39,7 +39,6 @@ const KEPT_SETTINGS: &[&str] = &[
     "TopologyPlugin",
 ];
 
-/// First words of the output.
 const HEADER: &str = "Configuration data as of";
 
 /// Whether a text is the output of `scontrol show config`.
@@ -114,7 +113,7 @@ mod tests {
         Slurmctld(primary) at head is UP\n";
 
     #[test]
-    fn settings_that_matter_are_taken_over_and_no_others() {
+    fn only_the_relevant_settings_are_kept() {
         assert!(recognises(TEXT));
         let report = read("scontrol show config", TEXT);
         assert_eq!(report.settings["TopologyPlugin"], "topology/block");
@@ -130,7 +129,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_imex_plugin_and_a_dead_controller_are_said() {
+    fn a_missing_imex_plugin_and_a_dead_controller_are_reported() {
         let text = TEXT.replace("switch/nvidia_imex", "(null)").replace("is UP", "is DOWN");
         let report = read("f", &text);
         assert_eq!(report.notes, ["Slurm assigns no IMEX channels to jobs (SwitchType=(null))"]);

@@ -58,7 +58,7 @@ impl HostListBudget {
         Self { names_left: MAX_NAMES, spent: false }
     }
 
-    /// The names of a list, without duplicates. `None` on an error, which is added to `said`. An
+    /// The names of a list, without duplicates. `None` on an error, which is added to `report`. An
     /// empty list (`""`, `(null)`) has no names.
     pub(super) fn expand_names(
         &mut self,
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mistake_is_named_where_it_is_in_the_text() {
+    fn a_mistake_is_reported_with_its_position() {
         let mut report = empty_report();
         assert_eq!(HostListBudget::new().expand_names(&mut report, spot(), "n[1-"), None);
         assert_eq!(report.problems[0].at.as_deref(), Some("f:3:8"));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_everything_are_told_apart() {
+    fn empty_lists_and_all_are_distinguished() {
         let mut report = empty_report();
         let mut listed = HostListBudget::new();
         assert_eq!(listed.expand_names(&mut report, spot(), " (null)"), Some(Vec::new()));
@@ -199,6 +199,6 @@ mod tests {
         assert!(report.problems.is_empty(), "the budget was met exactly");
         assert!(listed.expand_names(&mut report, spot(), "n1").is_none());
         assert!(listed.expand_names(&mut report, spot(), "n2").is_none());
-        assert_eq!(report.problems.len(), 1, "said once: {:?}", report.problems);
+        assert_eq!(report.problems.len(), 1, "reported once: {:?}", report.problems);
     }
 }

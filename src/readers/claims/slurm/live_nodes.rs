@@ -74,7 +74,6 @@ fn add_node(live: &mut SchedulerSnapshot, row: &mut LiveNodeItem<'_>, node: Sche
     }
 }
 
-/// One item of the list.
 struct LiveNodeItem<'a> {
     value: &'a Value,
     index: usize,

@@ -67,7 +67,6 @@ pub(super) struct SlurmPartition<'p> {
 }
 
 impl SlurmPartition<'_> {
-    /// Adds its group and settings.
     pub(super) fn add_to_report(&self, report: &mut SourceReport, listed: &mut HostListBudget) {
         for (what, value, ordinary) in [
             ("Topology", &self.topology, ""),
@@ -268,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn json_says_the_same() {
+    fn json_reads_the_same() {
         let text = r#"{"partitions":[
             {"name":"main","nodes":{"configured":"tray[01-36]","total":36},"topology":"racks",
              "partition":{"state":["UP"],"exclusive":"topo"},"node_sets":"ALL"},
@@ -293,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_no_answer_and_a_configuration_is_none_either() {
+    fn empty_text_and_a_configuration_are_not_answers() {
         for text in ["", "Partition x not found\n", "{}", r#"{"partitions":[]}"#] {
             assert!(!read("f", text).problems.is_empty(), "{text:?}");
         }

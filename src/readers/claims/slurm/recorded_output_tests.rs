@@ -45,7 +45,7 @@ fn read(name: &str) -> (&'static str, SourceReport) {
         found.len(),
         1,
         "{name}: {:?}",
-        found.iter().map(|(who, _)| who).collect::<Vec<_>>()
+        found.iter().map(|(reader_name, _)| reader_name).collect::<Vec<_>>()
     );
     found.remove(0)
 }
@@ -67,15 +67,15 @@ const WHOLE: [&str; 2] =
     ["block01 node[0001-0018] of Some(18)", "block02 node[0019-0036] of Some(18)"];
 
 #[test]
-fn files_and_controllers_of_both_versions_tell_the_same_blocks() {
+fn files_and_controllers_of_both_versions_give_the_same_blocks() {
     for (name, reader) in [
         ("26.05-topology.yaml", "topology.yaml"),
         ("26.05-scontrol-show-topoconf.yaml", "topology.yaml"),
         ("24.11-topology.conf", "topology.conf"),
         ("24.11-scontrol-show-topology.txt", "topology"),
     ] {
-        let (who, report) = read(name);
-        assert_eq!(who, reader, "{name}");
+        let (reader_name, report) = read(name);
+        assert_eq!(reader_name, reader, "{name}");
         assert_eq!(domains(&report), WHOLE, "{name}");
         assert!(report.problems.is_empty(), "{name}: {:?}", report.problems);
     }
@@ -91,9 +91,9 @@ fn a_node_that_was_moved_shows_in_the_topology_in_force() {
 }
 
 #[test]
-fn drained_and_draining_are_told_apart() {
-    let (who, report) = read("26.05-nodes-drained-and-draining.json");
-    assert_eq!(who, "nodes");
+fn drained_and_draining_are_distinguished() {
+    let (reader_name, report) = read("26.05-nodes-drained-and-draining.json");
+    assert_eq!(reader_name, "nodes");
     let [(_, drained), (_, draining)] = report.nodes.iter().collect::<Vec<_>>()[..] else {
         panic!("{report:?}")
     };
@@ -106,7 +106,7 @@ fn drained_and_draining_are_told_apart() {
 }
 
 #[test]
-fn text_and_json_of_one_version_say_the_same_of_nodes() {
+fn text_and_json_of_one_version_give_the_same_nodes() {
     let (_, text) = read("24.11-scontrol-show-node-2.txt");
     let (_, json) = read("24.11-scontrol-show-node-2.json");
     assert_eq!(text.nodes, json.nodes);
@@ -126,15 +126,15 @@ fn a_reason_of_two_lines_is_whole_in_both_forms_of_text() {
 
 #[test]
 fn an_error_under_status_200_is_a_problem() {
-    let (who, report) = read("26.05-slurmrestd-v0.0.45-node-nosuch-http200.json");
-    assert_eq!((who, report.nodes.len()), ("nodes", 0));
+    let (reader_name, report) = read("26.05-slurmrestd-v0.0.45-node-nosuch-http200.json");
+    assert_eq!((reader_name, report.nodes.len()), ("nodes", 0));
     assert_eq!(report.problems[0].kind, SourceProblemKind::Incomplete);
 }
 
 #[test]
-fn tables_of_sinfo_are_read_and_a_torn_one_says_so() {
-    let (who, report) = read("26.05-sinfo-blocked.txt");
-    assert_eq!((who, report.nodes.len()), ("sinfo", 36));
+fn tables_of_sinfo_are_read_and_a_broken_one_is_reported() {
+    let (reader_name, report) = read("26.05-sinfo-blocked.txt");
+    assert_eq!((reader_name, report.nodes.len()), ("sinfo", 36));
     assert_eq!(report.nodes[&NodeName::from("node0023")].state, ["BLOCKED"]);
     assert_eq!(report.nodes[&NodeName::from("node0019")].busy, Some(true));
     let (_, report) = read("26.05-sinfo-R-appended.txt");

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn blocks_of_every_version_are_read_and_aggregates_are_no_domains() {
+    fn blocks_of_every_version_are_read_and_aggregates_are_not_domains() {
         let text = "BlockName=a BlockIndex=0 Nodes=n[01-18] BlockSize=18\n\
                     BlockName=b BlockIndex=1 Nodes=n[19-36] BlockSize=18\n\
                     BlockName=spare BlockIndex=2 BlockSize=18\n\
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tree_is_read_and_upper_switches_say_their_nodes_again() {
+    fn a_tree_is_read_and_upper_switches_repeat_their_nodes() {
         let text = "SwitchName=l1 Level=0 LinkSpeed=1 Nodes=n[1-2]\n\
                     SwitchName=l2 Level=0 LinkSpeed=1 Nodes=n3\n\
                     SwitchName=top Level=1 LinkSpeed=1 Nodes=n[1-3] Switches=l[1-2]\n";

@@ -324,7 +324,7 @@ mod tests {
         }
     }
 
-    fn say(switches: Vec<SlurmSwitch>) -> SourceReport {
+    fn report_of(switches: Vec<SlurmSwitch>) -> SourceReport {
         let mut report = SourceReport::new(SourceKind::SlurmTopologyConf, "f");
         SlurmSwitchTree { topology: None, in_force: true }.add_to_report(&mut report, switches);
         report
@@ -338,8 +338,8 @@ mod tests {
     }
 
     #[test]
-    fn switches_above_hold_what_is_below_them() {
-        let report = say(vec![
+    fn upper_switches_contain_all_nodes_below() {
+        let report = report_of(vec![
             switch("root", "", "mid,c"),
             switch("mid", "", "a,b"),
             switch("a", "n[1-2]", ""),
@@ -361,7 +361,7 @@ mod tests {
 
     #[test]
     fn two_spines_over_the_same_leaves_are_one_fabric() {
-        let report = say(vec![
+        let report = report_of(vec![
             switch("a", "n1", ""),
             switch("b", "n2", ""),
             switch("x", "", "a,b"),
@@ -372,8 +372,8 @@ mod tests {
     }
 
     #[test]
-    fn parts_that_nothing_joins_are_named_by_their_tops() {
-        let report = say(vec![
+    fn separate_parts_are_reported_by_their_top_switches() {
+        let report = report_of(vec![
             switch("x", "", "a,b"),
             switch("a", "n1", ""),
             switch("b", "n2", ""),
@@ -387,17 +387,21 @@ mod tests {
     }
 
     #[test]
-    fn a_circle_is_named_and_what_is_below_it_stays() {
-        let report = say(vec![switch("x", "", "y"), switch("y", "", "x,a"), switch("a", "n1", "")]);
+    fn a_cycle_is_reported_and_the_switches_below_stay() {
+        let report =
+            report_of(vec![switch("x", "", "y"), switch("y", "", "x,a"), switch("a", "n1", "")]);
         assert_eq!(report.problems[0].message, "switches form a cycle: x, y, x");
         assert_eq!(group_lines(&report), ["Switch x n1 ^y", "Switch y n1 ^x", "Leaf a n1 ^y"]);
-        assert_eq!(say(vec![switch("x", "", "x")]).problems.len(), 1);
+        assert_eq!(report_of(vec![switch("x", "", "x")]).problems.len(), 1);
     }
 
     #[test]
-    fn unknown_and_doubled_switches_are_contradictions() {
-        let report =
-            say(vec![switch("x", "", "a,gone"), switch("a", "n1", ""), switch("a", "n2", "")]);
+    fn unknown_and_duplicate_switches_are_contradictions() {
+        let report = report_of(vec![
+            switch("x", "", "a,gone"),
+            switch("a", "n1", ""),
+            switch("a", "n2", ""),
+        ]);
         let messages: Vec<&str> = report.problems.iter().map(|p| p.message.as_str()).collect();
         assert!(messages[0].starts_with("switch a is defined twice"), "{messages:?}");
         assert_eq!(messages[1], "switch x has children that are not defined: gone");
@@ -405,8 +409,8 @@ mod tests {
     }
 
     #[test]
-    fn a_node_at_two_leaves_is_worth_a_remark() {
-        let report = say(vec![switch("a", "n[1-3]", ""), switch("b", "n[3-4]", "")]);
+    fn a_node_at_two_leaves_gets_a_note() {
+        let report = report_of(vec![switch("a", "n[1-3]", ""), switch("b", "n[3-4]", "")]);
         assert!(report.notes.contains(&"n3 at two leaves, a and b (f:b)".to_owned()));
         assert!(report.problems.is_empty());
     }
@@ -417,11 +421,11 @@ mod tests {
             .map(|n| switch(&format!("s{n}"), "", &format!("s{}", n + 1)))
             .chain([switch("s3000", "n[1-2000]", "")])
             .collect();
-        let report = say(chain);
+        let report = report_of(chain);
         assert_eq!(report.problems.len(), 1, "{:?}", report.problems);
         assert_eq!(report.problems[0].kind, SourceProblemKind::Unsupported);
         let mesh: Vec<SlurmSwitch> =
             (0..300).map(|n| switch(&format!("s{n}"), "", "s[0-299]")).collect();
-        assert!(!say(mesh).problems.is_empty());
+        assert!(!report_of(mesh).problems.is_empty());
     }
 }

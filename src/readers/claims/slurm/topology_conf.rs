@@ -16,7 +16,7 @@ use model::source_report::{ClaimBasis, SourceKind, SourceProblemKind, SourceRepo
 const MAX_INCLUDE_DEPTH: usize = 10;
 const MAX_FILES: usize = 100;
 
-/// Truncates unknown words in messages.
+/// The longest excerpt of an unknown word in messages, in characters.
 const MAX_SHOWN: usize = 80;
 
 /// Keys at the start of a line of this file.
@@ -31,18 +31,18 @@ pub fn recognises(text: &str) -> bool {
         let (found, _) = parse_entries(text);
         let first =
             found.first().is_some_and(|entry| LINE_KEYS.iter().any(|key| entry.has_key(key)));
-        let answered =
+        let is_answer =
             found.iter().any(|entry| CONTROLLER_KEYS.iter().any(|key| entry.has_key(key)));
-        (first, answered)
+        (first, is_answer)
     };
     let mut found = false;
     for line in read_lines(strip_bom(text)) {
-        let (first, answered) = if line.is_blank() {
+        let (first, is_answer) = if line.is_blank() {
             begins(line.comment.as_deref().unwrap_or_default())
         } else {
             begins(line.text())
         };
-        if answered || (!first && !line.is_blank() && parse_include(&line).is_none()) {
+        if is_answer || (!first && !line.is_blank() && parse_include(&line).is_none()) {
             return false;
         }
         found |= first;

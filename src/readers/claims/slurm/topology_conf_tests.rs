@@ -52,7 +52,7 @@ fn switches_with_dots_and_ranges_are_a_tree() {
 }
 
 #[test]
-fn blocks_that_are_all_commented_out_are_no_success() {
+fn blocks_that_are_all_commented_out_are_incomplete() {
     let report =
         read_alone("# x\n#BlockName=a Nodes=n[1-2]\n# BlockName=b Nodes=n3\nBlockSizes=4\n");
     assert!(report.groups.is_empty());
@@ -65,7 +65,7 @@ fn blocks_that_are_all_commented_out_are_no_success() {
 }
 
 #[test]
-fn a_clique_in_the_comment_right_above_is_where_a_block_comes_from() {
+fn a_clique_in_the_comment_above_is_the_origin_of_a_block() {
     let report = read_alone(
         "# r1=uuid-a.7\nBlockName=r1 Nodes=n1\nBlockName=r2 Nodes=n2\n\
          # Nodes: 1\n# ClusterUUID and CliqueID: uuid-b\n# note: less\nBlockName=r3 Nodes=n3\n\
@@ -88,7 +88,7 @@ fn a_clique_in_the_comment_right_above_is_where_a_block_comes_from() {
 }
 
 #[test]
-fn includes_are_followed_and_circles_are_named() {
+fn includes_are_followed_and_cycles_are_reported() {
     let files: BTreeMap<&str, &str> = [
         ("a.conf", "BlockName=a Nodes=n1\ninclude b.conf\n"),
         ("b.conf", "BlockName=b Nodes=n2\nInclude a.conf\nInclude topology.conf\n"),
@@ -115,7 +115,7 @@ fn includes_are_followed_and_circles_are_named() {
 }
 
 #[test]
-fn includes_without_end_end() {
+fn endless_includes_stop() {
     let mut count = 0;
     let report = read("topology.conf", "Include 0\nBlockName=a Nodes=n1\n", &mut |_| {
         count += 1;
@@ -127,7 +127,7 @@ fn includes_without_end_end() {
 }
 
 #[test]
-fn ports_by_guid_are_no_nodes() {
+fn port_guids_are_not_nodes() {
     let report = read_alone(
         "SwitchName=a Nodes=0x155dfffd33ff01,0x155dfffd33ff02\nSwitchName=r Switches=a\n",
     );
@@ -159,7 +159,7 @@ fn a_bad_line_costs_only_itself() {
 }
 
 #[test]
-fn the_answer_of_a_controller_is_something_else() {
+fn a_controllers_answer_is_not_recognised() {
     assert!(!recognises("BlockName=b BlockIndex=0 Nodes=n[1-2] BlockSize=2\n"));
     assert!(!recognises("SwitchName=s Level=0 LinkSpeed=1 Nodes=n1\n"));
     assert!(!recognises("NodeName=n1 Arch=x86_64\n"));

@@ -81,7 +81,7 @@ fn all_topologies_of_a_file_are_read_and_one_is_in_force() {
 }
 
 #[test]
-fn what_the_controller_prints_of_its_own_is_read_alike() {
+fn scontrol_show_topoconf_reads_the_same() {
     let text = "%YAML 1.1\n---\n- topology: a\n  cluster_default: true\n  block:\n    \
                 block_sizes:\n    - 2\n    blocks:\n    - block: b\n      nodes: n[1-2]\n  \
                 flat: {}\n  ring: {}\n  torus3d: {}\n  tree: {}\n- topology: f\n  \
@@ -93,7 +93,7 @@ fn what_the_controller_prints_of_its_own_is_read_alike() {
 }
 
 #[test]
-fn a_syntax_error_has_a_place_and_costs_only_what_follows() {
+fn a_syntax_error_has_a_position_and_costs_only_the_rest() {
     let text = "- topology: a\n  block:\n    blocks:\n      - {block: b, nodes: 'n[1-2]'}\n\
                 - topology: c\n  block: [1, 2\n- topology: d\n  flat: true\n";
     let report = read("t.yaml", text);
@@ -174,7 +174,7 @@ fn a_default_that_is_broken_leaves_nothing_in_force() {
 }
 
 #[test]
-fn kinds_that_nobody_knows_are_named_and_skipped() {
+fn unknown_kinds_are_named_and_skipped() {
     let report = read("t.yaml", "- topology: x\n  dragonfly: {groups: 4}\n");
     assert_eq!(report.notes, ["topology x: no known kind (dragonfly); skipped"]);
     let report = read("t.yaml", "- topology: x\n  flat: true\n  colour: red\n");
@@ -204,7 +204,7 @@ fn long_lists_and_alias_bombs_end() {
 }
 
 #[test]
-fn other_files_are_not_taken_for_one() {
+fn other_files_are_not_recognised() {
     for text in [
         "",
         "hello\n",

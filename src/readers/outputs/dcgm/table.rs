@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_engine_out_of_reach_is_an_error_and_no_result() {
+    fn an_unreachable_host_engine_is_an_error_without_a_result() {
         let parsed =
             read("Error: unable to establish a connection to the specified host: localhost\n");
         assert!(parsed.has_problem(OutputProblemKind::Error) && !parsed.complete);

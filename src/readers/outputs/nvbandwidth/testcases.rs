@@ -89,7 +89,7 @@ const ORDER: &[DefaultTestcase] = &[
 pub(super) enum TestcaseEvent {
     /// It ran (or tried to); `None` for an unreadable name.
     Ran(Option<String>),
-    /// It was waived, namelessly.
+    /// It was waived; the tool printed no name.
     Waived,
 }
 

@@ -77,7 +77,7 @@ mod tests {
     use crate::outputs::text::decode;
 
     #[test]
-    fn strings_are_the_lines_they_were_and_keep_their_numbers() {
+    fn strings_become_their_original_lines_with_their_numbers() {
         let ansible = "n1 | SUCCESS => {\n    \"stdout\": \"a\\n\\tb\",\n    \"stdout_lines\": [\n\
                        \x20       \"a\",\n        \"\\tb \\\"c\\\"\"\n    ]\n}\n";
         assert_eq!(decode(ansible.as_bytes()), "n1 | SUCCESS => {\n\n\na\n\tb \"c\"\n\n}\n");

@@ -139,7 +139,7 @@ fn topology_objects_group_nodes_by_their_labels_and_copy_them() {
 }
 
 #[test]
-fn kai_s_levels_mean_what_their_labels_mean() {
+fn kai_levels_have_the_kinds_of_their_labels() {
     let levels = ["topology.nebius.com/tier-1", "nvidia.com/gpu.clique"];
     let text = list(&[
         topology("kai.scheduler", "v1alpha1", &levels),

@@ -9,7 +9,7 @@ use model::id::NodeName;
 use model::source_report::SourceProblemKind;
 
 #[test]
-fn a_list_that_was_cut_gives_the_nodes_that_were_whole() {
+fn a_truncated_list_keeps_its_complete_nodes() {
     let text = list(&[node("a", &clique(A)), node("b", &clique(A)), node("c", &clique(A))]);
     let cut = text.find("\"name\":\"c\"").expect("node c");
     let report = nodes::read("n.json", &text[..cut]);
@@ -42,7 +42,7 @@ fn typed_lists_single_nodes_and_several_documents_are_read() {
 }
 
 #[test]
-fn labels_of_one_node_alone_are_a_node_when_they_name_it() {
+fn bare_labels_are_a_node_if_they_name_it() {
     let named = json!({"kubernetes.io/hostname": "h7", "nvidia.com/gpu.clique": A}).to_string();
     assert!(nodes::recognises(&named));
     assert_eq!(group_lines(&nodes::read("l", &named).groups), [format!("Domain clique {A}: h7")]);
@@ -106,7 +106,7 @@ fn a_kind_cluster_names_nodes_as_they_register() {
 }
 
 #[test]
-fn text_that_is_no_node_is_not_taken_for_one() {
+fn other_text_is_not_recognised_as_nodes() {
     for text in [
         "",
         "{",

@@ -33,7 +33,7 @@ fn seen(moved: &[(u32, u32, &str, u32)]) -> Claims {
 }
 
 #[test]
-fn cables_that_are_where_they_should_be_give_nothing() {
+fn correct_cables_give_no_disagreement() {
     assert_eq!(seen(&[]).disagreements, []);
 }
 
@@ -98,7 +98,7 @@ fn racked(kind: SourceKind, list: &[(u32, &str, &str)]) -> SourceReport {
 }
 
 #[test]
-fn racks_are_compared_by_who_shares_one_and_not_by_name() {
+fn racks_are_compared_by_their_nodes_and_not_by_name() {
     let cabling = racked(SourceKind::Cabling, &[(1, "R7", "1"), (2, "R7", "2"), (3, "R7", "3")]);
     let own = |third: &str, slot: &str| {
         let list = [(1, "SN123", "10"), (2, "SN123", "11"), (3, third, slot)];
@@ -112,7 +112,7 @@ fn racks_are_compared_by_who_shares_one_and_not_by_name() {
 }
 
 #[test]
-fn two_nodes_in_one_slot_and_a_domain_in_two_racks_are_told() {
+fn two_nodes_in_one_slot_and_a_domain_in_two_racks_are_reported() {
     let claims = reconciled(vec![racked(SourceKind::Cabling, &[(1, "R7", "1"), (2, "R7", "1")])]);
     assert_eq!(only(&claims, "slot-taken").nodes, nodes(1, 2));
     let mut domain = blocks(SourceKind::ClaimsFile, &[("d", nodes(1, 3))]);
@@ -125,7 +125,7 @@ fn two_nodes_in_one_slot_and_a_domain_in_two_racks_are_told() {
 }
 
 #[test]
-fn switch_trays_between_compute_trays_are_no_disagreement_about_slots() {
+fn switch_trays_do_not_make_slots_disagree() {
     let slot = |tray: u32| if tray <= 8 { tray } else { tray + 9 };
     let of = |kind, slots: &dyn Fn(u32) -> u32| {
         let mut report = SourceReport::new(kind, place(kind));

@@ -32,7 +32,7 @@ fn a_whole_rack_that_was_partitioned_anew_is_one_disagreement() {
 }
 
 #[test]
-fn a_label_without_all_gpus_attached_says_how_many() {
+fn a_label_without_all_gpus_attached_gives_their_number() {
     let mut all = block(&[(UUID, 1, nodes(1, 4))], &[(UUID, 1, nodes(1, 4))]);
     let last = all.last_mut().expect("facts");
     last.node_mut(&node(4)).fabric[2] = gpu(2, ZERO, 0, "in progress");
@@ -63,7 +63,7 @@ fn gpus_of_one_node_in_two_cliques_contradict_the_label_and_each_other() {
 }
 
 #[test]
-fn zeros_on_a_label_are_no_clique_and_inside_a_server_they_are_normal() {
+fn a_zero_uuid_is_not_a_clique_and_is_normal_inside_a_server() {
     let label = [(UUID, 1, nodes(1, 3)), (ZERO, 0, nodes(4, 4))];
     let claims = reconciled(block(&label, &[]));
     let disagreement = only(&claims, "sentinel-clique");
@@ -105,7 +105,7 @@ fn a_label_that_is_missing_among_others_is_a_doubt() {
 }
 
 #[test]
-fn a_driver_that_is_attached_to_nothing_contradicts_the_block() {
+fn an_unattached_driver_contradicts_the_block() {
     let mut block = blocks(SourceKind::SlurmTopology, &[("b", nodes(1, 4))]);
     block.groups[0].platform = Some("gb200-nvl72".to_owned());
     let mut all = vec![block.clone()];
@@ -121,15 +121,15 @@ fn a_driver_that_is_attached_to_nothing_contradicts_the_block() {
 }
 
 #[test]
-fn a_driver_asked_for_its_cluster_uuid_alone_contradicts_no_label() {
-    let mut asked = SourceReport::new(SourceKind::NodeFacts, "uuids.txt");
+fn a_cluster_uuid_alone_contradicts_no_label() {
+    let mut uuids = SourceReport::new(SourceKind::NodeFacts, "uuids.txt");
     for node in nodes(1, 4) {
         let word = FabricReport { clique_id: None, state: None, gpu: None, ..gpu(0, UUID, 1, "") };
-        asked.node_mut(&node).fabric.push(word);
+        uuids.node_mut(&node).fabric.push(word);
     }
     for driver in [&[][..], &[(UUID, 1, nodes(1, 4))]] {
         let mut all = block(&[(UUID, 1, nodes(1, 4))], driver);
-        all.push(asked.clone());
+        all.push(uuids.clone());
         assert_eq!(reconciled(all).disagreements, []);
     }
 }

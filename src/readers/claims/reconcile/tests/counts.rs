@@ -13,11 +13,11 @@ fn with(gpus: &[u32]) -> Vec<SourceReport> {
 }
 
 #[test]
-fn fewer_gpus_than_claimed_expected_or_scheduled_are_told_against_the_first_of_these() {
+fn missing_gpus_are_reported_against_the_claim_the_expectation_or_the_scheduler() {
     let mut claimed = with(&[4, 4, 3]);
     claimed[0].groups[0].gpus_per_node = Some(4);
-    let told_once = reconciled(claimed);
-    let disagreement = only(&told_once, "gpu-count");
+    let claims = reconciled(claimed);
+    let disagreement = only(&claims, "gpu-count");
     assert_eq!(
         (disagreement.severity, &disagreement.nodes),
         (DisagreementSeverity::Contradiction, &vec![node(3)])
@@ -82,7 +82,7 @@ fn a_foreign_product_or_driver_in_a_domain_is_the_minority() {
 }
 
 #[test]
-fn a_platform_that_its_products_are_not_of_is_told() {
+fn a_platform_that_contradicts_its_products_is_reported() {
     let mut all = with(&[4, 4]);
     all[0].groups[0].platform = Some("hgx-h100".to_owned());
     for node in nodes(1, 2) {
@@ -114,7 +114,7 @@ fn a_node_has_nics_of_other_networks_too() {
 }
 
 #[test]
-fn gpus_that_a_framework_was_given_are_not_those_of_the_node() {
+fn gpus_assigned_to_a_framework_are_not_those_of_the_node() {
     for kind in [SourceKind::Ray, SourceKind::NcclTopology] {
         let mut given = SourceReport::new(kind, "given");
         nodes(1, 2).iter().for_each(|node| given.node_mut(node).gpus = Some(2));

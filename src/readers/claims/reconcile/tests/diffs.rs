@@ -10,7 +10,7 @@ fn kinds(old: &Claims, new: &Claims) -> Vec<(ClaimsChangeKind, String)> {
 }
 
 #[test]
-fn nothing_changed_is_no_change_even_read_at_another_time() {
+fn equal_claims_have_no_changes_at_any_time() {
     let old = reconciled(healthy());
     let mut new = old.clone();
     for read in &mut new.sources {
@@ -20,7 +20,7 @@ fn nothing_changed_is_no_change_even_read_at_another_time() {
 }
 
 #[test]
-fn nodes_that_come_go_and_move_are_told_with_their_domains() {
+fn added_removed_and_moved_nodes_are_reported_with_their_domains() {
     let of =
         |list: &[(&str, Vec<NodeName>)]| reconciled(vec![blocks(SourceKind::ClaimsFile, list)]);
     let old = of(&[("a", nodes(1, 4)), ("b", nodes(5, 8)), ("c", nodes(9, 9))]);
@@ -39,7 +39,7 @@ fn nodes_that_come_go_and_move_are_told_with_their_domains() {
 }
 
 #[test]
-fn a_rail_that_keeps_its_name_and_not_its_device_is_told_as_both() {
+fn a_rail_with_another_device_is_reported_with_both() {
     let on = |device: &str| {
         let device = Some(device.to_owned());
         let rail = ClaimedRail { name: "r0".to_owned(), device, network: None, rdma: None };
@@ -50,7 +50,7 @@ fn a_rail_that_keeps_its_name_and_not_its_device_is_told_as_both() {
 }
 
 #[test]
-fn reboots_drivers_sources_and_disagreements_are_told_once_for_many_nodes() {
+fn reboots_drivers_sources_and_disagreements_are_reported_once_for_many_nodes() {
     let old = healthy();
     let mut new = healthy();
     new.retain(|report| report.source.kind != SourceKind::SlurmNodes);
@@ -76,7 +76,7 @@ fn reboots_drivers_sources_and_disagreements_are_told_once_for_many_nodes() {
 }
 
 #[test]
-fn a_drain_changes_the_state_of_a_node_and_not_what_the_node_is() {
+fn a_drain_is_not_a_change_of_the_node() {
     let was = NodeReport { state: vec!["IDLE".to_owned()], gpus: Some(4), ..NodeReport::default() };
     let drained = NodeReport { state: vec!["IDLE".to_owned(), "DRAIN".to_owned()], ..was.clone() };
     assert_eq!(changed_facts(&was, &drained), []);

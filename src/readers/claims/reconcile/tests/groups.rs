@@ -32,7 +32,7 @@ fn a_partitioned_fabric_whose_parts_are_claimed_apart_is_a_note() {
 }
 
 #[test]
-fn a_node_of_another_clique_is_named_with_its_home() {
+fn a_node_of_another_clique_is_named_with_its_main_domain() {
     let slurm =
         blocks(SourceKind::SlurmTopology, &[("block01", nodes(1, 18)), ("block02", nodes(19, 36))]);
     let mut second = nodes(19, 36);
@@ -48,7 +48,7 @@ fn a_node_of_another_clique_is_named_with_its_home() {
 }
 
 #[test]
-fn what_label_and_driver_say_alike_is_told_once_with_three_sides() {
+fn a_difference_in_label_and_driver_is_reported_once_with_three_sides() {
     let slurm = blocks(SourceKind::SlurmTopology, &[("block01", nodes(1, 4))]);
     let cliques = [(UUID, 1, nodes(1, 3)), (OTHER, 1, nodes(4, 4))];
     let mut all = vec![slurm, labelled(&cliques)];
@@ -88,7 +88,7 @@ fn one_clique_over_two_blocks_is_a_doubt_and_the_default_or_too_many_nodes_worse
 }
 
 #[test]
-fn a_node_in_two_blocks_of_one_source_is_told_with_both() {
+fn a_node_in_two_blocks_of_one_source_is_reported_with_both() {
     let slurm =
         blocks(SourceKind::SlurmTopology, &[("block01", nodes(1, 4)), ("block02", nodes(4, 8))]);
     let claims = reconciled(vec![slurm]);
@@ -98,7 +98,7 @@ fn a_node_in_two_blocks_of_one_source_is_told_with_both() {
 }
 
 #[test]
-fn two_claims_that_are_no_cliques_disagree_or_nest() {
+fn two_claims_without_cliques_disagree_or_nest() {
     let file = blocks(SourceKind::ClaimsFile, &[("a", nodes(1, 8)), ("b", nodes(9, 16))]);
     let swapped: Vec<NodeName> = nodes(1, 7).into_iter().chain([node(9)]).collect();
     let rest: Vec<NodeName> = nodes(10, 16).into_iter().chain([node(8)]).collect();
@@ -119,7 +119,7 @@ fn two_claims_that_are_no_cliques_disagree_or_nest() {
 }
 
 #[test]
-fn a_file_that_is_not_in_force_is_told_with_the_nodes_that_differ() {
+fn a_file_not_in_force_is_reported_with_the_nodes_that_differ() {
     let file = blocks(SourceKind::SlurmTopologyYaml, &[("b1", nodes(1, 3)), ("b2", nodes(4, 8))]);
     let live = blocks(SourceKind::SlurmTopology, &[("b1", nodes(1, 4)), ("b2", nodes(5, 8))]);
     let claims = reconciled(vec![file.clone(), live.clone()]);
@@ -143,7 +143,7 @@ fn a_file_that_is_not_in_force_is_told_with_the_nodes_that_differ() {
 }
 
 #[test]
-fn blocks_of_a_rack_want_the_imex_plugin_and_servers_do_not() {
+fn rack_blocks_need_the_imex_plugin_and_servers_do_not() {
     let with = |product: &str, switch: &str| {
         let slurm = blocks(SourceKind::SlurmTopology, &[("b", nodes(1, 2))]);
         let mut own = SourceReport::new(SourceKind::SlurmNodes, "scontrol");
@@ -161,7 +161,7 @@ fn blocks_of_a_rack_want_the_imex_plugin_and_servers_do_not() {
 }
 
 #[test]
-fn units_of_several_topologies_are_held_against_their_own_each() {
+fn units_of_several_topologies_are_compared_with_their_own() {
     let mut file =
         blocks(SourceKind::SlurmTopologyYaml, &[("b1", nodes(1, 2)), ("b2", nodes(3, 4))]);
     file.groups.iter_mut().for_each(|group| group.topology = Some("topo-block".to_owned()));

@@ -52,7 +52,7 @@ fn over_two_domains_it_is_larger_than_the_fabric() {
 }
 
 #[test]
-fn fewer_nodes_than_it_asked_for_is_a_doubt_and_zero_asks_for_nothing() {
+fn fewer_nodes_than_requested_are_a_doubt_and_zero_requests_none() {
     let own = nodes(1, 3);
     let with =
         |size| reconciled(vec![racks(), compute_domain(&[(&own, Some((UUID, 1)))], Some(size))]);
@@ -61,7 +61,7 @@ fn fewer_nodes_than_it_asked_for_is_a_doubt_and_zero_asks_for_nothing() {
 }
 
 #[test]
-fn ready_without_a_clique_is_a_fallback_that_nobody_sees() {
+fn ready_without_a_clique_is_a_hidden_fallback() {
     let (good, bad) = (nodes(1, 3), nodes(4, 4));
     let report = compute_domain(&[(&good, Some((UUID, 1))), (&bad, None)], None);
     let claims = reconciled(vec![racks(), report]);
@@ -71,7 +71,7 @@ fn ready_without_a_clique_is_a_fallback_that_nobody_sees() {
 }
 
 #[test]
-fn a_status_that_names_another_clique_than_the_label_is_told() {
+fn a_status_with_another_clique_than_the_label_is_reported() {
     let own = nodes(1, 3);
     let claims = reconciled(vec![racks(), compute_domain(&[(&own, Some((UUID, 2)))], None)]);
     assert!(

@@ -16,7 +16,7 @@ fn block(last: u32) -> SourceReport {
 }
 
 #[test]
-fn a_node_that_its_scheduler_does_not_know_is_told() {
+fn a_node_unknown_to_its_scheduler_is_reported() {
     let claims = reconciled(vec![block(5), scheduler(nodes(1, 4))]);
     let disagreement = only(&claims, "unknown-to-scheduler");
     assert_eq!(
@@ -27,26 +27,26 @@ fn a_node_that_its_scheduler_does_not_know_is_told() {
 }
 
 #[test]
-fn a_scheduler_that_was_not_read_to_its_end_lacks_nobody() {
+fn a_partly_read_scheduler_lacks_no_node() {
     let mut cut = scheduler(nodes(1, 4));
     cut.push_problem(SourceProblemKind::Incomplete, None, "it stops early");
     assert_eq!(reconciled(vec![block(5), cut]).disagreements, []);
 }
 
 #[test]
-fn a_list_of_a_few_nodes_was_never_meant_to_hold_all() {
+fn a_short_list_is_not_a_complete_one() {
     assert_eq!(reconciled(vec![block(5), scheduler(nodes(1, 2))]).disagreements, []);
 }
 
 #[test]
-fn nodes_without_gpus_are_told_by_the_fabric_of_the_others() {
+fn nodes_without_gpus_are_identified_by_the_fabric_of_the_others() {
     let mut kubernetes = labelled(&[(UUID, 1, nodes(1, 4))]);
     kubernetes.node_mut(&"control".into()).state.push("Ready".to_owned());
     assert_eq!(reconciled(vec![kubernetes]).disagreements, []);
 }
 
 #[test]
-fn gpu_nodes_in_no_domain_are_told_and_login_nodes_are_not() {
+fn gpu_nodes_in_no_domain_are_reported_and_login_nodes_are_not() {
     let mut all = scheduler(nodes(1, 6));
     all.node_mut(&"login".into()).gpus = Some(0);
     all.node_mut(&"build".into()).state.push("IDLE".to_owned());
@@ -74,7 +74,7 @@ fn a_node_that_another_map_lacks_is_missing_and_one_that_it_adds_is_extra() {
 }
 
 #[test]
-fn a_block_below_its_size_is_told_once_for_all_and_spare_nodes_are_not() {
+fn a_block_below_its_size_is_reported_once_and_spare_nodes_are_not() {
     let mut slurm = blocks(
         SourceKind::SlurmTopology,
         &[("a", nodes(1, 18)), ("b", nodes(19, 33)), ("c", nodes(37, 51)), ("spare", vec![])],
@@ -86,7 +86,7 @@ fn a_block_below_its_size_is_told_once_for_all_and_spare_nodes_are_not() {
 }
 
 #[test]
-fn marks_of_others_are_notes_by_mark() {
+fn marks_of_other_tools_are_notes_by_mark() {
     let mut slurm = scheduler(nodes(1, 4));
     slurm.node_mut(&node(1)).opt_out = vec!["label nvsentinel managed=false".to_owned()];
     slurm.node_mut(&node(2)).state = vec!["IDLE".to_owned(), "DRAIN".to_owned()];

@@ -28,7 +28,6 @@ pub(super) fn node(number: u32) -> NodeName {
     NodeName::from(format!("n{number:02}"))
 }
 
-/// A source with these domains.
 pub(super) fn blocks(kind: SourceKind, list: &[(&str, Vec<NodeName>)]) -> SourceReport {
     let mut report = SourceReport::new(kind, place(kind));
     for (name, nodes) in list {
@@ -41,7 +40,6 @@ fn place(kind: SourceKind) -> String {
     kind.label().replace(' ', "-").to_lowercase()
 }
 
-/// A label of a clique.
 pub(super) fn label(uuid: &str, id: u32) -> FabricReport {
     FabricReport {
         cluster_uuid: Some(uuid.to_owned()),
@@ -154,7 +152,7 @@ pub(super) fn healthy() -> Vec<SourceReport> {
 }
 
 #[test]
-fn a_healthy_fleet_has_no_disagreement_whoever_is_measured_by() {
+fn a_healthy_fleet_has_no_disagreement_in_any_order_of_families() {
     let claims = reconciled(healthy());
     assert_eq!(claims.disagreements, [], "{:#?}", claims.disagreements);
     let names: Vec<&str> = claims.domains.iter().map(|d| d.name.as_str()).collect();

@@ -22,7 +22,7 @@ fn ranks_that_rise_along_the_domains_are_fine() {
 }
 
 #[test]
-fn duplicates_zeros_words_and_gaps_are_told_apart() {
+fn duplicate_zero_text_and_missing_ranks_are_distinguished() {
     let claims = ray(&["1", "1", "3", "4", "5", "6"]);
     let disagreement = only(&claims, "topo-rank-duplicate");
     assert_eq!(
@@ -40,7 +40,7 @@ fn duplicates_zeros_words_and_gaps_are_told_apart() {
 }
 
 #[test]
-fn domains_that_take_turns_are_a_doubt_and_another_order_inside_a_note() {
+fn interleaved_domains_are_a_doubt_and_another_order_inside_is_a_note() {
     let claims = ray(&["1", "3", "5", "2", "4", "6"]);
     let disagreement = only(&claims, "topo-rank-order");
     assert_eq!((disagreement.severity, disagreement.nodes.len()), (DisagreementSeverity::Doubt, 6));
@@ -75,7 +75,7 @@ fn hybrid(ranks: u32, nodes: Vec<NodeName>) -> JobAssumption {
 }
 
 #[test]
-fn a_belief_larger_than_the_domain_of_its_job_is_told_with_both() {
+fn a_belief_larger_than_the_domain_of_its_job_is_reported_with_both() {
     let rack = "gb200-nvl72";
     assert_eq!(believing(hybrid(64, nodes(1, 16)), rack).disagreements, []);
     let claims = believing(hybrid(64, nodes(1, 8)), rack);
@@ -99,7 +99,7 @@ fn a_belief_larger_than_the_domain_of_its_job_is_told_with_both() {
 }
 
 #[test]
-fn nvlink_between_nodes_is_believed_in_where_it_is() {
+fn multi_node_nvlink_is_expected_where_it_exists() {
     let belief = |wanted| JobAssumption {
         ranks_per_domain: None,
         multi_node_nvlink: Some(wanted),

@@ -19,11 +19,11 @@ pub(super) fn recognises(text: &str) -> bool {
         return begins && NODE_KEYS.iter().any(|key| text.contains(key));
     };
     let has = |key: &str| keys.contains(key);
-    let is_ours = NODE_KEYS.iter().any(|key| text.contains(key)) || text.contains("data_parser");
+    let is_slurm = NODE_KEYS.iter().any(|key| text.contains(key)) || text.contains("data_parser");
     let is_node = has("name") && has("state") && NODE_KEYS.iter().any(|key| has(key));
     let is_error = has("errors") && has("meta") && text.contains("node");
     let is_other = OTHER_ANSWER_KEYS.iter().any(|key| keys.contains(*key));
-    is_ours && (is_node || (!is_other && (has("nodes") || is_error)))
+    is_slurm && (is_node || (!is_other && (has("nodes") || is_error)))
 }
 
 pub(super) fn read(report: &mut SourceReport, place: &str, text: &str) -> Vec<SlurmNodeListing> {
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn a_node_is_read_with_all_that_a_gate_wants() {
+    fn a_node_is_read_with_all_fields_for_a_gate() {
         assert!(recognises(NEW));
         let report = read_nodes("f", NEW);
         assert!(report.problems.is_empty(), "{:?}", report.problems);
@@ -152,7 +152,7 @@ mod tests {
         assert_eq!(first.aliases, ["tray01.lab", "10.1.0.1"]);
         assert_eq!(first.state, ["MIXED", "DRAIN"]);
         assert_eq!((first.busy, first.reason.as_deref()), (Some(true), Some("psu: swap")));
-        assert!(first.boot_id.is_none(), "a boot time is no boot id");
+        assert!(first.boot_id.is_none(), "a boot time is not a boot id");
         assert_eq!(first.marks["features"], "gb200,row2");
         assert_eq!(first.marks["active features"], "gb200");
         assert_eq!(first.marks["reason by"], "ann");
@@ -221,14 +221,14 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_said_instead_of_counted() {
+    fn slices_are_reported_instead_of_counted() {
         let report = read_nodes("f", r#"{"nodes":[{"name":"a","gres":"gpu:1g.10gb:7"}]}"#);
         assert_eq!(node(&report, "a").gpus, None);
         assert_eq!(report.notes, ["GPUs are not counted on nodes with MIG slices: a"]);
     }
 
     #[test]
-    fn other_answers_are_not_taken_for_nodes() {
+    fn other_answers_are_not_recognised_as_nodes() {
         for text in [
             r#"{"sinfo":[],"meta":{"plugin":{"data_parser":"v"}}}"#,
             r#"{"partitions":[],"meta":{"plugin":{"data_parser":"v"}},"errors":[]}"#,

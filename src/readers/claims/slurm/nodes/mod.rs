@@ -212,7 +212,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn units_of_topologies_are_told_from_positions() {
+    fn topology_units_are_distinguished_from_positions() {
         let parsed =
             |text: &str| parse_unit(text).map(|((t, u), kind)| format!("{t}|{u}|{kind:?}"));
         assert_eq!(parsed("racks:r1").as_deref(), Some("racks|r1|Domain"));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn names_that_several_nodes_share_name_none_of_them() {
+    fn shared_names_identify_no_node() {
         let listing = |name: &str, host: &str| SlurmNodeListing {
             name: name.to_owned(),
             hostname: Some(host.to_owned()),
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_gate_wrote_itself_is_no_mark_of_the_site() {
+    fn values_written_by_a_gate_are_not_marks_of_the_site() {
         let words = |words: &[&str]| words.iter().map(|w| (*w).to_owned()).collect::<Vec<_>>();
         let listing = SlurmNodeListing {
             features: words(&["gb200", "fabric_verified", "fabric_layer3"]),

@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn both_forms_say_the_same() {
+    fn both_forms_read_the_same() {
         let text = record(
             "   Reason=gate: nvlink 14/18 up; expected 18 [root@2026-11-21T04:53:20]\n   \
              Comment=seen by ann Extra={\"a\": 1}\n   InstanceId=i-3\n   Topology=racks:r2",
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reason_may_hold_brackets_quotes_newlines_and_keys() {
+    fn a_reason_may_contain_brackets_quotes_newlines_and_keys() {
         for (written, expected) in [
             ("[user_problem] gpus busy [root@2026-01-01T00:00:00]", "[user_problem] gpus busy"),
             (
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_somebody_shortened_is_read_as_far_as_it_goes() {
+    fn a_shortened_line_is_read_as_far_as_it_goes() {
         let report = read_nodes(
             "f",
             "NodeName=w0 InstanceId=i-1 State=IDLE+DRAIN Weight=1 \
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn several_nodes_and_strange_lines_are_kept_apart() {
+    fn several_nodes_and_unexpected_lines_stay_separate() {
         let text = format!(
             "{}{}slurm_load_node error: what\nNode tray09 not found\nNodeName= State=IDLE\n",
             record(""),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn a_configuration_is_no_listing() {
+    fn a_configuration_is_not_a_listing() {
         assert!(!recognises("NodeName=tray[01-36] CPUs=4 Gres=gpu:4 State=UNKNOWN\n"));
         assert!(!recognises("NodeName=a CPUs=4 State=UNKNOWN\nPartitionName=main Nodes=ALL\n"));
         assert!(!recognises("BlockName=a Nodes=n1\n") && !recognises(""));

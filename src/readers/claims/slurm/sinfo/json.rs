@@ -66,7 +66,7 @@ mod tests {
         "meta":{"plugin":{"data_parser":"data_parser/v0.0.45"}},"errors":[]}"#;
 
     #[test]
-    fn nodes_of_all_records_are_told_once_with_their_partitions() {
+    fn nodes_of_all_records_appear_once_with_their_partitions() {
         assert!(recognises(TEXT));
         let report = read_sinfo("f", TEXT);
         assert!(report.problems.is_empty(), "{:?}", report.problems);

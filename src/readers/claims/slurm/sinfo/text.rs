@@ -102,7 +102,6 @@ pub(super) fn read(report: &mut SourceReport, place: &str, text: &str) {
     }
 }
 
-/// The content of the columns.
 #[derive(Debug, Default)]
 struct SinfoColumns {
     count: usize,
@@ -396,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn reasons_keep_their_blanks_and_broken_lines_are_named() {
+    fn reasons_keep_their_blanks_and_broken_lines_are_reported() {
         let text = "REASON               USER      TIMESTAMP           NODELIST\n\
                     hw ticket 4711: swap slurm     2026-11-21T04:53:58 t4\n\
                     gate: line one\n\
@@ -411,7 +410,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_told_is_said() {
+    fn unrecognisable_tables_are_reported() {
         for (text, kind) in [
             ("", SourceProblemKind::Incomplete),
             ("PARTITION STATE\nmain idle\n", SourceProblemKind::Unsupported),

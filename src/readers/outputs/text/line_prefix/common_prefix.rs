@@ -47,7 +47,6 @@ pub(super) fn strip_common_prefix(lines: &mut [OutputLine<'_>]) -> bool {
     true
 }
 
-/// The text after the prefix.
 fn text_after_prefix<'a>(text: &'a str, prefix: &str) -> Option<&'a str> {
     text.strip_prefix(prefix)
         .filter(|rest| rest.is_empty() || rest.starts_with([' ', '\t']))
