@@ -237,7 +237,7 @@ mod tests {
         for (rest, expected) in [
             ("", "ops: expected one of url_file, url_env and url"),
             ("url_env = \"A\"\nurl_file = \"b\"", "ops: expected one of"),
-            ("url = \"hooks.example/secret\"", "ops: url: no address"),
+            ("url = \"hooks.example/secret\"", "ops: url: not an address"),
             (
                 "url_env = \"A\"\nbearer_env = \"B\"\nbearer_file = \"c\"",
                 "ops: expected one of bearer_file and bearer_env",

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn owner_and_mode_are_held_against_who_we_are() {
+    fn owner_and_mode_are_checked_against_the_process() {
         let we = ProcessCredentials { user: 1000, group: 1000 };
         for good in [
             (1000, 1000, 0o700),
@@ -124,13 +124,13 @@ mod tests {
             ((1000, 100, 0o770), "group 100 may write"),
             ((0, 0, 0o770), "group 0 may write"),
         ] {
-            let said = we.explain_writable(bad.0, bad.1, bad.2).expect("refused");
-            assert!(said.contains(why), "{bad:?}: {said}");
+            let message = we.explain_writable(bad.0, bad.1, bad.2).expect("refused");
+            assert!(message.contains(why), "{bad:?}: {message}");
         }
     }
 
     #[test]
-    fn folders_that_others_write_links_and_pipes_are_refused() {
+    fn folders_writable_by_others_links_and_pipes_are_refused() {
         let place = tempfile::tempdir().expect("a folder");
         let at = |name: &str| place.path().join(name);
         let set = |name: &str, mode| {

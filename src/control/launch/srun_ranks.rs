@@ -89,7 +89,8 @@ fn parse_mpirun<'w>(
             "np" | "n" => options.ranks = Some(value.clone()),
             "host" | "H" => {
                 let name = |host: &str| host.rsplit_once(':').map_or(host, |it| it.0).to_owned();
-                options.hosts = value.split(',').filter(|host| !host.is_empty()).map(name).collect();
+                options.hosts =
+                    value.split(',').filter(|host| !host.is_empty()).map(name).collect();
             }
             "map-by" => {
                 let each = value.strip_prefix("ppr:").and_then(|it| it.strip_suffix(":node"));

@@ -84,9 +84,9 @@ async fn fetch_with_limit(rest: &SlurmrestdClientConfig, most: usize) -> Vec<Sou
 }
 
 fn unanswered_report(place: &str, trouble: SlurmrestdProblem) -> SourceReport {
-    let mut said = SourceReport::new(SourceKind::SlurmNodes, place);
-    said.push_problem(trouble.kind, None, trouble.message);
-    said
+    let mut report = SourceReport::new(SourceKind::SlurmNodes, place);
+    report.push_problem(trouble.kind, None, trouble.message);
+    report
 }
 
 /// Why an answer is missing or incomplete.
@@ -122,17 +122,17 @@ pub(crate) struct SlurmrestdAnswer {
 
 impl SlurmrestdAnswer {
     fn into_report(self, kind: SourceKind, read: fn(&str, &str) -> SourceReport) -> SourceReport {
-        let (mut said, mut troubles) = match self.text {
+        let (mut report, mut troubles) = match self.text {
             Ok(text) => (read(&self.place, &text), self.problems),
             Err(trouble) => (SourceReport::new(kind, self.place), vec![trouble]),
         };
         // The parser may have found the same messages in the text.
         troubles
-            .retain(|it| said.problems.iter().all(|known| !known.message.contains(&it.message)));
+            .retain(|it| report.problems.iter().all(|known| !known.message.contains(&it.message)));
         for it in troubles {
-            said.push_problem(it.kind, None, it.message);
+            report.push_problem(it.kind, None, it.message);
         }
-        said
+        report
     }
 }
 

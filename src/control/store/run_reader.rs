@@ -353,7 +353,7 @@ mod tests {
         let message = open_run(cut.path()).expect_err("invalid JSON").to_string();
         assert!(message.contains("run.json:3: not a fabricgate.run/1 document"), "{message}");
         let missing = open_run(Path::new("/no/such/folder")).expect_err("missing");
-        assert!(matches!(gone, RecordError::Io { .. }));
+        assert!(matches!(missing, RecordError::Io { .. }));
     }
 
     #[test]

@@ -486,11 +486,7 @@ mod tests {
         let lost = ProcessEnding::not_started("gone");
         assert_eq!(ending_of_three(lost, 3).0, ProcessEnding::not_started(why()));
         let missing = ProcessEnding::Missing { program: "x".to_owned() };
-        assert_eq!(
-            ending_of_three(missing.clone(), 3).0,
-            missing,
-            "so that the alternative runs"
-        );
+        assert_eq!(ending_of_three(missing.clone(), 3).0, missing, "so that the alternative runs");
         assert_eq!(
             ending_of_three(ProcessEnding::Exited { code: 127 }, 2).0,
             ProcessEnding::Exited { code: 127 }

@@ -236,7 +236,8 @@ impl WorkerHandle {
         // From a plan, which may have been read from a file.
         let limit = Duration::try_from_secs_f64(order.limit_s).ok();
         let until = limit.and_then(|limit| Instant::now().checked_add(limit + ORDER_GRACE));
-        let until = until.ok_or_else(|| format!("{} s is not a valid time limit", order.limit_s))?;
+        let until =
+            until.ok_or_else(|| format!("{} s is not a valid time limit", order.limit_s))?;
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, line) = mpsc::unbounded_channel();
         let answers = {

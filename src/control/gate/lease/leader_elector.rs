@@ -80,7 +80,7 @@ impl LeaderElector {
     /// Starts the election thread.
     pub fn start(wanted: LeaderElectionConfig) -> std::io::Result<Self> {
         let why = "no request was sent yet".to_owned();
-        let (says, standing) =
+        let (sender, standing) =
             watch::channel(LeadershipStatus::Waiting { why, is_confirmed: false });
         let (stop, stopped) = watch::channel(false);
         let requests = Arc::new(AtomicU64::new(0));
@@ -90,7 +90,7 @@ impl LeaderElector {
             let Ok(runtime) = runtime else { return };
             let mut keeping = LeaderElectionLoop {
                 config: wanted,
-                status: says,
+                status: sender,
                 observation: None,
                 held: None,
                 next: 0,
@@ -231,7 +231,7 @@ impl LeaderElectionLoop {
         // A slow request must not delay the next one.
         let limit = self.config.renew;
         let done = timeout(limit, self.try_renew_or_acquire(api)).await;
-        let LeaseRequestFailure { why, is_unauthenticated: is_stranger } = match done {
+        let LeaseRequestFailure { why, is_unauthenticated: is_unknown } = match done {
             Ok(Ok(())) => return true,
             Ok(Err(trouble)) => trouble,
             Err(_) => LeaseRequestFailure {
@@ -240,7 +240,7 @@ impl LeaderElectionLoop {
             },
         };
         self.handle_failure(why);
-        !is_stranger
+        !is_unknown
     }
 
     /// After a failed renewal, leadership continues until its validity ends.
@@ -357,10 +357,10 @@ impl LeaderElectionLoop {
 
     fn set_waiting(&self, why: String, knows: bool) {
         let waiting = LeadershipStatus::Waiting { why, is_confirmed: knows };
-        self.status.send_if_modified(|says| {
-            let is_news = *says != waiting;
+        self.status.send_if_modified(|status| {
+            let is_news = *status != waiting;
             if is_news {
-                *says = waiting;
+                *status = waiting;
             }
             is_news
         });
@@ -397,7 +397,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn others_wait_no_shorter_than_we_take_it_for_ours() {
+    fn others_wait_at_least_as_long_as_this_instance_holds_it() {
         for millis in [1_000, 1_001, 1_400, 1_999, 2_000, 15_000] {
             let duration = Duration::from_millis(millis);
             let theirs = f64::from(whole_seconds(duration));
@@ -470,7 +470,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_term_is_never_had_twice_though_the_lease_is_deleted_or_an_older_one_put_back() {
+    async fn a_term_is_never_reused_after_the_lease_is_deleted_or_restored() {
         let lease = Arc::default();
         let server = lease_server(Arc::clone(&lease)).await;
         let folder = tempfile::tempdir().expect("a folder");
@@ -505,7 +505,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_token_that_was_renewed_in_the_kubeconfig_is_taken_up() {
+    async fn a_renewed_token_in_the_kubeconfig_is_used() {
         let server = token_server("second").await;
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("kubeconfig");

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn heartbeats_and_others_labels_ask_for_no_look_and_what_matters_does() {
+    fn only_relevant_changes_trigger_an_observation() {
         let usual = node(|_| {});
         let beat = node(|it| {
             it["status"]["conditions"][0]["lastHeartbeatTime"] = "2026-01-01T00:00:10Z".into();
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn another_client_is_made_only_where_the_server_does_not_know_us() {
+    async fn a_new_client_is_created_only_after_rejected_credentials() {
         for (code, ends) in [(401, true), (403, false), (500, false)] {
             let (poke, _pokes) = mpsc::channel(1);
             let vitals = WatchMetrics::default();

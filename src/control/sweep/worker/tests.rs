@@ -91,8 +91,7 @@ async fn the_last_message_of_a_worker_is_reported_and_controls_no_terminal() {
         while worker.is_alive() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let why =
-            worker.start_order(order_for_tool("tool".to_owned())).await.expect_err("dropped");
+        let why = worker.start_order(order_for_tool("tool".to_owned())).await.expect_err("dropped");
         assert!(why.starts_with(expected), "{why:?}");
     }
 }
