@@ -1,5 +1,5 @@
-//! One cause for many: islands that are all low by the same share have one shared cause, or the
-//! measurement itself is wrong.
+//! One cause for many findings: islands that are all low by the same share have one shared cause,
+//! or the measurement itself is wrong.
 //!
 //! Works on findings about levels; it measures nothing and blames no node.
 

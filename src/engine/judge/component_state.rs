@@ -58,7 +58,7 @@ fn judge_nvlinks(
         return;
     }
     let active = links.links.iter().filter(|l| l.active == Some(true)).count();
-    // Unreported links may be active; so may links lost from a cut file.
+    // Unreported links may be active, and so may links that a truncated file lacks.
     let inactive = counted - active;
     let must_have = usize::try_from(expected.links).unwrap_or(usize::MAX);
     let most = if is_complete(recording) {
@@ -123,7 +123,7 @@ fn judge_nvlinks(
     }
 }
 
-/// A missing link in a cut file may only be a missing line.
+/// In a truncated file, a missing link may only be a missing line.
 fn is_complete(recording: &ToolRecording) -> bool {
     !recording.parsed.has_problem(model::parse_output::OutputProblemKind::Truncated)
 }

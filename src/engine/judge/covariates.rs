@@ -1,4 +1,4 @@
-//! One cause for some: nodes that are low and share a property that the others lack.
+//! One cause for some nodes: low nodes that share a property that the others lack.
 //!
 //! Before it blames parts, the judge checks for shared properties: driver, VBIOS, firmware, tool
 //! version, product, leaf, rack, position. A covariate explains a set of low nodes if it splits the

@@ -97,7 +97,8 @@ mod tests {
     proptest! {
         #[test]
         fn lookups_match_a_search_of_all_nodes(
-            nodes in proptest::collection::btree_set("[ab](\\.[xy]){0,2}", 0..8), host in "[ab](\\.[xy]){0,2}"
+            nodes in proptest::collection::btree_set("[ab](\\.[xy]){0,2}", 0..8),
+            host in "[ab](\\.[xy]){0,2}",
         ) {
             let nodes: Vec<NodeName> = nodes.into_iter().map(NodeName::from).collect();
             let roster: HostIndex<()> = nodes.iter().collect();

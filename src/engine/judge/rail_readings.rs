@@ -230,7 +230,7 @@ impl<'c> RailNames<'c> {
     pub(super) fn rail_of(&self, recording: &ToolRecording) -> Option<String> {
         let own = port_of(recording);
         let port = || own.clone().filter(|_| self.has_several_ports);
-        // An output that broke off early names no rail; output of another tool has its own.
+        // A truncated output names no rail; the output of another tool names its own.
         let may_be = own.is_some() || recording.parsed.measurements.is_empty();
         let only = || self.only_name.clone().filter(|_| may_be);
         self.reported_rail(recording).or_else(port).or_else(only)

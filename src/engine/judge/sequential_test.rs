@@ -290,7 +290,8 @@ mod tests {
         let text = r#"{"format":"fabricgate.tcp/1","version":"0","source":{"node":"a"},
             "destination":{"node":"b"},"unit":"GB/s","complete":true,"readings":[
             {"reading":0,"forward":{"sent_bytes":1,"received_bytes":1,"rate":2.0},
-             "reverse":{"sent_bytes":1,"received_bytes":1,"rate":3.0}}],"latency":{"median_us":9.0}}"#;
+             "reverse":{"sent_bytes":1,"received_bytes":1,"rate":3.0}}],
+            "latency":{"median_us":9.0}}"#;
         let parsed = readers::outputs::parse_output(text.as_bytes());
         let paths = collect_paths(7, &[&parsed, &parsed]);
         let values: Vec<&[f64]> = paths.iter().map(|p| p.values.as_slice()).collect();

@@ -32,7 +32,7 @@ pub(super) fn judge(
     };
     let failed: FailurePairs<usize> =
         rail.failures.iter().filter(lost).map(|f| order_pair(f.ends.0, f.ends.1)).collect();
-    // An output that broke off early names no rail: its nodes appear on the others.
+    // A truncated output names no rail: its nodes appear on the others.
     let elsewhere: BTreeSet<usize> = match rail.name {
         Some(_) => BTreeSet::new(),
         None => (0..rail.nodes.len()).filter(|end| through.contains(&rail.nodes[*end])).collect(),

@@ -357,7 +357,8 @@ fn a_value_and_an_efficiency_exclude_each_other_and_like_needs_a_test() {
      13 | value = 396.0
         |         ^^^^^
     "#);
-    insta::assert_snapshot!(faults("efficiency = 0.88", "like = \"device_to_device_memcpy_read_ce\""), @r#"
+    let to = "like = \"device_to_device_memcpy_read_ce\"";
+    insta::assert_snapshot!(faults("efficiency = 0.88", to), @r#"
     lab.toml:12:8: this file has no [test.device_to_device_memcpy_read_ce]
      12 | like = "device_to_device_memcpy_read_ce"
         |        ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^ did you mean `device_to_device_memcpy_write_ce`?
@@ -397,7 +398,8 @@ fn suspicious_content_is_a_warning() {
     let text = SOUND.replace("floor_ratio = 0.90", "floor = 420.0").replace(
         "[test.device_to_device_memcpy_write_ce]",
         "[test.device_to_device_memcpy_write]\npath = \"nvlink\"",
-    ) + "\n[test.p2p_bidirectional_enabled]\nvalue = 950.0\ntolerance = 0.05\nsource = \"?\"\nconfidence = \"derived\"\n";
+    ) + "\n[test.p2p_bidirectional_enabled]\nvalue = 950.0\ntolerance = 0.05\nsource = \"?\"\n\
+         confidence = \"derived\"\n";
     let mut catalogue = PlatformCatalogue::default();
     let warnings = overlay::apply(&mut catalogue, &text, "lab.toml").expect("legal");
     let rendered: Vec<String> = warnings.iter().map(ThresholdFault::to_string).collect();

@@ -136,7 +136,8 @@ fn vbios_and_firmware_versions_are_compared_like_the_driver() {
         };
         let gpus: String = (1..=8).map(gpu).collect();
         format!(
-            "==============NVSMI LOG==============\n\nDriver Version                        : 570.1\n\
+            "==============NVSMI LOG==============\n\n\
+                 Driver Version                        : 570.1\n\
                  Attached GPUs                         : 8\n{gpus}"
         )
     };

@@ -86,7 +86,10 @@ impl TestNetwork {
         if (self.cut)(a, b) {
             return ToolRecording { stage: Some(stage), ..self.refused(a, b) };
         }
-        let stream = |rate: f64| serde_json::json!({"sent_bytes": 9, "received_bytes": 9, "seconds": 1.0, "rate": rate});
+        let stream = |rate: f64| {
+            serde_json::json!({"sent_bytes": 9, "received_bytes": 9, "seconds": 1.0,
+                "rate": rate})
+        };
         let own = [(); 2].map(|()| 1.0 + self.spread * self.rng.normal());
         let readings: Vec<_> = (0..self.readings)
             .map(|at| {
@@ -94,7 +97,8 @@ impl TestNetwork {
                 let (there, back) =
                     (there * (self.moment)(a, b, at), back * (self.moment)(b, a, at));
                 let (there, back) = (self.add_noise(RATE * there), self.add_noise(RATE * back));
-                serde_json::json!({"reading": at, "forward": stream(there), "reverse": stream(back)})
+                serde_json::json!({"reading": at, "forward": stream(there),
+                    "reverse": stream(back)})
             })
             .collect();
         let end = |at| serde_json::json!({"node": host(at).as_str(), "address": "192.0.2.1"});
