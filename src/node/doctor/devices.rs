@@ -134,20 +134,20 @@ pub(super) fn check_rdma(context: &CheckupContext<'_>) -> Vec<CheckupItem> {
 
 pub(super) fn check_limits() -> Vec<CheckupItem> {
     let what = "open files";
-    let room =
+    let capacity =
         || format!("has room for {} workers", open_file_limit::max_sessions().unwrap_or_default());
     // Reports the hard limit: a sweep raises the soft limit itself.
     vec![match rustix::process::getrlimit(Resource::Nofile).maximum {
         Some(most) if most < OPEN_FILES => CheckupItem::missing(
             CheckupArea::Machine,
             what,
-            format!("limited to {most}, which {}", room()),
+            format!("limited to {most}, which {}", capacity()),
             format!("raise the hard limit (ulimit -Hn {OPEN_FILES})"),
         ),
         Some(most) => CheckupItem::available(
             CheckupArea::Machine,
             what,
-            format!("up to {most}, which {}", room()),
+            format!("up to {most}, which {}", capacity()),
         ),
         None => CheckupItem::available(CheckupArea::Machine, what, "unlimited"),
     }]

@@ -89,10 +89,10 @@ pub(super) async fn check_gpu_libraries(context: &CheckupContext<'_>) -> Vec<Che
         ),
         facts::collect_gpu_facts(&gathering),
     );
-    let relied = required_libraries(context);
-    let mut checks = mark_required(check_cuda(&cuda), ProbeLibrary::Cuda, &relied);
+    let required = required_libraries(context);
+    let mut checks = mark_required(check_cuda(&cuda), ProbeLibrary::Cuda, &required);
     checks.extend(check_nvml(&gathered));
-    checks.extend(mark_required(check_nccl(&nccl), ProbeLibrary::Nccl, &relied));
+    checks.extend(mark_required(check_nccl(&nccl), ProbeLibrary::Nccl, &required));
     checks.extend(check_device_files(&context.root));
     checks
 }
@@ -100,25 +100,25 @@ pub(super) async fn check_gpu_libraries(context: &CheckupContext<'_>) -> Vec<Che
 /// Maps each library to the native probes that need it and that run here because their tool is
 /// missing.
 fn required_libraries<'l>(context: &'l CheckupContext<'_>) -> BTreeMap<&'static str, Vec<&'l str>> {
-    let mut relied: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut required: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for probe in programs::native_fallback_probes(context) {
         let words = probe.otherwise.iter().flat_map(|otherwise| otherwise.argv.iter());
         let words: Vec<&str> = words.map(String::as_str).collect();
-        relied.entry(ProbeLibrary::Cuda.file_name()).or_default().push(&probe.name);
+        required.entry(ProbeLibrary::Cuda.file_name()).or_default().push(&probe.name);
         if words.contains(&"collective") {
-            relied.entry(ProbeLibrary::Nccl.file_name()).or_default().push(&probe.name);
+            required.entry(ProbeLibrary::Nccl.file_name()).or_default().push(&probe.name);
         }
     }
-    relied
+    required
 }
 
 /// Marks libraries that default probes need because the probe's tool is missing.
 fn mark_required(
     mut checks: Vec<CheckupItem>,
     library: ProbeLibrary,
-    relied: &BTreeMap<&'static str, Vec<&str>>,
+    required: &BTreeMap<&'static str, Vec<&str>>,
 ) -> Vec<CheckupItem> {
-    let probes = relied.get(library.file_name());
+    let probes = required.get(library.file_name());
     for check in checks.iter_mut().filter(|check| check.what == library.file_name()) {
         if let Some(probes) = probes {
             check.needed = true;
@@ -322,33 +322,33 @@ fn check_fabric_registration(gpus: &[GpuFacts]) -> Vec<CheckupItem> {
     let mut states: BTreeMap<(bool, String), Vec<u32>> = BTreeMap::new();
     for gpu in gpus {
         let registration = gpu.fabric.as_ref();
-        let (is_bad, words) = match registration.map(|fabric| &fabric.state) {
+        let (is_bad, text) = match registration.map(|fabric| &fabric.state) {
             None | Some(FabricState::NotSupported) => {
                 (false, "no fabric, or not reported by the driver".to_owned())
             }
             Some(FabricState::Completed) => {
                 let unhealthy =
                     registration.map(|fabric| fabric.health_problems()).unwrap_or_default();
-                let words = if unhealthy.is_empty() {
+                let text = if unhealthy.is_empty() {
                     "completed".to_owned()
                 } else {
                     format!("completed, and {}", unhealthy.join(", "))
                 };
-                (!unhealthy.is_empty(), words)
+                (!unhealthy.is_empty(), text)
             }
             Some(FabricState::Unknown) => (false, "the driver reports an unknown state".to_owned()),
             Some(other) => (true, other.label().to_owned()),
         };
-        states.entry((is_bad, words)).or_default().push(gpu.index);
+        states.entry((is_bad, text)).or_default().push(gpu.index);
     }
-    let check = |((is_bad, words), of): ((bool, String), Vec<u32>)| {
-        let detail = format!("{}: {words}", format_gpus(&of));
+    let check = |((is_bad, text), of): ((bool, String), Vec<u32>)| {
+        let detail = format!("{}: {text}", format_gpus(&of));
         if is_bad {
             let remedy = "start the fabric manager (nvidia-fabricmanager; on racks the one on the \
                           switch trays) and check its log: NVLink does not work before that";
             return CheckupItem::missing(CheckupArea::Driver, what, detail, remedy);
         }
-        if words == "completed" {
+        if text == "completed" {
             return CheckupItem::available(CheckupArea::Driver, what, detail);
         }
         CheckupItem::unknown(CheckupArea::Driver, what, detail)
@@ -391,20 +391,20 @@ fn check_device_files(root: &Path) -> Vec<CheckupItem> {
     if names.is_empty() {
         return Vec::new();
     }
-    let shut = names.iter().filter(|name| {
+    let closed = names.iter().filter(|name| {
         let access = rustix::fs::Access::READ_OK | rustix::fs::Access::WRITE_OK;
         rustix::fs::access(root.join("dev").join(name), access).is_err()
     });
-    let shut: Vec<&str> = shut.map(String::as_str).collect();
+    let closed: Vec<&str> = closed.map(String::as_str).collect();
     let what = "GPUs' device files";
-    vec![if shut.is_empty() {
+    vec![if closed.is_empty() {
         CheckupItem::available(
             CheckupArea::Driver,
             what,
             format!("/dev/{} can be opened", names.join(", /dev/")),
         )
     } else {
-        let detail = format!("/dev/{} cannot be opened", shut.join(", /dev/"));
+        let detail = format!("/dev/{} cannot be opened", closed.join(", /dev/"));
         let remedy = "run as root, or give this user's group access to them";
         CheckupItem::missing(CheckupArea::Driver, what, detail, remedy)
     }]

@@ -51,9 +51,9 @@ fn a_missing_call_is_reported_with_the_missing_measurement() {
 
 #[test]
 fn every_optional_call_is_one_that_fabricgate_uses() {
-    let ours = include_str!("../ffi/cuda.rs");
+    let source = include_str!("../ffi/cuda.rs");
     for call in OPTIONAL_CALLS.iter().flat_map(|(calls, _)| *calls) {
-        assert!(ours.contains(&format!("= \"{call}\" (")), "{call}");
+        assert!(source.contains(&format!("= \"{call}\" (")), "{call}");
     }
 }
 
@@ -96,8 +96,8 @@ fn nccl_is_reported_with_its_version_and_path() {
     let checks = check_nccl(&LibraryReport { trouble, ..LibraryReport::default() });
     assert_eq!((checks[0].state, checks[0].needed), (CheckupState::Lacks, false));
     // A default probe falls back to the native probe if its tool is missing.
-    let relied = BTreeMap::from([("libnccl.so.2", vec!["nccl-all-reduce"])]);
-    let checks = mark_required(checks, ProbeLibrary::Nccl, &relied);
+    let required = BTreeMap::from([("libnccl.so.2", vec!["nccl-all-reduce"])]);
+    let checks = mark_required(checks, ProbeLibrary::Nccl, &required);
     assert_eq!(
         (checks[0].needed, checks[0].probes.as_slice()),
         (true, &["nccl-all-reduce".to_owned()][..])

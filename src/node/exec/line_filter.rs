@@ -120,12 +120,12 @@ mod tests {
 
     /// The kept output and the separated lines of these pieces.
     fn filter_pieces(pieces: &[&[u8]]) -> (Vec<u8>, Vec<Vec<u8>>) {
-        let mut aside = Vec::new();
+        let mut separated = Vec::new();
         let mut kept = Vec::new();
         let mut take = |line: &[u8]| {
             let wanted = !line.starts_with(b"no");
             if wanted {
-                aside.push(line.to_vec());
+                separated.push(line.to_vec());
             }
             wanted
         };
@@ -134,7 +134,7 @@ mod tests {
             filter.filter(piece, &mut |bytes| kept.extend_from_slice(bytes));
         }
         filter.flush(&mut |bytes| kept.extend_from_slice(bytes));
-        (kept, aside)
+        (kept, separated)
     }
 
     #[test]

@@ -148,8 +148,11 @@ mod tests {
         let full = OpenFileLimitError { limit: 20_000, most: 4_744 };
         assert_eq!(decide_limit(4_745, &small), LimitDecision::TooMuch(full));
         assert!(FILES_PER_SESSION * full.most + MAX_RESERVED_FILES <= full.limit);
-        let words = full.to_string();
-        assert!(words.contains("4744 workers") && words.contains("20000 open files"), "{words}");
+        let message = full.to_string();
+        assert!(
+            message.contains("4744 workers") && message.contains("20000 open files"),
+            "{message}"
+        );
         assert_eq!(
             decide_limit(1, &limits(0, Some(0))),
             LimitDecision::TooMuch(OpenFileLimitError { limit: 0, most: 0 })
@@ -161,10 +164,10 @@ mod tests {
         // Other tests of this process hold some as well, but not so many.
         let many = max_sessions().map_or(1_000, |most| most / 2).min(1_000);
         for _ in 0..3 {
-            let rooms: Vec<SessionSlot> =
+            let slots: Vec<SessionSlot> =
                 (0..many).map(|_| SessionSlot::acquire().expect("room")).collect();
             assert!(many <= lock_slots().in_use);
-            drop(rooms);
+            drop(slots);
             assert!(lock_slots().in_use < many, "{} are still held", lock_slots().in_use);
         }
     }

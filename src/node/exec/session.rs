@@ -63,7 +63,7 @@ impl ProcessSession {
         ear: Option<mpsc::Sender<Vec<u8>>>,
     ) -> Result<Self, ExecError> {
         let program = argv.first().map_or("", String::as_str);
-        let room =
+        let slot =
             SessionSlot::acquire().map_err(|full| start_error(program, io::Error::other(full)))?;
         let mut command = build_command(argv, env, confidence)?;
         command.stdin(Stdio::piped());
@@ -83,7 +83,7 @@ impl ProcessSession {
                 tail,
                 stderr_reader: listening,
                 ending: None,
-                _slot: room,
+                _slot: slot,
             },
         })
     }

@@ -35,14 +35,11 @@ const ENDING: Duration = Duration::from_secs(6);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum DriverFactsLine {
-    /// No driver is installed.
     NoDriver {
         /// The reason and the remedy.
         why: String,
     },
-    /// Facts about the machine.
     Machine(Box<MachineReport>),
-    /// Facts about one GPU.
     Gpu(Box<GpuReport>),
     /// End of the facts; without it they are incomplete.
     End,
@@ -90,7 +87,6 @@ pub(super) struct DriverReport {
     pub(super) gpus: Option<Vec<GpuFacts>>,
     /// Facts that the driver did not report.
     pub(super) missing: Vec<MissingFact>,
-    /// Why the report is incomplete.
     pub(super) trouble: Option<String>,
 }
 

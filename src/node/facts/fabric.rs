@@ -91,7 +91,7 @@ pub(super) fn decode_health(mask: u32, summary: Option<u8>) -> FabricHealth {
 
 /// The wrong setting; `None` if the driver does not report one.
 fn decode_misconfiguration(number: u32) -> Option<String> {
-    let words = match number {
+    let name = match number {
         0 => return None,
         1 => "none",
         2 => "system GUID",
@@ -103,7 +103,7 @@ fn decode_misconfiguration(number: u32) -> Option<String> {
         8 => "GPU state",
         number => return Some(format!("configuration {number}")),
     };
-    Some(words.to_owned())
+    Some(name.to_owned())
 }
 
 /// Queries the GPU's position. Drivers that know only the first version of the structure report the

@@ -154,7 +154,6 @@ fn parse_lldp(output: &[u8]) -> (Vec<NicNeighbour>, Vec<String>) {
     (cables.collect(), claims.problems.iter().map(ToString::to_string).collect())
 }
 
-/// Outcome of running a tool.
 enum ToolAttempt {
     /// The tool is not installed, which is not a gap.
     Absent,

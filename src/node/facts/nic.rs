@@ -156,8 +156,8 @@ fn read_mac(folder: &Path) -> Option<String> {
 
 /// Converts `4: ACTIVE` to `active`.
 fn parse_state(text: &str) -> String {
-    let words = text.split_once(':').map_or(text, |(_, words)| words);
-    words.trim().to_ascii_lowercase()
+    let name = text.split_once(':').map_or(text, |(_, name)| name);
+    name.trim().to_ascii_lowercase()
 }
 
 /// Converts `400 Gb/sec (4X NDR)` to megabits per second.

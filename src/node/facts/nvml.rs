@@ -278,9 +278,9 @@ mod tests {
         let error =
             NvmlLibrary::load(Some(Path::new("/no/such/libnvidia-ml.so"))).expect_err("none");
         assert!(matches!(error, NvmlLoadError::NoLibrary { .. }), "{error:?}");
-        let words = error.to_string();
-        assert!(words.contains("no NVIDIA driver found"), "{words}");
-        assert!(words.contains("/no/such/libnvidia-ml.so"), "{words}");
+        let message = error.to_string();
+        assert!(message.contains("no NVIDIA driver found"), "{message}");
+        assert!(message.contains("/no/such/libnvidia-ml.so"), "{message}");
     }
 
     #[test]

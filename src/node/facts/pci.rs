@@ -95,9 +95,9 @@ mod tests {
     #[test]
     fn the_distance_follows_from_the_shared_bridges() {
         let gpu = place("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:00.0/0000:03:00.0", Some(0));
-        let beside =
+        let sibling =
             place("pci0000:00/0000:00:01.0/0000:01:00.0/0000:02:01.0/0000:04:00.0", Some(0));
-        assert_eq!(relation_between(&gpu, &beside), PciDistance::SameSwitch);
+        assert_eq!(relation_between(&gpu, &sibling), PciDistance::SameSwitch);
         let root = place("pci0000:00/0000:00:02.0/0000:05:00.0", Some(0));
         assert_eq!(relation_between(&gpu, &root), PciDistance::SameRoot);
         let numa = place("pci0000:40/0000:40:01.0/0000:41:00.0", Some(0));

@@ -40,14 +40,11 @@ const HOST_PID_NAMESPACE: &str = "pid:[4026531836]";
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 enum TelemetryLine {
-    /// No driver is installed.
     NoDriver {
         /// The reason and the remedy.
         why: String,
     },
-    /// Facts about the machine.
     Machine {
-        /// Number of GPUs.
         gpus: u32,
         /// True if the driver's process IDs are valid in this process: inside a container they are
         /// not.
@@ -55,13 +52,11 @@ enum TelemetryLine {
         /// Facts that the driver did not report.
         missing: Vec<MissingFact>,
     },
-    /// A GPU before the probe.
     Before(Box<GpuSnapshot>),
     /// All GPUs were read: the probe may begin.
     Begun,
     /// Maxima of a GPU up to now while the probe runs.
     Load(Box<GpuLoad>),
-    /// A GPU after the probe.
     After(Box<GpuSnapshot>),
     /// End of the readings.
     End,
@@ -87,7 +82,6 @@ struct GpuSnapshot {
 #[serde(default)]
 struct GpuLoad {
     index: u32,
-    /// Number of samples.
     samples: u32,
     /// Maxima over all samples.
     state: GpuTelemetrySample,

@@ -29,7 +29,7 @@ pub struct ExchangeGroup {
     members: Vec<ExchangeMember>,
     /// Number of the current exchange, from 0.
     number: u64,
-    /// The latest time passed in.
+    /// The latest time that a caller passed in.
     last_event: Duration,
 }
 
@@ -326,12 +326,11 @@ mod tests {
         assert!(line.len() + 100 < LONGEST_LINE, "{}", line.len());
     }
 
-    /// An event of a group.
     #[derive(Clone, Debug)]
     enum ExchangeEvent {
         /// A request for the exchange this far from the next.
         Asks {
-            who: usize,
+            member: usize,
             off: u64,
             value: u64,
             within_s: f64,
@@ -345,7 +344,7 @@ mod tests {
     fn event() -> impl Strategy<Value = ExchangeEvent> {
         let asks = (0..5usize, prop_oneof![9 => Just(0u64), 1 => 1..3u64], 0..9u64, 0.0..9.0f64);
         prop_oneof![
-            8 => asks.prop_map(|(who, off, value, within_s)| ExchangeEvent::Asks { who, off, value, within_s }),
+            8 => asks.prop_map(|(member, off, value, within_s)| ExchangeEvent::Asks { member, off, value, within_s }),
             1 => (0..5usize).prop_map(ExchangeEvent::Leaves),
             2 => (0..4000u64).prop_map(ExchangeEvent::Passes),
             2 => Just(ExchangeEvent::Looks),
@@ -362,10 +361,10 @@ mod tests {
             let (mut now, mut next) = (Duration::ZERO, 0);
             for event in events {
                 let answers = match event {
-                    ExchangeEvent::Asks { who, off, value, within_s } => {
-                        group.ask(who, ask(next + off, value, within_s), now)
+                    ExchangeEvent::Asks { member, off, value, within_s } => {
+                        group.ask(member, ask(next + off, value, within_s), now)
                     }
-                    ExchangeEvent::Leaves(who) => group.remove(who, "left"),
+                    ExchangeEvent::Leaves(member) => group.remove(member, "left"),
                     ExchangeEvent::Passes(ms) => {
                         now += Duration::from_millis(ms);
                         Vec::new()
@@ -374,11 +373,11 @@ mod tests {
                 };
                 let present: Vec<usize> = (0..members).filter(|it| group.gone_reason(*it).is_none()).collect();
                 if let Some((_, first)) = answers.first() {
-                    let who: Vec<usize> = answers.iter().map(|(who, _)| *who).collect();
-                    prop_assert_eq!(&who, &present, "all remaining members are answered together");
+                    let member: Vec<usize> = answers.iter().map(|(member, _)| *member).collect();
+                    prop_assert_eq!(&member, &present, "all remaining members are answered together");
                     prop_assert_eq!(first.number, next);
-                    for (who, answer) in &answers {
-                        prop_assert_eq!(answer.me, *who);
+                    for (member, answer) in &answers {
+                        prop_assert_eq!(answer.me, *member);
                         prop_assert_eq!(&answer.shares, &first.shares);
                     }
                     for (at, share) in first.shares.iter().enumerate() {

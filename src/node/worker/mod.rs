@@ -37,7 +37,6 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 /// An event of the reader thread.
 #[derive(Debug)]
 enum WorkerInput {
-    /// A line.
     Line(Vec<u8>),
     /// A line that is longer than allowed.
     TooLong,
@@ -199,16 +198,16 @@ impl OrderQueue {
 
     /// Forwards an answer to the process that asked.
     fn forward_answer(&self, id: u64, answer: &ExchangeReply) {
-        // That process may have ended meanwhile.
-        let Some(answering) = self.answers.get(&id) else { return };
+        // The process may have ended meanwhile.
+        let Some(sender) = self.answers.get(&id) else { return };
         let Ok(mut line) = serde_json::to_vec(answer) else { return };
         line.push(b'\n');
         let fewer = |open: usize| open.checked_sub(1);
         // An answer without a request is dropped: the process reads one line per request, and would
         // take it for the next answer.
-        let asked = answering.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
-        if asked.is_ok() {
-            let _ = answering.lines.send(line);
+        let decremented = sender.open.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer);
+        if decremented.is_ok() {
+            let _ = sender.lines.send(line);
         }
     }
 

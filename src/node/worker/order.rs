@@ -58,7 +58,6 @@ pub(super) struct AnswerSender {
     pub(super) open: Arc<AtomicUsize>,
 }
 
-/// The receiving end.
 #[derive(Debug)]
 pub(super) struct AnswerReceiver {
     lines: mpsc::UnboundedReceiver<Vec<u8>>,

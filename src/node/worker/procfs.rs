@@ -13,7 +13,6 @@ pub(super) struct ProcfsProcess {
     pub(super) name: String,
     /// PID of its parent; 0 if it has none.
     pub(super) parent: u32,
-    /// Process group.
     pub(super) group: i32,
 }
 

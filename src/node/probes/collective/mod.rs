@@ -41,7 +41,6 @@ pub fn measure(task: &CollectiveTask, emitter: &mut ProbeEmitter<'_>) -> io::Res
 enum RankStop {
     /// It cannot continue, and has reported the reason.
     Reported,
-    /// The output is closed.
     OutputClosed(io::Error),
 }
 

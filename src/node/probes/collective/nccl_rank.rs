@@ -40,7 +40,6 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(5);
 const MIN_BYTES_PER_S: f64 = 1e8;
 /// One part in this many of the free memory is left to NCCL and other processes.
 const RESERVED_PART: u64 = 8;
-/// Elements of the barrier operation.
 const BARRIER_ELEMENTS: usize = 1;
 
 /// The loaded libraries and this rank's GPU.
@@ -53,7 +52,6 @@ pub(super) struct NcclRankDevice {
     device: CudaDevice,
 }
 
-/// Loads and initializes the driver.
 pub(super) fn load_driver(task: &CollectiveTask) -> Result<CudaLibrary, NcclProbeFailure> {
     let cuda = CudaLibrary::load(task.cuda.as_deref()).map_err(NcclProbeFailure::Driver)?;
     cuda.init()?;
@@ -119,7 +117,6 @@ impl<'w, 'm> ReportingDeadline<'w, 'm> {
     }
 }
 
-/// The buffers of a rank.
 #[derive(Debug)]
 pub(super) struct CollectiveBuffers<'c> {
     send: DevicePointer,
@@ -180,7 +177,6 @@ fn wait_until_idle(
     Ok(())
 }
 
-/// A rank with its communicator.
 #[derive(Debug)]
 pub(super) struct NcclRank<'c> {
     cuda: &'c CudaLibrary,

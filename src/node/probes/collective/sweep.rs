@@ -99,13 +99,13 @@ pub(super) fn run_sweep(
         let detail = "the first rank sent no readable unique ID".to_owned();
         return rank.abort(ProbeProblem::new(OutputProblemKind::Error, "no-unique-id", detail));
     };
-    let mut bench = NcclRank::new(&machine, stream, buffers, &rank.ranks, patience);
-    rank.connect(&machine, &mut bench, id)?;
+    let mut nccl_rank = NcclRank::new(&machine, stream, buffers, &rank.ranks, patience);
+    rank.connect(&machine, &mut nccl_rank, id)?;
     for name in &task.tests {
-        rank.run_test(&machine, &bench, name, &sizes)?;
+        rank.run_test(&machine, &nccl_rank, name, &sizes)?;
     }
     rank.emitter.announce_step("releasing the communicator");
-    if let Err(failure) = bench.disconnect(rank.emitter) {
+    if let Err(failure) = nccl_rank.disconnect(rank.emitter) {
         // All measurements are done.
         rank.emitter.emit(&ProbeMessage::Problem(rank_problem(task, &failure)))?;
     }
@@ -203,10 +203,10 @@ fn gather_ranks(
         }
     }
     let mut complete = rank_list.absent.is_empty();
-    let (largest, scarce) = rank_list.largest_message();
+    let (largest, limiting) = rank_list.largest_message();
     if largest < task.most_bytes {
         complete = false;
-        if scarce == rank_list.me {
+        if limiting == rank_list.me {
             let detail = format!(
                 "messages above {largest} bytes were not measured: two of {} do not fit into the \
                  free memory of GPU {}",
@@ -304,24 +304,24 @@ impl RankSweep<'_, '_, '_> {
                 .collect();
             join_first(reasons.iter().map(String::as_str))
         };
-        let (class, list, words) = if !trouble.failed.is_empty() {
+        let (class, list, text) = if !trouble.failed.is_empty() {
             let mut elsewhere = trouble.failed.clone();
             elsewhere.retain(|(rank, _)| node_of(*rank) != self.task.node);
             if elsewhere.is_empty() {
                 return None;
             }
-            let words = format!("could not continue: {}", named(&elsewhere));
-            ("rank-failed", elsewhere, words)
+            let text = format!("could not continue: {}", named(&elsewhere));
+            ("rank-failed", elsewhere, text)
         } else if !trouble.gone.is_empty() {
-            let words = format!("ended during the measurement: {}", named(&trouble.gone));
-            ("rank-gone", trouble.gone.clone(), words)
+            let text = format!("ended during the measurement: {}", named(&trouble.gone));
+            ("rank-gone", trouble.gone.clone(), text)
         } else {
             let waited = &trouble.timed_out;
             let count = self.ranks.count();
-            let words = format!("{} of {count} ranks timed out: {}", waited.len(), named(waited));
-            ("time-out", waited.clone(), words)
+            let text = format!("{} of {count} ranks timed out: {}", waited.len(), named(waited));
+            ("time-out", waited.clone(), text)
         };
-        let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, clean(&words));
+        let mut problem = ProbeProblem::new(OutputProblemKind::Error, class, clean(&text));
         if class == "time-out"
             && let Some(mine) = mine
         {
@@ -345,7 +345,7 @@ impl RankSweep<'_, '_, '_> {
     fn connect(
         &mut self,
         machine: &NcclRankDevice,
-        bench: &mut NcclRank<'_>,
+        nccl_rank: &mut NcclRank<'_>,
         id: NcclUniqueId,
     ) -> Result<(), RankStop> {
         let call = if machine.nccl.supports_nonblocking() {
@@ -357,9 +357,9 @@ impl RankSweep<'_, '_, '_> {
             "ncclCommInitRank"
         };
         self.emitter.announce_step(&format!("{call}: connecting {} ranks", self.ranks.count()));
-        let connected = bench.connect(id, self.emitter).map(|()| Value::Null);
+        let connected = nccl_rank.connect(id, self.emitter).map(|()| Value::Null);
         self.share_outcome(connected, None, self.timeout)?;
-        if let Some(other) = bench.mismatched_rank_count() {
+        if let Some(other) = nccl_rank.mismatched_rank_count() {
             let count = self.ranks.count();
             let detail = format!("NCCL reports {other} ranks, but {count} joined");
             let kind = OutputProblemKind::Inconsistent;
@@ -371,7 +371,7 @@ impl RankSweep<'_, '_, '_> {
     fn run_test(
         &mut self,
         machine: &NcclRankDevice,
-        bench: &NcclRank<'_>,
+        nccl_rank: &NcclRank<'_>,
         name: &str,
         sizes: &[u64],
     ) -> Result<(), RankStop> {
@@ -388,7 +388,7 @@ impl RankSweep<'_, '_, '_> {
             for size in sizes {
                 let Some(counts) = collective.counts(*size, self.ranks.count()) else { continue };
                 measured += 1;
-                self.measure_size(bench, collective, counts, reading)?;
+                self.measure_size(nccl_rank, collective, counts, reading)?;
             }
             if measured == 0 {
                 return self.skip_test(
@@ -415,7 +415,7 @@ impl RankSweep<'_, '_, '_> {
     /// Measures one size of one test: times, checks, shares, and reports on the first rank.
     fn measure_size(
         &mut self,
-        bench: &NcclRank<'_>,
+        nccl_rank: &NcclRank<'_>,
         collective: NcclCollective,
         counts: CollectiveCounts,
         reading: u32,
@@ -424,10 +424,11 @@ impl RankSweep<'_, '_, '_> {
         self.emitter.announce_step(&format!("{name} of {bytes} bytes, reading {reading}"));
         let (warmup, iterations) = (self.task.warmup, self.task.iterations.max(1));
         let begun = Instant::now();
-        let measured =
-            bench.time_operations(collective, counts, (warmup, iterations), self.emitter).and_then(
-                |time_us| Ok((time_us, bench.check_result(collective, counts, self.emitter)?)),
-            );
+        let measured = nccl_rank
+            .time_operations(collective, counts, (warmup, iterations), self.emitter)
+            .and_then(|time_us| {
+                Ok((time_us, nccl_rank.check_result(collective, counts, self.emitter)?))
+            });
         if let Ok((_, checked)) = &measured
             && let Some((place, found, wanted)) = checked.first
         {

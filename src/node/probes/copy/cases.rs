@@ -11,7 +11,6 @@ use model::tournament;
 pub(crate) enum BufferPlace {
     /// Host memory near this GPU.
     Host(usize),
-    /// Memory of this GPU.
     Gpu(usize),
 }
 
@@ -86,7 +85,6 @@ pub(crate) struct CopyCase {
 /// Why a test has no runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CaseRefusal {
-    /// No test has this name.
     Unknown,
     /// The test needs pairs of GPUs, and only one GPU exists.
     NeedsPairs,

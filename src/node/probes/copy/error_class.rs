@@ -15,11 +15,8 @@ pub(crate) enum CopyCallStep {
     Start,
     /// Opening a GPU with this compute mode, if it is known.
     Open(Option<i32>),
-    /// Allocating pinned host memory.
     HostMemory,
-    /// Allocating GPU memory.
     GpuMemory,
-    /// Enabling peer access.
     Peers,
     /// All later steps.
     Copy,

@@ -14,7 +14,6 @@ const THREADS: usize = 8;
 /// Minimum size that justifies a second thread.
 const MIN_PART_BYTES: usize = 1 << 22;
 
-/// The contents of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CopyPattern {
     /// Identifies the buffer.

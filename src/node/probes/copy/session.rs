@@ -98,7 +98,6 @@ impl<'c, 't> CopySession<'c, 't> {
         emitter.emit(&ProbeMessage::Note { name: "start".to_owned(), value })
     }
 
-    /// Stops using a GPU.
     fn drop_gpu(
         &mut self,
         at: usize,
@@ -254,7 +253,6 @@ impl<'c, 't> CopySession<'c, 't> {
     }
 }
 
-/// Converts a number of copies.
 pub(super) fn to_usize(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }

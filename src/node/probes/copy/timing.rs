@@ -80,7 +80,6 @@ impl Drop for ClosedStreamGate<'_, '_> {
     }
 }
 
-/// A stream of copies.
 #[derive(Debug)]
 pub(crate) struct CopyLane<'c> {
     context: CudaContext,

@@ -17,13 +17,11 @@ use model::probe_report::ProbeProblem;
 pub(crate) enum FabricCallStep {
     /// Allocating memory that can be shared, or querying its granularity.
     Create,
-    /// Exporting a handle.
     Export,
     /// Importing memory of the same process.
     ImportOwn,
     /// Importing memory of another process.
     ImportPeer,
-    /// Mapping it.
     Map,
     /// All other steps.
     Other,

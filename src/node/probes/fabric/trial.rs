@@ -283,7 +283,7 @@ impl<'c> SharingTrial<'c> {
         Ok(())
     }
 
-    /// Writes this process's data there.
+    /// Writes this process's data to memory at this address.
     fn fill(
         &mut self,
         memory: DevicePointer,

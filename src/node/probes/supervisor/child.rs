@@ -39,7 +39,6 @@ pub(super) struct ProbeChild {
     stderr_chunks: u64,
     /// True while the child waits for the answer to an exchange.
     pub(super) is_waiting: bool,
-    /// Time of its last output.
     last_activity: Instant,
     /// True once the child's output has ended.
     is_closed: bool,
@@ -57,7 +56,7 @@ impl ProbeChild {
         at: usize,
         events: &mpsc::Sender<ChildEvent>,
     ) -> Self {
-        let mut seat = Self {
+        let mut child = Self {
             output: ChildOutput::new(&part.name, part.gpu),
             input: None,
             process: None,
@@ -71,18 +70,18 @@ impl ProbeChild {
         };
         let mut argv = vec![work.executable.display().to_string()];
         argv.extend_from_slice(&part.args);
-        let (ear, noises) = mpsc::channel(16);
+        let (stderr_sender, chunks) = mpsc::channel(16);
         let argv = guard::guarded_command(&work.executable, &argv);
-        match ProcessSession::start_with_stderr(&argv, &part.env, Some(ear)) {
-            Err(error) => seat.output.exit = Some(ChildExitReason::NotStarted(error.to_string())),
+        match ProcessSession::start_with_stderr(&argv, &part.env, Some(stderr_sender)) {
+            Err(error) => child.output.exit = Some(ChildExitReason::NotStarted(error.to_string())),
             Ok(ProcessSession { input, output, process }) => {
                 tokio::spawn(read_stdout(output, at, events.clone()));
-                tokio::spawn(read_stderr(noises, Arc::clone(&seat.stderr)));
-                seat.input = Some(input);
-                seat.process = Some(process);
+                tokio::spawn(read_stderr(chunks, Arc::clone(&child.stderr)));
+                child.input = Some(input);
+                child.process = Some(process);
             }
         }
-        seat
+        child
     }
 
     pub(super) fn pid(&self) -> Option<u32> {
@@ -111,7 +110,7 @@ impl ProbeChild {
         self.output.push_line(line)
     }
 
-    /// Its output has ended.
+    /// Records that the output has ended; kills the child if reading it failed.
     pub(super) fn mark_closed(&mut self, why: Option<String>) {
         self.is_closed = true;
         if let Some(why) = why {
@@ -121,16 +120,16 @@ impl ProbeChild {
 
     /// Returns its announced step, if it is new.
     pub(super) fn poll_step(&mut self) -> Option<&str> {
-        let noise = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
-        if noise.chunks == self.stderr_chunks {
+        let tail = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+        if tail.chunks == self.stderr_chunks {
             return None;
         }
-        self.stderr_chunks = noise.chunks;
+        self.stderr_chunks = tail.chunks;
         self.last_activity = Instant::now();
-        if noise.current_step == self.output.current_step {
+        if tail.current_step == self.output.current_step {
             return None;
         }
-        self.output.current_step.clone_from(&noise.current_step);
+        self.output.current_step.clone_from(&tail.current_step);
         self.output.current_step.as_deref()
     }
 
@@ -196,10 +195,10 @@ impl ProbeChild {
         }
         let _ = self.poll_step();
         {
-            let mut noise = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
-            noise.close();
-            self.output.nccl_lines = std::mem::take(&mut noise.nccl_lines);
-            self.output.stderr_tail = std::mem::take(&mut noise.tail).into();
+            let mut stderr = self.stderr.lock().unwrap_or_else(PoisonError::into_inner);
+            stderr.close();
+            self.output.nccl_lines = std::mem::take(&mut stderr.nccl_lines);
+            self.output.stderr_tail = std::mem::take(&mut stderr.tail).into();
         }
         let killed = self.killed.take().map(|(fate, _)| fate);
         let ending = self.ended.as_ref().map(|(ending, _)| ending);
@@ -218,14 +217,12 @@ impl ProbeChild {
     }
 }
 
-/// Reads a child's standard error.
 async fn read_stderr(mut chunks: mpsc::Receiver<Vec<u8>>, tail: Arc<Mutex<StderrTail>>) {
     while let Some(piece) = chunks.recv().await {
         tail.lock().unwrap_or_else(PoisonError::into_inner).push(&piece);
     }
 }
 
-/// Forwards a child's standard output.
 async fn read_stdout(mut output: SessionOutput, at: usize, events: mpsc::Sender<ChildEvent>) {
     loop {
         let event = match output.next_line().await {

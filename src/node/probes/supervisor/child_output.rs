@@ -128,7 +128,7 @@ impl ChildOutput {
         let doing = self.current_step.as_deref().map(clean).filter(|doing| !doing.is_empty());
         let during = doing.map(|doing| format!(" in: {doing}")).unwrap_or_default();
         let subject = if self.name.is_empty() { "the probe's process" } else { &self.name };
-        let words = self.tail_text();
+        let tail = self.tail_text();
         let (kind, class, detail) = match fate {
             ChildExitReason::Success if self.dropped != 0 => {
                 let lost = self.dropped;
@@ -142,15 +142,15 @@ impl ChildOutput {
                 return None;
             }
             ChildExitReason::Success => {
-                (Truncated, "cut-short", format!("{subject} ended early{words}"))
+                (Truncated, "cut-short", format!("{subject} ended early{tail}"))
             }
             ChildExitReason::Failed(code) => {
-                let detail = format!("{subject} failed with exit code {code}{during}{words}");
+                let detail = format!("{subject} failed with exit code {code}{during}{tail}");
                 (Error, "child-died", detail)
             }
             ChildExitReason::Signaled(signal) => {
                 let name = signal_name(*signal);
-                let detail = format!("{subject} was killed by {name}{during}{words}");
+                let detail = format!("{subject} was killed by {name}{during}{tail}");
                 (Error, "child-died", detail)
             }
             ChildExitReason::Hung(silent_s) => {
@@ -201,7 +201,6 @@ pub fn clean(text: &str) -> String {
     words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
 }
 
-/// The name of a signal.
 fn signal_name(number: i32) -> String {
     // signal(7): the signals of crashes and operators.
     let name = match number {

@@ -139,7 +139,6 @@ impl CopyMatrices {
     }
 }
 
-/// The cell for a number.
 fn cell_slot<'t>(
     test: &'t mut CopyTest,
     cell: &ProbeMatrixCell,

@@ -150,10 +150,10 @@ pub async fn supervise<'a>(
     };
     supervisor.remove_ended_children().await;
     supervisor.run_to_end(events, &mut stop, on_step).await;
-    let hurry = supervisor.interrupted.is_some();
+    let is_interrupted = supervisor.interrupted.is_some();
     let watched = match sampler {
         None => None,
-        Some(Ok(sampler)) => Some(sampler.finish(hurry).await),
+        Some(Ok(sampler)) => Some(sampler.finish(is_interrupted).await),
         Some(Err(why)) => Some(SamplerOutput { failure: Some(why), ..SamplerOutput::default() }),
     };
     let ProbeSupervisor { children: seats, interrupted, exchange_failure: deaf, .. } = supervisor;
@@ -175,7 +175,6 @@ struct UpstreamAsk {
     deadline: Instant,
 }
 
-/// State of a running probe.
 struct ProbeSupervisor<'t> {
     exchanges: ExchangeGroup,
     children: Vec<ProbeChild>,
@@ -189,7 +188,6 @@ struct ProbeSupervisor<'t> {
     interrupted: Option<&'static str>,
     /// The parent has closed the connection.
     upstream_closed: bool,
-    /// Why exchanges failed.
     exchange_failure: Option<String>,
 }
 
@@ -206,8 +204,8 @@ impl ProbeSupervisor<'_> {
         on_step: &mut dyn FnMut(usize, &str),
     ) {
         let deadline = self.started + self.spec.time_limit;
-        let mut glance = interval(POLL);
-        glance.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut poll = interval(POLL);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut is_over = false;
         while self.children.iter().any(ProbeChild::is_open) {
             tokio::select! {
@@ -217,7 +215,7 @@ impl ProbeSupervisor<'_> {
                         continue;
                     }
                     Some(ChildEvent::Closed(at, why)) => self.children[at].mark_closed(why),
-                    None => { glance.tick().await; }
+                    None => { poll.tick().await; }
                 },
                 how = wait_for_stop(stop), if self.interrupted.is_none() => {
                     self.interrupted = Some(how);
@@ -230,34 +228,34 @@ impl ProbeSupervisor<'_> {
                     is_over = true;
                     self.end_all(&ChildExitReason::TimedOut(self.spec.time_limit.as_secs_f64()));
                 }
-                _ = glance.tick() => {}
+                _ = poll.tick() => {}
             }
             self.poll_children(on_step).await;
         }
     }
 
     fn end_all(&mut self, fate: &ChildExitReason) {
-        for seat in &mut self.children {
-            seat.kill(fate.clone());
+        for child in &mut self.children {
+            child.kill(fate.clone());
         }
     }
 
     /// Handles a line of a child.
     async fn handle_child_line(&mut self, at: usize, line: &[u8]) {
-        let seat = &mut self.children[at];
-        match seat.push_line(line) {
+        let child = &mut self.children[at];
+        match child.push_line(line) {
             ChildLineKind::Consumed => {}
-            ChildLineKind::Overflow => seat
+            ChildLineKind::Overflow => child
                 .kill(ChildExitReason::ProtocolViolation("it sent too many messages".to_owned())),
             ChildLineKind::ExchangeAsk(request) => {
                 match serde_json::from_slice::<ExchangeRequest>(request) {
                     Err(error) => {
-                        seat.kill(ChildExitReason::ProtocolViolation(format!(
+                        child.kill(ChildExitReason::ProtocolViolation(format!(
                             "its exchange is unreadable: {error}"
                         )));
                     }
                     Ok(request) => {
-                        seat.is_waiting = true;
+                        child.is_waiting = true;
                         self.within_s = self.within_s.max(request.within_s);
                         let answers = self.exchanges.ask(at, request, self.elapsed());
                         if let Some(why) = self.exchanges.gone_reason(at) {
@@ -340,8 +338,8 @@ impl ProbeSupervisor<'_> {
         self.exchange_failure.get_or_insert_with(|| why.to_owned());
         self.upstream_closed = true;
         self.upstream_ask = None;
-        for seat in &mut self.children {
-            seat.close_input();
+        for child in &mut self.children {
+            child.close_input();
         }
     }
 

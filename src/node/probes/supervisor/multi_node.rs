@@ -126,9 +126,9 @@ mod tests {
 
     #[test]
     fn a_value_that_is_not_a_list_counts_as_a_lost_member() {
-        let strange =
+        let invalid =
             ExchangeShare { member: "a".to_owned(), value: Some(Value::from("hello")), gone: None };
-        let first = answer(1, vec![strange, node("b", &[share("b", 1)])]);
+        let first = answer(1, vec![invalid, node("b", &[share("b", 1)])]);
         let got = MultiNodeShares::default().flatten(&first, 0);
         assert!(got.shares[0].gone.is_some());
     }

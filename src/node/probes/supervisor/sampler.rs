@@ -79,9 +79,10 @@ impl GpuSampler {
     }
 
     /// Asks the process to finish, waits within the time limit, and ends it.
-    pub(super) async fn finish(mut self, hurry: bool) -> SamplerOutput {
+    pub(super) async fn finish(mut self, is_interrupted: bool) -> SamplerOutput {
         self.input.close();
-        let patience = if hurry || self.failure.is_some() { KILL_TIMEOUT } else { FINISH_TIMEOUT };
+        let patience =
+            if is_interrupted || self.failure.is_some() { KILL_TIMEOUT } else { FINISH_TIMEOUT };
         if timeout(patience, &mut self.reader).await.is_err() {
             self.reader.abort();
             self.failure.get_or_insert_with(|| describe_hang(&self.process, patience));

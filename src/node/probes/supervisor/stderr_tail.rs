@@ -90,12 +90,12 @@ mod tests {
     use super::*;
 
     fn tail_of(text: &str) -> StderrTail {
-        let mut noise = StderrTail::default();
+        let mut tail = StderrTail::default();
         for piece in text.as_bytes().chunks(7) {
-            noise.push(piece);
+            tail.push(piece);
         }
-        noise.close();
-        noise
+        tail.close();
+        tail
     }
 
     #[test]

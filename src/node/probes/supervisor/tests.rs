@@ -37,7 +37,7 @@ fn work(scripts: &[&str]) -> SupervisorSpec {
 }
 
 /// Runs these scripts without other nodes.
-fn alone(scripts: &[&str], change: impl FnOnce(&mut SupervisorSpec)) -> SupervisorOutput {
+fn run_scripts(scripts: &[&str], change: impl FnOnce(&mut SupervisorSpec)) -> SupervisorOutput {
     let mut work = work(scripts);
     change(&mut work);
     let (_keep, stop) = watch::channel(None);
@@ -63,7 +63,7 @@ fn answers(child: &ChildOutput) -> Vec<ExchangeReply> {
 #[test]
 fn output_and_exit_of_a_process_are_recorded() {
     let script = format!("echo next: one >&2; echo {{broken; {END}");
-    let got = alone(&[&script, "echo next: two >&2; echo oops >&2; exit 7"], |_| {});
+    let got = run_scripts(&[&script, "echo next: two >&2; echo oops >&2; exit 7"], |_| {});
     assert!(got.children[0].is_complete(), "{got:?}");
     assert_eq!(got.children[0].unparsed, ["{broken"]);
     assert_eq!(got.children[1].exit, Some(ChildExitReason::Failed(7)));
@@ -74,7 +74,7 @@ fn output_and_exit_of_a_process_are_recorded() {
 
 #[test]
 fn a_process_that_dies_is_named_with_its_step() {
-    let got = alone(&["echo next: cuMemAlloc >&2; kill -ABRT $$"], |_| {});
+    let got = run_scripts(&["echo next: cuMemAlloc >&2; kill -ABRT $$"], |_| {});
     assert_eq!(got.children[0].exit, Some(ChildExitReason::Signaled(6)));
     let problem = got.children[0].exit_problem().expect("it died");
     assert_eq!(
@@ -86,7 +86,7 @@ fn a_process_that_dies_is_named_with_its_step() {
 #[test]
 fn a_silent_process_is_killed_and_its_call_is_named() {
     let script = format!("{END}; echo next: cuCtxEnablePeerAccess GPU 2 to 3 >&2; sleep 60 & wait");
-    let got = alone(&[&script], |work| work.max_silence = Duration::from_millis(700));
+    let got = run_scripts(&[&script], |work| work.max_silence = Duration::from_millis(700));
     let child = &got.children[0];
     assert!(matches!(child.exit, Some(ChildExitReason::Hung(_))), "{child:?}");
     assert_eq!(child.messages, [crate::probes::protocol::ProbeMessage::End], "its output is kept");
@@ -98,7 +98,7 @@ fn a_silent_process_is_killed_and_its_call_is_named() {
 #[test]
 fn the_time_limit_ends_all_processes() {
     let flood = "while :; do echo next: more >&2; sleep 0.05; done";
-    let got = alone(&[flood, flood], |work| work.time_limit = Duration::from_millis(600));
+    let got = run_scripts(&[flood, flood], |work| work.time_limit = Duration::from_millis(600));
     for child in &got.children {
         assert_eq!(child.exit, Some(ChildExitReason::TimedOut(0.6)));
     }
@@ -107,7 +107,7 @@ fn the_time_limit_ends_all_processes() {
 #[test]
 fn processes_of_one_node_exchange_with_each_other() {
     let (a, b) = (asks(0, "7", 30.0), asks(0, "{\"x\":1}", 30.0));
-    let got = alone(&[&format!("{a}{END}"), &format!("{b}{END}")], |_| {});
+    let got = run_scripts(&[&format!("{a}{END}"), &format!("{b}{END}")], |_| {});
     assert!(got.children.iter().all(ChildOutput::is_complete), "{got:?}");
     let second = &answers(&got.children[1])[0];
     assert_eq!((second.number, second.me), (0, 1));
@@ -119,7 +119,7 @@ fn processes_of_one_node_exchange_with_each_other() {
 fn the_others_continue_without_a_dead_process_and_get_the_reason() {
     let a = format!("{}{}{END}", asks(0, "1", 30.0), asks(1, "2", 30.0));
     let b = format!("{}echo gone >&2; exit 9", asks(0, "3", 30.0));
-    let got = alone(&[&a, &b], |_| {});
+    let got = run_scripts(&[&a, &b], |_| {});
     let answer = &answers(&got.children[0])[1];
     assert_eq!(answer.shares[1].value, None);
     let why = answer.shares[1].gone.as_deref().expect("a reason");
@@ -130,7 +130,7 @@ fn the_others_continue_without_a_dead_process_and_get_the_reason() {
 #[test]
 fn a_late_process_is_killed_and_the_others_are_answered() {
     let a = format!("{}{END}", asks(0, "1", 0.4));
-    let got = alone(&[&a, "echo next: slow >&2; sleep 60"], |_| {});
+    let got = run_scripts(&[&a, "echo next: slow >&2; sleep 60"], |_| {});
     assert!(got.children[0].is_complete(), "{got:?}");
     assert!(
         matches!(got.children[1].exit, Some(ChildExitReason::Excluded(_))),
@@ -145,7 +145,7 @@ fn a_late_process_is_killed_and_the_others_are_answered() {
 fn a_process_that_waits_for_others_does_not_count_as_silent() {
     let a = format!("{}{END}", asks(0, "1", 30.0));
     let b = format!("for i in 1 2 3 4 5 6 7 8; do echo next: $i >&2; sleep 0.2; done; {a}");
-    let got = alone(&[&a, &b], |work| work.max_silence = Duration::from_millis(900));
+    let got = run_scripts(&[&a, &b], |work| work.max_silence = Duration::from_millis(900));
     assert!(got.children.iter().all(ChildOutput::is_complete), "{got:?}");
 }
 
@@ -215,7 +215,7 @@ fn a_failed_exchange_ends_the_input_of_the_processes() {
 
 #[test]
 fn a_closed_upstream_only_affects_a_process_that_asks() {
-    let alone = |script: &str| {
+    let run_scripts = |script: &str| {
         let (_, lines) = mpsc::channel(1);
         let mut say = |_: &str| panic!("no parent reads this");
         let work = work(&[script]);
@@ -227,9 +227,9 @@ fn a_closed_upstream_only_affects_a_process_that_asks() {
             &mut |_, _| {},
         ))
     };
-    let silent = alone(&format!("sleep 0.3; {END}"));
+    let silent = run_scripts(&format!("sleep 0.3; {END}"));
     assert!(silent.children[0].is_complete() && silent.exchange_failure.is_none(), "{silent:?}");
-    let asking = alone(&format!("sleep 0.3; {}{END}", asks(0, "1", 5.0)));
+    let asking = run_scripts(&format!("sleep 0.3; {}{END}", asks(0, "1", 5.0)));
     assert_eq!(asking.children[0].exit, Some(ChildExitReason::Failed(3)));
     assert_eq!(asking.exchange_failure.as_deref(), Some(PARENT_GONE));
 }
@@ -251,14 +251,14 @@ fn an_interruption_ends_all_processes_and_keeps_their_output() {
 
 #[test]
 fn a_missing_program_is_not_started() {
-    let got = alone(&["true"], |work| work.executable = PathBuf::from("/no/such/program"));
+    let got = run_scripts(&["true"], |work| work.executable = PathBuf::from("/no/such/program"));
     assert_eq!(got.children[0].exit_problem().expect("not started").class, "not-started");
 }
 
 #[test]
 fn the_sampler_starts_before_and_ends_after_the_probe_and_never_blocks_it() {
     let watched = |script: &str| {
-        let got = alone(&[END], |work| {
+        let got = run_scripts(&[END], |work| {
             let words = vec![script.to_owned()];
             work.sampler = Some(SamplerSpec { args: words, has_begun: |line| line == "begun" });
         });

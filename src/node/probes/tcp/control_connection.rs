@@ -86,7 +86,6 @@ fn normalize_error(error: io::Error) -> io::Error {
     if is_time_out(&error) { io::ErrorKind::TimedOut.into() } else { error }
 }
 
-/// Text of a communication error.
 pub(super) fn describe_error(error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => "it closed the connection".to_owned(),

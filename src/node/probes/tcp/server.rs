@@ -85,7 +85,6 @@ fn serve_session(
 struct SessionAdmission {
     closed: AtomicBool,
     pending: AtomicUsize,
-    /// Number of the current session.
     session: Mutex<Option<u64>>,
 }
 

@@ -14,7 +14,6 @@ use model::probe_report::ProbedRank;
 /// The members after the first exchange.
 #[derive(Clone, Debug)]
 pub(super) struct ProbeMembership {
-    /// Index of this process.
     pub(super) me: usize,
     names: Vec<String>,
     /// Lost members, with the reason.
@@ -142,7 +141,6 @@ impl ProbeMembership {
         self.gpus.get(usize::try_from(rank).ok()?).map(|(_, gpu)| gpu)
     }
 
-    /// The GPUs of this process.
     pub(super) fn local_ranks(&self) -> impl Iterator<Item = &ProbedRank> {
         self.ranks.iter().filter(|rank| self.is_local(rank.rank))
     }
@@ -258,13 +256,13 @@ mod tests {
         // Rank 2 cannot access rank 0; rank 0 can access rank 2. A member only reports its own
         // ranks.
         let sent = PeerReport { unreached: vec![(2, 0), (0, 2)], ..PeerReport::default() };
-        let news = membership.apply_answer(&reply(sent));
+        let update = membership.apply_answer(&reply(sent));
         assert_eq!(left(&membership), [(0, 2)]);
-        assert!(news.gone.is_empty() && news.reports.contains_key(&2));
+        assert!(update.gone.is_empty() && update.reports.contains_key(&2));
         let lost = BTreeMap::from([(2, "Xid 79".to_owned()), (0, "a lie".to_owned())]);
         let sent = PeerReport { lost, ..PeerReport::default() };
-        let news = membership.apply_answer(&reply(sent.clone()));
-        assert_eq!(news.lost, [(2, "Xid 79".to_owned())]);
+        let update = membership.apply_answer(&reply(sent.clone()));
+        assert_eq!(update.lost, [(2, "Xid 79".to_owned())]);
         assert!(left(&membership).is_empty() && membership.is_active(0));
         assert!(membership.apply_answer(&reply(sent)).lost.is_empty(), "reported once");
     }
@@ -275,8 +273,8 @@ mod tests {
         let shares = [share("n0", PeerReport::default().to_value()), gone("n2", "no")];
         let mut all = vec![shares[0].clone(), gone("n1", "killed"), gone("n2", "timed out")];
         all.push(gone("n3", "x"));
-        let news = membership.apply_answer(&answer(1, all.clone()));
-        assert_eq!(news.gone, [(2, "timed out".to_owned())]);
+        let update = membership.apply_answer(&answer(1, all.clone()));
+        assert_eq!(update.gone, [(2, "timed out".to_owned())]);
         assert!(membership.apply_answer(&answer(2, all)).gone.is_empty());
         assert!(!membership.is_active(2));
     }

@@ -55,7 +55,6 @@ const STEP_S: f64 = 120.0;
 /// Exchanges to time before the first round.
 const SKEW_EXCHANGES: u32 = 3;
 
-/// A sweep over several nodes.
 struct CrossNodeSweep<'s, 'c, 'm> {
     task: &'s CopyTask,
     across: CrossNodePairs,
@@ -124,9 +123,9 @@ fn run_sweep(
     }
     let mut sweep = CrossNodeSweep::start(&cuda, task, (across, bytes), (gpus, failed), emitter)?;
     let result = sweep.run_tests();
-    let CrossNodeSweep { memory: hall, is_stuck: stuck, .. } = sweep;
+    let CrossNodeSweep { memory, is_stuck: stuck, .. } = sweep;
     if stuck {
-        let _never = ManuallyDrop::new(hall);
+        let _never = ManuallyDrop::new(memory);
     }
     result
 }
@@ -278,8 +277,8 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
             exchange_ms = exchange_ms.max(self.last_exchange_ms);
         }
         let report = PeerReport { exchange_ms: Some(exchange_ms), ..PeerReport::default() };
-        let news = self.exchange_reports("exchanges were timed", report)?;
-        self.skew_ms = window::plan_skew(slowest_exchange_ms(&news));
+        let update = self.exchange_reports("exchanges were timed", report)?;
+        self.skew_ms = window::plan_skew(slowest_exchange_ms(&update));
         Ok(())
     }
 
@@ -303,7 +302,6 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         groups.iter().map(problem).collect()
     }
 
-    /// Fills the sources of copies.
     fn fill_sources(&mut self) -> Result<(), ProbeAbort> {
         let mine: Vec<u32> = self.membership.local_ranks().map(|rank| rank.rank).collect();
         for rank in mine {

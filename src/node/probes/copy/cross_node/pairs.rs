@@ -73,7 +73,7 @@ pub(super) fn plan_rounds(
     ranks: &[ProbedRank],
     member: impl Fn(u32) -> usize,
 ) -> Vec<Vec<GpuFlow>> {
-    let meetings: Vec<Vec<(u32, u32)>> = match across {
+    let schedule: Vec<Vec<(u32, u32)>> = match across {
         CrossNodePairs::All => {
             let rounds = tournament::make_rounds(ranks.len(), SEED).into_iter();
             rounds
@@ -90,7 +90,7 @@ pub(super) fn plan_rounds(
         let back = pairs.iter().map(|(a, b)| GpuFlow::new(kind, *b, *a));
         (there.collect::<Vec<_>>(), back.collect::<Vec<_>>())
     };
-    let halves = meetings.iter().filter(|round| !round.is_empty()).flat_map(|round| {
+    let halves = schedule.iter().filter(|round| !round.is_empty()).flat_map(|round| {
         let (there, back) = both(round);
         match kind {
             CrossNodeTest::Bisect => vec![[there, back].concat()],
@@ -108,7 +108,7 @@ fn lane_rounds(ranks: &[ProbedRank], member: impl Fn(u32) -> usize) -> Vec<Vec<(
     let of = |which: usize| -> Vec<&ProbedRank> {
         ranks.iter().filter(|rank| member(rank.rank) == members[which]).collect()
     };
-    let meet = |round: &Vec<(usize, usize)>| {
+    let lane_pairs = |round: &Vec<(usize, usize)>| {
         let mut pairs = Vec::new();
         for (a, b) in round {
             for one in of(*a) {
@@ -118,7 +118,7 @@ fn lane_rounds(ranks: &[ProbedRank], member: impl Fn(u32) -> usize) -> Vec<Vec<(
         }
         pairs
     };
-    tournament::make_rounds(members.len(), SEED).iter().map(meet).collect()
+    tournament::make_rounds(members.len(), SEED).iter().map(lane_pairs).collect()
 }
 
 /// GPUs without a counterpart on any other node.

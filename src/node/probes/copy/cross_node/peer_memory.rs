@@ -33,7 +33,6 @@ struct LocalGpu<'c> {
     gpu: OpenGpu<'c>,
 }
 
-/// All memory in use.
 #[derive(Debug)]
 pub(super) struct PeerMemory<'c> {
     cuda: &'c CudaLibrary,
@@ -52,7 +51,6 @@ enum MemoryHalf {
     Sink,
 }
 
-/// Result of comparing received data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ArrivalCheck {
     Correct,
@@ -114,7 +112,6 @@ impl<'c> PeerMemory<'c> {
         )
     }
 
-    /// Assigns ranks to the GPUs.
     pub(super) fn assign_ranks(&mut self, membership: &ProbeMembership) {
         let ranks: Vec<u32> = membership.local_ranks().map(|rank| rank.rank).collect();
         let seated = ranks.into_iter().zip(self.unranked.drain(..));

@@ -46,12 +46,13 @@ impl CrossNodeSweep<'_, '_, '_> {
             let last_closes = self.agree_on_close(round, &known)?;
             let stamp = format!("{} attempt {attempt}", round.name);
             self.prepare_round(round, &stamp)?;
-            let (took, news) = self.run_copies(round, &known, last_closes)?;
-            if round.kind == CrossNodeTest::Bisect && !self.is_covered(round, &news) {
+            let (took, update) = self.run_copies(round, &known, last_closes)?;
+            if round.kind == CrossNodeTest::Bisect && !self.is_covered(round, &update) {
                 if attempt < ATTEMPTS {
                     // The duration of this round's exchanges is a better estimate than earlier
                     // ones.
-                    self.skew_ms = self.skew_ms.max(window::plan_skew(slowest_exchange_ms(&news)));
+                    self.skew_ms =
+                        self.skew_ms.max(window::plan_skew(slowest_exchange_ms(&update)));
                     rates = Some(known.into_iter().chain(took).collect());
                     continue;
                 }
@@ -60,7 +61,7 @@ impl CrossNodeSweep<'_, '_, '_> {
                     "the copies of the nodes did not overlap for long enough, {ATTEMPTS} times \
                      (the last exchange took {:.0} ms): larger buffers make copies last \
                      longer",
-                    slowest_exchange_ms(&news)
+                    slowest_exchange_ms(&update)
                 );
                 self.emit_round_problem(
                     round,
@@ -109,10 +110,10 @@ impl CrossNodeSweep<'_, '_, '_> {
         let own =
             known.values().map(|ms| window::window_close_ms(*ms, self.task.copies, self.skew_ms));
         let closes_ms = own.reduce(f64::max);
-        let what = format!("{}, warm", round.name);
-        let news =
-            self.exchange_reports(&what, PeerReport { closes_ms, ..PeerReport::default() })?;
-        Ok(news.reports.values().filter_map(|report| report.closes_ms).fold(0.0, f64::max))
+        let step = format!("{}, warm", round.name);
+        let update =
+            self.exchange_reports(&step, PeerReport { closes_ms, ..PeerReport::default() })?;
+        Ok(update.reports.values().filter_map(|report| report.closes_ms).fold(0.0, f64::max))
     }
 
     /// Writes this round's data to the sources and clears the destinations.
@@ -168,16 +169,17 @@ impl CrossNodeSweep<'_, '_, '_> {
     }
 
     /// True if the copies of all others covered every window.
-    fn is_covered(&self, round: &CopyRound<'_>, news: &MembershipUpdate) -> bool {
+    fn is_covered(&self, round: &CopyRound<'_>, update: &MembershipUpdate) -> bool {
         let left = self.active_flows(round);
         let members: BTreeSet<usize> =
             left.iter().filter_map(|flow| self.membership.member_of(flow.issuer)).collect();
-        let spans = members.iter().map(|member| news.reports.get(member)?.span);
+        let spans = members.iter().map(|member| update.reports.get(member)?.span);
         let spans: Option<Vec<CopySpan>> = spans.collect();
         // A lost member took part of the load away.
-        news.gone.is_empty()
-            && spans
-                .is_some_and(|spans| window::are_windows_covered(&spans, slowest_exchange_ms(news)))
+        update.gone.is_empty()
+            && spans.is_some_and(|spans| {
+                window::are_windows_covered(&spans, slowest_exchange_ms(update))
+            })
     }
 
     /// Compares the data received here, collects the results from elsewhere, and reports numbers of
@@ -333,13 +335,11 @@ impl CrossNodeSweep<'_, '_, '_> {
         Ok(kept)
     }
 
-    /// The data of a copy.
     fn flow_pattern(&self, flow: GpuFlow, stamp: &str) -> CopyPattern {
         let copy = format!("{stamp} {}->{}", flow.from, flow.to);
         data::new_pattern(&self.membership.rank_label(flow.from), &copy, self.bytes)
     }
 
-    /// Names of copies in messages.
     fn describe_flows(&self, flows: &[GpuFlow]) -> String {
         let one = |flow: &GpuFlow| {
             format!(

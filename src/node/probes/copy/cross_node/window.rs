@@ -123,7 +123,6 @@ pub(super) struct CopySpan {
 }
 
 impl CopySpan {
-    /// The span of both.
     pub(super) fn merge(self, other: Self) -> Self {
         Self {
             starts: self.starts.max(other.starts),
