@@ -202,7 +202,7 @@ mod tests {
     fn every_file_of_the_folder_is_compiled_in() {
         let folder =
             std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../..")).join("probes");
-        let files = std::fs::read_dir(folder).expect("the folder is there");
+        let files = std::fs::read_dir(folder).expect("the folder of probes");
         let toml = files.filter(|f| {
             f.as_ref().is_ok_and(|f| f.path().extension().is_some_and(|e| e == "toml"))
         });

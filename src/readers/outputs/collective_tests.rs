@@ -149,7 +149,7 @@ fn another_version_is_refused() {
 
 proptest! {
     #[test]
-    fn a_cut_output_is_truncated_and_contains_every_number(
+    fn a_cut_output_is_truncated_and_every_number_is_in_its_text(
         times in prop::collection::vec(1.0..9000.0f64, 1..6),
         at in 0.0..1.0f64,
     ) {

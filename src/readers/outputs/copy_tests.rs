@@ -134,7 +134,7 @@ fn a_truncated_document_keeps_its_complete_part_and_the_other_stays_complete() {
     let [first, second] = together();
     let text = first.to_string();
     // In the middle of `712.0`.
-    let cut = text.find("712.0").expect("it stands there") + 3;
+    let cut = text.find("712.0").expect("a number of the document") + 3;
     for (torn, line) in [
         (format!("{}\n{second}\n", &text[..cut]), 1),
         (format!("{second}\n{}\n", &text[..cut]), 2),
@@ -170,7 +170,7 @@ fn duplicate_documents_and_cells_are_problems_and_count_for_no_node() {
                 "row 1 belongs to another node"
             )
     );
-    assert_eq!(matrices(&parsed)[0].rows, ["0", "1"], "a node speaks for its own rows");
+    assert_eq!(matrices(&parsed)[0].rows, ["0", "1"], "a document counts for its own node's rows");
     assert_eq!(
         matrices(&parsed)[0].cells[1][0],
         matrices(&read(&lines(&together())))[0].cells[1][0]
@@ -313,7 +313,7 @@ fn numbers(value: &Value) -> Vec<f64> {
 
 proptest! {
     #[test]
-    fn a_cut_output_is_truncated_and_contains_every_number(
+    fn a_cut_output_is_truncated_and_every_number_is_in_its_text(
         rates in prop::collection::vec(0.001..900.0f64, 12),
         at in 0.0..1.0f64,
         first_is_cut in any::<bool>(),

@@ -355,7 +355,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_cut_output_is_truncated_and_contains_every_number(
+        fn a_cut_output_is_truncated_and_every_number_is_in_its_text(
             rates in prop::collection::vec((0.001..90.0f64, 0.001..90.0f64), 1..5),
             at in 0.0..1.0f64,
         ) {

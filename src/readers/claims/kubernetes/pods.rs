@@ -269,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn init_containers_count_too() {
+    fn init_containers_hold_gpus_too() {
         let init = json!([{"name": "i", "resources": {"limits": {"nvidia.com/gpu": 1}}}]);
         let held = gpu_pod_count(|pod| {
             pod["spec"]["containers"][0]["resources"] = json!({});

@@ -104,7 +104,7 @@ impl IbFabric {
             push_problem(report, SourceProblemKind::Contradictory, at.clone(), message);
         }
         self.adapters.entry(end.id.clone()).or_insert_with(|| end.clone());
-        let shown = self.display_name(switch);
+        let switch_label = self.display_name(switch);
         match self.cables.get_mut(&here) {
             Some(known) if known.id == end.id && known.port == end.port => {
                 known.guid = known.guid.take().or(end.guid);
@@ -113,7 +113,7 @@ impl IbFabric {
             }
             Some(known) => {
                 let message = format!(
-                    "port {port} of {shown} is cabled to {name} here and to {} on line {}",
+                    "port {port} of {switch_label} is cabled to {name} here and to {} on line {}",
                     quote_text(&known.description),
                     known.line
                 );

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn switch_names_drop_the_firmware_prefix() {
+    fn switch_names_are_extracted_from_descriptions() {
         assert_eq!(parse_switch_name("MF0;leaf-04:MQM9701/U1"), "leaf-04");
         assert_eq!(parse_switch_name("MF0;dir-1:MCS8500/L01/U1"), "dir-1/L01");
         assert_eq!(

@@ -119,7 +119,7 @@ pub(super) fn check_multi_node_nvlink(view: &ReconcileContext<'_>, found: &mut V
         let here = belief_domains(view, belief);
         let spans: Vec<Option<bool>> = here.keys().map(|at| view.spans_nodes(*at)).collect();
         let has = |nodes: &Vec<&NodeName>| 1 < nodes.len();
-        let (severity, evidence) = match wanted {
+        let (severity, expectation) = match wanted {
             true if !spans.is_empty() && spans.iter().all(|spans| *spans == Some(false)) => (
                 DisagreementSeverity::Contradiction,
                 "expects NVLink between nodes, but no claimed domain here has it",
@@ -134,7 +134,7 @@ pub(super) fn check_multi_node_nvlink(view: &ReconcileContext<'_>, found: &mut V
         let disagreement = new_disagreement(
             DisagreementClass::BeliefMultiNodeNvlink,
             severity,
-            format!("{} {evidence}", belief.who),
+            format!("{} {expectation}", belief.who),
         )
         .with_nodes(&belief.nodes)
         .with_side(view.source_side(

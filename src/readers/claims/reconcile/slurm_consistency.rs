@@ -65,7 +65,7 @@ pub(super) fn check_file_against_controller(
             })
             .collect();
         let Some(first) = differ.first() else { continue };
-        let contents = |grouping: &Grouping<'_>| {
+        let placement = |grouping: &Grouping<'_>| {
             let noun = grouping.noun();
             match set_name_of_node(grouping, first) {
                 Some(name) => format!("{first} in {noun} {name}"),
@@ -85,8 +85,8 @@ pub(super) fn check_file_against_controller(
             summary,
         )
         .with_nodes(differ.iter().copied())
-        .with_side(file.to_side(view.reports, set(file), contents(file)))
-        .with_side(live.to_side(view.reports, set(live), contents(live)))
+        .with_side(file.to_side(view.reports, set(file), placement(file)))
+        .with_side(live.to_side(view.reports, set(live), placement(live)))
         .with_remedy("run scontrol reconfigure, or update the file");
         let domain = view.domain_of(first);
         found.push(domain.into_iter().fold(disagreement, Disagreement::in_domain));

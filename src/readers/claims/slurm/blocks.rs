@@ -128,11 +128,11 @@ impl SlurmBlockTopology<'_> {
                 }
                 continue;
             };
-            let named = format!("{} ({count})", block.name);
+            let sized_name = format!("{} ({count})", block.name);
             match u64::from(size).cmp(&(count as u64)) {
                 _ if count == 0 => empty.push(&block.name),
-                std::cmp::Ordering::Greater => fewer.entry(size).or_default().push(named),
-                std::cmp::Ordering::Less => more.entry(size).or_default().push(named),
+                std::cmp::Ordering::Greater => fewer.entry(size).or_default().push(sized_name),
+                std::cmp::Ordering::Less => more.entry(size).or_default().push(sized_name),
                 std::cmp::Ordering::Equal => {}
             }
         }

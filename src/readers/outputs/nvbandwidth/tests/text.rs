@@ -447,7 +447,7 @@ fn cells_whose_lines_were_lost_belong_only_to_their_own_sum() {
     let rows_of_b: String = b.lines().skip(3).flat_map(|l| [l, "\n"]).collect();
     let text = format!("{}{head_of_a}{rows_of_b}{NOTE}", head("v0.8", DEVICES));
     let parsed = read(&text);
-    assert_eq!(matrix(&parsed, H2D_CE).cells, second.cells, "its sum proves whose it is");
+    assert_eq!(matrix(&parsed, H2D_CE).cells, second.cells, "the sum identifies its test");
     assert!(problems(&parsed).contains(&(Truncated, Some(READ_CE))));
     // If the sum proves nothing, the cells belong to no test.
     let damaged = text.replace(&format!("SUM {H2D_CE} "), &format!("SUM {H2D_CE} 9"));

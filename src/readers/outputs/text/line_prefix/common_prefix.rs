@@ -27,7 +27,7 @@ pub(super) fn strip_common_prefix(lines: &mut [OutputLine<'_>]) -> bool {
             .iter()
             .filter(|at| text_after_prefix(lines[**at].text, prefix).is_some())
             .count();
-        let has_prefix = |at: &&usize| {
+        let has_text_after = |at: &&usize| {
             text_after_prefix(lines[**at].text, prefix).is_some_and(|r| !r.is_empty())
         };
         let nccl = |at: &&usize| {
@@ -35,7 +35,7 @@ pub(super) fn strip_common_prefix(lines: &mut [OutputLine<'_>]) -> bool {
                 .is_some_and(|rest| rest.trim().starts_with("NCCL "))
         };
         filled.len() * 9 <= with * 10
-            && with <= 2 * filled.iter().filter(has_prefix).count()
+            && with <= 2 * filled.iter().filter(has_text_after).count()
             && filled.iter().filter(nccl).count() * 2 < with
     });
     let Some(prefix) = prefix else { return false };
