@@ -137,7 +137,8 @@ impl<'a> CollectivePeers<'a> {
                  another version"
             );
             let rule = RuleKind::CommonCause.with_terms(
-                "the median of all nodes is below the expectation, and these nodes are not slower",
+                "the median of all nodes is below the expectation, and these nodes reach that \
+                 median",
             );
             let locus = Locus {
                 peer: Some(format!("{platform}, {what}")),

@@ -73,7 +73,7 @@ pub(super) fn judge(
             format_percent(1.0 - middle)
         );
         let rule = RuleKind::CommonCause.with_terms(format!(
-            "at least {} of all {what} of a platform below the expectation by the same share \
+            "at least {} of all {what} of a platform are below the expectation by the same share \
              (within {})",
             format_percent(NEARLY_ALL),
             format_percent(SAME_SHARE)

@@ -391,9 +391,9 @@ fn confirm_unreached(kept: &mut Finding, partners: usize) {
     kept.outcome = Outcome::Failed;
     kept.confirmed = true;
     kept.rule = RuleKind::Path
-        .with_terms("no connection in two measurements, and each end had others in the second");
+        .with_terms("no connection in two measurements, and each end reached others in the second");
     kept.summary = format!(
-        "{}; later they had none again, and both reached {partners} other partners",
+        "{}; the second measurement found none either, and both reached {partners} other partners",
         kept.summary
     );
 }

@@ -62,7 +62,7 @@ pub(super) fn judge(domain: &DomainRecordings<'_>, ledger: &mut FindingSet) {
             ledger.add_doubt(
                 node,
                 format!(
-                    "nothing was measured between its GPUs, which a pass of {} needs: run the \
+                    "nothing was measured between its GPUs, which a pass on {} requires: run the \
                      device_to_device tests of nvbandwidth, p2pBandwidthLatencyTest or \
                      all_reduce_perf on it",
                     platform.name

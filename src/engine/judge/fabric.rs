@@ -368,7 +368,7 @@ fn gpu_finding(
         if island.node.is_some() { "node" } else { "domain" },
     ));
     let quantised = missing_links_of_group(island, blame.ratio)
-        .map_or(String::new(), |links| format!(", as with {links} lost"));
+        .map_or(String::new(), |links| format!(", consistent with {links} lost"));
     let summary = format!(
         "GPU {id}: {which} at {measured:.1} of {level:.1} GB/s, {} low{quantised}; its partners \
          read normally with each other",

@@ -284,7 +284,8 @@ fn report_drift(
     let steps: Vec<String> = stability.trend.iter().take(8).map(|t| format!("{t:.3}")).collect();
     let summary = format!(
         "GPU {id} fell by {} from its first to its last of {} readings, with {} partners that did \
-         not: it drifts, as with heat or a power limit; its level is not yet conclusive",
+         not: it drifts, possibly because of heat or a power limit; its level is not yet \
+         conclusive",
         format_percent(own),
         stability.trend.len(),
         stability.partners

@@ -157,7 +157,7 @@ fn note_incomparable_runs(
         named.into_iter().take(3).collect::<Vec<_>>().join("; ")
     };
     ledger.notes.push(format!(
-        "no part could be compared with its own history: here {}; then {}",
+        "no part could be compared with its own history: this run has {}; earlier runs have {}",
         of(&mut run.keys()),
         of(&mut history.usual.keys())
     ));
@@ -196,14 +196,14 @@ fn drop_outcome(usual: &UsualLevel) -> Outcome {
 
 fn explain_open(usual: &UsualLevel) -> &'static str {
     match usual.count < FEWEST_RUNS {
-        true => "; so few earlier runs may have been unusual themselves: run it a third time",
+        true => "; so few earlier runs may themselves be unusual: run it a third time",
         false => "",
     }
 }
 
 fn describe_drop(lower: &BaselineDrop<'_>) -> String {
     format!(
-        "{} {} GB/s, {} usual in {}",
+        "{} {} GB/s, usually {} in {}",
         lower.part.testcase,
         format_rate(lower.now),
         format_rate(lower.usual.median),
@@ -348,12 +348,14 @@ fn report_whole_fabrics(
     let fabrics: Vec<&(BaselineGroup<'_>, BaselineDrop<'_>)> =
         common.iter().filter(|(g, _)| !g.network).collect();
     let everywhere = SMALLEST_FLEET <= fabrics.len() && fabrics.len() * 4 >= all * 3;
-    let explanation = "a change since then (clocks, power limits, firmware, the tool) or the \
-                 measurement: repeat the test with the tool and settings used then";
+    let explanation = "the cause is a change since then (clocks, power limits, firmware, the \
+                       tool) or the measurement: repeat the test with the tool and settings used \
+                       then";
     if everywhere {
         let (group, lower) = fabrics[0];
         let summary = format!(
-            "{} of {all} fabrics of {} read {} less than in {}: one shared cause, {explanation}",
+            "{} of {all} fabrics of {} read {} less than in {}: they share one cause; \
+             {explanation}",
             fabrics.len(),
             group.platform.as_deref().unwrap_or("no platform"),
             format_percent(1.0 - lower.ratio),

@@ -325,16 +325,16 @@ fn low_finding(
     let share = copy.value / reference;
     // 50 % and 25 % match lanes or generations; other shares have another cause.
     let hint = [
-        (0.5, "half the lanes or one PCIe generation down: check the link's width and generation"),
+        (0.5, "half the lanes or one PCIe generation less: check the link's width and generation"),
         (
             0.25,
-            "a quarter of the lanes, or two generations down: check the link's width and \
+            "a quarter of the lanes, or two generations less: check the link's width and \
              generation",
         ),
     ]
     .iter()
     .find(|(quantum, _)| (share / quantum - 1.0).abs() < 0.08)
-    .map_or(String::new(), |(_, text)| format!(": as with {text}"));
+    .map_or(String::new(), |(_, text)| format!(": consistent with {text}"));
     let summary =
         format!("GPU {gpu}: {testcase} at {:.1} of {reference:.1} GB/s{hint}", copy.value);
     let found = new_finding(Outcome::Degraded, FindingClass::HostLinkLow, locus, &rule)

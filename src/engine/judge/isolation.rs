@@ -289,8 +289,8 @@ fn report_non_member(
         ),
         None => format!(
             "{node} and the other nodes of {domain} cannot import each other's memory{with}: \
-             another clique or another IMEX domain, not a member of the claimed one; its clique \
-             (nvidia-smi -q) and its peers (nvidia-imex-ctl -N) show which"
+             it belongs to another clique or IMEX domain and is not a member of the claimed \
+             domain; its clique (nvidia-smi -q) and its peers (nvidia-imex-ctl -N) show which"
         ),
     };
     let found =

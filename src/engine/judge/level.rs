@@ -248,11 +248,12 @@ fn low_level_finding(
     };
     let hint = match links {
         Some(links) => format!(
-            "; that fits {links} missing everywhere, as with a switch plane out, or a clock that \
-             is as low: check the links of every GPU (nvidia-smi nvlink -s)"
+            "; that fits {links} missing everywhere: a switch plane is out, or clocks are lower \
+             by the same share: check the links of every GPU (nvidia-smi nvlink -s)"
         ),
-        None => "; no whole number of links fits: clocks, a power limit, or a wrong expectation: \
-                 check clocks and power under load (nvidia-smi -q), and use another tool"
+        None => "; no whole number of links fits, so the cause may be clocks, a power limit, or a \
+                 wrong expectation: check clocks and power under load (nvidia-smi -q), and use \
+                 another tool"
             .to_owned(),
     };
     let summary = format!(
@@ -306,7 +307,7 @@ fn report_too_fast(
         let locus = domain_locus(LocusKind::Instrument, &island.domain);
         let summary = format!(
             "{testcase} reads {level:.1} GB/s in {}, more than the {nominal:.0} GB/s that the \
-             links of {platform} carry: another platform, or wrong numbers: check the products \
+             links of {platform} carry: the platform or the numbers are wrong: check the products \
              that nvidia-smi -q lists",
             island.domain
         );

@@ -187,10 +187,9 @@ fn add_finding(
             (
                 FindingClass::Drifting,
                 format!(
-                    "{what} fell by {} from the first to the last of {readings} readings: drift, \
-                     as with heat or congestion that builds up; its level is not yet conclusive, \
-                     take more readings after a \
-                     rest",
+                    "{what} fell by {} from the first to the last of {readings} readings: it \
+                     drifts, possibly because of heat or growing congestion; its level is not yet \
+                     conclusive; take more readings after a pause",
                     format_percent(fall)
                 ),
                 RuleKind::Trend.with_terms(
@@ -206,10 +205,9 @@ fn add_finding(
             (
                 FindingClass::Unstable,
                 format!(
-                    "{what}: the middle half of the readings lies {} apart: unstable, as with \
-                     errors on a link or other traffic; this concerns spread, not level; check the \
-                     ports' error \
-                     counters",
+                    "{what}: the middle half of the readings spans {}: unstable, possibly because \
+                     of errors on a link or other traffic; this concerns spread, not level; check \
+                     the ports' error counters",
                     format_percent(spread)
                 ),
                 RuleKind::Spread.with_terms(
@@ -278,9 +276,9 @@ fn note_first_reading(rail: &RailReadings<'_>, path: &PathStability, ledger: &mu
 /// Reports a network on which no path repeats.
 fn report_noisy(rail: &RailReadings<'_>, sigma: f64, ledger: &mut FindingSet) {
     let summary = format!(
-        "the network{} scatters everywhere: the same path repeats within {} only, NICs do within 1 \
-         to 3 %; by itself not a fault: other traffic, or the instrument; measure one pair alone \
-         on idle nodes",
+        "the network{} scatters everywhere: the same path repeats only within {}, NICs usually \
+         within 1 to 3 %; this alone is not a fault: the cause may be other traffic or the \
+         instrument; measure one pair alone on idle nodes",
         rail.sentence_suffix(),
         format_percent(sigma)
     );

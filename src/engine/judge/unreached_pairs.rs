@@ -87,7 +87,7 @@ pub(super) fn judge(
             let (from, to) = (&rail.nodes[a], &rail.nodes[b]);
             let locus = Locus { peer: Some(to.to_string()), ..at(LocusKind::Pair, from, rail) };
             let summary = format!("{from} and {to}{}: {}", rail.sentence_suffix(), failure.what);
-            let rule = RuleKind::Data.with_terms("what arrived is not what was sent");
+            let rule = RuleKind::Data.with_terms("the received data differs from the sent data");
             let found = new_finding(Outcome::Failed, FindingClass::DataCorruption, locus, rule)
                 .with_summary(summary);
             ledger.add(found.with_evidence(failure.file, failure.testcase, failure.what.clone()));

@@ -343,7 +343,7 @@ fn a_collective_without_its_conditions_and_a_bad_size_are_faults() {
     insta::assert_snapshot!(faults("min_bytes = \"8 GiB\"\nranks = 8", "min_bytes = \"8 GB\""), @r#"
     lab.toml:18:1: `ranks` is missing
      18 | [[collective]]
-        | ^^^^^^^^^^^^^^ a collective holds under stated conditions only
+        | ^^^^^^^^^^^^^^ an expectation of a collective states all its conditions
     lab.toml:20:13: `min_bytes` is not a size
      20 | min_bytes = "8 GB"
         |             ^^^^^^ bytes, or a text such as "8 GiB"

@@ -161,9 +161,8 @@ fn report_paths(
     let lowest = bad.iter().map(|path| paths[path].lowest).fold(1.0, f64::min);
     let summary = format!(
         "{what}: {low} of {readings} readings are up to {} below the best of the same path: \
-         unstable, as with pauses or errors on a link, or other traffic; this concerns spread, not \
-         level; check the ports' \
-         counters",
+         unstable, possibly because of pauses or errors on a link, or other traffic; this concerns \
+         spread, not level; check the ports' counters",
         format_percent(1.0 - lowest)
     );
     let rule = RuleKind::Spread.with_terms(

@@ -43,8 +43,9 @@ pub(super) fn judge(
     let group = &rail.groups[at];
     let class = group.nic.map_or("", |nic| nic.name.as_str());
     let summary = format!(
-        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}; slower NICs \
-         than claimed, or other traffic: measure one pair alone, and check the rate of its ports",
+        "the network{} is {} low everywhere: {} of {} GB/s ({}), expected of {class}; the cause is \
+         slower NICs than claimed, or other traffic: measure one pair alone, and check the rate of \
+         its ports",
         rail.sentence_suffix(),
         format_percent(1.0 - ratio),
         format_rate(levels[at]),
