@@ -140,7 +140,7 @@ impl ExchangeGroup {
         ExchangeTimeout { gone, answers: self.complete_exchange() }
     }
 
-    /// Why this member does not participate any more.
+    /// Why this member no longer participates.
     pub fn gone_reason(&self, member: usize) -> Option<&str> {
         self.members.get(member).and_then(|it| it.gone.as_deref())
     }
@@ -344,7 +344,9 @@ mod tests {
     fn event() -> impl Strategy<Value = ExchangeEvent> {
         let asks = (0..5usize, prop_oneof![9 => Just(0u64), 1 => 1..3u64], 0..9u64, 0.0..9.0f64);
         prop_oneof![
-            8 => asks.prop_map(|(member, off, value, within_s)| ExchangeEvent::Asks { member, off, value, within_s }),
+            8 => asks.prop_map(|(member, off, value, within_s)| {
+                ExchangeEvent::Asks { member, off, value, within_s }
+            }),
             1 => (0..5usize).prop_map(ExchangeEvent::Leaves),
             2 => (0..4000u64).prop_map(ExchangeEvent::Passes),
             2 => Just(ExchangeEvent::Looks),
@@ -373,8 +375,8 @@ mod tests {
                 };
                 let present: Vec<usize> = (0..members).filter(|it| group.gone_reason(*it).is_none()).collect();
                 if let Some((_, first)) = answers.first() {
-                    let member: Vec<usize> = answers.iter().map(|(member, _)| *member).collect();
-                    prop_assert_eq!(&member, &present, "all remaining members are answered together");
+                    let receivers: Vec<usize> = answers.iter().map(|(member, _)| *member).collect();
+                    prop_assert_eq!(&receivers, &present, "all remaining members are answered");
                     prop_assert_eq!(first.number, next);
                     for (member, answer) in &answers {
                         prop_assert_eq!(answer.me, *member);

@@ -118,7 +118,7 @@ enum WorkerFlow {
 struct OrderQueue {
     setup: Arc<WorkerSetup>,
     output: mpsc::UnboundedSender<WorkerMessage>,
-    /// Reports started groups to the guard, and ended ones as negative numbers.
+    /// Reports started groups to the guard, and ended groups as negative numbers.
     groups: mpsc::UnboundedSender<i32>,
     running: JoinSet<u64>,
     stops: BTreeMap<u64, watch::Sender<bool>>,

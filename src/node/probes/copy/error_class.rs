@@ -56,7 +56,7 @@ pub(crate) fn classify_error(
     problem
 }
 
-/// True if the context cannot be used any more after this error (`cuda.h` documents this for these
+/// True if the context can no longer be used after this error (`cuda.h` documents this for these
 /// results; a GPU that fell off the bus, Xid 79, usually returns `UNKNOWN`).
 pub(crate) fn is_sticky(error: &CudaCallError) -> bool {
     let lasting = [

@@ -199,7 +199,7 @@ impl<'c, 't> CopySession<'c, 't> {
         all.into_iter()
     }
 
-    /// Reports why a run failed, and finds the GPUs that do not answer any more.
+    /// Reports why a run failed, and finds the GPUs that no longer answer.
     fn report_failure(
         &mut self,
         name: &str,

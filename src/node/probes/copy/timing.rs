@@ -158,7 +158,7 @@ pub(crate) fn prime_lanes(cuda: &CudaLibrary, lanes: &[CopyLane<'_>]) -> Result<
     Ok(())
 }
 
-/// True if this many operations can be held at once.
+/// True if this many operations can be held together.
 pub(crate) fn can_be_held(warmup: usize, copies: usize) -> bool {
     warmup.saturating_add(copies) <= MAX_HELD
 }

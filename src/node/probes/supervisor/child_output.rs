@@ -162,7 +162,8 @@ impl ChildOutput {
             }
             ChildExitReason::TimedOut(limit_s) => {
                 let detail = format!(
-                    "{subject} was killed after {limit_s:.0} s, the limit of the whole probe{during}"
+                    "{subject} was killed after {limit_s:.0} s, the limit of the whole \
+                     probe{during}"
                 );
                 (Truncated, "out-of-time", detail)
             }

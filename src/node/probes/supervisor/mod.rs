@@ -88,8 +88,8 @@ pub enum ExchangePeers<'o> {
 impl std::fmt::Debug for ExchangePeers<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self {
-            Self::LocalOnly => "Nobody",
-            Self::Upstream { .. } => "Above",
+            Self::LocalOnly => "LocalOnly",
+            Self::Upstream { .. } => "Upstream",
         })
     }
 }

@@ -45,7 +45,7 @@ pub(super) struct BatchLane {
 pub(super) enum BatchFailure {
     /// The driver returned an error.
     Refused(CudaCallError),
-    /// The copy did not end in time. Its resources must not be touched any more.
+    /// The copy did not end in time. Its resources must no longer be used.
     Stuck(Duration),
 }
 

@@ -138,7 +138,7 @@ impl AgreedParameters {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct PeerReport {
-    /// Its ranks that cannot be measured any more, with the reason.
+    /// Its ranks that can no longer be measured, with the reason.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(super) lost: BTreeMap<u32, String>,
     /// Pairs of its rank and a rank whose memory it cannot access.

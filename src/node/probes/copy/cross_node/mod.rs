@@ -444,7 +444,7 @@ impl<'s, 'c, 'm> CrossNodeSweep<'s, 'c, 'm> {
         Ok(())
     }
 
-    /// Removes a rank of this process that cannot be measured any more.
+    /// Removes a rank of this process that can no longer be measured.
     fn drop_rank(
         &mut self,
         rank: u32,
