@@ -197,7 +197,7 @@ impl PodNodeSelector<'_> {
             taints.iter().filter(|taint| !is_reported_otherwise(&taint.key)).cloned().collect();
         let taint = self.kubernetes.repelled_by(&others)?;
         Some(format!(
-            "taint {}={}:{} keeps pods away; a toleration in [launcher.kubernetes] can admit fabricgate's",
+            "taint {}={}:{} keeps pods away; a toleration in [launcher.kubernetes] can allow it",
             cleaned(&taint.key),
             cleaned(&taint.value),
             cleaned(&taint.effect)
@@ -207,10 +207,10 @@ impl PodNodeSelector<'_> {
     /// The node as fabricgate's pods see it: they tolerate fabricgate's taints, which are no
     /// obstacle and are not lifted for the measurement.
     fn ignore_own_taints(&self, node: &SchedulerNode) -> SchedulerNode {
-        let ours = self.drained
+        let is_lifted = self.drained
             && matches!(node_state::drain_owner(node, self.state), DrainOwner::ThisGate(_));
         let mut node = node.clone();
-        if ours && node_state::appended_text(&node).is_none() {
+        if is_lifted && node_state::appended_text(&node).is_none() {
             node.state.retain(|word| word != "DRAIN");
             node.reason = None;
         }

@@ -290,11 +290,11 @@ async fn read_nodes(
     ledger: &JournalState,
 ) -> Result<SchedulerSnapshot, ReconcileError> {
     let claimed = turn.fleet.domains.iter().flat_map(|domain| &domain.nodes);
-    let ours = ledger.drains.keys().chain(ledger.marks.keys());
+    let recorded = ledger.drains.keys().chain(ledger.marks.keys());
     // Claims come from other sources: a name that Slurm would expand as a list must not
     // make the request for all other nodes fail.
     let nodes: BTreeSet<&NodeName> =
-        claimed.chain(ours).filter(|node| node.is_one_node()).collect();
+        claimed.chain(recorded).filter(|node| node.is_one_node()).collect();
     let is_by_name = nodes.len() < MAX_NODES_BY_NAME && turn.scheduler.has_conditional_writes();
     let nodes: Vec<NodeName> =
         if is_by_name { nodes.into_iter().cloned().collect() } else { Vec::new() };

@@ -157,9 +157,7 @@ fn conclude_intent(
         // A late write would overwrite the current content.
         (Some(ChangeObservation::Overwritten(now)), _) if age < late_s => (
             ActionResult::Unknown,
-            format!(
-                "another writer changed it since, and fabricgate's change may still be applied: {now}"
-            ),
+            format!("another writer changed it; fabricgate's change may still be applied: {now}"),
         ),
         (Some(ChangeObservation::Overwritten(now)), _) => {
             (ActionResult::Superseded, format!("another writer changed it since: {now}"))

@@ -225,8 +225,7 @@ fn a_node_found_drained_loses_its_certificate() {
 }
 
 #[test]
-fn defect_2_of_security_a_change_of_a_killed_sender_counts_in_the_budget_until_it_can_no_longer_land()
- {
+fn defect_2_of_security_a_change_of_a_killed_sender_counts_until_it_can_no_longer_land() {
     let fake = FakeScheduler::with_nodes(2);
     let (_folder, mut journal) = journal();
     let begun = intent("a", action(ActionKind::Drain, "n1"), drain(), idle("n1"));

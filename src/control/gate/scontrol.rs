@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_do_is_no_call() {
+    fn an_empty_change_makes_no_call() {
         let slurm = ScontrolScheduler::default();
         assert!(slurm.command_lines(&names(1..=18), &NodeUpdate::default()).is_empty());
         assert!(slurm.command_lines(&[], &NodeUpdate::drain("x")).is_empty());

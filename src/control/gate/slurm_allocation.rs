@@ -199,13 +199,13 @@ impl SlurmAllocator<'_, '_> {
 
     /// The node as the users of its reservation see it: fabricgate's reservation, or one that the
     /// site provides.
-    fn ignore_reservation(&self, node: &SchedulerNode, ours: Option<&str>) -> SchedulerNode {
+    fn ignore_reservation(&self, node: &SchedulerNode, own: Option<&str>) -> SchedulerNode {
         let mut node = node.clone();
         let site = self.slurm.reservation.as_deref();
-        let is_for_us =
-            |name: &str| name.split(',').all(|name| Some(name) == ours || Some(name) == site);
+        let is_usable =
+            |name: &str| name.split(',').all(|name| Some(name) == own || Some(name) == site);
         // The flags appear some seconds before or after the name.
-        if ours.is_some() || node.reservation.as_deref().is_some_and(is_for_us) {
+        if own.is_some() || node.reservation.as_deref().is_some_and(is_usable) {
             node.state.retain(|word| word != "RESERVED" && word != "MAINTENANCE");
         }
         node
@@ -334,7 +334,7 @@ impl SlurmAllocator<'_, '_> {
     async fn wait_until_idle(
         &mut self,
         nodes: &[NodeName],
-        ours: &str,
+        own: &str,
         limit: Duration,
     ) -> Result<(), AllocationError> {
         let start = Instant::now();
@@ -343,7 +343,7 @@ impl SlurmAllocator<'_, '_> {
             let live = self.context.read_nodes(nodes).await?;
             let left: Vec<NodeName> = nodes
                 .iter()
-                .filter(|n| self.explain_unfit(&live, n, Some(ours)).is_some())
+                .filter(|n| self.explain_unfit(&live, n, Some(own)).is_some())
                 .cloned()
                 .collect();
             if left.is_empty() || limit <= start.elapsed() {
@@ -364,11 +364,11 @@ impl SlurmAllocator<'_, '_> {
         &self,
         live: &SchedulerSnapshot,
         node: &NodeName,
-        ours: Option<&str>,
+        own: Option<&str>,
     ) -> Option<String> {
         match live.nodes.get(node) {
             None => Some("the scheduler has no such node".to_owned()),
-            Some(node) => node_state::explain_no_measurement(&self.ignore_reservation(node, ours)),
+            Some(node) => node_state::explain_no_measurement(&self.ignore_reservation(node, own)),
         }
     }
 
@@ -412,13 +412,13 @@ impl SlurmAllocator<'_, '_> {
     ) -> Result<(), AllocationError> {
         let reserved = members.iter().any(|node| wanted.reserved.contains(node));
         let reservation = allocation.reservation.clone().filter(|_| reserved);
-        let ours = reservation.as_deref();
-        let queues = ours.is_none() && members.iter().any(|node| wanted.busy.contains(node));
+        let reserved_in = reservation.as_deref();
+        let queues = reserved_in.is_none() && members.iter().any(|node| wanted.busy.contains(node));
         for attempt in 0..MAX_JOB_ATTEMPTS {
-            if attempt != 0 || ours.is_some() {
+            if attempt != 0 || reserved_in.is_some() {
                 let live = self.context.read_nodes(&members).await?;
                 members.retain(|node| {
-                    match self.explain_unfit(&without_planned_state(&live), node, ours) {
+                    match self.explain_unfit(&without_planned_state(&live), node, reserved_in) {
                         None => true,
                         Some(_) if queues && attempt == 0 => true,
                         Some(why) => {
@@ -450,7 +450,7 @@ impl SlurmAllocator<'_, '_> {
                 nodes: &list,
                 count: members.len(),
                 gres: self.slurm.gres.as_deref().or(counted.as_deref()),
-                reservation: ours,
+                reservation: reserved_in,
                 minutes,
                 immediate: (!waits).then_some(IMMEDIATE_S),
             };

@@ -206,7 +206,8 @@ mod tests {
 
     #[tokio::test]
     async fn the_start_time_of_the_controller_is_read_if_the_api_has_it() {
-        let config = json!({"slurm_conf": {}, "slurm_conf_meta": {"BOOT_TIME": 1_795_479_364, "SLURM_VERSION": "26.05.5"}});
+        let meta = json!({"BOOT_TIME": 1_795_479_364, "SLURM_VERSION": "26.05.5"});
+        let config = json!({"slurm_conf": {}, "slurm_conf_meta": meta});
         let with = |at: Value| json!({"slurm_conf_meta": {"BOOT_TIME": at}});
         for (version, conf, expected) in [
             (45, config.clone(), Ok(Some("1795479364"))),

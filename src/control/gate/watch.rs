@@ -335,7 +335,9 @@ async fn run_as_leader(
         tokio::select! {
             () = sleep(TICK) => {}
             () = wait_for_stop(&mut watch.stop) => break WatchEnd::Stopped,
-            () = wait_for_node_change(&mut watch.node_changes) => next = next.min(next_observation_time(&observer)),
+            () = wait_for_node_change(&mut watch.node_changes) => {
+                next = next.min(next_observation_time(&observer));
+            },
             ended = jobs.next_finished() => {
                 jobs.emit_final_lines(&ended, watch.emit);
                 let (event, outcome, code) = jobs.conclude(ended, &mut state, true);

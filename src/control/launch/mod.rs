@@ -149,7 +149,7 @@ pub enum LaunchError {
     Empty,
     /// The template does not contain the node.
     #[error(
-        "the launcher's template does not contain {NODE}: every node would be measured on the same machine"
+        "the launcher's template lacks {NODE}: every node would be measured on the same machine"
     )]
     NoNode,
     /// This machine cannot represent several nodes.

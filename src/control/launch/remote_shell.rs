@@ -43,6 +43,7 @@ const SHELL_METACHARACTERS: &[char] = &['$', '`', ';', '&', '|', '<', '>', '(', 
 pub enum ArgvReader {
     /// A remote shell.
     Shell,
+    /// The program itself, without a shell.
     Program,
     /// The arguments do not determine it.
     Unknown,

@@ -429,9 +429,10 @@ pub(super) fn classify_complaint(complaint: &str) -> SourceProblemKind {
     found.map_or(SourceProblemKind::Incomplete, |(kind, _)| *kind)
 }
 
-fn new_failure(kind: SourceProblemKind, came: &str) -> SlurmAnswerFailure {
+fn new_failure(kind: SourceProblemKind, problem: &str) -> SlurmAnswerFailure {
     let remedy = remedy(kind);
-    let message = if remedy.is_empty() { came.to_owned() } else { format!("{came}; {remedy}") };
+    let message =
+        if remedy.is_empty() { problem.to_owned() } else { format!("{problem}; {remedy}") };
     SlurmAnswerFailure::new(kind, message)
 }
 

@@ -272,7 +272,7 @@ impl SlurmrestdClient {
         })?;
         let Some(pings) = envelope.pings else {
             let why = envelope.errors.first().map_or_else(String::new, SlurmrestdFault::describe);
-            let message = format!("it answers a ping without saying who responds {why}");
+            let message = format!("it answers a ping without naming the responding host {why}");
             return Err(new_problem(SourceProblemKind::Unreachable, message.trim_end()));
         };
         if pings.iter().any(SlurmrestdPing::is_up) {
@@ -435,12 +435,12 @@ impl SlurmrestdClient {
     fn refusal_problem(&self, reply: &SlurmrestdReply) -> SlurmrestdProblem {
         let status = reply.status;
         let faults = reply.faults();
-        let mut came = format!("HTTP {}", status.as_u16());
+        let mut message = format!("HTTP {}", status.as_u16());
         if let Some(fault) = faults.first() {
-            came = format!("{came}: {}", fault.describe());
+            message = format!("{message}: {}", fault.describe());
         } else if !reply.body.is_empty() {
             let begins: String = reply.text().chars().take(120).collect();
-            came = format!("{came}: {}", clean(&begins));
+            message = format!("{message}: {}", clean(&begins));
         }
         let kind = faults.first().and_then(SlurmrestdFault::problem_kind).unwrap_or(
             match status.as_u16() {
@@ -454,7 +454,7 @@ impl SlurmrestdClient {
         } else {
             self.remedy(kind)
         };
-        new_problem(kind, format!("{came}{remedy}"))
+        new_problem(kind, format!("{message}{remedy}"))
     }
 
     /// The suggested remedy.

@@ -235,9 +235,9 @@ pub struct ReplacementFile {
 impl ReplacementFile {
     /// Opens the temporary file.
     pub fn open(path: &Path) -> io::Result<Self> {
-        let beside = temporary_path(path)?;
-        let file = create_new(&beside)?;
-        Ok(Self { path: path.to_owned(), temporary: beside, file, is_placed: false })
+        let temporary = temporary_path(path)?;
+        let file = create_new(&temporary)?;
+        Ok(Self { path: path.to_owned(), temporary, file, is_placed: false })
     }
 
     /// Writes it and renames it to its final name.
@@ -293,24 +293,24 @@ fn write_files(
         for FileToWrite { path, fill } in files.iter_mut() {
             let failed = |source| (path.to_owned(), source);
             create_folder_in(layer, parent_folder(path)).map_err(failed)?;
-            let beside = temporary_path(path).map_err(failed)?;
-            let file = layer.create(&beside).map_err(failed)?;
-            written.push((beside, path.to_owned(), file));
-            let Some((beside, _, file)) = written.last_mut() else { continue };
-            let onto = DiskFileWriter { layer, path: beside, file };
+            let temporary = temporary_path(path).map_err(failed)?;
+            let file = layer.create(&temporary).map_err(failed)?;
+            written.push((temporary, path.to_owned(), file));
+            let Some((temporary, _, file)) = written.last_mut() else { continue };
+            let onto = DiskFileWriter { layer, path: temporary, file };
             let mut onto = BufWriter::with_capacity(BUFFER_BYTES, onto);
             fill(&mut onto).and_then(|()| onto.flush()).map_err(failed)?;
         }
         let many = MAX_SINGLE_SYNCS < written.len();
-        for (beside, path, file) in &written {
-            let forced = if many { layer.sync_all(file) } else { layer.sync(beside, file) };
+        for (temporary, path, file) in &written {
+            let forced = if many { layer.sync_all(file) } else { layer.sync(temporary, file) };
             forced.map_err(|source| (path.clone(), source))?;
             if many {
                 break;
             }
         }
-        for (beside, path, _) in &written {
-            layer.rename(beside, path).map_err(|source| (path.clone(), source))?;
+        for (temporary, path, _) in &written {
+            layer.rename(temporary, path).map_err(|source| (path.clone(), source))?;
         }
         let folders: BTreeSet<&Path> =
             written.iter().map(|(_, path, _)| parent_folder(path)).collect();
@@ -324,8 +324,8 @@ fn write_files(
         }
     })();
     if done.is_err() {
-        for (beside, ..) in &written {
-            let _ = fs::remove_file(beside);
+        for (temporary, ..) in &written {
+            let _ = fs::remove_file(temporary);
         }
     }
     done
@@ -418,7 +418,7 @@ mod tests {
         symlink(at("precious"), at(&format!(".a.{}.tmp", std::process::id()))).expect("a link");
         symlink(at("precious"), at(&format!(".b.txt.{}.tmp", std::process::id()))).expect("a link");
         symlink(at("precious"), at("c.jsonl")).expect("a link");
-        replace_file(&at("a"), b"new").expect("written beside and renamed");
+        replace_file(&at("a"), b"new").expect("written and renamed");
         let folder = RunFolder::open(place.path());
         folder.write_many(&[("b.txt", b"new")]).expect("the same");
         assert!(folder.append("c.jsonl", &[1]).is_err());

@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn the_partner_of_a_failed_node_has_no_gap_once_the_probe_came_back_from_it() {
+    fn the_partner_of_a_failed_node_has_no_gap_once_its_other_pairs_succeed() {
         let nodes: Vec<NodeName> = ["n1", "n2"].map(NodeName::from).into();
         let mut plan = fixture::plan(&[0]);
         plan.rounds[0].steps[0].nodes = nodes.clone();

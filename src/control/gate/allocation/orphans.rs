@@ -88,8 +88,8 @@ pub async fn clean_up_orphans(cleaning: OrphanCleanup<'_>) -> Result<bool, Journ
             if owner == AllocationOwner::OtherHost {
                 are_gone = false;
                 log(&format!(
-                    "{name} is held by process {} on {}, whose state is unknown on this host; {}; to inspect: \
-                     `{}`",
+                    "{name} is held by process {} on {}, whose state is unknown here; {}; \
+                     to inspect: `{}`",
                     hold.pid,
                     cleaned(&hold.host),
                     describe_remedy(&hold.host),
@@ -118,7 +118,7 @@ pub async fn clean_up_orphans(cleaning: OrphanCleanup<'_>) -> Result<bool, Journ
     if !others.is_empty() {
         are_gone = false;
         log(&format!(
-            "{} may still hold nodes; a configuration with the launcher that created them frees them",
+            "{} may still hold nodes; a configuration with their launcher frees them",
             others.join(", ")
         ));
     }
@@ -185,7 +185,7 @@ async fn clean_up_pods(
         if !may {
             are_gone = false;
             log(&format!(
-                "pods of run {run} are needed by process {} on {}, whose state is unknown on this host; {}",
+                "pods of run {run} are needed by process {} on {}, whose state is unknown here; {}",
                 hold.pid,
                 cleaned(&hold.host),
                 describe_remedy(&hold.host)
@@ -231,7 +231,7 @@ async fn clean_up_pods(
                 });
                 are_gone = false;
                 log(&format!(
-                    "{what} of run {shown} are needed by {by}, whose state is unknown on this host{}",
+                    "{what} of run {shown} are needed by {by}, whose state is unknown here{}",
                     then.unwrap_or_default()
                 ));
                 continue;

@@ -267,8 +267,8 @@ impl NodeWriter<'_> {
             Err(refused) => format!("and it could not be reverted: {}", refused.message),
         };
         let message = format!(
-            "the cluster stored fabricgate's {what} differently than sent, as an admission policy or \
-             webhook does, {then}"
+            "the cluster stored fabricgate's {what} differently than sent, as an admission \
+             policy or webhook does, {then}"
         );
         WriteAttemptFailure::new_final(SourceProblemKind::Contradictory, message)
     }

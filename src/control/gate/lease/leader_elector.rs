@@ -216,7 +216,7 @@ impl LeaderElectionLoop {
         let is_fresh = self
             .held
             .as_ref()
-            .is_none_or(|ours| clock::now().uptime_s - ours.at_s < self.config.renew.as_secs_f64());
+            .is_none_or(|held| clock::now().uptime_s - held.at_s < self.config.renew.as_secs_f64());
         if is_fresh { self.config.renew } else { self.config.renew / 5 }
     }
 
@@ -248,7 +248,7 @@ impl LeaderElectionLoop {
         let is_over = self
             .held
             .as_ref()
-            .is_none_or(|ours| self.validity_s() <= clock::now().uptime_s - ours.at_s);
+            .is_none_or(|held| self.validity_s() <= clock::now().uptime_s - held.at_s);
         if is_over {
             self.held = None;
             self.set_waiting(why, false);
@@ -258,10 +258,10 @@ impl LeaderElectionLoop {
     async fn try_renew_or_acquire(&mut self, api: &Api<Lease>) -> Result<(), LeaseRequestFailure> {
         let refused = |error: kube::Error| LeaseRequestFailure::from_kube_error(&error);
         let at_s = clock::now().uptime_s;
-        if let Some(ours) = &self.held
-            && let Some(spec) = ours.lease.spec.clone()
+        if let Some(held) = &self.held
+            && let Some(spec) = held.lease.spec.clone()
         {
-            let mut renewed = ours.lease.clone();
+            let mut renewed = held.lease.clone();
             renewed.spec = Some(LeaseSpec { renew_time: micro_time_now(), ..spec });
             self.count_request();
             match api.replace(&self.config.name, &post_params(), &renewed).await {
@@ -294,13 +294,13 @@ impl LeaderElectionLoop {
         let spec = found.spec.clone().unwrap_or_default();
         let seen = LeaseObservation::observe(self.observation.take(), &spec, at_s);
         self.observation = Some(seen.clone());
-        let is_still_ours = self.held.as_ref().is_some_and(|ours| {
-            ours.term.holder == seen.holder && ours.term.transitions == seen.transitions
+        let is_still_held = self.held.as_ref().is_some_and(|held| {
+            held.term.holder == seen.holder && held.term.transitions == seen.transitions
         });
-        if is_still_ours {
+        if is_still_held {
             // For example, another client annotated it; continue from the new version.
-            if let Some(ours) = &mut self.held {
-                ours.lease = found;
+            if let Some(held) = &mut self.held {
+                held.lease = found;
             }
             let why = "another writer changed it in the meantime".to_owned();
             return Err(LeaseRequestFailure { why, is_unauthenticated: false });

@@ -147,7 +147,7 @@ async fn delete_kind(
             let more = there.len().saturating_sub(names.len());
             let more = if more == 0 { String::new() } else { format!(" and {more} more") };
             return Err(format!(
-                "{} {}{more} are deleted but do not disappear (is their node or a controller down?)",
+                "{} {}{more} are deleted but still exist (is their node or a controller down?)",
                 kind.plural(),
                 names.join(", ")
             ));

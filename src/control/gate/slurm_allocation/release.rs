@@ -89,8 +89,8 @@ impl<'a> SlurmRelease<'a> {
             self.restore_drains(drained).await?;
             if may_land {
                 return Err(format!(
-                    "its nodes are drained again, and a request that its process sent before it ended may be \
-                     carried out for {} s; until then the reservation stays",
+                    "its nodes are drained again, and a request that its process sent before it \
+                     ended may be carried out for {} s; until then the reservation stays",
                     self.timeouts.in_flight.as_secs()
                 ));
             }

@@ -122,15 +122,15 @@ fn node_name(node: &Node) -> String {
 /// A hash of the fields that decisions depend on. Heartbeats do not change it.
 fn fingerprint(node: &Node) -> u64 {
     let mut hasher = DefaultHasher::new();
-    let ours = |map: &Option<BTreeMap<String, String>>| -> BTreeMap<String, String> {
+    let fabricgate_entries = |map: &Option<BTreeMap<String, String>>| -> BTreeMap<String, String> {
         let all = map.iter().flatten().filter(|(key, _)| key.starts_with(FABRICGATE_PREFIX));
         all.map(|(key, value)| (key.clone(), value.clone())).collect()
     };
     let metadata = &node.metadata;
     metadata.uid.hash(&mut hasher);
     metadata.deletion_timestamp.is_some().hash(&mut hasher);
-    ours(&metadata.labels).hash(&mut hasher);
-    ours(&metadata.annotations).hash(&mut hasher);
+    fabricgate_entries(&metadata.labels).hash(&mut hasher);
+    fabricgate_entries(&metadata.annotations).hash(&mut hasher);
     if let Some(spec) = &node.spec {
         spec.unschedulable.hash(&mut hasher);
         for taint in spec.taints.iter().flatten() {

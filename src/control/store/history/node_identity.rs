@@ -169,7 +169,7 @@ mod tests {
     use model::worker_protocol::{MACHINE_FORMAT, MachineEnvironment};
 
     #[test]
-    fn what_a_tool_prints_instead_of_a_value_is_no_other_gpu_and_no_other_firmware() {
+    fn a_tools_placeholder_does_not_count_as_another_gpu_or_firmware() {
         let of = |uuid: &str, vbios: &str| {
             let line = format!("0, {uuid}, 1980 MHz, 2619 MHz, 31, 118.2 W, {vbios}");
             let environment =
