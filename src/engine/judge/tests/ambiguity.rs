@@ -1,4 +1,4 @@
-//! If the data fits several explanations, the text says so and names the measurement that decides.
+//! If the data fits several explanations, a text names them and the measurement that decides.
 
 use super::network::{TestNetwork, judged, matching};
 use super::test_machine::{TestMachine, share};
