@@ -4,7 +4,6 @@
 use super::super::fixture::{ISSUED_AT, certificate};
 use super::*;
 
-/// Signatures are not required.
 static NO_TRUST: SignatureTrust = SignatureTrust { keys: Vec::new(), required: false };
 
 fn unsigned() -> CertificateSigning<'static> {

@@ -24,7 +24,6 @@ fn with_executor<T>(
     block_on(does(Executor { scheduler, journal, names: &names, settle: SETTLE, log: say, stop }))
 }
 
-/// Two drained nodes.
 fn drained_journal(fake: &FakeScheduler) -> (tempfile::TempDir, Journal) {
     let (folder, mut journal) = journal();
     let both = plan(["n1", "n2"].map(|node| action(ActionKind::Drain, node)).to_vec());

@@ -71,7 +71,6 @@ impl FakeScheduler {
         self.nodes.borrow()[&NodeName::from(name)].clone()
     }
 
-    /// A node drained manually.
     pub(super) fn drained_node(name: &str, reason: &str) -> SchedulerNode {
         let reason = Some(reason.to_owned());
         SchedulerNode { reason, ..SchedulerNode::new(name, &["IDLE", "DRAIN"]) }

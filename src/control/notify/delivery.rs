@@ -66,7 +66,6 @@ pub enum DeliveryError {
     },
 }
 
-/// How one attempt ended.
 enum AttemptResult {
     Done { status: u16, answer: String },
     Never { status: String, answer: String },

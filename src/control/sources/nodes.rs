@@ -172,7 +172,6 @@ fn read_answer<T>(
     }
 }
 
-/// Parses a node's facts.
 fn parse_facts(bytes: &[u8]) -> Result<Box<NodeFacts>, NodeCommandProblem> {
     match serde_json::from_slice::<NodeFacts>(bytes) {
         Ok(facts) if facts.format == NODE_FACTS_FORMAT => Ok(Box::new(facts)),

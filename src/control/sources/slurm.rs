@@ -436,7 +436,6 @@ fn new_failure(kind: SourceProblemKind, problem: &str) -> SlurmAnswerFailure {
     SlurmAnswerFailure::new(kind, message)
 }
 
-/// The suggested remedy.
 fn remedy(kind: SourceProblemKind) -> &'static str {
     match kind {
         SourceProblemKind::Missing => {

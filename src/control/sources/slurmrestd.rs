@@ -136,7 +136,6 @@ impl SlurmrestdAnswer {
     }
 }
 
-/// A connection to slurmrestd.
 pub(crate) struct SlurmrestdClient {
     client: Client,
     base: Url,
@@ -457,7 +456,6 @@ impl SlurmrestdClient {
         new_problem(kind, format!("{message}{remedy}"))
     }
 
-    /// The suggested remedy.
     fn remedy(&self, kind: SourceProblemKind) -> &'static str {
         match (kind, self.has_token) {
             (SourceProblemKind::Denied, true) => {

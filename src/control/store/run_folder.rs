@@ -163,7 +163,6 @@ impl RunFolder {
 /// fixed cost.
 const MAX_SINGLE_SYNCS: usize = 32;
 
-/// The write buffer.
 const BUFFER_BYTES: usize = 1 << 16;
 
 /// The lock file of a run folder.
@@ -343,7 +342,6 @@ trait DiskLayer {
     fn sync_folder(&self, folder: &Path) -> io::Result<()>;
 }
 
-/// The real disk.
 struct SystemDisk;
 
 impl DiskLayer for SystemDisk {

@@ -362,7 +362,6 @@ struct SweepRounds {
 }
 
 impl SweepRounds {
-    /// Ended before any reading.
     fn empty(confirm: Option<Plan>, no_reachable_node: Option<NoReachableNode>) -> Self {
         let (passes, took) = (0, Duration::ZERO);
         Self { confirm, interrupted: true, repeated: None, passes, took, no_reachable_node }

@@ -266,7 +266,6 @@ impl MultiNodeReading<'_> {
         join_all(sends).await;
     }
 
-    /// Stops all running parts.
     async fn end_all(&mut self) {
         self.is_ending = true;
         let running = self.parts.iter_mut().filter_map(|part| match part {
@@ -298,7 +297,6 @@ impl MultiNodeReading<'_> {
         }
     }
 
-    /// The combined outcome.
     fn into_outcome(self, interrupted: bool) -> OrderOutcome {
         let outcomes: Vec<OrderOutcome> = self
             .parts

@@ -99,7 +99,6 @@ impl SweepProgress {
         Self { silent: false, state: Mutex::default() }
     }
 
-    /// Shows an event.
     pub(super) fn report(&self, event: SweepEvent<'_>) {
         match event {
             SweepEvent::WorkerRemark(text) => self.print_line(text),

@@ -132,12 +132,10 @@ impl RunReadings {
         &self.results
     }
 
-    /// The parsed outputs.
     pub(super) fn recordings(&self) -> &[ToolRecording] {
         &self.recordings
     }
 
-    /// Both lists.
     pub(super) fn into_parts(self) -> (Vec<RawResult>, Vec<ToolRecording>) {
         (self.results, self.recordings)
     }

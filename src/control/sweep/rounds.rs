@@ -51,7 +51,6 @@ const MAX_OUTPUT_MEMORY: usize = 1 << 30;
 /// some ten matrices of 72 by 72 cells of ten characters.
 const MIN_CAPTURE_BYTES: usize = 4 << 20;
 
-/// The source of readings.
 #[derive(Clone, Debug)]
 pub(super) enum ReadingBackend {
     /// Workers on the nodes.
@@ -91,7 +90,6 @@ pub(super) enum RoundsEnd {
     Interrupted,
 }
 
-/// How one round ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RoundEnd {
     /// No reading was left.

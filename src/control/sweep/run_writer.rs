@@ -47,7 +47,6 @@ pub(super) struct RunWriter {
 }
 
 impl RunWriter {
-    /// Starts the thread.
     pub(super) fn start(folder: RunFolder) -> Self {
         let (sender, mut receiver) =
             mpsc::channel::<(FinishedReading, OwnedSemaphorePermit)>(MAX_QUEUED_READINGS);

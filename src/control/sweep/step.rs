@@ -29,7 +29,6 @@ const LISTEN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long a server may run after its client has ended.
 const SERVER_GRACE_S: f64 = 30.0;
 
-/// One reading to take.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadingRequest<'a> {
     pub(super) step: &'a PlanStep,

@@ -88,7 +88,6 @@ struct PendingOrders {
     ended: Option<String>,
 }
 
-/// A running order.
 #[derive(Debug)]
 pub(super) struct RunningOrder<'w> {
     worker: &'w WorkerHandle,
@@ -266,7 +265,6 @@ impl WorkerHandle {
         }
     }
 
-    /// Kills the worker.
     pub(super) fn kill(&self) {
         lock(&self.shared.process).take();
     }
@@ -360,7 +358,6 @@ impl RunningOrder<'_> {
         }
     }
 
-    /// Sends the stop message.
     pub(super) async fn send_stop(&self) -> Result<(), String> {
         self.worker.send_message(&CoordinatorMessage::Stop { id: self.id }).await
     }
@@ -380,7 +377,6 @@ impl RunningOrder<'_> {
         self.deadline = self.deadline.min(Instant::now() + STOP_TIMEOUT);
     }
 
-    /// Kills its worker.
     pub(super) fn kill(&self) {
         self.worker.kill();
     }

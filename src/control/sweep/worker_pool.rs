@@ -199,7 +199,6 @@ impl WorkerPool {
         machines
     }
 
-    /// Shuts all workers down.
     pub(super) async fn shut_down(&self) {
         let mut tasks = JoinSet::new();
         for place in self.slots.values() {

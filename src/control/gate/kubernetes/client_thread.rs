@@ -27,7 +27,6 @@ const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(50);
 /// A job while it runs in the thread.
 type ClientThreadFuture = Pin<Box<dyn Future<Output = ()>>>;
 
-/// A queued job.
 type ClientThreadJob = Box<dyn FnOnce(Rc<KubernetesApiClient>) -> ClientThreadFuture + Send>;
 
 /// Handle of the thread, which starts on first use.
@@ -36,7 +35,6 @@ pub(super) struct ClientThread {
     thread: Mutex<Option<ClientThreadHandle>>,
 }
 
-/// A running thread.
 #[derive(Clone)]
 struct ClientThreadHandle {
     jobs: mpsc::UnboundedSender<ClientThreadJob>,

@@ -1,4 +1,4 @@
-//! Events on nodes that show the gate's actions and reasons to people who look there
+//! Events on nodes that show the gate's actions and reasons to operators who look there
 //! first.
 //!
 //! Informational only: the journal is the record. Nothing depends on events, and a

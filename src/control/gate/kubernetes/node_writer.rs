@@ -109,7 +109,6 @@ fn combine_failures(
     Err(SchedulerError::new(kind, clean(&message)))
 }
 
-/// A failed attempt.
 enum WriteAttemptFailure {
     /// Further attempts are useless.
     Final(SchedulerError),
@@ -122,7 +121,6 @@ impl WriteAttemptFailure {
         Self::Final(SchedulerError::new(kind, message))
     }
 
-    /// Classifies the server's error.
     fn from_failure(refused: ApiRequestFailure) -> Self {
         match refused.status {
             Some(404) => Self::new_final(SourceProblemKind::Missing, NO_SUCH_NODE),
@@ -136,7 +134,6 @@ impl WriteAttemptFailure {
 
 const NO_SUCH_NODE: &str = "the cluster has no such node, and none is created";
 
-/// Writes one node.
 struct NodeWriter<'a> {
     client: &'a KubernetesApiClient,
     request: &'a NodeWriteRequest,

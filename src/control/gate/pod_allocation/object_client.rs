@@ -29,7 +29,6 @@ const RETRY_PAUSE: Duration = Duration::from_millis(300);
 /// Supported versions of dynamic resource allocation, newest first.
 const CLAIM_VERSIONS: &[&str] = &["v1", "v1beta2", "v1beta1"];
 
-/// Supported versions of ComputeDomains.
 const DOMAIN_VERSIONS: &[&str] = &["v1beta1"];
 
 /// The kind of an object.

@@ -19,7 +19,6 @@ use model::text::clean;
 /// controller that removes its finalizer.
 const DELETE_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The interval between polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The process that needs an object, from its annotation.

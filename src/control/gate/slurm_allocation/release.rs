@@ -18,7 +18,6 @@ use model::scheduler_snapshot::SchedulerSnapshot;
 /// How long a cancelled job may take to end: Slurm's KillWait is 30 s.
 const CANCEL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Interval between polls.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Cancels jobs, restores drains and removes reservations.

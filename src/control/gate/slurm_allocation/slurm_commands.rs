@@ -204,7 +204,6 @@ impl SlurmCommands<'_> {
         Ok(listed.lines().any(|line| line.split_whitespace().next() == Some(&own)))
     }
 
-    /// Removes a reservation.
     pub(super) async fn unreserve(&self, name: &str) -> Result<(), SlurmCommandFailure> {
         let mut argv = self.programs.scontrol.clone();
         argv.extend(["delete".to_owned(), format!("ReservationName={name}")]);

@@ -297,7 +297,6 @@ async fn fetch_in_thread(claims: &ClaimsFetcher) -> Result<Claims, String> {
     received.await.map_err(|_| "the thread that reads claims ended without an answer".to_owned())?
 }
 
-/// The certificates on disk.
 struct CertificatesOnDisk {
     certificates: BTreeMap<NodeName, Certificate>,
     unreadable: BTreeMap<NodeName, String>,

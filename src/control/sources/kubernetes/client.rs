@@ -32,7 +32,6 @@ const MAX_ATTEMPTS: u32 = 3;
 /// Pause between attempts.
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
-/// One API server.
 pub(super) struct KubernetesReader {
     client: Client,
     /// Its address without credentials.

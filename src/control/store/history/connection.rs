@@ -195,7 +195,6 @@ fn read_version(connection: &Connection, path: &Path) -> Result<i64, HistoryErro
     }
 }
 
-/// Checks every page.
 fn check_integrity(connection: &Connection, path: &Path) -> Result<(), HistoryError> {
     let result: String = connection
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))

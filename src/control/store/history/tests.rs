@@ -22,7 +22,6 @@ mod upgrade;
 
 const NODES: [&str; 2] = ["n1", "n2"];
 
-/// A made-up run.
 #[derive(Clone, Debug)]
 struct HistoryTestRun {
     id: String,
