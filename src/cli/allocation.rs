@@ -60,7 +60,7 @@ impl clap::ValueEnum for WhenBusyArg {
     fn to_possible_value(&self) -> Option<clap::builder::PossibleValue> {
         let (name, help) = match self.0 {
             BusyNodePolicy::Skip => ("skip", "leave them out and report them"),
-            BusyNodePolicy::Wait => ("wait", "queue for them, for wait_s at most"),
+            BusyNodePolicy::Wait => ("wait", "queue for them, at most wait_s"),
             BusyNodePolicy::Reserve => {
                 ("reserve", "keep new jobs off them, wait for those that run")
             }
@@ -205,7 +205,7 @@ impl NodeAllocation {
             tokio::select! {
                 held = holding => held.map_err(allocation_error),
                 name = signals.next() => {
-                    Err(CommandError::Environment(format!("{name} while nodes were being held")))
+                    Err(CommandError::Environment(format!("{name} while nodes were allocated")))
                 }
             }
         })

@@ -176,7 +176,7 @@ pub fn run_gate(
             tokio::select! {
                 outcome = &mut reconciling => break outcome,
                 name = signals.next() => {
-                    note(&format!("{name}: concluding what was begun, beginning nothing more"));
+                    note(&format!("{name}: finishing started actions, starting no more"));
                     stopper.send_replace(true);
                 }
             }

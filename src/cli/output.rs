@@ -7,7 +7,6 @@ use crate::cli::stdout;
 use crate::exit::CommandError;
 use control::store::run_folder::ReplacementFile;
 
-/// The name of standard output.
 const STDOUT: &str = "-";
 
 /// An output file that is opened early and written once.

@@ -195,7 +195,6 @@ fn find_partners(search: &PartnerSearch<'_>) -> PartnerNodes {
     partners
 }
 
-/// Adds partners from these nodes.
 fn add_partners(
     search: &PartnerSearch<'_>,
     trust: &SignatureTrust,
@@ -297,8 +296,8 @@ mod tests {
             past: &PastRuns::default(),
             most: Some(3),
         };
-        let taken = find_partners(&search).nodes.into_iter();
-        taken.filter_map(|(node, cleared)| cleared.then_some(node)).collect()
+        let partners = find_partners(&search).nodes.into_iter();
+        partners.filter_map(|(node, cleared)| cleared.then_some(node)).collect()
     }
 
     #[test]

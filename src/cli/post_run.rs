@@ -131,11 +131,11 @@ fn store_certificates(ended: &FinishedRun<'_>) {
     if ended.partial || ended.action_plan.is_some() {
         return;
     }
-    let kept = ended.stored().and_then(|stored| {
+    let issued_result = ended.stored().and_then(|stored| {
         gate_apply::store_run_certificates(ended.config, stored, ended.run)
             .map_err(|error| error.to_string())
     });
-    match kept {
+    match issued_result {
         Ok(issued) => {
             if !issued.nodes.is_empty() {
                 let nodes = hostlist::fold(issued.nodes.iter().map(NodeName::as_str));
@@ -193,11 +193,11 @@ fn send_notifications(ended: &FinishedRun<'_>) {
         note("notify: a run with --sim does not concern real nodes; nothing is sent");
         return;
     }
-    let shown = std::path::absolute(ended.folder).unwrap_or_else(|_| ended.folder.to_owned());
+    let folder = std::path::absolute(ended.folder).unwrap_or_else(|_| ended.folder.to_owned());
     let mut occasion = occasion_from_run(
         ended.run,
         ended.action_plan,
-        &shown.display().to_string(),
+        &folder.display().to_string(),
         ended.partial,
     );
     occasion.limit_to_known(ended.run, ended.state());

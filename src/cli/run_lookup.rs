@@ -108,7 +108,6 @@ fn list_runs(runs: &Path) -> Result<Vec<PathBuf>, CommandError> {
     find_run_folders(runs).map_err(CommandError::environment)
 }
 
-/// The folder of the runs.
 fn find_runs_folder(config: Option<&Path>) -> Result<PathBuf, CommandError> {
     Ok(match config {
         Some(path) => config::open(Some(path))?.run_dir,

@@ -89,7 +89,6 @@ fn write_scenario(scratch: &Path, name: &str, text: &str) -> Result<PathBuf, Com
     Ok(path)
 }
 
-/// The built-in scenarios.
 const BUILT_IN_SCENARIOS: &[(&str, &str)] = &[
     ("rack-lost-link", include_str!("../../examples/rack-lost-link.toml")),
     ("two-racks-healthy", include_str!("../../examples/two-racks-healthy.toml")),

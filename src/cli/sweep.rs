@@ -209,7 +209,7 @@ pub(crate) fn report_outcome(
     let files = std::mem::take(files);
     let config = &site.config;
     let gate_code = apply_gate(config, fleet, done, args.apply);
-    let kept = write_artifacts(done, repaired);
+    let artifacts = write_artifacts(done, repaired);
     let is_shown = show_run(&done.run, files, globals, repaired);
     if done.partial {
         note("interrupted: the run is partial, unmeasured nodes are unknown");
@@ -223,7 +223,7 @@ pub(crate) fn report_outcome(
     // and judged. Actions that failed are not announced.
     let carried_out = done.run.actions.as_ref().filter(|_| args.apply && gate_code.is_ok());
     run_hooks(&FinishedRun::new(config, done, carried_out));
-    kept?;
+    artifacts?;
     let gate_code = gate_code?;
     let outcome = partner_selection::named_outcome(&done.run.verdicts, named);
     let code = exit::outcome_exit_code(outcome, done.out_of_reach || !is_shown?);
@@ -261,9 +261,9 @@ fn resume_inputs(
     config: &mut Config,
     in_force: &ActiveThresholds,
 ) -> Result<(Claims, Claims, u64), CommandError> {
-    let then = &stored.record.launcher;
-    if !(is_sim(then) && is_sim(&config.launcher)) {
-        config.launcher = then.clone();
+    let stored_launcher = &stored.record.launcher;
+    if !(is_sim(stored_launcher) && is_sim(&config.launcher)) {
+        config.launcher = stored_launcher.clone();
         config.launcher.set_carried_variables(exec::child_environment::srun_export_names());
     }
     let fleet = config

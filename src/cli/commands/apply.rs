@@ -137,7 +137,7 @@ fn require_verdicts(stored: &StoredRun) -> Result<(), CommandError> {
         return Ok(());
     }
     Err(CommandError::Refused(format!(
-        "{}: its run is not finished or ended before its verdicts were written, so nothing is \
+        "{}: its run is unfinished, or ended before its verdicts were written, so nothing is \
          carried out; `fabricgate {} --resume {0}` continues it",
         stored.path().display(),
         stored.record.info.profile

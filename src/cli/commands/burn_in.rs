@@ -258,7 +258,7 @@ fn report_outcome(
         return Err(error);
     }
     // The result of days of measuring is printed even if the scheduler is down.
-    let acted = if args.sweep.apply && burn.acceptance.state == BurnInState::Complete {
+    let gate_code = if args.sweep.apply && burn.acceptance.state == BurnInState::Complete {
         burn.apply()
     } else {
         Ok(None)
@@ -285,7 +285,7 @@ fn report_outcome(
         AcceptanceOutcome::Unknown => exit::INCONCLUSIVE,
         AcceptanceOutcome::Pass => exit::PASS,
     };
-    Ok(acted?.unwrap_or(code))
+    Ok(gate_code?.unwrap_or(code))
 }
 
 /// The requested output files, opened.

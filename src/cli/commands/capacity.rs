@@ -278,8 +278,8 @@ fn choose_levels(
     }
     let first = current.blocks.first()?.nodes;
     current.notes.push(format!(
-        "no source reports block sizes: as Slurm does without any, {first} nodes are taken from \
-         the first block, and four levels above"
+        "no source reports block sizes: as in Slurm, the {first} nodes of the first block are the \
+         base size, with four levels above it"
     ));
     BlockSizes::from_first_block(first)
 }

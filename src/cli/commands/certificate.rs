@@ -103,7 +103,6 @@ pub(crate) fn open_named_config(globals: &Globals) -> Result<Option<Config>, Com
 pub(crate) struct CertificateLookup {
     /// The node that the user or the certificate names.
     pub(crate) node: Option<NodeName>,
-    /// Path of the file.
     pub(crate) file: PathBuf,
     /// The content; `None` without a certificate.
     pub(crate) read: Result<Option<CertificateFile>, RecordError>,
@@ -116,7 +115,6 @@ pub(crate) struct CertificateLookup {
 /// The content of a requested file.
 #[derive(Debug)]
 pub(crate) enum CertificateFile {
-    /// The certificate of a node.
     Certificate(Box<CertificateDocument>),
     /// The acceptance document of a burn-in; read only if the user names its file.
     Acceptance(Box<acceptance::AcceptanceDocument>),
@@ -198,7 +196,6 @@ fn lookup_file(file: &Path) -> CertificateLookup {
     CertificateLookup { node, file: file.to_owned(), read, withdrawn: None, is_file: true }
 }
 
-/// Folders that hold certificates.
 struct CertificateFolders {
     /// Newest first.
     folders: Vec<PathBuf>,
@@ -368,7 +365,6 @@ fn show_certificates(args: &CertificateShowArgs, globals: &Globals) -> anyhow::R
     Ok(if is_whole { exit::PASS } else { exit::INCONCLUSIVE })
 }
 
-/// The status of one certificate.
 fn describe_certificate(
     node: NodeName,
     file: &Path,

@@ -80,7 +80,6 @@ pub fn run(args: &DoctorArgs, globals: &Globals) -> anyhow::Result<u8> {
     })
 }
 
-/// Checks this machine.
 fn check_this_machine(catalog: &ProbeCatalog) -> Result<Checkup, CommandError> {
     let libraries = LibraryPaths {
         executable: self_exe::current_executable().map_err(|error| {

@@ -143,7 +143,7 @@ pub fn run(args: &GateArgs, globals: &Globals) -> anyhow::Result<u8> {
             } else {
                 let by = operator::operator_name();
                 journal.append(JournalEvent::Reset { by, why }).map_err(journal_error)?;
-                note("the breaker is put back");
+                note("the breaker is reset");
             }
             drop(journal);
             print_status_document(&config, gate, globals)

@@ -369,11 +369,11 @@ fn is_final(error: &HistoryError) -> bool {
 
 fn describe_rebuild(rebuilt: &IngestSummary, rebuild: bool, notes: &mut Vec<String>) {
     if rebuild {
-        let kept = match rebuilt.kept {
+        let unread = match rebuilt.kept {
             0 => String::new(),
-            kept => format!(", {kept} whose folders are gone or unreadable kept unchanged"),
+            unread => format!(", {unread} runs with missing or unreadable folders kept unchanged"),
         };
-        notes.push(format!("rebuilt from {} run folders{kept}", rebuilt.added));
+        notes.push(format!("rebuilt from {} run folders{unread}", rebuilt.added));
     }
     if 0 < rebuilt.unjudged {
         notes.push(format!("{} runs ended before anything was judged", rebuilt.unjudged));

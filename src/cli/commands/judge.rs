@@ -210,7 +210,7 @@ fn read_outputs(inputs: &mut JudgeInputs) -> Vec<ToolRecording> {
         Ok::<_, String>((readers::outputs::parse_output(&stdout), hosts))
     });
     let mut recordings = Vec::new();
-    let mut taken = BTreeSet::new();
+    let mut used_names = BTreeSet::new();
     for (found, parsed) in inputs.outputs.iter().zip(parsed) {
         let file = found.path.display().to_string();
         match parsed {
@@ -224,7 +224,7 @@ fn read_outputs(inputs: &mut JudgeInputs) -> Vec<ToolRecording> {
             Ok((parsed, _)) => {
                 let scope = found.scope.clone().unwrap_or_else(|| {
                     let stem = found.path.file_stem().unwrap_or_default().to_string_lossy();
-                    output_layout::standalone_scope(&stem, &parsed, &mut taken)
+                    output_layout::standalone_scope(&stem, &parsed, &mut used_names)
                 });
                 recordings.push(ToolRecording::new(scope, file, parsed));
             }

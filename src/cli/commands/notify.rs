@@ -133,7 +133,7 @@ fn send_test(
     };
     let news = NoticeChanges { fresh: vec![sample_item()], ..NoticeChanges::default() };
     let runtime = crate::cli::runtime::build_runtime()?;
-    let mut answers = Vec::new();
+    let mut results = Vec::new();
     let mut all_arrived = true;
     for target in targets {
         if matches!(target.address, SecretSource::Inline(_)) {
@@ -146,7 +146,7 @@ fn send_test(
         let payload = build_body(target.kind, &news, &about, &now, notify);
         let name = &target.name;
         if dry_run {
-            answers
+            results
                 .push(NotifyTestResult { payload: Some(payload), ..NotifyTestResult::new(target) });
             continue;
         }
@@ -177,10 +177,10 @@ fn send_test(
                 NotifyTestResult { arrived: Some(false), why, ..NotifyTestResult::new(target) }
             }
         };
-        answers.push(answer);
+        results.push(answer);
     }
     if json || dry_run {
-        stdout::write_json(&NotifyTestDocument { format: NOTIFY_TEST_FORMAT, targets: answers })?;
+        stdout::write_json(&NotifyTestDocument { format: NOTIFY_TEST_FORMAT, targets: results })?;
     }
     Ok(if all_arrived { exit::PASS } else { exit::ENVIRONMENT })
 }

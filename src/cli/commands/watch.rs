@@ -125,7 +125,7 @@ pub fn run(args: &WatchArgs, globals: &Globals) -> anyhow::Result<u8> {
             tokio::select! {
                 ended = &mut watching => break ended,
                 name = signals.next() => {
-                    note(&format!("{name}: starting nothing more, waiting for what runs"));
+                    note(&format!("{name}: starting no more runs, waiting for running ones"));
                     stopper.send_replace(true);
                 }
             }
@@ -284,7 +284,7 @@ impl WatchOutput {
         }
         let line = WatchLine { format: WATCH_FORMAT.to_owned(), at: clock::now().at, event };
         let mut text = serde_json::to_string(&line)
-            .expect("events are structs, lists and numbers, all of which JSON has");
+            .expect("events are structs, lists and numbers, which JSON can represent");
         text.push('\n');
         // A closed output is no reason to leave nodes partly measured.
         if let Err(error) = stdout::write_document(text.as_bytes()) {

@@ -131,7 +131,7 @@ async fn build_result(
     }
     context.version = request.scontrol.version().await;
     if context.version.is_none() {
-        troubles.push("the version of Slurm is not known".to_owned());
+        troubles.push("the version of Slurm is unknown".to_owned());
     }
     let proposal = topology_proposal::propose_topology(&text, &change, &context)
         .map_err(|refused| CommandError::Usage(format!("{}: {refused}", request.file.display())))?;

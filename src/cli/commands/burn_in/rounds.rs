@@ -136,12 +136,10 @@ impl<'a> BurnInSession<'a> {
         Ok(())
     }
 
-    /// Releases the nodes.
     pub(crate) fn release_nodes(&mut self) {
         self.allocation = None;
     }
 
-    /// Number of rounds that completed.
     pub(crate) fn completed_rounds(&self) -> usize {
         self.acceptance.rounds.iter().filter(|round| round.ended.is_some()).count()
     }
@@ -289,7 +287,6 @@ impl<'a> BurnInSession<'a> {
         Ok(true)
     }
 
-    /// Starts a new round.
     fn start_round(&mut self, number: u32, seed: u64, soaked: f64) -> anyhow::Result<SweepResult> {
         let mut claims = accept::participating_claims(&self.claims, &self.acceptance.nodes);
         let mut plan = self.plan_basis(&claims, seed)?.make_plan()?;
@@ -428,7 +425,6 @@ impl<'a> BurnInSession<'a> {
     }
 }
 
-/// A completed round.
 enum BurnInRoundEnd {
     Fresh(Box<SweepResult>),
     /// The process ended between the end of the sweep and the record of the round.

@@ -98,7 +98,6 @@ impl clap::ValueEnum for BoundaryArg {
     }
 }
 
-/// Runs the command.
 pub(crate) fn run(args: &CertificateVerifyArgs, globals: &Globals) -> anyhow::Result<u8> {
     let config = certificate::open_named_config(globals)?;
     let mut trust = gate_apply::read_trusted_keys(config.as_ref());

@@ -324,12 +324,12 @@ mod tests {
     fn every_key_has_a_meaning_and_a_default() {
         let keys = list_keys(&config::json_schema());
         assert!(120 < keys.len(), "the keys are found: {}", keys.len());
-        let silent: Vec<&str> = keys
+        let undocumented: Vec<&str> = keys
             .iter()
             .filter(|it| it.meaning.len() < 4 && it.default.is_none())
             .map(|it| it.key.as_str())
             .collect();
-        assert!(silent.is_empty(), "keys without a doc comment: {silent:?}");
+        assert!(undocumented.is_empty(), "keys without a doc comment: {undocumented:?}");
         let has_default = |it: &ConfigKey| {
             let text = it.meaning.to_lowercase();
             ["default", "without", "absent"].iter().any(|word| text.contains(word))

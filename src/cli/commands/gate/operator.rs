@@ -207,12 +207,12 @@ pub(crate) fn record_host_gone(
     let hosts: Vec<String> =
         journal.state().allocations.values().map(|hold| clean(&hold.host)).collect();
     if !has_pods && !journal.state().allocations.values().any(|hold| hold.host == host) {
-        let held = match hosts.is_empty() {
+        let allocations = match hosts.is_empty() {
             true => "there are no allocations".to_owned(),
             false => format!("the allocations belong to {}", hosts.join(", ")),
         };
         return Err(CommandError::Usage(format!(
-            "--gone {host}: it has no allocation here; {held}"
+            "--gone {host}: it has no allocation here; {allocations}"
         )));
     }
     let event = JournalEvent::Gone { host: host.to_owned(), by: operator_name(), why };

@@ -219,7 +219,7 @@ fn find_candidates(
             named.map(|(of, document, _)| format!("{} names it", of.join(document).display()));
         let kept_because = needed.get(&info.id).cloned().or(document).or_else(|| {
             match (stored.record.state, known.contains(&info.id)) {
-                (RunState::Running, _) => Some("it is under way, or can be resumed".to_owned()),
+                (RunState::Running, _) => Some("it is running, or can be resumed".to_owned()),
                 (_, false) => Some("the history does not have it".to_owned()),
                 _ => None,
             }

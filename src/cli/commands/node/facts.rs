@@ -98,8 +98,8 @@ pub fn ask_driver(args: &DriverArgs) -> anyhow::Result<u8> {
         Some(path) => {
             let recording = RecordingLibrary::new(&library);
             write_driver_facts(&recording, &proc, out)?;
-            let kept = serde_json::to_vec(&recording.into_record())?;
-            report_output::write_file(path, &kept)?;
+            let record = serde_json::to_vec(&recording.into_record())?;
+            report_output::write_file(path, &record)?;
         }
     }
     Ok(exit::PASS)

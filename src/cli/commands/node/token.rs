@@ -65,7 +65,7 @@ pub fn run(args: &TokenArgs) -> anyhow::Result<u8> {
             let credential = response.map_err(CommandError::Environment)?;
             if let Err(error) = write_cached_token(&args.keep, &credential) {
                 // The next call requests a new one.
-                note(&format!("{}: the token is not kept: {error}", args.keep.display()));
+                note(&format!("{}: the token is not cached: {error}", args.keep.display()));
             }
             credential
         }

@@ -120,7 +120,6 @@ pub(crate) fn compare_with_prior(
     Ok(RepairComparison { repairs, before })
 }
 
-/// The re-certification run.
 struct RecertificationRun<'a> {
     run: &'a Run,
     recordings: Vec<ToolRecording>,

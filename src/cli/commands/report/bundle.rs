@@ -138,7 +138,7 @@ fn collect_case(
         state: match record.state {
             RunState::Complete => "complete",
             RunState::Partial => "interrupted, partial",
-            RunState::Running => "under way or ended without notice, partial",
+            RunState::Running => "running or killed, partial",
         }
         .to_owned(),
         ended: record.ended,

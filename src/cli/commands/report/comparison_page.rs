@@ -37,9 +37,9 @@ pub fn render_comparison_page(
     let earlier = before.map(|before| read_earlier_run(run, stored, before)).transpose()?;
     let trends = read_trends(run, folder, globals)?;
     let repaired = read_repair(folder);
-    let then = repaired.as_ref().and_then(|it| it.before.as_ref());
+    let before_repair = repaired.as_ref().and_then(|it| it.before.as_ref());
     let context = HtmlPageContext {
-        before: earlier.as_ref().map(|(run, _)| run).or(then),
+        before: earlier.as_ref().map(|(run, _)| run).or(before_repair),
         trends: &trends,
         comparison: earlier.as_ref().map(|(_, comparison)| comparison),
         repairs: repaired.as_ref().map(|it| &it.repairs),

@@ -20,7 +20,6 @@ use model::trend::FabricPart;
 use model::verdict::Outcome;
 
 impl BurnInSession<'_> {
-    /// Adds a completed round.
     pub(crate) fn record_round(
         &mut self,
         number: u32,

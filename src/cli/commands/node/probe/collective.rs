@@ -276,7 +276,6 @@ fn describe_plan(
     ))
 }
 
-/// The first of these problems.
 fn first_problem(problems: &[ProbeProblem]) -> String {
     problems.first().map_or_else(|| "none".to_owned(), |problem| clean(&problem.detail))
 }

@@ -80,13 +80,13 @@ impl GpuProbeOptions {
         if self.no_around {
             return None;
         }
-        let mut words = ["node", "gpu-around"].map(str::to_owned).to_vec();
+        let mut arguments = ["node", "gpu-around"].map(str::to_owned).to_vec();
         for (name, path) in [("--nvml", self.nvml.as_ref()), ("--root", Some(&self.root))] {
             if let Some(path) = path {
-                words.extend([name.to_owned(), path.display().to_string()]);
+                arguments.extend([name.to_owned(), path.display().to_string()]);
             }
         }
-        Some(SamplerSpec { args: words, has_begun: telemetry::has_begun })
+        Some(SamplerSpec { args: arguments, has_begun: telemetry::has_begun })
     }
 
     /// The supervisor's settings, without any process to supervise yet.
@@ -262,16 +262,16 @@ pub fn list_gpus(
     common: &GpuProbeOptions,
     progress: &mut ProbeProgress,
 ) -> anyhow::Result<Result<NodeGpus, Vec<ProbeProblem>>> {
-    let mut words = ["node", "gpu-list"].map(str::to_owned).to_vec();
+    let mut arguments = ["node", "gpu-list"].map(str::to_owned).to_vec();
     for (name, path) in [("--cuda", common.cuda.as_ref()), ("--root", Some(&common.root))] {
         if let Some(path) = path {
-            words.extend([name.to_owned(), path.display().to_string()]);
+            arguments.extend([name.to_owned(), path.display().to_string()]);
         }
     }
     let mut work = common.build_work()?;
     work.sampler = None;
     work.children.push(ProbeChildSpec {
-        args: words,
+        args: arguments,
         env: child_environment(),
         ..ProbeChildSpec::default()
     });
