@@ -145,8 +145,8 @@ fn a_node_that_an_operator_drains_between_two_groups_is_left_alone() {
     second.mark.as_mut().expect("a mark").class = Some(FindingClass::from_name("other"));
     // Read for the plan, after the first change, and for the second.
     let no_change = Vec::new;
-    let hand = vec![FakeScheduler::drained_node("n2", "mine")];
-    fake.foreign_changes.borrow_mut().extend([no_change(), no_change(), hand]);
+    let by_operator = vec![FakeScheduler::drained_node("n2", "mine")];
+    fake.foreign_changes.borrow_mut().extend([no_change(), no_change(), by_operator]);
     let both = vec![action(ActionKind::Drain, "n1"), second];
     let records = execute(&fake, &mut journal, &plan(both));
     assert_eq!(results(&records), [("n1", ActionResult::Done), ("n2", ActionResult::Superseded)]);

@@ -93,12 +93,14 @@ async fn recover_intents_after(
                     if node.is_some_and(|node| is_condition_missing(node, &open.change)) {
                         without_condition.insert(open.id.clone());
                     }
-                    let sight = node.map(|node| verify_change(node, &open.before, &open.change));
+                    let observation =
+                        node.map(|node| verify_change(node, &open.before, &open.change));
                     let unread = live.troubles.first().map(String::as_str);
                     let times = if open.is_late { LATE_FACTOR } else { 0.0 };
                     let late_s = times * carrier.settle.as_secs_f64();
                     let late_s = late_s.max(in_flight.as_secs_f64());
-                    let end = conclude_intent(sight, unread, age_s(&open.stamp, &now), late_s);
+                    let end =
+                        conclude_intent(observation, unread, age_s(&open.stamp, &now), late_s);
                     found.insert(open.id.clone(), end);
                 }
             }
@@ -145,12 +147,12 @@ fn of_one_gpu(action: &Action) -> Option<(ActionResult, String)> {
 /// Outcome of an intent, from its node's current state. If a part of the answer was
 /// unreadable, a missing node may still be known to the scheduler.
 fn conclude_intent(
-    sight: Option<ChangeObservation>,
+    observation: Option<ChangeObservation>,
     unread: Option<&str>,
     age: f64,
     late_s: f64,
 ) -> (ActionResult, String) {
-    match (sight, unread) {
+    match (observation, unread) {
         (Some(ChangeObservation::Applied(now)), _) => {
             (ActionResult::Done, format!("found after a restart: {now}"))
         }

@@ -237,12 +237,12 @@ impl Launcher {
         held: &HeldNodes,
     ) -> Result<Vec<String>, LaunchError> {
         check_name(node)?;
-        let (seat, why) = (held.targets.get(node), held.skipped.get(node));
-        match (self, seat) {
+        let (target, why) = (held.targets.get(node), held.skipped.get(node));
+        match (self, target) {
             (
                 Self::Slurm(slurm),
-                Some(seat @ (WorkerTarget::Job(_) | WorkerTarget::Unallocated)),
-            ) => Ok(slurm.step_argv(node, seat, argv)),
+                Some(target @ (WorkerTarget::Job(_) | WorkerTarget::Unallocated)),
+            ) => Ok(slurm.step_argv(node, target, argv)),
             (Self::Kubernetes(kubernetes), Some(WorkerTarget::Pod { name, .. })) => {
                 Ok(kubernetes.attach_argv(here, name, argv))
             }
@@ -320,10 +320,12 @@ impl Launcher {
             }
             _ => return Ok(argv.to_vec()),
         };
-        let seats: Vec<Option<&WorkerTarget>> =
+        let targets: Vec<Option<&WorkerTarget>> =
             nodes.iter().map(|node| held.targets.get(node)).collect();
-        let job = match seats.first() {
-            Some(Some(WorkerTarget::Job(job))) if seats.iter().all(|seat| *seat == seats[0]) => {
+        let job = match targets.first() {
+            Some(Some(WorkerTarget::Job(job)))
+                if targets.iter().all(|target| *target == targets[0]) =>
+            {
                 Some(job)
             }
             _ => None,
@@ -514,9 +516,9 @@ mod tests {
     fn through_kubernetes_nothing_runs_without_a_pod_of_the_run() {
         let launcher = Launcher::Kubernetes(Box::default());
         let node = NodeName::from("n1");
-        let seat = WorkerTarget::Pod { name: "pod-1".to_owned(), address: None };
+        let target = WorkerTarget::Pod { name: "pod-1".to_owned(), address: None };
         let held = HeldNodes {
-            targets: [(node.clone(), seat)].into(),
+            targets: [(node.clone(), target)].into(),
             skipped: [("n2".into(), "GPU pods run on it".to_owned())].into(),
         };
         let (here, there) = ("/bin/fg".to_owned(), "fabricgate".to_owned());

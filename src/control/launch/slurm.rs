@@ -219,9 +219,14 @@ impl SlurmLauncher {
     /// The local command that runs `argv` on an allocated node. Standard input and output are those
     /// of the local command; there is no terminal, which would change the output. The step shares
     /// memory, processors and GPUs with every other step of fabricgate.
-    pub fn step_argv(&self, node: &NodeName, seat: &WorkerTarget, argv: &[String]) -> Vec<String> {
+    pub fn step_argv(
+        &self,
+        node: &NodeName,
+        target: &WorkerTarget,
+        argv: &[String],
+    ) -> Vec<String> {
         let mut words = self.programs.srun.clone();
-        if let WorkerTarget::Job(id) = seat {
+        if let WorkerTarget::Job(id) = target {
             words.extend([format!("--jobid={id}"), "--overlap".to_owned(), "--mem=0".to_owned()]);
         } else {
             words.push("--no-allocate".to_owned());

@@ -91,11 +91,11 @@ pub async fn run_on_each<T: Send + 'static>(
     let mut waiting: VecDeque<(usize, &NodeName)> = names.iter().enumerate().collect();
     let mut answers: Vec<Option<Result<T, NodeCommandProblem>>> =
         names.iter().map(|_| None).collect();
-    let mut asking = JoinSet::new();
+    let mut tasks = JoinSet::new();
     let words: Vec<String> =
         std::iter::once(&nodes.worker).chain(words).map(|word| (*word).to_owned()).collect();
     loop {
-        while asking.len() < nodes.parallel.max(1)
+        while tasks.len() < nodes.parallel.max(1)
             && let Some((at, name)) = waiting.pop_front()
         {
             let argv = match nodes.allocation {
@@ -104,9 +104,9 @@ pub async fn run_on_each<T: Send + 'static>(
             };
             let argv = argv.map_err(|error| error.to_string());
             let (limit, setting) = (nodes.limit, exec_setting(nodes.launcher));
-            asking.spawn(async move { (at, run_on_node(argv, limit, &setting, read).await) });
+            tasks.spawn(async move { (at, run_on_node(argv, limit, &setting, read).await) });
         }
-        match asking.join_next().await {
+        match tasks.join_next().await {
             None => break,
             Some(Ok((at, answer))) => answers[at] = Some(answer),
             // A lost task counts as a node without an answer, below.

@@ -54,27 +54,27 @@ pub async fn fetch_claims(slurm: &SlurmClientConfig) -> Vec<SourceReport> {
 }
 
 async fn fetch_with_capture(slurm: &SlurmClientConfig, capture: usize) -> Vec<SourceReport> {
-    let desk = SlurmClient { config: slurm, capture };
-    if let Some((place, lack)) = desk.ping().await {
+    let client = SlurmClient { config: slurm, capture };
+    if let Some((place, lack)) = client.ping().await {
         let mut silent = SourceReport::new(SourceKind::SlurmTopology, place);
         silent.push_problem(lack.kind, None, lack.message);
         return vec![silent];
     }
     let (topology, yaml, nodes, partitions, config, sinfo) = tokio::join!(
-        desk.query_scontrol(&["show", "topology"]),
-        desk.query_scontrol(&["show", "topoconf"]),
-        desk.query_json_or_text(
+        client.query_scontrol(&["show", "topology"]),
+        client.query_scontrol(&["show", "topoconf"]),
+        client.query_json_or_text(
             SlurmProgram::Scontrol,
             &["show", "node", "--json"],
             &["show", "node", "-o"]
         ),
-        desk.query_json_or_text(
+        client.query_json_or_text(
             SlurmProgram::Scontrol,
             &["show", "partition", "--json"],
             &["show", "partition", "-o"],
         ),
-        desk.query_scontrol(&["show", "config"]),
-        desk.query_json_or_text(SlurmProgram::Sinfo, &["--json"], &[]),
+        client.query_scontrol(&["show", "config"]),
+        client.query_json_or_text(SlurmProgram::Sinfo, &["--json"], &[]),
     );
     let mut topology = topology_report(topology, &yaml, &config);
     let yaml = match &yaml.text {

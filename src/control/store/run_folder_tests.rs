@@ -69,7 +69,7 @@ impl DiskLayer for RecordingDisk {
     }
 }
 
-/// The fate of names that were not forced.
+/// The outcome for names that were not forced.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum UnsyncedNames {
     /// Written immediately (ext4 and XFS may, before the data).

@@ -60,8 +60,8 @@ impl<'p> PlanExecution<'_, 'p> {
                         let name = &begun.item.action.node;
                         match live.nodes.get(name) {
                             Some(node) => {
-                                let sight = verify_change(node, &begun.before, &begun.change);
-                                seen.nodes.insert(name.clone(), (sight, node.clone()));
+                                let observation = verify_change(node, &begun.before, &begun.change);
+                                seen.nodes.insert(name.clone(), (observation, node.clone()));
                             }
                             None => {
                                 seen.nodes.remove(name);
@@ -274,7 +274,7 @@ impl NodeObservations {
         &self,
         begun: &StartedAction<'_>,
     ) -> Option<ChangeObservation> {
-        self.nodes.get(&begun.item.action.node).map(|(sight, _)| sight.clone())
+        self.nodes.get(&begun.item.action.node).map(|(observation, _)| observation.clone())
     }
 }
 

@@ -114,7 +114,7 @@ impl PodCreator<'_> {
             };
             for (node, offer) in &offers {
                 let Some(gpus) = self.gpu_count(domain, node, offer, held) else { continue };
-                let wish = WorkerPodSpec {
+                let worker_pod = WorkerPodSpec {
                     node,
                     worker: self.worker,
                     gpus,
@@ -123,7 +123,7 @@ impl PodCreator<'_> {
                     deadline_s: self.deadline_s,
                     idle_s: self.idle_s,
                 };
-                pods.insert(node.clone(), self.owner.build_pod(self.kubernetes, &wish));
+                pods.insert(node.clone(), self.owner.build_pod(self.kubernetes, &worker_pod));
             }
         }
         let made = self.create_pods(pods, held).await;

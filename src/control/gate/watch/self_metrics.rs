@@ -140,8 +140,8 @@ impl Default for WatchMetrics {
         let build: GaugeFamily = Family::default();
         registry.register("build_info", "The version that runs", build.clone());
         build.get_or_create(&vec![("version", env!("CARGO_PKG_VERSION").to_owned())]).set(1);
-        let shelf = CachedFamilies::default();
-        registry.register_collector(Box::new(shelf.clone()));
+        let cached = CachedFamilies::default();
+        registry.register_collector(Box::new(cached.clone()));
         let never = WatchTimes {
             last_turn_s: uptime_s(),
             last_observation_s: -1.0,
@@ -149,7 +149,7 @@ impl Default for WatchMetrics {
             is_standby: false,
         };
         Self {
-            cached: shelf,
+            cached,
             claims: Mutex::new(None),
             times: Mutex::new(never),
             registry,
@@ -444,9 +444,9 @@ mod tests {
             "docs/monitoring.md",
             "docs/watch.md",
         ] {
-            let strange: Vec<String> =
+            let unknown: Vec<String> =
                 metric_names(&read_repo_file(file)).difference(&shown).cloned().collect();
-            assert!(strange.is_empty(), "{file} names metrics that are not exported: {strange:?}");
+            assert!(unknown.is_empty(), "{file} names metrics that are not exported: {unknown:?}");
         }
         for file in ["ci/monitoring/dashboard.json", "docs/monitoring.md"] {
             let text = read_repo_file(file);

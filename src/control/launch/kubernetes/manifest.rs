@@ -173,10 +173,14 @@ impl ManifestOwner<'_> {
     }
 
     /// The pod on a node.
-    pub fn build_pod(&self, kubernetes: &KubernetesLauncher, wish: &WorkerPodSpec<'_>) -> Value {
-        let name = pod_name(self.run, wish.node);
+    pub fn build_pod(
+        &self,
+        kubernetes: &KubernetesLauncher,
+        worker_pod: &WorkerPodSpec<'_>,
+    ) -> Value {
+        let name = pod_name(self.run, worker_pod.node);
         let mut metadata = self.build_metadata(&name, &kubernetes.namespace);
-        metadata["annotations"][NODE_ANNOTATION] = wish.node.as_str().into();
+        metadata["annotations"][NODE_ANNOTATION] = worker_pod.node.as_str().into();
         for (key, value) in NO_EVICTION_ANNOTATIONS {
             metadata["annotations"][key] = value.into();
         }
@@ -184,22 +188,22 @@ impl ManifestOwner<'_> {
         // `nodeName`, which would bypass the scheduler and with it the assignment of devices.
         let pinned = json!({"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {
             "nodeSelectorTerms": [{"matchFields": [
-                {"key": "metadata.name", "operator": "In", "values": [wish.node.as_str()]},
+                {"key": "metadata.name", "operator": "In", "values": [worker_pod.node.as_str()]},
             ]}],
         }}});
         let mut spec = json!({
             "restartPolicy": "Never",
             "automountServiceAccountToken": false,
             "enableServiceLinks": false,
-            "activeDeadlineSeconds": wish.deadline_s,
+            "activeDeadlineSeconds": worker_pod.deadline_s,
             "terminationGracePeriodSeconds": GRACE_S,
             "affinity": pinned,
             "tolerations": build_tolerations(kubernetes),
-            "containers": [build_container(kubernetes, wish)],
+            "containers": [build_container(kubernetes, worker_pod)],
             "volumes": [{"name": "shm",
                 "emptyDir": {"medium": "Memory", "sizeLimit": kubernetes.shm}}],
         });
-        let claims: Vec<Value> = pod_claims(wish)
+        let claims: Vec<Value> = pod_claims(worker_pod)
             .map(|(name, template)| json!({"name": name, "resourceClaimTemplateName": template}))
             .collect();
         if !claims.is_empty() {
@@ -223,32 +227,33 @@ impl ManifestOwner<'_> {
 }
 
 /// The claims of a pod: the name in the pod, and the template of each.
-fn pod_claims<'w>(wish: &WorkerPodSpec<'w>) -> impl Iterator<Item = (&'static str, &'w str)> {
-    let gpus = wish.gpu_claim.map(|template| ("gpus", template));
-    let channel = wish.channel.map(|template| ("compute-domain", template));
+fn pod_claims<'w>(worker_pod: &WorkerPodSpec<'w>) -> impl Iterator<Item = (&'static str, &'w str)> {
+    let gpus = worker_pod.gpu_claim.map(|template| ("gpus", template));
+    let channel = worker_pod.channel.map(|template| ("compute-domain", template));
     gpus.into_iter().chain(channel)
 }
 
-fn build_container(kubernetes: &KubernetesLauncher, wish: &WorkerPodSpec<'_>) -> Value {
+fn build_container(kubernetes: &KubernetesLauncher, worker_pod: &WorkerPodSpec<'_>) -> Value {
     // A second before the kubelet would end it, so that the pod counts as succeeded.
-    let waits = wish.deadline_s.saturating_sub(1).max(1).to_string();
-    let idle = wish.idle_s.to_string();
+    let waits = worker_pod.deadline_s.saturating_sub(1).max(1).to_string();
+    let idle = worker_pod.idle_s.to_string();
     let command =
-        [wish.worker, "node", "wait", "--seconds", waits.as_str(), "--idle", idle.as_str()];
+        [worker_pod.worker, "node", "wait", "--seconds", waits.as_str(), "--idle", idle.as_str()];
     let env: Vec<Value> = kubernetes
         .env
         .iter()
         .map(
-            |(name, value)| json!({"name": name, "value": value.replace(NODE, wish.node.as_str())}),
+            |(name, value)| json!({"name": name, "value": value.replace(NODE, worker_pod.node.as_str())}),
         )
         .collect();
     let mut counted: Map<String, Value> =
         kubernetes.rdma.iter().map(|(name, n)| (name.clone(), n.to_string().into())).collect();
-    if kubernetes.gpus == GpuRequestMode::DevicePlugin && 0 < wish.gpus {
-        counted.insert(kubernetes.resource.clone(), wish.gpus.to_string().into());
+    if kubernetes.gpus == GpuRequestMode::DevicePlugin && 0 < worker_pod.gpus {
+        counted.insert(kubernetes.resource.clone(), worker_pod.gpus.to_string().into());
     }
     let mut resources = json!({"limits": counted});
-    let claims: Vec<Value> = pod_claims(wish).map(|(name, _)| json!({"name": name})).collect();
+    let claims: Vec<Value> =
+        pod_claims(worker_pod).map(|(name, _)| json!({"name": name})).collect();
     if !claims.is_empty() {
         resources["claims"] = claims.into();
     }
@@ -296,7 +301,7 @@ mod tests {
         ManifestOwner { run: "20261121-065544-3f9a1c", host: "head", pid: 4, stamp, until: 99 }
     }
 
-    fn wish(node: &NodeName) -> WorkerPodSpec<'_> {
+    fn worker_pod(node: &NodeName) -> WorkerPodSpec<'_> {
         WorkerPodSpec {
             node,
             worker: "/opt/fabricgate",
@@ -330,7 +335,7 @@ mod tests {
             env: env.into(),
             ..KubernetesLauncher::default()
         };
-        let pod = origin(&stamp).build_pod(&kubernetes, &wish(&node));
+        let pod = origin(&stamp).build_pod(&kubernetes, &worker_pod(&node));
         let spec = &pod["spec"];
         assert_eq!(spec["automountServiceAccountToken"], false);
         assert_eq!(spec["nodeName"], Value::Null);
@@ -356,8 +361,9 @@ mod tests {
         let (node, stamp) = (NodeName::from("n1"), stamp());
         let kubernetes =
             KubernetesLauncher { gpus: GpuRequestMode::Claim, ..KubernetesLauncher::default() };
-        let wish = WorkerPodSpec { gpu_claim: Some("g"), channel: Some("c"), ..wish(&node) };
-        let pod = origin(&stamp).build_pod(&kubernetes, &wish);
+        let worker_pod =
+            WorkerPodSpec { gpu_claim: Some("g"), channel: Some("c"), ..worker_pod(&node) };
+        let pod = origin(&stamp).build_pod(&kubernetes, &worker_pod);
         let resources = &pod["spec"]["containers"][0]["resources"];
         let names = json!([{"name": "gpus"}, {"name": "compute-domain"}]);
         assert_eq!(resources, &json!({"limits": {}, "claims": names}));

@@ -76,12 +76,12 @@ mod tests {
     }
 
     fn held() -> HeldNodes {
-        let seat = |address: &str| WorkerTarget::Pod {
+        let target = |address: &str| WorkerTarget::Pod {
             name: "p".to_owned(),
             address: Some(address.to_owned()).filter(|it| !it.is_empty()),
         };
-        let seats = [("n1", seat("10.0.0.1")), ("n2", seat("10.0.0.2")), ("n3", seat(""))];
-        HeldNodes { targets: seats.map(|(n, s)| (n.into(), s)).into(), ..HeldNodes::default() }
+        let targets = [("n1", target("10.0.0.1")), ("n2", target("10.0.0.2")), ("n3", target(""))];
+        HeldNodes { targets: targets.map(|(n, s)| (n.into(), s)).into(), ..HeldNodes::default() }
     }
 
     fn by(ranks: RankLaunchMode, line: &str, nodes: &[&str]) -> Result<String, String> {
