@@ -237,7 +237,7 @@ impl SlurmrestdClient {
             new_problem(
                 SourceProblemKind::Unsupported,
                 format!(
-                    "it speaks none of v0.0.{first} to v0.0.{last}: is this slurmrestd, started \
+                    "it supports none of v0.0.{first} to v0.0.{last}: is this slurmrestd, started \
                      with its slurmctld part (-s openapi/slurmctld)?"
                 ),
             )
