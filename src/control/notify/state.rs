@@ -1,6 +1,6 @@
 //! The record of sent notifications, on disk: read and written by one process at a time.
 //!
-//! A record that cannot be read is replaced by a new one: a duplicate message is better than a missing
+//! An unreadable record is replaced by a new one: a duplicate message is better than a missing
 //! one.
 
 use std::fs::File;

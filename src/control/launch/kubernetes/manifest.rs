@@ -242,9 +242,10 @@ fn build_container(kubernetes: &KubernetesLauncher, worker_pod: &WorkerPodSpec<'
     let env: Vec<Value> = kubernetes
         .env
         .iter()
-        .map(
-            |(name, value)| json!({"name": name, "value": value.replace(NODE, worker_pod.node.as_str())}),
-        )
+        .map(|(name, value)| {
+            let value = value.replace(NODE, worker_pod.node.as_str());
+            json!({"name": name, "value": value})
+        })
         .collect();
     let mut counted: Map<String, Value> =
         kubernetes.rdma.iter().map(|(name, n)| (name.clone(), n.to_string().into())).collect();
